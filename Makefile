@@ -19,14 +19,14 @@ LM_EVAL := tests/recipes/metrics/lm_eval
 ARGS ?=
 # One more than a small machine has cores: a third of the time, a test waits for what it has started.
 TEST_PROCESSES ?= 3
-# tests/sharing.py says which tests stay in one process, and in which order.
+# tests/scheduling.py says which tests stay in one process, and in which order.
 IN_PARALLEL = -n $(TEST_PROCESSES) --no-loadscope-reorder --costs
 # Hundreds of commands are started, and compile what they import anew where the environment forbids to keep it.
 COMPILED = PYTHONDONTWRITEBYTECODE=
 
 include docker/images.mk
 
-.PHONY: help init demo stop test test-fast test-matrix coverage test-long chaos mutants check autoformat bench bench-jobs bench-plans bench-pods bench-fleet bench-train screenshots marin-oracle marin-parse house lock
+.PHONY: help init demo stop test test-fast test-matrix coverage test-long chaos mutants check autoformat bench bench-jobs bench-plans bench-pods bench-fleet bench-train screenshots marin-oracle marin-parse metrics lock
 
 help: ## show this help
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z_-]+):.*## (.*)/  \1\t\2/' | expand -t 32
@@ -114,7 +114,7 @@ marin-parse: init ## measure how long the DAGs of a checkout of Marin take to pa
 	$(BIN)/python -m scripts.marin.parse_time $(ARGS)
 
 house: init ## print figures of the code: modules, rings, doubled names, function lengths (ARGS="--timed --at HEAD~9")
-	$(BIN)/python -m scripts.house $(ARGS)
+	$(BIN)/python -m scripts.metrics $(ARGS)
 
 lock: ## resolve pyproject.toml into requirements.lock, locks and docker, and the benchmarks' peers into benchmarks/peers
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

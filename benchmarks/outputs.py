@@ -15,8 +15,8 @@ from pathlib import Path
 
 from benchmarks.graphs import SHAPES, checked_output, last_steps, steps_of
 from benchmarks.processes import ServerProcess, served
-from tradewind.records.leases.lease import Lease, Phase, lease_path, new_owner
-from tradewind.records.status import Status, status_path
+from tradewind.records.lease import Lease, Phase, lease_path, new_owner_id
+from tradewind.records.record import Status, status_path
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.steps import ResolvedExperiment, resolve
 
@@ -54,7 +54,7 @@ def finished_files(experiment: ResolvedExperiment) -> Iterator[tuple[str, str]]:
     for step in experiment.steps:
         by = {"dag": "nightly", "run": "scheduled__2026-11-20T00:00:00+00:00", "task": step.name, "try": 1}
         lease = Lease(
-            new_owner(), time.time(), Phase.COMMITTED, attempt=1, by=by, version="", digest="0" * 64, witness=WITNESS
+            new_owner_id(), time.time(), Phase.COMMITTED, attempt=1, by=by, version="", digest="0" * 64, witness=WITNESS
         )
         yield lease_path(step.output_path), lease.to_json()
         yield status_path(step.output_path), Status.SUCCESS.value

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.harness import ROOT
 
 if TYPE_CHECKING:
-    from tradewind.rehearsal.cloud.loopback import LoopbackServer
+    from tradewind.rehearsal.cloud.loopback_server import LoopbackServer
 
 
 def in_fresh_process(function: Callable[..., Any], *arguments: Any, env: Mapping[str, str] | None = None) -> Any:

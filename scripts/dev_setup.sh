@@ -14,7 +14,7 @@ gcloud auth application-default print-access-token > /dev/null 2>&1 || gcloud au
 
 { read -r project; read -r key; } < <("$python" -c 'import sys
 from pathlib import Path
-from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.fleet_file import load_fleet
 cluster = load_fleet(Path(sys.argv[1])).cluster()
 print(cluster.project, Path(cluster.ssh_private_key).expanduser(), sep="\n")' "$fleet")
 if [ -e "$key" ]; then

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from tradewind.calls.spec import StepSpec
+from tradewind.attempts.spec_digest import driver_arguments as arguments_of
 from tradewind.records.attempts import Attempt, attempt_path, utc_now
-from tradewind.records.leases.lease import HEARTBEAT_S
-from tradewind.records.leases.store import LeaseStore
-from tradewind.records.leases.turn import next_number, take_turn
+from tradewind.records.lease import HEARTBEAT_S
+from tradewind.records.lease_store import LeaseStore
+from tradewind.records.lifecycle import claim_attempt, next_attempt_number
+from tradewind.serialization.spec import StepSpec
 from tradewind.steps import ResolvedStep
-from tradewind.turns.claimed import arguments_of
 
 
 def claimed(
@@ -28,7 +28,7 @@ def claimed(
     path = resolved.output_path
     store = LeaseStore(path)
     over = store.read()
-    number = next_number(path, over.lease if over else None)
+    number = next_attempt_number(path, over.lease if over else None)
     attempt = Attempt(
         number,
         job or f"job-{number}",
@@ -40,7 +40,7 @@ def claimed(
         started_at=utc_now(),
     )
     version = hashlib.md5(resolved.version_json.encode(), usedforsecurity=False).hexdigest()
-    held = take_turn(store, path, over, attempt, version, heartbeat_s)
+    held = claim_attempt(store, path, over, attempt, version, heartbeat_s)
     assert held is not None, "nobody else claims here"
     return attempt
 

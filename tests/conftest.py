@@ -13,8 +13,8 @@ from typing import Any
 import fsspec
 import pytest
 
-from tests.costs import Costs
-from tests.sharing import SharingScheduling, longest_first
+from tests.durations import Costs
+from tests.scheduling import SharingScheduling, longest_first
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.local.airflow_config import NEW_DATABASES
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.storage.s3_server import LocalS3
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
-from tradewind.rehearsal.cloud.loopback import LoopbackServer
+from tradewind.rehearsal.cloud.loopback_server import LoopbackServer
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.sharing import CLUSTERS, HOUSE_OF, PIPELINES, SharingScheduling, scope_of
+from tests.scheduling import CLUSTERS, HOUSE_OF, PIPELINES, SharingScheduling, scope_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
         ("tests/airflow/test_ray_jobs.py::test_c", CLUSTERS),
         ("tests/airflow/test_sweeps.py::test_c", CLUSTERS),
         ("tests/airflow/test_page_access.py::test_d", "tests/airflow/test_page_access.py"),
-        ("tests/turns/test_start.py::test_e[a::b]", "tests/turns/test_start.py"),
+        ("tests/attempts/test_start.py::test_e[a::b]", "tests/attempts/test_start.py"),
     ],
 )
 def test_files_that_share_an_airflow_stay_together_and_so_do_the_tests_of_a_file(nodeid: str, scope: str) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from tradewind.text_table import aligned, as_csv, as_markdown, markdown_text
+from tradewind.text import as_csv, as_markdown, format_columns, markdown_text
 
 
 def test_columns_are_as_wide_as_their_widest_cell_and_no_line_ends_in_blanks() -> None:
-    assert aligned([("STEP", "STATE"), ("data/raw", "ok"), ("x", "")]) == ["STEP      STATE", "data/raw  ok", "x"]
-    assert aligned([]) == []
+    assert format_columns([("STEP", "STATE"), ("data/raw", "ok"), ("x", "")]) == [
+        "STEP      STATE",
+        "data/raw  ok",
+        "x",
+    ]
+    assert format_columns([]) == []
 
 
 def test_a_row_stays_one_line() -> None:
-    assert aligned([("step", "why", "when"), ("a\nb", "no\r\ncapacity\n", "now")]) == [
+    assert format_columns([("step", "why", "when"), ("a\nb", "no\r\ncapacity\n", "now")]) == [
         "step  why          when",
         "a b   no capacity  now",
     ]

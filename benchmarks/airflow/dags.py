@@ -50,7 +50,7 @@ class SelfCheck(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Read one file, and be skipped."""
-        from tradewind.records.status import Status, read_status
+        from tradewind.records.record import Status, read_status
 
         if read_status(self.output_path) is Status.SUCCESS:
             raise AirflowSkipException(f"{self.output_path} is finished.")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.airflow.dags import EMPTY, EXPERIMENT, FIRST, ONE_CALL, PLAIN, SELF_CHECK, SKIPPED
-from benchmarks.airflow.house import bench_airflow
+from benchmarks.airflow.environment import bench_airflow
 from benchmarks.harness import median
 from benchmarks.outputs import BUCKET_PREFIX, LATENCY_S, checked_files, cloud_of, experiment_of, finished_files, write
 from benchmarks.report import Table, ratio, seconds

@@ -18,24 +18,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.airflow.house import bench_airflow
+from benchmarks.airflow.environment import bench_airflow
 from benchmarks.harness import WAIT_S, until
 from tradewind.fleet.clusters import FleetCluster
-from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.fleet_file import load_fleet
 from tradewind.fleet.lifecycle.inventory import Inventory, VirtualMachine
-from tradewind.fleet.lifecycle.kept_jobs import KeptJobs
-from tradewind.fleet.lifecycle.preserving.preserved_jobs import PreservedJobs
+from tradewind.fleet.lifecycle.job_preservation import ClusterJobBackup, JobPreservation
 from tradewind.fleet.lifecycle.restart import ClusterRestart
-from tradewind.fleet.marker import ClusterMarker, MarkerHolding
+from tradewind.fleet.lock import ClusterLock, HeldClusterLock
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import RayJobsError
-from tradewind.ray_jobs.keeping.returning import JobReturn
+from tradewind.ray_jobs.job_restore import RestoreResult
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.rehearsal.local.airflow_api import AirflowApi
 from tradewind.rehearsal.local.processes import LocalStack
-from tradewind.rehearsal.local.ray import LocalRay
-from tradewind.rehearsal.local.ray_node import head_memory
+from tradewind.rehearsal.local.ray import LocalRay, head_memory
 
 DAG_FILE = Path(__file__).parent / "dags" / "restarted.py"
 DAG = "bench_restarted"
@@ -151,7 +149,7 @@ class BenchHead:
         """The same for what looks at it."""
         return Inventory([VirtualMachine("head", "RUNNING", {"ray-node-type": "head"})])
 
-    def relaunch(self, held: MarkerHolding) -> None:
+    def relaunch(self, held: HeldClusterLock) -> None:
         held.check()
         self.ended_at = time.monotonic()
         self.ray.kill_head()
@@ -231,14 +229,14 @@ def measure_on(folder: Path, people: int, tasks: WaitingTasks) -> RestartCost:
         head.ray.stop()
 
 
-def restarted(head: BenchHead, folder: Path) -> list[JobReturn]:
+def restarted(head: BenchHead, folder: Path) -> list[RestoreResult]:
     """Restart it; what became of the jobs of people."""
     file = folder / "fleet.yaml"
     file.write_text(_FLEET)
     cluster = load_fleet(file).cluster()
     told: list[str] = []
-    kept = KeptJobs(
+    kept = ClusterJobBackup(
         cluster, told.append, root=folder / "state", reach=head.reach, reach_memory=head.reach_memory
     )  # fmt: skip
-    marker = ClusterMarker(cluster.name, str(folder / "marker.json"))
-    return ClusterRestart(head, marker, PreservedJobs(cluster, kept, told.append), told.append).run()
+    marker = ClusterLock(cluster.name, str(folder / "marker.json"))
+    return ClusterRestart(head, marker, JobPreservation(cluster, kept, told.append), told.append).run()

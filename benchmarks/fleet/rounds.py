@@ -16,15 +16,13 @@ from typing import Any
 from google.cloud.tpu_v2 import types
 
 from benchmarks.processes import Usage, served
-from tradewind.cloud_tpu.api import AT_ONCE, PAGE_SIZE, TpuApi
+from tradewind.cloud_tpu.api import MAX_CONCURRENT_CALLS, PAGE_SIZE, TpuApi
 from tradewind.cloud_tpu.repair.passes import SliceRepair
-from tradewind.cloud_tpu.repair.records import SliceRecord, SliceRecords
+from tradewind.cloud_tpu.repair.records import RepairLock, SliceRecord, SliceRecords
 from tradewind.cloud_tpu.repair.terms import RepairSettings, Scope
-from tradewind.cloud_tpu.repair.turn import RepairTurn
 from tradewind.cloud_tpu.slice_types import slice_type
-from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
+from tradewind.rehearsal.tpu.cloud import LocalTpuCloud, ZonedTpuCloud
 from tradewind.rehearsal.tpu.state import NodeState
-from tradewind.rehearsal.tpu.zones import ZonedTpuCloud
 from tradewind.storage.swap import read_stored, write_if
 
 PROJECT = "rehearsal"
@@ -80,7 +78,7 @@ class Round:
     def bound(self) -> int:
         """How many requests it may make: actions, the pages of both lists for each look, and the few read singly."""
         pages = max(1, ceil(self.nodes / len(ZONES) / PAGE_SIZE)) + 1
-        singly = min(self.deletions, AT_ONCE * len(ZONES))
+        singly = min(self.deletions, MAX_CONCURRENT_CALLS * len(ZONES))
         return self.deletions + self.creations + self.looks * pages + singly
 
     @property
@@ -135,7 +133,7 @@ class ClusterOfZone:
         noted = {name: "HOSTS" if way == HOSTLESS else way for name, way in self.dead.items()}
         now = time.time()
         self.records.write_notes({name: SliceRecord(name).in_trouble(trouble, now) for name, trouble in noted.items()})
-        turn = RepairTurn(
+        turn = RepairLock(
             f"{self.records.folder}/turn", self.records.counted(read_stored), self.records.counted(write_if)
         )
         self._repair = SliceRepair(

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from benchmarks.harness import Goal, arguments_of, begin, show
+from benchmarks.jobs.environment import House, house, ray_head
 from benchmarks.jobs.follow import Followed, costs_of, follow_goals, follow_table, sizes_for, submit_waiting
-from benchmarks.jobs.house import House, house, ray_head
 from benchmarks.jobs.latency import Latency, by_hand, latencies_of, latency_goals, latency_table
 from benchmarks.jobs.lines import Lines, Rate, lines_goals, lines_of, lines_table
 from benchmarks.jobs.peers import PROVIDERS, Provider, available

@@ -15,7 +15,7 @@ from functools import partial
 import psutil
 
 from benchmarks.harness import Goal, at_most, until
-from benchmarks.jobs.house import WORKER_PROCESSES, House, printer
+from benchmarks.jobs.environment import WORKER_PROCESSES, House, printer
 from benchmarks.jobs.ids import HEAD_CPUS, HOLDER, RUNNING, batches, follow_dag_id, job_ids, waiting_ids
 from benchmarks.jobs.proxy import Traffic
 from benchmarks.report import Table, ratio, times

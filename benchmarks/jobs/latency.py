@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.harness import Goal, at_most, median
-from benchmarks.jobs.house import House, TaskRun, printer
+from benchmarks.jobs.environment import House, TaskRun, printer
 from benchmarks.report import Table, ratio, seconds
 
 LINES_PER_SECOND = 2.0

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.harness import Goal
-from benchmarks.jobs.house import House
+from benchmarks.jobs.environment import House
 from benchmarks.jobs.logs import LoggedLine
 from benchmarks.report import Table, ratio, seconds
 

@@ -19,7 +19,7 @@ from benchmarks.harness import Goal, at_most
 from benchmarks.outputs import BUCKET_PREFIX, LATENCY_S, WITNESS, cloud_of, experiment_of, finished_files, write
 from benchmarks.processes import in_fresh_process
 from benchmarks.report import Table, megabytes, ratio, seconds
-from tradewind.records.leases.lease import lease_path
+from tradewind.records.lease import lease_path
 
 SHAPE = "lattice"
 LOCAL, CLOUD = "local", "gs://"
@@ -150,10 +150,9 @@ def plan_once(prefix: str, shape: str, count: int) -> dict[str, float]:
 
     from benchmarks.graphs import SHAPES, steps_of
     from tradewind.operators.plan import PlanOperator
-    from tradewind.plans.chunks import chunks
-    from tradewind.plans.plan import Decision
+    from tradewind.plans.plan import Decision, chunks
     from tradewind.plans.table import plan_table
-    from tradewind.steps.values.run_values import RunValues
+    from tradewind.steps.run_values import RunValues
     from tradewind.tasks.context import ExperimentSettings
 
     steps = {step.name.replace("/", "_"): step for step in steps_of(SHAPES[shape](count))}

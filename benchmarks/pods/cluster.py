@@ -15,7 +15,7 @@ import psutil
 
 from benchmarks.harness import ROOT, until
 from benchmarks.pods.driver import SLICE_TYPE
-from benchmarks.pods.marks import read_marks
+from benchmarks.pods.measurements import read_marks
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
 from tradewind.runtime.pods.timeline import TIMELINE_FILE, BadTimelineError, TimelineEvent, read_timeline

@@ -15,7 +15,7 @@ LONGEST_S = 3600.0
 
 
 def run_ours(folder: str) -> None:
-    from tradewind.runtime.pods.capacity.groups import HostGroup
+    from tradewind.runtime.pods.capacity.slices import HostGroup
     from tradewind.runtime.pods.runner import run_pod
     from tradewind.runtime.pods.timeline import TIMELINE_FILE, Timeline
     from tradewind.steps import TpuSlice

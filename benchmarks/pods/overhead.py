@@ -18,7 +18,7 @@ import psutil
 from benchmarks.harness import ROOT, Goal, at_most, median, until
 from benchmarks.pods.cluster import WARM_SECONDS, cluster, has_begun
 from benchmarks.pods.driver import LONGEST_S, OURS
-from benchmarks.pods.marks import median_step, read_marks
+from benchmarks.pods.measurements import median_step, read_marks
 from benchmarks.report import Table, seconds
 
 RAY_NICENESS: Final = 15
@@ -114,7 +114,7 @@ def _bare_hosts() -> Iterator[tuple[Path, Sequence[psutil.Process]]]:
 
 def _host_env(rank: int) -> dict[str, str]:
     """What the pod runner gives a host without TPUs, as far as it matters here."""
-    from tradewind.runtime.pods.environment import ON_CPU
+    from tradewind.runtime.pods.process_env import ON_CPU
 
     given = {"JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo", "XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
     kept = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}

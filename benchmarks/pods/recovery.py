@@ -11,7 +11,7 @@ from benchmarks.harness import Goal, at_most, median
 from benchmarks.pods.cluster import WARM_SECONDS, TrainingPod, cluster, timeline_of
 from benchmarks.pods.driver import OURS, PEER
 from benchmarks.pods.function import CHECKPOINT_SECONDS
-from benchmarks.pods.marks import Recovery, read_marks, recovery_of
+from benchmarks.pods.measurements import Recovery, read_marks, recovery_of
 from benchmarks.report import Table, ratio, seconds, times
 
 PARTS = ("detect", "end", "reserve", "start", "load", "compile")

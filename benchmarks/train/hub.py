@@ -8,7 +8,7 @@ import random
 from typing import Final
 from urllib.parse import unquote
 
-from tradewind.rehearsal.cloud.loopback import Answer, HttpRequest, LoopbackServer
+from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest, LoopbackServer
 
 REPO: Final = "bench/data"
 COMMIT: Final = "0123456789abcdef0123456789abcdef01234567"

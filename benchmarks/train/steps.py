@@ -139,7 +139,7 @@ def measure(way: str, first: str, folder: str, steps: int) -> list[float]:
     from levanter.main import train_lm
     from levanter.trainer import Trainer
 
-    from tradewind.recipes.levanter.quiet import quiet_libraries
+    from tradewind.recipes.lm.levanter_parts import quiet_libraries
     from tradewind.recipes.lm.run import LevanterTrainConfig, run_levanter_train_lm
 
     quiet_libraries()

@@ -115,7 +115,7 @@ def measure(way: str, folder: str) -> float:
     import levanter.data.text.cache  # noqa: F401
     import ray
 
-    from tradewind.recipes.levanter.quiet import quiet_libraries
+    from tradewind.recipes.lm.levanter_parts import quiet_libraries
     from tradewind.recipes.token_cache import own_scratch
 
     quiet_libraries()

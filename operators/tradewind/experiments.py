@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tradewind.calls.environment import STEP_VARIABLE
-from tradewind.steps import ExecutorStep, ExperimentError, InputName, shortened
+from tradewind.serialization.spec import STEP_VARIABLE
+from tradewind.steps import ExecutorStep, ExperimentError, InputName, truncated_repr
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -114,7 +114,7 @@ def executor_main(
     caller = sys._getframe(1).f_globals
     file = Path(caller["__file__"])
     if caller["__name__"] == "__main__":
-        from tradewind.local.run_script import run_script
+        from tradewind.local.run import run_script
 
         try:
             _check_arguments(steps, max_concurrent)
@@ -132,12 +132,14 @@ def _check_arguments(steps: Any, max_concurrent: int | None) -> None:
     if not isinstance(steps, Collection) or isinstance(steps, str):
         raise ExperimentError(f"steps must be a list, such as [step], but is of type {type(steps).__name__}.")
     if max_concurrent is not None and (not isinstance(max_concurrent, int) or max_concurrent < 1):
-        raise ExperimentError(f"max_concurrent must be a positive integer, got {shortened(max_concurrent)}")
+        raise ExperimentError(f"max_concurrent must be a positive integer, got {truncated_repr(max_concurrent)}")
 
 
 def _as_tuple(argument: str, texts: Any) -> tuple[str, ...]:
     is_list = isinstance(texts, Collection) and not isinstance(texts, str)
     if not is_list or not all(isinstance(text, str) for text in texts):
         example = texts if isinstance(texts, str) else "train"
-        raise ExperimentError(f"{argument} must be a list, such as [{shortened(example)}], but is {shortened(texts)}.")
+        raise ExperimentError(
+            f"{argument} must be a list, such as [{truncated_repr(example)}], but is {truncated_repr(texts)}."
+        )
     return tuple(texts)

@@ -21,9 +21,8 @@ from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse
 from sqlalchemy import select
 
-from tradewind.plans.plan import BadPlanError, Decision, Plan, PlannedStep
-from tradewind.plans.unplanned import UNPLANNED_KEY, UnplannedStep
-from tradewind.plans.why.phrases import count_text
+from tradewind.plans.plan import UNPLANNED_KEY, BadPlanError, Decision, Plan, PlannedStep, UnplannedStep
+from tradewind.text import pluralize
 from tradewind_ui import URL_PREFIX
 from tradewind_ui.headers import with_headers
 from tradewind_ui.texts import escaped
@@ -181,7 +180,7 @@ def _body(plan: Plan, task_page: Callable[[str], str]) -> str:
     rows = "".join(_row(step, plan.prefix, task_page(step.task_id)) for step in plan.steps[:MOST_ROWS])
     counts = ", ".join(f"{len(found)} {each.value}" for each in Decision if (found := plan.decided(each)))
     estimate = f"; {escaped(plan.estimate)}" if plan.estimate else ""
-    summary = f"<p>{count_text(len(plan.steps), 'step')}: {counts}{estimate}</p>"
+    summary = f"<p>{pluralize(len(plan.steps), 'step')}: {counts}{estimate}</p>"
     warnings = "".join(f"<p class=warning>{escaped(warning)}</p>" for warning in plan.warnings[:MOST_ROWS])
     if len(plan.steps) > MOST_ROWS:
         warnings += f"<p class=warning>Only the first {MOST_ROWS} steps are shown; all are in the plan task's log.</p>"

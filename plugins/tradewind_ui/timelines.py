@@ -9,13 +9,13 @@ import posixpath
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from tradewind.deployment.roots import deployment_roots
-from tradewind.plans.estimates import hours_in_words
-from tradewind.plans.why.phrases import count_text
+from tradewind.deployment.fleet import deployment_roots
+from tradewind.plans.estimates import format_hours
 from tradewind.records.attempts import attempt_folder, attempt_numbers
 from tradewind.runtime.pods.timeline import TIMELINE_FILE, TimelineEvent, read_timeline
 from tradewind.storage import StorageError
-from tradewind.tasks.steps.story import in_words
+from tradewind.tasks.pod_summary import format_summary
+from tradewind.text import pluralize
 from tradewind_ui.texts import escaped
 
 TITLES = ("Time", "After", "Event", "Slices", "What happened")
@@ -35,7 +35,7 @@ def timeline_of(output_path: str) -> str:
         numbers = attempt_numbers(output_path)
         number = numbers[-1] if numbers else 0
         events = read_timeline(posixpath.join(attempt_folder(output_path, number), TIMELINE_FILE)) if number else []
-        return table(number, events, in_words(events, output_path)) if events else ""
+        return table(number, events, format_summary(events, output_path)) if events else ""
     except Exception as error:  # every store has errors of its own
         return f"<p class=warning>The timeline cannot be read now: {escaped(type(error).__name__)}</p>"
 
@@ -57,7 +57,7 @@ def _row(event: TimelineEvent, previous: TimelineEvent | None) -> str:
     after_s = event.at - previous.at if previous is not None else 0.0
     cells = (
         datetime.fromtimestamp(event.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
-        hours_in_words(after_s / 3600) if after_s >= SHORTEST_S else "",
+        format_hours(after_s / 3600) if after_s >= SHORTEST_S else "",
         event.name,
         _slices(event),
         _what(event),
@@ -69,7 +69,7 @@ def _what(event: TimelineEvent) -> str:
     """The cause of an event and its sentence, how long it took to start, and where the training was."""
     parts = [event.cause, event.sentence]
     if event.grows_to is not None:
-        parts.append(f"grows to {count_text(event.grows_to, 'slice')}")
+        parts.append(f"grows to {pluralize(event.grows_to, 'slice')}")
     if event.start_s is not None:
         parts.append(f"{event.start_s:.1f} s to start")
     if event.step is not None:

@@ -11,7 +11,7 @@ from scripts.images.commands import Commands
 from scripts.images.places import IMAGES, REGISTRY, Repository, repositories
 from scripts.images.release import name_tag, push_all, refuse_unfinished
 from tradewind.fleet.errors import FleetError
-from tradewind.fleet.file.load import USUAL_FILE, load_fleet
+from tradewind.fleet.fleet_file import USUAL_FILE, load_fleet
 
 STEPS = ("build", "tag", "push", "name")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tradewind.fleet.clusters import Fleet, FleetCluster
-from tradewind.fleet.errors import FleetError, meant
+from tradewind.fleet.errors import FleetError, nearest_names_hint
 
 REGISTRY: Final = "{region}-docker.pkg.dev/{project}"
 """Artifact Registry has one registry in each region."""
@@ -61,7 +61,9 @@ def users(fleet: Fleet, image: Image, regions: Collection[str]) -> list[FleetClu
     known = sorted({cluster.region for cluster in clusters})
     for region in regions:
         if region not in known:
-            raise FleetError(f"In {region} no cluster of {fleet.file} runs {image.name}: {meant(region, known)}")
+            raise FleetError(
+                f"In {region} no cluster of {fleet.file} runs {image.name}: {nearest_names_hint(region, known)}"
+            )
     return [cluster for cluster in clusters if not regions or cluster.region in regions]
 
 

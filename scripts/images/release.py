@@ -7,11 +7,10 @@ from collections.abc import Collection, Iterable, Sequence
 from scripts.images.builder import Builder
 from scripts.images.commands import FailedCommandError
 from scripts.images.places import Image, Repository, users
+from tradewind.fleet.cluster_files import GeneratedFiles, set_tags
 from tradewind.fleet.clusters import Fleet
-from tradewind.fleet.configs.generated import GeneratedFiles
 from tradewind.fleet.errors import FleetError
-from tradewind.fleet.file.load import load_fleet
-from tradewind.fleet.file.tags import set_tags
+from tradewind.fleet.fleet_file import load_fleet
 
 
 def push_all(

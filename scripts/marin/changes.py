@@ -4,7 +4,7 @@
 
 The era's side is the committed tables; the other is read as text from the installed packages, which are not imported.
 What is written is facts: classes that are gone or have moved, fields that are gone or new, defaults that differ.
-``--check`` writes nothing and fails if the committed file is another. ``tests/marin/translation`` holds it against what
+``--check`` writes nothing and fails if the committed file is another. ``tests/marin`` holds it against what
 the translation does.
 """
 
@@ -21,10 +21,10 @@ from typing import Any, Final
 
 from scripts.marin.class_rows import class_row
 from scripts.marin.sources import Library, read_sources
-from tradewind.marin.era.building import split_declaration
-from tradewind.marin.era.table import ClassRow, module_rows, versions
+from tradewind.marin.legacy.classes import split_declaration
+from tradewind.marin.legacy.table import ClassRow, module_rows, versions
 
-FILE: Final = Path(__file__).resolve().parents[2] / "tests/marin/translation/changes.json"
+FILE: Final = Path(__file__).resolve().parents[2] / "tests/marin/changes.json"
 PACKAGES: Final = {"levanter": "marin-levanter", "haliax": "marin-haliax"}
 
 

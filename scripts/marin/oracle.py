@@ -27,8 +27,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tradewind.marin.evaluation.evaluating import Evaluated, evaluate
 from tradewind.marin.loading import TIME_LIMIT_S, runnable_files
+from tradewind.marin.sandbox.evaluation import Evaluated, evaluate
 from tradewind.steps import ExperimentError, resolve
 
 HELPERS = ("defaults.py", "simple_train_config.py", "simple_sft_config.py", "anneal_config.py")

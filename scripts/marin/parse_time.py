@@ -25,8 +25,6 @@ from pathlib import Path
 
 from airflow.sdk import DAG
 
-from tradewind.marin.evaluation.evaluating import Evaluated
-from tradewind.marin.evaluation.running import run_file
 from tradewind.marin.loading import (
     MOST_STEPS,
     TIME_LIMIT_S,
@@ -36,7 +34,9 @@ from tradewind.marin.loading import (
     marin_experiments,
     runnable_files,
 )
-from tradewind.marin.world.import_map import World
+from tradewind.marin.sandbox.evaluation import Evaluated
+from tradewind.marin.sandbox.import_map import ModuleSandbox
+from tradewind.marin.sandbox.running import run_file
 
 PREFIX = "gs://bucket"
 Parsed = tuple[float, list[int]]
@@ -50,7 +50,7 @@ def as_folder(checkout: Path) -> Sequence[DAG]:
 
 def plainly(checkout: Path) -> Sequence[DAG]:
     """Each file run once, those that can be run, and its DAGs."""
-    world, made = World(checkout), list[DAG]()
+    world, made = ModuleSandbox(checkout), list[DAG]()
     os.chdir(checkout)
     for number, file in enumerate(runnable_files(checkout / "experiments")):
         try:
@@ -63,7 +63,7 @@ def plainly(checkout: Path) -> Sequence[DAG]:
 
 
 @contextlib.contextmanager
-def _as_it_is(world: World, argv: list[str]) -> Iterator[None]:
+def _as_it_is(world: ModuleSandbox, argv: list[str]) -> Iterator[None]:
     """Nothing of the process is put back after a file."""
     sys.argv = list(argv)
     yield

@@ -4,7 +4,7 @@
 
 The record holds, of each version that Marin's own executor computed, the name, what counts in its config, and its
 dependencies; the key is the beginning of the MD5 of the text. ``--write`` also writes the few versions that the test
-``tests/marin/era/test_oracle_versions.py`` builds, chosen so that every kind occurs.
+``tests/marin/legacy/test_oracle_versions.py`` builds, chosen so that every kind occurs.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tests.marin.era.rebuilding import Rebuilt, with_dependencies
+from tests.marin.legacy.rebuilding import Rebuilt, with_dependencies
 from tradewind.steps import resolve
 
-VECTORS: Final = Path(__file__).resolve().parents[2] / "tests/marin/era/oracle_versions.json"
+VECTORS: Final = Path(__file__).resolve().parents[2] / "tests/marin/legacy/oracle_versions.json"
 OF_EACH_KIND: Final = 1
 Versions = Mapping[str, Mapping[str, Any]]
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import psutil
 
-from tradewind.calls.references import CodeFolder
 from tradewind.local.run import run_experiment
 from tradewind.plans.selection import Selection
+from tradewind.serialization.references import CodeFolder
 from tradewind.steps import ExecutorStep, InputName, this_output_path, versioned
 
 REPOSITORY = Path(__file__).parents[2]

@@ -13,12 +13,12 @@ import pytest
 
 from tests.acceptance import parts
 from tests.acceptance.parts import Config, calls, run, step
+from tradewind.attempts.decisions import Claim, RerunRequest, TaskIdentity, decide_start
 from tradewind.local import step as local_step
 from tradewind.local.run import ExperimentFailedError, PreviousTaskFailedError
-from tradewind.records.leases import store as lease_store
-from tradewind.records.leases.lease import Phase, lease_path, new_owner
-from tradewind.records.reading import read_record
-from tradewind.records.status import Status, read_status, status_path
+from tradewind.records import lease_store
+from tradewind.records.lease import Phase, lease_path, new_owner_id
+from tradewind.records.record import Status, read_record, read_status, status_path
 from tradewind.steps import (
     ExecutorStep,
     InputName,
@@ -29,7 +29,6 @@ from tradewind.steps import (
     this_output_path,
     versioned,
 )
-from tradewind.turns.start import Asked, Claim, Task, decide_start
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +45,7 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_step, "LOOK_INTERVAL_S", 0.1)
+    monkeypatch.setattr(local_step, "POLL_S", 0.1)
 
 
 def resolved(wanted: ExecutorStep) -> ResolvedStep:
@@ -308,7 +307,7 @@ def test_status_file_takeover_stale_lock_then_refresh(store: Path, is_marins: bo
         file.write_text(json.dumps({"worker_id": "host-1234", "timestamp": 0.0}))
     else:
         assert leases.claim(None, lease_store.LeaseClaim(1, "dead", "", {"run": "theirs"}, "")) is not None
-    me, asked = Task({"run": "mine"}), Asked()
+    me, asked = TaskIdentity({"run": "mine"}), RerunRequest()
     assert not isinstance(decide_start(read_record(output), me, asked), Claim), "the lock is fresh"
 
     written = file.stat().st_mtime - 100
@@ -319,7 +318,7 @@ def test_status_file_takeover_stale_lock_then_refresh(store: Path, is_marins: bo
     assert held is not None
     assert leases.claim(over, lease_store.LeaseClaim(2, "late", "", {}, "")) is None, "one of two takes over"
 
-    running = leases.begin("job", new_owner())
+    running = leases.take_over("job", new_owner_id())
     refreshed = leases.change(running)
     assert refreshed.lease.phase is Phase.RUNNING
     assert refreshed.lease.timestamp > running.lease.timestamp > held.lease.timestamp

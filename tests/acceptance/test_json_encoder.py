@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tradewind.records.step_info import info_json
+from tradewind.records.info_files import info_json
 from tradewind.steps import ExecutorStep, resolve, versioned
 
 pytestmark = pytest.mark.slow

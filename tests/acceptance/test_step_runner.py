@@ -11,14 +11,14 @@ import pytest
 
 from tests.acceptance import parts
 from tests.acceptance.parts import REPOSITORY, Config, calls, run, step
-from tradewind.calls.references import CodeFolder
-from tradewind.calls.spec import encode_resources, step_spec
+from tradewind.attempts.decisions import TaskIdentity
 from tradewind.local import step as local_step
 from tradewind.local.run import ExperimentFailedError
 from tradewind.local.step import Drivers, FunctionFailedError, LocalStep, LocalStepFailedError, make_output
 from tradewind.plans.plan import Decision, PlannedStep
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.spec import encode_resources, step_spec
 from tradewind.steps import Cpu, ExecutorStep, TpuSlice, output_path_of, remote, resolve, this_output_path, versioned
-from tradewind.turns.start import Task
 
 pytestmark = pytest.mark.slow
 
@@ -178,7 +178,7 @@ def test_a_step_whose_input_vanished_after_the_plan_does_not_run(store: Path, lo
     planned = PlannedStep("second", "second", found.hash, found.output_path, Decision.RUN, "never ran")
     local = LocalStep(found, step_spec(found, CODE), planned)
     with pytest.raises(LocalStepFailedError, match=r"reads step 'first', which has no finished output at .*/first-\w+"):
-        make_output(local, Drivers(REPOSITORY, has_labels=False), Task({}))
+        make_output(local, Drivers(REPOSITORY, has_labels=False), TaskIdentity({}))
     assert ran(log) == []
     assert not Path(found.output_path).exists()
 
@@ -197,7 +197,7 @@ def test_who_is_waited_for_is_said_again_and_again(
 ) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    monkeypatch.setattr(local_step, "LOOK_INTERVAL_S", 0.05)
+    monkeypatch.setattr(local_step, "POLL_S", 0.05)
     monkeypatch.setattr(local_step, "NOTICE_INTERVAL_S", 0.2)
     slow = step("slow", parts.work_a_while, log=log)
     with ThreadPoolExecutor() as pool:

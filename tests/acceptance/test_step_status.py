@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from tradewind.records.status import Status, read_status, write_status
+from tradewind.records.record import Status, read_status, write_status
 
 
 def test_a_read_tolerates_that_the_status_is_overwritten_at_the_same_time(tmp_path: Path) -> None:

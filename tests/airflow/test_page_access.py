@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.chaos.nights.postgres import LocalPostgres
+from tests.chaos.runs.postgres import LocalPostgres
 from tradewind.plans.plan import Decision, Plan, PlannedStep
 from tradewind.rehearsal.local.processes import LocalStack
 
@@ -75,10 +75,10 @@ class Asked:
     """The answers of one API server."""
 
     manager: str
-    answers: dict[tuple[str, str], tuple[int, dict[str, str], str]]
+    is_answering: dict[tuple[str, str], tuple[int, dict[str, str], str]]
 
     def status(self, user: str, path: str) -> int:
-        return self.answers[user, path][0]
+        return self.is_answering[user, path][0]
 
 
 def questions() -> list[tuple[str, str]]:
@@ -163,12 +163,12 @@ def test_who_may_read_a_dag_and_its_xcoms_sees_its_pages_and_nobody_else(server:
         assert server.status("public", path) == 403
         if is_fab:
             assert server.status("reader_of_one", path) == (200 if dag == "one" else 403)
-    assert "train/x" in server.answers["viewer", "plan/one/good"][2]
-    assert "This run has no plan yet." in server.answers["viewer", "plan/one/none"][2]
+    assert "train/x" in server.is_answering["viewer", "plan/one/good"][2]
+    assert "This run has no plan yet." in server.is_answering["viewer", "plan/one/none"][2]
 
 
 def test_every_answer_has_the_headers_and_no_page_has_inline_code(server: Asked) -> None:
-    for asked, (status, headers, text) in server.answers.items():
+    for asked, (status, headers, text) in server.is_answering.items():
         policy = headers.get("content-security-policy", "")
         assert "default-src 'none'" in policy and "frame-ancestors 'self'" in policy, (asked, status)
         assert "unsafe" not in policy
@@ -178,22 +178,22 @@ def test_every_answer_has_the_headers_and_no_page_has_inline_code(server: Asked)
 
 
 def test_no_request_and_no_xcom_makes_the_server_fail(server: Asked) -> None:
-    failed = {asked: text for asked, (status, _, text) in server.answers.items() if status >= 500}
+    failed = {asked: text for asked, (status, _, text) in server.is_answering.items() if status >= 500}
     assert failed == {}
 
 
 @pytest.mark.parametrize("kind", ["plan/one", "step/one/t"])
 def test_a_malformed_plan_gives_a_page_that_says_so(server: Asked, kind: str) -> None:
     for name in MALFORMED:
-        status, _, text = server.answers["admin", f"{kind}/{quote(name)}"]
+        status, _, text = server.is_answering["admin", f"{kind}/{quote(name)}"]
         assert (status, "cannot be shown: " in text) == (200, True), (name, text[-300:])
     for name in HARMLESS:
-        status, _, text = server.answers["admin", f"{kind}/{quote(name)}"]
+        status, _, text = server.is_answering["admin", f"{kind}/{quote(name)}"]
         assert (status, "This run has no plan yet" in text) == (200, True), (name, text[-300:])
 
 
 def test_the_assets_are_served_to_users_and_nothing_beside_them(server: Asked) -> None:
-    assert server.answers["admin", "assets/pages.css"][:1] == (200,)
-    assert server.answers["admin", "assets/links.js"][1]["content-type"].startswith("text/javascript")
+    assert server.is_answering["admin", "assets/pages.css"][:1] == (200,)
+    assert server.is_answering["admin", "assets/links.js"][1]["content-type"].startswith("text/javascript")
     assert server.status("stranger", "assets/pages.css") == 401
     assert {server.status("admin", path) for path in ("assets/..%2Fpages.py", "assets/%00", "nothing/here")} == {404}

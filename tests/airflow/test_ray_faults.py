@@ -17,8 +17,7 @@ from tests.airflow.ray_side import TERMINAL, jobs_of
 from tests.clusters import HASTY
 from tests.supervisors import is_supervisor
 from tradewind.rehearsal.local.processes import LocalStack
-from tradewind.rehearsal.local.ray import LocalRay
-from tradewind.rehearsal.local.ray_node import head_memory
+from tradewind.rehearsal.local.ray import LocalRay, head_memory
 
 pytestmark = [pytest.mark.airflow, pytest.mark.ray]
 
@@ -155,7 +154,7 @@ def test_a_part_of_airflow_that_dies_and_comes_back_leaves_one_job(
     house.airflow.kill_component(component)
     house.airflow.start_component(component)
     if component == "api-server":
-        until(house.airflow.answers, "the API server to answer")
+        until(house.airflow.is_answering, "the API server to answer")
     back.touch()
     ends_well_in_its_first_try(house, run)
     assert [job["status"] for job in jobs_of(ray.address, run.run_id)] == ["SUCCEEDED"]

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import ClientSession, WSServerHandshakeError, web
 from aiohttp.test_utils import TestServer
 
-from benchmarks.jobs import follow, house, ids, latency, lines, logs, printer, proxy
+from benchmarks.jobs import environment, follow, ids, latency, lines, logs, printer, proxy
 
 
 def log_record(at: float, *lines: str) -> str:
@@ -103,7 +103,7 @@ def test_goals_of_jobs_are_judged_by_the_figures_of_the_run() -> None:
 
 
 def test_tables_put_ours_first_and_every_peer_beside_it() -> None:
-    runs = [house.TaskRun(2.0, 0.5, 4.0, 1.5, []), house.TaskRun(None, None, 6.0, None, [])]
+    runs = [environment.TaskRun(2.0, 0.5, 4.0, 1.5, []), environment.TaskRun(None, None, 6.0, None, [])]
     latencies = [
         latency.median_of("google", 1, runs, 0.1),
         latency.median_of("ours", 1, runs[:1], 3.0),

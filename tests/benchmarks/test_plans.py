@@ -12,8 +12,7 @@ from benchmarks.harness import bench
 from benchmarks.outputs import experiment_of, finished_files, write
 from benchmarks.plans.costs import CLOUD, LOCAL, Planned, bench_plans, plan_goals, read_bare
 from benchmarks.plans.runs import airflows, run_goals
-from tradewind.records.reading import read_records
-from tradewind.records.record import RecordState
+from tradewind.records.record import RecordState, read_records
 
 
 def test_the_outputs_of_a_plan_benchmark_are_finished_ones(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.harness import Goal
 from benchmarks.pods.driver import OURS, PEER
 from benchmarks.pods.function import train
-from benchmarks.pods.marks import Recovery, median_step, read_marks, recovery_of
+from benchmarks.pods.measurements import Recovery, median_step, read_marks, recovery_of
 from benchmarks.pods.overhead import Pair, overhead_goal
 from benchmarks.pods.recovery import Kill, recovery_goals, recovery_table
 from tradewind.runtime.pods.timeline import TimelineEvent

@@ -10,23 +10,31 @@ import threading
 import time
 from pathlib import Path
 
-from tradewind.calls.references import CodeFolder
-from tradewind.calls.spec import StepSpec, step_spec
+from tradewind.attempts.decisions import (
+    Claim,
+    Finished,
+    InheritFailure,
+    NextAction,
+    RerunRequest,
+    TaskIdentity,
+    decide_start,
+    next_action,
+)
+from tradewind.attempts.renewal import renewing_while_claimed
+from tradewind.attempts.step_lease import StepLease
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.ray_jobs.follow.outcome import Watch, await_outcome
+from tradewind.ray_jobs.follow.outcomes import FollowRequest, await_outcome
 from tradewind.records.attempts import Attempt, AttemptOutcome
-from tradewind.records.leases.turn import complete_commit
+from tradewind.records.lifecycle import complete_commit
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.spec import StepSpec, step_spec
 from tradewind.steps import ResolvedStep
 from tradewind.storage.errors import StoreUnavailableError
+from tradewind.tasks.attempt_runner import to_job_result
 from tradewind.tasks.jobs.following import retry_for
-from tradewind.tasks.steps.endings import job_end
-from tradewind.tasks.steps.job import demand_of, step_request
-from tradewind.triggers.lease import await_turn_end
-from tradewind.turns.claims import StepTurns
-from tradewind.turns.end import Verdict, judge_end
-from tradewind.turns.renewal import renewed_while_claimed
-from tradewind.turns.start import Adopt, Asked, Claim, Finished, Task, decide_start
+from tradewind.tasks.step_job import demand_of, step_request
+from tradewind.triggers.lease import wait_for_release
 
 REPOSITORY = Path(__file__).parents[2]
 BY = {"dag": "chaos", "run": "r", "task": "train", "map_index": -1, "try": 1, "max_tries": 0}
@@ -38,10 +46,10 @@ class FollowedStep:
     """A step that is being made in a thread of its own; ``state`` is what Airflow would call its run."""
 
     def __init__(self, step: ResolvedStep, cluster: RayCluster, heartbeat_s: float) -> None:
-        self._turns = StepTurns(step, BY, heartbeat_s)
+        self._turns = StepLease(step, BY, heartbeat_s)
         self._cluster = cluster
         self._state = "running"
-        self.verdicts: list[Verdict] = []
+        self.verdicts: list[NextAction] = []
         """How the jobs ended, in order."""
         threading.Thread(target=self._run, daemon=True, name="follower").start()
 
@@ -58,10 +66,10 @@ class FollowedStep:
     def _made(self) -> bool:
         while True:
             try:
-                match decide_start(self._turns.read(), Task(dict(BY)), Asked()):
+                match decide_start(self._turns.read(), TaskIdentity(dict(BY)), RerunRequest()):
                     case Finished():
                         return True
-                    case Adopt():
+                    case InheritFailure():
                         return False
                     case Claim():
                         end = self._attempt()
@@ -78,31 +86,31 @@ class FollowedStep:
         turn = self._turns.claim(seen.lease, self._spec, cluster="chaos")
         if turn is None:
             return None
-        with renewed_while_claimed(self._turns.path, turn.attempt.job):
+        with renewing_while_claimed(self._turns.path, turn.attempt.job):
             verdict = self._followed(turn.attempt)
         self.verdicts.append(verdict)
-        if verdict is Verdict.NEXT:
+        if verdict is NextAction.NEXT_ATTEMPT:
             self._turns.end_unstarted(turn.attempt.job, AttemptOutcome.LOST)
-        elif verdict is Verdict.WAIT_UNTIL_STALE:
+        elif verdict is NextAction.WAIT_UNTIL_STALE:
             self._wait_for_end()
-        return {Verdict.GREEN: True, Verdict.FAILED: False, Verdict.CONTRADICTION: False}.get(verdict)
+        return {NextAction.SUCCEED: True, NextAction.FAILED: False, NextAction.CONTRADICTION: False}.get(verdict)
 
-    def _followed(self, attempt: Attempt) -> Verdict:
+    def _followed(self, attempt: Attempt) -> NextAction:
         request = step_request(attempt, StepSpec.from_json(attempt.spec), REPOSITORY)
         retry_for(lambda: RayJobs(self._cluster).submit_or_attach(request), CONNECT_S, print)
-        watch = Watch(attempt.job, demand_of(attempt.job, self._turns.step.step))
+        watch = FollowRequest(attempt.job, demand_of(attempt.job, self._turns.step.step))
         ending = asyncio.run(await_outcome(self._cluster, watch, None, print)).ending
         print(f"chaos: attempt {attempt.number}: {ending.sentence}", flush=True)
         held = self._turns.store.read()
         lease = held.lease if held else None
-        verdict = judge_end(lease, attempt.job, job_end(ending))
-        if verdict is Verdict.GREEN and lease is not None:
+        verdict = next_action(lease, attempt.job, to_job_result(ending))
+        if verdict is NextAction.SUCCEED and lease is not None:
             complete_commit(self._turns.path, lease)
         return verdict
 
     def _wait_for_end(self) -> None:
         seen = self._turns.read()
-        asyncio.run(await_turn_end(self._turns.path, seen.lease.attempt if seen.lease else 0, print))
+        asyncio.run(wait_for_release(self._turns.path, seen.lease.attempt if seen.lease else 0, print))
 
     def _spec(self) -> StepSpec:
         return step_spec(self._turns.step, CodeFolder(REPOSITORY))

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.airflow.conftest import until
-from tests.chaos.nights.house import NightHouse, running_nights
-from tests.chaos.nights.judge import broken_promises
-from tests.chaos.nights.traces import Life, overlaps
-from tests.chaos.nights.troubles import COMMON, Trouble, Troublemaker
+from tests.chaos.runs.environment import NightHouse, running_nights
+from tests.chaos.runs.faults import COMMON, Trouble, Troublemaker
+from tests.chaos.runs.traces import Life, overlaps
+from tests.chaos.runs.verifier import broken_promises
 from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.airflow_api import FINISHED_RUN_STATES, AirflowApi, AirflowApiError
 

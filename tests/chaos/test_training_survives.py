@@ -18,9 +18,9 @@ import pytest
 from tests.chaos.training import STEPS, begin, begin_step, fine_tuning, make_data
 from tradewind.cloud_tpu.goodput import METRICS_FILE
 from tradewind.recipes.metrics.file import read_metrics
-from tradewind.rehearsal.drill.drill import Drill, DrillPlan, Undisturbed
+from tradewind.rehearsal.drill.drill import BaselineRun, Drill, DrillPlan
+from tradewind.rehearsal.drill.environment import DrillEnvironment, running_environment
 from tradewind.rehearsal.drill.faults import Fault
-from tradewind.rehearsal.drill.house import DrillHouse, running_house
 from tradewind.rehearsal.drill.injection import Pace
 from tradewind.rehearsal.drill.report import DrillReport
 from tradewind.runtime.pods.timeline import TIMELINE_FILE, read_timeline
@@ -38,30 +38,30 @@ PACE = Pace(notice_s=8.0, stock_out_s=8.0, outage_s=60.0, patience_s=400.0)
 class Ground:
     """What every seed is tried on: one house, and the runs to compare with."""
 
-    house: DrillHouse
+    house: DrillEnvironment
     data: str
     drill: Drill
-    undisturbed: Undisturbed
+    undisturbed: BaselineRun
     """Of the training."""
 
     @cached_property
-    def tuning(self) -> tuple[Drill, Undisturbed]:
+    def tuning(self) -> tuple[Drill, BaselineRun]:
         """The same of a fine-tuning of what the undisturbed training made."""
         step = fine_tuning(self.data, self.undisturbed.prefix)
         drill = Drill(self.house, lambda prefix: begin_step(self.house, step, prefix), print, folder="tuning")
-        return drill, drill.undisturbed()
+        return drill, drill.run_baseline()
 
-    def drill_of(self, seed: int) -> tuple[Drill, Undisturbed]:
+    def drill_of(self, seed: int) -> tuple[Drill, BaselineRun]:
         """Every third seed disturbs the fine-tuning."""
         return self.tuning if seed % 3 == 2 else (self.drill, self.undisturbed)
 
 
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    with running_house(tmp_path_factory.mktemp("chaos"), ["v4-16", "v4-16"]) as house:
+    with running_environment(tmp_path_factory.mktemp("chaos"), ["v4-16", "v4-16"]) as house:
         data = make_data(house)
         drill = Drill(house, lambda prefix: begin(house, data, prefix), print)
-        yield Ground(house, data, drill, drill.undisturbed())
+        yield Ground(house, data, drill, drill.run_baseline())
     assert house.stack.processes() == []
 
 
@@ -69,7 +69,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
 @pytest.mark.parametrize("seed", [pytest.param(one, marks=[] if one == SHORT else pytest.mark.long) for one in SEEDS])
 def test_a_training_ends_as_if_nothing_had_happened(ground: Ground, seed: int) -> None:
     drill, undisturbed = ground.drill_of(seed)
-    report = drill.disturbed(DrillPlan(Path(), "chaos", seed=seed, pace=PACE), undisturbed)
+    report = drill.run_with_faults(DrillPlan(Path(), "chaos", seed=seed, pace=PACE), undisturbed)
     print(report.text())
     assert len(report.stories) == 3
     assert report.problems == (), last_lines(undisturbed.prefix.replace("undisturbed", f"seed-{seed}"))
@@ -95,7 +95,9 @@ def check_outputs(report: DrillReport) -> None:
 @pytest.mark.timeout(1800)
 def test_a_training_on_two_slices_goes_on_with_one_while_the_other_is_lost(ground: Ground) -> None:
     drill = Drill(ground.house, lambda prefix: begin(ground.house, ground.data, prefix, num_slices=(2, 1)), print)
-    report = drill.disturbed(DrillPlan(Path(), "chaos/train", 1000, (Fault.SLICE,), 1, pace=PACE), ground.undisturbed)
+    report = drill.run_with_faults(
+        DrillPlan(Path(), "chaos/train", 1000, (Fault.SLICE,), 1, pace=PACE), ground.undisturbed
+    )
     print(report.text())
     assert report.state == "success" and report.leaks == ()
     assert (report.record.attempts, report.record.preemptions, report.record.failures) == (1, 1, 0), report.record

@@ -15,18 +15,18 @@ import tradewind.cli
 from tests.chaos.follower import FollowedStep
 from tests.chaos.pace import train_slowly, tune_slowly
 from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.recipes.levanter.model_sizes import MODEL_SIZES
 from tradewind.recipes.lm.config import LevanterTrainConfig
+from tradewind.recipes.model_spec import MODEL_SIZES
 from tradewind.recipes.train_config import RESUMABLE, LmTrainConfig
-from tradewind.rehearsal.drill.house import HEARTBEAT_S, DrillHouse
+from tradewind.rehearsal.drill.environment import HEARTBEAT_S, DrillEnvironment
 from tradewind.steps import ExecutorStep, TpuSlice, lazy, resolve, this_output_path, versioned
 
-DAGS = Path(tradewind.cli.__file__).parent / "rehearse" / "drill_dags"
+DAGS = Path(tradewind.cli.__file__).parent / "drill_dags"
 MAKE_DATA = "import sys; from drill_training import DataConfig, make_data; make_data(DataConfig(256, sys.argv[1]))"
 STEPS = 40
 
 
-def make_data(house: DrillHouse) -> str:
+def make_data(house: DrillEnvironment) -> str:
     """Where the data is, made in a process of its own."""
     path = f"{house.prefix}/data"
     env = os.environ | {"PYTHONPATH": str(DAGS), "TRADEWIND_STEP": "data", "JAX_PLATFORMS": "cpu"}
@@ -101,12 +101,12 @@ def fine_tuning(data: str, base: str) -> ExecutorStep:
     )
 
 
-def begin(house: DrillHouse, data: str, prefix: str, num_slices: int | tuple[int, ...] = 1) -> FollowedStep:
+def begin(house: DrillEnvironment, data: str, prefix: str, num_slices: int | tuple[int, ...] = 1) -> FollowedStep:
     """Begin to make the training's output below ``prefix``."""
     return begin_step(house, training(data, num_slices), prefix)
 
 
-def begin_step(house: DrillHouse, step: ExecutorStep, prefix: str) -> FollowedStep:
+def begin_step(house: DrillEnvironment, step: ExecutorStep, prefix: str) -> FollowedStep:
     """Begin to make any step below ``prefix``."""
     cluster = RayCluster("chaos", house.ray.address, house.ray.token)
     return FollowedStep(resolve([step], prefix).of(step), cluster, HEARTBEAT_S)

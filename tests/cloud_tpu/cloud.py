@@ -9,9 +9,8 @@ from typing import Any
 
 from tradewind.cloud_tpu.api import TpuApi
 from tradewind.cloud_tpu.repair.passes import SliceRepair
-from tradewind.cloud_tpu.repair.records import SliceRecords
+from tradewind.cloud_tpu.repair.records import RepairLock, SliceRecords
 from tradewind.cloud_tpu.repair.terms import RepairSettings, Scope
-from tradewind.cloud_tpu.repair.turn import RepairTurn
 from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
 from tradewind.rehearsal.tpu.state import NodeState, QueueState
 from tradewind.storage.swap import read_stored, write_if
@@ -73,9 +72,9 @@ class World:
             **{"clock": lambda: self.now, "turn": self.turn(), **options},
         )
 
-    def turn(self, **times: float) -> RepairTurn:
+    def turn(self, **times: float) -> RepairLock:
         """The turn of the folder, for one repair."""
-        return RepairTurn(str(self.folder / "turn"), read_stored, write_if, **times)
+        return RepairLock(str(self.folder / "turn"), read_stored, write_if, **times)
 
     def create(self, name: str, body: Mapping[str, Any] = BODY) -> None:
         self.api.create(name, body)

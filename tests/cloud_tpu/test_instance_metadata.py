@@ -10,14 +10,14 @@ from collections.abc import Iterator
 import pytest
 
 from tradewind.cloud_tpu import instance_metadata
-from tradewind.rehearsal.cloud.metadata_server import HostFacts, MetadataServer
+from tradewind.rehearsal.cloud.metadata_server import HostMetadata, MetadataServer
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetadataServer]:
     server = MetadataServer("rehearsal", "us-central2-b")
     server.start()
-    facts = HostFacts("slice-a", 1, "v4-16", {}, {"tpu-env": "NODE_ID: 'slice-a'"}, True)
+    facts = HostMetadata("slice-a", 1, "v4-16", {}, {"tpu-env": "NODE_ID: 'slice-a'"}, True)
     monkeypatch.setenv("GCE_METADATA_HOST", server.add_host("slice-a.1", "127.0.0.1", facts))
     yield server
     server.stop()

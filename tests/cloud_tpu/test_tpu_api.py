@@ -9,7 +9,7 @@ import pytest
 from google.cloud.tpu_v2 import types
 
 from tests.cloud_tpu.cloud import BODY, World, queued, until
-from tradewind.cloud_tpu.api import AT_ONCE, TpuApi
+from tradewind.cloud_tpu.api import MAX_CONCURRENT_CALLS, TpuApi
 from tradewind.cloud_tpu.errors import (
     BadEndpointError,
     BadSliceError,
@@ -222,7 +222,7 @@ def test_an_endpoint_on_this_machine_is_asked_without_the_proxy_of_the_environme
 def test_as_many_connections_are_kept_as_there_are_calls_at_once(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    api, together = world.new_api(), threading.Barrier(AT_ONCE)
+    api, together = world.new_api(), threading.Barrier(MAX_CONCURRENT_CALLS)
     world.cloud.latency_s = 0.1
 
     def ask() -> None:
@@ -230,7 +230,7 @@ def test_as_many_connections_are_kept_as_there_are_calls_at_once(
         api.nodes()
 
     for _ in range(2):
-        threads = [threading.Thread(target=ask) for _ in range(AT_ONCE)]
+        threads = [threading.Thread(target=ask) for _ in range(MAX_CONCURRENT_CALLS)]
         for thread in threads:
             thread.start()
         for thread in threads:

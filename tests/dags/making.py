@@ -13,13 +13,13 @@ import pytest
 
 from tests.marin.checkouts import run
 from tradewind import ExecutorStep
-from tradewind.calls.references import CodeFolder
-from tradewind.calls.spec import step_spec
-from tradewind.records.leases.lease import Phase
-from tradewind.records.leases.store import LeaseStore
+from tradewind.attempts.step_lease import StepLease
+from tradewind.records.lease import Phase
+from tradewind.records.lease_store import LeaseStore
 from tradewind.records.record import RecordState
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.spec import step_spec
 from tradewind.steps import ResolvedStep, RunValues, resolve
-from tradewind.turns.claims import StepTurns
 
 CODE = CodeFolder(Path(__file__).parents[2])
 
@@ -78,14 +78,14 @@ class Maker:
         return [Path(each.output_path) for each in experiment.steps]
 
     def _make(self, step: ResolvedStep, function: Any, config: Any) -> None:
-        turns = StepTurns(step, {"script": "test"})
+        turns = StepLease(step, {"script": "test"})
         record = turns.read()
         if record.state is RecordState.FINISHED:
             return
         turn = turns.claim(record.lease, lambda: step_spec(step, CODE))
         assert turn is not None and function is not None
         store = LeaseStore(step.output_path)
-        held = store.begin(turn.attempt.job, "test")
+        held = store.take_over(turn.attempt.job, "test")
         result = function(config)
         Path(step.output_path, ".artifact.json").write_text(json.dumps(result))
         store.change(held, phase=Phase.COMMITTED, digest=step.hash, witness=".artifact.json")

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from tests.dags.making import Maker
-from tradewind.calls.environment import STEP_VARIABLE
 from tradewind.marin.defaults import (
     AnnealConfig,
     SimpleTrainConfig,
@@ -26,6 +25,7 @@ from tradewind.marin.defaults import (
 from tradewind.marin.names.data_configs import lm_mixture_data_config, lm_varying_mixture_data_config
 from tradewind.recipes.metrics.file import read_metrics, series
 from tradewind.recipes.steps import evaluate
+from tradewind.serialization.spec import STEP_VARIABLE
 from tradewind.steps import Cpu
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]

@@ -13,7 +13,7 @@ from fsspec.core import url_to_fs
 from tradewind.datasets.documents import Document, document_files, read_documents, write_documents
 from tradewind.datasets.files import atomic_writer, join, parent, read_text, remove_unfinished, write_text
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
-from tradewind.rehearsal.cloud.loopback import Answer, HttpRequest
+from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest
 from tradewind.storage.trees import list_files
 
 DOCUMENTS = [Document(f"file-{n}.py", f"value = {n}\nname = 'Zoë'\n") for n in range(7)]

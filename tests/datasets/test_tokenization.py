@@ -14,7 +14,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from tests.datasets.tokenizing.caches import config, contents, lines, with_tokenizers
+from tests.datasets.caches import config, contents, lines, with_tokenizers
 from tradewind.datasets.files import write_json
 from tradewind.datasets.tokenization import RECORD_FILE, SPAN_BYTES, TokenizeFilesConfig, tokenize
 from tradewind.recipes.token_cache import own_scratch

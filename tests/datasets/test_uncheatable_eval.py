@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tradewind.datasets.documents import read_documents
-from tradewind.datasets.downloading.source import DownloadError
+from tradewind.datasets.source_files import DownloadError
 from tradewind.datasets.uncheatable_eval import UncheatableEvalConfig, download_uncheatable_eval
 
 FOLDER = "/repos/owner/texts/contents/data?ref=main"

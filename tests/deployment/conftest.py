@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tradewind.cloud_tpu.secret_manager import ENDPOINT_VARIABLE
-from tradewind.deployment.ray_token import secret_tokens
+from tradewind.deployment.ray_connection import secret_tokens
 from tradewind.hooks.ray import RayHook
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
 

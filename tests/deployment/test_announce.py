@@ -13,8 +13,8 @@ import pytest
 
 from tests.fleet.fleets import many_clusters, write_fleet
 from tradewind.cli.main import main
-from tradewind.deployment.announce import LONGEST, AnnounceError, announce
-from tradewind.fleet.access.tunnel import free_port
+from tradewind.deployment.announce import MAX_MESSAGE_CHARS, AnnounceError, announce
+from tradewind.fleet.access.connect import free_port
 
 POST = "tests.deployment.notifiers.PostNotifier"
 
@@ -106,7 +106,7 @@ def test_without_a_notifier_or_a_text_nothing_is_announced(
     with pytest.raises(AnnounceError, match="No notifier is set up, so nothing was announced"):
         announce("hello", ["here"])
     configure({"classpath": POST, "kwargs": {"url": board.url}})
-    for text in (" \n", "a" * (LONGEST + 1)):
+    for text in (" \n", "a" * (MAX_MESSAGE_CHARS + 1)):
         with pytest.raises(AnnounceError, match="Nothing was announced"):
             announce(text, ["here"])
     assert not board.posted

@@ -10,7 +10,7 @@ from airflow.sdk import DAG
 
 from tests.fleet.fleets import write_fleet
 from tests.operators.contexts import context_of
-from tradewind.deployment.fleet import NotTheOwnerError, refuse_others_clusters
+from tradewind.deployment.fleet import NotTheOwnerError, check_cluster_access
 from tradewind.operators.ray_job import RayJobOperator
 from tradewind.tasks.errors import BadInputError
 
@@ -25,18 +25,18 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("name", ["here", "ray-here"])
 def test_a_cluster_takes_only_the_work_of_its_owner_by_either_name(fleet: Path, name: str) -> None:
     for owner in ("hero", "ada, hero"):
-        refuse_others_clusters(["elsewhere", name], owner, "Task 'it'")
+        check_cluster_access(["elsewhere", name], owner, "Task 'it'")
     for owner in ("airflow", "her", ""):
         with pytest.raises(NotTheOwnerError, match="Task 'it': Cluster here takes only jobs of hero"):
-            refuse_others_clusters(["elsewhere", name], owner, "Task 'it'")
+            check_cluster_access(["elsewhere", name], owner, "Task 'it'")
 
 
 def test_a_cluster_without_an_owner_and_a_deployment_without_a_fleet_take_everybodys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refuse_others_clusters(["here"], "airflow", "Task 'it'")
+    check_cluster_access(["here"], "airflow", "Task 'it'")
     monkeypatch.setenv("TRADEWIND_FLEET", str(write_fleet(tmp_path)))
-    refuse_others_clusters(["here"], "airflow", "Task 'it'")
+    check_cluster_access(["here"], "airflow", "Task 'it'")
 
 
 def test_a_fleet_file_that_cannot_be_used_is_told_and_keeps_nobody_from_work(
@@ -44,7 +44,7 @@ def test_a_fleet_file_that_cannot_be_used_is_told_and_keeps_nobody_from_work(
 ) -> None:
     fleet.write_text("clusters: 3")
     with caplog.at_level(logging.WARNING):
-        refuse_others_clusters(["here"], "airflow", "Task 'it'")
+        check_cluster_access(["here"], "airflow", "Task 'it'")
     assert "Whose clusters these are is not known" in caplog.text
 
 

@@ -12,12 +12,11 @@ import pytest
 from tests.deployment.conftest import TOKEN
 from tests.fleet.clouds import put_head, served
 from tests.fleet.fleets import write_fleet
-from tradewind.deployment.fleet_connection import KeptAddresses
-from tradewind.deployment.ray_connection import RayHook
-from tradewind.deployment.ray_token import secret_tokens
+from tradewind.deployment.fleet_connection import AddressCache
+from tradewind.deployment.ray_connection import RayHook, secret_tokens
 from tradewind.ray_jobs.errors import BadAddressError, RayUnreachableError
+from tradewind.rehearsal.cloud.google import LocalCompute
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
-from tradewind.rehearsal.cloud.services.compute import LocalCompute
 
 SECRET = "projects/my-project/secrets/RAY_AUTH_TOKEN"
 
@@ -96,7 +95,7 @@ def test_a_fleet_file_that_cannot_be_used_is_said_only_where_a_name_is_no_connec
 
 def test_an_address_is_kept_for_a_while_only() -> None:
     now, found = [0.0], iter(["a", "b"])
-    kept = KeptAddresses(lambda: now[0])
+    kept = AddressCache(lambda: now[0])
     assert [kept.get("here", lambda: next(found)) for _ in range(3)] == ["a"] * 3
     now[0] += 31.0
     assert kept.get("here", lambda: next(found)) == "b"

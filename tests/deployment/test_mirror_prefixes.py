@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from tradewind.calls.errors import SpecError
-from tradewind.deployment.fleet import fleet_bucket_regions
-from tradewind.deployment.roots import deployment_mirrors
-from tradewind.plans.places.prefixes import MIRROR_VARIABLE
-from tradewind.plans.places.regions import paths_read
+from tradewind.deployment.fleet import deployment_mirrors, fleet_bucket_regions
+from tradewind.plans.prefixes import MIRROR_VARIABLE
+from tradewind.plans.regions import paths_read
+from tradewind.serialization.errors import SpecError
 from tradewind.steps import ExecutorStep, mirrored, resolve
 from tradewind.storage import UnusablePathError
-from tradewind.tasks.steps.job import claimed_spec
+from tradewind.tasks.step_job import claimed_spec
 
 SETTING = "AIRFLOW__TRADEWIND__MIRROR_PREFIXES"
 

@@ -19,8 +19,7 @@ from tests.deployment.conftest import OTHER, SECRET, TOKEN
 from tradewind.hooks.ray import RayHook
 from tradewind.ray_jobs.errors import BadAddressError, RayAuthenticationError
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
-from tradewind.rehearsal.local.ports import free_port
-from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.processes import LocalStack, free_port
 from tradewind.rehearsal.local.ray import LocalRay
 
 RAY = version("ray")

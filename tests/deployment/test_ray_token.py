@@ -14,12 +14,11 @@ from airflow.sdk import Connection
 
 from tests.deployment.conftest import SECRET, TOKEN
 from tradewind.cloud_tpu.secret_manager import ENDPOINT_VARIABLE
-from tradewind.deployment.ray_connection import cluster_of
-from tradewind.deployment.ray_token import KEPT_FAILURE_S, KEPT_S, KeptTokens, secret_tokens
+from tradewind.deployment.ray_connection import CACHE_TTL_S, FAILURE_TTL_S, TokenCache, cluster_of, secret_tokens
 from tradewind.provider_info import get_provider_info
 from tradewind.ray_jobs.errors import BadAddressError, BadTokenError, RayUnreachableError
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
-from tradewind.rehearsal.local.ports import free_port
+from tradewind.rehearsal.local.processes import free_port
 
 
 def connection(**fields: Any) -> Connection:
@@ -106,7 +105,7 @@ def test_whether_to_check_the_certificate_is_read_as_people_write_it(given: Any,
 
 def test_a_secret_is_fetched_once_for_many_and_again_after_a_while() -> None:
     now = [0.0]
-    kept, fetched = KeptTokens(lambda: now[0]), []
+    kept, fetched = TokenCache(lambda: now[0]), []
     gate = threading.Event()
 
     def fetch() -> str:
@@ -122,23 +121,23 @@ def test_a_secret_is_fetched_once_for_many_and_again_after_a_while() -> None:
     for thread in threads:
         thread.join()
     assert (found, len(fetched)) == ([TOKEN] * 20, 1)
-    now[0] = KEPT_S - 1
+    now[0] = CACHE_TTL_S - 1
     kept.get("s", fetch)
     assert len(fetched) == 1
-    now[0] = KEPT_S
+    now[0] = CACHE_TTL_S
     kept.get("s", fetch)
     assert len(fetched) == 2
 
 
 def test_a_failure_is_kept_for_a_short_while_too() -> None:
     now = [0.0]
-    kept, asked = KeptTokens(lambda: now[0]), []
+    kept, asked = TokenCache(lambda: now[0]), []
 
     def fail() -> str:
         asked.append(1)
         raise RayUnreachableError("no answer")
 
-    for now[0] in (0.0, KEPT_FAILURE_S - 1, KEPT_FAILURE_S):
+    for now[0] in (0.0, FAILURE_TTL_S - 1, FAILURE_TTL_S):
         with pytest.raises(RayUnreachableError, match="no answer"):
             kept.get("s", fail)
     assert len(asked) == 2

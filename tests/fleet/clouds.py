@@ -11,18 +11,18 @@ import pytest
 
 from tradewind.cloud_tpu.endpoints import ENDPOINT_VARIABLES
 from tradewind.deployment.fleet_connection import head_addresses
-from tradewind.rehearsal.cloud.loopback import LoopbackServer
-from tradewind.rehearsal.cloud.services.compute import LocalCompute
-from tradewind.rehearsal.tpu.hosts import NoHosts, SliceFacts
+from tradewind.rehearsal.cloud.google import LocalCompute
+from tradewind.rehearsal.cloud.loopback_server import LoopbackServer
+from tradewind.rehearsal.tpu.hosts import NullHosts, SliceMetadata
 
 
-class NumberedHosts(NoHosts):
+class NumberedHosts(NullHosts):
     """Nothing runs there, but no two hosts have the same address."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(2)
 
-    def start(self, facts: SliceFacts) -> list[str]:
+    def start(self, facts: SliceMetadata) -> list[str]:
         return [f"10.130.0.{next(self._numbers)}" for _ in range(facts.shape.hosts)]
 
 

@@ -16,22 +16,22 @@ from tests.fleet.fleets import write_fleet
 from tests.fleet.sshd import Sshd, running_sshd
 from tradewind.cloud_tpu.api import TpuApi
 from tradewind.rehearsal.cloud.google import LocalGoogle
-from tradewind.rehearsal.machines.machines import gcloud_program
-from tradewind.rehearsal.tpu.hosts import NoHosts, SliceFacts
+from tradewind.rehearsal.machines import gcloud_program
+from tradewind.rehearsal.tpu.hosts import NullHosts, SliceMetadata
 
 PLACE: Final = ("my-project", "us-central2-b")
 HEAD: Final = f"projects/{PLACE[0]}/zones/{PLACE[1]}/instances/ray-here-head-1"
 SLICE: Final = "one"
 
 
-class LoopbackHosts(NoHosts):
+class LoopbackHosts(NullHosts):
     """Each host is the server: reached through the head, since it has no address in the world."""
 
     def __init__(self, sshd: Sshd, addresses: Sequence[str] | None = None) -> None:
         self.keys = [dict([sshd.host_key]) for _ in range(2)]
         self._addresses = addresses
 
-    def start(self, facts: SliceFacts) -> list[str]:
+    def start(self, facts: SliceMetadata) -> list[str]:
         return list(self._addresses or ["127.0.0.1"] * facts.shape.hosts)
 
     def host_keys(self, name: str) -> Sequence[Mapping[str, str]]:

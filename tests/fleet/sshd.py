@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tradewind.rehearsal.local.ports import free_port
+from tradewind.rehearsal.local.processes import free_port
 
 INSTALL = Path(__file__).parents[2] / "scripts" / "install_machines.sh"
 

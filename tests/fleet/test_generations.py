@@ -6,7 +6,7 @@ import pytest
 from ray._private.accelerators import TPUAcceleratorManager
 
 from tradewind.cloud_tpu.slice_types import SLICE_TYPES, slice_type
-from tradewind.fleet.generations import GENERATIONS, TpuGeneration
+from tradewind.fleet.clusters import GENERATIONS, TpuGeneration
 
 
 @pytest.mark.parametrize("generation", GENERATIONS.values(), ids=lambda generation: generation.name)

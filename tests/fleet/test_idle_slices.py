@@ -16,7 +16,7 @@ from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.rehearsal.cloud.google import LocalGoogle
-from tradewind.rehearsal.cloud.loopback import HttpRequest
+from tradewind.rehearsal.cloud.loopback_server import HttpRequest
 from tradewind.rehearsal.cloud.metadata_server import MetadataServer
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay

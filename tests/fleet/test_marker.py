@@ -21,18 +21,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from tests.fleet.fleets import write_fleet
-from tradewind.fleet.file.load import load_fleet
-from tradewind.fleet.marker import (
+from tradewind.fleet.fleet_file import load_fleet
+from tradewind.fleet.lock import (
     ClusterBusyError,
-    ClusterMarker,
+    ClusterLock,
+    HeldClusterLock,
     InterruptedOperationError,
-    MarkerHolding,
+    LockState,
     MarkerLostError,
-    marker_path,
+    lock_path,
 )
-from tradewind.fleet.marker_value import MarkerState
-from tradewind.records.leases.times import LeaseTimes
-from tradewind.storage.backends import Stored
+from tradewind.records.lease import LeaseTimes
+from tradewind.storage.backends import StoredObject
 from tradewind.storage.errors import BadRecordError, StoreUnavailableError
 
 TIMES = LeaseTimes()
@@ -54,10 +54,10 @@ class Store:
     slow_s: float = 0.0
     """For so long an answer is on its way."""
 
-    def read(self, path: str) -> Stored | None:
-        return None if self.text is None else Stored(self.text, str(len(self.texts)), self.now - self.written_at)
+    def read(self, path: str) -> StoredObject | None:
+        return None if self.text is None else StoredObject(self.text, str(len(self.texts)), self.now - self.written_at)
 
-    def write(self, path: str, text: str, expected: str | None) -> Stored | None:
+    def write(self, path: str, text: str, expected: str | None) -> StoredObject | None:
         if self.refused:
             self.refused -= 1
             raise StoreUnavailableError("503")
@@ -71,15 +71,15 @@ class Store:
             raise StoreUnavailableError("no answer")
         return self.read(path)
 
-    def marker(self, clock: Callable[[], float] | None = None) -> ClusterMarker:
+    def marker(self, clock: Callable[[], float] | None = None) -> ClusterLock:
         def pause(seconds: float) -> None:
             self.now += seconds
 
         clock = clock or (lambda: self.now)
-        return ClusterMarker("here", "marker", now=clock, clock=clock, read=self.read, write=self.write, pause=pause)
+        return ClusterLock("here", "marker", now=clock, clock=clock, read=self.read, write=self.write, pause=pause)
 
 
-def taken(store: Store, operation: str = "restart", who: str = "ann@laptop", **more: Any) -> MarkerHolding:
+def taken(store: Store, operation: str = "restart", who: str = "ann@laptop", **more: Any) -> HeldClusterLock:
     return store.marker().take(operation, "stop", holder=who, **more)
 
 
@@ -111,9 +111,9 @@ def test_of_two_that_take_it_at_once_one_has_it() -> None:
     store = Store()
     slow = store.marker()
     read = slow._read
-    winners: list[MarkerHolding] = []
+    winners: list[HeldClusterLock] = []
 
-    def meanwhile(path: str) -> Stored | None:
+    def meanwhile(path: str) -> StoredObject | None:
         found = read(path)
         if not winners:
             winners.append(taken(store, who="bob@desk"))
@@ -122,13 +122,13 @@ def test_of_two_that_take_it_at_once_one_has_it() -> None:
     slow._read = meanwhile
     with pytest.raises(ClusterBusyError, match="bob@desk is at restart"):
         slow.take("restart", "stop")
-    assert winners[0].is_ours
+    assert winners[0].is_held
 
 
 def _race(path: str, number: int, barrier: Any, won: Any) -> None:
     barrier.wait()
     try:
-        ClusterMarker("here", path).take("restart", "stop", holder=str(number))
+        ClusterLock("here", path).take("restart", "stop", holder=str(number))
         won.put(number)
     except ClusterBusyError:
         won.put(None)
@@ -145,7 +145,7 @@ def test_of_four_processes_that_take_it_at_once_one_has_it(tmp_path: Path) -> No
     winners = [number for number in (won.get(timeout=60) for _ in processes) if number is not None]
     for process in processes:
         process.join()
-    found = ClusterMarker("here", path).read()
+    found = ClusterLock("here", path).read()
     assert found is not None and [found.marker.holder] == [str(number) for number in winners]
 
 
@@ -158,7 +158,7 @@ def test_it_is_held_for_as_long_as_it_is_renewed() -> None:
     for _ in range(10):
         store.now += TIMES.fence_s - 1.0
         held.renew()
-    assert held.is_ours
+    assert held.is_held
     with pytest.raises(ClusterBusyError):
         taken(store)
 
@@ -181,11 +181,11 @@ def test_a_holder_counts_from_when_it_began_to_write_since_others_count_from_the
     store = Store(slow_s=TIMES.fence_s - 1.0)
     held = taken(store)
     store.now += 2.0
-    assert not held.is_ours
+    assert not held.is_held
     store.now -= 2.0
     held.renew()
     store.now += 2.0
-    assert not held.is_ours
+    assert not held.is_held
 
 
 def test_a_wrong_clock_of_a_machine_moves_nothing() -> None:
@@ -193,11 +193,11 @@ def test_a_wrong_clock_of_a_machine_moves_nothing() -> None:
     held = store.marker(clock=lambda: store.now + 86_400.0).take("restart", "stop")
     with pytest.raises(ClusterBusyError):
         store.marker(clock=lambda: store.now - 86_400.0).take("restart", "stop")
-    assert held.is_ours
+    assert held.is_held
 
 
 def test_a_block_renews_it_and_leaves_what_is_not_done(tmp_path: Path) -> None:
-    store = ClusterMarker("here", str(tmp_path / "marker.json"))
+    store = ClusterLock("here", str(tmp_path / "marker.json"))
     with store.take("restart", "stop", heartbeat_s=QUICK_S) as held:
         before = held.marker.counter
         deadline = time.monotonic() + 30.0
@@ -206,7 +206,7 @@ def test_a_block_renews_it_and_leaves_what_is_not_done(tmp_path: Path) -> None:
             time.sleep(0.01)
         held.check()
     found = store.read()
-    assert found is not None and found.marker.state is MarkerState.LEFT and found.is_interrupted
+    assert found is not None and found.marker.state is LockState.LEFT and found.is_interrupted
 
 
 # ---- interruptions
@@ -234,8 +234,8 @@ def test_another_operation_is_refused_until_the_interrupted_one_is_abandoned() -
 
 CHILD = """
 import sys, time
-from tradewind.fleet.marker import ClusterMarker
-with ClusterMarker("here", sys.argv[1]).take("restart", "stop", heartbeat_s=float(sys.argv[2])) as held:
+from tradewind.fleet.lock import ClusterLock
+with ClusterLock("here", sys.argv[1]).take("restart", "stop", heartbeat_s=float(sys.argv[2])) as held:
     held.advance("start", jobs=3)
     print(held.marker.run, flush=True)
     time.sleep(600)
@@ -250,7 +250,7 @@ def test_after_a_sigkill_it_is_held_until_it_is_stale_and_then_gone_on_with(tmp_
         assert child.stdout is not None
         run = child.stdout.readline().strip()
         os.kill(child.pid, signal.SIGKILL)
-    store, deadline, refused = ClusterMarker("here", path), time.monotonic() + 60.0, 0
+    store, deadline, refused = ClusterLock("here", path), time.monotonic() + 60.0, 0
     while True:
         try:
             held = store.take("restart", "stop")
@@ -275,7 +275,7 @@ def test_a_lost_answer_is_no_loss() -> None:
     held.renew()
     store.lost = 2
     held.advance("start")
-    assert held.is_ours and held.marker.phase == "start"
+    assert held.is_held and held.marker.phase == "start"
     store.lost = 1
     held.finish()
     assert json.loads(store.texts[-1])["state"] == "done" and len(set(store.texts)) == len(store.texts)
@@ -285,11 +285,11 @@ def test_an_end_whose_answer_is_lost_is_an_end_though_somebody_begins_the_next_o
     store = Store()
     held, other = taken(store), store.marker()
     store.lost = 1
-    began: list[MarkerHolding] = []
+    began: list[HeldClusterLock] = []
     held._store.pause = lambda seconds: began.append(other.take("start", "begin"))
     held.finish()
     ends = [json.loads(text)["operation"] for text in store.texts if json.loads(text)["state"] == "done"]
-    assert ends == ["restart"] and began[0].is_ours
+    assert ends == ["restart"] and began[0].is_held
     with pytest.raises(MarkerLostError):
         held.check()
 
@@ -300,7 +300,7 @@ def test_a_store_that_refuses_for_too_long_ends_the_work() -> None:
     store.refused = 1000
     with pytest.raises(StoreUnavailableError):
         held.advance("start")
-    assert not held.is_ours and store.now < 1000.0 + TIMES.stale_s
+    assert not held.is_held and store.now < 1000.0 + TIMES.stale_s
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_what_is_no_marker_is_neither_taken_over_nor_followed(text: str, tmp_pat
     file = tmp_path / "marker.json"
     file.write_text(text)
     with pytest.raises(BadRecordError, match=r"marker\.json cannot be read, because .* Make sure that nobody"):
-        ClusterMarker("here", str(file)).take("restart", "stop")
+        ClusterLock("here", str(file)).take("restart", "stop")
     assert file.read_text() == text
 
 
@@ -346,7 +346,7 @@ def test_whatever_its_holder_is_called_others_can_read_who_holds_it(holder: str)
 
 def test_each_cluster_has_its_own_in_its_bucket(tmp_path: Path) -> None:
     fleet = load_fleet(write_fleet(tmp_path))
-    assert marker_path(fleet.cluster()) == "gs://my-bucket/.tradewind/clusters/here/marker.json"
+    assert lock_path(fleet.cluster()) == "gs://my-bucket/.tradewind/clusters/here/marker.json"
 
 
 # ---- everything at once
@@ -360,7 +360,7 @@ class Enemy(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.store = Store()
-        self.holdings: list[MarkerHolding] = []
+        self.holdings: list[HeldClusterLock] = []
         self.last_phase: dict[str, str] = {}
         self.done: set[str] = set()
 
@@ -418,14 +418,14 @@ class Enemy(RuleBasedStateMachine):
 
     @invariant()
     def at_most_one_may_change_the_cluster(self) -> None:
-        at_work = [held for held in self.holdings if held.is_ours]
+        at_work = [held for held in self.holdings if held.is_held]
         assert len({held.marker.token for held in at_work}) <= 1
 
     @invariant()
     def no_text_is_written_twice(self) -> None:
         assert len(set(self.store.texts)) == len(self.store.texts)
 
-    def _note_what_is_stored(self, held: MarkerHolding) -> None:
+    def _note_what_is_stored(self, held: HeldClusterLock) -> None:
         stored = json.loads(self.store.texts[-1])
         if stored["run"] == held.marker.run:
             self.last_phase[held.marker.run] = stored["phase"]

@@ -20,7 +20,7 @@ from tests.fleet.fleets import SHIPPED
 from tradewind.fleet.errors import FleetError
 from tradewind.fleet.provider import TradewindNodeProvider
 from tradewind.rehearsal.cloud.google import LocalGoogle
-from tradewind.rehearsal.cloud.loopback import HttpRequest
+from tradewind.rehearsal.cloud.loopback_server import HttpRequest
 from tradewind.rehearsal.tpu.state import NodeState
 
 pytestmark = pytest.mark.slow
@@ -119,7 +119,7 @@ def set_state(google: LocalGoogle, name: str, state: types.Node.State) -> None:
 def test_slices_of_all_pages_are_seen(
     google: LocalGoogle, provider: TradewindNodeProvider, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tradewind.fleet.on_google.resources._PAGE", 2)
+    monkeypatch.setattr("tradewind.fleet.provider_google._PAGE", 2)
     made = make_slices(provider, config, 5)
     found = provider.non_terminated_nodes({})
     assert sorted(name.rpartition("/")[2] for name in found) == made

@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from tests.fleet.fleets import REPOSITORY, SHIPPED
+from tradewind.fleet.cluster_file_checks import check_cluster_file
+from tradewind.fleet.cluster_files import GeneratedFiles
 from tradewind.fleet.clusters import Fleet
-from tradewind.fleet.configs.generated import GeneratedFiles
-from tradewind.fleet.configs.validation import check_cluster_file
-from tradewind.fleet.file.load import load_fleet
-from tradewind.fleet.file.schema import fleet_schema
+from tradewind.fleet.fleet_file import load_fleet
+from tradewind.fleet.yaml_schema import fleet_schema
 
 FILES = sorted((SHIPPED.parent / "clusters").glob("*.yaml"))
 PAGE = (REPOSITORY / "docs" / "fleet-file.md").read_text()
@@ -102,9 +102,9 @@ def test_reading_a_fleet_loads_neither_ray_nor_google_nor_airflow() -> None:
     code = (
         "import pathlib, sys\n"
         "before = set(sys.modules)\n"  # Google's packages put their namespace there at every start
-        "from tradewind.fleet.file.load import load_fleet\n"
-        "from tradewind.fleet.configs.generated import GeneratedFiles\n"
-        "import tradewind.fleet.configs.validation, tradewind.fleet.configs.node_config\n"
+        "from tradewind.fleet.fleet_file import load_fleet\n"
+        "from tradewind.fleet.cluster_files import GeneratedFiles\n"
+        "import tradewind.fleet.cluster_file_checks, tradewind.fleet.cluster_file_checks\n"
         f"GeneratedFiles.of(load_fleet(pathlib.Path({str(SHIPPED)!r})))\n"
         "heavy = {'ray', 'airflow', 'googleapiclient', 'google.cloud'} & (sys.modules.keys() - before)\n"
         "assert not heavy, heavy\n"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from tests.fleet.fleets import write_fleet
 from tradewind.cloud_tpu.resources import TpuNode
-from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.fleet_file import load_fleet
 from tradewind.fleet.upkeep import (
-    About,
-    Unseen,
+    Subject,
+    UncheckedItem,
     UpkeepLine,
     UpkeepReport,
     host_lines,
@@ -43,7 +43,7 @@ def test_of_slices_hosts_and_jobs_what_is_not_well_is_told_and_what_needs_a_pers
     lines = [*slice_lines("here", REPAIR), *host_lines("here", HOSTS), *job_lines("here", ["job-1"])]
     assert [line.name for line in lines if line.is_well] == ["a", "10.0.0.1"]
     assert [line.name for line in lines if line.needs_person] == ["d", "10.0.0.3"]
-    told = UpkeepReport(lines, [Unseen("there", "task stop_jobs told nothing: see its log")]).to_json()
+    told = UpkeepReport(lines, [UncheckedItem("there", "task stop_jobs told nothing: see its log")]).to_json()
     assert told["counts"] == {"here": {"slice": 4, "host": 3, "job": 1}}
     assert [line["name"] for line in told["news"]] == ["b", "c", "d", "10.0.0.2", "10.0.0.3", "job-1"]
     assert told["for_a_person"] == [
@@ -68,17 +68,17 @@ def test_nodes_of_clusters_that_the_file_does_not_have_in_that_zone_are_for_a_pe
     assert [line.name for line in orphan_lines(fleet, "my-project", "us-central2-b", nodes)] == ["left"]
     assert [line.name for line in orphan_lines(fleet, "my-project", "us-east5-a", nodes)] == ["ours", "left"]
     [left] = orphan_lines(fleet, "my-project", "us-central2-b", nodes)
-    assert (left.cluster, left.about, left.needs_person) == ("gone", About.NODE, True)
+    assert (left.cluster, left.about, left.needs_person) == ("gone", Subject.NODE, True)
 
 
 def test_the_table_shows_news_and_counts_the_rest() -> None:
     lines = [*slice_lines("here", REPAIR), *host_lines("here", HOSTS)]
-    text = UpkeepReport(lines, [Unseen("there", "silent")]).table().splitlines()
+    text = UpkeepReport(lines, [UncheckedItem("there", "silent")]).table().splitlines()
     assert text[0].split() == ["cluster", "about", "name", "state", "done"]
     assert text[1].split("  ")[0] == "here" and text[1].endswith("  replaced")
     assert text[1].index("replaced") == text[0].index("done")
     assert text[-2:] == ["there: silent", "All is well with 1 slices, 1 hosts."]
-    assert UpkeepReport([UpkeepLine("here", About.SLICE, "a", "works", is_well=True)]).table() == (
+    assert UpkeepReport([UpkeepLine("here", Subject.SLICE, "a", "works", is_well=True)]).table() == (
         "All is well with 1 slices."
     )
     assert UpkeepReport([]).table() == "There is nothing to look after."

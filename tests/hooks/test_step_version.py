@@ -18,15 +18,14 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped
 from airflow.sdk.execution_time.context import set_current_context
 
-from tests.refusing_storage import RefusingStorage
+from tests.flaky_storage import RefusingStorage
 from tradewind import this_output_path, versioned
 from tradewind.hooks import step_version
 from tradewind.hooks.step_version import StepVersionHook
 from tradewind.records.attempts import Attempt, AttemptError, AttemptOutcome, attempt_path, read_attempt
-from tradewind.records.leases.store import Held, LeaseStore
-from tradewind.records.leases.turn import fail_turn, stop_turn
-from tradewind.records.reading import read_record
-from tradewind.records.record import RecordState
+from tradewind.records.lease_store import HeldLease, LeaseStore
+from tradewind.records.lifecycle import fail_attempt, stop_attempt
+from tradewind.records.record import RecordState, read_record
 from tradewind.storage.files import write_text
 from tradewind.tasks.errors import AdoptedFailureError
 
@@ -106,7 +105,7 @@ def when_it_waits(act: Callable[[], None]) -> Iterator[None]:
         step_version.logger.setLevel(level)
 
 
-def held(store: LeaseStore) -> Held:
+def held(store: LeaseStore) -> HeldLease:
     found = store.read()
     assert found is not None
     return found
@@ -173,7 +172,7 @@ def test_a_failure_that_was_waited_for_ends_this_try_and_not_the_next_one(tmp_pa
 
     def fail() -> None:
         error = AttemptError("ValueError", "no rows")
-        fail_turn(lambda **changes: store.change(held(store), **changes), first.output, attempt, error)
+        fail_attempt(lambda **changes: store.change(held(store), **changes), first.output, attempt, error)
 
     of_the_other = "of run first of plain.* ValueError: no rows"
     with when_it_waits(fail), pytest.raises(AdoptedFailureError, match=of_the_other):
@@ -188,7 +187,9 @@ def test_a_task_that_is_cleared_while_it_works_stops_its_earlier_try_first(tmp_p
 
     def obey() -> None:
         assert held(store).lease.stop_requested, "it was not asked to stop"
-        stop_turn(lambda **changes: store.change(held(store), **changes), task.output, attempt, AttemptOutcome.STOPPED)
+        stop_attempt(
+            lambda **changes: store.change(held(store), **changes), task.output, attempt, AttemptOutcome.STOPPED
+        )
 
     with when_it_waits(obey):
         task.run(try_number=2, max_tries=4)

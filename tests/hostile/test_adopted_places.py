@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.records.outputs.test_adoption import adoption_of, keep
-from tests.records.outputs.test_found_files import begin, end, work
-from tradewind.records.outputs.adoption import NothingToAdoptError, adopt
-from tradewind.records.outputs.found_files import OccupiedFolderError
+from tests.records.test_adoption import adoption_of, keep
+from tests.records.test_found_files import begin, end, work
+from tradewind.records.adoption import NothingToAdoptError, adopt
+from tradewind.records.discovery import OccupiedFolderError
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve
 
 

@@ -38,7 +38,7 @@ from tradewind.steps import (
     mirrored,
     resolve,
     run_param,
-    shortened,
+    truncated_repr,
 )
 
 NAN, INF = math.nan, math.inf
@@ -225,7 +225,7 @@ def test_steps_that_refer_to_many_that_refer_to_many_are_refused(sandbox: Path) 
     attack(lambda: resolve([step], "/prefix"), sandbox).must_be_refused(ExperimentError, mentions=["Step 's2'", "MiB"])
 
 
-@pytest.mark.parametrize("other", [7, "data", None, [1], {}, print, HUGE], ids=shortened)
+@pytest.mark.parametrize("other", [7, "data", None, [1], {}, print, HUGE], ids=truncated_repr)
 def test_a_reference_to_what_is_no_step_is_refused(other: Any, sandbox: Path) -> None:
     if other is None:
         attack(lambda: resolved({"a": output_path_of(None)}), sandbox).must_be_accepted()  # type: ignore[arg-type]
@@ -241,7 +241,7 @@ def test_a_reference_to_what_is_no_step_is_refused(other: Any, sandbox: Path) ->
 @pytest.mark.parametrize(
     "amount",
     [NAN, INF, -INF, HUGE, -HUGE, -1, "1" * 6000, [1] * 10_000, None, True, 2**63, b"1"],
-    ids=shortened,
+    ids=truncated_repr,
 )
 @pytest.mark.parametrize(
     "make",
@@ -264,7 +264,7 @@ def test_an_amount_that_is_none_is_refused_in_a_sentence(
     attack(lambda: make(amount), sandbox).must_be_refused(ValueError, mentions=[":"])
 
 
-@pytest.mark.parametrize("amount", [NAN, INF, -1, HUGE, "1", True, b"1"], ids=shortened)
+@pytest.mark.parametrize("amount", [NAN, INF, -1, HUGE, "1", True, b"1"], ids=truncated_repr)
 @pytest.mark.parametrize("field", ["timeout", "queue_timeout", "connect_timeout", "budget_gb", "host_grace_s"])
 def test_what_cannot_be_waited_for_or_counted_to_is_refused_by_name(field: str, amount: Any, sandbox: Path) -> None:
     def make() -> Any:
@@ -345,7 +345,7 @@ def test_an_argument_of_a_dag_without_bounds_is_refused_by_name(argument: str, n
 
 
 @pytest.mark.parametrize(
-    "default", [b"x", {1, 2}, Path("x" * 1_000_000), 1j, NAN, [INF], print, range(10**12)], ids=shortened
+    "default", [b"x", {1, 2}, Path("x" * 1_000_000), 1j, NAN, [INF], print, range(10**12)], ids=truncated_repr
 )
 @pytest.mark.parametrize("make", [lambda default: default, Param], ids=["plain", "Param"])
 def test_a_default_that_json_has_no_form_for_is_refused_by_name(
@@ -358,7 +358,7 @@ def test_a_default_that_json_has_no_form_for_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
-    "zone", ["", "Nowhere/At_All", "x" * 100_000, "../../etc/passwd", "a\0b", "\ud800"], ids=shortened
+    "zone", ["", "Nowhere/At_All", "x" * 100_000, "../../etc/passwd", "a\0b", "\ud800"], ids=truncated_repr
 )
 def test_a_time_zone_that_there_is_not_is_refused_in_a_sentence(zone: str, sandbox: Path) -> None:
     steps = [ExecutorStep("s", print, {})]

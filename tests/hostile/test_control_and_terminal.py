@@ -13,16 +13,15 @@ from typing import Any
 import pytest
 
 from tests.hostile.harness import attack
-from tradewind.cli.fleet.access.machines import PrefixedLines
-from tradewind.cli.fleet.lifecycle.commands import _echo
-from tradewind.cli.fleet.lifecycle.consent import agree
+from tradewind.cli.fleet.access import PrefixedLines
+from tradewind.cli.fleet.lifecycle import _echo, agree
 from tradewind.cli.main import parser
 from tradewind.cli.output import as_line, json_lines, say, write_lines
 from tradewind.fleet.access.ssh import SshHost
-from tradewind.fleet.marker import _warn
+from tradewind.fleet.lock import _warn
 from tradewind.rehearsal.cloud.cloud import RehearsalCloud
-from tradewind.rehearsal.cloud.control_arguments import BadArgumentError, read_arguments
-from tradewind.terminal_text import as_text
+from tradewind.rehearsal.cloud.control import BadArgumentError, read_arguments
+from tradewind.text import escape_control_characters
 
 NUMBERS: list[Any] = [
     "NaN",
@@ -108,7 +107,7 @@ def test_nothing_from_a_record_steers_the_terminal(write: Callable[[str], None],
     outcome.must_be_accepted()
     assert "step " in outcome.output and "failed" in outcome.output
     assert all(letter.isprintable() or letter in "\n\t" for letter in outcome.output)
-    assert as_text(text).isprintable()
+    assert escape_control_characters(text).isprintable()
 
 
 FORGED = "the step failed\ntradewind: all is well\n\r\ntradewind: Token: "
@@ -154,7 +153,7 @@ def test_json_is_as_it_was() -> None:
 
 
 def test_letters_of_every_language_are_written_as_they_are() -> None:
-    assert as_text("Größe 3 → 4 █▉ 漢字\tend\n") == "Größe 3 → 4 █▉ 漢字\tend\n"
+    assert escape_control_characters("Größe 3 → 4 █▉ 漢字\tend\n") == "Größe 3 → 4 █▉ 漢字\tend\n"
 
 
 @pytest.mark.parametrize(

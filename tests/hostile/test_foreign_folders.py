@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.hostile.harness import attack
-from tests.records.outputs.test_found_files import begin, end, work
-from tradewind.records.outputs.finding import find_outputs
-from tradewind.records.outputs.found_files import OccupiedFolderError
+from tests.records.test_found_files import begin, end, work
+from tradewind.records.discovery import OccupiedFolderError, find_outputs
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve
 
 Plant = Callable[[Path, Path], None]

@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 
-from tradewind.fleet.access.dashboards import DashboardTile
-from tradewind.fleet.access.tiles_page import served_page
+from tradewind.fleet.access.dashboards import DashboardTile, served_page
 from tradewind.ray_jobs import api as jobs_api
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import RayUnreachableError
-from tradewind.ray_jobs.nodes.nodes import fetch_living, fetch_nodes, parse_node_types
-from tradewind.ray_jobs.probe import glance, version_in
+from tradewind.ray_jobs.nodes import fetch_living, fetch_nodes, parse_node_types
+from tradewind.ray_jobs.probe import check_connection, version_in
 
 DEEP = b"[" * 200_000
 
@@ -77,7 +76,7 @@ def test_what_is_said_of_nodes_and_is_not_rays_is_told_in_a_sentence(body: bytes
         else:
             assert not found or "node_id" in body.decode(), "nothing is made of it"
     with pytest.raises(RayUnreachableError):
-        glance(head)
+        check_connection(head)
 
 
 @pytest.mark.parametrize("body", [*ODD[:8], b'{"ray_version": 7}', b'{"ray_version": "2\\ud800"}',
@@ -85,7 +84,7 @@ def test_what_is_said_of_nodes_and_is_not_rays_is_told_in_a_sentence(body: bytes
                          ids=lambda body: repr(body)[:40])  # fmt: skip
 def test_a_version_that_is_none_is_told_in_a_sentence(body: bytes, head: RayCluster) -> None:
     Anything.bodies["/api/version"] = body
-    for ask in (lambda: RayJobs(head).version(), lambda: glance(head)):
+    for ask in (lambda: RayJobs(head).version(), lambda: check_connection(head)):
         with pytest.raises(RayUnreachableError, match="^Ray cluster 'mad'"):
             ask()
 
@@ -96,7 +95,7 @@ def test_a_version_is_one(version: str) -> None:
 
 
 def test_an_answer_that_is_too_large_is_not_read_to_its_end(head: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs_api, "LARGEST_ANSWER_BYTES", 1 << 20)
+    monkeypatch.setattr(jobs_api, "MAX_RESPONSE_BYTES", 1 << 20)
     Anything.bodies["/api/jobs/"] = b"[" + b" " * (30 << 20) + b"]"
     with pytest.raises(RayUnreachableError, match="answered more than 1 MiB to GET /api/jobs/, which Ray never does"):
         asked(head, lambda there: there.jobs())
@@ -109,7 +108,7 @@ def test_an_answer_that_is_too_large_is_not_read_to_its_end(head: RayCluster, mo
 )
 @pytest.mark.parametrize("generation", ["_V1_CONFIG", "_V2_CONFIG"])
 def test_a_monitor_log_that_holds_no_configuration_says_nothing(generation: str, text: str) -> None:
-    from tradewind.ray_jobs.nodes import nodes
+    from tradewind.ray_jobs import nodes
 
     assert parse_node_types(f"{getattr(nodes, generation)}{text}\n{text}\n20") is None
 

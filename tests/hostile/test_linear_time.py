@@ -16,18 +16,17 @@ import pytest
 
 import tradewind
 from tests.hostile.harness import attack
-from tradewind.plans.linear_regex import RegexError, linear_regex
-from tradewind.plans.selection import find_matches
-from tradewind.ray_jobs.checks import check_entrypoint, check_env_vars, check_metadata
-from tradewind.ray_jobs.environment.pinned_requirements import PinnedRequirements
-from tradewind.ray_jobs.environment.secret_signs import secret_assignment, secret_form, secret_variable
+from tradewind.plans.selection import RegexError, find_matches, linear_regex
+from tradewind.ray_jobs.dependencies import PinnedRequirements
 from tradewind.ray_jobs.errors import BadRequestError
-from tradewind.ray_jobs.follow.tracebacks import last_exception, last_traceback
-from tradewind.ray_jobs.logs.bars import BarFold
-from tradewind.ray_jobs.logs.stream import JsonLogDecoder
+from tradewind.ray_jobs.follow.log_lines import ProgressBarFilter
+from tradewind.ray_jobs.follow.log_reader import JsonLogDecoder
+from tradewind.ray_jobs.follow.outcomes import last_exception, last_traceback
+from tradewind.ray_jobs.request import check_entrypoint, check_env_vars, check_metadata
+from tradewind.ray_jobs.secret_patterns import detect_secret, secret_assignment, secret_variable
 from tradewind.runtime.pods.budgets import _CHANGING
 from tradewind.steps import ExecutorStep, StepConfigError
-from tradewind.steps.resumable import check_globs, keeps
+from tradewind.steps.resumable import check_globs, matches_glob
 
 SHORT = 4 * 1024
 QUICK_S = 0.002
@@ -60,7 +59,7 @@ def is_linear(read: Callable[[str], Any], token: str) -> bool:
 
 
 def fold(text: str) -> list[str]:
-    bars = BarFold()
+    bars = ProgressBarFilter()
     return [out for line in text.splitlines() for out in bars.add(line, 0.0)]
 
 
@@ -68,7 +67,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "entrypoint": check_entrypoint,
     "metadata": lambda text: check_metadata({"key": text}),
     "variable": lambda text: check_env_vars({"NAME": text, text: "x"}),
-    "secret form": secret_form,
+    "secret form": detect_secret,
     "secret variable": lambda text: secret_variable("SETTING", text),
     "secret name": lambda text: secret_variable(text.upper(), "value"),
     "assignment": secret_assignment,
@@ -169,7 +168,7 @@ def test_a_glob_of_stars_is_refused_or_ends_soon(glob: str, sandbox: Path) -> No
             assert "'s'" in str(error) and len(str(error)) < 500
             return
         for path in ("a" * 255, "/".join(["a"] * 500), "/".join(["aaaa"] * 200) + "/c", "a" * 200 + "/" + "a" * 200):
-            assert not keeps(glob, path) or glob.startswith(("*a", "*/", "?*")) or set(glob) == {"*"}
+            assert not matches_glob(glob, path) or glob.startswith(("*a", "*/", "?*")) or set(glob) == {"*"}
 
     attack(deed, sandbox, seconds=30).must_be_accepted()
 

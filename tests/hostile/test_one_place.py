@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.records.outputs.test_found_files import work
+from tests.records.test_found_files import work
 from tradewind import experiment_dag
-from tradewind.plans.places.step_places import UnsafeOutputPathError, check_output_places
+from tradewind.plans.output_locations import UnsafeOutputPathError, check_output_places
 from tradewind.steps import ExecutorStep, resolve
 from tradewind.storage import Roots
 

@@ -14,18 +14,17 @@ from airflow.sdk import DAG
 
 from tests.hostile.harness import attack
 from tradewind import experiment_dag
-from tradewind.calls.errors import RuntimeFault
-from tradewind.calls.spec import StepSpec
-from tradewind.cli.errors import UsageError
-from tradewind.cli.experiments.explain import find_version
-from tradewind.cli.experiments.named_outputs import named_output
-from tradewind.cli.experiments.pin import output_of
-from tradewind.plans.places.prefixes import choose_prefix, roots_in
-from tradewind.plans.why.stored_versions import Budget, StoredVersions
+from tradewind.cli.experiments.outputs import named_output, output_of
+from tradewind.cli.experiments.plan import find_version
+from tradewind.cli.output import UsageError
+from tradewind.plans.prefixes import choose_prefix, roots_in
+from tradewind.plans.version_records import Budget, StoredVersions
 from tradewind.records.attempts import Attempt
-from tradewind.records.reading import read_record
-from tradewind.records.step_info import INFO_FILE
+from tradewind.records.info_files import INFO_FILE
+from tradewind.records.record import read_record
 from tradewind.runtime.run_step import _check_places
+from tradewind.serialization.errors import StepRuntimeError
+from tradewind.serialization.spec import StepSpec
 from tradewind.steps import ExecutorStep, ExperimentError, RunValues
 from tradewind.storage import (
     NO_ROOTS,
@@ -370,7 +369,7 @@ def test_a_driver_runs_no_attempt_that_lies_elsewhere_than_it_says(file: str, sa
     spec = StepSpec("s", "s-1", output, "m:f", None, {}, {"kind": "cpu"}, False)
     attempt = Attempt(1, "job", "", {}, spec.to_json())
     driver = attack(lambda: _check_places(file.format(out=output), attempt, spec), sandbox)
-    driver.must_be_refused(RuntimeFault, mentions=["is no attempt at"])
+    driver.must_be_refused(StepRuntimeError, mentions=["is no attempt at"])
 
 
 # ---- what a person names at the command line

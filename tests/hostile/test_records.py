@@ -13,29 +13,26 @@ from typing import Any, Final
 import pytest
 
 from tests.hostile.harness import attack
-from tradewind.calls.errors import SpecError
-from tradewind.calls.spec import StepSpec
-from tradewind.plans.chunks import planned_in
-from tradewind.plans.garbage.collection import Needs, find_garbage
-from tradewind.plans.plan import BadPlanError, Plan
+from tradewind.attempts.spec_digest import SpecChangedError, load_claimed_spec, spec_digest
+from tradewind.plans.garbage.collection import RequiredOutputs, find_garbage
+from tradewind.plans.plan import BadPlanError, Plan, planned_in
 from tradewind.plans.planning import plan_now, read_outputs
-from tradewind.records.attempts import ATTEMPTS_FOLDER, Attempt, attempt_path, read_attempt, told_attempt
-from tradewind.records.leases.lease import Lease, Phase, lease_path
-from tradewind.records.leases.store import LeaseStore
-from tradewind.records.leases.turn import take_turn
-from tradewind.records.outputs.manifests import manifest_path, read_manifest
-from tradewind.records.outputs.pins import Pin, add_pin, look_for_pins, pin_path
-from tradewind.records.reading import read_record
-from tradewind.records.record import RecordState
-from tradewind.records.status import status_path
-from tradewind.records.step_info import INFO_FILE, parse_info
-from tradewind.runtime.driver.child import left_error
+from tradewind.records.attempts import ATTEMPTS_FOLDER, Attempt, attempt_path, read_attempt, read_attempt_or_none
+from tradewind.records.info_files import INFO_FILE, parse_info
+from tradewind.records.lease import Lease, Phase, lease_path
+from tradewind.records.lease_store import LeaseStore
+from tradewind.records.lifecycle import claim_attempt
+from tradewind.records.manifests import manifest_path, read_manifest
+from tradewind.records.pins import Pin, add_pin, look_for_pins, pin_path
+from tradewind.records.record import RecordState, read_record, status_path
+from tradewind.runtime.driver.child import read_error
 from tradewind.runtime.pods.timeline import read_timeline
+from tradewind.serialization.errors import SpecError
+from tradewind.serialization.spec import StepSpec
 from tradewind.steps import ExecutorStep, TpuSlice, resolve, versioned
 from tradewind.storage.errors import BadRecordError
 from tradewind.storage.files import read_contents, write_text
-from tradewind.tasks.steps.story import story_of
-from tradewind.turns.claimed import SpecChangedError, claimed, spec_digest
+from tradewind.tasks.pod_summary import pod_summary
 
 OUTPUT: Final = "store/step-abcdef"
 ATTEMPT: Final = {"number": 1, "job": "j", "cluster": "", "by": {}, "spec": {}}
@@ -329,7 +326,7 @@ def test_resources_of_no_known_kind_are_refused(resources: dict[str, Any], sandb
 def test_a_spec_that_was_changed_after_the_claim_is_not_run(change: dict[str, Any], sandbox: Path) -> None:
     file = attempt_path(OUTPUT, 1)
     _put(sandbox, file, json.dumps(ATTEMPT | {"spec": SPEC | change}).encode())
-    outcome = attack(lambda: claimed(file, spec_digest(SPEC)), sandbox)
+    outcome = attack(lambda: load_claimed_spec(file, spec_digest(SPEC)), sandbox)
     outcome.must_be_refused(SpecChangedError, mentions=[file, "not what was claimed"])
 
 
@@ -337,7 +334,9 @@ def test_a_spec_that_was_changed_after_the_claim_is_not_run(change: dict[str, An
 def test_an_attempt_that_cannot_be_read_is_not_run(content: str, sandbox: Path) -> None:
     file = attempt_path(OUTPUT, 1)
     _put(sandbox, file, NO_RECORDS[content] if content in NO_RECORDS else NO_FILES[content])
-    attack(lambda: claimed(file, spec_digest(SPEC)), sandbox).must_be_refused(SpecChangedError, mentions=[file])
+    attack(lambda: load_claimed_spec(file, spec_digest(SPEC)), sandbox).must_be_refused(
+        SpecChangedError, mentions=[file]
+    )
 
 
 # ---- what follows
@@ -349,10 +348,10 @@ def test_a_damaged_attempts_file_does_not_hold_up_the_next_attempt(content: str,
         store = LeaseStore(OUTPUT)
         over = store.read()
         attempt = Attempt(2, "job-2", "", {}, SPEC)
-        held = take_turn(store, OUTPUT, over, attempt, "v", 30.0)
-        again = take_turn(store, OUTPUT, over, replace(attempt, job="job-3"), "v", 30.0)
+        held = claim_attempt(store, OUTPUT, over, attempt, "v", 30.0)
+        again = claim_attempt(store, OUTPUT, over, replace(attempt, job="job-3"), "v", 30.0)
         assert held is not None and held.lease.attempt == 2 and again is None
-        told = told_attempt(OUTPUT, 2)
+        told = read_attempt_or_none(OUTPUT, 2)
         return told is not None and told.job == "job-2" and told.withdraws, 2
 
     lease = Lease("w", 5.0, Phase.STOPPED, 1, "job-1", incarnation="k")
@@ -366,7 +365,7 @@ def test_a_damaged_attempts_file_does_not_hold_up_the_next_attempt(content: str,
 @pytest.mark.parametrize("content", [*NO_RECORDS, *NO_FILES])
 def test_a_step_ends_well_whose_story_cannot_be_told(content: str, sandbox: Path) -> None:
     _put(sandbox, TIMELINE, NO_RECORDS[content] if content in NO_RECORDS else NO_FILES[content])
-    outcome = attack(lambda: story_of(OUTPUT, 1, TpuSlice("v4-16")), sandbox)
+    outcome = attack(lambda: pod_summary(OUTPUT, 1, TpuSlice("v4-16")), sandbox)
     outcome.must_be_accepted()
     assert outcome.value == "None"
 
@@ -375,7 +374,7 @@ def test_a_step_ends_well_whose_story_cannot_be_told(content: str, sandbox: Path
 def test_an_error_of_a_child_that_cannot_be_read_is_none(content: str, sandbox: Path) -> None:
     name = f"{OUTPUT}/{ATTEMPTS_FOLDER}/1/error-0.json"
     _put(sandbox, name, NO_RECORDS[content] if content in NO_RECORDS else NO_FILES[content])
-    outcome = attack(lambda: left_error(OUTPUT, 1, printed="E"), sandbox)
+    outcome = attack(lambda: read_error(OUTPUT, 1, printed="E"), sandbox)
     outcome.must_be_accepted()
     assert outcome.value == "None"
 
@@ -418,7 +417,7 @@ def test_the_inputs_of_a_pinned_output_stay_whatever_its_records_hold(file: str,
     _put(sandbox, str(damaged.relative_to(sandbox / "own")), NO_RECORDS.get(content) or NO_FILES.get(content) or b"")
 
     def deed() -> tuple[list[str], bool]:
-        sweep = find_garbage(prefix, Needs(), 0.0)
+        sweep = find_garbage(prefix, RequiredOutputs(), 0.0)
         return [each.path for each in sweep.garbage], len(sweep.unread) == 1
 
     outcome = attack(deed, sandbox)

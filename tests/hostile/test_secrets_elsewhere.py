@@ -12,15 +12,15 @@ from airflow.sdk import Connection
 
 from tests.hostile.harness import attack
 from tests.hostile.test_secrets_in_requests import HEX, HUGGING_FACE, MIXED, PASSWORD
-from tradewind.calls.callables import Call, ShippedFunction
-from tradewind.calls.spec import StepSpec
 from tradewind.cloud_tpu.client import make_client, tpu_endpoint
 from tradewind.cloud_tpu.errors import BadEndpointError
 from tradewind.cloud_tpu.secret_manager import ENDPOINT_VARIABLE, SecretManagerError, read_secret
 from tradewind.deployment.ray_connection import RayHook, cluster_of
-from tradewind.ray_jobs.environment.groups import environment_of
-from tradewind.ray_jobs.environment.runtime_env import prepared
+from tradewind.ray_jobs.dependencies import environment_of
 from tradewind.ray_jobs.errors import BadAddressError, BadRequestError, BadTokenError, ExposedSecretError, RayJobsError
+from tradewind.ray_jobs.runtime_env import prepare_runtime_env
+from tradewind.serialization.callables import Call, ShippedFunction
+from tradewind.serialization.spec import StepSpec
 from tradewind.tasks.jobs.exposed_secrets import check_call, check_spec, secrets_in_config, uv_options
 
 SECRETS = [PASSWORD, HUGGING_FACE]
@@ -100,7 +100,9 @@ FOLDERS = [
 @pytest.mark.parametrize("uri", FOLDERS)
 def test_a_folder_that_cannot_travel_is_refused_without_being_shown(uri: str, sandbox: Path) -> None:
     for runtime_env in ({"working_dir": uri}, {"py_modules": [uri]}):
-        attack(lambda given=runtime_env: prepared(given), sandbox).must_be_refused(BadRequestError, secrets=SECRETS)
+        attack(lambda given=runtime_env: prepare_runtime_env(given), sandbox).must_be_refused(
+            BadRequestError, secrets=SECRETS
+        )
 
 
 UV_OPTIONS = [

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from tests.hostile.harness import attack
-from tradewind.ray_jobs.checks import check_entrypoint, check_env_vars, check_metadata, check_request
 from tradewind.ray_jobs.errors import BadRequestError, ExposedSecretError
-from tradewind.ray_jobs.request import JobRequest
+from tradewind.ray_jobs.request import JobRequest, check_entrypoint, check_env_vars, check_metadata, check_request
 
 PASSWORD = "hunter2hunter2"
 MIXED = "a1B2c3" * 10

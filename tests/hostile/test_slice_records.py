@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from tradewind.cloud_tpu.repair.records import SliceRecord, SliceRecordError, SliceRecords
-from tradewind.cloud_tpu.repair.turn import STALE_S, RepairTurn
+from tradewind.cloud_tpu.repair.records import STALE_S, RepairLock, SliceRecord, SliceRecordError, SliceRecords
 
 DELETION: Final[dict[str, Any]] = {"name": "a", "identity": "1", "at": 5.0, "body": {}, "is_certain": False}
 BAD_TEXTS: Final = {
@@ -105,8 +104,8 @@ def test_a_turn_that_cannot_be_read_is_somebody_elses_until_it_is_stale(text: st
     def write(path: str, new: str, tag: str | None) -> There:
         return There(new, 0.0, "2")
 
-    assert not RepairTurn("turn", lambda path: There(text, 1.0), write).take()
-    assert RepairTurn("turn", lambda path: There(text, STALE_S), write).take()
+    assert not RepairLock("turn", lambda path: There(text, 1.0), write).acquire()
+    assert RepairLock("turn", lambda path: There(text, STALE_S), write).acquire()
 
 
 def _is_told(folder: Path, name: str) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.plans.garbage.test_collection import MONTH_S, Config, aged, made, steps
-from tests.records.outputs.test_found_files import begin, work
-from tradewind.plans.garbage.collection import Needs, find_garbage_below
-from tradewind.plans.garbage.withdrawal import paths_in, spot
-from tradewind.records.outputs.finding import find_outputs
-from tradewind.records.outputs.pins import Pin, add_pin
+from tests.records.test_found_files import begin, work
+from tradewind.plans.garbage.collection import RequiredOutputs, find_garbage_below
+from tradewind.plans.garbage.withdrawal import canonical_path, paths_in
+from tradewind.records.discovery import find_outputs
+from tradewind.records.pins import Pin, add_pin
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve, versioned
 
 SPELLINGS: list[Callable[[str], str]] = [
@@ -36,13 +36,15 @@ def prefix(tmp_path: Path) -> str:
     return str(tmp_path / "store")
 
 
-def garbage(prefixes: Collection[str], needs: Needs | None = None, also_below: Collection[str] = ()) -> list[str]:
-    sweeps = find_garbage_below(prefixes, needs or Needs(), MONTH_S, also_below=also_below)
+def garbage(
+    prefixes: Collection[str], needs: RequiredOutputs | None = None, also_below: Collection[str] = ()
+) -> list[str]:
+    sweeps = find_garbage_below(prefixes, needs or RequiredOutputs(), MONTH_S, also_below=also_below)
     return [each.path for sweep in sweeps for each in sweep.garbage]
 
 
-def needs_of(*needed: ResolvedStep) -> Needs:
-    needs = Needs()
+def needs_of(*needed: ResolvedStep) -> RequiredOutputs:
+    needs = RequiredOutputs()
     for step in needed:
         needs.add_step(step)
     return needs
@@ -84,7 +86,7 @@ def test_what_is_read_through_a_link_is_kept_and_so_is_what_holds_the_link(prefi
     paths = [made(raw), made(train)]
     (Path(paths[1]) / "current").symlink_to(paths[0])
     aged(paths)
-    assert not garbage([prefix], Needs(paths={f"{paths[1]}/current/part"}))
+    assert not garbage([prefix], RequiredOutputs(paths={f"{paths[1]}/current/part"}))
 
 
 @pytest.mark.parametrize(
@@ -96,14 +98,14 @@ def test_a_path_in_a_chain_or_a_key_of_a_config_names_what_it_reads(prefix: str,
     aged(paths)
     for value in (text, {text: 0.5}, [{"mixture": {text: [1]}}]):
         named = set(paths_in(json.loads(json.dumps(value).replace("{}", raw.output_path))))
-        assert garbage([prefix], Needs(paths=named)) == [train.output_path]
+        assert garbage([prefix], RequiredOutputs(paths=named)) == [train.output_path]
 
 
 @pytest.mark.parametrize(
     "path", ["\0", "/a\0b", "\ud800", "/" + "x" * 5000, "a::b", "hf://d/x", "gs://", "s3://@/", "//"]
 )
 def test_every_text_has_one_spot_and_keeps_it(path: str) -> None:
-    assert spot(spot(path)) == spot(path)
+    assert canonical_path(canonical_path(path)) == canonical_path(path)
 
 
 @pytest.mark.parametrize("place", ["outer/inner", ".hidden/inner", "experiments/inner", "experiments/a/inner"])

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.hostile.harness import attack
-from tradewind.calls.call_results import decode_result
-from tradewind.calls.errors import ResultError
 from tradewind.cloud_tpu.goodput import CountedSteps, first_start, metrics_rows
 from tradewind.recipes.metrics.file import read_metrics
 from tradewind.runtime.pods.on_host.heartbeat import Beat, read_beat
+from tradewind.serialization.errors import ResultError
+from tradewind.serialization.shipping import decode_result
 
 GOOD: dict[str, Any] = {"alive_at": 5.0, "step": 3, "step_at": 4.5, "saved": 2}
 DEEP = "[" * 3000 + "]" * 3000

@@ -12,8 +12,8 @@ from typing import Any
 
 import requests
 
-from tests.serving import serving
-from tradewind.rehearsal.local.ports import free_port
+from tests.http_server import serving
+from tradewind.rehearsal.local.processes import free_port
 
 SALT = "$2b$05$abcdefghijklmnopqrstuu"
 

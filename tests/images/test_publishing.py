@@ -19,7 +19,7 @@ from scripts.images.release import name_tag, push_all, refuse_unfinished
 from tests.fleet.fleets import REPOSITORY, SHIPPED
 from tradewind.cli.main import parser
 from tradewind.fleet.errors import FleetError
-from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.fleet_file import load_fleet
 
 CENTRAL = Repository("us-central2", "my-project", "tradewind")
 HOST = "us-central2-docker.pkg.dev/my-project/tradewind"

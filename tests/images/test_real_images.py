@@ -17,7 +17,7 @@ import requests
 
 from tests.fleet.fleets import REPOSITORY, SHIPPED
 from tests.images.buildah import CERTIFICATES, VARIABLE, Buildah, debian, make_base, storage
-from tradewind.rehearsal.local.ports import free_port
+from tradewind.rehearsal.local.processes import free_port
 
 pytestmark = [
     pytest.mark.slow,

@@ -14,7 +14,7 @@ import requests
 from tests.fleet.fleets import REPOSITORY, SHIPPED
 from tests.images.buildah import VARIABLE, Buildah, storage
 from tests.images.loopback_registry import ArtifactRegistry, artifact_registry, docker_registry
-from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.fleet_file import load_fleet
 
 pytestmark = [
     pytest.mark.slow,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tradewind.local.job_driver import driver_env
+from tradewind.local.step import driver_env
 
 
 def job_env(runtime_env: dict[str, Any], **env: str) -> dict[str, str]:

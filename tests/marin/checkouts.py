@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from tradewind.marin.evaluation.evaluating import Evaluated, evaluate
-from tradewind.marin.evaluation.running import Run
+from tradewind.marin.sandbox.evaluation import Evaluated, evaluate
+from tradewind.marin.sandbox.running import Run
 from tradewind.steps import ExecutorStep, InputName
 
 EXECUTOR = (

@@ -13,12 +13,12 @@ import pytest
 
 from tests.marin.checkouts import EXECUTOR, names, put, run, write_checkout
 from tradewind.marin.checkouts import checkout_of, find_given
-from tradewind.marin.evaluation.evaluating import Evaluated, evaluate
+from tradewind.marin.sandbox.evaluation import Evaluated, evaluate
 
 LOAD = """
 import sys
 from pathlib import Path
-from tradewind.marin.evaluation.evaluating import evaluate
+from tradewind.marin.sandbox.evaluation import evaluate
 from tradewind.marin.loading import runnable_files
 root = Path(sys.argv[1])
 for file, outcome in evaluate(root, runnable_files(root / "experiments"), 20).items():

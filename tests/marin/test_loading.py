@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.marin.checkouts import EXECUTOR, STEP, put, write_checkout
-from tradewind.calls.references import CodeFolder
 from tradewind.marin import MarinFileWarning, RefusedFileError, marin_experiment, marin_experiments
 from tradewind.marin.loading import id_of, runnable_files
+from tradewind.serialization.references import CodeFolder
 from tradewind.tasks.code import code_folder
 
 ONE = EXECUTOR + STEP + "if __name__ == '__main__':\n    executor_main(steps=[step], description='Said.')\n"

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.marin.checkouts import EXECUTOR, run, write_checkout
-from tradewind.calls.references import CodeFolder
-from tradewind.calls.spec import step_spec
 from tradewind.marin import marin_experiment
 from tradewind.plans.decisions import make_plan
 from tradewind.plans.table import plan_table
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.spec import step_spec
 from tradewind.steps import Cpu, ExecutorStep, Gpu, ResolvedStep, TpuSlice, resolve
 
 FILE = (

@@ -356,7 +356,7 @@ def test_what_ends_the_process_is_no_reason_of_a_file(
         return ""
 
     before = signal.signal(signal.SIGALRM, limit)
-    monkeypatch.setattr("tradewind.marin.world.user_builtins.Environment.__getitem__", stop)
+    monkeypatch.setattr("tradewind.marin.sandbox.builtins.Environment.__getitem__", stop)
     try:
         with pytest.raises(end):
             list(port([str(tmp_path / "experiments/asks.py")]))

@@ -17,10 +17,10 @@ from tests.operators.loopback_head import LoopbackHead
 from tests.operators.test_lost_attempts import commits
 from tradewind import ExecutorStep
 from tradewind.operators.step import StepOperator
-from tradewind.ray_jobs.follow.endings import Ending, EndingKind
-from tradewind.records.leases.store import LeaseStore
+from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind
+from tradewind.records.lease_store import LeaseStore
+from tradewind.tasks import attempt_runner
 from tradewind.tasks.context import ExperimentSettings
-from tradewind.tasks.steps import taking_turns
 
 LOST = Ending(EndingKind.PREEMPTED, "Its node died.")
 DONE = Ending(EndingKind.SUCCEEDED, "It ended well.", 0)
@@ -28,7 +28,7 @@ DONE = Ending(EndingKind.SUCCEEDED, "It ended well.", 0)
 
 @pytest.fixture
 def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHead]:
-    monkeypatch.setattr(taking_turns, "pause_before_attempt", lambda losses: 0.0)
+    monkeypatch.setattr(attempt_runner, "pause_before_attempt", lambda losses: 0.0)
     server = LoopbackHead()
     server.start()
     monkeypatch.setenv("AIRFLOW_CONN_DEFERRING", json.dumps({"conn_type": "ray", "host": server.url}))
@@ -59,7 +59,7 @@ def test_a_task_that_defers_goes_on_where_it_was(head: LoopbackHead, tmp_path: P
     assert (method, list(head.jobs)) == ("execute_complete", [first["job"], second["job"]])
     assert second["progress"] == {"losses": 1, "without_keeper": 1, "waited_for": None}
 
-    LeaseStore(second["output_path"]).begin(second["job"], "keeper")
+    LeaseStore(second["output_path"]).take_over(second["job"], "keeper")
     path, method, waiting = deferred(task.execute_complete, context, {"ending": LOST.to_json(), **second})
     assert (path, method) == ("tradewind.triggers.lease.LeaseTrigger", "execute_waited")
     assert waiting == {"progress": {"losses": 2, "without_keeper": 0, "waited_for": None}, "is_theirs": False}

@@ -13,13 +13,13 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import TaskDeferred
 
 from tradewind import ExecutorStep, on_airflow_worker
-from tradewind.calls.spec import StepSpec
 from tradewind.operators.step import StepOperator
-from tradewind.records.leases.lease import Lease
-from tradewind.records.leases.store import LeaseStore
+from tradewind.records.lease import Lease
+from tradewind.records.lease_store import LeaseStore
+from tradewind.serialization.spec import StepSpec
 from tradewind.tasks.context import ExperimentSettings
 from tradewind.tasks.errors import UnnamedDeploymentError
-from tradewind.tasks.steps.progress import Progress
+from tradewind.tasks.step_try import Progress
 from tradewind.triggers.lease import LeaseTrigger
 
 NIGHT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -57,7 +57,7 @@ class Airflow:
         spec = StepSpec("train", turns.name, turns.path, "", None, None, {"kind": "airflow_worker"}, False)
         turn = turns.claim(None, lambda: spec)
         assert turn is not None
-        turns.store.begin(turn.attempt.job, "keeper")
+        turns.store.take_over(turn.attempt.job, "keeper")
         return turns.store
 
     def starts(self, monkeypatch: pytest.MonkeyPatch, try_number: int, max_tries: int = 3) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.fleet.fleets import write_fleet
-from tradewind.deployment.fleet import who_changes
+from tradewind.deployment.fleet import current_operation
 from tradewind.fleet.clusters import FleetCluster
-from tradewind.fleet.file.load import FLEET_VARIABLE, load_fleet
-from tradewind.fleet.marker import ClusterMarker, marker_path
-from tradewind.fleet.upkeep import MarkerNote, UpkeepReport
+from tradewind.fleet.fleet_file import FLEET_VARIABLE, load_fleet
+from tradewind.fleet.lock import ClusterLock, lock_path
+from tradewind.fleet.upkeep import LockNote, UpkeepReport
 from tradewind.operators.fleet import MARKERS, FleetClustersOperator
 from tradewind.operators.reconcile import RayReconcileOperator
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
@@ -30,7 +30,7 @@ def cluster(cloud: LocalCloudStorage, tmp_path: Path, monkeypatch: pytest.Monkey
     file.write_text(file.read_text().replace("my-bucket", "bucket"))
     monkeypatch.setenv(FLEET_VARIABLE, str(file))
     yield (found := load_fleet(file).cluster("here"))
-    ClusterMarker.of(found).take("stop", "over", is_anew=True).finish()
+    ClusterLock.of(found).take("stop", "over", is_anew=True).finish()
 
 
 def told() -> tuple[list[str], list[dict[str, Any]]]:
@@ -43,27 +43,27 @@ def told() -> tuple[list[str], list[dict[str, Any]]]:
 
 def test_a_cluster_that_is_held_is_left_out_and_told_for_information(cluster: FleetCluster) -> None:
     assert told() == (["here", "there"], [])
-    with ClusterMarker.of(cluster).take("restart", "restarting Ray", holder="ada@laptop") as held:
+    with ClusterLock.of(cluster).take("restart", "restarting Ray", holder="ada@laptop") as held:
         names, (note,) = told()
         held.finish()
     assert names == ["there"]
-    report = UpkeepReport([MarkerNote(**note).line()])
-    assert report.for_a_person == []
+    report = UpkeepReport([LockNote(**note).line()])
+    assert report.needs_attention == []
     assert "here" in report.table() and "ada@laptop is at restart" in report.table()
     assert told() == (["here", "there"], [])
 
 
 def test_an_interrupted_operation_is_for_a_person_and_the_cluster_is_looked_after(cluster: FleetCluster) -> None:
-    with ClusterMarker.of(cluster).take("restart", "restarting Ray", holder="ada@laptop"):
+    with ClusterLock.of(cluster).take("restart", "restarting Ray", holder="ada@laptop"):
         pass
     names, (note,) = told()
     assert names == ["here", "there"]
-    (sentence,) = UpkeepReport([MarkerNote(**note).line()]).for_a_person
+    (sentence,) = UpkeepReport([LockNote(**note).line()]).needs_attention
     assert "restart by ada@laptop" in sentence and "was interrupted in phase restarting Ray" in sentence
 
 
 def test_a_cluster_whose_marker_cannot_be_read_is_left_alone_and_for_a_person(cluster: FleetCluster) -> None:
-    path, marker = marker_path(cluster), ClusterMarker.of(cluster)
+    path, marker = lock_path(cluster), ClusterLock.of(cluster)
     marker.take("stop", "over", is_anew=True).finish()
     good = marker.read()
     assert good is not None
@@ -71,13 +71,13 @@ def test_a_cluster_whose_marker_cannot_be_read_is_left_alone_and_for_a_person(cl
     names, (note,) = told()
     assert bad is not None and write_if(path, good.marker.to_json(), bad.tag) is not None
     assert names == ["there"] and note["needs_person"]
-    assert MarkerNote(**note).line().state.startswith("Whether somebody is changing it is not known: ")
+    assert LockNote(**note).line().state.startswith("Whether somebody is changing it is not known: ")
 
 
 def test_the_reconciler_keeps_quiet_about_a_cluster_that_is_held(cluster: FleetCluster) -> None:
     reconcile = RayReconcileOperator(task_id="reconcile", ray_conn_ids=[cluster.connection])
-    with ClusterMarker.of(cluster).take("restart", "restarting Ray", holder="ada@laptop") as held:
-        assert "ada@laptop is at restart" in (who_changes(cluster.connection) or "")
+    with ClusterLock.of(cluster).take("restart", "restarting Ray", holder="ada@laptop") as held:
+        assert "ada@laptop is at restart" in (current_operation(cluster.connection) or "")
         assert reconcile.execute({"ti": None}) == []  # type: ignore[typeddict-item]
         held.finish()
-    assert who_changes(cluster.connection) is None
+    assert current_operation(cluster.connection) is None

@@ -15,18 +15,18 @@ from airflow.sdk.exceptions import AirflowFailException
 from tests.operators.contexts import context_of
 from tests.operators.loopback_head import ImpatientHead
 from tradewind import ExecutorStep
+from tradewind.attempts.decisions import Claim, RerunRequest, TaskIdentity, decide_start
 from tradewind.operators.step import StepOperator
 from tradewind.records.attempts import Attempt, AttemptError, AttemptOutcome, attempt_path, newest_attempt, read_attempt
-from tradewind.records.leases.lease import Phase
-from tradewind.records.leases.store import LeaseStore
-from tradewind.records.leases.turn import commit_turn, stop_turn
-from tradewind.records.reading import read_record
+from tradewind.records.lease import Phase
+from tradewind.records.lease_store import LeaseStore
+from tradewind.records.lifecycle import commit_attempt, stop_attempt
+from tradewind.records.record import read_record
 from tradewind.runtime.run_step import NOTHING_LEFT, SUPERSEDED
 from tradewind.storage.files import write_text
+from tradewind.tasks import attempt_runner
 from tradewind.tasks.context import ExperimentSettings
 from tradewind.tasks.errors import StepFailedError, StepLostError
-from tradewind.tasks.steps import taking_turns
-from tradewind.turns.start import Asked, Claim, Task, decide_start
 
 DRIVER_FAILED = "JOB_ENTRYPOINT_COMMAND_ERROR"
 
@@ -55,17 +55,19 @@ class Output:
 
     def is_due(self) -> bool:
         """Whether the task of another run would make the next attempt."""
-        return isinstance(decide_start(read_record(self.path), Task({"dag": "d", "run": "next"}), Asked()), Claim)
+        return isinstance(
+            decide_start(read_record(self.path), TaskIdentity({"dag": "d", "run": "next"}), RerunRequest()), Claim
+        )
 
 
 def commits(job: str, output_path: str) -> None:
     """A driver that makes the output."""
     store = LeaseStore(output_path)
-    held = store.begin(job, "keeper")
+    held = store.take_over(job, "keeper")
     write_text(posixpath.join(output_path, "data"), "made")
     attempt = read_attempt(attempt_path(output_path, held.lease.attempt))
     assert attempt is not None
-    commit_turn(lambda **changes: store.change(held, **changes), output_path, attempt, lambda: None)
+    commit_attempt(lambda **changes: store.change(held, **changes), output_path, attempt, lambda: None)
 
 
 def from_attempt(number: int, *, earlier: Any = None) -> Any:
@@ -90,7 +92,7 @@ def output(tmp_path: Path) -> Output:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, output: Output) -> Iterator[Any]:
     """Runs the step once on a head; what it returns."""
-    monkeypatch.setattr(taking_turns, "pause_before_attempt", lambda losses: 0.0)
+    monkeypatch.setattr(attempt_runner, "pause_before_attempt", lambda losses: 0.0)
     heads = []
 
     def run(head: ImpatientHead) -> dict[str, Any]:
@@ -140,7 +142,7 @@ def test_an_attempt_with_a_keeper_between_them_starts_the_count_anew(run: Any) -
     def driver(job: str, output_path: str) -> None:
         number = int(read_record(output_path).lease.attempt)  # type: ignore[union-attr]
         if number in (3, 6):
-            LeaseStore(output_path).begin(job, "keeper")
+            LeaseStore(output_path).take_over(job, "keeper")
         elif number == 7:
             commits(job, output_path)
 
@@ -160,7 +162,7 @@ def test_an_environment_that_cannot_be_built_is_the_steps_failure_with_the_build
 
 
 def test_a_keeper_that_reports_that_nothing_of_it_lives_on_is_followed_at_once(run: Any, output: Output) -> None:
-    begins = from_attempt(2, earlier=lambda job, path: LeaseStore(path).begin(job, "keeper"))
+    begins = from_attempt(2, earlier=lambda job, path: LeaseStore(path).take_over(job, "keeper"))
     made = run(ImpatientHead(1, DRIVER_FAILED, exit_code=SUPERSEDED, driver=begins, last_line=NOTHING_LEFT))
     assert made["attempt"] == 2
     first = read_attempt(attempt_path(output.path, 1))
@@ -170,11 +172,11 @@ def test_a_keeper_that_reports_that_nothing_of_it_lives_on_is_followed_at_once(r
 def test_a_child_that_something_killed_spends_one_of_airflows_retries(run: Any, output: Output) -> None:
     def killed(job: str, output_path: str) -> None:
         store = LeaseStore(output_path)
-        held = store.begin(job, "keeper")
+        held = store.take_over(job, "keeper")
         attempt = read_attempt(attempt_path(output_path, 1))
         assert attempt is not None
         error = AttemptError("ProcessDied", "the step's process ended with signal SIGKILL.")
-        stop_turn(lambda **changes: store.change(held, **changes), output_path, attempt, AttemptOutcome.LOST, error)
+        stop_attempt(lambda **changes: store.change(held, **changes), output_path, attempt, AttemptOutcome.LOST, error)
 
     head = ImpatientHead(100, DRIVER_FAILED, exit_code=1, driver=killed)
     with pytest.raises(StepLostError, match="signal SIGKILL") as caught:

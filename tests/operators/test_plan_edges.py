@@ -16,18 +16,17 @@ from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipExcept
 
 from tests.operators.contexts import context_of
 from tradewind import ExecutorStep, experiment_dag, on_airflow_worker, output_path_of, this_output_path
-from tradewind.calls.references import CodeFolder
-from tradewind.calls.spec import step_spec
+from tradewind.attempts.step_lease import ClaimedAttempt, StepLease
 from tradewind.operators.plan import PlanOperator
 from tradewind.operators.step import StepOperator
-from tradewind.plans.chunks import chunk_key
-from tradewind.plans.plan import Decision, PlannedStep
+from tradewind.plans.plan import Decision, PlannedStep, chunk_key
 from tradewind.records.attempts import AttemptOutcome
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.spec import step_spec
 from tradewind.tasks.context import ExperimentSettings
 from tradewind.tasks.errors import PlanOutdatedError
-from tradewind.tasks.plan_lines import push_left_alone
-from tradewind.tasks.steps.progress import Progress
-from tradewind.turns.claims import StepTurns, Turn
+from tradewind.tasks.plan_lines import push_skipped_tasks
+from tradewind.tasks.step_try import Progress
 
 
 @dataclass(frozen=True)
@@ -98,10 +97,10 @@ class Run:
         line = PlannedStep("t", "s", version or turns.step.hash, turns.path, Decision.RUN, "never ran")
         self._xcoms[chunk_key(0)] = {"steps": [line.to_json()]}
 
-    def is_made_elsewhere(self) -> tuple[StepTurns, Turn]:
+    def is_made_elsewhere(self) -> tuple[StepLease, ClaimedAttempt]:
         """Another run's task has the turn."""
         mine = self.task._new_try(self.context, Progress()).turns
-        turns = StepTurns(mine.step, {**mine.by, "run": "another"})
+        turns = StepLease(mine.step, {**mine.by, "run": "another"})
         turn = turns.claim(None, lambda: step_spec(mine.step, CodeFolder(self.folder)))
         assert turn is not None
         return turns, turn
@@ -147,7 +146,7 @@ def test_a_step_waits_for_the_end_of_a_plan_at_work(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_step_that_only_its_wait_kept_from_being_skipped_skips_itself(tmp_path: Path) -> None:
     run = Run(tmp_path, "success")
-    push_left_alone(run.context, ["t"])
+    push_skipped_tasks(run.context, ["t"])
     with pytest.raises(AirflowSkipException):
         run.execute()
     assert not run.attempts

@@ -13,7 +13,7 @@ import pytest
 from tests.operators.loopback_head import LoopbackHead
 from tradewind.operators.reconcile import RayReconcileOperator, orphans, task_of
 from tradewind.ray_jobs.details import JobDetails
-from tradewind.records.leases.store import LeaseClaim, LeaseStore
+from tradewind.records.lease_store import LeaseClaim, LeaseStore
 from tradewind.tasks.address import TaskKey
 from tradewind.tasks.errors import ClusterRefusedError, ClusterUnreachableError
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.operators.test_deployments import Airflow
-from tradewind.records.leases.lease import lease_path
+from tradewind.records.lease import lease_path
 from tradewind.tasks.errors import BadInputError
-from tradewind.tasks.steps.progress import Progress
+from tradewind.tasks.step_try import Progress
 
 
 def test_a_task_fails_at_once_and_names_the_lease_and_what_to_do(

@@ -10,9 +10,8 @@ from typing import Any
 from tradewind.plans.decisions import EVERYTHING, Explainer, make_plan
 from tradewind.plans.plan import Decision, Plan
 from tradewind.plans.selection import Selection
-from tradewind.records.leases.lease import Lease, Phase
-from tradewind.records.record import Record, RecordState
-from tradewind.records.status import Status
+from tradewind.records.lease import Lease, Phase
+from tradewind.records.record import Record, RecordState, Status
 from tradewind.steps import ExecutorStep, InputName, ResolvedExperiment, ResolvedStep, resolve, versioned
 
 NOW = 1_790_000_000.0

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tests.plans.planning import experiment, plan_of
-from tradewind.plans.chunks import CHUNK, chunk_key, chunks, planned_in
-from tradewind.plans.plan import Plan
+from tradewind.plans.plan import CHUNK, Plan, chunk_key, chunks, planned_in
 from tradewind.records.record import RecordState
 
 

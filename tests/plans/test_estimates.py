@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.plans.planning import experiment, plan_of
-from tradewind.calls.spec import encode_resources
-from tradewind.plans.estimates import Estimate, hours_in_words, resources_in_words, with_estimates
+from tradewind.plans.estimates import Estimate, describe_spec_resources, format_hours, with_estimates
 from tradewind.plans.plan import Plan
 from tradewind.records.record import RecordState
+from tradewind.serialization.spec import encode_resources
 from tradewind.steps import Cpu, Gpu, Hosts, TpuSlice, on_airflow_worker, on_head_node
 
 
@@ -67,7 +67,7 @@ def test_two_tasks_of_one_version_cost_once() -> None:
     [(2.5, "2.5 h"), (2.04, "2 h"), (9.94, "9.9 h"), (14.6, "15 h"), (0.1, "6 min"), (0.001, "3.6 s"), (0, "0 s")],
 )
 def test_hours_read_as_people_would_say_them(hours: float, words: str) -> None:
-    assert hours_in_words(hours) == words
+    assert format_hours(hours) == words
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_hours_read_as_people_would_say_them(hours: float, words: str) -> None:
     ],
 )
 def test_resources_read_as_people_would_say_them(resources: Any, words: str) -> None:
-    assert resources_in_words(encode_resources(resources)) == words
+    assert describe_spec_resources(encode_resources(resources)) == words

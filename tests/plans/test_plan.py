@@ -13,10 +13,10 @@ from jsonschema import Draft202012Validator
 
 from tests.plans.planning import MARINS_RESULT, NOW, decisions, experiment, lease_of, plan_of, reasons, record_of
 from tradewind.plans.decisions import VersionCollisionError, make_plan
-from tradewind.plans.places.prefixes import choose_cluster, choose_prefix
 from tradewind.plans.plan import Decision, Plan
+from tradewind.plans.prefixes import choose_cluster, choose_prefix
 from tradewind.plans.selection import Selection
-from tradewind.records.leases.lease import Lease, Phase
+from tradewind.records.lease import Lease, Phase
 from tradewind.records.record import Record, RecordState
 from tradewind.steps import ExecutorStep, MissingPrefixError, RelativePrefixError, ResolvedStep, resolve
 

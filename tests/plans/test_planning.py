@@ -9,19 +9,16 @@ from typing import Any
 import pytest
 
 from tradewind import ExecutorStep, this_output_path, versioned
-from tradewind.plans.chunks import chunk_key, chunks, planned_in
+from tradewind.attempts.decisions import Claim, Finished, RerunRequest, TaskIdentity, decide_start, start_warning
 from tradewind.plans.decisions import EVERYTHING
-from tradewind.plans.plan import Decision, Plan
+from tradewind.plans.plan import Decision, Plan, chunk_key, chunks, planned_in
 from tradewind.plans.planning import plan_now, read_outputs
 from tradewind.plans.selection import Selection
 from tradewind.records.attempts import Attempt, utc_now
-from tradewind.records.leases.store import LeaseStore
-from tradewind.records.leases.turn import commit_turn, take_turn
-from tradewind.records.reading import read_record
-from tradewind.records.record import RecordState
-from tradewind.records.status import Status, write_status
+from tradewind.records.lease_store import LeaseStore
+from tradewind.records.lifecycle import claim_attempt, commit_attempt
+from tradewind.records.record import RecordState, Status, read_record, write_status
 from tradewind.steps import ResolvedStep, output_path_of, resolve
-from tradewind.turns.start import Asked, Claim, Finished, Task, decide_start, start_warning
 
 
 def nothing(config: Any) -> None:
@@ -41,10 +38,10 @@ def made(step: ResolvedStep, attempt: int = 1) -> None:
     store = LeaseStore(step.output_path)
     spec = {"resources": {"kind": "cpu"}}
     turn = Attempt(attempt, f"{step.name}-job-{attempt}", "", {"script": "test"}, spec, started_at=utc_now())
-    held = take_turn(store, step.output_path, store.read(), turn, step.digest, 30.0)
+    held = claim_attempt(store, step.output_path, store.read(), turn, step.digest, 30.0)
     assert held is not None
-    begun = store.begin(turn.job, "keeper")
-    commit_turn(lambda **changes: store.change(begun, **changes), step.output_path, turn, lambda: None)
+    begun = store.take_over(turn.job, "keeper")
+    commit_attempt(lambda **changes: store.change(begun, **changes), step.output_path, turn, lambda: None)
 
 
 @pytest.fixture
@@ -105,10 +102,10 @@ def test_what_the_plan_found_damaged_is_made_again_by_the_steps_task(tasks: list
     step = tasks[1][1]
     (Path(step.output_path) / "more").write_text("01235")
     lines = json.loads(json.dumps(chunks(plan(tasks, verify=True))[chunk_key(0)]))
-    asked = Asked.by_plan(planned_in(lines, "second"))  # as the task reads it in an XCom
+    asked = RerunRequest.from_plan(planned_in(lines, "second"))  # as the task reads it in an XCom
     record = read_record(step.output_path)
     assert record.state is RecordState.FINISHED, "the step's task looks at the largest file only"
-    assert decide_start(record, Task({"run": "ours"}), asked) == Claim(withdraws=True)
+    assert decide_start(record, TaskIdentity({"run": "ours"}), asked) == Claim(withdraws=True)
 
 
 def test_a_step_that_is_made_again_meanwhile_is_reused_though_the_plan_found_it_damaged(
@@ -116,9 +113,9 @@ def test_a_step_that_is_made_again_meanwhile_is_reused_though_the_plan_found_it_
 ) -> None:
     step = tasks[1][1]
     (Path(step.output_path) / "more").unlink()
-    asked = Asked.by_plan(plan(tasks, verify=True).of_task("second"))
+    asked = RerunRequest.from_plan(plan(tasks, verify=True).of_task("second"))
     made(step, attempt=2)
-    start = decide_start(read_record(step.output_path), Task({"run": "ours"}), asked)
+    start = decide_start(read_record(step.output_path), TaskIdentity({"run": "ours"}), asked)
     assert isinstance(start, Finished) and start.lease is not None and start.lease.attempt == 2
 
 
@@ -129,7 +126,7 @@ def test_a_task_that_takes_the_result_of_another_version_says_what_the_plan_woul
 
     mine, other = at_one_path(1), at_one_path(2)
     made(other)  # after my plan, in which nobody had made it
-    start = decide_start(read_record(mine.output_path), Task({"run": "mine"}), Asked())
+    start = decide_start(read_record(mine.output_path), TaskIdentity({"run": "mine"}), RerunRequest())
     assert start_warning(start, mine) == "'first' is reused from another version: its output path is given by hand."
     assert plan([("first", mine), ("second", mine)]).warnings == (start_warning(start, mine),)
     assert start_warning(start, other) is None and start_warning(Claim(), mine) is None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tradewind.plans.unplanned import UnplannedStep
+from tradewind.plans.plan import UnplannedStep
 
 STEP = UnplannedStep("exports/rows", "123abc", "/prefix/exports/rows-123abc")
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tradewind.ray_jobs.checks import check_request
 from tradewind.ray_jobs.errors import (
     BadAmountError,
     BadEntrypointError,
@@ -19,8 +18,8 @@ from tradewind.ray_jobs.errors import (
     ExposedSecretError,
     UnreservedTpuError,
 )
-from tradewind.ray_jobs.request import JobRequest
-from tradewind.records.leases.job_ids import step_job_id
+from tradewind.ray_jobs.request import JobRequest, check_request
+from tradewind.records.attempts import step_job_id
 
 GOOD = JobRequest(
     "train-llama_1.2-0a1b2c",

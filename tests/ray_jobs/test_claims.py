@@ -95,6 +95,6 @@ def test_a_claim_survives_being_written_down() -> None:
 
 
 def test_a_job_that_ray_gave_up_before_its_start_goes_on_waiting_without_a_loss() -> None:
-    again = SUBMITTED.next(3, lost=True).submitted(5.0).queueing_again()
+    again = SUBMITTED.next(3, lost=True).submitted(5.0).requeued()
     assert (again.attempt, again.losses, again.submitted_at, again.queued_since) == (3, 1, None, 5.0)
     assert again.submitted(900.0).queued_since == 5.0

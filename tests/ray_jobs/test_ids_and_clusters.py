@@ -6,7 +6,7 @@ import pytest
 
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import BadAddressError
-from tradewind.records.leases.job_ids import step_job_id
+from tradewind.records.attempts import step_job_id
 
 
 def test_an_id_is_readable_and_says_step_version_and_attempt() -> None:

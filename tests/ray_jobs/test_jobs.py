@@ -12,7 +12,7 @@ from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.errors import RayUnreachableError
 from tradewind.ray_jobs.follow.follow import follow_job
-from tradewind.ray_jobs.logs.lines import JobLog
+from tradewind.ray_jobs.follow.log_lines import JobLog
 from tradewind.ray_jobs.request import JobRequest
 
 pytestmark = pytest.mark.ray

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
-from tradewind.rehearsal.local.ports import free_port
+from tradewind.rehearsal.local.processes import free_port
 
 COMPILE = """
 import sys
-from tradewind.recipes.levanter.parts import keep_compilations
+from tradewind.recipes.lm.levanter_parts import keep_compilations
 keep_compilations("gs://bucket/experiment/train-abc123")
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ jax.jit(lambda x: jnp.sin(x) @ x)(jnp.ones((4, 4))).block_until_ready()
 
 
 SAY_FOLDER = """
-from tradewind.recipes.levanter.parts import keep_compilations
+from tradewind.recipes.lm.levanter_parts import keep_compilations
 keep_compilations("/outputs/experiment/train-abc123")
 import jax
 print(jax.config.jax_compilation_cache_dir)
@@ -60,7 +60,7 @@ def test_the_folder_that_the_environment_names_wins(more: dict[str, str], folder
 
 COMPILE_IN_TWO = """
 import sys
-from tradewind.recipes.levanter.parts import keep_compilations
+from tradewind.recipes.lm.levanter_parts import keep_compilations
 keep_compilations(sys.argv[1] + "/train-abc123")
 import jax
 import jax.numpy as jnp

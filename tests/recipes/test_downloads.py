@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.datasets.downloading.hub_server import COMMIT, REPO, TOKEN, Handler, HubServer, hub
+from tests.datasets.hub_server import COMMIT, REPO, TOKEN, Handler, HubServer, hub
 from tradewind import ExecutorStep, versioned
 from tradewind.recipes.downloads import default_download, download
 from tradewind.steps import ExperimentError, InputName, resolve

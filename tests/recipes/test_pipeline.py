@@ -20,12 +20,12 @@ from typing import Any
 
 import pytest
 
-from tests.prepared import PreparedProgram, PreparedPython, prepared_to_train
+from tests.fork_server import PreparedProgram, PreparedPython, prepared_to_train
 from tradewind.datasets.documents import Document, read_documents, write_documents
 from tradewind.recipes.metrics.file import read_metrics, series
 from tradewind.recipes.report import ReportConfig, write_report
 from tradewind.recipes.tokenizers import BpeTokenizerConfig, train_bpe_tokenizer
-from tradewind.runtime.pods.on_host.notices import NOTICE_VARIABLE, Notice, write_notice
+from tradewind.runtime.pods.on_host.preemption_notice import NOTICE_VARIABLE, Notice, write_notice
 from tradewind.runtime.pods.verdicts import NOTICED
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]

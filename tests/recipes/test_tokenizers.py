@@ -7,7 +7,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
+from tradewind.datasets.tokenizer_files import local_tokenizer
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 
 FILES = {"tokenizer.json": b"{}", "tokenizer_config.json": b'{"eos_token": "end"}'}

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.prepared import PreparedProgram, PreparedPython, prepared_to_train
+from tests.fork_server import PreparedProgram, PreparedPython, prepared_to_train
 from tradewind.datasets.documents import Document, write_documents
 from tradewind.recipes.metrics.file import read_metrics, series
-from tradewind.runtime.pods.on_host.notices import NOTICE_VARIABLE, Notice, write_notice
+from tradewind.runtime.pods.on_host.preemption_notice import NOTICE_VARIABLE, Notice, write_notice
 from tradewind.runtime.pods.verdicts import NOTICED
 
 pytestmark = [pytest.mark.slow]
@@ -61,16 +61,16 @@ AVERAGED = """
 import json, os, sys
 import jax, jax.numpy as jnp
 from levanter.checkpoint import latest_checkpoint_path, load_checkpoint
-from tradewind.recipes.levanter import parts
+from tradewind.recipes.lm import levanter_parts as parts
 from tradewind.recipes.evaluate_lm import LmEvalConfig, evaluate_lm
-from tradewind.recipes.levanter.config import levanter_config
-from tradewind.recipes.levanter.simulated_slices import on_these_devices
-from tradewind.recipes.levanter.stored_models import load_export, model_axes
-from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
+from tradewind.recipes.lm.levanter_config import levanter_config
+from tradewind.recipes.lm.trainer import with_simulated_slices
+from tradewind.recipes.lm.stored_models import load_export, model_axes
+from tradewind.datasets.tokenizer_files import local_tokenizer
 from tradewind.recipes.train_lm import LmTrainConfig, export_path, train_lm
 config = LmTrainConfig(**json.loads(sys.argv[1]))
 told = train_lm(config)
-made = on_these_devices(levanter_config(config, local_tokenizer(config.tokenizer_path)))
+made = with_simulated_slices(levanter_config(config, local_tokenizer(config.tokenizer_path)))
 with made.trainer.use_device_mesh():
     axes = model_axes(made.model, len(made.data.the_tokenizer), made.trainer.parameter_axis_mapping)
     exported = load_export(axes, made.data.the_tokenizer, export_path(config.output_path), parts.precision())

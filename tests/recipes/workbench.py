@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorstore
 
-from tests.prepared import PreparedPython
+from tests.fork_server import PreparedPython
 from tradewind.recipes.metrics.file import read_metrics
 
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from tradewind.records.experiment_info import write_experiment_info
-from tradewind.records.step_info import step_info, write_step_info
+from tradewind.records.info_files import step_info, write_experiment_info, write_step_info
 from tradewind.steps import ExecutorStep, resolve, this_output_path, versioned
 from tradewind.storage.files import read_text
 
@@ -67,7 +66,7 @@ def test_the_same_experiment_has_one_file_which_says_who_ran_it_first(prefix: st
 HASHED = """
 import functools, sys
 from tests.records.test_experiment_info import Config, Named, infos
-from tradewind.records.experiment_info import write_experiment_info
+from tradewind.records.info_files import write_experiment_info
 steps = infos(sys.argv[1], transform=[infos, functools.partial(infos, "x"), Named(), Config(1).__eq__, len])
 print(write_experiment_info(sys.argv[1], "nightly", steps, "here.py", None))
 """

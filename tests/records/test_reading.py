@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from tradewind.records.leases.lease import Phase, lease_path
-from tradewind.records.leases.store import Held, LeaseClaim, LeaseStore
-from tradewind.records.reading import read_record, read_records
-from tradewind.records.record import RecordState
-from tradewind.records.status import Status, write_status
+from tradewind.records.lease import Phase, lease_path
+from tradewind.records.lease_store import HeldLease, LeaseClaim, LeaseStore
+from tradewind.records.record import RecordState, Status, read_record, read_records, write_status
 from tradewind.storage.files import write_text
 
 
@@ -26,10 +24,10 @@ def prefix(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     MemoryFileSystem.store.clear()
 
 
-def begun(path: str, number: int = 1) -> tuple[LeaseStore, Held]:
+def begun(path: str, number: int = 1) -> tuple[LeaseStore, HeldLease]:
     store = LeaseStore(path)
     assert store.claim(store.read(), LeaseClaim(number, "job", "", {}, "v")) is not None
-    return store, store.begin("job", "me")
+    return store, store.take_over("job", "me")
 
 
 def commit(path: str, witness: str | None) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tradewind.records.leases.lease import Lease, Phase
-from tradewind.records.record import Record, RecordState
-from tradewind.records.status import Status
+from tradewind.records.lease import Lease, Phase
+from tradewind.records.record import Record, RecordState, Status
 
 OURS = {phase: Lease("w", 0.0, phase, 1, "job") for phase in Phase}
 MARINS = Lease("theirs", 0.0)
@@ -61,9 +60,9 @@ def test_marins_executor_writes_the_status_before_it_gives_up_its_lease() -> Non
 
 
 def test_a_result_of_marins_needs_a_success_and_files() -> None:
-    assert Record(Status.SUCCESS, None, has_output=True).is_marins_result
-    assert not Record(Status.SUCCESS, None, has_output=False).is_marins_result
-    assert not Record(Status.FAILED, None, has_output=True).is_marins_result
+    assert Record(Status.SUCCESS, None, has_output=True).is_marin_result
+    assert not Record(Status.SUCCESS, None, has_output=False).is_marin_result
+    assert not Record(Status.FAILED, None, has_output=True).is_marin_result
 
 
 def test_leases_run_out_by_the_heartbeat_that_their_owner_promised() -> None:

@@ -20,8 +20,8 @@ from tradewind.records.attempts import (
     read_attempt,
     write_attempt,
 )
-from tradewind.records.status import Status, parse_status, read_status, read_statuses, write_status
-from tradewind.records.step_info import write_step_info
+from tradewind.records.info_files import write_step_info
+from tradewind.records.record import Status, parse_status, read_status, read_statuses, write_status
 from tradewind.steps import ExecutorStep, lazy, output_path_of, resolve, this_output_path, versioned
 
 

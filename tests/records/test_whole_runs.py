@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.storage.s3_server import LocalS3
-from tradewind.records.reading import read_record
-from tradewind.records.record import RecordState
-from tradewind.rehearsal.cloud.loopback import LoopbackServer
+from tradewind.records.record import RecordState, read_record
+from tradewind.rehearsal.cloud.loopback_server import LoopbackServer
 from tradewind.storage.files import read_many, read_text, write_text
 
 EXPERIMENT = """

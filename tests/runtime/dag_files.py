@@ -10,10 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tradewind.calls.call_results import decode_result, result_marker
-from tradewind.calls.callables import Call, describe_call
-from tradewind.calls.references import CodeFolder
-from tradewind.calls.shipping import CALL_VARIABLE
+from tradewind.serialization.callables import Call, describe_call
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.shipping import CALL_VARIABLE, decode_result, result_marker
 
 REPOSITORY = Path(__file__).parents[2]
 HERE = CodeFolder(REPOSITORY)

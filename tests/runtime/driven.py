@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.claims import claimed, driver_arguments
-from tradewind.calls.references import CodeFolder
-from tradewind.calls.spec import step_spec
 from tradewind.records.attempts import Attempt, attempt_path, read_attempt
-from tradewind.records.leases.lease import HEARTBEAT_S, Lease
-from tradewind.records.leases.store import LeaseStore
+from tradewind.records.lease import HEARTBEAT_S, Lease
+from tradewind.records.lease_store import LeaseStore
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.spec import step_spec
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve, this_output_path, versioned
 
 REPOSITORY = Path(__file__).parents[2]

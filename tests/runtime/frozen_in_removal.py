@@ -7,10 +7,10 @@ import signal
 import sys
 from typing import Any
 
-from tradewind.records.outputs import removal
+from tradewind.records import cleanup
 from tradewind.runtime.run_step import main
 
-remove = removal._remove
+remove = cleanup._remove
 
 
 def freeze_first(*arguments: Any) -> None:
@@ -19,5 +19,5 @@ def freeze_first(*arguments: Any) -> None:
 
 
 if __name__ == "__main__":
-    removal._remove = freeze_first
+    cleanup._remove = freeze_first
     sys.exit(main())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tradewind.runtime.dev_slice import Sign, SignsOfLife
+from tradewind.runtime.dev_slice import SessionHeartbeat, Sign
 
 
 class World:
@@ -11,7 +11,7 @@ class World:
     def __init__(self) -> None:
         self.now = 100.0
         self.changed: int | None = None
-        self.signs = SignsOfLife(lambda: self.changed, 90.0, first_s=180.0, clock=lambda: self.now)
+        self.signs = SessionHeartbeat(lambda: self.changed, 90.0, first_s=180.0, clock=lambda: self.now)
 
 
 def test_nothing_is_wanted_before_the_first_sign_and_not_for_ever() -> None:

@@ -17,10 +17,10 @@ import pytest
 
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
-from tradewind.runtime.host_sweep import free_slices, look_after_host
-from tradewind.runtime.pods.environment import Accelerator
-from tradewind.runtime.pods.liveness import Node
-from tradewind.runtime.pods.on_host import host, strays
+from tradewind.runtime.host_sweep import free_slices, sweep_host
+from tradewind.runtime.pods.nodes import Node
+from tradewind.runtime.pods.on_host import host, orphans
+from tradewind.runtime.pods.process_env import Accelerator
 
 SLICE = "ray.io/tpu-slice-name"
 Usage = namedtuple("Usage", "total used free")
@@ -58,8 +58,8 @@ def chips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     device.touch()
     lock = tmp_path / "lockfile"
     lock.touch()
-    monkeypatch.setattr(strays, "chip_devices", lambda: [str(device)])
-    monkeypatch.setattr(strays, "LOCKFILE", str(lock))
+    monkeypatch.setattr(orphans, "chip_devices", lambda: [str(device)])
+    monkeypatch.setattr(orphans, "LOCKFILE", str(lock))
     monkeypatch.setattr(host, "accelerator", lambda: Accelerator.TPU)
     yield device
 
@@ -74,29 +74,29 @@ def holder(device: Path) -> subprocess.Popen[bytes]:
 @pytest.mark.slow
 def test_who_holds_the_chips_of_a_free_host_is_ended_and_its_lock_file_removed(chips: Path) -> None:
     process = holder(chips)
-    dry = look_after_host("10.0.0.1", "a", True, True, 0.0)
-    in_use = look_after_host("10.0.0.1", "a", False, False, 0.0)
-    assert process.poll() is None and Path(strays.LOCKFILE).exists()
+    dry = sweep_host("10.0.0.1", "a", True, True, 0.0)
+    in_use = sweep_host("10.0.0.1", "a", False, False, 0.0)
+    assert process.poll() is None and Path(orphans.LOCKFILE).exists()
     assert dry.done == (f"would end process {process.pid} (python)", "would remove the lock file")
     assert (in_use.use, in_use.done) == ("in use", ())
-    care = look_after_host("10.0.0.1", "a", True, False, 0.0)
-    assert process.wait(10) == -signal.SIGKILL and not Path(strays.LOCKFILE).exists()
+    care = sweep_host("10.0.0.1", "a", True, False, 0.0)
+    assert process.wait(10) == -signal.SIGKILL and not Path(orphans.LOCKFILE).exists()
     assert care.done == (f"ended process {process.pid} (python)", "removed the lock file")
     assert (care.use, care.problem) == ("free", "")
-    assert look_after_host("10.0.0.1", "a", True, False, 0.0).done == ()
+    assert sweep_host("10.0.0.1", "a", True, False, 0.0).done == ()
 
 
 def test_what_cannot_be_removed_is_a_problem(chips: Path) -> None:
-    Path(strays.LOCKFILE).unlink()
-    Path(strays.LOCKFILE).mkdir()  # also root cannot unlink it
-    care = look_after_host("10.0.0.1", "a", True, False, 0.0)
+    Path(orphans.LOCKFILE).unlink()
+    Path(orphans.LOCKFILE).mkdir()  # also root cannot unlink it
+    care = sweep_host("10.0.0.1", "a", True, False, 0.0)
     assert care.done == () and "cannot be deleted" in care.problem
 
 
 def test_a_disk_that_is_nearly_full_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(100e9, 96e9, 4e9))
-    assert look_after_host("10.0.0.1", "a", False, False, 5.0).problem == "4.0 % of the disk are free (4.0 GB)"
-    assert look_after_host("10.0.0.1", "a", False, False, 4.0).problem == ""
+    assert sweep_host("10.0.0.1", "a", False, False, 5.0).problem == "4.0 % of the disk are free (4.0 GB)"
+    assert sweep_host("10.0.0.1", "a", False, False, 4.0).problem == ""
 
 
 SWEEP = """
@@ -140,10 +140,10 @@ def test_a_cluster_is_swept_and_a_host_that_does_not_answer_is_told(tmp_path: Pa
         ray.start()
         busy, free = address(ray, "busy"), address(ray, "free")
         gone = subprocess.Popen(["true"])
-        of_the_dead = {address: strays.mark_of(address, gone.pid) for address in (busy, free)}
+        of_the_dead = {address: orphans.process_mark(address, gone.pid) for address in (busy, free)}
         gone.wait()
         left = {
-            address: subprocess.Popen(["sleep", "600"], env={strays.MARK: mark, "PATH": os.environ["PATH"]})
+            address: subprocess.Popen(["sleep", "600"], env={orphans.MARK: mark, "PATH": os.environ["PATH"]})
             for address, mark in of_the_dead.items()
         }
         dry, real = sweep(ray, busy, 60.0)

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from tests.calls.callable_parts import Holder, Point, doubled, fails, far, returns
 from tests.runtime.dag_files import MARKER, REPOSITORY, call_to, load_dag_file, result_of, run
-from tradewind.calls.errors import SpecError
-from tradewind.calls.shipping import CALL_VARIABLE, MOST_BYTES_IN_VARIABLE, call_runtime_env, ship_tradewind
+from tests.serialization.callable_parts import Holder, Point, doubled, fails, far, returns
+from tradewind.serialization.errors import SpecError
+from tradewind.serialization.shipping import CALL_VARIABLE, MAX_ENV_VALUE_BYTES, call_runtime_env, ship_tradewind
 
 # ---- functions of importable modules
 
 
 def test_a_function_of_a_module_is_called_by_its_name_with_its_arguments() -> None:
     call = call_to(doubled, Point(3, 1), times=5)
-    assert call.function.reference == "tests.calls.callable_parts:doubled"
+    assert call.function.reference == "tests.serialization.callable_parts:doubled"
     assert call.travels
     assert result_of(call, REPOSITORY) == {"x": 30, "y": 1}
 
@@ -32,7 +32,7 @@ def test_a_function_of_a_module_is_called_by_its_name_with_its_arguments() -> No
 def test_installed_functions_and_class_methods_can_be_called(tmp_path: Path) -> None:
     assert not call_to(json.dumps, [1]).travels
     assert result_of(call_to(json.dumps, [1]), tmp_path) == "[1]"
-    assert call_to(Holder.made).function.reference == "tests.calls.callable_parts:Holder.made"
+    assert call_to(Holder.made).function.reference == "tests.serialization.callable_parts:Holder.made"
 
 
 def test_the_options_of_a_remote_function_go_along() -> None:
@@ -142,7 +142,7 @@ def test_a_small_call_is_a_variable_and_a_large_one_a_package_that_is_gone_after
     with call_runtime_env(call_to(returns, "x"), base) as small:
         assert small["env_vars"]["A"] == "1" and '"x"' in small["env_vars"][CALL_VARIABLE]
         assert (small["py_modules"], small["pip"]) == (base["py_modules"], ["numpy"])
-    with call_runtime_env(call_to(returns, "x" * MOST_BYTES_IN_VARIABLE), base) as large:
+    with call_runtime_env(call_to(returns, "x" * MAX_ENV_VALUE_BYTES), base) as large:
         assert len(large["env_vars"][CALL_VARIABLE]) < 100
         first, module = large["py_modules"]
         assert (first, Path(module, "call.json").is_file()) == ("s3://x/y.zip", True)

@@ -27,11 +27,9 @@ from tests.runtime.driven import (
     until,
 )
 from tradewind.records.attempts import AttemptOutcome, newest_attempt, read_attempt
-from tradewind.records.leases.lease import Phase
-from tradewind.records.leases.turn import complete_commit, input_digests
-from tradewind.records.reading import read_record, read_records
-from tradewind.records.record import RecordState
-from tradewind.records.status import Status, read_status
+from tradewind.records.lease import Phase
+from tradewind.records.lifecycle import complete_commit, input_digests
+from tradewind.records.record import RecordState, Status, read_record, read_records, read_status
 from tradewind.runtime.run_step import SUPERSEDED
 from tradewind.steps import ResolvedStep
 
@@ -94,7 +92,7 @@ def test_a_keeper_that_is_killed_before_the_swap_leaves_nothing_that_counts_and_
 ) -> None:
     step = resolved_step(returns, str(tmp_path))
     first = claim(step, QUICK_S)
-    code, _ = finish(start(first, "tests.runtime.killed_at", "tradewind.records.leases.turn:check_inputs_unchanged"))
+    code, _ = finish(start(first, "tests.runtime.killed_at", "tradewind.records.lifecycle:check_inputs_unchanged"))
     assert code == -signal.SIGKILL
     assert Path(step.output_path, ".attempts/1/manifest.json").exists()  # it was that close
     assert lease_of(step.output_path).phase is Phase.RUNNING
@@ -111,7 +109,7 @@ def test_a_keeper_that_is_killed_after_the_swap_has_made_a_result_and_any_reader
     step = resolved_step(returns, str(tmp_path))
     path = step.output_path
     attempt = claim(step)
-    code, _ = finish(start(attempt, "tests.runtime.killed_at", "tradewind.records.leases.turn:complete_commit"))
+    code, _ = finish(start(attempt, "tests.runtime.killed_at", "tradewind.records.lifecycle:complete_commit"))
     assert code == -signal.SIGKILL
     assert (read_record(path).state, read_status(path)) == (RecordState.FINISHED, Status.RUNNING)
     committed = lease_of(path)
@@ -138,7 +136,7 @@ def found_by(step: ResolvedStep, **fields: Any) -> str:
 def test_leftovers_of_earlier_attempts_are_removed_except_what_the_step_goes_on_from(tmp_path: Path) -> None:
     step = resolved_step(lists_what_it_finds, str(tmp_path), resumable=("checkpoint",))
     first = claim(step)
-    finish(start(first, "tests.runtime.killed_at", "tradewind.records.leases.turn:check_inputs_unchanged"))
+    finish(start(first, "tests.runtime.killed_at", "tradewind.records.lifecycle:check_inputs_unchanged"))
     assert Path(step.output_path, "shard").exists()
     assert found_by(step) == '["checkpoint"]'
     assert found_by(step, withdraws=True) == "[]"  # a result that is made again is made from nothing

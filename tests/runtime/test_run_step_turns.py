@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.refusing_storage import RefusingStorage
+from tests.flaky_storage import RefusingStorage
 from tests.runtime.driven import (
     BRISK_S,
     PATIENCE_S,
@@ -35,12 +35,10 @@ from tests.runtime.driven import (
 from tests.runtime.driver.busy_at import GOES_ON
 from tests.runtime.marked import alive
 from tradewind.records.attempts import AttemptOutcome, attempt_path, newest_attempt, read_attempt
-from tradewind.records.leases.lease import Phase
-from tradewind.records.leases.store import LeaseStore
-from tradewind.records.outputs.manifests import read_manifest, verify_output
-from tradewind.records.reading import read_record
-from tradewind.records.record import RecordState
-from tradewind.records.status import Status, read_status
+from tradewind.records.lease import Phase
+from tradewind.records.lease_store import LeaseStore
+from tradewind.records.manifests import read_manifest, verify_output
+from tradewind.records.record import RecordState, Status, read_record, read_status
 from tradewind.runtime.run_step import NOTHING_LEFT, SUPERSEDED
 from tradewind.steps import ResolvedStep
 

@@ -18,17 +18,17 @@ import pytest
 
 from tests.claims import claimed, driver_arguments
 from tests.ray_jobs.ended_jobs import ended_job
-from tradewind.calls.references import CodeFolder
-from tradewind.calls.spec import StepSpec, step_spec
 from tradewind.cli.main import main
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.records.attempts import Attempt, AttemptOutcome, attempt_folder, attempt_path, read_attempt
-from tradewind.records.leases.store import LeaseStore
+from tradewind.records.lease_store import LeaseStore
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
 from tradewind.runtime.pods.timeline import TimelineEvent, read_timeline
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.spec import StepSpec, step_spec
 from tradewind.steps import ExecutorStep, Hosts, ResolvedStep, TpuSlice, resolve, this_output_path, versioned
 
 pytestmark = pytest.mark.ray

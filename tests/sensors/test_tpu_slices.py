@@ -15,8 +15,7 @@ from airflow.triggers.base import TriggerEvent
 
 from tests.cloud_tpu.cloud import BODY, World, until
 from tradewind.cloud_tpu.errors import BadEndpointError
-from tradewind.ray_jobs.nodes.nodes import NodeFacts
-from tradewind.ray_jobs.nodes.slices import RegisteredSlice, hosts_alive, registered_slices
+from tradewind.ray_jobs.nodes import NodeInfo, RegisteredSlice, hosts_alive, registered_slices
 from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
 from tradewind.rehearsal.tpu.grpc import TpuGrpcServer
 from tradewind.sensors.tpu_slices import (
@@ -183,19 +182,19 @@ def test_a_ready_sensor_hands_its_slice_s_shape_to_the_trigger() -> None:
         TpuSliceReadySensor(task_id="other", slice_type="v4-17", deferrable=True).execute({})
 
 
-def host(slice_name: str, worker: int, node_id: str, *, alive: bool = True, free: float | None = 4.0) -> NodeFacts:
+def host(slice_name: str, worker: int, node_id: str, *, alive: bool = True, free: float | None = 4.0) -> NodeInfo:
     labels = {
         "ray.io/tpu-slice-name": slice_name,
         "ray.io/tpu-worker-id": str(worker),
         "ray.io/tpu-pod-type": "v4-16",
     }
     left = None if free is None else {"TPU": free}
-    return NodeFacts(node_id, is_alive=alive, total={"TPU": 4.0}, free=left, labels=labels)
+    return NodeInfo(node_id, is_alive=alive, total={"TPU": 4.0}, free=left, labels=labels)
 
 
 def test_a_slice_is_free_only_if_no_chip_of_it_is_used_and_a_host_counts_once() -> None:
     nodes = [
-        NodeFacts("head", is_head=True),
+        NodeInfo("head", is_head=True),
         host("whole", 0, "1"),
         host("whole", 1, "2"),
         host("busy", 0, "3"),

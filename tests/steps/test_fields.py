@@ -20,7 +20,7 @@ from tradewind import (
     versioned,
 )
 from tradewind.steps import ParseTimeValues, RunValues, StepConfigError, resolve
-from tradewind.steps.values.fields import (
+from tradewind.steps.fields import (
     FLAG,
     PATH,
     SOME_TEXT,
@@ -29,9 +29,9 @@ from tradewind.steps.values.fields import (
     FieldRule,
     check_fields,
     instance,
+    integer,
     number,
     one_of,
-    whole,
 )
 
 RAW = ExecutorStep("raw", None, {})
@@ -40,9 +40,9 @@ RAW = ExecutorStep("raw", None, {})
 @pytest.mark.parametrize(
     ("rule", "good", "bad"),
     [
-        (whole(1), [1, 2**63 - 1], [0, -3, "1", 1.0, True, None, 2**63, 10**5000]),
-        (whole(), [0, -7], ["0", 0.5]),
-        (whole(1).or_none(), [None, 3], [0, "3"]),
+        (integer(1), [1, 2**63 - 1], [0, -3, "1", 1.0, True, None, 2**63, 10**5000]),
+        (integer(), [0, -7], ["0", 0.5]),
+        (integer(1).or_none(), [None, 3], [0, "3"]),
         (number(above=0, below=1), [0.5, 1e-9], [0, 1, -3, "0.5", True, math.nan, math.inf, 10**400]),
         (number(least=0), [0, 0.1], [-0.1, math.inf, [1]]),
         (PATH, ["gs://b", PurePosixPath("a")], ["", None, 5, ["a"], b"a"]),
@@ -67,7 +67,7 @@ def test_a_rule_takes_what_fits_plain_or_versioned(rule: FieldRule, good: list[A
                 rule.check("field", given)
 
 
-@pytest.mark.parametrize("rule", [whole(1), number(above=0), PATH, TEXT, TEXTS, FLAG, one_of(["a"])])
+@pytest.mark.parametrize("rule", [integer(1), number(above=0), PATH, TEXT, TEXTS, FLAG, one_of(["a"])])
 @pytest.mark.parametrize("value", [run_param("x"), night(), lazy("module:make")])
 def test_what_is_known_later_passes_every_rule(rule: FieldRule, value: Any) -> None:
     rule.check("field", value)
@@ -77,7 +77,7 @@ def test_what_is_known_later_passes_every_rule(rule: FieldRule, value: Any) -> N
 @pytest.mark.parametrize("value", [RAW, output_path_of(RAW), this_output_path(), mirrored("a")])
 def test_a_path_that_is_known_later_is_no_number(value: Any) -> None:
     with pytest.raises(ValueError, match=r"^steps=.*: give a whole number of at least 1\.$"):
-        whole(1).check("steps", value)
+        integer(1).check("steps", value)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Config:
     output_path: Any = this_output_path()
 
     def __post_init__(self) -> None:
-        check_fields(self, steps=whole(1), output_path=PATH)
+        check_fields(self, steps=integer(1), output_path=PATH)
 
 
 def test_a_value_of_the_run_is_checked_once_the_run_has_it() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tradewind import Cpu, ExecutorStep, Gpu, Hosts, TpuSlice, on_airflow_worker, on_head_node, versioned
-from tradewind.calls.spec import StepSpec, encode_resources
+from tradewind.serialization.spec import StepSpec, encode_resources
 from tradewind.steps import Resources, resolve
 
 EVERY_KIND: list[Resources] = [

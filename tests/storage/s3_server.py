@@ -12,8 +12,8 @@ from email.utils import formatdate
 from urllib.parse import unquote
 from xml.sax.saxutils import escape, unescape
 
-from tradewind.rehearsal.cloud.buckets import timestamp
-from tradewind.rehearsal.cloud.loopback import Answer, HttpRequest, LoopbackServer
+from tradewind.rehearsal.cloud.cloud_storage import timestamp
+from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest, LoopbackServer
 
 CODES = {404: "NoSuchKey", 412: "PreconditionFailed", 409: "ConditionalRequestConflict", 503: "SlowDown"}
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.storage.s3_server import LocalS3, S3Object
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
-from tradewind.rehearsal.cloud.loopback import Answer, HttpRequest
+from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest
 from tradewind.storage import file_system_at
 from tradewind.storage.copying import DamagedCopyError, SourceChangedError, TargetOccupiedError, copy_file
 from tradewind.storage.errors import LeaseLostError, StoreUnavailableError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tradewind.storage import OutsideRootsError, Roots, UnsupportedStoreError, UnusablePathError, place_of
+from tradewind.storage import OutsideRootsError, Roots, UnsupportedStoreError, UnusablePathError, resolve_location
 
 ROOTS = Roots.of(["gs://bucket/pipelines/", "s3://ours", "memory://top", "/data/store"])
 
@@ -96,7 +96,7 @@ def test_a_root_is_an_absolute_path(root: object) -> None:
 
 
 def test_a_place_has_one_spelling(tmp_path: Path) -> None:
-    assert place_of("gcs://b/a//b/") == place_of("gs://b/a/b")
+    assert resolve_location("gcs://b/a//b/") == resolve_location("gs://b/a/b")
     (tmp_path / "link").symlink_to(tmp_path / "folder")
-    assert place_of(f"{tmp_path}/link/x") == place_of(f"file://{tmp_path}/folder/x")
-    assert place_of(f"{tmp_path}/link/x", follows_links=False).name == os.path.abspath(tmp_path / "link/x")
+    assert resolve_location(f"{tmp_path}/link/x") == resolve_location(f"file://{tmp_path}/folder/x")
+    assert resolve_location(f"{tmp_path}/link/x", follows_links=False).name == os.path.abspath(tmp_path / "link/x")

@@ -15,18 +15,18 @@ import pytest
 
 from tests.storage.s3_server import LocalS3
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
-from tradewind.rehearsal.cloud.loopback import LoopbackServer
+from tradewind.rehearsal.cloud.loopback_server import LoopbackServer
 from tradewind.storage import UnsupportedStoreError
 from tradewind.storage import backends as stores
 from tradewind.storage.backends import StoreRefusedError
 from tradewind.storage.errors import StoreUnavailableError
 from tradewind.storage.files import create_text, existing_many, read_many, read_text, write_text
-from tradewind.storage.swap import Stored, read_stored, write_if
+from tradewind.storage.swap import StoredObject, read_stored, write_if
 
 Served = tuple[LoopbackServer, str]
 
 
-def written(path: str, text: str, expected: str | None = None) -> Stored:
+def written(path: str, text: str, expected: str | None = None) -> StoredObject:
     """What is there after a write that must be let through."""
     stored = write_if(path, text, expected)
     assert stored is not None, f"{text} was refused"
@@ -130,7 +130,7 @@ def test_two_spellings_of_a_local_path_share_one_guard(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_guard_that_somebody_keeps_ends_the_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(stores, "REQUEST_TIMEOUT_S", 0.3)
     path, holds = str(tmp_path / "x"), multiprocessing.get_context("fork").Event()
     holder = multiprocessing.get_context("fork").Process(target=_hold_guard, args=(f"{path}.guard", holds))
     holder.start()
@@ -185,7 +185,7 @@ def _operations(folder: str) -> list[Callable[[], object]]:
 @pytest.mark.slow
 def test_a_store_that_goes_on_failing_is_unavailable(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     server, folder = served
-    monkeypatch.setattr(stores, "PATIENCE_S", 1.5)
+    monkeypatch.setattr(stores, "REQUEST_TIMEOUT_S", 1.5)
     server.failures = 10**6
     for operation in _operations(folder):
         with pytest.raises(StoreUnavailableError, match=folder):
@@ -195,7 +195,7 @@ def test_a_store_that_goes_on_failing_is_unavailable(served: Served, monkeypatch
 @pytest.mark.slow
 def test_a_store_that_does_not_answer_is_unavailable(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     server, folder = served
-    monkeypatch.setattr(stores, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(stores, "REQUEST_TIMEOUT_S", 0.5)
     server.latency_s = 600.0
     for operation in _operations(folder):
         with pytest.raises(StoreUnavailableError, match=folder):
@@ -205,7 +205,7 @@ def test_a_store_that_does_not_answer_is_unavailable(served: Served, monkeypatch
 @pytest.mark.slow
 def test_a_store_that_is_not_there_is_unavailable(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     server, folder = served
-    monkeypatch.setattr(stores, "PATIENCE_S", 1.5)
+    monkeypatch.setattr(stores, "REQUEST_TIMEOUT_S", 1.5)
     server.stop()
     try:
         for operation in _operations(folder):

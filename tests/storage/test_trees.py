@@ -14,7 +14,14 @@ from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.storage.backends import StoreRefusedError
 from tradewind.storage.errors import StoreUnavailableError
 from tradewind.storage.files import existing_many
-from tradewind.storage.trees import StoredFile, is_near, kept_checksum, list_files, read_files, remove_files
+from tradewind.storage.trees import (
+    StoredFile,
+    list_files,
+    read_files,
+    reads_without_request,
+    remove_files,
+    stored_checksum,
+)
 
 
 @pytest.fixture(params=["local", "memory", "gs"])
@@ -112,10 +119,10 @@ def test_a_store_that_refuses_is_neither_an_empty_folder_nor_one_to_ask_again(cl
 
 
 def test_local_disks_and_memory_are_read_without_requests() -> None:
-    assert is_near("/mnt/shared/out")
-    assert is_near("file:///mnt/shared/out")
-    assert is_near("memory://out")
-    assert not is_near("gs://bucket/out")
+    assert reads_without_request("/mnt/shared/out")
+    assert reads_without_request("file:///mnt/shared/out")
+    assert reads_without_request("memory://out")
+    assert not reads_without_request("gs://bucket/out")
 
 
 def test_a_link_to_a_folder_is_a_file_of_its_own_and_never_walked(tmp_path: Path) -> None:
@@ -144,11 +151,11 @@ def test_a_link_to_a_folder_is_a_file_of_its_own_and_never_walked(tmp_path: Path
 def test_the_checksum_that_a_store_keeps_is_taken_from_its_listing() -> None:
     plain = hashlib.md5(b"x").hexdigest()
     in_base64 = base64.b64encode(hashlib.md5(b"x").digest()).decode()
-    assert kept_checksum({"md5Hash": in_base64, "crc32c": "AAAAAA=="}) == md5("x")
-    assert kept_checksum({"crc32c": "yZRlqg=="}) == "crc32c:yZRlqg=="  # composed in Google Cloud Storage
-    assert kept_checksum({"ETag": f'"{plain}"'}) == md5("x")
-    assert kept_checksum({"ETag": f'"{plain}-3"'}) is None  # uploaded to S3 in parts
-    assert kept_checksum({"name": "local", "size": 1}) is None
+    assert stored_checksum({"md5Hash": in_base64, "crc32c": "AAAAAA=="}) == md5("x")
+    assert stored_checksum({"crc32c": "yZRlqg=="}) == "crc32c:yZRlqg=="  # composed in Google Cloud Storage
+    assert stored_checksum({"ETag": f'"{plain}"'}) == md5("x")
+    assert stored_checksum({"ETag": f'"{plain}-3"'}) is None  # uploaded to S3 in parts
+    assert stored_checksum({"name": "local", "size": 1}) is None
 
 
 def test_a_folder_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> None:

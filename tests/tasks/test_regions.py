@@ -16,9 +16,9 @@ import fsspec
 import pytest
 
 from tradewind.deployment.fleet import fleet_bucket_regions
-from tradewind.plans.places.regions import CrossRegionReadError
-from tradewind.records.leases.store import LeaseClaim, LeaseStore
-from tradewind.records.outputs.manifests import make_manifest, write_manifest
+from tradewind.plans.regions import CrossRegionReadError
+from tradewind.records.lease_store import LeaseClaim, LeaseStore
+from tradewind.records.manifests import make_manifest, write_manifest
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.steps import ExecutorStep, ResolvedStep, on_airflow_worker, output_path_of, resolve, this_output_path
 from tradewind.storage.errors import StoreUnavailableError
@@ -186,7 +186,7 @@ def test_a_store_that_answers_late_is_waited_for(store: LocalCloudStorage) -> No
 def test_a_store_that_does_not_answer_is_no_reason_to_go_on(
     store: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bucket_regions, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(bucket_regions, "LOOKUP_TIMEOUT_S", 0.2)
     store.failures = 1000
     with pytest.raises(StoreUnavailableError, match="which region bucket 'far' is in"):
         check(reader("gs://far/a"))

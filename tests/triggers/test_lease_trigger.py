@@ -13,26 +13,24 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from tradewind.records.leases.lease import Lease, Phase, lease_path
-from tradewind.records.leases.store import Held, LeaseClaim, LeaseStore
-from tradewind.records.reading import read_records
-from tradewind.records.record import Record
+from tradewind.attempts import renewal as claimed_lease
+from tradewind.attempts.renewal import renew_while_claimed
+from tradewind.records.lease import Lease, Phase, lease_path
+from tradewind.records.lease_store import HeldLease, LeaseClaim, LeaseStore
+from tradewind.records.record import Record, read_records
 from tradewind.storage.backends import StoreRefusedError
 from tradewind.storage.errors import StoreUnavailableError
-from tradewind.storage.swap import Stored, write_if
+from tradewind.storage.swap import StoredObject, write_if
+from tradewind.triggers import lease as lease_reader
 from tradewind.triggers import lease as lease_trigger
-from tradewind.triggers.lease import LeaseTrigger, await_turn_end
-from tradewind.turns import renewal as claimed_lease
-from tradewind.turns import wait as lease_reader
-from tradewind.turns.renewal import renew_while_claimed
-from tradewind.turns.wait import read_shared
+from tradewind.triggers.lease import LeaseTrigger, read_record_batched, wait_for_release
 
 PATIENCE_S = 60.0
 
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("FIRST_PAUSE_S", "LONGEST_PAUSE_S"):
+    for name in ("FIRST_PAUSE_S", "MAX_PAUSE_S"):
         monkeypatch.setattr(lease_trigger, name, 0.05)
     MemoryFileSystem.store.clear()
     yield
@@ -60,11 +58,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     return asked
 
 
-def begun(path: str, number: int = 1, heartbeat_s: float = 30.0) -> tuple[LeaseStore, Held]:
+def begun(path: str, number: int = 1, heartbeat_s: float = 30.0) -> tuple[LeaseStore, HeldLease]:
     store = LeaseStore(path)
     claim = LeaseClaim(number, f"job-{number}", "", {}, "v", heartbeat_s)
     assert store.claim(store.read(), claim) is not None
-    return store, store.begin(f"job-{number}", f"keeper-{number}")
+    return store, store.take_over(f"job-{number}", f"keeper-{number}")
 
 
 async def event_of(trigger: LeaseTrigger) -> object:
@@ -79,27 +77,29 @@ async def event_of(trigger: LeaseTrigger) -> object:
 async def test_those_who_ask_within_a_moment_share_one_question(asked: Asked) -> None:
     paths = [f"memory://wait/{n % 3}" for n in range(30)]
     begun("memory://wait/0")
-    records = await asyncio.gather(*map(read_shared, paths))
+    records = await asyncio.gather(*map(read_record_batched, paths))
     assert asked.questions == [["memory://wait/0", "memory://wait/1", "memory://wait/2"]]
     assert [record.lease is not None for record in records] == [n % 3 == 0 for n in range(30)]
 
 
 @pytest.mark.slow
 async def test_who_asks_later_gets_an_answer_of_his_own(asked: Asked) -> None:
-    assert (await read_shared("memory://wait/0")).lease is None
+    assert (await read_record_batched("memory://wait/0")).lease is None
     begun("memory://wait/0")
-    assert (await read_shared("memory://wait/0")).lease is not None
+    assert (await read_record_batched("memory://wait/0")).lease is not None
     assert len(asked.questions) == 2
 
 
 async def test_everybody_hears_that_the_store_does_not_answer(asked: Asked) -> None:
     asked.errors.append(StoreUnavailableError("503"))
-    answers = await asyncio.gather(*(read_shared(f"memory://wait/{n}") for n in range(3)), return_exceptions=True)
+    answers = await asyncio.gather(
+        *(read_record_batched(f"memory://wait/{n}") for n in range(3)), return_exceptions=True
+    )
     assert [type(answer) for answer in answers] == [StoreUnavailableError] * 3
 
 
 async def test_who_stops_waiting_takes_nothing_from_the_others() -> None:
-    gone, stays = (asyncio.create_task(read_shared("memory://wait/0")) for _ in range(2))
+    gone, stays = (asyncio.create_task(read_record_batched("memory://wait/0")) for _ in range(2))
     await asyncio.sleep(0)
     gone.cancel()
     assert (await stays).lease is None
@@ -112,7 +112,7 @@ async def test_who_stops_waiting_takes_nothing_from_the_others() -> None:
 @pytest.mark.parametrize("phase", [Phase.COMMITTED, Phase.FAILED, Phase.STOPPED])
 async def test_a_turn_is_waited_for_until_it_ends(phase: Phase) -> None:
     store, held = begun("memory://wait/0")
-    waiting = asyncio.create_task(await_turn_end("memory://wait/0", 1, lambda _: None))
+    waiting = asyncio.create_task(wait_for_release("memory://wait/0", 1, lambda _: None))
     done, _ = await asyncio.wait({waiting}, timeout=0.6)
     assert not done
     store.change(held, phase=phase)
@@ -123,7 +123,7 @@ async def test_a_turn_is_waited_for_until_it_ends(phase: Phase) -> None:
 async def test_a_turn_that_runs_out_has_ended(tmp_path: Path) -> None:
     path = str(tmp_path / "out")
     begun(path)
-    waiting = asyncio.create_task(await_turn_end(path, 1, lambda _: None))
+    waiting = asyncio.create_task(wait_for_release(path, 1, lambda _: None))
     done, _ = await asyncio.wait({waiting}, timeout=0.4)
     assert not done
     long_ago = time.time() - 100
@@ -134,7 +134,7 @@ async def test_a_turn_that_runs_out_has_ended(tmp_path: Path) -> None:
 @pytest.mark.slow
 async def test_the_attempt_that_is_told_is_the_last_that_was_at_work(asked: Asked) -> None:
     begun("memory://wait/0")
-    waiting = asyncio.create_task(await_turn_end("memory://wait/0", 1, lambda _: None))
+    waiting = asyncio.create_task(wait_for_release("memory://wait/0", 1, lambda _: None))
     store, held = begun("memory://wait/0", 2)
     while not asked.questions:
         await asyncio.sleep(0.02)
@@ -147,7 +147,7 @@ async def test_the_attempt_that_is_told_is_the_last_that_was_at_work(asked: Aske
 async def test_a_store_that_does_not_answer_or_refuses_is_asked_again(asked: Asked) -> None:
     said: list[str] = []
     asked.errors += [StoreUnavailableError("The store is away."), StoreRefusedError("The store is away.")]
-    assert await asyncio.wait_for(await_turn_end("memory://wait/0", 4, said.append), PATIENCE_S) == 4
+    assert await asyncio.wait_for(wait_for_release("memory://wait/0", 4, said.append), PATIENCE_S) == 4
     assert said == ["The store is away. Asking again."] * 2
 
 
@@ -174,7 +174,7 @@ async def test_a_claimed_lease_is_renewed_until_its_keeper_takes_it_over() -> No
     renewing = asyncio.create_task(renew_while_claimed(path, "job-1"))
     while lease(path).counter < 4:
         await asyncio.sleep(0.01)
-    begun_at = store.begin("job-1", "keeper").lease
+    begun_at = store.take_over("job-1", "keeper").lease
     await asyncio.wait_for(renewing, PATIENCE_S)
     assert lease(path) == begun_at
 
@@ -185,7 +185,7 @@ async def test_a_claimed_lease_is_renewed_after_a_refusal_of_the_store(monkeypat
     store = LeaseStore(path)
     store.claim(None, LeaseClaim(1, "job-1", "", {}, "v", 0.05))
 
-    def write(*args: Any) -> Stored | None:
+    def write(*args: Any) -> StoredObject | None:
         if refusals:
             raise refusals.pop()
         return write_if(*args)
@@ -195,7 +195,7 @@ async def test_a_claimed_lease_is_renewed_after_a_refusal_of_the_store(monkeypat
     while lease(path).counter < 3:
         await asyncio.sleep(0.01)
         assert not renewing.done()
-    store.begin("job-1", "keeper")
+    store.take_over("job-1", "keeper")
     await asyncio.wait_for(renewing, PATIENCE_S)
 
 

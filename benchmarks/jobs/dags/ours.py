@@ -10,8 +10,8 @@ from airflow.sdk import DAG
 from benchmarks.jobs.dags.from_trigger import follow_dag
 from benchmarks.jobs.ids import HEAD_CPUS, RUNNING, batches, follow_dag_id, job_ids, sizes_of_environment
 from tradewind.operators.ray_job import RayJobOperator
-from tradewind.ray_jobs.follow.outcome import Watch
-from tradewind.ray_jobs.nodes.demand import Demand
+from tradewind.ray_jobs.demand import Demand
+from tradewind.ray_jobs.follow.outcomes import FollowRequest
 from tradewind.ray_jobs.request import JobRequest
 
 with DAG("one_job", schedule=None, start_date=pendulum.datetime(2026, 1, 1)):
@@ -26,7 +26,7 @@ def trigger_kwargs(job: str) -> dict[str, Any]:
     request = JobRequest(submission_id=job, entrypoint="", num_cpus=HEAD_CPUS if waits else None)
     return {
         "ray_conn_id": "ray_default",
-        "watch": Watch(job, Demand.of(request)).to_json(),
+        "watch": FollowRequest(job, Demand.of(request)).to_json(),
         "log_bytes": operator.log_bytes,
         "full_log": "",
         # The jobs are shared with the other providers.

@@ -8,17 +8,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from tradewind.cli.dev.options import DEV, DEV_GROUP, DEV_SUMMARY
-from tradewind.cli.fleet.cluster_options import (
-    CLUSTER,
+from tradewind.cli.fleet.options import (
+    CLUSTER_COMMANDS,
     CLUSTER_GROUP,
     CLUSTER_SUMMARY,
+    DEV,
+    DEV_GROUP,
+    DEV_SUMMARY,
     REGISTRY,
     REGISTRY_GROUP,
     REGISTRY_SUMMARY,
 )
 from tradewind.cli.options import EXPERIMENTS, JOBS, JOBS_GROUP, JOBS_SUMMARY, RECONCILE, SUMMARY, Command
-from tradewind.cli.rehearse.rehearse_options import REHEARSE, REHEARSE_GROUP, REHEARSE_SUMMARY
+from tradewind.cli.rehearse_options import REHEARSE, REHEARSE_GROUP, REHEARSE_SUMMARY
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, CLICommand
@@ -33,7 +35,7 @@ def get_cmds() -> list[CLICommand]:
     jobs = GroupCommand(JOBS_GROUP.strip(), JOBS_SUMMARY, [_command(command, JOBS_GROUP) for command in JOBS])
     rehearsal = [_command(command, REHEARSE_GROUP) for command in REHEARSE]
     rehearse = GroupCommand(REHEARSE_GROUP.strip(), REHEARSE_SUMMARY, rehearsal)
-    of_clusters = [_command(command, CLUSTER_GROUP) for command in CLUSTER]
+    of_clusters = [_command(command, CLUSTER_GROUP) for command in CLUSTER_COMMANDS]
     cluster = GroupCommand(CLUSTER_GROUP.strip(), CLUSTER_SUMMARY, of_clusters)
     dev = GroupCommand(DEV_GROUP.strip(), DEV_SUMMARY, [_command(command, DEV_GROUP) for command in DEV])
     of_registries = [_command(command, REGISTRY_GROUP) for command in REGISTRY]

@@ -11,18 +11,19 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from tradewind.cli.dev.options import DEV, DEV_GROUP, DEV_SUMMARY
-from tradewind.cli.errors import CommandError, UsageError
-from tradewind.cli.fleet.cluster_options import (
-    CLUSTER,
+from tradewind.cli.fleet.options import CLUSTER as CLUSTER_OPTION
+from tradewind.cli.fleet.options import (
+    CLUSTER_COMMANDS,
     CLUSTER_GROUP,
     CLUSTER_SUMMARY,
+    CONFIG,
+    DEV,
+    DEV_GROUP,
+    DEV_SUMMARY,
     REGISTRY,
     REGISTRY_GROUP,
     REGISTRY_SUMMARY,
 )
-from tradewind.cli.fleet.which_options import CLUSTER as CLUSTER_OPTION
-from tradewind.cli.fleet.which_options import CONFIG
 from tradewind.cli.options import (
     EXIT_CODES,
     EXPERIMENTS,
@@ -35,7 +36,8 @@ from tradewind.cli.options import (
     Command,
     Option,
 )
-from tradewind.cli.rehearse.rehearse_options import REHEARSE, REHEARSE_GROUP, REHEARSE_SUMMARY
+from tradewind.cli.output import CommandError, UsageError
+from tradewind.cli.rehearse_options import REHEARSE, REHEARSE_GROUP, REHEARSE_SUMMARY
 
 if TYPE_CHECKING:
     from tradewind.cli.interrupts import Interrupts
@@ -69,7 +71,7 @@ def run(name: str, arguments: argparse.Namespace, default_connection: str | None
 
                 return reconcile(arguments, interrupts)
             if name.startswith(REHEARSE_GROUP):
-                from tradewind.cli.rehearse.rehearse import rehearse
+                from tradewind.cli.rehearse import rehearse
 
                 return rehearse(name.removeprefix(REHEARSE_GROUP), arguments)
             if name.startswith(CLUSTER_GROUP):
@@ -77,7 +79,7 @@ def run(name: str, arguments: argparse.Namespace, default_connection: str | None
 
                 return cluster(name.removeprefix(CLUSTER_GROUP), arguments)
             if name.startswith(DEV_GROUP):
-                from tradewind.cli.dev.commands import dev_tpu
+                from tradewind.cli.dev_tpu import dev_tpu
 
                 return dev_tpu(name.removeprefix(DEV_GROUP), arguments)
             if name.startswith(REGISTRY_GROUP):
@@ -112,7 +114,7 @@ def parser() -> argparse.ArgumentParser:
         _add(of_jobs, command, JOBS_GROUP)
     for command in (*EXPERIMENTS, RECONCILE):
         _add(commands, command)
-    _add_group(commands, CLUSTER_GROUP, CLUSTER_SUMMARY, CLUSTER, (CLUSTER_OPTION, CONFIG))
+    _add_group(commands, CLUSTER_GROUP, CLUSTER_SUMMARY, CLUSTER_COMMANDS, (CLUSTER_OPTION, CONFIG))
     _add_group(commands, DEV_GROUP, DEV_SUMMARY, DEV)
     _add_group(commands, REGISTRY_GROUP, REGISTRY_SUMMARY, REGISTRY)
     _add_group(commands, REHEARSE_GROUP, REHEARSE_SUMMARY, REHEARSE)
@@ -181,12 +183,8 @@ def _add(commands: Any, command: Command, group: str = "") -> None:
 
 
 def _work(name: str) -> Work:
-    from tradewind.cli.jobs.list import list_jobs
-    from tradewind.cli.jobs.logs import logs
-    from tradewind.cli.jobs.status import status
-    from tradewind.cli.jobs.stop import stop
+    from tradewind.cli.jobs.commands import list_jobs, logs, status, stop, wait
     from tradewind.cli.jobs.submit import submit
-    from tradewind.cli.jobs.wait import wait
 
     works: dict[str, Work] = {"submit": submit, "list": list_jobs, "status": status, "logs": logs, "stop": stop}
     return {**works, "wait": wait}[name]
@@ -199,11 +197,11 @@ def _experiment_work(name: str) -> Callable[[argparse.Namespace], int]:
 
             return {"plan": plan, "why": why, "diff": diff}[name]
         case "adopt":
-            from tradewind.cli.experiments.adopt import adopt_output
+            from tradewind.cli.experiments.outputs import adopt_output
 
             return adopt_output
         case "pin":
-            from tradewind.cli.experiments.pin import pin
+            from tradewind.cli.experiments.outputs import pin
 
             return pin
         case "gc":
@@ -214,15 +212,15 @@ def _experiment_work(name: str) -> Callable[[argparse.Namespace], int]:
             from tradewind.cli.experiments.port import port_files
 
             return port_files
-    from tradewind.cli.experiments.status import status
+    from tradewind.cli.experiments.outputs import status
 
     return status
 
 
 def _run_on_records(work: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
     """The same for a command about an experiment or its outputs, with the errors below as errors of a command."""
-    from tradewind.calls.errors import SpecError
     from tradewind.ray_jobs.errors import RayJobsError
+    from tradewind.serialization.errors import SpecError
     from tradewind.steps import ExperimentError
     from tradewind.storage import StorageError, UnsupportedStoreError, UnusablePathError
 
@@ -240,7 +238,7 @@ def _run_on_cluster(
     work: Work, arguments: argparse.Namespace, default_connection: str | None, interrupts: Interrupts
 ) -> int:
     """The same for a command about one cluster, with the errors of the layers below in the words of this one."""
-    from tradewind.cli.jobs.clusters import chosen_cluster, in_words, is_at_address
+    from tradewind.cli.jobs.clusters import chosen_cluster, explain_error, is_at_address
     from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError
     from tradewind.ray_jobs.errors import BadRequestError, RayJobsError
     from tradewind.steps import SecretReferenceError
@@ -253,7 +251,7 @@ def _run_on_cluster(
         raise UsageError(str(error)) from None
     except RayJobsError as error:
         kind = UsageError if isinstance(error, BadRequestError) else CommandError
-        raise kind(in_words(error, cluster if cluster and is_at_address(cluster) else None)) from None
+        raise kind(explain_error(error, cluster if cluster and is_at_address(cluster) else None)) from None
 
 
 if __name__ == "__main__":

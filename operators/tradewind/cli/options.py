@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tradewind.plans.linear_regex import Regex, RegexError, linear_regex
+from tradewind.plans.selection import Regex, RegexError, linear_regex
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-from tradewind.terminal_text import as_text
+from tradewind.text import escape_control_characters
 
 _BREAK: Final = "\n"
 _INDENTED: Final = "\n    "
@@ -19,12 +19,12 @@ _INDENTED: Final = "\n    "
 
 def as_line(text: str) -> str:
     """The same as one line: newlines are written as Python writes them, too."""
-    return as_text(text).replace("\n", "\\n")
+    return escape_control_characters(text).replace("\n", "\\n")
 
 
 def say(sentence: str) -> None:
     """Tell the person at the command line; further lines of it, such as the end of a log, are indented."""
-    print(f"tradewind: {as_text(sentence).replace(_BREAK, _INDENTED)}", file=sys.stderr, flush=True)
+    print(f"tradewind: {escape_control_characters(sentence).replace(_BREAK, _INDENTED)}", file=sys.stderr, flush=True)
 
 
 def write_lines(lines: Sequence[str]) -> None:
@@ -39,3 +39,18 @@ def write_lines(lines: Sequence[str]) -> None:
 def json_lines(value: Any) -> list[str]:
     """A command's result for programs, in plain ASCII."""
     return json.dumps(value, indent=2).splitlines()
+
+
+# What ends a command before its time: each a sentence for standard error, and an exit code.
+
+
+class CommandError(Exception):
+    """The command cannot do what it was asked to do."""
+
+    exit_code = 1
+
+
+class UsageError(CommandError):
+    """What was asked makes no sense as it stands; nothing was done."""
+
+    exit_code = 2

@@ -9,14 +9,13 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.interrupts import Interrupts
-from tradewind.cli.jobs.clusters import connected_cluster, in_words
-from tradewind.cli.output import say, write_lines
+from tradewind.cli.jobs.clusters import connected_cluster, explain_error
+from tradewind.cli.output import CommandError, UsageError, say, write_lines
 from tradewind.ray_jobs.errors import RayJobsError
 
 if TYPE_CHECKING:
-    from tradewind.deployment.task_address import TaskAddress
+    from tradewind.deployment.task_instances import TaskAddress
     from tradewind.ray_jobs.cluster import RayCluster
     from tradewind.ray_jobs.details import JobDetails
     from tradewind.tasks.address import TaskKey
@@ -35,24 +34,24 @@ def reconcile(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
         import airflow  # noqa: F401
     except ImportError:
         raise UsageError("reconcile compares Ray with Airflow, and Airflow is not installed here.") from None
-    from tradewind.deployment.fleet import who_changes
+    from tradewind.deployment.fleet import current_operation
 
     problems = []
     for conn_id in dict.fromkeys(arguments.clusters or [DEFAULT_CLUSTER]):
-        if sentence := who_changes(conn_id):
+        if sentence := current_operation(conn_id):
             say(f"{sentence} It is left alone until then.")
             continue
         try:
             _reconcile_one(connected_cluster(conn_id), arguments.dry_run, interrupts)
         except RayJobsError as error:
-            problems.append(in_words(error))
+            problems.append(explain_error(error))
     if problems:
         raise CommandError(" ".join(problems))
     return 0
 
 
 def _reconcile_one(cluster: RayCluster, dry_run: bool, interrupts: Interrupts) -> None:
-    from tradewind.turns.stop import stop_any_job
+    from tradewind.attempts.cancellation import stop_any_job
 
     for job in _orphans(cluster):
         if dry_run:
@@ -66,11 +65,11 @@ def _reconcile_one(cluster: RayCluster, dry_run: bool, interrupts: Interrupts) -
 def _orphans(cluster: RayCluster) -> list[JobDetails]:
     from airflow.sdk import conf
 
-    from tradewind.operators.reconcile import orphans, waited_for
+    from tradewind.operators.reconcile import jobs_with_tasks, orphans
     from tradewind.ray_jobs.client import RayJobs
 
     # First the jobs, then the tasks: a task that starts in between has no job in the list yet.
-    active = waited_for(RayJobs(cluster).jobs())
+    active = jobs_with_tasks(RayJobs(cluster).jobs())
     knows_all = bool(conf.get("tradewind", "deployment", fallback=""))
     return orphans(active, task_states(key for _, key in active), knows_all=knows_all)
 
@@ -81,7 +80,7 @@ def task_states(keys: Iterable[TaskKey]) -> dict[TaskAddress, str | None]:
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
-    from tradewind.deployment.task_address import TaskAddress
+    from tradewind.deployment.task_instances import TaskAddress
 
     found: dict[TaskAddress, str | None] = {}
     columns = (TaskInstance.task_id, TaskInstance.map_index, TaskInstance.state)

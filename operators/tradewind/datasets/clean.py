@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tradewind.datasets.documents import SUFFIX, Document, document_files, raw_lines, write_document_file
 from tradewind.datasets.files import join, write_json
 from tradewind.datasets.ray_data import quiet_ray_data
-from tradewind.steps.values.fields import PATH, check_fields, number, whole
+from tradewind.steps.fields import PATH, check_fields, integer, number
 
 if TYPE_CHECKING:
     import pandas
@@ -49,8 +49,8 @@ class CleanAndShardConfig:
             self,
             input_path=PATH,
             output_path=PATH,
-            train_shards=whole(1),
-            min_chars=whole(1),
+            train_shards=integer(1),
+            min_chars=integer(1),
             validation_fraction=number(above=0, below=1),
         )
 

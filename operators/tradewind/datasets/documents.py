@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from typing import IO, NamedTuple
 
 from tradewind.datasets.files import atomic_writer, is_remote, join
-from tradewind.steps.values.shortened import shortened
 from tradewind.storage import file_system_at, open_file
+from tradewind.text import truncated_repr
 
 SUFFIX = ".jsonl.gz"
 
@@ -110,7 +110,7 @@ def _parse(line: bytes, path: str, number: int) -> Document:
         raise ValueError(f"{path} line {number} is not a document with an id and a text: {error}.") from error
     for field, found in document._asdict().items():
         if not isinstance(found, str):
-            has = f"{path} line {number} is not a document: its {field} is {shortened(found)}"
+            has = f"{path} line {number} is not a document: its {field} is {truncated_repr(found)}"
             raise ValueError(f"{has}; an id and a text are strings.")
     return document
 

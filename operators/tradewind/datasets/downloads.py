@@ -7,16 +7,24 @@ that are missing.
 
 from __future__ import annotations
 
+import json
 import re
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from tradewind.datasets.downloading.source import SourceFile, check_apart, check_name
-from tradewind.steps.values.fields import PATH, SOME_TEXT, TEXTS, FieldRule, check_fields, one_of
-from tradewind.steps.values.shortened import shortened
+from tradewind.datasets.files import UNFINISHED, atomic_writer, join, read_text, state_of, write_text
+from tradewind.datasets.http_reader import CHUNK_BYTES
+from tradewind.datasets.source_files import DamagedDownloadError, DownloadError, SourceFile, check_apart, check_name
+from tradewind.steps.amounts import human_size
+from tradewind.steps.fields import PATH, SOME_TEXT, TEXTS, FieldRule, check_fields, one_of
+from tradewind.storage import file_system_at, open_file
+from tradewind.storage.filesystems import remove_file
+from tradewind.text import truncated_repr
 
 RESUMABLE: Final = ("**",)
 """For ``ExecutorStep(resumable=...)``: an attempt goes on from all that the one before has copied."""
@@ -95,7 +103,7 @@ def download_files(config: FilesDownloadConfig) -> dict[str, Any]:
     Raises:
         DownloadError: One cannot be had, or has another checksum.
     """
-    from tradewind.datasets.downloading.http_reader import HttpReader
+    from tradewind.datasets.http_reader import HttpReader
 
     read_http = HttpReader().read
     names = names_of(config.urls, config.sha256)
@@ -128,11 +136,13 @@ def _check_url(url: str) -> None:
             "address that needs none."
         )
     if parts.scheme not in _SCHEMES:
-        raise ValueError(f"urls: {shortened(url)} is no address that is known: give https://..., gs://... or s3://...")
+        raise ValueError(
+            f"urls: {truncated_repr(url)} is no address that is known: give https://..., gs://... or s3://..."
+        )
 
 
 def _download_from_hub(config: Any, output_path: str, pause: Callable[[float], object]) -> dict[str, Any]:
-    from tradewind.datasets.downloading.hub import REPO_TYPES, Hub
+    from tradewind.datasets.hub import REPO_TYPES, Hub
 
     hub = Hub(pause)
     found = hub.revision(
@@ -150,8 +160,6 @@ def _download_from_hub(config: Any, output_path: str, pause: Callable[[float], o
 def _copied(
     files: Sequence[SourceFile], output_path: str, read_http: Callable[[SourceFile], Any], provenance: Mapping[str, Any]
 ) -> dict[str, Any]:
-    from tradewind.datasets.downloading.copies import Copies, read_store
-    from tradewind.datasets.downloading.progress import DownloadProgress
     from tradewind.datasets.files import join, write_json
 
     check_apart({PROVENANCE_FILE: None, **{file.name: None for file in files}}, "What is to be downloaded")
@@ -179,3 +187,166 @@ _CHECKSUMS: Final = FieldRule(
         isinstance(value, Mapping) and all(isinstance(v, str) and _SHA256.fullmatch(v) for v in value.values())
     ),
 )
+
+# Copies of files in a folder of any store: each is whole and right, or not there.
+#
+# What was begun is written down before the first file (``LIST_FILE``), so that an attempt after a kill knows which
+# files are copies of the same ones: those it leaves, and copies the rest.
+
+LIST_FILE: Final = ".download"
+MAX_CONCURRENT_COPIES: Final = 16
+MAX_DAMAGED_TRIES: Final = 3
+"""How often a file may come wrong."""
+
+Reader = Callable[[SourceFile], Iterator[bytes]]
+
+
+def read_store(file: SourceFile) -> Iterator[bytes]:
+    """The bytes of a file in a store, such as ``gs://``, which reads each part of it by itself.
+
+    Raises:
+        DownloadError: Its end may be that of another file than its beginning.
+    """
+    before = state_of(file.url)
+    with open_file(file.url) as opened:
+        while chunk := opened.read(CHUNK_BYTES):
+            yield chunk
+    if not file.is_checked and state_of(file.url) != before:
+        raise DownloadError(
+            f"{file.url} changed while it was read. Give its sha256, or an address whose file does not change."
+        )
+
+
+class Copies:
+    """Copies files into a folder.
+
+    Args:
+        read: Gives the bytes of a file.
+        count: Told of each file that is there, and of bytes: ``(files, bytes)`` more.
+    """
+
+    def __init__(self, folder: str, read: Reader, count: Callable[[int, int], object]) -> None:
+        self._folder = folder
+        self._read = read
+        self._count = count
+        self._has_failed = threading.Event()
+
+    def make(self, files: Sequence[SourceFile]) -> None:
+        """Copy the files, several at once; those that are there already are left.
+
+        Raises:
+            DownloadError: One could not be copied; those that were are kept.
+        """
+        there = _begin(files, self._folder)
+        for size in there.values():
+            self._count(1, size)
+        with ThreadPoolExecutor(MAX_CONCURRENT_COPIES, thread_name_prefix="download") as threads:
+            copies = [threads.submit(self._copy, file) for file in files if file.name not in there]
+            try:
+                for copy in as_completed(copies):
+                    copy.result()
+            except BaseException:  # also Ctrl-C, after which nobody waits for what has not begun
+                self._has_failed.set()
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _copy(self, file: SourceFile) -> None:
+        for left in range(MAX_DAMAGED_TRIES - 1, -1, -1):
+            try:
+                return self._copy_once(file)
+            except DamagedDownloadError as error:
+                if not left:
+                    raise
+                print(f"{error} Reading it again.", flush=True)
+
+    def _copy_once(self, file: SourceFile) -> None:
+        copied = 0
+        try:
+            with atomic_writer(join(self._folder, file.name)) as opened:
+                for chunk in file.checked(self._read(file)):
+                    if self._has_failed.is_set():
+                        raise DownloadError(f"{file.url} is not read on, since the download has ended.")
+                    opened.write(chunk)
+                    copied += len(chunk)
+                    self._count(0, len(chunk))
+        except BaseException:
+            self._count(0, -copied)
+            raise
+        self._count(1, 0)
+
+
+def _begin(files: Sequence[SourceFile], folder: str) -> Mapping[str, int]:
+    """Name and size of the copies that are there; what was begun with another list is removed."""
+    wanted = json.dumps([asdict(file) for file in files])
+    fs, root = file_system_at(folder)
+    fs.invalidate_cache()
+    root = root.rstrip("/")
+    found = {name[len(root) + 1 :]: entry["size"] for name, entry in fs.find(root, detail=True).items()}
+    begun = read_text(join(folder, LIST_FILE)) if LIST_FILE in found else None
+    others = _names(begun) if begun is not None and begun != wanted else set()
+    for name in [name for name in found if UNFINISHED.search(name) or name in others]:
+        remove_file(fs, f"{root}/{name}")
+        del found[name]
+    if begun != wanted:
+        write_text(join(folder, LIST_FILE), wanted)
+        return {}
+    return {
+        file.name: found[file.name]
+        for file in files
+        if file.name in found and file.size_bytes in (None, found[file.name])
+    }
+
+
+def _names(listed: str) -> set[str]:
+    try:
+        return {str(each["name"]) for each in json.loads(listed)}
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DownloadError(f"{LIST_FILE} in the output is not what a download writes ({error}). Remove it.") from error
+
+
+# How far a download is, for the task log.
+
+SECONDS_PER_LINE: Final = 10.0
+
+
+class DownloadProgress:
+    """Counts what has come, and prints it now and then; for many threads.
+
+    Args:
+        files: How many there will be.
+        size_bytes: Of all; None if it is not known.
+        clock: Seconds that only grow.
+    """
+
+    def __init__(self, files: int, size_bytes: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._all_files = files
+        self._all_bytes = size_bytes
+        self._clock = clock
+        self._began = self._told = clock()
+        self._lock = threading.Lock()
+        self.files = 0
+        self.bytes = 0
+        self._kept_bytes = 0
+
+    def count(self, files: int, size_bytes: int) -> None:
+        """So many more are there; a whole file with its bytes was there before."""
+        with self._lock:
+            self.files += files
+            self.bytes += size_bytes
+            if files and size_bytes:
+                self._kept_bytes += size_bytes
+            now = self._clock()
+            if now - self._told >= SECONDS_PER_LINE:
+                self._told = now
+                print(self.line(), flush=True)
+
+    def line(self) -> str:
+        """``12 of 40 files, 3.1 of 9.8 GB, 120.0 MB/s, 1 min left``."""
+        seconds = max(self._clock() - self._began, 1e-3)
+        rate = (self.bytes - self._kept_bytes) / seconds
+        whole = f" of {human_size(self._all_bytes)}" if self._all_bytes is not None else ""
+        done = f"{self.files} of {self._all_files} files"
+        parts = [done, f"{human_size(self.bytes)}{whole}", f"{human_size(int(rate))}/s"]
+        if self._all_bytes is not None and rate > 0 and self.bytes < self._all_bytes:
+            parts.append(f"{(self._all_bytes - self.bytes) / rate / 60:.0f} min left")
+        return ", ".join(parts)

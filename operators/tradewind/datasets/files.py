@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import IO, Any, Final
 
 from tradewind.storage import file_system_at, open_file
-from tradewind.storage.gate import remove_file, rename_file
+from tradewind.storage.filesystems import remove_file, rename_file
 
 UNFINISHED: Final = re.compile(r"\.[0-9a-f]{8}\.part$")
 """The end of the name of a file that an ``atomic_writer`` is writing."""
@@ -94,7 +94,7 @@ def read_json(path: str) -> Any:
     return json.loads(read_text(path))
 
 
-def told_state(entry: Mapping[str, Any]) -> str:
+def store_fingerprint(entry: Mapping[str, Any]) -> str:
     """What a store says of a file that differs, as a rule, when the file is written again."""
     return next((f"{key}={entry[key]}" for key in _STATES if entry.get(key) is not None), "")
 
@@ -104,7 +104,7 @@ def state_of(path: str) -> tuple[int, str]:
     fs, name = file_system_at(path)
     fs.invalidate_cache()
     entry = fs.info(name)
-    return int(entry["size"]), told_state(entry)
+    return int(entry["size"]), store_fingerprint(entry)
 
 
 def exists(path: str) -> bool:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from tradewind.datasets.documents import Document, write_documents
-from tradewind.steps.values.fields import PATH, SOME_TEXT, TEXT, check_fields
+from tradewind.steps.fields import PATH, SOME_TEXT, TEXT, check_fields
 
-LEFT_OUT: Final = frozenset({"test", "tests", "site-packages", "encodings"})
+EXCLUDED_FOLDERS: Final = frozenset({"test", "tests", "site-packages", "encodings"})
 """Folders that are no good text; the last one holds mostly tables of numbers."""
 
 
@@ -57,5 +57,5 @@ def _sources(below: str) -> Iterator[Document]:
         raise ValueError(f"below={below!r}: Python's library has no such folder: give one such as 'email'.")
     for file in sorted(folder.rglob("*.py")):
         name = file.relative_to(library)
-        if not LEFT_OUT.intersection(name.parts):
+        if not EXCLUDED_FOLDERS.intersection(name.parts):
             yield Document(str(name), file.read_text(encoding="utf-8", errors="replace"))

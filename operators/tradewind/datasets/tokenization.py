@@ -12,25 +12,168 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
+from types import TracebackType
 from typing import Any, Final
 
+from tradewind.datasets.cache_builder import build_cache, is_built, ledger_names
 from tradewind.datasets.files import exists, join, read_json, write_json
-from tradewind.datasets.tokenizing.caches import build_cache, is_built, ledger_names
-from tradewind.datasets.tokenizing.encoding import TokenRecipe, check_first_row, encoded, levanter_processor
-from tradewind.datasets.tokenizing.inputs import InputFile, check_no_test_data, input_files, unchanged
-from tradewind.datasets.tokenizing.progress import TokenizingProgress
-from tradewind.datasets.tokenizing.shards import Shard, finished_shards, write_shard
-from tradewind.datasets.tokenizing.splits import Piece, Split
-from tradewind.datasets.tokenizing.spreading import spread
-from tradewind.datasets.tokenizing.tokenizer_files import digest_of, tokenizer_files
-from tradewind.steps.values.amounts import human_size
-from tradewind.steps.values.fields import FLAG, PATH, SOME_TEXT, FieldRule, check_fields, whole
+from tradewind.datasets.ray_data import spread
+from tradewind.datasets.token_encoding import TokenRecipe, check_first_row, encoded, levanter_processor
+from tradewind.datasets.token_inputs import InputFile, check_no_test_data, input_files, unchanged
+from tradewind.datasets.token_rows import Span, spans_of
+from tradewind.datasets.token_shards import Shard, finished_shards, shard_key, write_shard
+from tradewind.datasets.tokenizer_files import digest_of, tokenizer_files
+from tradewind.steps.amounts import human_size
+from tradewind.steps.fields import FLAG, PATH, SOME_TEXT, FieldRule, check_fields, integer
 from tradewind.storage import file_system_at
+
+# How far a tokenization is, for the task log.
+
+SECONDS_PER_LINE: Final = 15.0
+
+
+class TokenizingProgress:
+    """Counts what is done and says it now and then, as long as a ``with`` block lasts; also while nothing ends.
+
+    Args:
+        files: How many there are.
+        size_bytes: Of all, as they lie in their store.
+        clock: Seconds that only grow.
+    """
+
+    def __init__(self, files: int, size_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._all_files = files
+        self._all_bytes = size_bytes
+        self._clock = clock
+        self._began = clock()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._tell, name="tokenizing-progress", daemon=True)
+        self.files = self.bytes = self.documents = self.tokens = 0
+        self._kept_bytes = self._kept_documents = 0
+
+    def __enter__(self) -> TokenizingProgress:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def count(
+        self, size_bytes: int, documents: int, tokens: int, *, was_there: bool = False, ends_file: bool = True
+    ) -> None:
+        """One more file, or piece of one, is done, or was at the start."""
+        self.files += ends_file
+        self.bytes += size_bytes
+        self.documents += documents
+        self.tokens += tokens
+        if was_there:
+            self._kept_bytes += size_bytes
+            self._kept_documents += documents
+
+    def line(self) -> str:
+        """``12 of 40 files, 3.1 of 9.8 GB, 1,200 documents, 50,000 tokens, 12 MB/s, 31 documents/s, 9 min left``."""
+        seconds = max(self._clock() - self._began, 1e-3)
+        rate = (self.bytes - self._kept_bytes) / seconds
+        parts = [
+            f"{self.files:,} of {self._all_files:,} files",
+            f"{human_size(self.bytes)} of {human_size(self._all_bytes)}",
+            f"{self.documents:,} documents",
+            f"{self.tokens:,} tokens",
+            f"{human_size(int(rate))}/s",
+            f"{(self.documents - self._kept_documents) / seconds:,.0f} documents/s",
+        ]
+        if rate > 0 and self.bytes < self._all_bytes:
+            parts.append(f"{(self._all_bytes - self.bytes) / rate / 60:.0f} min left")
+        return ", ".join(parts)
+
+    def _tell(self) -> None:
+        while not self._is_over.wait(SECONDS_PER_LINE):
+            print(self.line(), flush=True)
+
+
+# The two sets of texts, and in which pieces they are tokenized.
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What becomes one shard: a file, or a span of it."""
+
+    split: str
+    key: str
+    file: InputFile
+    span: Span
+
+    @property
+    def size_bytes(self) -> int:
+        """As it lies there, compressed or not."""
+        return (self.file.size_bytes if self.span.end is None else self.span.end) - self.span.start
+
+    def __str__(self) -> str:
+        return self.file.path + (f" after byte {self.span.start:,}" if self.span.start else "")
+
+
+@dataclass
+class Split:
+    """One of the two sets of texts.
+
+    Attributes:
+        name: ``train`` or ``validation``.
+        files: In the order of the texts.
+        pieces: Of each file, in the order of the texts.
+        fingerprint: Says which files these are, in which state, and by which recipe they are tokenized.
+        shards: Key of a piece → what was made of it.
+    """
+
+    name: str
+    files: Sequence[InputFile]
+    pieces: Sequence[Sequence[Piece]]
+    fingerprint: str
+    shards: dict[str, Shard] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, name: str, files: Sequence[InputFile], recipe_key: str, span_bytes: int | None) -> Split:
+        """The split of these files, of which each that can be read from any place is cut into spans of that size.
+
+        None leaves them whole.
+        """
+        pieces = [
+            [
+                Piece(name, shard_key(recipe_key, file, span), file, span)
+                for span in spans_of(file.path, file.size_bytes, span_bytes or file.size_bytes)
+            ]
+            for file in files
+        ]
+        made_of = "".join(shard_key(recipe_key, file) for file in files)
+        return cls(name, files, pieces, sha256(made_of.encode()).hexdigest())
+
+    def all_pieces(self) -> list[Piece]:
+        """Those of all files."""
+        return [piece for pieces in self.pieces for piece in pieces]
+
+    def shards_of_files(self) -> list[list[Shard]]:
+        """What was made of each file."""
+        return [[self.shards[piece.key] for piece in pieces] for pieces in self.pieces]
+
+    def describe(self) -> dict[str, Any]:
+        """What is written down of it once it is tokenized."""
+        shards = self.shards.values()
+        return {
+            "documents": sum(shard.documents for shard in shards),
+            "tokens": sum(shard.counts[0] for shard in shards),
+            "files": len(self.files),
+            "bytes": sum(file.size_bytes for file in self.files),
+        }
+
 
 RESUMABLE: Final = ("**",)
 """For ``ExecutorStep(resumable=...)``: an attempt goes on from all shards that the one before has finished."""
@@ -45,7 +188,7 @@ SPAN_BYTES: Final = 256_000_000
 _TEXT: Final = "TextLmDatasetFormat"
 _LAYOUT: Final = 1
 """Counts in the key of a shard."""
-_SAMPLES: Final = whole(1).or_none()
+_SAMPLES: Final = integer(1).or_none()
 _PATHS: Final = FieldRule("a list of files, folders or globs", lambda value: isinstance(value, (list, tuple)))
 
 
@@ -218,7 +361,7 @@ def _make(
         names = ledger_names([file.path for file in split.files])
         shards = dict(zip(names, split.shards_of_files(), strict=True))
         build_cache(join(config.cache_path, split.name), shards, recipe.fields, processor, metadata)
-    return {split.name: split.told() for split in splits}
+    return {split.name: split.describe() for split in splits}
 
 
 def _format(config: Any, text_key: str | None) -> Any:

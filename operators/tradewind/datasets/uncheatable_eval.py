@@ -13,11 +13,10 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from tradewind.datasets.documents import SUFFIX, Document, write_document_file
-from tradewind.datasets.downloading.source import DownloadError, SourceFile, check_name, parsed_list
 from tradewind.datasets.files import join, write_json
-from tradewind.datasets.one_line import in_a_line
-from tradewind.steps.values.fields import PATH, SOME_TEXT, check_fields
-from tradewind.steps.values.shortened import shortened
+from tradewind.datasets.source_files import DownloadError, SourceFile, check_name, parsed_list
+from tradewind.steps.fields import PATH, SOME_TEXT, check_fields
+from tradewind.text import single_line, truncated_repr
 
 _FILE: Final = re.compile(r"(?P<set>.+)_(?P<first>\d{8})to(?P<last>\d{8})\.json")
 _LARGEST_LIST_BYTES: Final = 64 << 20
@@ -50,7 +49,7 @@ def download_uncheatable_eval(config: UncheatableEvalConfig) -> dict[str, Any]:
     Raises:
         DownloadError: GitHub does not have them, gives other bytes than it announced, or a file holds no texts.
     """
-    from tradewind.datasets.downloading.http_reader import HttpReader
+    from tradewind.datasets.http_reader import HttpReader
 
     reader = HttpReader()
     files = _newest(_listed(config, reader))
@@ -67,7 +66,7 @@ def download_uncheatable_eval(config: UncheatableEvalConfig) -> dict[str, Any]:
 
 def _listed(config: UncheatableEvalConfig, reader: Any) -> Iterator[SourceFile]:
     """The files of the repository's folder (https://docs.github.com/rest/repos/contents)."""
-    from tradewind.datasets.downloading.redirects import check_sent_on
+    from tradewind.datasets.http_reader import check_redirect
 
     repository = f"{config.api}/repos/{quote(config.repo_owner)}/{quote(config.repo_name)}"
     url = f"{repository}/contents/{quote(config.data_path)}?ref={quote(config.branch, safe='')}"
@@ -81,9 +80,9 @@ def _listed(config: UncheatableEvalConfig, reader: Any) -> Iterator[SourceFile]:
         if type(size) is not int or not 0 <= size <= _LARGEST_FILE_BYTES or not isinstance(blob, str):
             raise DownloadError(f"{url} has no size, one above {_LARGEST_FILE_BYTES:,}, or no checksum of {name!r}.")
         try:
-            check_sent_on(url, address)
+            check_redirect(url, address)
         except ValueError as error:
-            raise DownloadError(f"{url} has no address of {name!r}: {in_a_line(error)}") from error
+            raise DownloadError(f"{url} has no address of {name!r}: {single_line(error)}") from error
         yield SourceFile(name, address, size_bytes=size, git_blob=blob)
 
 
@@ -106,5 +105,5 @@ def _documents(name: str, texts: list[Any], url: str) -> Iterator[Document]:
         values = [entry] if not isinstance(entry, dict) else [entry.get(key) for key in _TEXT_KEYS]
         text = next((value for value in values if isinstance(value, str) and value.strip()), None)
         if text is None:
-            raise DownloadError(f"{url}: entry {number} has no text, but {shortened(entry)}.")
+            raise DownloadError(f"{url}: entry {number} has no text, but {truncated_repr(entry)}.")
         yield Document(f"{name}_{number:06d}", text)

@@ -16,10 +16,10 @@ from typing import Any, Final
 from airflow.sdk import BaseNotifier, conf
 
 from tradewind.fleet.errors import FleetError
-from tradewind.fleet.marker import this_user
+from tradewind.fleet.lock import this_user
 
 OPTION: Final = "announce_notifiers"
-LONGEST: Final = 4000
+MAX_MESSAGE_CHARS: Final = 4000
 _FIELDS: Final = {"classpath", "kwargs"}
 _EXAMPLE: Final = (
     '[{"classpath": "airflow.providers.slack.notifications.slack_webhook.SlackWebhookNotifier", '
@@ -32,7 +32,7 @@ class AnnounceError(FleetError):
 
 
 @dataclass(frozen=True)
-class ChosenNotifier:
+class ConfiguredNotifier:
     """One of the notifiers; its arguments are shown nowhere, for they may hold what is secret."""
 
     classpath: str
@@ -62,7 +62,7 @@ class ChosenNotifier:
             ) from None
 
 
-def chosen_notifiers() -> list[ChosenNotifier]:
+def configured_notifiers() -> list[ConfiguredNotifier]:
     """The notifiers of this deployment, none of them built yet.
 
     Raises:
@@ -77,7 +77,7 @@ def chosen_notifiers() -> list[ChosenNotifier]:
         raise AnnounceError(
             f"[tradewind] {OPTION} is no JSON list of a classpath and kwargs each (it is not shown): write {_EXAMPLE}."
         ) from None
-    return [ChosenNotifier(entry["classpath"], entry.get("kwargs") or {}) for entry in entries]
+    return [ConfiguredNotifier(entry["classpath"], entry.get("kwargs") or {}) for entry in entries]
 
 
 def announce(
@@ -85,7 +85,7 @@ def announce(
     clusters: Sequence[str],
     *,
     announced_by: str | None = None,
-    notifiers: Callable[[], Sequence[ChosenNotifier]] = chosen_notifiers,
+    notifiers: Callable[[], Sequence[ConfiguredNotifier]] = configured_notifiers,
 ) -> list[str]:
     """Tell ``announcement`` about ``clusters`` through every notifier; the class names of these.
 
@@ -96,8 +96,8 @@ def announce(
     Raises:
         AnnounceError: There is nothing to tell, there are no notifiers, or some failed; the others have told it then.
     """
-    if not announcement.strip() or len(announcement) > LONGEST:
-        raise AnnounceError(f"An announcement has 1 to {LONGEST} characters. Nothing was announced.")
+    if not announcement.strip() or len(announcement) > MAX_MESSAGE_CHARS:
+        raise AnnounceError(f"An announcement has 1 to {MAX_MESSAGE_CHARS} characters. Nothing was announced.")
     chosen = notifiers()
     if not chosen:
         raise AnnounceError(

@@ -12,12 +12,13 @@ from airflow.sdk import conf
 
 from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.errors import FleetError
-from tradewind.fleet.file.load import FLEET_VARIABLE, load_fleet
+from tradewind.fleet.fleet_file import FLEET_VARIABLE, load_fleet
 from tradewind.fleet.local_paths import expanded
-from tradewind.fleet.marker import ClusterMarker
-from tradewind.fleet.upkeep import MarkerNote
+from tradewind.fleet.lock import ClusterLock
+from tradewind.fleet.upkeep import LockNote
+from tradewind.plans.prefixes import configured_roots, mirror_prefixes
 from tradewind.ray_jobs.errors import BadRequestError
-from tradewind.storage import StorageError
+from tradewind.storage import Roots, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -48,16 +49,16 @@ def configured_fleet() -> Fleet | None:
     return _loaded(path, written_ns)
 
 
-def marker_note(cluster: FleetCluster) -> MarkerNote | None:
+def lock_note(cluster: FleetCluster) -> LockNote | None:
     """What the marker of ``cluster`` says to upkeep; None if nothing that matters."""
-    marker = ClusterMarker.of(cluster)
+    marker = ClusterLock.of(cluster)
     try:
-        return MarkerNote.of(cluster.name, marker.read(), marker.now())
+        return LockNote.of(cluster.name, marker.read(), marker.now())
     except StorageError as error:
-        return MarkerNote.unreadable(cluster.name, error)
+        return LockNote.unreadable(cluster.name, error)
 
 
-def who_changes(name: str) -> str | None:
+def current_operation(name: str) -> str | None:
     """Who is changing the cluster of the fleet called ``name`` just now, as a sentence.
 
     None if nobody is, if it is no cluster of the fleet, or if its marker cannot be read.
@@ -67,7 +68,7 @@ def who_changes(name: str) -> str | None:
         cluster = fleet.called(name) if fleet else None
         if cluster is None:
             return None
-        marker = ClusterMarker.of(cluster)
+        marker = ClusterLock.of(cluster)
         found = marker.read()
     except (FleetError, StorageError) as error:
         logger.warning("Whether somebody is changing cluster %s is not known: %s", name, error)
@@ -75,7 +76,7 @@ def who_changes(name: str) -> str | None:
     return found.sentence(cluster.name, marker.now()) if found and found.is_held else None
 
 
-def refuse_others_clusters(clusters: Iterable[str], owner: str, who: str) -> None:
+def check_cluster_access(clusters: Iterable[str], owner: str, who: str) -> None:
     """Refuse clusters that are for others than ``owner``, who may be several with commas between them.
 
     A fleet file that cannot be used keeps no task from its work: a warning says so.
@@ -117,3 +118,29 @@ def fleet_bucket_regions() -> Mapping[str, str]:
     except FleetError as error:
         logger.warning("The fleet file does not say where buckets are, so the store is asked: %s", error)
         return {}
+
+
+# The roots that whoever runs this Airflow allows, and the prefixes of its regions: from its configuration only.
+
+
+def deployment_roots() -> Roots:
+    """The roots of this deployment.
+
+    Raises:
+        UnusablePathError: Its configuration names something else than absolute paths.
+    """
+    return configured_roots(
+        conf.get("tradewind", "allowed_roots", fallback=None),
+        os.environ,
+        conf.get("tradewind", "prefix", fallback=None),
+    )
+
+
+def deployment_mirrors() -> tuple[str, ...]:
+    """The prefixes that mirrored paths may be copied from: those of the configuration, else the fleet's buckets.
+
+    Raises:
+        UnusablePathError: The configuration names something else than absolute paths.
+    """
+    configured = conf.get("tradewind", "mirror_prefixes", fallback=None)
+    return mirror_prefixes(configured, os.environ, fleet_bucket_regions())

@@ -16,11 +16,11 @@ from tradewind.deployment.fleet import configured_fleet
 from tradewind.fleet.cloud.google_api import CloudUnreachableError
 from tradewind.fleet.cloud.heads import NoHeadError, find_head
 from tradewind.fleet.clusters import Fleet, FleetCluster
-from tradewind.fleet.errors import FleetError, meant
+from tradewind.fleet.errors import FleetError, nearest_names_hint
 from tradewind.ray_jobs.errors import BadAddressError, RayUnreachableError
 
 DASHBOARD_PORT: Final = 8265
-KEPT_S: Final = 30.0
+CACHE_TTL_S: Final = 30.0
 """For so long the address of a head is not asked for again."""
 
 
@@ -51,7 +51,7 @@ def no_such_cluster(name: str, fleet: Fleet | None = None, connections: Iterable
             "file that has a cluster of this name, with TRADEWIND_FLEET."
         )
     file = f", and {fleet.file} describes no such cluster" if fleet else ""
-    return BadAddressError(f"There is no connection {name!r}{file}: {meant(name, known)}")
+    return BadAddressError(f"There is no connection {name!r}{file}: {nearest_names_hint(name, known)}")
 
 
 def head_address(cluster: FleetCluster) -> str:
@@ -69,8 +69,8 @@ def head_address(cluster: FleetCluster) -> str:
         raise BadAddressError(str(error)) from None
 
 
-class KeptAddresses:
-    """Addresses of heads by the names of their clusters, each for ``KEPT_S``: every task of a DAG asks for one."""
+class AddressCache:
+    """Addresses of heads by the names of their clusters, each for ``CACHE_TTL_S``: every task of a DAG asks for one."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -85,7 +85,7 @@ class KeptAddresses:
             return address
         address = find()
         with self._lock:
-            self._kept[name] = (address, self._clock() + KEPT_S)
+            self._kept[name] = (address, self._clock() + CACHE_TTL_S)
         return address
 
     def clear(self) -> None:
@@ -94,4 +94,4 @@ class KeptAddresses:
             self._kept.clear()
 
 
-head_addresses = KeptAddresses()
+head_addresses = AddressCache()

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from tradewind.cloud_tpu.errors import BadSliceError
 from tradewind.cloud_tpu.repair.records import RECORDS_FOLDER
 from tradewind.cloud_tpu.repair.terms import RepairSettings, Scope
-from tradewind.steps.values.amounts import check_amount
+from tradewind.steps.amounts import check_amount
 
 if TYPE_CHECKING:
     from tradewind.cloud_tpu.repair.passes import SliceRepair
     from tradewind.ray_jobs.cluster import RayCluster
 
-TURN_FILE = "turn"
+LOCK_FILE = "turn"
 """In that folder: whose turn it is to delete."""
 
 
@@ -63,8 +63,7 @@ def build_repair(request: RepairRequest, sleep: Callable[[float], None] = time.s
         RayJobsError: The Ray connection is no good.
     """
     from tradewind.cloud_tpu.repair.passes import SliceRepair
-    from tradewind.cloud_tpu.repair.records import SliceRecords
-    from tradewind.cloud_tpu.repair.turn import RepairTurn
+    from tradewind.cloud_tpu.repair.records import RepairLock, SliceRecords
     from tradewind.deployment.cloud_tpu import CloudTpuHook
     from tradewind.deployment.ray_connection import RayHook
     from tradewind.storage.swap import read_stored, write_if
@@ -82,14 +81,14 @@ def build_repair(request: RepairRequest, sleep: Callable[[float], None] = time.s
         SliceRecords(folder),
         RepairSettings(**request.settings),  # type: ignore[arg-type]
         dry_run=request.dry_run,
-        turn=RepairTurn(f"{folder}/{TURN_FILE}", read_stored, write_if),
+        turn=RepairLock(f"{folder}/{LOCK_FILE}", read_stored, write_if),
     )
 
 
 def registered_hosts(cluster: RayCluster) -> dict[str, int] | None:
     """Slice name → live hosts, as the cluster's head says; None if it does not answer."""
     from tradewind.ray_jobs.errors import RayUnreachableError
-    from tradewind.ray_jobs.nodes.slices import hosts_alive
+    from tradewind.ray_jobs.nodes import hosts_alive
 
     try:
         return asyncio.run(_hosts(cluster, hosts_alive))
@@ -99,7 +98,7 @@ def registered_hosts(cluster: RayCluster) -> dict[str, int] | None:
 
 async def _hosts(cluster: RayCluster, count: Callable[..., dict[str, int]]) -> dict[str, int]:
     from tradewind.ray_jobs.api import JobsApi
-    from tradewind.ray_jobs.nodes.nodes import fetch_nodes
+    from tradewind.ray_jobs.nodes import fetch_nodes
 
     async with JobsApi(cluster) as api:
         return count(await fetch_nodes(api))

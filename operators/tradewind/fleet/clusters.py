@@ -2,15 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from tradewind.cloud_tpu.slice_types import SliceType
-from tradewind.fleet.errors import UnknownClusterError, meant
-from tradewind.fleet.generations import TpuGeneration
+from tradewind.cloud_tpu.slice_types import SLICE_TYPES, SliceType, slice_type
+from tradewind.fleet.errors import UnknownClusterError, nearest_names_hint
+
+# What the fleet knows of each TPU generation besides the shapes of its slices, which ``cloud_tpu.slice_types`` has.
+#
+# Named as people and the fleet file name them: Google's accelerator types call v5e ``v5litepod``.
+
+
+@dataclass(frozen=True)
+class TpuGeneration:
+    """One generation, and what clusters offer of it.
+
+    Attributes:
+        name: As the fleet file has it.
+        runtime_version: The image of its TPU VMs.
+        smallest: The smallest slice type that is offered, which a cluster's workers are unless it says otherwise.
+        largest: The largest that is offered.
+    """
+
+    name: str
+    runtime_version: str
+    smallest: str
+    largest: str
+
+    @cached_property
+    def offered(self) -> tuple[SliceType, ...]:
+        """The slice types that clusters of this generation have, the smallest first."""
+        least, most = slice_type(self.smallest), slice_type(self.largest)
+        of_family = (known for known in SLICE_TYPES.values() if known.generation == least.generation)
+        return tuple(known for known in of_family if least.chips <= known.chips <= most.chips)
+
+    def has(self, kind: SliceType) -> bool:
+        """Whether ``kind`` is a slice of this generation."""
+        return kind.generation == slice_type(self.smallest).generation
+
+
+GENERATIONS: Final = {
+    generation.name: generation
+    for generation in (
+        TpuGeneration("v4", "tpu-ubuntu2204-base", "v4-8", "v4-4096"),
+        TpuGeneration("v5e", "v2-alpha-tpuv5-lite", "v5litepod-4", "v5litepod-256"),
+        TpuGeneration("v5p", "v2-alpha-tpuv5", "v5p-8", "v5p-2048"),
+        TpuGeneration("v6e", "v2-alpha-tpuv6e", "v6e-4", "v6e-256"),
+    )
+}
 
 CLUSTER_LABEL = "ray-cluster-name"
 """What Ray's autoscaler calls the label of its nodes that names their cluster."""
@@ -129,7 +173,7 @@ class Fleet:
         try:
             return self.clusters[name or self.default_cluster]
         except KeyError:
-            near = meant(str(name), self.clusters)
+            near = nearest_names_hint(str(name), self.clusters)
             raise UnknownClusterError(f"{self.file} describes no cluster {name!r}: {near}") from None
 
     def called(self, name: str) -> FleetCluster | None:
@@ -152,3 +196,38 @@ class Fleet:
 def state_disk_of(cluster: str) -> str:
     """The name of the state disk of the cluster of this name."""
     return f"ray-{cluster}-state"
+
+
+# Google Cloud's zones, as its list of them was at the end of 2025: to notice a typo, never to refuse a zone.
+#
+# Google adds regions several times a year, so that a zone is not known here says only that it should be looked at.
+
+_LETTERS: Final = {
+    "us-central1": "abcf", "us-central2": "abcd", "us-east1": "bcd", "europe-west1": "bcd",
+}  # fmt: skip
+"""Of the regions whose zones are not a, b and c."""
+_REGIONS: Final = (
+    "africa-south1", "asia-east1", "asia-east2", "asia-northeast1", "asia-northeast2", "asia-northeast3", "asia-south1",
+    "asia-south2", "asia-southeast1", "asia-southeast2", "australia-southeast1", "australia-southeast2",
+    "europe-central2", "europe-north1", "europe-north2", "europe-southwest1", "europe-west1", "europe-west10",
+    "europe-west12", "europe-west2", "europe-west3", "europe-west4", "europe-west6", "europe-west8", "europe-west9",
+    "me-central1", "me-central2", "me-west1", "northamerica-northeast1", "northamerica-northeast2",
+    "northamerica-south1", "southamerica-east1", "southamerica-west1", "us-central1", "us-central2", "us-east1",
+    "us-east4", "us-east5", "us-south1", "us-west1", "us-west2", "us-west3", "us-west4",
+)  # fmt: skip
+ZONES: Final = (
+    *(f"{region}-{letter}" for region in _REGIONS for letter in _LETTERS.get(region, "abc")),
+    "us-central1-ai1a", "us-south1-ai1b",
+)  # fmt: skip
+
+
+def unknown_zone_warnings(clusters: Iterable[FleetCluster]) -> Iterator[str]:
+    """A sentence for each cluster in a zone that is not known here, with the nearest of those that are."""
+    for cluster in clusters:
+        if cluster.zone not in ZONES:
+            near = get_close_matches(cluster.zone, ZONES, n=2)
+            hint = f": did you mean {' or '.join(near)}?" if near else "."
+            yield (
+                f"Cluster {cluster.name}, zone: {cluster.zone} is no zone of Google Cloud that is known here{hint} "
+                "If it is a new one, there is nothing to do."
+            )

@@ -38,7 +38,7 @@ def on_one_line(text: str) -> str:
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
-def meant_file(file: Path) -> str:
+def nearest_files_hint(file: Path) -> str:
     """What to say behind a ``file`` that is not there: the nearest of those beside it; empty if none is near."""
     try:
         if file.exists():
@@ -50,7 +50,7 @@ def meant_file(file: Path) -> str:
     return f" (did you mean {files[near[0]]}?)" if near else ""
 
 
-def meant(name: str, known: Iterable[str]) -> str:
+def nearest_names_hint(name: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown ``name``: the nearest of those that there are, else all of them."""
     names = list(known)
     if near := get_close_matches(name, names, n=3):

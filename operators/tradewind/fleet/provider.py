@@ -22,8 +22,14 @@ from ray.autoscaler.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND, TAG_RAY_USER_
 from tradewind.cloud_tpu.endpoints import ENDPOINT_VARIABLES
 from tradewind.fleet.cloud.google_api import google_api
 from tradewind.fleet.errors import FleetError
-from tradewind.fleet.on_google.representatives import Representatives, idle_seconds
-from tradewind.fleet.on_google.resources import SliceNode, Slices, VirtualMachines, only_not_found
+from tradewind.fleet.provider_google import (
+    Representatives,
+    SliceNode,
+    Slices,
+    VirtualMachines,
+    idle_seconds,
+    only_not_found,
+)
 
 _ENDPOINTS: Final = {f"{api}_endpoint": ENDPOINT_VARIABLES[api] for api in ("compute", "tpu")}
 """The provider's own settings, and the variables that they come from on the machine that runs ``ray up``."""

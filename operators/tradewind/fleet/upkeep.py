@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from tradewind.cloud_tpu.resources import TpuNode
 from tradewind.fleet.clusters import CLUSTER_LABEL, Fleet
-from tradewind.fleet.marker_value import FoundMarker
-from tradewind.text_table import aligned
+from tradewind.fleet.lock import FoundLock
+from tradewind.text import format_columns
 
 _HEADS: Final = ("cluster", "about", "name", "state", "done")
 
 
-class About(StrEnum):
+class Subject(StrEnum):
     """What a line of the report is about."""
 
     SLICE = "slice"
@@ -41,7 +41,7 @@ class UpkeepLine:
     """
 
     cluster: str
-    about: About
+    about: Subject
     name: str
     state: str
     done: str = ""
@@ -50,7 +50,7 @@ class UpkeepLine:
 
 
 @dataclass(frozen=True)
-class Unseen:
+class UncheckedItem:
     """What could not be looked at, and why: of a cluster, or of a zone."""
 
     where: str
@@ -62,13 +62,13 @@ def slice_lines(cluster: str, repair: Mapping[str, Any], *, is_dry: bool = False
     stuck = {text.partition(":")[0] for text in repair.get("stuck", ())}
     for row in repair.get("slices", ()):
         name, state = row["slice"], f"{row['verdict']}: {row['reason']}"
-        yield UpkeepLine(cluster, About.SLICE, name, state, row["done"], name in stuck, row["verdict"] == "works")
+        yield UpkeepLine(cluster, Subject.SLICE, name, state, row["done"], name in stuck, row["verdict"] == "works")
 
 
 def job_lines(cluster: str, stopped: Iterable[str], *, is_dry: bool = False) -> Iterator[UpkeepLine]:
     """From the XCom of a ``RayReconcileOperator``."""
     for job in stopped:
-        yield UpkeepLine(cluster, About.JOB, job, "its task has ended", "would be stopped" if is_dry else "stopped")
+        yield UpkeepLine(cluster, Subject.JOB, job, "its task has ended", "would be stopped" if is_dry else "stopped")
 
 
 def host_lines(cluster: str, rows: Iterable[Mapping[str, Any]], *, is_dry: bool = False) -> Iterator[UpkeepLine]:
@@ -78,12 +78,18 @@ def host_lines(cluster: str, rows: Iterable[Mapping[str, Any]], *, is_dry: bool 
         state = f"{row['slice']}: {row['use']}{disk}" + (f"; {row['problem']}" if row["problem"] else "")
         done, is_bad = "; ".join(row["done"]), bool(row["problem"])
         yield UpkeepLine(
-            cluster, About.HOST, row["host"], state, done, is_bad, is_well=not (done or is_bad or row["use"] == "gone")
+            cluster,
+            Subject.HOST,
+            row["host"],
+            state,
+            done,
+            is_bad,
+            is_well=not (done or is_bad or row["use"] == "gone"),
         )
 
 
 @dataclass(frozen=True)
-class MarkerNote:
+class LockNote:
     """What the marker of a cluster says to upkeep.
 
     Attributes:
@@ -100,7 +106,7 @@ class MarkerNote:
     needs_person: bool
 
     @staticmethod
-    def of(cluster: str, found: FoundMarker | None, now: float) -> MarkerNote | None:
+    def of(cluster: str, found: FoundLock | None, now: float) -> LockNote | None:
         """Of a marker as it was ``found``; None if it says nothing that matters.
 
         While Ray is being restarted, slices that work look dead, so a cluster that is held is left alone.
@@ -108,17 +114,19 @@ class MarkerNote:
         if found is None or not (found.is_held or found.is_interrupted):
             return None
         sentence = found.sentence(cluster, now)
-        return MarkerNote(cluster, found.marker.operation, sentence, found.is_held, not found.is_held)
+        return LockNote(cluster, found.marker.operation, sentence, found.is_held, not found.is_held)
 
     @staticmethod
-    def unreadable(cluster: str, why: object) -> MarkerNote:
+    def unreadable(cluster: str, why: object) -> LockNote:
         """Of a marker that cannot be read: nobody can say whether the cluster is being changed."""
-        return MarkerNote(cluster, "", f"Whether somebody is changing it is not known: {why}", True, True)
+        return LockNote(cluster, "", f"Whether somebody is changing it is not known: {why}", True, True)
 
     def line(self) -> UpkeepLine:
         """The same for the report."""
         done = "left alone" if self.is_left_out else ""
-        return UpkeepLine(self.cluster, About.OPERATION, self.operation or "-", self.sentence, done, self.needs_person)
+        return UpkeepLine(
+            self.cluster, Subject.OPERATION, self.operation or "-", self.sentence, done, self.needs_person
+        )
 
 
 def orphan_lines(fleet: Fleet, project: str, zone: str, nodes: Iterable[TpuNode]) -> Iterator[UpkeepLine]:
@@ -130,7 +138,7 @@ def orphan_lines(fleet: Fleet, project: str, zone: str, nodes: Iterable[TpuNode]
     for node in nodes:
         cluster = node.labels.get(CLUSTER_LABEL)
         if cluster is not None and cluster not in known:
-            yield UpkeepLine(cluster, About.NODE, node.name, f"{node.state} in {project}, {zone}", needs_person=True)
+            yield UpkeepLine(cluster, Subject.NODE, node.name, f"{node.state} in {project}, {zone}", needs_person=True)
 
 
 @dataclass(frozen=True)
@@ -143,10 +151,10 @@ class UpkeepReport:
     """
 
     lines: Sequence[UpkeepLine]
-    unseen: Sequence[Unseen] = ()
+    unseen: Sequence[UncheckedItem] = ()
 
     @property
-    def for_a_person(self) -> list[str]:
+    def needs_attention(self) -> list[str]:
         """What upkeep will not mend, a sentence each."""
         return [f"{line.cluster}, {line.about} {line.name}: {line.state}" for line in self.lines if line.needs_person]
 
@@ -158,7 +166,7 @@ class UpkeepReport:
         return {
             "counts": {cluster: dict(found) for cluster, found in sorted(counts.items())},
             "news": [asdict(line) for line in self.lines if not line.is_well],
-            "for_a_person": self.for_a_person,
+            "for_a_person": self.needs_attention,
             "unseen": [f"{unseen.where}: {unseen.why}" for unseen in self.unseen],
         }
 
@@ -166,7 +174,7 @@ class UpkeepReport:
         """What is news, to be read; and in one line what is not."""
         news = [line for line in self.lines if not line.is_well]
         rows = [(line.cluster, line.about.value, line.name, line.state, line.done) for line in news]
-        texts = aligned([_HEADS, *rows]) if rows else []
+        texts = format_columns([_HEADS, *rows]) if rows else []
         texts += [f"{unseen.where}: {unseen.why}" for unseen in self.unseen]
         well = Counter(line.about for line in self.lines if line.is_well)
         if well:

@@ -23,29 +23,31 @@ from typing import Any, NoReturn
 from airflow.sdk import BaseHook, Context, get_current_context
 from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped
 
-from tradewind.calls.masking import Masker
-from tradewind.ray_jobs.environment.secret_signs import secret_variable
-from tradewind.ray_jobs.environment.token_forms import without_tokens
+from tradewind.attempts.decisions import RerunRequest, TaskIdentity
+from tradewind.attempts.protocol import AttemptHandler, AttemptProtocol, Continuation
+from tradewind.attempts.renewal import ActiveAttempt, LeaseEndReason, LeaseRenewer
+from tradewind.attempts.step_lease import ClaimedAttempt, MissingInputError, StepLease, describe_claimer
+from tradewind.attempts.store_retry import retry_store
+from tradewind.ray_jobs.secret_patterns import redact_tokens, secret_variable
 from tradewind.records.attempts import Attempt, AttemptError, AttemptOutcome
-from tradewind.records.leases.lease import Lease
-from tradewind.records.leases.store import Held
-from tradewind.records.outputs.leftovers import remove_leftovers
-from tradewind.records.step_info import info_json
+from tradewind.records.cleanup import remove_leftovers
+from tradewind.records.info_files import info_json
+from tradewind.records.lease import Lease
+from tradewind.records.lease_store import HeldLease
+from tradewind.serialization.masking import Masker
 from tradewind.steps import ExecutorStep, ResolvedStep, RunValues
 from tradewind.tasks.address import TaskKey
 from tradewind.tasks.context import ExperimentSettings, PlacedExperiment, heartbeat_s
-from tradewind.tasks.errors import AdoptedFailureError, asking_store, failing_at_once, unnamed_deployment
+from tradewind.tasks.errors import (
+    AdoptedFailureError,
+    failing_without_retry,
+    translated_store_errors,
+    unnamed_deployment,
+)
 from tradewind.tasks.jobs.exposed_secrets import warn_of_secrets
 from tradewind.tasks.plan_lines import push_unplanned
-from tradewind.tasks.steps.claim_notes import ClaimNotes
-from tradewind.tasks.steps.notes import compared, tries_now
-from tradewind.triggers.lease import await_turn_end
-from tradewind.turns.claims import MissingInputError, StepTurns, Turn, task_name
-from tradewind.turns.held import HeldTurn
-from tradewind.turns.keeper import Keeper, TurnEnd
-from tradewind.turns.protocol import Claimant, Next, TurnProtocol
-from tradewind.turns.start import Asked, Task
-from tradewind.turns.store_patience import until_answered
+from tradewind.tasks.step_notes import ClaimNotes, compared, tries_now
+from tradewind.triggers.lease import wait_for_release
 
 NOTE = "tradewind_step"
 """Key of the note in the task state store: what this task made, and the tries that Airflow allowed then."""
@@ -91,7 +93,7 @@ class StepVersionHook(BaseHook):
         Raises:
             BadInputError: The config has no stable identity, or nothing says where outputs go.
         """
-        with failing_at_once():
+        with failing_without_retry():
             return _version(self._placed(name, config, values)[1])
 
     @contextmanager
@@ -107,18 +109,18 @@ class StepVersionHook(BaseHook):
             LeaseLostError: The turn went to somebody else, for example after the store did not answer for a minute.
         """
         context: Any = get_current_context()
-        with failing_at_once():
+        with failing_without_retry():
             placed, resolved = self._placed(name, config, None)
         warn_of_secrets(f"Step {name!r}", _recorded(resolved.config))
         push_unplanned(context, resolved)
-        task = _PlainTask(resolved, placed, context)
+        task = _HookAttemptHandler(resolved, placed, context)
         turns = task.turns
-        with asking_store(f"Step {name!r}"):
-            held, attempt = TurnProtocol(turns, task, until_answered).result()
-            with Keeper(turns.store, held, _end_work) as keeper:
+        with translated_store_errors(f"Step {name!r}"):
+            held, attempt = AttemptProtocol(turns, task, retry_store).result()
+            with LeaseRenewer(turns.store, held, _end_work) as keeper:
                 if attempt.number > 1:
-                    keeper.until_answered(lambda: remove_leftovers(turns.path, (), keeper.check, attempt.found))
-                yield from _work(resolved, HeldTurn(turns.path, attempt, keeper))
+                    keeper.retry_store(lambda: remove_leftovers(turns.path, (), keeper.check, attempt.found))
+                yield from _work(resolved, ActiveAttempt(turns.path, attempt, keeper))
         _note(context, attempt.number)
 
     def _placed(self, name: str, config: Any, values: RunValues | None) -> tuple[PlacedExperiment, ResolvedStep]:
@@ -127,24 +129,24 @@ class StepVersionHook(BaseHook):
         return placed, placed.experiment.of(step)
 
 
-class _PlainTask(Claimant[tuple[Held, Attempt]]):
+class _HookAttemptHandler(AttemptHandler[tuple[HeldLease, Attempt]]):
     """A task that works under a turn itself: it comes to the lease and the attempt of the turn, as its keeper."""
 
     def __init__(self, step: ResolvedStep, placed: PlacedExperiment, context: Context) -> None:
         by = TaskKey.of(context).claim(context)
         self._context = context
         self._notes = ClaimNotes(context, by)
-        self._task = Task(by, claimed=self._notes.jobs())
+        self._task = TaskIdentity(by, claimed=self._notes.jobs())
         self._claimed = ""
-        self.turns = StepTurns(step, by, heartbeat_s(), self._note_claim, placed.roots)
+        self.turns = StepLease(step, by, heartbeat_s(), self._note_claim, placed.roots)
 
-    def task(self) -> Task:
+    def task(self) -> TaskIdentity:
         return self._task
 
-    def asked(self) -> Asked:
+    def rerun_request(self) -> RerunRequest:
         """Whether a person cleared this task after it had ended with an output."""
         note: Any = self._context["task_state_store"].get(NOTE) or {}
-        return replace(compared(Asked(), note, self._context), finished_attempt=note.get("attempt"))
+        return replace(compared(RerunRequest(), note, self._context), finished_attempt=note.get("attempt"))
 
     def warn(self, sentence: str) -> None:
         logger.warning("%s", sentence)
@@ -152,10 +154,10 @@ class _PlainTask(Claimant[tuple[Held, Attempt]]):
     def finished(self, lease: Lease | None) -> NoReturn:
         """End the task without its block: green if an earlier try made the output and died before it could say so."""
         step = self.turns.step
-        made = f"by {task_name(lease.by)}" if lease is not None and lease.by else "elsewhere"
+        made = f"by {describe_claimer(lease.by)}" if lease is not None and lease.by else "elsewhere"
         sentence = f"Step {step.name!r}, version {step.hash}, is finished: made {made}."
         logger.info("%s", sentence)
-        if lease is None or lease.is_marins:
+        if lease is None or lease.written_by_marin:
             _note(self._context, 0)
             raise AirflowSkipException(sentence)
         _note(self._context, lease.attempt)
@@ -164,57 +166,57 @@ class _PlainTask(Claimant[tuple[Held, Attempt]]):
         raise AirflowSkipException(sentence)
 
     def failure(self, lease: Lease | None) -> AdoptedFailureError:
-        attempt = until_answered(partial(self.turns.attempt, lease.attempt)) if lease is not None else None
+        attempt = retry_store(partial(self.turns.attempt, lease.attempt)) if lease is not None else None
         error = attempt.error if attempt is not None else None
-        whose = f" in {task_name(lease.by)}" if lease is not None else ""
+        whose = f" in {describe_claimer(lease.by)}" if lease is not None else ""
         why = f" with {error.type}: {error.message}" if error is not None else ""
         return AdoptedFailureError(f"Step {self.turns.step.name!r} failed{whose}{why}")
 
-    def doubt(self, lease: Lease) -> NoReturn:
+    def ownership_unknown(self, lease: Lease) -> NoReturn:
         raise unnamed_deployment(self.turns.name, lease, self.turns.by)
 
     def wait(self, lease: Lease) -> None:
         self._await_end(lease)
         self._task = replace(self._task, waited_for=lease.attempt)
 
-    def rejoin(self, lease: Lease) -> Next:
+    def reattach(self, lease: Lease) -> Continuation:
         """The process of that try is gone, or ends with its turn."""
         self._await_end(lease)
-        return Next.LOOK
+        return Continuation.RECHECK
 
-    def stop_first(self, lease: Lease) -> None:
+    def cancel_previous(self, lease: Lease) -> None:
         logger.info("The task was cleared: attempt %d is stopped first.", lease.attempt)
-        until_answered(partial(self.turns.stop, lease))
+        retry_store(partial(self.turns.stop, lease))
         self._await_end(lease)
 
-    def claim(self, over: Lease | None, withdraws: bool) -> Turn | None:
-        def claimed() -> Turn | None:
+    def claim(self, over: Lease | None, withdraws: bool) -> ClaimedAttempt | None:
+        def claimed() -> ClaimedAttempt | None:
             since = over
             if self._claimed and self.turns.end_unstarted(self._claimed, AttemptOutcome.LOST):
                 since = self.turns.read().lease  # the store took a part of the claim and refused the rest
-            with failing_at_once():
+            with failing_without_retry():
                 return self.turns.claim(since, lambda: _spec(self.turns.step), withdraws=withdraws)
 
-        return until_answered(claimed)
+        return retry_store(claimed)
 
     def missing_input(self, error: MissingInputError) -> NoReturn:
         raise error  # its config names no other step, so there is none
 
-    def run(self, turn: Turn) -> tuple[Held, Attempt]:
-        begin = partial(self.turns.store.begin, turn.attempt.job, uuid.uuid4().hex)
-        return until_answered(begin, turn.held.lease.fence_s), turn.attempt
+    def run(self, turn: ClaimedAttempt) -> tuple[HeldLease, Attempt]:
+        begin = partial(self.turns.store.take_over, turn.attempt.job, uuid.uuid4().hex)
+        return retry_store(begin, turn.held.lease.fence_s), turn.attempt
 
     def _note_claim(self, job: str) -> None:
         self._notes.add(job)
         self._claimed = job
 
     def _await_end(self, lease: Lease) -> None:
-        whose, name = task_name(lease.by), self.turns.name
+        whose, name = describe_claimer(lease.by), self.turns.name
         logger.info("Attempt %d at %s is in progress in %s; waiting.", lease.attempt, name, whose)
-        asyncio.run(await_turn_end(self.turns.path, lease.attempt, logger.info))
+        asyncio.run(wait_for_release(self.turns.path, lease.attempt, logger.info))
 
 
-def _work(step: ResolvedStep, turn: HeldTurn) -> Iterator[StepVersion]:
+def _work(step: ResolvedStep, turn: ActiveAttempt) -> Iterator[StepVersion]:
     try:
         yield _version(step)
     except Exception as error:
@@ -222,7 +224,7 @@ def _work(step: ResolvedStep, turn: HeldTurn) -> Iterator[StepVersion]:
         turn.fail(described)
         raise
     except BaseException:  # the task was ended from outside
-        if turn.keeper.end in (None, TurnEnd.STOP_REQUESTED):
+        if turn.keeper.end in (None, LeaseEndReason.STOP_REQUESTED):
             turn.stop(AttemptOutcome.STOPPED)
         raise
     turn.commit()
@@ -233,7 +235,7 @@ def _shown(text: str) -> str:
     from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
     own = Masker(value for name, value in os.environ.items() if secret_variable(name, value) is not None)
-    return without_tokens(own.text(str(redact(text))))
+    return redact_tokens(own.text(str(redact(text))))
 
 
 def _recorded(config: Any) -> Any:
@@ -253,12 +255,12 @@ def _version(step: ResolvedStep) -> StepVersion:
 
 
 def _spec(step: ResolvedStep) -> Any:
-    from tradewind.calls.spec import StepSpec
+    from tradewind.serialization.spec import StepSpec
 
     worker = {"kind": "airflow_worker"}
     return StepSpec(step.name, step.version_name, step.output_path, "", None, None, worker, False)
 
 
-def _end_work(end: TurnEnd) -> None:
+def _end_work(end: LeaseEndReason) -> None:
     logger.error("This task's turn is over: %s.", end.value)
     os.kill(os.getpid(), signal.SIGTERM)

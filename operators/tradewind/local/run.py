@@ -8,6 +8,8 @@ A step that fails keeps only those from running that read its output; what the o
 
 from __future__ import annotations
 
+import argparse
+import json
 import math
 import os
 import socket
@@ -15,29 +17,34 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from typing import Final, NoReturn
+from pathlib import Path
+from typing import Any, Final, NoReturn
 
-from tradewind.calls.references import CodeFolder, function_name
-from tradewind.calls.spec import encode_resources, step_spec
-from tradewind.local.job_driver import in_ray_job
-from tradewind.local.step import Drivers, LocalStep, LocalStepFailedError, make_output
-from tradewind.plans.places.prefixes import mirror_prefixes
-from tradewind.plans.places.step_places import check_output_places
+from tradewind.attempts.decisions import TaskIdentity
+from tradewind.local.step import Drivers, LocalStep, LocalStepFailedError, in_ray_job, make_output
+from tradewind.plans.output_locations import check_output_places
 from tradewind.plans.plan import Decision, Plan, PlannedStep
 from tradewind.plans.planning import plan_now, read_outputs
-from tradewind.plans.selection import Selection
+from tradewind.plans.prefixes import choose_prefix, mirror_prefixes
+from tradewind.plans.selection import Selection, SelectionError
 from tradewind.plans.table import plan_table
+from tradewind.ray_jobs.errors import BadRequestError
 from tradewind.records.attempts import utc_now
-from tradewind.records.experiment_info import write_experiment_info
-from tradewind.records.leases.unreadable import check_readable
+from tradewind.records.info_files import step_info, write_experiment_info
+from tradewind.records.lease import check_readable
 from tradewind.records.record import Record, RecordState
-from tradewind.records.step_info import step_info
+from tradewind.serialization.errors import SpecError
+from tradewind.serialization.references import CodeFolder, function_name
+from tradewind.serialization.spec import encode_resources, step_spec
 from tradewind.steps import (
     Cpu,
     ExecutorStep,
+    ExperimentError,
     Gpu,
     Hosts,
     InputName,
+    MissingPrefixError,
+    RelativePrefixError,
     ResolvedExperiment,
     ResolvedStep,
     TpuSlice,
@@ -45,14 +52,14 @@ from tradewind.steps import (
     resolve,
     wanted_steps,
 )
-from tradewind.steps.values.run_values import RunValue
-from tradewind.storage import Roots
+from tradewind.steps.paths import is_absolute
+from tradewind.steps.run_values import RunValue
+from tradewind.storage import Roots, StorageError
 from tradewind.tasks.jobs.exposed_secrets import check_spec
 from tradewind.tasks.jobs.placement import check_slice_types
-from tradewind.terminal_text import as_text
-from tradewind.turns.start import Task
+from tradewind.text import escape_control_characters
 
-MOST_AT_ONCE: Final = 8
+MAX_CONCURRENT_STEPS: Final = 8
 """How many steps run at a time unless somebody says otherwise, as in Marin's executor."""
 
 
@@ -105,7 +112,7 @@ def run_experiment(
     code: CodeFolder,
     *,
     selection: Selection,
-    max_concurrent: int = MOST_AT_ONCE,
+    max_concurrent: int = MAX_CONCURRENT_STEPS,
     dry_run: bool = False,
     caller: str | None = None,
     info_folder: str | None = None,
@@ -135,7 +142,7 @@ def run_experiment(
     if max_concurrent < 1:
         raise ValueError(f"max_concurrent must be a positive integer, got {max_concurrent}")
     run = _plan(steps, prefix, selection, allow_outside)
-    print(as_text(plan_table(run.plan)), flush=True)
+    print(escape_control_characters(plan_table(run.plan)), flush=True)
     due = [_local_step(step, planned, code, run.roots) for step, planned in run.decided(Decision.RUN, Decision.WAIT)]
     _tell_of_resources([local.step for local in due])
     if not dry_run:
@@ -227,7 +234,7 @@ def _write_experiment(run: _ScriptRun, code: CodeFolder, caller: str, folder: st
 def _make_all(due: Sequence[LocalStep], code: CodeFolder, max_concurrent: int, retries_failures: bool) -> None:
     """Run all that is due, at most ``max_concurrent`` at a time."""
     by = {"script": sys.argv[0], "host": socket.gethostname(), "pid": os.getpid(), "since": utc_now()}
-    task = Task(by, retries_failures=retries_failures)
+    task = TaskIdentity(by, retries_failures=retries_failures)
     drivers = Drivers(code.path, has_labels=min(max_concurrent, len(due)) > 1)
     schedule = _Schedule(due)
     running: dict[Future[None], LocalStep] = {}
@@ -272,7 +279,9 @@ class _Schedule:
         if not isinstance(error, LocalStepFailedError):
             failure = LocalStepFailedError(f"Step failed: {local.version_name}. {type(error).__name__}: {error}")
             failure.__cause__, error = error, failure
-        print(as_text(str(error)), flush=True)  # who reads on learns which step, and why it has no result
+        print(
+            escape_control_characters(str(error)), flush=True
+        )  # who reads on learns which step, and why it has no result
         self.failures[local.version_name] = error
         self._give_up_readers(local.step)
 
@@ -287,3 +296,114 @@ class _Schedule:
     def _no_longer_await(self, step: ResolvedStep) -> None:
         for inputs in self._waiting.values():
             inputs.discard(step)
+
+
+# The command line of an experiment file that is run as a script: the same steps with the same records.
+
+INTERRUPTED = 130
+
+
+def run_script(
+    steps: Sequence[ExecutorStep | InputName],
+    code: Path,
+    argv: Sequence[str],
+    max_concurrent: int | None = None,
+    allow_outside: Sequence[str] = (),
+) -> None:
+    """Run ``steps`` with the command line ``argv``; ends the process with 1 if one fails, 2 if the command line is bad.
+
+    Args:
+        code: The folder of the script.
+        max_concurrent: How many steps run at a time, whatever the command line says.
+        allow_outside: As in ``experiment_dag``.
+    """
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    try:
+        prefix = choose_prefix(_absolute(arguments.prefix), None, os.environ, None, lambda: None).path
+        selection = _selection(arguments)
+    except MissingPrefixError:
+        parser.error("nothing says where outputs go: give --prefix, or set TRADEWIND_PREFIX")
+    except (RelativePrefixError, SelectionError, StorageError) as error:
+        parser.error(str(error))
+    try:
+        run_experiment(
+            steps,
+            prefix,
+            CodeFolder(code),
+            selection=selection,
+            max_concurrent=max_concurrent or arguments.max_concurrent,
+            dry_run=arguments.dry_run,
+            caller=sys.argv[0],
+            info_folder=_absolute(arguments.executor_info_base_path),
+            allow_outside=allow_outside,
+        )
+    except (ExperimentError, SpecError, StorageError, BadRequestError) as error:
+        sys.exit(f"error: {error}")
+    except (ExperimentFailedError, PreviousTaskFailedError) as error:
+        sys.exit(f"error: {error}")
+    except OSError as error:  # of a disk, such as a prefix that is a file
+        sys.exit(f"error: {error.filename or prefix}: {error.strerror or error}: is the prefix a folder to write to?")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Run the steps of this experiment.", allow_abbrev=False)
+    parser.add_argument("--prefix", help="where outputs go (default: TRADEWIND_PREFIX, then MARIN_PREFIX)")
+    parser.add_argument(
+        "--executor_info_base_path",
+        metavar="PATH",
+        help="where the experiment's JSON file goes (default: experiments below the prefix)",
+    )
+    regexes: dict[str, Any] = {"type": _regexes, "default": (), "metavar": "'[\"RE\", ...]'"}
+    yes_or_no: dict[str, Any] = {"type": _boolean, "metavar": "BOOL"}
+    parser.add_argument("--dry_run", default=False, **yes_or_no, help="only print the plan")
+    parser.add_argument("--run_only", **regexes, help="run only the steps with these names, and what they need")
+    parser.add_argument("--force", **regexes, help="make the steps with these names again, finished or not")
+    parser.add_argument("--force_downstream", default=False, **yes_or_no, help="and all that reads their outputs")
+    parser.add_argument("--force_run_failed", default=True, **yes_or_no, help="run failed steps again (default: true)")
+    parser.add_argument(
+        "--max_concurrent",
+        type=_positive,
+        default=MAX_CONCURRENT_STEPS,
+        metavar="N",
+        help=f"how many steps run at a time (default: {MAX_CONCURRENT_STEPS})",
+    )
+    return parser
+
+
+def _absolute(path: str | None) -> str | None:
+    """A path of the command line, which the steps need too: they run in the script's folder, wherever it was called."""
+    return os.path.abspath(path) if path and not is_absolute(path) else path
+
+
+def _selection(arguments: argparse.Namespace) -> Selection:
+    return Selection(
+        run_only=arguments.run_only,
+        force=arguments.force,
+        force_downstream=arguments.force_downstream,
+        force_run_failed=arguments.force_run_failed,
+    )
+
+
+def _regexes(text: str) -> Any:
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, list):
+        raise argparse.ArgumentTypeError(f'write a JSON list of regular expressions, such as ["^train/"], not {text}')
+    return tuple(given)
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError("write true or false")
+    return text.lower() == "true"
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"write a whole number above zero, not {text}")
+    return int(text)

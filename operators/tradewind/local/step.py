@@ -6,36 +6,86 @@ is killed leaves nobody at work behind it.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
-from tradewind.calls.spec import StepSpec
-from tradewind.local.job_driver import driver_env
+from tradewind.attempts.decisions import JobResult, NextAction, RerunRequest, TaskIdentity
+from tradewind.attempts.protocol import (
+    AttemptHandler,
+    AttemptProtocol,
+    Continuation,
+    JobOutcomeHandler,
+    resolve_finished_job,
+)
+from tradewind.attempts.spec_digest import EXIT_SPEC_CHANGED, driver_arguments
+from tradewind.attempts.step_lease import ClaimedAttempt, MissingInputError, StepLease
 from tradewind.plans.plan import PlannedStep
-from tradewind.records.attempts import Attempt, AttemptError, attempt_path, told_attempt
-from tradewind.records.leases.lease import Lease, Phase
-from tradewind.records.outputs.found_files import OccupiedFolderError
+from tradewind.records.attempts import Attempt, AttemptError, attempt_path, read_attempt_or_none
+from tradewind.records.discovery import OccupiedFolderError
+from tradewind.records.lease import Lease, Phase
 from tradewind.runtime.driver.process_guard import guarded
 from tradewind.runtime.run_step import SUPERSEDED
+from tradewind.serialization.spec import StepSpec
 from tradewind.steps import Hosts, ResolvedStep, TpuSlice
 from tradewind.storage import NO_ROOTS, Roots
-from tradewind.turns.claimed import CHANGED, arguments_of
-from tradewind.turns.claims import MissingInputError, StepTurns, Turn
-from tradewind.turns.end import JobEnd, Verdict
-from tradewind.turns.protocol import Claimant, EndedJob, Next, TurnProtocol, go_on_after
-from tradewind.turns.start import Asked, Task
 
-LOOK_INTERVAL_S = 2.0
+# What a script inside a Ray job hands to the drivers of its steps: they and the hosts of their pods find its modules.
+#
+# A driver runs in the folder of the script. The workers of its Ray job, and so the hosts of its pod, run in the job's
+# working directory, which lies elsewhere on each node: what lies below it is named from there.
+
+_RAY_JOB: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Ray sets it for the entrypoint of a job: what the Ray drivers that this starts take over from the job."""
+
+
+def in_ray_job(environ: Mapping[str, str]) -> bool:
+    """Whether a process with this environment is a Ray job's, so that it can reserve hosts on its cluster."""
+    return _RAY_JOB in environ
+
+
+def driver_env(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """The environment of a driver that runs in ``folder``, that of the script."""
+    if not in_ray_job(environ):
+        return dict(environ)
+    job = json.loads(environ[_RAY_JOB])
+    runtime_env = dict(job.get("runtime_env") or {})
+    paths = _entries(environ.get("PYTHONPATH", ""))
+    for_workers = dict(runtime_env.get("env_vars") or {})
+    place = _seen_by_workers(folder, paths if "working_dir" in runtime_env else [])
+    for_workers["PYTHONPATH"] = os.pathsep.join([place, *_entries(for_workers.get("PYTHONPATH", ""))])
+    runtime_env["env_vars"] = for_workers
+    return {
+        **environ,
+        "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in paths),  # some are relative to the job's
+        _RAY_JOB: json.dumps({**job, "runtime_env": runtime_env}),
+    }
+
+
+def _entries(path: str) -> list[str]:
+    return [entry for entry in path.split(os.pathsep) if entry]
+
+
+def _seen_by_workers(folder: Path, paths: list[str]) -> str:
+    """The folder as the job's workers can name it: Ray puts their working directory first into PYTHONPATH."""
+    real = os.path.realpath(folder)
+    above = (os.path.realpath(path) for path in paths if os.path.isabs(path))
+    working_dir = next((path for path in above if Path(real).is_relative_to(path)), None)
+    return os.path.relpath(real, working_dir) if working_dir else real
+
+
+POLL_S = 2.0
 NOTICE_INTERVAL_S = 60.0
 """How often it is said again who is waited for."""
-MOST_GIVEN_UP = 5
+MAX_GIVE_UPS = 5
 """How many attempts may end because their turn was over, or an input or the store was not as it should be."""
 
 
@@ -88,7 +138,7 @@ class Drivers:
 
     def run(self, name: str, attempt_file: str, attempt: Attempt) -> int:
         """Run the driver of one attempt to its end; its exit code."""
-        arguments = arguments_of(attempt_file, attempt)
+        arguments = driver_arguments(attempt_file, attempt)
         command = guarded([sys.executable, "-u", "-m", "tradewind.runtime.run_step", *arguments], watch=[])
         streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if self._has_labels else {}
         with self._lock:
@@ -121,33 +171,33 @@ class Drivers:
                 driver.terminate()
 
 
-def make_output(local: LocalStep, drivers: Drivers, task: Task) -> None:
+def make_output(local: LocalStep, drivers: Drivers, task: TaskIdentity) -> None:
     """Return when the step's output is a result, whoever made it.
 
     Raises:
         LocalStepFailedError: It has none.
         InterruptedScriptError: The script is ending.
     """
-    maker = _Maker(local, drivers, task)
-    TurnProtocol(maker.turns, maker).result()
+    maker = _ScriptAttemptHandler(local, drivers, task)
+    AttemptProtocol(maker.turns, maker).result()
 
 
-class _Maker(Claimant[None]):
+class _ScriptAttemptHandler(AttemptHandler[None]):
     """A script about one of its steps."""
 
-    def __init__(self, local: LocalStep, drivers: Drivers, task: Task) -> None:
-        self.turns = StepTurns(local.step, task.by, roots=local.roots)
+    def __init__(self, local: LocalStep, drivers: Drivers, task: TaskIdentity) -> None:
+        self.turns = StepLease(local.step, task.by, roots=local.roots)
         self._local = local
         self._drivers = drivers
         self._task = task
         self._next_notice = 0.0
         self._given_up = 0
 
-    def task(self) -> Task:
+    def task(self) -> TaskIdentity:
         return self._task
 
-    def asked(self) -> Asked:
-        return Asked.by_plan(self._local.planned)
+    def rerun_request(self) -> RerunRequest:
+        return RerunRequest.from_plan(self._local.planned)
 
     def warn(self, sentence: str) -> None:
         print(sentence, flush=True)
@@ -164,17 +214,17 @@ class _Maker(Claimant[None]):
             _say_who_is_at_work(self._local, lease)
             self._next_notice = time.monotonic() + NOTICE_INTERVAL_S
         self._task = replace(self._task, waited_for=lease.attempt)
-        self._drivers.pause(LOOK_INTERVAL_S)
+        self._drivers.pause(POLL_S)
 
-    stop_first = doubt = wait
+    cancel_previous = ownership_unknown = wait
 
-    def rejoin(self, lease: Lease) -> Next:
+    def reattach(self, lease: Lease) -> Continuation:
         self.wait(lease)
-        return Next.LOOK
+        return Continuation.RECHECK
 
-    def claim(self, over: Lease | None, withdraws: bool) -> Turn | None:
+    def claim(self, over: Lease | None, withdraws: bool) -> ClaimedAttempt | None:
         if self._given_up:
-            self._drivers.pause(LOOK_INTERVAL_S)
+            self._drivers.pause(POLL_S)
         try:
             return self.turns.claim(over, lambda: self._local.spec, withdraws=withdraws)
         except OccupiedFolderError as error:
@@ -185,36 +235,38 @@ class _Maker(Claimant[None]):
             f"Step {self._local.version_name} cannot run. {error} Run the script again."
         ) from error
 
-    def run(self, turn: Turn) -> Next | None:
+    def run(self, turn: ClaimedAttempt) -> Continuation | None:
         local, attempt = self._local, turn.attempt
         code = self._drivers.run(local.step.name, attempt_path(self.turns.path, attempt.number), attempt)
-        seen = go_on_after(self.turns, attempt.job, _driver_end(local, code), _EndedDriver(local, code))
-        if seen is Next.LOOK:
+        seen = resolve_finished_job(
+            self.turns, attempt.job, _driver_end(local, code), _DriverOutcomeHandler(local, code)
+        )
+        if seen is Continuation.RECHECK:
             self._given_up += 1
-            if self._given_up > MOST_GIVEN_UP:
+            if self._given_up > MAX_GIVE_UPS:
                 raise LocalStepFailedError(
                     f"Step {local.version_name} failed: its driver gave up {self._given_up} times, see above."
                 )
         return seen
 
 
-class _EndedDriver(EndedJob[None]):
+class _DriverOutcomeHandler(JobOutcomeHandler[None]):
     """The driver of an attempt has ended in this script, with all that it had started here."""
 
     def __init__(self, local: LocalStep, code: int) -> None:
         self._local = local
         self._code = code
 
-    def made(self, lease: Lease) -> None:
+    def succeeded(self, lease: Lease) -> None:
         """The output is what was wanted."""
 
-    def failure(self, verdict: Verdict, lease: Lease) -> LocalStepFailedError:
+    def failure(self, verdict: NextAction, lease: Lease) -> LocalStepFailedError:
         match verdict:
-            case Verdict.FAILED:
+            case NextAction.FAILED:
                 return _failure(self._local, lease)
-            case Verdict.STOPPED:
+            case NextAction.STOPPED:
                 return self._stopped()
-            case Verdict.CHANGED:
+            case NextAction.SPEC_CHANGED:
                 why = "what it was to run was changed after the claim; see above."
                 return LocalStepFailedError(f"Step {self._local.version_name}: {why}")
         return self._died()
@@ -222,7 +274,7 @@ class _EndedDriver(EndedJob[None]):
     def show_log(self) -> None:
         """It has been printed."""
 
-    def lost(self, lease: Lease, *, may_live_on: bool) -> Next:
+    def lost(self, lease: Lease, *, may_live_on: bool) -> Continuation:
         if may_live_on:
             raise LocalStepFailedError(
                 f"{self._died()} Its hosts may be at work for a while yet, so the next attempt waits until its lease "
@@ -232,10 +284,10 @@ class _EndedDriver(EndedJob[None]):
             raise self._died()
         if self._code != SUPERSEDED:
             raise self._stopped()
-        attempt = told_attempt(self._local.step.output_path, lease.attempt)
+        attempt = read_attempt_or_none(self._local.step.output_path, lease.attempt)
         if attempt is not None and attempt.error is not None:
             raise _failure(self._local, lease)  # something killed the function's process: a script does not insist
-        return Next.LOOK
+        return Continuation.RECHECK
 
     def _stopped(self) -> LocalStepFailedError:
         return LocalStepFailedError(f"Step {self._local.version_name} was stopped.")
@@ -246,11 +298,11 @@ class _EndedDriver(EndedJob[None]):
         return LocalStepFailedError(f"Step {self._local.version_name} failed: its driver ended with {ending}.")
 
 
-def _driver_end(local: LocalStep, code: int) -> JobEnd:
+def _driver_end(local: LocalStep, code: int) -> JobResult:
     """What an exit code means for a turn. The guard ends whatever a driver leaves, but for the hosts of a pod."""
-    if code == CHANGED:
-        return JobEnd.CHANGED
-    return JobEnd.LOST if isinstance(local.spec.load_resources(), (TpuSlice, Hosts)) else JobEnd.CHILDREN_ENDED
+    if code == EXIT_SPEC_CHANGED:
+        return JobResult.SPEC_CHANGED
+    return JobResult.LOST if isinstance(local.spec.load_resources(), (TpuSlice, Hosts)) else JobResult.CHILDREN_ENDED
 
 
 def _say_who_is_at_work(local: LocalStep, lease: Lease) -> None:
@@ -263,7 +315,7 @@ def _say_who_is_at_work(local: LocalStep, lease: Lease) -> None:
 
 def _failure(local: LocalStep, lease: Lease | None) -> LocalStepFailedError:
     """The failure of the turn that ``lease`` tells of."""
-    attempt = told_attempt(local.step.output_path, lease.attempt) if lease else None
+    attempt = read_attempt_or_none(local.step.output_path, lease.attempt) if lease else None
     failure = LocalStepFailedError(f"Step failed: {local.version_name}, output path {local.step.output_path}.")
     if attempt is not None and attempt.error is not None:
         failure.__cause__ = FunctionFailedError(attempt.error)

@@ -55,11 +55,11 @@ def checkout_of(path: Path, given: str | os.PathLike[str] | None) -> Path:
         RefusedFileError: ``given`` is no folder around it, or it is a checkout of another time.
     """
     root = _root_of(path, given)
-    check_time(root)
+    check_executor_version(root)
     return root
 
 
-def check_time(root: Path) -> None:
+def check_executor_version(root: Path) -> None:
     """Refuse a checkout whose executor is not that of the Ray era, for it gives steps other versions.
 
     One without Marin's executor is taken: then only its experiments are needed.

@@ -6,30 +6,58 @@ import logging
 import os
 import re
 import sys
+import types
 import warnings
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tradewind.calls.environment import STEP_VARIABLE
 from tradewind.experiments import experiment_dag
 from tradewind.marin.checkouts import checkout_of, find_given
-from tradewind.marin.evaluation.evaluating import Evaluated, evaluate
-from tradewind.marin.evaluation.process_state import seldom_collected
-from tradewind.marin.evaluation.running import Run, told
-from tradewind.marin.evaluation.signals import is_by_signal, told_signals
-from tradewind.marin.import_errors import show_import_error
 from tradewind.marin.refusals import Reason, RefusedFileError, refused_file
-from tradewind.marin.world.captured import Captured
-from tradewind.marin.world.import_map import MOST_BYTES
+from tradewind.marin.sandbox.evaluation import Evaluated, evaluate
+from tradewind.marin.sandbox.executor_api import Captured
+from tradewind.marin.sandbox.import_map import MOST_BYTES
+from tradewind.marin.sandbox.process_state import is_by_signal, reduced_gc, tracked_signals
+from tradewind.marin.sandbox.running import Run, error_message
+from tradewind.serialization.spec import STEP_VARIABLE
 from tradewind.steps import ExperimentError
-from tradewind.tasks.code import keep_code_folder
+from tradewind.tasks.code import set_code_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
+# Errors of single files of a folder, shown by Airflow beside the DAGs of the others.
+#
+# An error that a DAG file raises takes all of its DAGs. Airflow keeps errors by the file that they name, though, and
+# its importer's result holds any number of them. It hands that result to nobody, so it is looked up on the stack; where
+# there is none (a script, another Airflow), the log has the errors.
+
 logger = logging.getLogger(__name__)
+
+
+def show_import_error(file: str, message: str) -> None:
+    """Have Airflow show ``message`` as the import error of ``file``."""
+    logger.error("%s", message)
+    result = _result()
+    if result is not None:
+        from airflow.dag_processing.importers.base import DagImportError
+
+        result.errors.append(DagImportError(file_path=file, message=message, error_type="import", stacktrace=message))
+
+
+def _result() -> Any:
+    """What Airflow's importer collects for the DAG file that is being imported, or None."""
+    base = sys.modules.get("airflow.dag_processing.importers.base")
+    kind = getattr(base, "DagImportResult", None)
+    frame: types.FrameType | None = sys._getframe(1)
+    while kind is not None and frame is not None:
+        if isinstance(found := frame.f_locals.get("result"), kind):
+            return found
+        frame = frame.f_back
+    return None
+
 
 TIME_LIMIT_S: Final = 20.0
 MOST_STEPS: Final = 2000
@@ -78,7 +106,7 @@ def marin_experiment(
         raise RefusedFileError(f"{path} is no file: give one, or marin_experiments() a folder.")
     root = checkout_of(path, checkout)
     base = dag_id or id_of(path, root)
-    with seldom_collected():
+    with reduced_gc():
         outcome = evaluate(root, [path], time_limit_s)[path]
         if isinstance(outcome, RefusedFileError):
             raise outcome
@@ -118,7 +146,7 @@ def marin_experiments(
     if not bases and wanted is None:
         _warn(str(top), 0, "holds no file that calls executor_main, so there is no DAG")
     owners: dict[str, str] = {}
-    with seldom_collected():
+    with reduced_gc():
         outcomes = evaluate(root, list(bases), time_limit_s)
         for path, outcome in outcomes.items():
             try:
@@ -182,15 +210,15 @@ def dags_of(
             reason = f"it has {count} steps, and at most {most_steps} are taken: raise most_steps=, or split it."
             raise refused_file(run.file, Reason(captured.place, reason))
         try:
-            with told_signals():
+            with tracked_signals():
                 dag = experiment_dag(dag_id, captured.steps, **_arguments(captured, run.file, root, arguments))
         except BaseException as error:  # values have methods of the file's own
             if is_by_signal(error):
                 raise
-            reason = str(error) if isinstance(error, ExperimentError) else told(error)
+            reason = str(error) if isinstance(error, ExperimentError) else error_message(error)
             raise refused_file(run.file, Reason(captured.place, reason)) from error
         if dag is not None:
-            keep_code_folder(dag, root)
+            set_code_folder(dag, root)
             made.append(dag)
     return made
 

@@ -67,7 +67,7 @@ def answer_to(kind: str, question: str) -> Any:
     return found
 
 
-def folder_stamp() -> object:
+def answers_fingerprint() -> object:
     """Something that is equal as long as the folder and its answers are the same."""
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:

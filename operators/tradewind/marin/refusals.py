@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tradewind.steps import ExperimentError
-from tradewind.terminal_text import as_text
+from tradewind.text import escape_control_characters
 
 
 class RefusedFileError(ExperimentError):
@@ -34,7 +34,7 @@ class UnknownValueError(ExperimentError):
     """After a file was loaded, somebody wants to know a value that only a cluster can know."""
 
 
-class Refusal(BaseException):
+class LoadAborted(BaseException):
     """Ends the loading of a file from wherever in it; never seen outside of this package."""
 
 
@@ -61,10 +61,10 @@ class Reason:
     text: str
 
 
-Stamp = tuple[int, ...]
+FileFingerprint = tuple[int, ...]
 
 
-def stamp_of(file: Path) -> Stamp | None:
+def file_fingerprint(file: Path) -> FileFingerprint | None:
     """What tells one state of a file from another, also where a copy keeps the time; None when it is gone."""
     try:
         stat = file.stat()
@@ -78,7 +78,7 @@ class Notes(threading.local):
 
     root: Path | None = None
     reasons: list[Reason]
-    opened: dict[Path, Stamp | None]
+    opened: dict[Path, FileFingerprint | None]
 
     def begin(self, root: Path) -> None:
         """A file of the checkout ``root`` is loaded from here on."""
@@ -88,7 +88,7 @@ class Notes(threading.local):
         """What the steps come from, as it was before it was read."""
         file = Path(os.path.abspath(os.fsdecode(path)))
         if self.root is not None and file.is_relative_to(self.root):
-            self.opened.setdefault(file, stamp_of(file))
+            self.opened.setdefault(file, file_fingerprint(file))
 
     def end(self) -> None:
         """Nothing is loaded any more."""
@@ -104,7 +104,7 @@ def refuse(text: str, place: SourceLine | None = None) -> BaseException:
         return UnknownValueError(text)
     where = place or running_place(notes.root)
     notes.reasons.append(Reason(where, text))
-    return Refusal(text)
+    return LoadAborted(text)
 
 
 def running_place(root: Path) -> SourceLine | None:
@@ -134,14 +134,16 @@ def place_of_error(root: Path, error: BaseException) -> SourceLine | None:
 def refused_file(shown: str, reason: Reason, is_own: bool = False) -> RefusedFileError:
     """The error of the file ``shown``."""
     through = f" (loading {shown})" if reason.place is not None and reason.place.file != shown else ""
-    reason = replace(reason, text=as_text(reason.text))
-    error = RefusedFileError(as_text(f"{reason.place or shown} cannot become a DAG: {reason.text}{through}"))
+    reason = replace(reason, text=escape_control_characters(reason.text))
+    error = RefusedFileError(
+        escape_control_characters(f"{reason.place or shown} cannot become a DAG: {reason.text}{through}")
+    )
     error.reason, error.is_own = reason, is_own
     return error
 
 
-def caught() -> None:
+def reraise_refusal() -> None:
     """Where the user's code goes on after any error: not after a refusal, nor when its time is up."""
     error = sys.exc_info()[1]
-    if isinstance(error, (Refusal, OutOfTime)):
+    if isinstance(error, (LoadAborted, OutOfTime)):
         raise error

@@ -17,7 +17,7 @@ from airflow.sdk import Param as AirflowParam
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError, slice_type
 from tradewind.operators.plan import PlanOperator
 from tradewind.operators.step import StepOperator
-from tradewind.plans.places.step_places import check_are_apart, check_given_places
+from tradewind.plans.output_locations import check_given_places, check_no_overlap
 from tradewind.plans.selection import Selection
 from tradewind.steps import (
     Cpu,
@@ -33,7 +33,7 @@ from tradewind.steps import (
     TpuSlice,
     check_bounded,
     resolve,
-    shortened,
+    truncated_repr,
     wanted_steps,
 )
 from tradewind.tasks.assets import step_asset
@@ -79,7 +79,7 @@ def build_dag(
         raise ExperimentError(f"DAG {dag_id!r} has no steps.")
     every = outline.steps  # also what is only referred to without waiting: a person may ask a run for it
     check_given_places(each.step for each in every)
-    check_are_apart(every)
+    check_no_overlap(every)
     check_slice_types(resolved.step for resolved in every)
     for each in every:
         check_function_place(each.step)
@@ -109,7 +109,7 @@ def _check_texts(needed: Mapping[str, Any], optional: Mapping[str, Any]) -> None
     """Before any of them is written into a message, which takes for ever for some values."""
     for name, value in (*needed.items(), *optional.items()):
         if not isinstance(value, str) and not (value is None and name in optional):
-            raise ExperimentError(f"{name} must be a text, but is {shortened(value)}.")
+            raise ExperimentError(f"{name} must be a text, but is {truncated_repr(value)}.")
 
 
 def _check_timezone(dag_id: str, timezone: str) -> None:
@@ -117,24 +117,25 @@ def _check_timezone(dag_id: str, timezone: str) -> None:
         pendulum.timezone(timezone)
     except (ValueError, OSError):  # OSError: of a name that no file can have
         raise ExperimentError(
-            f"DAG {shortened(dag_id)}: there is no time zone {shortened(timezone)}: write such as 'Europe/Berlin'."
+            f"DAG {truncated_repr(dag_id)}: there is no time zone {truncated_repr(timezone)}: write such as "
+            "'Europe/Berlin'."
         ) from None
 
 
 def _check_params(dag_id: str, params: Mapping[str, Any]) -> None:
     """Refuse defaults that Airflow would walk for ever, or show whole in its own error."""
     if not isinstance(params, Mapping) or not all(isinstance(name, str) for name in params):
-        raise ExperimentError(f"DAG {shortened(dag_id)}: params must be a dictionary of names and defaults.")
+        raise ExperimentError(f"DAG {truncated_repr(dag_id)}: params must be a dictionary of names and defaults.")
     for name, param in params.items():
         default = param.default if isinstance(param, Param) else getattr(param, "value", param)
-        where = f"DAG {shortened(dag_id)}: param {shortened(name)}"
+        where = f"DAG {truncated_repr(dag_id)}: param {truncated_repr(name)}"
         check_bounded(default, where, is_finite=True)
         try:
             json.dumps(default)
         except (TypeError, ValueError):
             raise ExperimentError(
-                f"{where} has the default {shortened(default)}, which JSON has no form for: give a text, a number, a "
-                "list or a dictionary of them."
+                f"{where} has the default {truncated_repr(default)}, which JSON has no form for: give a text, a "
+                "number, a list or a dictionary of them."
             ) from None
 
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import BaseOperator, Context
 
 from tradewind.cloud_tpu.errors import TpuApiError
-from tradewind.deployment.fleet import configured_fleet, marker_note
+from tradewind.deployment.fleet import configured_fleet, lock_note
 from tradewind.fleet.clusters import CLUSTER_LABEL
 from tradewind.fleet.errors import FleetError
 from tradewind.fleet.upkeep import (
-    MarkerNote,
-    Unseen,
+    LockNote,
+    UncheckedItem,
     UpkeepLine,
     UpkeepReport,
     host_lines,
@@ -60,7 +60,7 @@ class FleetClustersOperator(BaseOperator):
             wanted = [fleet.cluster(name) for name in self.clusters or fleet.clusters]
         except FleetError as error:
             raise BadInputError(f"Task {self.task_id!r}: {error}") from error
-        notes = [note for cluster in wanted if (note := marker_note(cluster))]
+        notes = [note for cluster in wanted if (note := lock_note(cluster))]
         for note in notes:
             self.log.info("%s", note.sentence)
         context["ti"].xcom_push(key=MARKERS, value=[asdict(note) for note in notes])
@@ -121,17 +121,17 @@ class FleetReportOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Read what the tasks told, and list the nodes of each zone."""
-        noted = [MarkerNote(**fields).line() for fields in self.markers]
+        noted = [LockNote(**fields).line() for fields in self.markers]
         seen = [noted, *self._told(context), *self._orphans()]
-        lines = [line for found in seen if not isinstance(found, Unseen) for line in found]
-        report = UpkeepReport(lines, [found for found in seen if isinstance(found, Unseen)])
+        lines = [line for found in seen if not isinstance(found, UncheckedItem) for line in found]
+        report = UpkeepReport(lines, [found for found in seen if isinstance(found, UncheckedItem)])
         self.log.info("%s", report.table())
         told = report.to_json()
         for asset in self.outlets:
             context["outlet_events"][asset].extra = told
         return told
 
-    def _told(self, context: Context) -> Iterator[Iterable[UpkeepLine] | Unseen]:
+    def _told(self, context: Context) -> Iterator[Iterable[UpkeepLine] | UncheckedItem]:
         tasks: Mapping[str, Callable[..., Iterable[UpkeepLine]]] = {
             self.slices: slice_lines,
             self.jobs: job_lines,
@@ -141,11 +141,11 @@ class FleetReportOperator(BaseOperator):
             for task_id, lines_of in tasks.items():
                 told = context["ti"].xcom_pull(task_ids=task_id, map_indexes=index)
                 if told is None:
-                    yield Unseen(cluster["name"], f"task {task_id} told nothing: see its log")
+                    yield UncheckedItem(cluster["name"], f"task {task_id} told nothing: see its log")
                 else:
                     yield lines_of(cluster["name"], told, is_dry=cluster["dry_run"])
 
-    def _orphans(self) -> Iterator[Iterable[UpkeepLine] | Unseen]:
+    def _orphans(self) -> Iterator[Iterable[UpkeepLine] | UncheckedItem]:
         from tradewind.deployment.cloud_tpu import CloudTpuHook
 
         fleet = _fleet(self.task_id)
@@ -153,7 +153,7 @@ class FleetReportOperator(BaseOperator):
             try:
                 nodes = CloudTpuHook(self.gcp_conn_id).tpu_api(zone, project).nodes()
             except TpuApiError as error:
-                yield Unseen(f"{project}, {zone}", f"its nodes cannot be listed: {error}")
+                yield UncheckedItem(f"{project}, {zone}", f"its nodes cannot be listed: {error}")
             else:
                 yield orphan_lines(fleet, project, zone, nodes)
 

@@ -8,26 +8,24 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
-from tradewind.calls.references import CodeFolder, function_name
-from tradewind.deployment.fleet import refuse_others_clusters
-from tradewind.plans.chunks import chunks
-from tradewind.plans.plan import Decision, Plan
+from tradewind.deployment.fleet import check_cluster_access
+from tradewind.plans.plan import Decision, Plan, chunks
 from tradewind.plans.planning import plan_now, read_outputs
 from tradewind.plans.table import plan_table
-from tradewind.ray_jobs.environment.groups import Environments
-from tradewind.records.experiment_info import write_experiment_info
-from tradewind.records.step_info import step_info
+from tradewind.ray_jobs.dependencies import Environments
+from tradewind.records.info_files import step_info, write_experiment_info
+from tradewind.serialization.references import CodeFolder, function_name
 from tradewind.steps import ExecutorStep, ResolvedExperiment
 from tradewind.tasks.address import states_now
 from tradewind.tasks.assets import emit_nothing, emit_reused
 from tradewind.tasks.cluster_slices import refuse_missing_slice_types
 from tradewind.tasks.code import code_folder
 from tradewind.tasks.context import ExperimentSettings, PlacedExperiment
-from tradewind.tasks.errors import asking_store, failing_at_once
+from tradewind.tasks.errors import failing_without_retry, translated_store_errors
 from tradewind.tasks.params import is_dry_run, is_verified, selection_of
-from tradewind.tasks.plan_lines import push_left_alone, push_plan
+from tradewind.tasks.plan_lines import push_plan, push_skipped_tasks
 from tradewind.tasks.regions import refuse_cross_region_reads
-from tradewind.tasks.steps.job import claimed_spec
+from tradewind.tasks.step_job import claimed_spec
 
 _AT_WORK = frozenset({"running", "deferred", "queued"})
 _TO_DO = frozenset({Decision.RUN, Decision.WAIT, Decision.BLOCKED})
@@ -67,7 +65,7 @@ class PlanOperator(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Plan the run; ends by skipping what need not run."""
-        with failing_at_once(), asking_store("The plan"):
+        with failing_without_retry(), translated_store_errors("The plan"):
             placed = self.settings.resolve(list(self.steps.values()), self.settings.values_of(context))
             experiment = placed.experiment
             plan = self._plan(placed, context)
@@ -99,7 +97,7 @@ class PlanOperator(BaseOperator):
         for step in to_run:
             claimed_spec(step, code, environments)
         clusters = {self.settings.cluster_of(step.step) for step in to_run}
-        refuse_others_clusters(sorted(clusters), self.owner, f"Task {self.task_id!r}")
+        check_cluster_access(sorted(clusters), self.owner, f"Task {self.task_id!r}")
         refuse_missing_slice_types(to_run, self.settings.cluster_of)
         refuse_cross_region_reads(to_run, self.settings.cluster_of, self.allow_cross_region)
         if to_run:
@@ -116,7 +114,7 @@ class PlanOperator(BaseOperator):
         somebody marks what the step reads, or a task of theirs skips it.
         """
         if below_others := [task_id for task_id in task_ids if task_id not in self.downstream_task_ids]:
-            push_left_alone(context, below_others)
+            push_skipped_tasks(context, below_others)
         if not task_ids or context["ti"].try_number == 1:
             return task_ids
         state_of = states_now(context, task_ids)

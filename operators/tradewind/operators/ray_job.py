@@ -10,32 +10,29 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context, conf
 
-from tradewind.calls.call_results import decode_result, result_marker
-from tradewind.deployment.fleet import refuse_others_clusters
-from tradewind.deployment.kill import stop_from_on_kill, stop_plain_job
+from tradewind.deployment.fleet import check_cluster_access
 from tradewind.deployment.ray_connection import RayHook
-from tradewind.deployment.task_address import TaskAddress
+from tradewind.deployment.task_instances import TaskAddress, stop_from_on_kill, stop_plain_job
 from tradewind.links.ray import RayJobLink, RayLogLink, push_links
 from tradewind.ray_jobs.claims import JobClaim, Submit, decide_submission
-from tradewind.ray_jobs.follow.endings import Ending, EndingKind
-from tradewind.ray_jobs.follow.outcome import JobOutcome, Watch
-from tradewind.ray_jobs.nodes.demand import Demand
+from tradewind.ray_jobs.demand import Demand
+from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind, FollowRequest, JobOutcome
 from tradewind.ray_jobs.request import JobRequest
-from tradewind.steps.values.amounts import check_amount
+from tradewind.serialization.shipping import decode_result, result_marker
+from tradewind.steps.amounts import check_amount
 from tradewind.tasks.address import TaskKey, clears_now
-from tradewind.tasks.errors import failing_at_once, talking_to_cluster
-from tradewind.tasks.jobs.claim_store import load_claim, save_claim
+from tradewind.tasks.errors import failing_without_retry, translated_cluster_errors
 from tradewind.tasks.jobs.errors import LOSSES, job_error
 from tradewind.tasks.jobs.following import (
     as_seconds,
-    follow_here,
+    follow_in_worker,
     log_last_lines,
     pause_before_attempt,
     retry_always,
     retry_for,
-    stop_here,
+    stop_in_worker,
 )
-from tradewind.tasks.jobs.request import job_request
+from tradewind.tasks.jobs.request import job_request, load_claim, save_claim
 from tradewind.triggers.ray_job import DEFAULT_LOG_BYTES, RayJobTrigger
 
 if TYPE_CHECKING:
@@ -43,19 +40,19 @@ if TYPE_CHECKING:
     from tradewind.ray_jobs.cluster import RayCluster
     from tradewind.steps import Resources
 
-MOST_LOSSES = 100
+MAX_LOSSES = 100
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Done:
+class JobDone:
     """The task has its result."""
 
     result: Any
 
 
 @dataclass(frozen=True)
-class Again:
+class NextJob:
     """The next job is due, under ``claim``."""
 
     claim: JobClaim
@@ -144,7 +141,7 @@ class RayJobOperator(BaseOperator):
         wait_for_completion: bool = True,
         durable: bool = True,
         ship_tradewind: bool = True,
-        max_losses: int = MOST_LOSSES,
+        max_losses: int = MAX_LOSSES,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
@@ -181,10 +178,10 @@ class RayJobOperator(BaseOperator):
         """Submit the job, or join the one that an earlier try submitted, and wait for its end."""
         claim = load_claim(context)
         if claim is None:
-            with failing_at_once():
-                refuse_others_clusters([self.ray_conn_id], self.owner, self._who)
+            with failing_without_retry():
+                check_cluster_access([self.ray_conn_id], self.owner, self._who)
         jobs = self._connect(has_job=claim is not None and not claim.was_judged)
-        with talking_to_cluster(self._who):
+        with translated_cluster_errors(self._who):
             claim = self._claimed(jobs, context)
         return self._go_round(jobs, claim, context)
 
@@ -195,7 +192,7 @@ class RayJobOperator(BaseOperator):
             JobOutcome(Ending.from_json(event["ending"]), event["result"]),
         )
         seen = self._judge(claim, outcome, context)
-        if not isinstance(seen, Again):
+        if not isinstance(seen, NextJob):
             return seen.result
         return self._go_round(self._connect(has_job=True), seen.claim, context)
 
@@ -212,7 +209,7 @@ class RayJobOperator(BaseOperator):
     def _connect(self, *, has_job: bool) -> RayJobs:
         """The cluster's jobs. Silence or a refused token ends only a task that has submitted nothing yet."""
         get_conn = RayHook(self.ray_conn_id).get_conn
-        with talking_to_cluster(self._who):
+        with translated_cluster_errors(self._who):
             if has_job:
                 return retry_always(get_conn, self.log.warning)
             return retry_for(get_conn, self.connect_timeout, self.log.warning)
@@ -236,18 +233,22 @@ class RayJobOperator(BaseOperator):
         decision = decide_submission(claim, details, tries_allowed, clears=clears, durable=self.durable)
         if isinstance(decision, Submit) and decision.stop_first:
             self.log.info("The task was cleared: stopping Ray job %s before it is run again.", decision.stop_first)
-            stop_here(jobs.cluster, decision.stop_first, self.log.info)
+            stop_in_worker(jobs.cluster, decision.stop_first, self.log.info)
         return claim if decision.claim == claim else save_claim(context, decision.claim)
 
     def _go_round(self, jobs: RayJobs, claim: JobClaim, context: Context) -> Any:
         """Run the job until it has a result: a loop, since a job can queue and be lost many times in one try."""
-        while isinstance(seen := self._run(jobs, claim, context), Again):
+        while isinstance(seen := self._run(jobs, claim, context), NextJob):
             jobs, claim = self._connect(has_job=True), seen.claim
         return seen.result
 
-    def _run(self, jobs: RayJobs, claim: JobClaim, context: Context) -> Done | Again:
+    def _run(self, jobs: RayJobs, claim: JobClaim, context: Context) -> JobDone | NextJob:
         """Submit under ``claim`` unless that was done before, and follow the job."""
-        with failing_at_once(), job_request(self, claim.job, context) as request, talking_to_cluster(self._who):
+        with (
+            failing_without_retry(),
+            job_request(self, claim.job, context) as request,
+            translated_cluster_errors(self._who),
+        ):
             is_new = claim.submitted_at is None and self._asked(
                 jobs, lambda jobs: jobs.submit_or_attach(request), has_job=claim.attempt > 1
             )
@@ -258,14 +259,14 @@ class RayJobOperator(BaseOperator):
         context["ti"].xcom_push(key="submission_id", value=claim.job)
         push_links(context["ti"], jobs.cluster, claim.job)
         if not self.wait_for_completion:
-            return Done(claim.job)
+            return JobDone(claim.job)
         return self._follow(jobs.cluster, claim, self._watch(claim, request), context)
 
-    def _watch(self, claim: JobClaim, request: JobRequest) -> Watch:
+    def _watch(self, claim: JobClaim, request: JobRequest) -> FollowRequest:
         submitted_at = claim.submitted_at or time.time()
         timeout, queue_timeout = as_seconds(self.timeout), as_seconds(self.queue_timeout)
         queued_before_s = submitted_at - (claim.queued_since or submitted_at)
-        return Watch(
+        return FollowRequest(
             claim.job,
             Demand.of(request),
             result_marker=result_marker(claim.job) if self.python_callable else None,
@@ -274,7 +275,9 @@ class RayJobOperator(BaseOperator):
             deadline=None if timeout is None else submitted_at + timeout,
         )
 
-    def _follow(self, cluster: RayCluster, claim: JobClaim, watch: Watch, context: Context) -> Done | Again:
+    def _follow(
+        self, cluster: RayCluster, claim: JobClaim, watch: FollowRequest, context: Context
+    ) -> JobDone | NextJob:
         """Wait for the end of the job, in the triggerer or here."""
         full_log = cluster.job_url(claim.job)
         if self.deferrable:
@@ -288,10 +291,10 @@ class RayJobOperator(BaseOperator):
             )
             self.defer(trigger=trigger, method_name=self.execute_complete.__name__)
         self._followed = (cluster, claim.job, TaskKey.of(context).address)
-        outcome = follow_here(cluster, watch, self.log_bytes, full_log)
+        outcome = follow_in_worker(cluster, watch, self.log_bytes, full_log)
         return self._judge(claim, outcome, context)
 
-    def _judge(self, claim: JobClaim, outcome: JobOutcome, context: Context) -> Done | Again:
+    def _judge(self, claim: JobClaim, outcome: JobOutcome, context: Context) -> JobDone | NextJob:
         """End the task by how its job ended, or go on with the next attempt."""
         ending = outcome.ending
         context["ti"].xcom_push(key="status", value=ending.kind.name)
@@ -299,14 +302,14 @@ class RayJobOperator(BaseOperator):
             save_claim(context, claim.judged(succeeded=True, clears=clears_now(context)))
             self.log.info("%s", ending.sentence)
             if self.python_callable is None:
-                return Done(claim.job)
-            with failing_at_once():
-                return Done(decode_result(outcome.result, claim.job))
+                return JobDone(claim.job)
+            with failing_without_retry():
+                return JobDone(decode_result(outcome.result, claim.job))
         if ending.kind is EndingKind.NOT_STARTED:
             self.log.info("%s It queues again.", ending.sentence)
-            return Again(save_claim(context, claim.queueing_again()))
+            return NextJob(save_claim(context, claim.requeued()))
         if ending.kind in LOSSES and claim.losses < self.max_losses:
-            return Again(self._next_claim(claim, ending, context))
+            return NextJob(self._next_claim(claim, ending, context))
         save_claim(context, claim.judged(succeeded=False, clears=clears_now(context)))
         log_last_lines(self.log, ending)
         raise job_error(ending, at_once=self.retry_policy is None)

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator, Context, conf
 
-from tradewind.deployment.fleet import who_changes
+from tradewind.attempts.cancellation import stop_any_job
+from tradewind.deployment.fleet import current_operation
 from tradewind.deployment.ray_connection import RayHook
-from tradewind.deployment.task_address import TaskAddress
+from tradewind.deployment.task_instances import TaskAddress
 from tradewind.ray_jobs.details import JobDetails
 from tradewind.tasks.address import TaskKey
-from tradewind.tasks.errors import ClusterRefusedError, ClusterUnreachableError, talking_to_cluster
+from tradewind.tasks.errors import ClusterRefusedError, ClusterUnreachableError, translated_cluster_errors
 from tradewind.timeouts import within
-from tradewind.turns.stop import stop_any_job
 
 if TYPE_CHECKING:
     from tradewind.ray_jobs.cluster import RayCluster
 
-OVER = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
+FINISHED_STATES = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
 """States of a task that waits for no job and will not come back to it by itself."""
 STOP_TIMEOUT_S: Final = 60.0
 """How long the jobs of one cluster may take to end; what is left then is found the next time."""
@@ -65,11 +65,11 @@ class RayReconcileOperator(BaseOperator):
         stopped: list[str] = []
         problems: list[ClusterUnreachableError | ClusterRefusedError] = []
         for ray_conn_id in dict.fromkeys(self.ray_conn_ids):
-            if sentence := who_changes(ray_conn_id):
+            if sentence := current_operation(ray_conn_id):
                 self.log.info("%s It is left alone until then.", sentence)
                 continue
             try:
-                with talking_to_cluster(f"Task {self.task_id!r}"):
+                with translated_cluster_errors(f"Task {self.task_id!r}"):
                     self._reconcile(ray_conn_id, stopped, context)
             except (ClusterUnreachableError, ClusterRefusedError) as error:
                 self.log.warning("%s", error)
@@ -85,7 +85,7 @@ class RayReconcileOperator(BaseOperator):
     def _reconcile(self, ray_conn_id: str, stopped: list[str], context: Context) -> None:
         """Stop the orphans of one cluster; each is added to ``stopped`` once it has ended."""
         jobs = RayHook(ray_conn_id).get_conn()
-        active = waited_for(jobs.jobs())
+        active = jobs_with_tasks(jobs.jobs())
         states = _states_of([key for _, key in active], context)
         unwanted = orphans(active, states, knows_all=bool(conf.get("tradewind", "deployment", fallback="")))
         verb = "it would be stopped" if self.only_say else "stopping it"
@@ -122,7 +122,7 @@ def task_of(job: JobDetails) -> TaskKey | None:
     return TaskKey.from_metadata(job.metadata)
 
 
-def waited_for(jobs: Iterable[JobDetails]) -> list[tuple[JobDetails, TaskKey]]:
+def jobs_with_tasks(jobs: Iterable[JobDetails]) -> list[tuple[JobDetails, TaskKey]]:
     """The jobs that are not over and that a task of this deployment waits for; each once, however often it is told."""
     active = {job.job: (job, key) for job in jobs if not job.has_ended and (key := task_of(job))}
     return list(active.values())
@@ -137,7 +137,7 @@ def orphans(jobs: Iterable[tuple[JobDetails, TaskKey]], states: States, *, knows
 
 
 def _is_over(task: TaskAddress, states: States, knows_all: bool) -> bool:
-    return states[task] in OVER if task in states else knows_all
+    return states[task] in FINISHED_STATES if task in states else knows_all
 
 
 def _states_of(keys: Iterable[TaskKey], context: Context) -> dict[TaskAddress, str | None]:

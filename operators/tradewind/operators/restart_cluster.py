@@ -11,14 +11,14 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from tradewind.deployment.fleet import configured_fleet
 from tradewind.fleet.errors import FleetError
-from tradewind.ray_jobs.keeping.owners import is_gone_on_with, owner_of
+from tradewind.ray_jobs.details import is_managed, owner_of
 from tradewind.tasks.errors import BadInputError
-from tradewind.text_table import aligned
+from tradewind.text import format_columns
 
 if TYPE_CHECKING:
     from tradewind.fleet.clusters import Fleet, FleetCluster
     from tradewind.ray_jobs.details import JobDetails
-    from tradewind.ray_jobs.keeping.returning import JobReturn
+    from tradewind.ray_jobs.job_restore import RestoreResult
 
 _HEAD: Final = ("JOB", "STATUS", "WHOSE")
 
@@ -52,23 +52,26 @@ class RayClusterPeopleOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Ask the cluster for its jobs."""
-        from tradewind.fleet.access.reached import reached
+        from tradewind.fleet.access.connect import connected
         from tradewind.ray_jobs.client import RayJobs
         from tradewind.ray_jobs.errors import RayJobsError
 
         cluster = _cluster(self.task_id, self.cluster)[1]
         run: Any = context["dag_run"]
         try:
-            with reached(cluster) as there:
+            with connected(cluster) as there:
                 found = others_jobs(RayJobs(there).jobs(), getattr(run, "triggering_user_name", None))
         except (FleetError, RayJobsError) as error:
             table = f"Whose jobs run there is not known: {error}"
             self.log.warning("%s", table)
             return {"ask": True, "jobs": [], "table": table}
         rows = [(job.job, job.status, owner_of(job.metadata)) for job in found]
-        table = "\n".join(aligned([_HEAD, *rows])) if rows else "No job of anybody else runs there."
+        table = "\n".join(format_columns([_HEAD, *rows])) if rows else "No job of anybody else runs there."
         self.log.info("%s", table)
         return {"ask": bool(found), "jobs": [job.job for job in found], "table": table}
+
+
+RayClusterUsersOperator = RayClusterPeopleOperator
 
 
 class RayClusterRestartOperator(BaseOperator):
@@ -135,32 +138,30 @@ class RayClusterRestartOperator(BaseOperator):
 
     def _restarted(
         self, fleet: Fleet, cluster: FleetCluster, holder: str, *, may_preserve: bool, may_abandon: bool
-    ) -> list[JobReturn]:
-        from tradewind.fleet.lifecycle.kept_jobs import KeptJobs
-        from tradewind.fleet.lifecycle.of_fleet import acts_on
-        from tradewind.fleet.lifecycle.preserving.preserved_jobs import PreservedJobs
-        from tradewind.fleet.lifecycle.readiness import Readiness
-        from tradewind.fleet.lifecycle.restart import ClusterRestart
-        from tradewind.fleet.marker import ClusterMarker
+    ) -> list[RestoreResult]:
+        from tradewind.fleet.lifecycle.cluster_manager import cluster_manager
+        from tradewind.fleet.lifecycle.job_preservation import ClusterJobBackup, JobPreservation
+        from tradewind.fleet.lifecycle.restart import ClusterRestart, Readiness
+        from tradewind.fleet.lock import ClusterLock
 
         def tell(line: str) -> None:
             self.log.info("%s", line)
 
         root = Path(self.backups) if self.backups else None
-        kept = KeptJobs(cluster, tell, root=root)
-        jobs = PreservedJobs(cluster, kept, tell, is_to_keep=may_preserve, may_abandon=may_abandon)
-        acts = acts_on(cluster, fleet, tell, tell)
-        found = ClusterRestart(acts, ClusterMarker.of(cluster), jobs, tell).run(holder=holder)
+        kept = ClusterJobBackup(cluster, tell, root=root)
+        jobs = JobPreservation(cluster, kept, tell, is_to_keep=may_preserve, may_abandon=may_abandon)
+        acts = cluster_manager(cluster, fleet, tell, tell)
+        found = ClusterRestart(acts, ClusterLock.of(cluster), jobs, tell).run(holder=holder)
         if self.wait:
             Readiness(tell).wait(cluster, self.timeout_s)
         return found
 
     def _announce(self, text: str, cluster: FleetCluster) -> None:
         """Tell people, if this deployment has notifiers; a notifier that fails keeps nothing from being done."""
-        from tradewind.deployment.announce import announce, chosen_notifiers
+        from tradewind.deployment.announce import announce, configured_notifiers
 
         try:
-            if chosen_notifiers():
+            if configured_notifiers():
                 announce(text, [cluster.name], announced_by=f"Airflow, task {self.task_id}")
         except FleetError as error:
             self.log.warning("%s", error)
@@ -168,7 +169,7 @@ class RayClusterRestartOperator(BaseOperator):
 
 def others_jobs(jobs: Sequence[JobDetails], asker: str | None) -> list[JobDetails]:
     """The jobs that run or wait, that nobody goes on with by itself, and that are not ``asker``'s."""
-    active = (job for job in jobs if not job.has_ended and not is_gone_on_with(job.metadata))
+    active = (job for job in jobs if not job.has_ended and not is_managed(job.metadata))
     return [job for job in active if not asker or owner_of(job.metadata) != asker]
 
 

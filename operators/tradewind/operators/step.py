@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context, conf
 
 from tradewind.links.ray import RayJobLink, RayLogLink
-from tradewind.ray_jobs.follow.endings import Ending
+from tradewind.ray_jobs.follow.outcomes import Ending
 from tradewind.steps import ExecutorStep
+from tradewind.tasks.attempt_runner import StepAttemptRunner
 from tradewind.tasks.context import ExperimentSettings
-from tradewind.tasks.errors import asking_store
-from tradewind.tasks.steps.plan_wait import await_plan
-from tradewind.tasks.steps.progress import Progress
-from tradewind.tasks.steps.step_try import StepTask, StepTry
-from tradewind.tasks.steps.taking_turns import TurnTaker
+from tradewind.tasks.errors import translated_store_errors
+from tradewind.tasks.plan_wait import await_plan
+from tradewind.tasks.step_try import Progress, StepTask, StepTry
 
 if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger
@@ -56,7 +55,7 @@ class StepOperator(BaseOperator):
         self.plan_task_id = plan_task_id
         self.index = index
         self.deferrable = deferrable
-        self._turn_taker: TurnTaker | None = None
+        self._turn_taker: StepAttemptRunner | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Take the step's turn, or wait for somebody else's; returns the output's path and its attempt."""
@@ -79,7 +78,7 @@ class StepOperator(BaseOperator):
     def on_kill(self) -> None:
         """Stop the job that this worker follows, if a person marked or cleared the task."""
         if self._turn_taker is not None:
-            self._turn_taker.stop_if_person_acted()
+            self._turn_taker.stop_if_user_acted()
 
     def _new_try(self, context: Context, progress: Progress) -> StepTry:
         """One try of this task."""
@@ -98,8 +97,8 @@ class StepOperator(BaseOperator):
         )
         return StepTry(given, context, progress)
 
-    def _taker(self, context: Context, progress: Progress) -> TurnTaker:
-        self._turn_taker = TurnTaker(self._new_try(context, progress))
+    def _taker(self, context: Context, progress: Progress) -> StepAttemptRunner:
+        self._turn_taker = StepAttemptRunner(self._new_try(context, progress))
         return self._turn_taker
 
     def _defer_to(self, method: Callable[..., Any], trigger: BaseTrigger) -> NoReturn:
@@ -111,4 +110,4 @@ class StepOperator(BaseOperator):
         return bool(self.plan_task_id) and self.plan_task_id not in self.upstream_task_ids
 
     def _asking_store(self) -> AbstractContextManager[None]:
-        return asking_store(f"Step {self.step.name!r}")
+        return translated_store_errors(f"Step {self.step.name!r}")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, Context
 
 from tradewind.deployment.ray_connection import RayHook
-from tradewind.ray_jobs.finding import JobQuery, find_jobs
-from tradewind.tasks.errors import failing_at_once, talking_to_cluster
+from tradewind.ray_jobs.job_query import JobQuery, find_jobs
+from tradewind.tasks.errors import failing_without_retry, translated_cluster_errors
 
 if TYPE_CHECKING:
     from tradewind.ray_jobs.cluster import RayCluster
@@ -45,9 +45,9 @@ class RayStopJobOperator(BaseOperator):
 
     def execute(self, context: Context) -> list[str]:
         """Stop what is meant and not ended."""
-        with failing_at_once():
+        with failing_without_retry():
             query = JobQuery(self.submission_id or None, self.metadata or None)
-        with talking_to_cluster(f"Task {self.task_id!r}"):
+        with translated_cluster_errors(f"Task {self.task_id!r}"):
             stopped = asyncio.run(self._stop(RayHook(self.ray_conn_id).cluster(), query))
         self.log.info("Stopped %s.", ", ".join(stopped) if stopped else f"nothing: {query} is not at work")
         return stopped

@@ -18,7 +18,7 @@ from tradewind.recipes.train_lm import RESUMABLE, train_lm
 from tradewind.steps import ExecutorStep, TpuSlice
 from tradewind.tasks.assets import step_asset
 from tradewind.tasks.context import ExperimentSettings
-from tradewind.tasks.errors import failing_at_once
+from tradewind.tasks.errors import failing_without_retry
 
 
 class TpuPodTrainOperator(StepOperator):
@@ -73,7 +73,7 @@ class TpuPodTrainOperator(StepOperator):
         """Render the templates, and let the step run where they say."""
         super().render_template_fields(context, jinja_env)
         assert isinstance(self.step.resources, TpuSlice), "made so above"
-        with failing_at_once():
+        with failing_without_retry():
             slice_type = named_slice_type(self.slice_type).name
         self.step = replace(self.step, resources=replace(self.step.resources, slice_type=slice_type))
         self.settings = ExperimentSettings(self.prefix, self.ray_conn_id, has_own_prefix=self._has_own_prefix)

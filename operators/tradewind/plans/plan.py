@@ -5,11 +5,24 @@ It travels as an XCom, so what comes back is input and parsed like a record.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Final
 
-from tradewind.records.parsing import COUNT, FLAG, RAW_TEXT, TEXT, Flaw, Kind, known_fields, list_of, one_of
+from tradewind.records.parsing import (
+    COUNT,
+    FLAG,
+    RAW_TEXT,
+    TEXT,
+    FieldType,
+    RecordFormatError,
+    list_of,
+    one_of,
+    parse_fields,
+)
+from tradewind.steps import ResolvedStep
 from tradewind.steps.paths import version_name
 
 
@@ -78,8 +91,8 @@ class PlannedStep:
             BadPlanError: It is none.
         """
         try:
-            known = known_fields(fields, _KINDS_OF_A_LINE, _REQUIRED_OF_A_LINE, whose="a step's")
-        except Flaw as flaw:
+            known = parse_fields(fields, _KINDS_OF_A_LINE, _REQUIRED_OF_A_LINE, whose="a step's")
+        except RecordFormatError as flaw:
             raise BadPlanError(flaw) from None
         return PlannedStep(**{**known, "decision": Decision(known["decision"])})
 
@@ -123,8 +136,8 @@ class Plan:
             BadPlanError: It is none.
         """
         try:
-            known = known_fields(fields, _KINDS, ("prefix", "steps"))
-        except Flaw as flaw:
+            known = parse_fields(fields, _KINDS, ("prefix", "steps"))
+        except RecordFormatError as flaw:
             raise BadPlanError(flaw) from None
         lines = tuple(map(PlannedStep.from_json, known["steps"]))
         return Plan(known["prefix"], lines, tuple(known.get("warnings", ())), known.get("estimate"))
@@ -132,7 +145,7 @@ class Plan:
 
 _KINDS: Final = {
     "prefix": TEXT,
-    "steps": Kind(lambda value: isinstance(value, list), "a list"),
+    "steps": FieldType(lambda value: isinstance(value, list), "a list"),
     "warnings": list_of(RAW_TEXT),
     "estimate": RAW_TEXT.or_null(),
 }
@@ -151,3 +164,68 @@ _KINDS_OF_A_LINE: Final = {
     "place": RAW_TEXT.or_null(),
 }
 _REQUIRED_OF_A_LINE: Final = ("task_id", "name", "hash", "output_path", "decision", "reason")
+
+# The plan in pieces. A step's task reads only the piece with its own line, so that a run of N steps does not read
+# N lines N times.
+
+CHUNK: Final = 500
+"""How many lines a piece holds: what each task reads of a plan, however long it is. Every piece costs the ``plan`` task
+a request, which takes longer than reading a few hundred lines.
+"""
+
+
+def chunk_key(task_index: int) -> str:
+    """The XCom key of the piece with the plan's line number ``task_index``, counted from 0."""
+    return f"plan_{task_index // CHUNK}"
+
+
+def chunks(plan: Plan) -> dict[str, dict[str, Any]]:
+    """All pieces of ``plan``, by key."""
+    return {
+        chunk_key(start): {"steps": [step.to_json() for step in plan.steps[start : start + CHUNK]]}
+        for start in range(0, len(plan.steps), CHUNK)
+    }
+
+
+def planned_in(chunk_json: object, task_id: str) -> PlannedStep | None:
+    """The line of one task in a piece.
+
+    Raises:
+        BadPlanError: It is no piece of a plan, or that line is none.
+    """
+    lines = chunk_json.get("steps") if isinstance(chunk_json, Mapping) else None
+    if not isinstance(lines, list):
+        raise BadPlanError("it holds no steps")
+    mine = next((line for line in lines if isinstance(line, Mapping) and line.get("task_id") == task_id), None)
+    return None if mine is None else PlannedStep.from_json(mine)
+
+
+# What the task of a step outside of any plan tells of it, for those who look at the task.
+
+UNPLANNED_KEY: Final = "tradewind_step"
+"""Key of the task's XCom."""
+
+
+@dataclass(frozen=True)
+class UnplannedStep:
+    """Which version a task makes, and where; a plan's line says the same of its steps."""
+
+    name: str
+    hash: str
+    output_path: str
+
+    @staticmethod
+    def of(step: ResolvedStep) -> UnplannedStep:
+        """What is told of ``step``."""
+        return UnplannedStep(step.name, step.hash, step.output_path)
+
+    def to_json(self) -> dict[str, str]:
+        """This step as its XCom holds it."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(fields: Any) -> UnplannedStep | None:
+        """The step in an XCom; None if it is nothing that ``to_json`` gives."""
+        names = [each.name for each in dataclasses.fields(UnplannedStep)]
+        values = [fields.get(name) for name in names] if isinstance(fields, Mapping) else [None]
+        return UnplannedStep(*values) if all(isinstance(value, str) for value in values) else None

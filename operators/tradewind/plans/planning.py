@@ -8,20 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tradewind.plans.costs import read_estimates
 from tradewind.plans.decisions import EVERYTHING, make_plan
-from tradewind.plans.estimates import with_estimates
+from tradewind.plans.estimates import read_estimates, with_estimates
 from tradewind.plans.plan import Decision, Plan
+from tradewind.plans.reasons import explain_steps
 from tradewind.plans.selection import Selection
-from tradewind.plans.why.reasons import explain_steps
-from tradewind.records.leases.lease import Lease
-from tradewind.records.outputs.manifests import BadManifestError, read_manifest, verify_output
-from tradewind.records.reading import read_records
-from tradewind.records.record import Record, RecordState
+from tradewind.records.lease import Lease
+from tradewind.records.manifests import BadManifestError, read_manifest, verify_output
+from tradewind.records.record import Record, RecordState, read_records
 from tradewind.steps import ResolvedStep
 from tradewind.storage import Roots
 
-CHECKED_AT_ONCE: Final = 4
+MAX_CONCURRENT_CHECKS: Final = 4
 
 
 @dataclass(frozen=True)
@@ -62,11 +60,11 @@ def read_outputs(output_paths: Sequence[str], *, verify: bool = False) -> Output
     if not verify:
         return Outputs(records)
     finished = [(path, record) for path, record in records.items() if record.state is RecordState.FINISHED]
-    results = [(path, record.lease) for path, record in finished if record.lease and not record.lease.is_marins]
-    with ThreadPoolExecutor(CHECKED_AT_ONCE) as pool:
+    results = [(path, record.lease) for path, record in finished if record.lease and not record.lease.written_by_marin]
+    with ThreadPoolExecutor(MAX_CONCURRENT_CHECKS) as pool:
         found = zip(results, pool.map(lambda result: _fault(*result), results), strict=True)
         faults = {path: fault for (path, _), fault in found if fault is not None}
-    uncompared = tuple(path for path, record in finished if record.lease is None or record.lease.is_marins)
+    uncompared = tuple(path for path, record in finished if record.lease is None or record.lease.written_by_marin)
     checked = {path: replace(record, is_damaged=path in faults) for path, record in records.items()}
     return Outputs(checked, faults, uncompared)
 

@@ -12,11 +12,10 @@ from itertools import groupby
 from typing import Final
 
 from tradewind.plans.plan import Decision, Plan, PlannedStep
-from tradewind.plans.why.phrases import count_text, shorten
-from tradewind.text_table import aligned
+from tradewind.text import format_columns, pluralize, truncate_middle
 
 WIDTH: Final = 200
-SHORTEST_REASON: Final = 60
+MIN_REASON_WIDTH: Final = 60
 BIG: Final = 200
 """From more steps than this on, rows of reused and pruned steps are summarised."""
 
@@ -32,7 +31,7 @@ def plan_table(plan: Plan) -> str:
     lines = [step if isinstance(step, str) else _cells(step, plan.prefix) for step in _summarised(plan)]
     head = ["decision", "step", "version", "reason", "estimate", "runs on", f"output below {plan.prefix}"]
     rows = [head, *(line for line in lines if not isinstance(line, str))]
-    table = iter(aligned(_fitted(rows)))
+    table = iter(format_columns(_fitted(rows)))
     body = [next(table), *(line if isinstance(line, str) else next(table) for line in lines)]
     return "\n".join([*body, *_last_lines(plan)])
 
@@ -68,15 +67,15 @@ def _fitted(rows: Sequence[Sequence[str]]) -> list[list[str]]:
         if not any(columns[index][1:]):
             del columns[index]
     others = sum(max(map(len, column)) + 2 for i, column in enumerate(columns) if i != _REASON)
-    room = max(SHORTEST_REASON, WIDTH - others)
-    columns[_REASON] = [shorten(reason, room) for reason in columns[_REASON]]
+    room = max(MIN_REASON_WIDTH, WIDTH - others)
+    columns[_REASON] = [truncate_middle(reason, room) for reason in columns[_REASON]]
     return [list(row) for row in zip(*columns, strict=True)]
 
 
 def _last_lines(plan: Plan) -> list[str]:
     counts = Counter(step.decision for step in plan.steps)
     summary = ", ".join(f"{counts[decision]} {decision.value}" for decision in Decision if counts[decision])
-    lines = [f"{count_text(len(plan.steps), 'step')}: {summary}"]
+    lines = [f"{pluralize(len(plan.steps), 'step')}: {summary}"]
     if plan.estimate:
         lines.append(f"Estimate: {plan.estimate}")
     return lines + [f"Warning: {warning}" for warning in plan.warnings]

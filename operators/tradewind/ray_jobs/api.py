@@ -18,7 +18,7 @@ from tradewind.ray_jobs.details import JobDetails, submitted_jobs
 from tradewind.ray_jobs.errors import RayAuthenticationError, RayUnreachableError, token_refused, unreachable
 
 REQUEST_TIMEOUT_S = 30.0
-LARGEST_ANSWER_BYTES = 128 << 20
+MAX_RESPONSE_BYTES = 128 << 20
 """Of JSON; logs are read in pieces, whatever their size."""
 _PIECE_BYTES = 64 * 1024
 _CLOSING_TIMEOUT_S = 0.2
@@ -73,9 +73,9 @@ class JobsApi:
             body = bytearray()
             async for piece in response.content.iter_chunked(_PIECE_BYTES):
                 body += piece
-                if len(body) > LARGEST_ANSWER_BYTES:
+                if len(body) > MAX_RESPONSE_BYTES:
                     raise RayUnreachableError(
-                        f"{self.cluster} answered more than {LARGEST_ANSWER_BYTES >> 20} MiB to GET {path}, which Ray "
+                        f"{self.cluster} answered more than {MAX_RESPONSE_BYTES >> 20} MiB to GET {path}, which Ray "
                         "never does: correct its address."
                     )
             try:

@@ -70,7 +70,7 @@ class JobClaim:
         losses = self.losses + 1 if lost else 0
         return JobClaim(self.base, self.attempt + 1, tries_allowed, self.is_named, losses=losses)
 
-    def queueing_again(self) -> JobClaim:
+    def requeued(self) -> JobClaim:
         """The claim on the next attempt at a job that Ray has given up before it was started."""
         return replace(self.next(self.tries_allowed), losses=self.losses, queued_since=self.queued_since)
 

@@ -28,7 +28,7 @@ from tradewind.ray_jobs.errors import (
     token_refused,
     unreachable,
 )
-from tradewind.ray_jobs.keeping.kept_job import LABEL_SELECTOR
+from tradewind.ray_jobs.job_backup import LABEL_SELECTOR
 from tradewind.ray_jobs.probe import tls_problem, version_in
 from tradewind.ray_jobs.request import JobRequest
 
@@ -72,7 +72,7 @@ class RayJobs:
         """
         return self._submitted_once(job.submission_id, lambda: self._submit(job))
 
-    def submit_as_it_was(self, fields: Mapping[str, Any]) -> bool:
+    def resubmit(self, fields: Mapping[str, Any]) -> bool:
         """The same for a job in the fields of the Jobs API, whose packages are on the cluster. Raises the same."""
         return self._submitted_once(fields["submission_id"], lambda: self._post(fields))
 

@@ -22,7 +22,7 @@ _ALIVE = "detail=0&limit=10000&filter_keys=state&filter_predicates=%3D&filter_va
 
 
 @dataclass(frozen=True)
-class Glance:
+class ClusterInfo:
     """What one look at a cluster shows.
 
     Attributes:
@@ -48,7 +48,7 @@ class Glance:
         return f"{cluster} runs Ray {self.ray_version} on {nodes}; {token}.{here}"
 
 
-def glance(cluster: RayCluster) -> Glance:
+def check_connection(cluster: RayCluster) -> ClusterInfo:
     """Look at ``cluster``.
 
     Raises:
@@ -65,7 +65,7 @@ def glance(cluster: RayCluster) -> Glance:
             raise RayUnreachableError(_no_dashboard(cluster))
         found = _json(_get(session, cluster, f"/api/v0/nodes?{_ALIVE}", with_token=True), cluster)
         try:
-            return Glance(version, int(found["data"]["result"]["num_filtered"]), asks)
+            return ClusterInfo(version, int(found["data"]["result"]["num_filtered"]), asks)
         except (LookupError, TypeError, ValueError):
             raise RayUnreachableError(_no_dashboard(cluster)) from None
 

@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+from tradewind.cloud_tpu.slice_types import POD_TYPE_LABEL, SLICE_NAME_LABEL, is_head_resource
+from tradewind.ray_jobs.errors import (
+    BadAmountError,
+    BadEntrypointError,
+    BadMetadataError,
+    BadSubmissionIdError,
+    ExposedSecretError,
+    UnreservedTpuError,
+)
+from tradewind.ray_jobs.runtime_env import check_fields
+from tradewind.ray_jobs.secret_patterns import (
+    detect_secret,
+    redacted_name,
+    secret_assignment,
+    secret_field,
+    secret_variable,
+    texts_in,
+)
 
 
 @dataclass(frozen=True)
@@ -20,3 +40,180 @@ class JobRequest:
     memory_bytes: int | None = None
     resources: Mapping[str, float] | None = None
     label_selector: Mapping[str, str] | None = None
+
+
+# Known mistakes in a job are refused before anything is sent to a cluster, each with a sentence that says what to do.
+#
+# Everything here is pure; what must look at the disk is in ``runtime_env``.
+
+MAX_ID_CHARS: Final = 128
+_MOST: Final = 2**63 - 1
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_JINJA: Final = (("{{", "}}"), ("{%", "%}"))
+_OWN_FIELDS: Final = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory_bytes"}
+_TPU: Final = "TPU"
+_SLICE_LABELS: Final = (POD_TYPE_LABEL, SLICE_NAME_LABEL)
+
+
+def check_request(request: JobRequest) -> JobRequest:
+    """The request, if nothing is wrong with it.
+
+    Raises:
+        BadRequestError: The first thing that is wrong, as one of its kinds.
+    """
+    check_submission_id(request.submission_id)
+    check_entrypoint(request.entrypoint)
+    check_amounts(request)
+    check_metadata(request.metadata)
+    check_tpu(request.resources or {}, request.label_selector or {})
+    check_fields(request.runtime_env)
+    check_env_vars(request.runtime_env.get("env_vars") or {})
+    check_no_known_secret(request.runtime_env, "runtime_env")
+    return request
+
+
+def check_submission_id(submission_id: str) -> None:
+    """Letters, digits, ``-``, ``_`` and ``.``, beginning with a letter or digit, at most 128.
+
+    Ray takes others and then cannot find them: ``#`` and ``?`` end the path of a URL, ``%`` is decoded in it, ``/``
+    and more than 239 characters do not fit the name of a log file, ``..`` is another path.
+    """
+    if not isinstance(submission_id, str) or not submission_id:
+        raise BadSubmissionIdError("The submission id is empty or no text: give one, or none to get a new one.")
+    if len(submission_id) > MAX_ID_CHARS:
+        raise BadSubmissionIdError(
+            f"The submission id has {len(submission_id)} characters: at most {MAX_ID_CHARS} fit into Ray's log files."
+        )
+    if not _ID.fullmatch(submission_id):
+        raise BadSubmissionIdError(
+            "The submission id (not shown, for it may hold a secret) would not be found again in Ray's URLs: use "
+            "letters, digits, '-', '_' and '.', beginning with a letter or digit."
+        )
+
+
+def check_entrypoint(entrypoint: str) -> None:
+    """A command, fully rendered, without a secret in it."""
+    if not isinstance(entrypoint, str):
+        raise BadEntrypointError(
+            f"The entrypoint is a {type(entrypoint).__name__}: give the shell command as one text, such as "
+            "'python train.py'."
+        )
+    if not entrypoint.strip():
+        raise BadEntrypointError(
+            "The entrypoint is empty: give a shell command, or correct the template that rendered to nothing."
+        )
+    if "\0" in entrypoint:
+        raise BadEntrypointError("The entrypoint holds a null character, which no command can.")
+    starts = [
+        entrypoint.find(begin) for begin, end in _JINJA if 0 <= entrypoint.find(begin) < entrypoint.rfind(end) - 1
+    ]
+    if starts:
+        raise BadEntrypointError(
+            f"The entrypoint still holds a Jinja expression at character {min(starts) + 1} (not shown, as it may hold "
+            "a secret): it was not rendered, because it stands where Airflow renders no templates or was itself the "
+            "result of one."
+        )
+    check_no_known_secret(entrypoint, "The entrypoint")
+    name = secret_assignment(entrypoint)
+    if name is not None:
+        raise ExposedSecretError(
+            f"The entrypoint sets {name}, which looks like a secret; commands can be read by everybody who may ask the "
+            f"cluster for its jobs: {_instead(_variable(name))}"
+        )
+
+
+def check_amounts(request: JobRequest) -> None:
+    """Every amount is a number that a node could have."""
+    for name, each_field in _OWN_FIELDS.items():
+        if name in (request.resources or {}):
+            raise BadAmountError(f"resources holds {name!r}, which has a field of its own: say {each_field}.")
+    amounts: dict[str, Any] = {
+        "num_cpus": request.num_cpus,
+        "num_gpus": request.num_gpus,
+        "memory_bytes": request.memory_bytes,
+        **{f"resources[{redacted_name(name)}]": amount for name, amount in (request.resources or {}).items()},
+    }
+    for where, amount in amounts.items():
+        if amount is None:
+            continue
+        if isinstance(amount, bool) or not isinstance(amount, (int, float)):
+            raise BadAmountError(f"{where} is a {type(amount).__name__}: give a number.")
+        if not 0 <= amount <= _MOST:  # NaN is neither
+            shown = amount if isinstance(amount, float) else f"a whole number of {amount.bit_length()} bits"
+            raise BadAmountError(
+                f"{where} is {shown}: give a finite number that is not below zero and fits into 64 bits."
+            )
+    if isinstance(request.memory_bytes, float):
+        raise BadAmountError(f"memory_bytes is {request.memory_bytes!r}: give a whole number of bytes.")
+
+
+def check_metadata(metadata: Mapping[str, str]) -> None:
+    """Text for text, because Ray takes nothing else, and no secrets, because anybody may read it."""
+    for key, value in metadata.items():
+        if not isinstance(key, str):
+            raise BadMetadataError(f"A metadata key is a {type(key).__name__}: Ray takes only text.")
+        check_no_known_secret(key, "A metadata key")
+        if not isinstance(value, str):
+            raise BadMetadataError(
+                f"The metadata value of {redacted_name(key)} is a {type(value).__name__}: Ray takes only text, so "
+                "write str(...)."
+            )
+        check_no_known_secret(value, f"The metadata value of {key!r}")
+        if (why := secret_field(key, value, shortest=1)) is not None:
+            raise ExposedSecretError(
+                f"The metadata value of {key!r} looks like a secret ({why}), and metadata can be read by everybody who "
+                f"may ask the cluster for its jobs: take it out, and {_instead('NAME')}"
+            )
+
+
+def check_tpu(resources: Mapping[str, float], label_selector: Mapping[str, str]) -> None:
+    """Chips come only together with what names their slice."""
+    if not resources.get(_TPU):
+        return
+    has_head = any(is_head_resource(name) and amount for name, amount in resources.items())
+    names_slice = any(
+        str(label_selector.get(label, "!")).strip() and not str(label_selector.get(label, "!")).strip().startswith("!")
+        for label in _SLICE_LABELS
+    )
+    if not has_head and not names_slice:
+        raise UnreservedTpuError(
+            f"resources={{'TPU': {resources[_TPU]:g}}} names no slice, so it could take chips of a slice that is in "
+            "use: ask for TpuSlice('v4-8') or another slice type, which adds 'TPU-v4-8-head' and the label "
+            f"{_SLICE_LABELS[0]!r}."
+        )
+
+
+def check_env_vars(env_vars: Mapping[str, str]) -> None:
+    """No variable looks like a secret."""
+    for number, (name, value) in enumerate(env_vars.items(), 1):
+        check_no_known_secret(str(name), f"The name of environment variable {number}")
+        why = secret_variable(str(name), str(value))
+        if why is not None:
+            raise ExposedSecretError(
+                f"The environment variable {name!r} looks like a secret ({why}), and a runtime_env can be read by "
+                f"everybody who may ask the cluster for its jobs: {_instead(str(name))}"
+            )
+
+
+def check_no_known_secret(value: Any, where: str) -> None:
+    """No text in ``value`` has the form of a known kind of secret."""
+    for place, text in texts_in(value, where):
+        form = detect_secret(text)
+        if form is not None:
+            raise ExposedSecretError(
+                f"{place} holds what has the form of {form}, and can be read by everybody who may ask the cluster for "
+                f"its jobs: take it out and {_instead('NAME')}"
+            )
+
+
+def _variable(name: str) -> str:
+    """The name of a variable that could hold what is called so."""
+    plain = name.strip("-").replace("-", "_").replace(".", "_").upper()
+    return plain if plain.isidentifier() and len(plain) > 1 else "NAME"
+
+
+def _instead(name: str) -> str:
+    return (
+        f"give secrets={{{name!r}: 'projects/PROJECT/secrets/SECRET'}} (Secret Manager) or "
+        f"secrets={{{name!r}: 'env:VARIABLE'}} (a variable of the cluster's own) instead; it is fetched on the cluster."
+    )

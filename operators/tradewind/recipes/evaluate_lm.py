@@ -2,26 +2,148 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.datasets.files import basename, exists, join, write_json
-from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
-from tradewind.recipes.levanter import parts
-from tradewind.recipes.levanter.model_sizes import MODEL_SIZES
-from tradewind.recipes.levanter.quiet import quiet_libraries
-from tradewind.recipes.levanter.stored_models import ModelAxes, load_checkpointed, load_export, model_axes
-from tradewind.recipes.levanter.validation_loss import Score, bytes_of_predicted, bytes_of_tokens, total_nats
-from tradewind.recipes.model_argument import check_context
-from tradewind.recipes.sampling import SamplingOptions, sample
+from tradewind.datasets.tokenizer_files import local_tokenizer
+from tradewind.recipes.lm import levanter_parts
+from tradewind.recipes.lm.levanter_parts import quiet_libraries
+from tradewind.recipes.lm.stored_models import ModelAxes, load_checkpointed, load_export, model_axes
+from tradewind.recipes.model_spec import MODEL_SIZES, check_context
 from tradewind.recipes.train_lm import checkpoints_path, export_path
-from tradewind.steps.values.fields import PATH, SOME_TEXT, TEXT, check_fields, number, one_of, whole
+from tradewind.steps.fields import PATH, SOME_TEXT, TEXT, check_fields, integer, number, one_of
 from tradewind.storage import file_system_at
 
 if TYPE_CHECKING:
+    import numpy as np
     from levanter.data.text import LmDataConfig
+
+# How well a model predicts the validation tokens, in nats per token and in bits per byte.
+#
+# Levanter cuts the validation tokens into sequences of ``seq_len`` and predicts all tokens of a sequence but its first.
+# Over exactly these predicted tokens:
+#
+#     loss          = total nats / number of tokens
+#     bits per byte = total nats / ln 2 / total UTF-8 bytes of the text that these tokens spell
+#
+# A byte-level token spells one byte per character of its vocabulary entry; the end-of-text token spells none. Levanter
+# puts a space before the end of every text, which belongs to no text, so its byte is not counted either.
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a model needed for some text."""
+
+    nats: float
+    tokens: int
+    text_bytes: int
+
+    @property
+    def loss(self) -> float:
+        """Nats per token."""
+        return self.nats / self.tokens
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits per UTF-8 byte of the text."""
+        return self.nats / math.log(2) / self.text_bytes
+
+
+def bytes_of_tokens(tokenizer: Any) -> np.ndarray:
+    """For every token of a byte-level vocabulary the number of bytes it spells: int64, shape ``[vocabulary]``."""
+    import numpy as np
+
+    special = set(tokenizer.all_special_ids)
+    entries = [tokenizer.convert_ids_to_tokens(token) for token in range(len(tokenizer))]
+    return np.array([0 if token in special else len(entry) for token, entry in enumerate(entries)], dtype=np.int64)
+
+
+def bytes_of_predicted(tokens: np.ndarray, seq_len: int, token_bytes: np.ndarray, end_of_text: int) -> int:
+    """UTF-8 bytes of the text that the predicted tokens of a split spell.
+
+    ``tokens`` are all its tokens in a row, shape ``[tokens]``; what does not fill a last sequence is left out.
+    """
+    spelled = token_bytes[tokens]
+    spelled[:-1] -= tokens[1:] == end_of_text  # the space that stands before every end of text
+    spelled[tokens == end_of_text] = 0
+    sequences = len(tokens) // seq_len
+    return int(spelled[: sequences * seq_len].reshape(sequences, seq_len)[:, 1:].sum())
+
+
+def total_nats(model: Any, batches: Iterable[Any], precision: Any, mapping: Any) -> tuple[float, int]:
+    """Summed over ``batches`` of Levanter examples: nats, and the number of predicted tokens."""
+    import haliax as hax
+    import jax.numpy as jnp
+
+    @hax.named_jit(axis_resources=mapping)
+    def of_batch(model: Any, batch: Any) -> tuple[Any, Any]:
+        model = precision.cast_to_compute(model)
+        losses = model.compute_next_token_loss(batch, reduction=None, reduction_axis=()).array
+        weights = batch.loss_weight.array  # 0 for what is not predicted, and for padding of the last batch
+        return jnp.sum(losses * weights), jnp.sum(weights)
+
+    sums = [of_batch(model, batch) for batch in batches]
+    return sum(float(nats) for nats, _ in sums), round(sum(float(tokens) for _, tokens in sums))
+
+
+# Let a model go on with a text: seeded sampling with a temperature, one forward pass per token.
+#
+# There is no key-value cache: a sample is a few hundred tokens.
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How to draw: how many tokens, how boldly, and from which seed."""
+
+    num_tokens: int
+    temperature: float
+    seed: int
+
+
+def sample(model: Any, prompt: Sequence[int], options: SamplingOptions, end_of_text: int, mapping: Any) -> list[int]:
+    """The tokens that follow ``prompt`` (at least one token); ends early at ``end_of_text``, which is left out.
+
+    Each token is drawn from ``softmax(logits / temperature)`` given at most the last ``seq_len`` tokens. ``mapping``
+    says how the weights are sharded.
+    """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    draw = _draw(model.Pos, options.temperature, mapping)
+    length = model.Pos.size
+    tokens = list(prompt)
+    key = jax.random.PRNGKey(options.seed)
+    for each_number in range(options.num_tokens):
+        recent = tokens[-length:]
+        window = np.zeros(length, dtype=np.int32)
+        window[: len(recent)] = recent  # what follows is hidden from the last token by the causal mask
+        last = jnp.asarray(len(recent) - 1)  # a plain number would be compiled in, anew for every token
+        token = int(draw(model, window, last, jax.random.fold_in(key, each_number)))
+        if token == end_of_text:
+            break
+        tokens.append(token)
+    return tokens[len(prompt) :]
+
+
+def _draw(position: Any, temperature: float, mapping: Any) -> Any:
+    """A compiled function of model, window of tokens, index of the last one, and key: the next token."""
+    import haliax as hax
+    import jax
+    import jax.numpy as jnp
+    from levanter.layers.attention import AttentionMask
+
+    @hax.named_jit(axis_resources=mapping)
+    def draw(model: Any, window: Any, last: Any, key: Any) -> Any:
+        logits = model(hax.named(window, position), attn_mask=AttentionMask.causal()).array[last]
+        return jax.random.categorical(key, logits.astype(jnp.float32) / temperature)
+
+    return draw
+
 
 _STEP: Final = re.compile(r"step-(\d+)")
 """Of a training with several exports, the folder of one."""
@@ -64,12 +186,12 @@ class LmEvalConfig:
             tokenizer_path=PATH,
             output_path=PATH,
             model_size=one_of(MODEL_SIZES) if self.model is None else TEXT,
-            seq_len=whole(2),
-            batch_size=whole(1),
+            seq_len=integer(2),
+            batch_size=integer(1),
             prompt=SOME_TEXT.or_none(),
-            sample_tokens=whole(0),
+            sample_tokens=integer(0),
             temperature=number(above=0),
-            seed=whole(),
+            seed=integer(),
         )
         check_context(self.model, self.seq_len)
 
@@ -77,21 +199,21 @@ class LmEvalConfig:
 def evaluate_lm(config: LmEvalConfig) -> dict[str, Any]:
     """Write and return ``{"checkpoint": {"loss", "bpb"}, "hf": {...}, "tokens", "bytes", "prompt", "sample"}``.
 
-    ``loss`` is in nats per token, ``bpb`` in bits per UTF-8 byte, as ``tradewind.recipes.levanter.validation_loss``
+    ``loss`` is in nats per token, ``bpb`` in bits per UTF-8 byte, as ``tradewind.recipes.evaluate_lm``
     defines them. Runs in one process. Raises ``ValueError`` for a missing input.
     """
     export = _export_under(config.train_path)
     quiet_libraries()
-    parts.keep_compilations(config.output_path)
-    parts.check_batch_size(config.batch_size, parts.device_count())
+    levanter_parts.keep_compilations(config.output_path)
+    levanter_parts.check_batch_size(config.batch_size, levanter_parts.device_count())
     tokenizer = local_tokenizer(config.tokenizer_path)
-    results = _evaluate(config, export, parts.cached_data(config.cache_path, tokenizer), tokenizer)
+    results = _evaluate(config, export, levanter_parts.cached_data(config.cache_path, tokenizer), tokenizer)
     write_json(join(config.output_path, "results.json"), results)
-    print("\n".join(ending(basename(config.train_path), results)), flush=True)
+    print("\n".join(result_lines(basename(config.train_path), results)), flush=True)
     return results
 
 
-def ending(trained: str, results: Mapping[str, Any]) -> list[str]:
+def result_lines(trained: str, results: Mapping[str, Any]) -> list[str]:
     """What came out, for the task's log."""
     checkpoint, export = (
         f"loss {results[name]['loss']:.3f}, {results[name]['bpb']:.3f} bits per byte" for name in ("checkpoint", "hf")
@@ -120,15 +242,15 @@ def _evaluate(config: LmEvalConfig, export: str, data: LmDataConfig, tokenizer: 
     from haliax.partitioning import set_mesh
     from levanter.utils.mesh import create_mesh_from_axis_specs
 
-    mesh_config = parts.mesh()
-    ici, dcn = mesh_config.axis_shapes(parts.device_count(), 1)
+    mesh_config = levanter_parts.mesh()
+    ici, dcn = mesh_config.axis_shapes(levanter_parts.device_count(), 1)
     mesh = create_mesh_from_axis_specs(ici_axes=ici, dcn_axes=dcn)
-    model = parts.language_model(config.model, config.model_size, config.seq_len, tokenizer)
+    model = levanter_parts.language_model(config.model, config.model_size, config.seq_len, tokenizer)
     with set_mesh(mesh):
         axes = model_axes(model, len(data.the_tokenizer), mesh_config.resolved_param_mapping)
         scorer = _Scorer(config, data, axes, mesh, mesh_config.resolved_compute_mapping)
         checkpointed = load_checkpointed(axes, checkpoints_path(config.train_path))
-        exported = load_export(axes, data.the_tokenizer, export, parts.precision())
+        exported = load_export(axes, data.the_tokenizer, export, levanter_parts.precision())
         scores = {"checkpoint": scorer.score(checkpointed), "hf": scorer.score(exported)}
         sample = _sample(config, data.the_tokenizer, checkpointed, axes)
     first = scores["checkpoint"]
@@ -147,13 +269,13 @@ class _Scorer:
     def __init__(self, config: LmEvalConfig, data: LmDataConfig, axes: ModelAxes, mesh: Any, mapping: Any) -> None:
         from levanter.data import DataLoader
 
-        dataset = data.validation_sets(axes.config.max_Pos.resize(config.seq_len))[parts.COMPONENT]
+        dataset = data.validation_sets(axes.config.max_Pos.resize(config.seq_len))[levanter_parts.COMPONENT]
         if not len(dataset.as_sync_dataset()):
             raise ValueError(f"The validation split under cache_path {config.cache_path} is shorter than seq_len.")
         self.batches = DataLoader(dataset, config.batch_size, mesh=mesh, axis_resources=mapping)
         self.mapping = mapping
         tokenizer = data.the_tokenizer
-        tokens = parts.all_tokens(data.build_caches("validation")[parts.COMPONENT])
+        tokens = levanter_parts.all_tokens(data.build_caches("validation")[levanter_parts.COMPONENT])
         token_bytes = bytes_of_tokens(tokenizer)
         self.text_bytes = bytes_of_predicted(tokens, config.seq_len, token_bytes, tokenizer.eos_token_id)
 
@@ -161,7 +283,7 @@ class _Scorer:
         """How well one model predicts it."""
         from levanter.utils.tree_utils import inference_mode
 
-        nats, tokens = total_nats(inference_mode(model, True), self.batches, parts.precision(), self.mapping)
+        nats, tokens = total_nats(inference_mode(model, True), self.batches, levanter_parts.precision(), self.mapping)
         return Score(nats, tokens, self.text_bytes)
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tradewind.datasets.files import atomic_writer, exists, join, read_json, write_text
-from tradewind.recipes.comparing.pictures import as_png, drawn
+from tradewind.recipes.comparing.runs import as_png, escape_math
 from tradewind.recipes.metrics.file import read_metrics, series
 from tradewind.recipes.train_lm import metrics_path, result_path
-from tradewind.steps.values.fields import PATH, TEXT, check_fields
-from tradewind.text_table import as_markdown
+from tradewind.steps.fields import PATH, TEXT, check_fields
+from tradewind.text import as_markdown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,7 +106,7 @@ def loss_curve(metrics: list[dict[str, Any]], title: str) -> bytes:
     figure = Figure(figsize=(8, 4.5), dpi=140, layout="constrained")
     axes = figure.add_subplot()
     _draw_losses(axes, metrics)
-    axes.set(title=drawn(title), xlabel="step", ylabel="loss (nats per token)", xlim=(0, None))
+    axes.set(title=escape_math(title), xlabel="step", ylabel="loss (nats per token)", xlim=(0, None))
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)

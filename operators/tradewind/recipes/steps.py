@@ -28,7 +28,7 @@ from tradewind.datasets.tokenization import RESUMABLE as RESUMABLE_TOKENS
 from tradewind.recipes.comparing.compare import CompareConfig, compare_runs
 from tradewind.recipes.comparing.fit_scaling_law import ScalingLawConfig, fit_scaling_law
 from tradewind.recipes.evaluate_lm import LmEvalConfig, evaluate_lm
-from tradewind.recipes.model_argument import PLACEHOLDERS, counted, model_inputs
+from tradewind.recipes.model_spec import PLACEHOLDERS, model_inputs, versioned_value
 from tradewind.recipes.report import ReportConfig, write_report
 from tradewind.recipes.token_cache import TokenCacheConfig, build_token_cache
 from tradewind.recipes.tokenizers import BpeTokenizerConfig, train_bpe_tokenizer
@@ -43,9 +43,9 @@ from tradewind.steps import (
     this_output_path,
 )
 from tradewind.steps.paths import is_absolute
-from tradewind.steps.values.lazy import Lazy
-from tradewind.steps.values.run_values import RunValue
-from tradewind.steps.values.shortened import shortened
+from tradewind.steps.placeholders import Lazy
+from tradewind.steps.run_values import RunValue
+from tradewind.text import truncated_repr
 
 _P = ParamSpec("_P")
 _Made = TypeVar("_Made")
@@ -96,7 +96,7 @@ def naming_step(make: Callable[Concatenate[str, _P], _Made]) -> Callable[Concate
         except (ExperimentError, _NamedError):  # names the step already
             raise
         except ValueError as error:
-            raise _NamedError(f"Step {shortened(name)}: {error}") from None
+            raise _NamedError(f"Step {truncated_repr(name)}: {error}") from None
 
     return named
 
@@ -171,9 +171,9 @@ def training(
     found = _tokenizer_of(tokens) if tokenizer is None else _input("tokenizer", tokenizer)
     overrides = options.get("levanter", {})
     if not isinstance(overrides, Mapping):
-        given = shortened(overrides)
+        given = truncated_repr(overrides)
         raise ValueError(f"{maker}(levanter={given}) is no mapping of settings, such as {{'optimizer.beta2': 0.95}}.")
-    levanter = {field: counted(value) for field, value in overrides.items()}
+    levanter = {field: versioned_value(value) for field, value in overrides.items()}
     what = f"a model of size {model}" if isinstance(model, str) else "a language model"
     if isinstance(model, Lazy):
         what = f"a {model.target.rpartition(':')[2]}"
@@ -197,7 +197,7 @@ def _beginning(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _tokenizer_of(tokens: Any) -> Any:
     """The tokenizer that the step of these tokens names; raises ``ValueError`` if there is none."""
-    found = said_tokenizer(tokens)
+    found = declared_tokenizer(tokens)
     if found is None:
         raise ValueError(
             "tokenizer is missing: the token cache is no step whose config says which one it was made with."
@@ -312,8 +312,8 @@ def recipe_step(
 
 def _ended_runs(runs: Any) -> dict[str, Any]:
     if not isinstance(runs, Mapping) or not runs:
-        raise ValueError(f"runs is {shortened(runs)}: give labels and steps, such as {{'lr=0.1': trained}}.")
-    return {label: _ended(f"runs[{shortened(label)}]", run) for label, run in runs.items()}
+        raise ValueError(f"runs is {truncated_repr(runs)}: give labels and steps, such as {{'lr=0.1': trained}}.")
+    return {label: _ended(f"runs[{truncated_repr(label)}]", run) for label, run in runs.items()}
 
 
 def _ended(argument: str, value: Any) -> Any:
@@ -338,7 +338,7 @@ class _Recipe:
         self._check_names(inputs, options)
         self._check_complete({*inputs, *options, "output_path"})
         settings = {
-            field: value if field in self.uncounted else counted(value)
+            field: value if field in self.uncounted else versioned_value(value)
             for field, value in options.items()
             if field not in _OF_STEP
         }
@@ -377,12 +377,13 @@ def _input(argument: str, value: Any) -> Any:
     """A reference to what ``value`` says, in a form that counts; raises ``ValueError`` if it is no such input."""
     if not isinstance(value, (*PLACEHOLDERS, RunValue, PurePath, str)) or value == "":
         raise ValueError(
-            f"{argument} is {shortened(value)}, which is no input: give a step, a path inside one, or another path."
+            f"{argument} is {truncated_repr(value)}, which is no input: give a step, a path inside one, or another "
+            "path."
         )
     _check_made(argument, argument, value)
     if isinstance(value, ExecutorStep):
         return value.as_input_name()
-    return InputName.hardcoded(value) if isinstance(value, str) else counted(value)
+    return InputName.hardcoded(value) if isinstance(value, str) else versioned_value(value)
 
 
 def _check_made(argument: str, wanted: str, value: Any) -> None:
@@ -398,7 +399,7 @@ def _check_made(argument: str, wanted: str, value: Any) -> None:
         raise ValueError(f"{argument} is step {given.name!r}, which makes {_WHAT[made]} and not {_WHAT[wanted]}.")
 
 
-def said_tokenizer(tokens: Any) -> Any:
+def declared_tokenizer(tokens: Any) -> Any:
     """The tokenizer that a step with a token cache names in its config; None if there is no such step.
 
     That of ``tokenize_files`` may be a name on the hub, which is no path and so not taken.

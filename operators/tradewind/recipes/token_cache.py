@@ -13,10 +13,9 @@ from typing import Any
 from tradewind.datasets.documents import document_files
 from tradewind.datasets.files import join
 from tradewind.datasets.tokenization import TokenizeFilesConfig, tokenize
-from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
-from tradewind.recipes.levanter.parts import COMPONENT, SPLITS
-from tradewind.recipes.levanter.quiet import quiet_libraries
-from tradewind.steps.values.fields import PATH, check_fields
+from tradewind.datasets.tokenizer_files import local_tokenizer
+from tradewind.recipes.lm.levanter_parts import COMPONENT, SPLITS, quiet_libraries
+from tradewind.steps.fields import PATH, check_fields
 
 
 @dataclass(frozen=True)

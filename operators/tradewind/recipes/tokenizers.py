@@ -1,7 +1,7 @@
 """Train a byte-level BPE tokenizer: every text has an encoding, and the same documents give the same tokenizer.
 
 The vocabulary is the end-of-text token, the 256 bytes, then merges by frequency. Every character of a token's entry in
-the vocabulary stands for one byte: ``tradewind.recipes.levanter.validation_loss`` counts on it.
+the vocabulary stands for one byte: ``tradewind.recipes.evaluate_lm`` counts on it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from tradewind.datasets.documents import read_documents
 from tradewind.datasets.files import atomic_writer, join
-from tradewind.datasets.tokenizing.tokenizer_files import PREFIX
-from tradewind.steps.values.fields import PATH, check_fields, whole
+from tradewind.datasets.tokenizer_files import PREFIX
+from tradewind.steps.fields import PATH, check_fields, integer
 
 END_OF_TEXT = "<|endoftext|>"
 MIN_VOCAB_SIZE = 257
@@ -34,7 +34,7 @@ class BpeTokenizerConfig:
     """Number of tokens, bytes and end of text included; fewer if the texts have fewer pairs to merge."""
 
     def __post_init__(self) -> None:
-        check_fields(self, input_path=PATH, output_path=PATH, vocab_size=whole(MIN_VOCAB_SIZE))
+        check_fields(self, input_path=PATH, output_path=PATH, vocab_size=integer(MIN_VOCAB_SIZE))
 
 
 def train_bpe_tokenizer(config: BpeTokenizerConfig) -> dict[str, Any]:

@@ -9,12 +9,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from tradewind.datasets.files import basename, join
-from tradewind.recipes.levanter.model_sizes import MODEL_SIZES
-from tradewind.recipes.levanter.overrides import check_names
+from tradewind.recipes.lm.overrides import check_names
 from tradewind.recipes.metrics.trackers import WandbOptions
-from tradewind.recipes.model_argument import check_context
+from tradewind.recipes.model_spec import MODEL_SIZES, check_context
 from tradewind.steps import VersionedValue
-from tradewind.steps.values.fields import FLAG, PATH, TEXT, check_fields, instance, number, one_of, whole
+from tradewind.steps.fields import FLAG, PATH, TEXT, check_fields, instance, integer, number, one_of
 
 RESUMABLE = ("checkpoints/**", "metrics.jsonl", "tensorboard/**", "wandb/**")
 """For ``ExecutorStep(resumable=...)``: what an attempt after a preemption goes on from."""
@@ -34,7 +33,7 @@ class LmTrainConfig:
     output_path: str
     """Gets ``checkpoints/``, ``hf/``, ``metrics.jsonl`` and, last of all, ``result.json``."""
     model_size: str = ""
-    """A name in ``tradewind.recipes.levanter.model_sizes.MODEL_SIZES``; not read when there is a ``model``."""
+    """A name in ``tradewind.recipes.model_spec.MODEL_SIZES``; not read when there is a ``model``."""
     num_train_steps: int = field(kw_only=True)
     learning_rate: float = field(kw_only=True)
     """The highest one: a tenth of the steps warm up to it, the rest follows a cosine down to a tenth of it."""
@@ -70,7 +69,7 @@ class LmTrainConfig:
     wandb: WandbOptions | None = None
     """A run at Weights & Biases, offline unless told otherwise."""
     levanter: Mapping[str, Any] = field(default_factory=dict)
-    """Other settings of Levanter's by path; see ``tradewind.recipes.levanter.overrides``."""
+    """Other settings of Levanter's by path; see ``tradewind.recipes.lm.overrides``."""
 
     def __post_init__(self) -> None:
         check_fields(self, **_RULES, model_size=one_of(MODEL_SIZES) if self.model is None else TEXT)
@@ -83,12 +82,12 @@ class LmTrainConfig:
 _RULES: Final = {
     **dict.fromkeys(("cache_path", "tokenizer_path", "output_path"), PATH),
     **dict.fromkeys(("initialize_from", "temporary_checkpoint_path"), PATH.or_none()),
-    **dict.fromkeys(("num_train_steps", "batch_size", "steps_per_eval", "steps_per_line"), whole(1)),
-    **dict.fromkeys(("steps_per_checkpoint", "max_eval_batches"), whole(1).or_none()),
+    **dict.fromkeys(("num_train_steps", "batch_size", "steps_per_eval", "steps_per_line"), integer(1)),
+    **dict.fromkeys(("steps_per_checkpoint", "max_eval_batches"), integer(1).or_none()),
     **dict.fromkeys(("learning_rate", "checkpoint_seconds"), number(above=0)),
     "weight_decay": number(least=0),
-    "seq_len": whole(2),
-    "seed": whole(),
+    "seq_len": integer(2),
+    "seed": integer(),
     "tensorboard": FLAG,
     "wandb": instance("WandbOptions('project')", WandbOptions).or_none(),
     "levanter": instance("a mapping of settings, such as {'optimizer.beta2': 0.95}", Mapping),

@@ -11,22 +11,34 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
-from tradewind.recipes.checkpoints.newest import settle_checkpoints
-from tradewind.recipes.checkpoints.taken import TakenCheckpoint, TakenFile
-from tradewind.recipes.levanter import parts
-from tradewind.recipes.levanter.config import levanter_config, source_checkpoint, with_trackers
-from tradewind.recipes.levanter.quiet import quiet_libraries
-from tradewind.recipes.levanter.simulated_slices import on_these_devices
-from tradewind.recipes.levanter.stored_models import load_checkpointed, model_axes, write_export
-from tradewind.recipes.levanter.trainer import train
-from tradewind.recipes.lm.facts import TrainingFacts, beginning, ending, facts_of
-from tradewind.recipes.lm.output import TrainingOutput
+from tradewind.datasets.tokenizer_files import local_tokenizer
+from tradewind.recipes.checkpoints.resume import (
+    InitialCheckpoint,
+    InitialCheckpointFile,
+    clean_up_checkpoints,
+    damage,
+    newest_checkpoint,
+)
+from tradewind.recipes.lm import levanter_parts
+from tradewind.recipes.lm.data_locations import check_regions
+from tradewind.recipes.lm.levanter_config import levanter_config, source_checkpoint, with_trackers
+from tradewind.recipes.lm.levanter_parts import quiet_libraries
+from tradewind.recipes.lm.pod_config import TrainingOutput
+from tradewind.recipes.lm.stored_models import (
+    check_hub_model,
+    check_model,
+    check_same_model,
+    load_checkpointed,
+    model_axes,
+    write_export,
+)
+from tradewind.recipes.lm.trainer import train, with_simulated_slices
+from tradewind.recipes.lm.training_summary import TrainingSummary, end_lines, start_lines, training_summary
 from tradewind.recipes.metrics.tracking import AVERAGED_LOSS
-from tradewind.recipes.preflight import check_checkpoints, preflight
 from tradewind.recipes.train_config import (
     RESUMABLE,
     LmTrainConfig,
+    checkpoint_roots,
     checkpoints_path,
     export_path,
     metrics_path,
@@ -49,6 +61,59 @@ __all__ = [
     "train_lm",
 ]
 
+# What would make a training fail is found before a slice is reserved for it, and named with its field.
+
+_MESH = "trainer.mesh"
+_HUB = "levanter['initialize_from_hf']"
+_PATHS = ("output_path", "temporary_checkpoint_path", "cache_path", "tokenizer_path", "initialize_from")
+
+
+def preflight(config: LmTrainConfig, devices: int, num_slices: int = 1) -> None:
+    """Look at everything that ``train_lm`` needs, on a CPU, for a run on that many devices over all slices.
+
+    Raises ``ValueError`` for a batch size that the devices don't divide, an input that is missing, a field that
+    Levanter does not know, a checkpoint of another model or a damaged one to begin with, or a bucket in another region.
+    """
+    own_mesh = any(name == "trainer" or name.startswith(_MESH) for name in config.levanter)
+    if not own_mesh:
+        levanter_parts.check_batch_size(config.batch_size, devices)
+    check_regions({field: getattr(config, field) for field in _PATHS})
+    levanter_parts.check_cache(config.cache_path)
+    made = levanter_config(config, local_tokenizer(config.tokenizer_path))
+    TrainingOutput(config.output_path, config.num_train_steps, temporary_checkpoints_path(config)).check_newest()
+    _check_initial_checkpoint(config)
+    per_device = made.trainer.per_device_parallelism
+    mesh = made.trainer.mesh if own_mesh else None
+    levanter_parts.check_batch_size(config.batch_size, devices, mesh, num_slices, per_device=per_device)
+    if not own_mesh:  # an own mesh may need more devices than there are here; then train_lm itself compares
+        check_model(made, len(made.data.the_tokenizer), "model")
+        check_checkpoints(config, made)
+
+
+def _check_initial_checkpoint(config: LmTrainConfig) -> None:
+    source = source_checkpoint(config)
+    if source is None or newest_checkpoint(checkpoint_roots(config)) is not None:
+        return
+    if (wrong := damage(source)) is not None:
+        raise ValueError(
+            f"initialize_from: the checkpoint {source} is damaged, {wrong}: copy it again or give another."
+        )
+
+
+def check_checkpoints(config: LmTrainConfig, made: Any) -> None:
+    """Raise ``ValueError`` if this training's newest checkpoint, or else what it begins with, is of another model."""
+    newest = newest_checkpoint(checkpoint_roots(config))
+    source = source_checkpoint(config)
+    vocab_size = len(made.data.the_tokenizer)
+    if newest is not None:
+        check_same_model(made, vocab_size, newest.path, "output_path")
+    elif source is not None:
+        check_same_model(made, vocab_size, source, "initialize_from")
+    if source is not None and made.initialize_from_hf:
+        raise ValueError(f"initialize_from and {_HUB} both say what to begin with: give one of them.")
+    if newest is None and made.initialize_from_hf:
+        check_hub_model(made, made.initialize_from_hf, _HUB)
+
 
 def train_lm(config: LmTrainConfig) -> dict[str, Any]:
     """Train, export, and return the result: steps, parameters, tokens, ``train_loss`` and ``eval_loss`` in nats/token.
@@ -66,19 +131,19 @@ def train_lm(config: LmTrainConfig) -> dict[str, Any]:
     output = _output(config)
     if result := output.result():
         return result
-    parts.keep_compilations(config.output_path)
+    levanter_parts.keep_compilations(config.output_path)
     output.remove_unfinished()
-    settle_checkpoints(output.roots)
+    clean_up_checkpoints(output.roots)
     output.check_newest()
-    _settle_begin(config)
-    made = on_these_devices(levanter_config(config, local_tokenizer(config.tokenizer_path)))
+    _resolve_initial_checkpoint(config)
+    made = with_simulated_slices(levanter_config(config, local_tokenizer(config.tokenizer_path)))
     trainer = made.trainer
     per_device = trainer.per_device_parallelism
-    parts.check_batch_size(
-        config.batch_size, parts.device_count(), trainer.mesh, trainer.num_slices, per_device=per_device
+    levanter_parts.check_batch_size(
+        config.batch_size, levanter_parts.device_count(), trainer.mesh, trainer.num_slices, per_device=per_device
     )
     check_checkpoints(config, made)
-    facts = facts_of(made)
+    facts = training_summary(made)
     if output.newest_step() < config.num_train_steps - 1:
         _train(config, made, facts)  # never of a complete run: it would write the last checkpoint again
     output.keep_last_checkpoint()
@@ -98,7 +163,7 @@ def _output(config: LmTrainConfig) -> TrainingOutput:
     return TrainingOutput(config.output_path, config.num_train_steps, temporary_checkpoints_path(config))
 
 
-def _settle_begin(config: LmTrainConfig) -> None:
+def _resolve_initial_checkpoint(config: LmTrainConfig) -> None:
     """Process 0 decides with which checkpoint of another training this one begins, and writes it down; all wait."""
     import jax
     from jax.experimental.multihost_utils import sync_global_devices
@@ -107,18 +172,20 @@ def _settle_begin(config: LmTrainConfig) -> None:
     if jax.process_index() == 0 and given is not None and _output(config).newest_step() < 0:
         with suppress(ValueError):  # which every process will raise
             if (checkpoint := source_checkpoint(config)) is not None:
-                TakenFile.of_begin(checkpoints_path(config.output_path)).write(TakenCheckpoint(given, checkpoint))
+                InitialCheckpointFile.of_begin(checkpoints_path(config.output_path)).write(
+                    InitialCheckpoint(given, checkpoint)
+                )
     sync_global_devices("tradewind: begin settled")
 
 
-def _train(config: LmTrainConfig, made: TrainLmConfig, facts: TrainingFacts) -> None:
+def _train(config: LmTrainConfig, made: TrainLmConfig, facts: TrainingSummary) -> None:
     import jax
 
     output = _output(config)
     newest = output.newest_step()
     if jax.process_index() == 0:
         goes_on = [f"goes on after step {newest + 1}/{config.num_train_steps}"] if newest >= 0 else []
-        print("\n".join([*beginning(facts, made), *goes_on]), flush=True)
+        print("\n".join([*start_lines(facts, made), *goes_on]), flush=True)
     expect_steps()
     train(with_trackers(made, config, newest + 1))
     output.await_last_checkpoint()
@@ -141,13 +208,13 @@ def _export(config: LmTrainConfig, made: TrainLmConfig) -> int:
             model,
             data.the_tokenizer,
             export_path(config.output_path),
-            dtype=parts.export_dtype(made.hf_save_dtype),
+            dtype=levanter_parts.export_dtype(made.hf_save_dtype),
             generation_config=build_generation_config(data.the_tokenizer, made.hf_generation_eos_token_ids),
         )
         return int(parameter_count(model))
 
 
-def _finish(config: LmTrainConfig, parameters: int, facts: TrainingFacts) -> dict[str, Any]:
+def _finish(config: LmTrainConfig, parameters: int, facts: TrainingSummary) -> dict[str, Any]:
     """Process 0 writes the result; no process returns before it is there."""
     import jax
 
@@ -167,6 +234,6 @@ def _finish(config: LmTrainConfig, parameters: int, facts: TrainingFacts) -> dic
         eval_loss = last.get(AVERAGED_LOSS, last.get("eval/loss"))
         result |= {"train_loss": last.get("train/loss"), "eval_loss": eval_loss}
         places = {"checkpoint": output.last_checkpoint, "export": export_path(config.output_path)}
-        print("\n".join(ending(result | places | {"run_id": facts.run_id, "eval_losses": {}})), flush=True)
+        print("\n".join(end_lines(result | places | {"run_id": facts.run_id, "eval_losses": {}})), flush=True)
     output.write_result(result)
     return result

@@ -7,10 +7,12 @@ attempt, so nobody needs to write it under conditions.
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import logging
 import posixpath
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
@@ -22,16 +24,16 @@ from tradewind.records.parsing import (
     OBJECT,
     RAW_TEXT,
     TEXT,
-    Flaw,
-    Kind,
-    known_fields,
+    FieldType,
+    RecordFormatError,
     list_of,
     object_of,
     one_of,
+    parse_fields,
     parse_object,
-    shown,
+    replace_surrogates,
 )
-from tradewind.storage.bounded import Content
+from tradewind.storage.bounded_read import Content
 from tradewind.storage.errors import BadRecordError
 from tradewind.storage.files import list_names, read_contents, write_text
 
@@ -70,10 +72,10 @@ class AttemptError:
         """The error in parsed JSON.
 
         Raises:
-            Flaw: It is none.
+            RecordFormatError: It is none.
         """
-        known = known_fields(value, _KINDS_OF_AN_ERROR, ("type", "message"), whose="its error's")
-        return AttemptError(**{name: shown(text) for name, text in known.items()})
+        known = parse_fields(value, _KINDS_OF_AN_ERROR, ("type", "message"), whose="its error's")
+        return AttemptError(**{name: replace_surrogates(text) for name, text in known.items()})
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class Attempt:
         job: The submission id of its Ray job.
         cluster: The cluster that it was given to.
         by: Who started it: dag, run, task, map index and try, or the script.
-        spec: What to run; see ``tradewind.calls.spec``.
+        spec: What to run; see ``tradewind.serialization.spec``.
         inputs: Output path -> digest of the result that it reads there; None for one that Marin made.
         withdraws: It replaces a finished output, of which nothing may be kept.
         has_withdrawn: That output has been removed.
@@ -123,9 +125,9 @@ class Attempt:
         """The attempt in a file's text.
 
         Raises:
-            Flaw: It is none.
+            RecordFormatError: It is none.
         """
-        known = known_fields(parse_object(text), _KINDS, _REQUIRED)
+        known = parse_fields(parse_object(text), _KINDS, _REQUIRED)
         known["found"] = tuple(known.get("found") or ())
         outcome, error = known.get("outcome"), known.get("error")
         ends = {
@@ -168,16 +170,16 @@ def parse_attempt(path: str, found: Content) -> Attempt:
     """
     try:
         if found.flaw is not None:
-            raise Flaw(found.flaw)
+            raise RecordFormatError(found.flaw)
         attempt = Attempt.from_json(found.text)
         if posixpath.basename(path) != f"{attempt.number}.json":
-            raise Flaw("its number is not that of its file")
-    except Flaw as flaw:
+            raise RecordFormatError("its number is not that of its file")
+    except RecordFormatError as flaw:
         raise BadAttemptError(path, str(flaw)) from None
     return attempt
 
 
-def told_attempt(output_path: str, number: int) -> Attempt | None:
+def read_attempt_or_none(output_path: str, number: int) -> Attempt | None:
     """The attempt of this number, or None where its file is gone or cannot be read: nothing may depend on it then."""
     file = attempt_path(output_path, number)
     try:
@@ -209,7 +211,7 @@ def write_attempt(output_path: str, attempt: Attempt) -> Attempt:
     return attempt
 
 
-_KINDS: Final[Mapping[str, Kind]] = {
+_KINDS: Final[Mapping[str, FieldType]] = {
     "number": COUNT,
     "job": TEXT,
     "cluster": TEXT,
@@ -227,3 +229,17 @@ _KINDS: Final[Mapping[str, Kind]] = {
 }
 _REQUIRED: Final = ("number", "job", "cluster", "by", "spec")
 _KINDS_OF_AN_ERROR: Final = {"type": RAW_TEXT, "message": RAW_TEXT, "traceback": RAW_TEXT}
+
+# Submission ids, made when an attempt is claimed and kept in its file, so that submitting it twice gives one job.
+
+_LONGEST_SLUG = 40
+
+
+def step_job_id(name: str, output_path: str, version_hash: str, attempt: int) -> str:
+    """A new id for one attempt at a step: readable, and never given twice.
+
+    The random end keeps an attempt from meeting the job of an equal one whose records were deleted meanwhile.
+    """
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_LONGEST_SLUG].strip("-") or "step"
+    place = hashlib.sha256(output_path.encode()).hexdigest()[:8]
+    return f"{slug}-{place}-{version_hash}-{attempt}-{secrets.token_hex(3)}"

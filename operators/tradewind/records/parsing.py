@@ -15,21 +15,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-MOST_DEEP: Final = 200
+MAX_DEPTH: Final = 200
 """How deep the lists and objects of a record may lie in each other."""
-LARGEST_COUNT: Final = 10**15
+MAX_COUNT: Final = 10**15
 LATEST: Final = 1e11
 """In seconds since 1970, of what calendars reach to."""
-LARGEST_NUMBER: Final = 1e300
+MAX_NUMBER: Final = 1e300
 """Of what can still be counted in."""
 
 
-class Flaw(ValueError):
+class RecordFormatError(ValueError):
     """Why a text is no record, in words that follow "because"."""
 
 
 @dataclass(frozen=True)
-class Kind:
+class FieldType:
     """What a field may hold.
 
     Attributes:
@@ -40,27 +40,27 @@ class Kind:
     fits: Callable[[Any], bool]
     name: str
 
-    def or_null(self) -> Kind:
+    def or_null(self) -> FieldType:
         """The same, or nothing."""
-        return Kind(lambda value: value is None or self.fits(value), f"{self.name} or null")
+        return FieldType(lambda value: value is None or self.fits(value), f"{self.name} or null")
 
 
 def parse(text: str) -> Any:
     """The JSON in ``text``.
 
     Raises:
-        Flaw: There is none, or it is too deep to be handled.
+        RecordFormatError: There is none, or it is too deep to be handled.
     """
     if not text.strip():
-        raise Flaw("it is empty")
+        raise RecordFormatError("it is empty")
     try:
         value = json.loads(text)
     except RecursionError:
-        raise Flaw("it is nested too deeply") from None
+        raise RecordFormatError("it is nested too deeply") from None
     except ValueError:
-        raise Flaw("it holds no JSON, or only the beginning of one") from None
+        raise RecordFormatError("it holds no JSON, or only the beginning of one") from None
     if _is_deep(value):
-        raise Flaw("it is nested too deeply")
+        raise RecordFormatError("it is nested too deeply")
     return value
 
 
@@ -68,7 +68,7 @@ def parse_object(text: str) -> dict[str, Any]:
     """The JSON object in ``text``.
 
     Raises:
-        Flaw: There is none.
+        RecordFormatError: There is none.
     """
     return as_object(parse(text))
 
@@ -77,46 +77,46 @@ def as_object(value: Any) -> dict[str, Any]:
     """A parsed value that should be an object.
 
     Raises:
-        Flaw: It is none.
+        RecordFormatError: It is none.
     """
     if not isinstance(value, dict):
-        raise Flaw("it holds no JSON object")
+        raise RecordFormatError("it holds no JSON object")
     return value
 
 
-def known_fields(
-    value: Any, kinds: Mapping[str, Kind], required: Iterable[str] = (), whose: str = "its"
+def parse_fields(
+    value: Any, kinds: Mapping[str, FieldType], required: Iterable[str] = (), whose: str = "its"
 ) -> dict[str, Any]:
     """The fields of an object that ``kinds`` names, all of which fit; others, of a later version, are passed over.
 
     Raises:
-        Flaw: One does not fit, or one of ``required`` is missing.
+        RecordFormatError: One does not fit, or one of ``required`` is missing.
     """
     fields = as_object(value)
     for name in required:
         if name not in fields:
-            raise Flaw(f"{whose} {name} is missing")
+            raise RecordFormatError(f"{whose} {name} is missing")
     known = {name: fields[name] for name in kinds if name in fields}
     for name, each in known.items():
         if not kinds[name].fits(each):
-            raise Flaw(f"{whose} {name} is not {kinds[name].name}")
+            raise RecordFormatError(f"{whose} {name} is not {kinds[name].name}")
     return known
 
 
-def one_of(values: Iterable[str]) -> Kind:
+def one_of(values: Iterable[str]) -> FieldType:
     """One of these words."""
     words = frozenset(values)
-    return Kind(lambda value: isinstance(value, str) and value in words, f"one of {', '.join(sorted(words))}")
+    return FieldType(lambda value: isinstance(value, str) and value in words, f"one of {', '.join(sorted(words))}")
 
 
-def list_of(kind: Kind) -> Kind:
+def list_of(kind: FieldType) -> FieldType:
     """A list, each item of which is of this kind."""
-    return Kind(lambda value: isinstance(value, list) and all(map(kind.fits, value)), f"a list, each {kind.name}")
+    return FieldType(lambda value: isinstance(value, list) and all(map(kind.fits, value)), f"a list, each {kind.name}")
 
 
-def object_of(kind: Kind) -> Kind:
+def object_of(kind: FieldType) -> FieldType:
     """An object, each value of which is of this kind."""
-    return Kind(
+    return FieldType(
         lambda value: isinstance(value, dict) and all(map(is_text, value)) and all(map(kind.fits, value.values())),
         f"an object, each value {kind.name}",
     )
@@ -135,13 +135,13 @@ def is_text(value: Any) -> bool:
 
 def is_count(value: Any) -> bool:
     """Whether it is a whole number from 0 on that something could have been counted to."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_COUNT
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT
 
 
 def is_number(value: Any) -> bool:
     """Whether it is a number that can be counted in: no NaN, no infinity."""
     is_one = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_one and abs(value) <= LARGEST_NUMBER
+    return is_one and abs(value) <= MAX_NUMBER
 
 
 def is_relative(path: str) -> bool:
@@ -152,7 +152,7 @@ def is_relative(path: str) -> bool:
 
 def _is_deep(value: Any) -> bool:
     level = [value]
-    for _ in range(MOST_DEEP):
+    for _ in range(MAX_DEPTH):
         level = [
             item
             for each in level
@@ -165,19 +165,19 @@ def _is_deep(value: Any) -> bool:
     return True
 
 
-TEXT: Final = Kind(is_text, "text")
-RAW_TEXT: Final = Kind(lambda value: isinstance(value, str), "text")
-"""Text of somebody else's, such as an error's, that may hold halves of characters: see ``shown``."""
-COUNT: Final = Kind(is_count, "a whole number from 0 on")
-NUMBER: Final = Kind(is_number, "a number")
-FLAG: Final = Kind(lambda value: isinstance(value, bool), "true or false")
-ANYTHING: Final = Kind(lambda value: True, "anything")
-OBJECT: Final = Kind(lambda value: isinstance(value, dict), "an object")
-RELATIVE_PATH: Final = Kind(lambda value: isinstance(value, str) and is_relative(value), "a path below the output")
+TEXT: Final = FieldType(is_text, "text")
+RAW_TEXT: Final = FieldType(lambda value: isinstance(value, str), "text")
+"""Text of somebody else's, such as an error's, that may hold halves of characters: see ``replace_surrogates``."""
+COUNT: Final = FieldType(is_count, "a whole number from 0 on")
+NUMBER: Final = FieldType(is_number, "a number")
+FLAG: Final = FieldType(lambda value: isinstance(value, bool), "true or false")
+ANYTHING: Final = FieldType(lambda value: True, "anything")
+OBJECT: Final = FieldType(lambda value: isinstance(value, dict), "an object")
+RELATIVE_PATH: Final = FieldType(lambda value: isinstance(value, str) and is_relative(value), "a path below the output")
 """File names may hold halves of characters, as those of local disks do that are no UTF-8."""
-MOMENT: Final = Kind(lambda value: is_number(value) and 0 <= value <= LATEST, "a time in seconds since 1970")
+MOMENT: Final = FieldType(lambda value: is_number(value) and 0 <= value <= LATEST, "a time in seconds since 1970")
 
 
-def shown(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """``text`` with a mark in place of each half of a character, so that it can be written and shown."""
     return text.encode(errors="replace").decode()

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from tradewind.runtime.pods.budgets import PodGivenUpError
-    from tradewind.runtime.pods.functions import run_on_pod
-    from tradewind.runtime.pods.marin_names import (
+    from tradewind.runtime.pods.functions import (
         TpuPodConfig,
         remove_tpu_lockfile_on_exit,
+        run_on_pod,
         run_on_pod_multislice_resumable,
         run_on_pod_resumable,
     )
-    from tradewind.runtime.pods.on_host.notices import Notice, preemption_notice
+    from tradewind.runtime.pods.on_host.preemption_notice import Notice, preemption_notice
 
 __all__ = [
     "Notice",
@@ -32,14 +32,14 @@ __all__ = [
 
 _MODULES: Final = {
     "budgets": ["PodGivenUpError"],
-    "functions": ["run_on_pod"],
-    "marin_names": [
+    "functions": [
+        "run_on_pod",
         "TpuPodConfig",
         "remove_tpu_lockfile_on_exit",
         "run_on_pod_multislice_resumable",
         "run_on_pod_resumable",
     ],
-    "on_host.notices": ["Notice", "preemption_notice"],
+    "on_host.preemption_notice": ["Notice", "preemption_notice"],
 }
 _MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
 

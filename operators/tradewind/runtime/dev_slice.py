@@ -1,8 +1,8 @@
 """Holds one slice for a person who develops on it, for as long as the command that asked for it gives signs of life.
 
 Run as a Ray job on the head: ``python -m tradewind.runtime.dev_slice SESSION TYPE``. A sign of life is a change of the
-file ``sign_of(SESSION)``, which that command makes over ``ssh``; that the file is gone again means that the person is
-done. So nothing is reserved before the first sign, and a killed laptop's slice is free after ``--silent``.
+file ``heartbeat_path(SESSION)``, which that command makes over ``ssh``; that the file is gone again means that the
+person is done. So nothing is reserved before the first sign, and a killed laptop's slice is free after ``--silent``.
 When it ends, however that comes, what the person has started on the hosts is ended first, and then Ray gives the slice
 to others.
 """
@@ -20,13 +20,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from tradewind.cloud_tpu.on_hosts.dev_slices import DevSlice, sign_of
-from tradewind.runtime.pods.capacity.groups import HostGroup
-from tradewind.runtime.pods.capacity.placements import Placements
-from tradewind.runtime.pods.capacity.reservation import NoFreeSliceError, Reservation, Reserving
-from tradewind.runtime.pods.capacity.slices import complete_slices, free_slices
-from tradewind.runtime.pods.liveness import live_nodes
-from tradewind.runtime.pods.on_host.dev_host import dev_host
+from tradewind.cloud_tpu.host_files import DevSlice, heartbeat_path
+from tradewind.runtime.pods.capacity.reservation import NoFreeSliceError, Placements, Reservation, SliceAllocator
+from tradewind.runtime.pods.capacity.slices import HostGroup, complete_slices, free_slices
+from tradewind.runtime.pods.nodes import live_nodes
+from tradewind.runtime.pods.on_host.actors import dev_host
 
 REFUSED: Final = 3
 LOST: Final = 4
@@ -48,7 +46,7 @@ class Sign(Enum):
     DONE = "it is done"
 
 
-class SignsOfLife:
+class SessionHeartbeat:
     """Those of one session.
 
     Args:
@@ -93,7 +91,7 @@ class SignsOfLife:
 class SliceHolder:
     """Holds one slice of a type, for one session."""
 
-    def __init__(self, session: str, group: HostGroup, signs: SignsOfLife, tell: Callable[[str], None]) -> None:
+    def __init__(self, session: str, group: HostGroup, signs: SessionHeartbeat, tell: Callable[[str], None]) -> None:
         self._session = session
         self._group = group
         self._signs = signs
@@ -142,7 +140,7 @@ class SliceHolder:
 
     def _reserved(self, placements: Placements, timeout_s: float) -> Reservation | None:
         """None if nobody waits for it any more. Raises ``NoFreeSliceError``."""
-        reserving = Reserving(
+        reserving = SliceAllocator(
             self._group, lambda free: 1 if free else None, 1, 1, placements=placements, say=self._tell
         )
         is_over = threading.Event()
@@ -192,8 +190,8 @@ def main() -> None:
     parser.add_argument("--wait", type=float, default=0.0)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    group, file = HostGroup.of_slice(arguments.slice_type), Path.home() / sign_of(arguments.session)
-    signs = SignsOfLife(lambda: _changed_ns(file), arguments.silent)
+    group, file = HostGroup.of_slice(arguments.slice_type), Path.home() / heartbeat_path(arguments.session)
+    signs = SessionHeartbeat(lambda: _changed_ns(file), arguments.silent)
     with _removed_at_end(file):
         while (sign := signs.look()) is Sign.NONE_YET:
             time.sleep(_LOOK_S)

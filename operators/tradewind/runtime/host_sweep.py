@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tradewind.runtime.pods.environment import Accelerator
-from tradewind.runtime.pods.liveness import Node, free_resources, live_nodes, silent_nodes
-from tradewind.runtime.pods.on_host import strays
+from tradewind.runtime.pods.nodes import Node, free_resources, live_nodes, unresponsive_nodes
+from tradewind.runtime.pods.on_host import orphans
+from tradewind.runtime.pods.process_env import Accelerator
 
 ANSWER_S: Final = 60.0
 """For how long a host is waited for; a busy head may need some seconds to start a worker there."""
@@ -24,7 +24,7 @@ _CHIPS: Final = re.compile(r"TPU(-.*-head)?")
 
 
 @dataclass(frozen=True)
-class HostCare:
+class HostSweepResult:
     """What was found on one host, and done about it.
 
     Attributes:
@@ -58,7 +58,7 @@ def sweep_hosts(
 
     ray.init(log_to_driver=False, ignore_reinit_error=True)
     hosts = [node for node in live_nodes() if node.chips]
-    free, dead = free_slices(hosts, free_resources()), silent_nodes(hosts)
+    free, dead = free_slices(hosts, free_resources()), unresponsive_nodes(hosts)
     asked = [node for node in hosts if node.id not in dead]
     tasks = {node: _task(node, node.slice_name in free, dry_run, low_disk_percent) for node in asked}
     ready, late = ray.wait([*tasks.values()], num_returns=len(tasks), timeout=answer_s) if tasks else ([], [])
@@ -66,7 +66,7 @@ def sweep_hosts(
         ray.cancel(task, force=True)
     answered = set(ready)
     found = [_answer(node, task) if task in answered else _silent(node, answer_s) for node, task in tasks.items()]
-    found += [HostCare(node.ip, node.slice_name or "", "gone") for node in hosts if node.id in dead]
+    found += [HostSweepResult(node.ip, node.slice_name or "", "gone") for node in hosts if node.id in dead]
     return [asdict(care) for care in sorted(found, key=lambda care: (care.slice, care.host))]
 
 
@@ -94,32 +94,32 @@ def _task(node: Node, is_free: bool, dry_run: bool, low_disk_percent: float) -> 
 
     here = NodeAffinitySchedulingStrategy(node.id, soft=False)
     taken = _chips_and_head(node) if is_free else {}
-    task = ray.remote(look_after_host).options(num_cpus=0, max_retries=0, scheduling_strategy=here, resources=taken)
+    task = ray.remote(sweep_host).options(num_cpus=0, max_retries=0, scheduling_strategy=here, resources=taken)
     return task.remote(node.ip, node.slice_name or "", is_free, dry_run, low_disk_percent)
 
 
-def _answer(node: Node, task: Any) -> HostCare:
+def _answer(node: Node, task: Any) -> HostSweepResult:
     import ray
 
     try:
-        care: HostCare = ray.get(task)
+        care: HostSweepResult = ray.get(task)
     except ray.exceptions.RayError:  # the host, or only its worker, died: the next sweep sees what is left
-        return HostCare(node.ip, node.slice_name or "", "gone")
+        return HostSweepResult(node.ip, node.slice_name or "", "gone")
     return care
 
 
-def _silent(node: Node, answer_s: float) -> HostCare:
+def _silent(node: Node, answer_s: float) -> HostSweepResult:
     """Nothing started there: somebody was faster and has its chips now, or it is stuck."""
     if free_resources().get(node.id, {}).get("TPU", 0.0) < (node.chips or 0.0):
-        return HostCare(node.ip, node.slice_name or "", "in use")
+        return HostSweepResult(node.ip, node.slice_name or "", "in use")
     problem = f"Ray calls it alive, but no task has started there for {answer_s:.0f} s: look at its slice"
-    return HostCare(node.ip, node.slice_name or "", "does not answer", problem=problem)
+    return HostSweepResult(node.ip, node.slice_name or "", "does not answer", problem=problem)
 
 
 # ---- on the host
 
 
-def look_after_host(ip: str, slice_name: str, is_free: bool, dry_run: bool, low_disk_percent: float) -> HostCare:
+def sweep_host(ip: str, slice_name: str, is_free: bool, dry_run: bool, low_disk_percent: float) -> HostSweepResult:
     """What there is on this host; what nobody can need any more goes, if the slice is free and no dry run."""
     done, problems = _clear(ip, dry_run) if is_free else ([], [])
     disk = shutil.disk_usage("/")
@@ -127,7 +127,7 @@ def look_after_host(ip: str, slice_name: str, is_free: bool, dry_run: bool, low_
     if free_percent < low_disk_percent:
         problems.append(f"{free_percent} % of the disk are free ({disk.free / 1e9:.1f} GB)")
     use = "free" if is_free else "in use"
-    return HostCare(ip, slice_name, use, free_percent, tuple(done), "; ".join(problems))
+    return HostSweepResult(ip, slice_name, use, free_percent, tuple(done), "; ".join(problems))
 
 
 def _clear(ip: str, dry_run: bool) -> tuple[list[str], list[str]]:
@@ -135,14 +135,14 @@ def _clear(ip: str, dry_run: bool) -> tuple[list[str], list[str]]:
     from tradewind.runtime.pods.on_host.host import accelerator
 
     has_chips = accelerator() is Accelerator.TPU
-    left = {pid: _name(pid) for pid in strays.find_strays(ip, holds_chips=has_chips)}
-    has_lockfile = has_chips and Path(strays.LOCKFILE).exists()
+    left = {pid: _name(pid) for pid in orphans.find_orphans(ip, holds_chips=has_chips)}
+    has_lockfile = has_chips and Path(orphans.LOCKFILE).exists()
     if dry_run:
         return [f"would end {name}" for name in left.values()] + ["would remove the lock file"] * has_lockfile, []
     if left:
-        strays.end_strays(ip, holds_chips=has_chips)
-    stay = strays.find_strays(ip, holds_chips=has_chips) if left else []
-    kept = strays.remove_lockfile() if has_lockfile else None
+        orphans.kill_orphans(ip, holds_chips=has_chips)
+    stay = orphans.find_orphans(ip, holds_chips=has_chips) if left else []
+    kept = orphans.remove_lockfile() if has_lockfile else None
     done = [f"ended {name}" for pid, name in left.items() if pid not in stay]
     done += ["removed the lock file"] * (has_lockfile and kept is None)
     problems = [f"{left[pid]} cannot be ended" for pid in stay if pid in left]

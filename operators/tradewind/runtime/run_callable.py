@@ -12,25 +12,23 @@ import stat
 import sys
 from typing import NoReturn
 
-from tradewind.calls.call_results import result_line
-from tradewind.calls.environment import STEP_VARIABLE
-from tradewind.calls.errors import RuntimeFault
-from tradewind.calls.masking import NAMES_VARIABLE, Masker
-from tradewind.calls.shipping import CALL_VARIABLE, read_call
-from tradewind.runtime.driver.awaiting import call_and_await
-from tradewind.runtime.driver.user_errors import own_error
+from tradewind.runtime.driver.function_call import call_and_await, user_error
+from tradewind.serialization.errors import StepRuntimeError
+from tradewind.serialization.masking import NAMES_VARIABLE, Masker
+from tradewind.serialization.shipping import CALL_VARIABLE, read_call, result_line
+from tradewind.serialization.spec import STEP_VARIABLE
 
 
 def main() -> NoReturn:
     """Make the call that this job brings along."""
     try:
         line = _call()
-    except RuntimeFault as fault:  # ours: the sentence says it all
+    except StepRuntimeError as fault:  # ours: the sentence says it all
         _leave(1, f"{type(fault).__name__}: {fault}\n")
     except SystemExit:
         raise  # the function's own exit code
     except BaseException as error:
-        _leave(1, own_error(error)[1])
+        _leave(1, user_error(error)[1])
     sys.stdout.flush()
     print("" if _is_at_line_start() else "\n", line, sep="", flush=True)
     _leave(0)

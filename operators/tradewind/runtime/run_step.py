@@ -22,9 +22,16 @@ from functools import partial
 from types import FrameType
 from typing import NoReturn
 
-from tradewind.calls.errors import RuntimeFault, SecretError, SpecError
-from tradewind.calls.masking import LEAST_TELLING, Masker
-from tradewind.calls.spec import StepSpec
+from tradewind.attempts.renewal import ActiveAttempt, LeaseEndReason, LeaseRenewer
+from tradewind.attempts.spec_digest import (
+    CHANGED_LATER,
+    EXIT_SPEC_CHANGED,
+    STDIN_ARGUMENT,
+    SpecChangedError,
+    driver_arguments,
+    load_spec_from_argv,
+)
+from tradewind.attempts.store_retry import retry_store
 from tradewind.records.attempts import (
     Attempt,
     AttemptError,
@@ -33,47 +40,38 @@ from tradewind.records.attempts import (
     attempt_path,
     write_attempt,
 )
-from tradewind.records.leases.store import LeaseStore
-from tradewind.records.leases.turn import InputChangedError, stop_turn
-from tradewind.records.outputs.leftovers import remove_leftovers
-from tradewind.records.status import Status, write_status
-from tradewind.runtime.driver.child import how_it_was_killed, left_error, run_here, why_it_gave_up
-from tradewind.runtime.driver.cut_off import CutOff
-from tradewind.runtime.driver.kept_output import kept_output
-from tradewind.runtime.driver.process_guard import TERM_OVER
+from tradewind.records.cleanup import remove_leftovers
+from tradewind.records.lease_store import LeaseStore
+from tradewind.records.lifecycle import InputChangedError, stop_attempt
+from tradewind.records.record import Status, write_status
+from tradewind.runtime.driver.child import give_up_reason, kill_reason, read_error, run_guarded_child
+from tradewind.runtime.driver.fencing import LeaseDeadline, LeaseFence
+from tradewind.runtime.driver.log_capture import capturing_output
+from tradewind.runtime.driver.process_guard import EXIT_DEADLINE
 from tradewind.runtime.driver.secrets import fetch_secrets
-from tradewind.runtime.driver.term import Term
-from tradewind.runtime.mirrors.bring import Bringer
-from tradewind.runtime.mirrors.errors import MirrorError
-from tradewind.runtime.pods.environment import ON_CPU
+from tradewind.runtime.mirror_copies import MirrorError
+from tradewind.runtime.mirrors import MirrorSync
+from tradewind.runtime.pods.process_env import ON_CPU
+from tradewind.serialization.errors import SecretError, SpecError, StepRuntimeError
+from tradewind.serialization.masking import MIN_SECRET_CHARS, Masker
+from tradewind.serialization.spec import StepSpec
 from tradewind.steps import Cpu, HeadNode, Hosts, SecretReferenceError, TpuSlice
-from tradewind.storage import Roots, UnsupportedStoreError, UnusablePathError, place_of
+from tradewind.storage import Roots, UnsupportedStoreError, UnusablePathError, resolve_location
 from tradewind.storage.errors import LeaseLostError, StoreError
 from tradewind.storage.trees import list_files
-from tradewind.turns.claimed import (
-    CHANGED,
-    CHANGED_LATER,
-    GIVEN,
-    SpecChangedError,
-    arguments_of,
-    claimed_by_command_line,
-)
-from tradewind.turns.held import HeldTurn
-from tradewind.turns.keeper import Keeper, TurnEnd
-from tradewind.turns.store_patience import until_answered
 
-SUPERSEDED = TERM_OVER
+SUPERSEDED = EXIT_DEADLINE
 """Exit code of a driver whose turn is over (EX_TEMPFAIL of sysexits.h): what it did does not count."""
 NOTHING_LEFT = "tradewind: nothing that this attempt has started lives on."
 """The last line of such a driver where it knows that: then the next attempt need not wait."""
-SIGNAL_PATIENCE_S = 10.0
+SIGNAL_TIMEOUT_S = 10.0
 
 
-class ChildGaveUpError(RuntimeFault):
+class ChildGaveUpError(StepRuntimeError):
     """The child could not go on, without a fault of its function."""
 
 
-class ChildKilledError(RuntimeFault):
+class ChildKilledError(StepRuntimeError):
     """Something killed the child, before its function returned or raised."""
 
 
@@ -85,10 +83,10 @@ def main() -> int:
     """Run the attempt whose file and spec's digest are the arguments; the exit code of the job."""
     attempt_file = sys.argv[1]
     try:
-        attempt, spec = claimed_by_command_line(sys.argv[1:])
+        attempt, spec = load_spec_from_argv(sys.argv[1:])
         _check_places(attempt_file, attempt, spec)
         store, job, incarnation = LeaseStore(spec.output_path), attempt.job, uuid.uuid4().hex
-        held = until_answered(lambda: store.begin(job, incarnation))
+        held = retry_store(lambda: store.take_over(job, incarnation))
     except (LeaseLostError, StoreError) as error:
         print(f"Superseded before it began: {error}")
         return SUPERSEDED
@@ -98,9 +96,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _raise_stopped)
     masker = Masker(kept=[NOTHING_LEFT])
     with (
-        CutOff(held.lease.times, _last_line(spec)) as cut_off,
-        Keeper(store, held, partial(_end_work, cut_off), cut_off.renewed) as keeper,
-        kept_output(attempt_folder(spec.output_path, attempt.number), masker),
+        LeaseFence(held.lease.times, _last_line(spec)) as cut_off,
+        LeaseRenewer(store, held, partial(_end_work, cut_off), cut_off.renewed) as keeper,
+        capturing_output(attempt_folder(spec.output_path, attempt.number), masker),
     ):
         print(
             f"Step {spec.name!r}, version {spec.version}, attempt {attempt.number}: output goes to {spec.output_path}"
@@ -109,7 +107,7 @@ def main() -> int:
             code = _code_of(attempt_file, attempt, spec, keeper, cut_off.term, masker)
         except LeaseLostError:
             return _superseded(keeper, spec)
-    if attempt.cluster and keeper.end is TurnEnd.STOP_REQUESTED:
+    if attempt.cluster and keeper.end is LeaseEndReason.STOP_REQUESTED:
         _await_signal()
     return code
 
@@ -121,15 +119,19 @@ def _check_places(attempt_file: str, attempt: Attempt, spec: StepSpec) -> None:
         SpecError: It would write elsewhere.
         UnusablePathError: It would read elsewhere.
     """
-    is_given = attempt_file == GIVEN
-    if not is_given and place_of(attempt_path(spec.output_path, attempt.number)) != place_of(attempt_file):
+    is_given = attempt_file == STDIN_ARGUMENT
+    if not is_given and resolve_location(attempt_path(spec.output_path, attempt.number)) != resolve_location(
+        attempt_file
+    ):
         raise SpecError(f"{attempt_file} is no attempt at {spec.output_path}: it was changed, or copied there.")
     if spec.roots:
         for path in attempt.inputs:
             Roots(spec.roots).check(path, f"{attempt_file}: inputs")
 
 
-def _code_of(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper, term: Term, masker: Masker) -> int:
+def _code_of(
+    attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: LeaseRenewer, term: LeaseDeadline, masker: Masker
+) -> int:
     """Run ``attempt``; whatever goes wrong in this driver itself is recorded too.
 
     Raises:
@@ -142,15 +144,17 @@ def _code_of(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper
     except StoreError as error:
         print(f"tradewind: {error}, for {keeper.fence_s:.0f} s: this attempt ends here.", flush=True)
         with suppress(StoreError):  # else its lease runs out
-            stop_turn(keeper.finish, spec.output_path, attempt, AttemptOutcome.LOST)
+            stop_attempt(keeper.finish, spec.output_path, attempt, AttemptOutcome.LOST)
         return SUPERSEDED
     except Exception as error:  # ours, so it would only come again
         described = AttemptError(type(error).__qualname__, str(error), traceback.format_exc())
         traceback.print_exc()
-        return _failed(spec, HeldTurn(spec.output_path, attempt, keeper), described, masker)
+        return _failed(spec, ActiveAttempt(spec.output_path, attempt, keeper), described, masker)
 
 
-def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper, term: Term, masker: Masker) -> int:
+def run_attempt(
+    attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: LeaseRenewer, term: LeaseDeadline, masker: Masker
+) -> int:
     """Run ``attempt`` and record its end; 0 when the function returned, 1 when it failed, 143 when it was stopped.
 
     ``masker`` learns the values of the step's secrets.
@@ -159,14 +163,14 @@ def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Kee
         LeaseLostError: The turn is over, so nothing was written.
         StoreError: The store has refused or been silent for too long.
     """
-    turn = HeldTurn(spec.output_path, attempt, keeper)
+    turn = ActiveAttempt(spec.output_path, attempt, keeper)
     try:
-        turn = replace(turn, attempt=keeper.until_answered(lambda: _prepared(attempt, spec, keeper.check)))
+        turn = replace(turn, attempt=keeper.retry_store(lambda: _prepared(attempt, spec, keeper.check)))
         error = _run_children(attempt_file, turn.attempt, spec, keeper, term, masker)
     except SpecChangedError as changed:
         print(f"Step {spec.name!r}: {changed}")
         turn.stop(AttemptOutcome.LOST)
-        return CHANGED
+        return EXIT_SPEC_CHANGED
     except ChildGaveUpError as gave_up:
         print(f"Step {spec.name!r}: {gave_up}")
         turn.stop(AttemptOutcome.LOST)
@@ -176,7 +180,7 @@ def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Kee
         turn.stop(AttemptOutcome.LOST, AttemptError("ProcessKilled", str(killed)))
         return SUPERSEDED
     except Stopped:
-        if keeper.end is TurnEnd.STOP_REQUESTED:
+        if keeper.end is LeaseEndReason.STOP_REQUESTED:
             print("Somebody asked this attempt to stop.")
         turn.stop(AttemptOutcome.STOPPED)
         return 128 + signal.SIGTERM
@@ -192,7 +196,7 @@ def run_attempt(attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Kee
     return 0
 
 
-def _failed(spec: StepSpec, turn: HeldTurn, error: AttemptError, masker: Masker) -> int:
+def _failed(spec: StepSpec, turn: ActiveAttempt, error: AttemptError, masker: Masker) -> int:
     error = AttemptError(*map(masker.text, (error.type, error.message, error.traceback)))
     turn.fail(error)
     print(f"Step {spec.name!r} failed: {error.type}: {error.message}")
@@ -216,10 +220,10 @@ def _prepared(attempt: Attempt, spec: StepSpec, check_turn: Callable[[], None]) 
 def _await_signal() -> None:
     """Who asked us to stop through the lease tells Ray next: then the job reads as stopped there, not as failed."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    time.sleep(SIGNAL_PATIENCE_S)
+    time.sleep(SIGNAL_TIMEOUT_S)
 
 
-def _superseded(keeper: Keeper, spec: StepSpec) -> int:
+def _superseded(keeper: LeaseRenewer, spec: StepSpec) -> int:
     """End without a word in the record."""
     why = keeper.end.value if keeper.end else "its turn is over"
     print(f"This attempt ends here, because {why}: its output does not count.\n{_last_line(spec)}", flush=True)
@@ -231,61 +235,68 @@ def _last_line(spec: StepSpec) -> str:
     return "" if isinstance(spec.load_resources(), (TpuSlice, Hosts)) else NOTHING_LEFT
 
 
-def _end_work(cut_off: CutOff, end: TurnEnd) -> None:
+def _end_work(cut_off: LeaseFence, end: LeaseEndReason) -> None:
     """Let a driver that may still write its end do so; one whose turn others have, or may have, ends at once."""
-    if end in (TurnEnd.LOST, TurnEnd.FENCED):
+    if end in (LeaseEndReason.LOST, LeaseEndReason.FENCED):
         cut_off.end(end.value)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _run_children(
-    attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: Keeper, term: Term, masker: Masker
+    attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: LeaseRenewer, term: LeaseDeadline, masker: Masker
 ) -> AttemptError | None:
     command = [
         sys.executable,
         "-u",
         "-m",
         "tradewind.runtime.driver.run_function",
-        *arguments_of(attempt_file, attempt),
+        *driver_arguments(attempt_file, attempt),
     ]
     try:
-        Bringer(attempt.by, keeper.heartbeat_s, keeper).bring(spec.mirrors)
+        MirrorSync(attempt.by, keeper.heartbeat_s, keeper).sync_all(spec.mirrors)
     except MirrorError as error:
         return AttemptError(type(error).__qualname__, f"Step {spec.name!r}: {error}")
     try:
         secrets = fetch_secrets(spec.secrets, f"Step {spec.name!r}")
     except (SecretError, SecretReferenceError) as error:
         return AttemptError(type(error).__qualname__, str(error))
-    masker.learn(secrets.values())
+    masker.add_secret(secrets.values())
     failure = _run_function(command, attempt, spec, keeper, term, secrets)
     return failure or _named_by_secret(spec, secrets)
 
 
 def _run_function(
-    command: list[str], attempt: Attempt, spec: StepSpec, keeper: Keeper, term: Term, secrets: Mapping[str, str]
+    command: list[str],
+    attempt: Attempt,
+    spec: StepSpec,
+    keeper: LeaseRenewer,
+    term: LeaseDeadline,
+    secrets: Mapping[str, str],
 ) -> AttemptError | None:
     resources = spec.load_resources()
     if isinstance(resources, (TpuSlice, Hosts)):
-        from tradewind.runtime.driver.pod import run_on_hosts  # it loads Ray
+        from tradewind.runtime.driver.pod_step import run_on_hosts  # it loads Ray
 
         return run_on_hosts(command, attempt, spec, resources, secrets, term, keeper.fence_s, lambda: keeper.renewed_at)
     preset = ON_CPU if isinstance(resources, (Cpu, HeadNode)) else {}
-    code = run_here(command, {**preset, **os.environ, **secrets}, term, attempt if GIVEN in command else None)
+    code = run_guarded_child(
+        command, {**preset, **os.environ, **secrets}, term, attempt if STDIN_ARGUMENT in command else None
+    )
     if code == 0:
         return None
-    left = keeper.until_answered(lambda: left_error(spec.output_path, attempt.number))
-    if code == CHANGED:
+    left = keeper.retry_store(lambda: read_error(spec.output_path, attempt.number))
+    if code == EXIT_SPEC_CHANGED:
         raise SpecChangedError(CHANGED_LATER)
-    if left is None and (why := why_it_gave_up(code)) is not None:
+    if left is None and (why := give_up_reason(code)) is not None:
         raise ChildGaveUpError(why)
     if left is None and code is not None and code < 0:
-        raise ChildKilledError(how_it_was_killed(-code))
+        raise ChildKilledError(kill_reason(-code))
     return left or AttemptError("ProcessDied", f"the step's process ended with exit code {code}.")
 
 
 def _named_by_secret(spec: StepSpec, secrets: Mapping[str, str]) -> AttemptError | None:
     """What is wrong when a file's name, which the manifest would hold, has a secret in it, and not by chance."""
-    masker = Masker(value for value in secrets.values() if len(value) >= LEAST_TELLING)
+    masker = Masker(value for value in secrets.values() if len(value) >= MIN_SECRET_CHARS)
     for file in list_files(spec.output_path) if secrets else ():
         if (shown := masker.text(file.path)) != file.path:
             return AttemptError(

@@ -17,11 +17,10 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Final, NoReturn
 
-from tradewind.calls.errors import SecretError
-from tradewind.calls.masking import NAMES_VARIABLE, Masker, StreamMasker
-from tradewind.runtime.driver.kept_output import pump
+from tradewind.runtime.driver.log_capture import StoredLog, pump
 from tradewind.runtime.driver.secrets import fetch_secrets
-from tradewind.runtime.driver.stored_log import StoredLog
+from tradewind.serialization.errors import SecretError
+from tradewind.serialization.masking import NAMES_VARIABLE, Masker, StreamMasker
 from tradewind.steps import SecretReferenceError, check_secrets
 
 SECRETS_VARIABLE = "TRADEWIND_SECRETS_REF"

@@ -10,9 +10,9 @@ from airflow.sdk import BaseSensorOperator, Context, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowSkipException
 
 from tradewind.deployment.ray_connection import RayHook
-from tradewind.ray_jobs.finding import JobQuery
-from tradewind.ray_jobs.follow.endings import Ending, EndingKind, classify
-from tradewind.tasks.errors import failing_at_once, talking_to_cluster
+from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind, classify
+from tradewind.ray_jobs.job_query import JobQuery
+from tradewind.tasks.errors import failing_without_retry, translated_cluster_errors
 from tradewind.tasks.jobs.errors import job_error
 from tradewind.triggers.ray_job_sensor import RayJobSensorTrigger
 
@@ -49,7 +49,7 @@ class RayJobSensor(BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         """Wait for the job, in the triggerer or here."""
-        with failing_at_once():
+        with failing_without_retry():
             query = self._query()
         if not self.deferrable:
             return super().execute(context)
@@ -65,7 +65,7 @@ class RayJobSensor(BaseSensorOperator):
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Whether the job has succeeded."""
-        with talking_to_cluster(f"Task {self.task_id!r}"):
+        with translated_cluster_errors(f"Task {self.task_id!r}"):
             found = self._query().matching(RayHook(self.ray_conn_id).get_conn().jobs())
         if not found or not found[0].has_ended:
             return PokeReturnValue(is_done=False)

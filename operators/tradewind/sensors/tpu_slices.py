@@ -15,8 +15,8 @@ from tradewind.cloud_tpu.errors import BadSliceError, TpuApiError
 from tradewind.cloud_tpu.slice_types import slice_type as slice_type_of
 from tradewind.deployment.ray_connection import RayHook
 from tradewind.deployment.slice_repair import RepairRequest, build_repair
-from tradewind.tasks.errors import BadInputError, ClusterRefusedError, failing_at_once, talking_to_cluster
-from tradewind.triggers.tpu_slices import RepairNews, TpuSliceReadyTrigger, TpuSliceRecoveryTrigger, look_for_free
+from tradewind.tasks.errors import BadInputError, ClusterRefusedError, failing_without_retry, translated_cluster_errors
+from tradewind.triggers.tpu_slices import RepairUpdates, TpuSliceReadyTrigger, TpuSliceRecoveryTrigger, find_free_slices
 
 if TYPE_CHECKING:
     from tradewind.cloud_tpu.repair.passes import SliceRepair
@@ -31,6 +31,9 @@ class SliceRepairError(AirflowException):
 
 class SliceNeedsPersonError(AirflowFailException):
     """A slice is dead that no repair may touch or can create: it is reserved, or nobody knows what creates it."""
+
+
+SliceNeedsAttentionError = SliceNeedsPersonError
 
 
 class TpuSliceReadySensor(BaseSensorOperator):
@@ -86,7 +89,7 @@ class TpuSliceReadySensor(BaseSensorOperator):
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Whether there are enough."""
-        with talking_to_cluster(f"Task {self.task_id!r}"):
+        with translated_cluster_errors(f"Task {self.task_id!r}"):
             free, words = asyncio.run(self._look())
         if words != self._shown:
             self.log.info("%d of %d slices %s are ready. %s", len(free), int(self.count), self.slice_type, words)
@@ -97,10 +100,10 @@ class TpuSliceReadySensor(BaseSensorOperator):
         from tradewind.ray_jobs.api import JobsApi
 
         async with JobsApi(RayHook(self.ray_conn_id).cluster()) as api:
-            return await look_for_free(api, self.slice_type, self._hosts())
+            return await find_free_slices(api, self.slice_type, self._hosts())
 
     def _hosts(self) -> int:
-        with failing_at_once():
+        with failing_without_retry():
             return slice_type_of(self.slice_type).hosts
 
 
@@ -199,16 +202,16 @@ class TpuSliceRecoverySensor(BaseSensorOperator):
     def poke(self, context: Context) -> PokeReturnValue:
         """One pass; whether it was the last."""
         try:
-            with talking_to_cluster(f"Task {self.task_id!r}"):
-                is_done = self._news.take_in(self._repair.run_once()) or self.once
+            with translated_cluster_errors(f"Task {self.task_id!r}"):
+                is_done = self._news.add_pass(self._repair.run_once()) or self.once
         except TpuApiError as error:
             raise SliceRepairError(f"Task {self.task_id!r}: {error}") from error
         event = self._news.to_json()
         return PokeReturnValue(is_done=is_done, xcom_value=self.execute_complete(context, event) if is_done else None)
 
     @cached_property
-    def _news(self) -> RepairNews:
-        return RepairNews()
+    def _news(self) -> RepairUpdates:
+        return RepairUpdates()
 
     @cached_property
     def _repair(self) -> SliceRepair:

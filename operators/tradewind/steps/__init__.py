@@ -1,5 +1,6 @@
 """What a step is: placeholders, versions and output paths. Standard library only; no I/O, no clock."""
 
+from tradewind.steps.bounds import UnboundedValueError, check_bounded
 from tradewind.steps.errors import (
     CyclicPathsError,
     CyclicStepsError,
@@ -11,7 +12,25 @@ from tradewind.steps.errors import (
     StepConfigError,
     UnknownRunValueError,
 )
-from tradewind.steps.remote import RemoteFunction, remote
+from tradewind.steps.placeholders import (
+    THIS_OUTPUT_PATH,
+    AttributeReference,
+    CallReference,
+    ClusterValue,
+    InputName,
+    Lazy,
+    MirroredValue,
+    ModuleReference,
+    OutputName,
+    VersionedValue,
+    cluster_reference,
+    ensure_versioned,
+    lazy,
+    mirrored,
+    output_path_of,
+    this_output_path,
+    versioned,
+)
 from tradewind.steps.resolution import ResolvedExperiment, ResolvedStep, resolve, wanted_steps
 from tradewind.steps.resources import (
     RESOURCE_KINDS,
@@ -26,41 +45,26 @@ from tradewind.steps.resources import (
     on_airflow_worker,
     on_head_node,
 )
-from tradewind.steps.secrets import SecretReference, check_secrets
-from tradewind.steps.step import ExecutorStep
-from tradewind.steps.values.bounds import UnboundedValueError, check_bounded
-from tradewind.steps.values.lazy import Lazy, lazy
-from tradewind.steps.values.on_cluster import Called, Named, OnCluster, Taken, way_to
-from tradewind.steps.values.params import Param, coerce_param
-from tradewind.steps.values.placeholders import (
-    THIS_OUTPUT_PATH,
-    InputName,
-    MirroredValue,
-    OutputName,
-    VersionedValue,
-    ensure_versioned,
-    mirrored,
-    output_path_of,
-    this_output_path,
-    versioned,
-)
-from tradewind.steps.values.run_values import (
+from tradewind.steps.run_values import (
+    Param,
     ParseTimeValues,
     RunValues,
+    coerce_param,
     data_interval_end,
     data_interval_start,
     night,
     partition_key,
     run_param,
 )
-from tradewind.steps.values.shortened import shortened
-from tradewind.steps.version_recipe import Recipe
+from tradewind.steps.secrets import SecretReference, check_secrets
+from tradewind.steps.step import ExecutorStep, Recipe, RemoteFunction, remote
+from tradewind.text import truncated_repr
 
 __all__ = [
     "RESOURCE_KINDS",
     "THIS_OUTPUT_PATH",
     "AirflowWorker",
-    "Called",
+    "CallReference",
     "Cpu",
     "CyclicPathsError",
     "CyclicStepsError",
@@ -73,8 +77,8 @@ __all__ = [
     "Lazy",
     "MirroredValue",
     "MissingPrefixError",
-    "Named",
-    "OnCluster",
+    "ModuleReference",
+    "ClusterValue",
     "OutputName",
     "OutputPathConflictError",
     "Param",
@@ -89,7 +93,7 @@ __all__ = [
     "SecretReference",
     "SecretReferenceError",
     "StepConfigError",
-    "Taken",
+    "AttributeReference",
     "TpuSlice",
     "UnboundedValueError",
     "UnknownRunValueError",
@@ -111,9 +115,9 @@ __all__ = [
     "remote",
     "resolve",
     "run_param",
-    "shortened",
+    "truncated_repr",
     "this_output_path",
     "versioned",
     "wanted_steps",
-    "way_to",
+    "cluster_reference",
 ]

@@ -11,23 +11,113 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tradewind.steps.errors import CyclicStepsError, ExperimentError, MissingPrefixError, StepConfigError
-from tradewind.steps.mirrors import Mirror
-from tradewind.steps.output_paths import check_output_paths, warn_about_odd_name
-from tradewind.steps.paths import below, computed_output_path, version_name
-from tradewind.steps.step import ExecutorStep
-from tradewind.steps.values.instantiate import Filling, instantiate
-from tradewind.steps.values.placeholders import InputName
-from tradewind.steps.values.run_values import Binding, RunValues
-from tradewind.steps.values.stable_json import encode
-from tradewind.steps.values.walk import ConfigIdentity, describe, identify
-from tradewind.steps.version_recipe import Recipe
+from tradewind.steps.config_walk import ConfigIdentity, PlaceholderResolver, describe, identify, instantiate
+from tradewind.steps.errors import (
+    CyclicPathsError,
+    CyclicStepsError,
+    ExperimentError,
+    MissingPrefixError,
+    OutputPathConflictError,
+    StepConfigError,
+)
+from tradewind.steps.paths import below, computed_output_path, self_and_parents, version_name
+from tradewind.steps.placeholders import InputName, Mirror
+from tradewind.steps.run_values import RunValues, RunValueSource
+from tradewind.steps.stable_json import encode
+from tradewind.steps.step import ExecutorStep, Recipe
+
+# Checks across steps: no two steps write to one place, and none reads its own output through hard-coded paths.
 
 logger = logging.getLogger(__name__)
+
+_CREDENTIALS = re.compile(r"//[^/]*@")
+
+
+def check_output_paths(
+    steps: Sequence[ResolvedStep], hardcoded: Mapping[ResolvedStep, Sequence[tuple[str, str]]]
+) -> None:
+    """Refuse experiments whose paths contradict each other.
+
+    ``hardcoded`` gives, for each step, the hard-coded paths it reads as (config path, path below the prefix).
+
+    Raises:
+        OutputPathConflictError: Two different steps share an output path.
+        CyclicPathsError: A step's output is read, directly or through other steps, by the step itself.
+    """
+    owners: dict[str, ResolvedStep] = {}
+    for step in steps:
+        path = step.output_path.rstrip("/")
+        other = owners.setdefault(path, step)
+        if other is not step:
+            why = (
+                ", since their short hashes are equal by chance"
+                if (other.name, other.hash) == (step.name, step.hash)
+                else ""
+            )
+            raise OutputPathConflictError(
+                f"Steps {other.name!r} (version {other.hash}) and {step.name!r} (version {step.hash}) would both write "
+                f"to {path}{why}: give one of them another name or another override_output_path."
+            )
+    reads = {step: _hardcoded_inputs(hardcoded.get(step, ()), owners) for step in steps}
+    if any(reads.values()):
+        _check_acyclic(steps, reads)
+
+
+def warn_about_unusual_name(name: str) -> None:
+    """Say so when a name makes a path that people will stumble over; it is not refused, since Marin has such names."""
+    parts = name.split("/")
+    if not name or name.startswith("/") or ".." in parts or name != name.strip() or "" in parts[1:]:
+        logger.warning("The step name %r makes an unusual output path.", _CREDENTIALS.sub("//(not shown)@", name))
+
+
+def _hardcoded_inputs(
+    paths: Iterable[tuple[str, str]], owners: Mapping[str, ResolvedStep]
+) -> list[tuple[str, ResolvedStep]]:
+    """The steps that make the given paths, with the config path that reads each."""
+    return [
+        (config_path, owners[candidate])
+        for config_path, path in paths
+        for candidate in self_and_parents(path)
+        if candidate in owners
+    ]
+
+
+def _check_acyclic(steps: Sequence[ResolvedStep], reads: Mapping[ResolvedStep, list[tuple[str, ResolvedStep]]]) -> None:
+    """Depth-first search over dependencies and hard-coded reads, without recursion."""
+    done: set[ResolvedStep] = set()
+    for root in steps:
+        trail: dict[ResolvedStep, None] = {}
+        stack = [(root, False)]
+        while stack:
+            step, leaving = stack.pop()
+            if leaving:
+                del trail[step]
+                done.add(step)
+            elif step in trail:
+                _raise_cycle([*trail][[*trail].index(step) :], reads)
+            elif step not in done:
+                trail[step] = None
+                stack.append((step, True))
+                stack.extend((input_step, False) for input_step in step.dependencies if input_step not in done)
+                stack.extend((input_step, False) for _, input_step in reads[step] if input_step not in done)
+
+
+def _raise_cycle(cycle: list[ResolvedStep], reads: Mapping[ResolvedStep, list[tuple[str, ResolvedStep]]]) -> None:
+    step, config_path, read = next(
+        (step, config_path, read) for step in cycle for config_path, read in reads[step] if read in cycle
+    )
+    way = " → ".join(repr(member.name) for member in [*cycle, cycle[0]])
+    raise CyclicPathsError(
+        f"Step {step.name!r} reads its own output: config.{config_path} is the hard-coded path of {read.name!r} "
+        f"({read.output_path}), which closes the cycle {way}. Refer to the step with output_path_of() instead, or read "
+        "another path."
+    )
+
 
 _LONGEST_VERSION = 64 << 20
 _LONGEST_WAY = 10
@@ -116,7 +206,7 @@ class ResolvedExperiment:
 
 
 def resolve(
-    steps: Sequence[ExecutorStep | InputName], prefix: str | None, binding: Binding | None = None
+    steps: Sequence[ExecutorStep | InputName], prefix: str | None, binding: RunValueSource | None = None
 ) -> ResolvedExperiment:
     """Resolve ``steps`` and everything they refer to, with outputs below ``prefix``.
 
@@ -157,7 +247,7 @@ class _Visit:
 
 
 class _Resolution:
-    def __init__(self, prefix: str, binding: Binding) -> None:
+    def __init__(self, prefix: str, binding: RunValueSource) -> None:
         self.prefix = prefix
         self.binding = binding
         self.by_object: dict[ExecutorStep, ResolvedStep] = {}
@@ -184,7 +274,7 @@ class _Resolution:
         steps = tuple(self.by_version.values())
         check_output_paths(steps, self.hardcoded)
         for resolved in steps:
-            filling = Filling(
+            filling = PlaceholderResolver(
                 self.prefix, resolved.output_path, self.output_paths.__getitem__, self.binding, resolved.step.recipe
             )
             try:
@@ -232,7 +322,7 @@ class _Resolution:
         self.output_paths[step] = output_path
         first = self.by_version.get(version_json)
         if first is None:
-            warn_about_odd_name(step.name)
+            warn_about_unusual_name(step.name)
             first = ResolvedStep(
                 step=step,
                 version_json=version_json,

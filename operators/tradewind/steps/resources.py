@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tradewind.steps.values.amounts import MOST
-from tradewind.steps.values.shortened import shortened
+from tradewind.steps.amounts import MAX_AMOUNT
+from tradewind.text import truncated_repr
 
 _HEAD_CPUS: Final = 0.0
 _MAX_PREEMPTIONS: Final = 1_000_000
@@ -55,7 +55,7 @@ class Gpu:
     def __post_init__(self) -> None:
         _check_amount("Gpu", "count", self.count)
         if self.count > 1 and self.count != int(self.count):
-            raise ValueError(f"Gpu(count={shortened(self.count)}): above one, Ray gives only whole GPUs.")
+            raise ValueError(f"Gpu(count={truncated_repr(self.count)}): above one, Ray gives only whole GPUs.")
         _check_gpu_type("Gpu", "type", self.type)
         _check_amount("Gpu", "num_cpus", self.num_cpus)
         _check_memory("Gpu", self.memory_bytes)
@@ -90,13 +90,15 @@ class TpuSlice:
 
     def __post_init__(self) -> None:
         if not isinstance(self.slice_type, str) or not self.slice_type:
-            raise ValueError(f"TpuSlice(slice_type={shortened(self.slice_type)}): give a slice type such as 'v4-8'.")
+            raise ValueError(
+                f"TpuSlice(slice_type={truncated_repr(self.slice_type)}): give a slice type such as 'v4-8'."
+            )
         object.__setattr__(self, "num_slices", _counts_of_slices(self.num_slices))
         _check_budgets("TpuSlice", self.max_preemptions, self.max_failures, self.stall_limit_s, self.frozen_s)
         if self.spare is not None and not isinstance(self.spare, bool):
             raise ValueError(
-                f"TpuSlice(spare={shortened(self.spare)}): give True, False, or None: it is a choice and no number of "
-                "slices, since processes get ready on one."
+                f"TpuSlice(spare={truncated_repr(self.spare)}): give True, False, or None: it is a choice and no "
+                "number of slices, since processes get ready on one."
             )
 
 
@@ -132,7 +134,7 @@ class Hosts:
         _check_gpu_type("Hosts", "gpu_type", self.gpu_type)
         if self.gpu_type is not None and not self.gpus:
             raise ValueError(
-                f"Hosts(gpu_type={shortened(self.gpu_type)}): say with gpus how many of them each host has."
+                f"Hosts(gpu_type={truncated_repr(self.gpu_type)}): say with gpus how many of them each host has."
             )
         _check_budgets("Hosts", self.max_preemptions, self.max_failures, self.stall_limit_s, self.frozen_s)
 
@@ -195,7 +197,7 @@ def _counts_of_slices(given: int | Sequence[int]) -> int | tuple[int, ...]:
         _check_whole("TpuSlice", "num_slices", count, 1)
     if not given or len(set(given)) < len(given):
         raise ValueError(
-            f"TpuSlice(num_slices={shortened(given)}): give a number, or several that differ, such as (4, 2, 1)."
+            f"TpuSlice(num_slices={truncated_repr(given)}): give a number, or several that differ, such as (4, 2, 1)."
         )
     return tuple(sorted(given, reverse=True))
 
@@ -211,35 +213,40 @@ def _check_frozen(owner: str, value: float) -> None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not _LEAST_FROZEN_S <= value <= _MOST_FROZEN_S:
         raise ValueError(
-            f"{owner}(frozen_s={shortened(value)}): give seconds from {_LEAST_FROZEN_S:.0f} to {_MOST_FROZEN_S:.0f}. A "
+            f"{owner}(frozen_s={truncated_repr(value)}): give seconds from {_LEAST_FROZEN_S:.0f} to "
+            f"{_MOST_FROZEN_S:.0f}. A "
             "process gives a sign of life each second, and a busy machine makes some of them late; with more than an "
             "hour a frozen one would hold its hosts unseen."
         )
 
 
 def _check_whole(owner: str, field: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_AMOUNT:
         raise ValueError(
-            f"{owner}({field}={shortened(value)}): give a whole number from {least} up that fits into 64 bits."
+            f"{owner}({field}={truncated_repr(value)}): give a whole number from {least} up that fits into 64 bits."
         )
 
 
 def _check_amount(owner: str, field: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= MOST:  # NaN is neither
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= MAX_AMOUNT:  # NaN is neither
         raise ValueError(
-            f"{owner}({field}={shortened(value)}): a step needs a number above zero that fits into 64 bits."
+            f"{owner}({field}={truncated_repr(value)}): a step needs a number above zero that fits into 64 bits."
         )
 
 
 def _check_memory(owner: str, value: int | None) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= MOST):
-        raise ValueError(f"{owner}(memory_bytes={shortened(value)}): give a whole number of bytes above zero, or None.")
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= MAX_AMOUNT):
+        raise ValueError(
+            f"{owner}(memory_bytes={truncated_repr(value)}): give a whole number of bytes above zero, or None."
+        )
 
 
 def _check_gpu_type(owner: str, field: str, value: str | None) -> None:
     if value is None:
         return
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", value):
-        raise ValueError(f"{owner}({field}={shortened(value)}): give the type as Ray calls it, such as 'A100'.")
+        raise ValueError(f"{owner}({field}={truncated_repr(value)}): give the type as Ray calls it, such as 'A100'.")
     if value.upper().startswith("TPU"):
-        raise ValueError(f"{owner}({field}={shortened(value)}): for TPUs say TpuSlice('v4-8') or another slice type.")
+        raise ValueError(
+            f"{owner}({field}={truncated_repr(value)}): for TPUs say TpuSlice('v4-8') or another slice type."
+        )

@@ -15,9 +15,9 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from tradewind.steps.errors import StepConfigError
-from tradewind.steps.values.shortened import shortened
+from tradewind.text import truncated_repr
 
-ANY_FOLDERS: Final = "**"
+RECURSIVE_WILDCARD: Final = "**"
 _MOST_GLOBS: Final = 100
 _LONGEST_GLOB: Final = 1000
 
@@ -29,47 +29,51 @@ def check_globs(globs: Sequence[str], where: str) -> tuple[str, ...]:
         StepConfigError: One is absolute, leaves the output, or is no text; ``where`` starts the message.
     """
     if isinstance(globs, str) or not isinstance(globs, Sequence):
-        raise StepConfigError(f"{where}: resumable is {shortened(globs)}: give a list of globs.")
+        raise StepConfigError(f"{where}: resumable is {truncated_repr(globs)}: give a list of globs.")
     if len(globs) > _MOST_GLOBS:
         raise StepConfigError(f"{where}: resumable holds {len(globs)} globs: give {_MOST_GLOBS} at most.")
     for glob in globs:
         if not isinstance(glob, str) or not glob or glob.startswith("/") or ".." in PurePosixPath(glob).parts:
             raise StepConfigError(
-                f"{where}: resumable holds {shortened(glob)}: give globs relative to the step's output."
+                f"{where}: resumable holds {truncated_repr(glob)}: give globs relative to the step's output."
             )
         if len(glob) > _LONGEST_GLOB or not glob.isprintable():
             raise StepConfigError(
-                f"{where}: resumable holds {shortened(glob)}: give globs of at most {_LONGEST_GLOB} letters that can "
-                "be shown."
+                f"{where}: resumable holds {truncated_repr(glob)}: give globs of at most {_LONGEST_GLOB} letters that "
+                "can be shown."
             )
-        if any(ANY_FOLDERS in name and name != ANY_FOLDERS for name in glob.split("/")):
-            raise StepConfigError(f"{where}: in the glob {shortened(glob)} of resumable '**' must stand alone.")
+        if any(RECURSIVE_WILDCARD in name and name != RECURSIVE_WILDCARD for name in glob.split("/")):
+            raise StepConfigError(f"{where}: in the glob {truncated_repr(glob)} of resumable '**' must stand alone.")
     return tuple(globs)
 
 
-def keeps(glob: str, path: str) -> bool:
+def matches_glob(glob: str, path: str) -> bool:
     """Whether ``path``, relative to the output, fits ``glob`` or is below a folder that does."""
-    names = glob_names(glob)
+    names = split_glob(glob)
     reached = _after_any_folders(names, {0})
     for name in path.split("/"):
         if len(names) in reached:
             return True
-        on = {at for at in reached if names[at] == ANY_FOLDERS}
+        on = {at for at in reached if names[at] == RECURSIVE_WILDCARD}
         on |= {at + 1 for at in reached - on if _name_pattern(names[at]).match(name)}
         reached = _after_any_folders(names, on)
     return len(names) in reached
 
 
-def glob_names(glob: str) -> tuple[str, ...]:
+def split_glob(glob: str) -> tuple[str, ...]:
     """The names that a glob is made of; none when it means the output itself."""
     path = posixpath.normpath(glob)
     names = [] if path == "." else path.split("/")
-    return tuple(name for at, name in enumerate(names) if name != ANY_FOLDERS or names[at - 1 : at] != [ANY_FOLDERS])
+    return tuple(
+        name
+        for at, name in enumerate(names)
+        if name != RECURSIVE_WILDCARD or names[at - 1 : at] != [RECURSIVE_WILDCARD]
+    )
 
 
 def _after_any_folders(names: Sequence[str], reached: set[int]) -> set[int]:
     """Where the rest of a glob may begin, too, since ``**`` also stands for no folder at all."""
-    return reached | {at + 1 for at in reached if at < len(names) and names[at] == ANY_FOLDERS}
+    return reached | {at + 1 for at in reached if at < len(names) and names[at] == RECURSIVE_WILDCARD}
 
 
 @lru_cache(maxsize=1024)

@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any
 
 from tradewind.steps.errors import ExperimentError
+from tradewind.steps.placeholders import InputName
 from tradewind.steps.resources import Resources
 from tradewind.steps.resumable import check_globs
 from tradewind.steps.secrets import check_secrets
-from tradewind.steps.values.placeholders import InputName
-from tradewind.steps.values.shortened import shortened
-from tradewind.steps.version_recipe import Recipe
+from tradewind.text import truncated_repr
+
+# Recipes of the text that a version is the hash of. They differ only where Marin's executor changed its mind.
+
+
+class Recipe(Enum):
+    """Whose text a step's version is."""
+
+    JUNE_2026 = "june-2026"
+    """The one that this project writes: nested dataclasses and enums by their values, sequences of every kind walked,
+    dependencies below the fourth level by name and hash."""
+    NOVEMBER_2025 = "november-2025"
+    """Marin's last under Ray, for experiments of that time: a dataclass or an enum inside ``versioned(...)`` counts as
+    the text that Python shows of it, tuples and sets are not looked into, and dependencies appear whole."""
+
+    @property
+    def shows_dataclasses(self) -> bool:
+        """A dataclass or an enum inside ``versioned(...)`` counts as its text, not as its values."""
+        return self is Recipe.NOVEMBER_2025
+
+    @property
+    def walks_tuples(self) -> bool:
+        """References and versioned values inside tuples and sets count."""
+        return self is Recipe.JUNE_2026
+
+    @property
+    def deepest_nested(self) -> int | None:
+        """Up to which depth a dependency appears whole; None: always."""
+        return 4 if self is Recipe.JUNE_2026 else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +82,10 @@ class ExecutorStep:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
-            raise ExperimentError(f"A step's name must be a text, but is {shortened(self.name)}.")
+            raise ExperimentError(f"A step's name must be a text, but is {truncated_repr(self.name)}.")
         if not isinstance(self.description, (str, type(None))):
             raise ExperimentError(
-                f"Step {self.name!r}: description must be a text, but is {shortened(self.description)}."
+                f"Step {self.name!r}: description must be a text, but is {truncated_repr(self.description)}."
             )
         self._check_placing()
         object.__setattr__(self, "resumable", check_globs(self.resumable, f"Step {self.name!r}"))
@@ -67,11 +96,11 @@ class ExecutorStep:
         if not isinstance(self.resources, Resources | None):
             raise ExperimentError(
                 f"Step {self.name!r}: resources must be Cpu, Gpu, TpuSlice, Hosts, on_head_node() or "
-                f"on_airflow_worker(), such as TpuSlice('v4-16'), but is {shortened(self.resources)}."
+                f"on_airflow_worker(), such as TpuSlice('v4-16'), but is {truncated_repr(self.resources)}."
             )
         if not isinstance(self.cluster, str | None):
             raise ExperimentError(
-                f"Step {self.name!r}: cluster must be the id of a connection, but is {shortened(self.cluster)}."
+                f"Step {self.name!r}: cluster must be the id of a connection, but is {truncated_repr(self.cluster)}."
             )
         groups = self.pip_dependency_groups
         is_list = isinstance(groups, list | tuple | None) and all(isinstance(group, str) for group in groups or ())
@@ -117,3 +146,28 @@ class ExecutorStep:
     def with_output_path(self, path: str) -> ExecutorStep:
         """The same step with its output at ``path``."""
         return replace(self, override_output_path=path)
+
+
+# ``@remote``: a step function that runs as a Ray task, marked without importing Ray.
+
+
+class RemoteFunction:
+    """A function and the options of the Ray task that it runs as. Called directly, it is just the function."""
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        self.function = function
+        self.options = options
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def remote(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Run the decorated step function as a Ray task: ``@remote`` or ``@remote(num_cpus=4, ...)``.
+
+    ``options`` are those of ``ray.remote``; they are outside the version.
+    """
+    if function is not None:
+        return RemoteFunction(function, {})
+    return lambda decorated: RemoteFunction(decorated, options)

@@ -5,15 +5,22 @@ file systems, of which one renders templates and so runs code, others ask any se
 """
 
 from tradewind.storage.errors import OutsideRootsError, StorageError, UnsupportedStoreError, UnusablePathError
-from tradewind.storage.gate import file_system_at, open_file
-from tradewind.storage.locations import Location, named_path, problem_of_text
-from tradewind.storage.roots import NO_ROOTS, Place, Roots, place_of
+from tradewind.storage.filesystems import file_system_at, open_file
+from tradewind.storage.paths import (
+    NO_ROOTS,
+    Location,
+    ResolvedLocation,
+    Roots,
+    named_path,
+    problem_of_text,
+    resolve_location,
+)
 
 __all__ = [
     "NO_ROOTS",
     "Location",
     "OutsideRootsError",
-    "Place",
+    "ResolvedLocation",
     "Roots",
     "StorageError",
     "UnsupportedStoreError",
@@ -21,6 +28,6 @@ __all__ = [
     "file_system_at",
     "named_path",
     "open_file",
-    "place_of",
+    "resolve_location",
     "problem_of_text",
 ]

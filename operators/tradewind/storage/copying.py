@@ -18,10 +18,10 @@ from typing import IO, Any, Final
 from fsspec.implementations.local import LocalFileSystem
 
 from tradewind.storage import Location, file_system_at
+from tradewind.storage.client import translated_client_errors
 from tradewind.storage.errors import StorageError, StoreUnavailableError
-from tradewind.storage.failures import failures_told
-from tradewind.storage.gate import remove_file, rename_file
-from tradewind.storage.trees import StoredFile, is_near, kept_checksum
+from tradewind.storage.filesystems import remove_file, rename_file
+from tradewind.storage.trees import StoredFile, reads_without_request, stored_checksum
 
 _CHUNK: Final = 1 << 20
 
@@ -55,7 +55,7 @@ def copy_file(folder: str, file: StoredFile, target: str, aside: str, go_on: Cal
     """
     source = posixpath.join(folder, file.path)
     if {Location.of(source).scheme, Location.of(target).scheme} == {"gs"} and file.tag:
-        from tradewind.storage.backends.gcs import rewrite_object
+        from tradewind.storage.gcs import rewrite_object
 
         found = rewrite_object(source, file.tag, target, go_on)
         if found is None:
@@ -76,7 +76,7 @@ def copy_file(folder: str, file: StoredFile, target: str, aside: str, go_on: Cal
     except BaseException:
         _remove(aside)
         raise
-    if not is_near(target):  # there a rename is another copy
+    if not reads_without_request(target):  # there a rename is another copy
         try:
             _check_copy(target, file, md5)
         except DamagedCopyError:
@@ -87,7 +87,7 @@ def copy_file(folder: str, file: StoredFile, target: str, aside: str, go_on: Cal
 def _is_there(target: str, file: StoredFile) -> bool:
     """Whether what is at the target has the size and the checksum of the file."""
     fs, name = file_system_at(target)
-    with failures_told(target):
+    with translated_client_errors(target):
         fs.invalidate_cache()
         try:
             about = fs.info(name)
@@ -99,7 +99,7 @@ def _is_there(target: str, file: StoredFile) -> bool:
 def _kept(about: Mapping[str, Any], file: StoredFile) -> tuple[int, str | None]:
     """Size and checksum that Cloud Storage keeps of an object, the checksum of the kind that the file has."""
     is_composite = (file.checksum or "").startswith("crc32c:")  # a copy of it may have an MD5 too
-    return int(about["size"]), f"crc32c:{about['crc32c']}" if is_composite else kept_checksum(about)
+    return int(about["size"]), f"crc32c:{about['crc32c']}" if is_composite else stored_checksum(about)
 
 
 def _copy_aside(source: str, file: StoredFile, aside: str, go_on: Callable[[], object]) -> str:
@@ -107,7 +107,7 @@ def _copy_aside(source: str, file: StoredFile, aside: str, go_on: Callable[[], o
     from_fs, from_name = file_system_at(source)
     to_fs, to_name = file_system_at(aside)
     try:
-        with failures_told(f"{source} or {aside}"):
+        with translated_client_errors(f"{source} or {aside}"):
             to_fs.makedirs(posixpath.dirname(to_name), exist_ok=True)
             with from_fs.open(from_name, "rb") as reader, to_fs.open(to_name, "wb") as writer:
                 size, sums = _pour(reader, writer, (file.checksum or "").startswith("crc32c:"), go_on)
@@ -139,10 +139,10 @@ def _pour(reader: IO[bytes], writer: IO[bytes], with_crc: bool, go_on: Callable[
 
 def _check_copy(aside: str, file: StoredFile, md5: str) -> None:
     fs, name = file_system_at(aside)
-    with failures_told(aside):
+    with translated_client_errors(aside):
         fs.invalidate_cache()
         about = fs.info(name)
-        kept = kept_checksum(about)
+        kept = stored_checksum(about)
         if not _has_same_kind(md5, kept):
             with fs.open(name, "rb") as written:
                 kept = f"md5:{hashlib.file_digest(written, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()}"
@@ -153,7 +153,7 @@ def _check_copy(aside: str, file: StoredFile, md5: str) -> None:
 def _move(aside: str, target: str) -> None:
     fs, name = file_system_at(aside)
     _, to_name = file_system_at(target)
-    with failures_told(target):
+    with translated_client_errors(target):
         if isinstance(fs, LocalFileSystem):
             os.makedirs(posixpath.dirname(to_name), exist_ok=True)
         rename_file(fs, name, to_name)
@@ -161,7 +161,7 @@ def _move(aside: str, target: str) -> None:
 
 def _remove(path: str) -> None:
     fs, name = file_system_at(path)
-    with failures_told(path):
+    with translated_client_errors(path):
         remove_file(fs, name)
 
 

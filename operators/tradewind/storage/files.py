@@ -18,10 +18,9 @@ from fsspec.asyn import sync
 from fsspec.implementations.local import LocalFileSystem
 
 from tradewind.storage.backends import StoreRefusedError
-from tradewind.storage.bounded import LARGE, Content, content_of, read_file
+from tradewind.storage.bounded_read import LARGE, Content, content_of, read_file
+from tradewind.storage.client import file_system_of, translated_client_errors
 from tradewind.storage.errors import BadRecordError
-from tradewind.storage.failures import failures_told
-from tradewind.storage.waiting import file_system_of
 
 _MISSING = (FileNotFoundError, NotADirectoryError)
 
@@ -52,7 +51,7 @@ def read_contents(paths: Sequence[str], most: int = LARGE) -> dict[str, Content]
     """What is at those of ``paths`` where there is something, whatever it is; one that is no text spoils no other."""
     contents: dict[str, Content] = {}
     for fs, names in _by_store(paths):
-        with failures_told(_some_of(names)):
+        with translated_client_errors(_some_of(names)):
             contents |= {names[name]: content for name, content in _contents(fs, list(names), most).items()}
     return contents
 
@@ -61,7 +60,7 @@ def existing_many(paths: Collection[str]) -> set[str]:
     """Those of ``paths`` at which there is an object, asked together where the store can. Folders are no objects."""
     found: set[str] = set()
     for fs, names in _by_store(paths):
-        with failures_told(_some_of(names)):
+        with translated_client_errors(_some_of(names)):
             found |= {names[name] for name in _existing(fs, list(names))}
     return found
 
@@ -69,7 +68,7 @@ def existing_many(paths: Collection[str]) -> set[str]:
 def is_anything_at(paths: Collection[str]) -> bool:
     """Whether at any of ``paths`` there is anything, be it a link, a folder or a pipe."""
     for fs, names in _by_store(paths):
-        with failures_told(_some_of(names)):
+        with translated_client_errors(_some_of(names)):
             if any(map(os.path.lexists, names)) if isinstance(fs, LocalFileSystem) else any(_existing(fs, list(names))):
                 return True
     return False
@@ -86,7 +85,7 @@ def existing_below(names: Mapping[str, str]) -> set[str]:
         groups.setdefault(id(fs), (fs, {}))[1][f"{root.rstrip('/')}/{name}"] = folder
     found: set[str] = set()
     for fs, folders in groups.values():
-        with failures_told(_some_of(folders)):
+        with translated_client_errors(_some_of(folders)):
             is_local = isinstance(fs, LocalFileSystem)
             there = filter(_is_file_or_link, folders) if is_local else _existing(fs, list(folders))
             found |= {folders[name] for name in there}
@@ -95,7 +94,7 @@ def existing_below(names: Mapping[str, str]) -> set[str]:
 
 def write_text(path: str, text: str) -> None:
     """Put ``text`` at ``path``, whatever was there."""
-    with failures_told(path):
+    with translated_client_errors(path):
         fs, name = file_system_of(path)
         if isinstance(fs, LocalFileSystem):
             _replace_file(Path(name), text)
@@ -105,7 +104,7 @@ def write_text(path: str, text: str) -> None:
 
 def create_text(path: str, text: str) -> bool:
     """Put ``text`` at ``path`` only if nothing is there; whether it was put. One writer of many wins."""
-    with failures_told(path):
+    with translated_client_errors(path):
         fs, name = file_system_of(path)
         try:
             if isinstance(fs, LocalFileSystem):
@@ -119,7 +118,7 @@ def create_text(path: str, text: str) -> bool:
 
 def list_names(folder: str) -> list[str]:
     """The names directly below ``folder``; none when it does not exist."""
-    with failures_told(folder):
+    with translated_client_errors(folder):
         fs, name = file_system_of(folder)
         fs.invalidate_cache(name)
         try:
@@ -176,9 +175,9 @@ def _contents(fs: fsspec.AbstractFileSystem, names: list[str], most: int) -> dic
     if isinstance(fs, LocalFileSystem):
         return _file_contents(names, most)
     if "gs" in _protocols(fs):
-        from tradewind.storage.backends.gcs import contents_of
+        from tradewind.storage.gcs import contents_of
     elif "s3" in _protocols(fs):
-        from tradewind.storage.backends.s3 import contents_of
+        from tradewind.storage.s3 import contents_of
     else:
         return _cat(fs, names, most)
     found: dict[str, bytes] = sync(fs.loop, contents_of, fs, names, most)
@@ -210,9 +209,9 @@ def _existing(fs: fsspec.AbstractFileSystem, names: list[str]) -> Iterable[str]:
     if isinstance(fs, LocalFileSystem):
         return filter(os.path.isfile, names)
     if "gs" in _protocols(fs):
-        from tradewind.storage.backends.gcs import existing_of
+        from tradewind.storage.gcs import existing_of
     elif "s3" in _protocols(fs):
-        from tradewind.storage.backends.s3 import existing_of
+        from tradewind.storage.s3 import existing_of
     else:
         return filter(fs.isfile, names)
     found: set[str] = sync(fs.loop, existing_of, fs, names)

@@ -7,17 +7,17 @@ is ours. So texts must be unique, as those of leases are. A store without condit
 from __future__ import annotations
 
 from tradewind.storage import Location
-from tradewind.storage.backends import ConditionalStore, Stored
+from tradewind.storage.backends import ConditionalStore, StoredObject
 
-__all__ = ["Stored", "read_stored", "remove_if", "write_if"]
+__all__ = ["StoredObject", "read_stored", "remove_if", "write_if"]
 
 
-def read_stored(path: str) -> Stored | None:
+def read_stored(path: str) -> StoredObject | None:
     """The object at ``path`` with its tag and age, or None when there is none."""
     return _store_of(path).read(path)
 
 
-def write_if(path: str, text: str, expected: str | None) -> Stored | None:
+def write_if(path: str, text: str, expected: str | None) -> StoredObject | None:
     """Put ``text`` at ``path`` if the object there has the tag ``expected``, or if there is none and that is None.
 
     Returns:
@@ -39,18 +39,18 @@ def remove_if(path: str, expected: str) -> None:
 def _store_of(path: str) -> ConditionalStore:
     match Location.of(path).scheme:
         case "file":
-            from tradewind.storage.backends.local import LocalStore
+            from tradewind.storage.local import LocalStore
 
             return LocalStore()
         case "gs":
-            from tradewind.storage.backends.gcs import GcsStore
+            from tradewind.storage.gcs import GcsStore
 
             return GcsStore()
         case "s3":
-            from tradewind.storage.backends.s3 import S3Store
+            from tradewind.storage.s3 import S3Store
 
             return S3Store()
         case _:
-            from tradewind.storage.backends.memory import MemoryStore
+            from tradewind.storage.local import MemoryStore
 
             return MemoryStore()

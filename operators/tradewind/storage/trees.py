@@ -61,7 +61,7 @@ def list_files(folder: str) -> list[StoredFile]:
         StoreRefusedError: It does not let us.
     """
     fs, name = file_system_at(folder)
-    with errors_named(folder):
+    with errors_with_path(folder):
         files = _local_files(name) if isinstance(fs, LocalFileSystem) else _listed_files(fs, name)
         return sorted(files, key=lambda file: file.path)
 
@@ -75,7 +75,7 @@ def remove_files(folder: str, relative_paths: Sequence[str]) -> None:
     """
     fs, name = file_system_at(folder)
     paths = [posixpath.join(name, path) for path in relative_paths]
-    with errors_named(folder):
+    with errors_with_path(folder):
         if isinstance(fs, LocalFileSystem):
             for path in paths:
                 with suppress(FileNotFoundError):
@@ -84,7 +84,7 @@ def remove_files(folder: str, relative_paths: Sequence[str]) -> None:
             _remove_objects(fs, paths)
 
 
-def is_near(folder: str) -> bool:
+def reads_without_request(folder: str) -> bool:
     """Whether reading a file there costs no request: a local or shared file system, or memory."""
     fs, _ = file_system_at(folder)
     return isinstance(fs, (LocalFileSystem, MemoryFileSystem))
@@ -105,11 +105,11 @@ def read_files(folder: str, files: Iterable[StoredFile]) -> list[StoredFile]:
         except FileNotFoundError:
             return None
 
-    with errors_named(folder), ThreadPoolExecutor(_READERS) as pool:
+    with errors_with_path(folder), ThreadPoolExecutor(_READERS) as pool:
         return [file for file in pool.map(read, files) if file is not None]
 
 
-def kept_checksum(info: Mapping[str, Any]) -> str | None:
+def stored_checksum(info: Mapping[str, Any]) -> str | None:
     """What Google Cloud Storage (``md5Hash``, ``crc32c``) or S3 (``ETag``) says of an object in its listing."""
     if info.get("md5Hash"):
         return f"md5:{base64.b64decode(info['md5Hash']).hex()}"
@@ -164,7 +164,7 @@ def _listed_files(fs: AbstractFileSystem, folder: str) -> Iterator[StoredFile]:
     for name, info in listing.items():
         if name.startswith(start) and not name.endswith("/") and info.get("type") == "file":
             tag = info.get("generation") or info.get("ETag")
-            yield StoredFile(name.removeprefix(start), int(info["size"]), kept_checksum(info), tag)
+            yield StoredFile(name.removeprefix(start), int(info["size"]), stored_checksum(info), tag)
 
 
 def _remove_objects(fs: AbstractFileSystem, paths: Sequence[str]) -> None:
@@ -196,7 +196,7 @@ def _digested(file: IO[bytes], path: str) -> StoredFile:
 
 
 @contextmanager
-def errors_named(folder: str) -> Iterator[None]:
+def errors_with_path(folder: str) -> Iterator[None]:
     try:
         yield
     except (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError):

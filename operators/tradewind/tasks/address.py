@@ -8,8 +8,8 @@ from typing import Any
 
 from airflow.sdk import Context, conf
 
-from tradewind.deployment.task_address import TaskAddress
-from tradewind.ray_jobs.keeping.owners import AIRFLOW_DAG, AIRFLOW_RUN, AIRFLOW_TASK, AIRFLOW_WAITS
+from tradewind.deployment.task_instances import TaskAddress
+from tradewind.ray_jobs.details import AIRFLOW_DAG, AIRFLOW_RUN, AIRFLOW_TASK, AIRFLOW_WAITS
 
 _FIELDS = {"dag": AIRFLOW_DAG, "run": AIRFLOW_RUN, "task": AIRFLOW_TASK}
 DEPLOYMENT = "airflow_deployment"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _OWN_FOLDER: Final = "tradewind_code_folder"
 
 
-def keep_code_folder(dag: DAG, folder: Path) -> None:
+def set_code_folder(dag: DAG, folder: Path) -> None:
     """Note that the code of ``dag``'s steps lies in ``folder``, such as a checkout, and not where its file does."""
     setattr(dag, _OWN_FOLDER, folder)
 

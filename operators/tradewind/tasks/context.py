@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pendulum
 from airflow.sdk import Context, conf
 
+from tradewind.deployment.fleet import deployment_roots
 from tradewind.deployment.ray_connection import RayHook
-from tradewind.deployment.roots import deployment_roots
-from tradewind.plans.places.prefixes import choose_cluster, choose_prefix
-from tradewind.plans.places.step_places import check_output_places
+from tradewind.plans.output_locations import check_output_places
+from tradewind.plans.prefixes import choose_cluster, choose_prefix
 from tradewind.ray_jobs.errors import RayJobsError
-from tradewind.records.leases.lease import HEARTBEAT_S
+from tradewind.records.lease import HEARTBEAT_S
 from tradewind.steps import ExecutorStep, ResolvedExperiment, RunValues, coerce_param, resolve
-from tradewind.steps.values.amounts import check_amount
+from tradewind.steps.amounts import check_amount
 from tradewind.storage import Roots
-from tradewind.tasks.params import PREFIX, is_ours, without_run_params
+from tradewind.tasks.params import PREFIX, is_builtin_param, without_run_params
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -142,7 +142,7 @@ def _params(dag: DAG, given: Mapping[str, Any]) -> dict[str, Any]:
         if name == PREFIX and name not in declared:
             logger.warning("The run's conf names a prefix and DAG %r declares no such param: ignored.", dag.dag_id)
             continue
-        if name == PREFIX and value is None and is_ours(declared.get_param(name)):
+        if name == PREFIX and value is None and is_builtin_param(declared.get_param(name)):
             continue  # the form's own field, left empty
         param = declared.get_param(name) if name in declared else None
         params[name] = coerce_param(value, param.schema.get("type"), param.value) if param is not None else value

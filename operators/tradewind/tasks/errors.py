@@ -6,19 +6,18 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from tradewind.calls.errors import RuntimeFault
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError
 from tradewind.ray_jobs.errors import BadAddressError, BadRequestError, RayJobsError, RayUnreachableError
-from tradewind.records.leases.lease import Lease
-from tradewind.records.leases.unreadable import UnreadableLeaseError
-from tradewind.records.outputs.found_files import OccupiedFolderError
+from tradewind.records.discovery import OccupiedFolderError
+from tradewind.records.lease import Lease, UnreadableLeaseError
+from tradewind.serialization.errors import StepRuntimeError
 from tradewind.steps import ExperimentError
 from tradewind.storage import UnsupportedStoreError, UnusablePathError
 from tradewind.storage.errors import RecordTooLargeError, StoreUnavailableError
 
 _BAD_INPUT = (
     ExperimentError,
-    RuntimeFault,
+    StepRuntimeError,
     BadAddressError,
     BadRequestError,
     UnknownSliceTypeError,
@@ -41,6 +40,9 @@ class AdoptedFailureError(AirflowException):
     """Somebody else's attempt failed while this task waited for it. Airflow's next try makes a new one."""
 
 
+InheritedFailureError = AdoptedFailureError
+
+
 class StepStoppedError(AirflowFailException):
     """Somebody stopped the step's job."""
 
@@ -51,6 +53,9 @@ class StepLostError(AirflowException):
 
 class StoreSilentError(AirflowException):
     """The store with the outputs does not answer. Airflow's next try asks again."""
+
+
+StoreTimeoutError = StoreSilentError
 
 
 class ClusterUnreachableError(AirflowException):
@@ -70,7 +75,7 @@ class UnnamedDeploymentError(AirflowFailException):
 
 
 @contextmanager
-def failing_at_once() -> Iterator[None]:
+def failing_without_retry() -> Iterator[None]:
     """Let bad input fail a task without using up its retries."""
     try:
         yield
@@ -79,7 +84,7 @@ def failing_at_once() -> Iterator[None]:
 
 
 @contextmanager
-def asking_store(who: str) -> Iterator[None]:
+def translated_store_errors(who: str) -> Iterator[None]:
     """Say in an error of the store whom it hit.
 
     Raises:
@@ -95,7 +100,7 @@ def asking_store(who: str) -> Iterator[None]:
 
 
 @contextmanager
-def talking_to_cluster(who: str) -> Iterator[None]:
+def translated_cluster_errors(who: str) -> Iterator[None]:
     """Say in an error of the cluster whom it hit. Only a cluster that does not answer is worth a retry.
 
     Raises:

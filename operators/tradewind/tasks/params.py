@@ -95,7 +95,7 @@ def _prefix_param() -> AirflowParam:
     )
 
 
-def is_ours(param: AirflowParam) -> bool:
+def is_builtin_param(param: AirflowParam) -> bool:
     """Whether a param is one that Tradewind adds to the form."""
     return param.schema.get("section") == FORM_SECTION
 

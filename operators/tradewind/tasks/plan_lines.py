@@ -7,9 +7,7 @@ from typing import Any, Final
 
 from airflow.sdk import Context
 
-from tradewind.plans.chunks import chunk_key, planned_in
-from tradewind.plans.plan import BadPlanError, Plan, PlannedStep
-from tradewind.plans.unplanned import UNPLANNED_KEY, UnplannedStep
+from tradewind.plans.plan import UNPLANNED_KEY, BadPlanError, Plan, PlannedStep, UnplannedStep, chunk_key, planned_in
 from tradewind.steps import ResolvedStep
 from tradewind.tasks.address import clears_now
 from tradewind.tasks.errors import PlanOutdatedError
@@ -41,13 +39,13 @@ def planned_step(context: Context, plan_task_id: str, index: int) -> PlannedStep
         raise PlanOutdatedError(str(error)) from None
 
 
-def push_left_alone(context: Context, task_ids: Sequence[str]) -> None:
+def push_skipped_tasks(context: Context, task_ids: Sequence[str]) -> None:
     """Tell the tasks that the plan skips, of which Airflow spares those that are at work by then."""
     ti: Any = context["ti"]
     ti.xcom_push(key=_LEFT_ALONE, value={"task_ids": list(task_ids), "clear_number": clears_now(context)})
 
 
-def is_left_alone(context: Context, plan_task_id: str) -> bool:
+def was_skipped_by_plan(context: Context, plan_task_id: str) -> bool:
     """Whether the plan would have skipped the present task, and nobody has cleared a task of the run since."""
     ti: Any = context["ti"]
     left: Any = ti.xcom_pull(task_ids=plan_task_id, key=_LEFT_ALONE) or {}

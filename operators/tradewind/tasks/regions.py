@@ -13,9 +13,9 @@ from typing import Final
 
 from tradewind.deployment.fleet import fleet_bucket_regions
 from tradewind.deployment.ray_connection import RayHook
-from tradewind.plans.places.regions import CrossRegionReadError, StepReads, cross_region_reads, paths_read
-from tradewind.records.leases.lease import Lease, lease_path
-from tradewind.records.outputs.manifests import read_manifest
+from tradewind.plans.regions import CrossRegionReadError, StepReads, cross_region_reads, paths_read
+from tradewind.records.lease import Lease, lease_path
+from tradewind.records.manifests import read_manifest
 from tradewind.steps import AirflowWorker, ExecutorStep, ResolvedStep
 from tradewind.storage import file_system_at
 from tradewind.storage.bucket_regions import bucket_region
@@ -25,7 +25,7 @@ from tradewind.storage.trees import list_files
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_S: Final = 30.0
+LOOKUP_TIMEOUT_S: Final = 30.0
 """How long a store that does not answer is asked again for where a bucket is."""
 
 
@@ -73,7 +73,7 @@ def location_of(bucket: str) -> str | None:
         logger.warning("Reads from bucket %s are not checked: google-cloud-storage is not installed here.", bucket)
         return None
     try:
-        return bucket_region(bucket, retry=DEFAULT_RETRY.with_timeout(PATIENCE_S))
+        return bucket_region(bucket, retry=DEFAULT_RETRY.with_timeout(LOOKUP_TIMEOUT_S))
     except ClientError as error:
         logger.warning("Reads from bucket %s are not checked, as it does not say where it is: %s", bucket, error)
         return None

@@ -5,17 +5,74 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from tradewind.records.record import Record, RecordState
+from tradewind.records.record import Record, RecordState, read_records
 from tradewind.storage.errors import StoreError
-from tradewind.turns.wait import read_shared
+
+# One question to the store for all tasks that wait: those who ask within a moment of each other share a read.
+
+BATCH_WINDOW_S = 0.2
+
+_readers: WeakKeyDictionary[asyncio.AbstractEventLoop, _Reader] = WeakKeyDictionary()
+
+
+async def read_record_batched(output_path: str) -> Record:
+    """The record of an output, read together with those that others ask for now.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
+    loop = asyncio.get_running_loop()
+    reader = _readers.get(loop)
+    if reader is None:
+        reader = _readers[loop] = _Reader()
+    return await reader.read(output_path)
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[asyncio.Future[Record]]] = defaultdict(list)
+        self._reading: asyncio.Task[None] | None = None
+
+    async def read(self, output_path: str) -> Record:
+        future: asyncio.Future[Record] = asyncio.get_running_loop().create_future()
+        self._waiting[output_path].append(future)
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read_soon())
+        return await future
+
+    async def _read_soon(self) -> None:
+        await asyncio.sleep(BATCH_WINDOW_S)
+        waiting, self._waiting = self._waiting, defaultdict(list)
+        self._reading = None
+        try:
+            records = await asyncio.to_thread(read_records, list(waiting))
+        except Exception as error:  # every asker gets it
+            for futures in waiting.values():
+                _settle(futures, error)
+        else:
+            for path, futures in waiting.items():
+                _settle(futures, records[path])
+
+
+def _settle(futures: list[asyncio.Future[Record]], answer: Record | Exception) -> None:
+    for future in futures:
+        if future.done():  # its asker was cancelled meanwhile
+            continue
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
 
 FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 15.0
+MAX_PAUSE_S = 15.0
 NOTICE_S = 300.0
 
 logger = logging.getLogger(__name__)
@@ -45,16 +102,16 @@ class LeaseTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait."""
-        attempt = await await_turn_end(self.output_path, self.attempt, logger.info)
+        attempt = await wait_for_release(self.output_path, self.attempt, logger.info)
         yield TriggerEvent({"attempt": attempt, **self.payload})
 
 
-async def await_turn_end(output_path: str, attempt: int, say: Callable[[str], None]) -> int:
+async def wait_for_release(output_path: str, attempt: int, say: Callable[[str], None]) -> int:
     """Wait until nobody is at work at ``output_path``; the last attempt that was."""
     pause_s, noticed_at = FIRST_PAUSE_S, time.monotonic()
     while True:
         try:
-            record = await read_shared(output_path)
+            record = await read_record_batched(output_path)
         except StoreError as error:
             say(f"{error} Asking again.")
         else:
@@ -65,7 +122,7 @@ async def await_turn_end(output_path: str, attempt: int, say: Callable[[str], No
                 noticed_at = time.monotonic()
                 say(f"Still waiting: attempt {attempt} is at work at {output_path}.")
         await asyncio.sleep(pause_s)
-        pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
+        pause_s = min(1.5 * pause_s, MAX_PAUSE_S)
 
 
 def _next_look(record: Record, attempt: int, pause_s: float) -> tuple[int, float]:

@@ -11,33 +11,32 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from tradewind.deployment.kill import detach, stop_if_person_acted, stop_plain_job
-from tradewind.deployment.ray_connection import RayHook
-from tradewind.deployment.saved_position import (
+from tradewind.deployment.log_position import (
     SAVE_INTERVAL_S,
-    TELL_AIRFLOW_S,
-    PositionKeeper,
+    SAVE_TO_AIRFLOW_S,
+    PositionSaver,
     SavedPosition,
     load_position,
     save_last_position,
 )
-from tradewind.deployment.task_address import TaskAddress
-from tradewind.ray_jobs.follow.outcome import Watch, await_outcome
+from tradewind.deployment.ray_connection import RayHook
+from tradewind.deployment.task_instances import TaskAddress, detach, stop_if_user_acted, stop_plain_job
+from tradewind.ray_jobs.follow.outcomes import FollowRequest, await_outcome
 from tradewind.timeouts import within
 
 if TYPE_CHECKING:
-    from tradewind.ray_jobs.logs.lines import JobLog, LinePace
+    from tradewind.ray_jobs.follow.log_lines import FlushSchedule, JobLog
 
 logger = logging.getLogger(__name__)
 job_logger = logging.getLogger("ray.job")
 
 DEFAULT_LOG_BYTES = 20 * 1024 * 1024
 """How much of a job's log is copied to the task's log unless the task says otherwise."""
-FEW_LINES = 20
+MAX_SINGLE_LINES = 20
 """Up to so many lines at once are logged one by one; more of them go into one record, which Airflow carries faster."""
-LONGEST_RECORD = 4000
+MAX_RECORD_CHARS = 4000
 """Characters in such a record."""
-TOGETHER_S = 3.0
+BATCH_S = 3.0
 """How often the lines of all followed jobs are logged, together. Whatever a trigger sends, be it one line, makes its
 triggerer go through Airflow's database once more, which costs more than all else that following does."""
 
@@ -78,8 +77,8 @@ class RayJobTrigger(BaseTrigger):
         self._lines_given = asyncio.Event()
 
     @functools.cached_property
-    def _keeper(self) -> PositionKeeper:
-        return PositionKeeper(self._address)
+    def _keeper(self) -> PositionSaver:
+        return PositionSaver(self._address)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class path and the arguments; no secret is among them."""
@@ -89,10 +88,10 @@ class RayJobTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Follow the job to its end."""
-        from tradewind.ray_jobs.follow.refusals import first_reading
+        from tradewind.ray_jobs.follow.follow import first_reading
 
-        watch = Watch.from_json(self.watch)
-        read_again = functools.partial(RayHook.cluster_read_again, self.ray_conn_id)
+        watch = FollowRequest.from_json(self.watch)
+        read_again = functools.partial(RayHook.reload_cluster, self.ray_conn_id)
         cluster = await first_reading(
             watch.job, functools.partial(RayHook.cluster_from_trigger, self.ray_conn_id), job_logger.info
         )
@@ -115,7 +114,7 @@ class RayJobTrigger(BaseTrigger):
     async def on_kill(self) -> None:
         """Stop the job, if a person marked or cleared the task."""
         if self.owns_job:
-            await asyncio.shield(detach(stop_if_person_acted(self._stop_job, self._address)))
+            await asyncio.shield(detach(stop_if_user_acted(self._stop_job, self._address)))
 
     async def _stop_job(self) -> None:
         await stop_plain_job(await RayHook.cluster_from_trigger(self.ray_conn_id), self._job)
@@ -135,7 +134,7 @@ class RayJobTrigger(BaseTrigger):
         return TaskAddress.of(self.task_instance)
 
     async def _open_log(self, job: str) -> JobLog:
-        from tradewind.ray_jobs.logs.lines import JobLog, LogPosition
+        from tradewind.ray_jobs.follow.log_lines import JobLog, LogPosition
 
         saved = await load_position(self._address, job) if self.trigger_id is not None else None
         if saved is not None and not saved.is_exact:
@@ -154,33 +153,33 @@ class RayJobTrigger(BaseTrigger):
                 except Exception as error:  # of Airflow's API: the log goes on, and the next turn may do better
                     logger.warning("The position in the job's log could not be kept: %s", error)
             with contextlib.suppress(TimeoutError):  # nothing is printed, but Airflow may have to be told still
-                async with within(TELL_AIRFLOW_S):
+                async with within(SAVE_TO_AIRFLOW_S):
                     await self._lines_given.wait()
             self._lines_given.clear()
             await asyncio.sleep(SAVE_INTERVAL_S)
 
     def _give(self, lines: Sequence[str]) -> None:
-        give_lines(lines)
+        emit_lines(lines)
         self._lines_given.set()
 
 
 @functools.cache
-def _pace() -> LinePace:
+def _pace() -> FlushSchedule:
     """One for all triggers of this process."""
-    from tradewind.ray_jobs.logs.lines import LinePace
+    from tradewind.ray_jobs.follow.log_lines import FlushSchedule
 
-    return LinePace(TOGETHER_S)
+    return FlushSchedule(BATCH_S)
 
 
-def give_lines(lines: Sequence[str]) -> None:
+def emit_lines(lines: Sequence[str]) -> None:
     """Log lines of a job: each as a record of its own, or many in one record when they come fast."""
-    if len(lines) <= FEW_LINES:
+    if len(lines) <= MAX_SINGLE_LINES:
         for line in lines:
             job_logger.info("%s", line)
         return
     start = size = 0
     for index, line in enumerate(lines):
-        if size and size + len(line) > LONGEST_RECORD:
+        if size and size + len(line) > MAX_RECORD_CHARS:
             job_logger.info("%s", "\n".join(lines[start:index]))
             start, size = index, 0
         size += len(line) + 1

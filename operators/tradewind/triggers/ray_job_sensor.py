@@ -10,9 +10,9 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from tradewind.deployment.ray_connection import RayHook
-from tradewind.ray_jobs.finding import JobQuery, await_job
-from tradewind.ray_jobs.follow.outcome import Watch, await_outcome
-from tradewind.ray_jobs.nodes.demand import Demand
+from tradewind.ray_jobs.demand import Demand
+from tradewind.ray_jobs.follow.outcomes import FollowRequest, await_outcome
+from tradewind.ray_jobs.job_query import JobQuery, await_job
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,6 @@ class RayJobSensorTrigger(BaseTrigger):
         async with JobsApi(cluster) as api:
             job = (await await_job(api, JobQuery(self.submission_id, self.metadata))).job
         logger.info("Waiting for Ray job %s: %s", job, cluster.job_url(job))
-        read_again = partial(RayHook.cluster_read_again, self.ray_conn_id)
-        outcome = await await_outcome(cluster, Watch(job, Demand()), None, logger.info, read_again)
+        read_again = partial(RayHook.reload_cluster, self.ray_conn_id)
+        outcome = await await_outcome(cluster, FollowRequest(job, Demand()), None, logger.info, read_again)
         yield TriggerEvent({"job": job, "ending": outcome.ending.to_json()})

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 
 from airflow.triggers.base import TriggerEvent
 
+from tradewind.attempts.cancellation import stop_step_job
+from tradewind.attempts.renewal import renew_while_claimed
 from tradewind.deployment.ray_connection import RayHook
 from tradewind.triggers.ray_job import RayJobTrigger
-from tradewind.turns.renewal import renew_while_claimed
-from tradewind.turns.stop import stop_step_job
 
 logger = logging.getLogger(__name__)
 

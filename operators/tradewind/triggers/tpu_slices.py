@@ -18,10 +18,10 @@ from tradewind.cloud_tpu.errors import TpuApiError, TpuUnreachableError
 from tradewind.deployment.ray_connection import RayHook
 from tradewind.deployment.slice_repair import RepairRequest, build_repair
 from tradewind.ray_jobs.errors import RayJobsError, RayUnreachableError
-from tradewind.ray_jobs.nodes.slices import RegisteredSlice, registered_slices
+from tradewind.ray_jobs.nodes import RegisteredSlice, registered_slices
 
 if TYPE_CHECKING:
-    from tradewind.cloud_tpu.repair.report import RepairReport
+    from tradewind.cloud_tpu.repair.terms import RepairReport
     from tradewind.ray_jobs.api import JobsApi
 
 logger = logging.getLogger(__name__)
@@ -59,12 +59,12 @@ class TpuSliceRecoveryTrigger(BaseTrigger):
             if stopped.wait(seconds):
                 raise RepairStoppedError
 
-        told = RepairNews()
+        told = RepairUpdates()
         try:
             # Airflow's connections can be read in such a thread, and not in one of asyncio's own.
             make = sync_to_async(build_repair, thread_sensitive=False)
             repair = await make(RepairRequest(**self.request), sleep)
-            while not (told.take_in(await _one_pass(repair.run_once)) or (self.once and told.report)):
+            while not (told.add_pass(await _one_pass(repair.run_once)) or (self.once and told.report)):
                 await asyncio.sleep(self.interval_s)
         except (TpuApiError, RayJobsError) as error:
             told.error = str(error)
@@ -83,7 +83,7 @@ async def _one_pass(run_once: Any) -> RepairReport | None:
     return report
 
 
-class RepairNews:
+class RepairUpdates:
     """What the passes of a repair told, as far as it was new."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class RepairNews:
         self.error: str | None = None
         self._shown: list[tuple[str, str, str, str]] = []
 
-    def take_in(self, report: RepairReport | None) -> bool:
+    def add_pass(self, report: RepairReport | None) -> bool:
         """Take in a report and log it if it says something new; whether there is nothing more to wait for."""
         if report is None:
             return False
@@ -107,7 +107,7 @@ class RepairNews:
     def to_json(self) -> dict[str, Any]:
         """What the event holds."""
         rows = self.report.rows() if self.report else []
-        stuck = [f"{finding.name}: {finding.reason}" for finding in self.report.for_a_person] if self.report else []
+        stuck = [f"{finding.name}: {finding.reason}" for finding in self.report.needs_attention] if self.report else []
         return {"rows": rows, "done": self.done, "stuck": stuck, "error": self.error}
 
 
@@ -144,7 +144,7 @@ class TpuSliceReadyTrigger(BaseTrigger):
         shown = ""
         while True:
             try:
-                free, words = await look_for_free(api, self.slice_type, self.hosts)
+                free, words = await find_free_slices(api, self.slice_type, self.hosts)
             except RayUnreachableError as error:
                 free, words = [], str(error)
             if len(free) >= self.count:
@@ -155,13 +155,13 @@ class TpuSliceReadyTrigger(BaseTrigger):
             await asyncio.sleep(self.interval_s)
 
 
-async def look_for_free(api: JobsApi, slice_type: str, hosts: int) -> tuple[list[str], str]:
+async def find_free_slices(api: JobsApi, slice_type: str, hosts: int) -> tuple[list[str], str]:
     """The free, complete slices of this type, and how each slice of this type is.
 
     Raises:
         RayUnreachableError: No answer.
     """
-    from tradewind.ray_jobs.nodes.nodes import fetch_nodes
+    from tradewind.ray_jobs.nodes import fetch_nodes
 
     ours = [known for known in registered_slices(await fetch_nodes(api)) if known.slice_type == slice_type]
     words = "; ".join(f"{known.name}: {_how(known, hosts)}" for known in ours) or "The cluster has none of this type."

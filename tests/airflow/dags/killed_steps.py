@@ -14,8 +14,8 @@ from typing import Any
 
 from tradewind import Cpu, ExecutorStep, experiment_dag, run_param, this_output_path, versioned
 from tradewind.operators.step import StepOperator
-from tradewind.tasks.steps import taking_turns
-from tradewind.tasks.steps.notes import StepNotes
+from tradewind.tasks import attempt_runner
+from tradewind.tasks.step_notes import StepNotes
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ def killed_once(method: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: Any, context: Any, **kwargs: Any) -> Any:
         moment = context["params"].get("at") if context["ti"].try_number == 1 else None
         if moment == "before submission":
-            taking_turns.submit = die
+            attempt_runner.submit = die
         elif moment == "after submission":
-            taking_turns.submit = then_die(taking_turns.submit)
+            attempt_runner.submit = then_die(attempt_runner.submit)
         elif moment == "after the note":
             StepNotes.finished = then_die(StepNotes.finished)  # type: ignore[method-assign]
         return method(self, context, **kwargs)

@@ -15,7 +15,7 @@ from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
 from sqlalchemy import delete
 
-from tests.cli.experiments.house import NIGHTLY, House, settings
+from tests.cli.experiments.environment import NIGHTLY, House, settings
 
 
 @pytest.fixture(scope="module")

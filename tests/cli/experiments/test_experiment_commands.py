@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from airflow.cli.cli_parser import get_parser
 
-from tests.cli.experiments.house import House
+from tests.cli.experiments.environment import House
 from tradewind.cli.main import parser
 
 

@@ -1,4 +1,6 @@
-"""``why`` and ``diff`` answer down to the root cause, and find versions by any of their names."""
+"""``explain_step`` and ``explain_difference`` answer down to the root cause, and find versions by any of their
+names.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tradewind.cli.errors import CommandError
-from tradewind.cli.experiments.explain import AmbiguousVersionError, UnknownVersionError, diff, find_version, why
+from tradewind.cli.experiments.plan import (
+    AmbiguousVersionError,
+    UnknownVersionError,
+    explain_difference,
+    explain_step,
+    find_version,
+)
+from tradewind.cli.output import CommandError
 from tradewind.plans.plan import Decision, PlannedStep
 from tradewind.records.attempts import Attempt, AttemptError, AttemptOutcome, write_attempt
-from tradewind.records.leases.lease import Lease, Phase, lease_path
-from tradewind.records.reading import read_record
-from tradewind.records.record import Record
-from tradewind.records.step_info import write_step_info
+from tradewind.records.info_files import write_step_info
+from tradewind.records.lease import Lease, Phase, lease_path
+from tradewind.records.record import Record, read_record
 from tradewind.steps import ExecutorStep, ResolvedStep, output_path_of, resolve, versioned
 from tradewind.storage import Roots
 from tradewind.storage.files import write_text
@@ -49,7 +56,7 @@ def test_a_new_version_is_explained_by_its_nearest_ones(tmp_path: Path) -> None:
     keep(*far, days_ago=1)
     new = make(tmp_path, 0.1)[-1]
     planned = PlannedStep("train", "train", new.hash, new.output_path, Decision.RUN, "differs from ...")
-    explained = why(new, Record(), now=NOW, roots=EVERYWHERE, planned=planned)
+    explained = explain_step(new, Record(), now=NOW, roots=EVERYWHERE, planned=planned)
     assert explained.lines == (
         f"train-{new.hash}: RUN, differs from ...",
         "  state: never ran",
@@ -75,7 +82,7 @@ def test_a_failed_step_is_explained_by_its_error(tmp_path: Path) -> None:
     )
     write_attempt(step.output_path, failed)
     lease = Lease("owner", NOW, Phase.FAILED, attempt=4, by=BY)
-    explained = why(step, Record(lease=lease), now=NOW, roots=EVERYWHERE)
+    explained = explain_step(step, Record(lease=lease), now=NOW, roots=EVERYWHERE)
     assert explained.lines[:2] == (
         f"train-{step.hash}",
         "  state: failed before: ValueError: bad rate (attempt 4)",
@@ -87,14 +94,14 @@ def test_a_failed_step_is_explained_by_its_error(tmp_path: Path) -> None:
 def test_a_finished_step_is_explained_by_who_made_it(tmp_path: Path) -> None:
     step = make(tmp_path, 0.1)[-1]
     keep(step)
-    explained = why(step, read_record(step.output_path), now=NOW, roots=EVERYWHERE)
+    explained = explain_step(step, read_record(step.output_path), now=NOW, roots=EVERYWHERE)
     assert "  producer: run r1 of nightly" in explained.text.splitlines()
 
 
 def test_of_many_earlier_versions_the_text_names_the_nearest(tmp_path: Path) -> None:
     for number in range(12):
         keep(make(tmp_path, number)[-1], days_ago=number + 1)
-    explained = why(make(tmp_path, 99)[-1], Record(), now=NOW, roots=EVERYWHERE)
+    explained = explain_step(make(tmp_path, 99)[-1], Record(), now=NOW, roots=EVERYWHERE)
     assert explained.text.count("differs from version") == 3
     assert explained.lines[-1].startswith("  and from 9 that are further away: `")
     assert len(explained.to_json()["nearest_versions"]) == 12
@@ -106,7 +113,7 @@ def test_of_many_earlier_versions_the_text_names_the_nearest(tmp_path: Path) -> 
 def test_two_versions_are_compared_to_the_root_cause(tmp_path: Path) -> None:
     old, new = make(tmp_path, 0.3), make(tmp_path, 0.3, seed=2)
     keep(*old, *new)
-    explained = diff(old[-1].hash, f"train-{new[-1].hash}", str(tmp_path))
+    explained = explain_difference(old[-1].hash, f"train-{new[-1].hash}", str(tmp_path))
     assert explained.lines == (
         f"from `train` at {old[-1].output_path} to `train` at {new[-1].output_path}:",
         "  because input `raw` changed (through `clean5`, `clean4`, `clean3`, `clean2`, `clean1`, …):",
@@ -119,14 +126,14 @@ def test_two_versions_are_compared_to_the_root_cause(tmp_path: Path) -> None:
 def test_a_version_is_the_same_as_itself(tmp_path: Path) -> None:
     (step,) = make(tmp_path, 0.3)[-1:]
     keep(step)
-    explained = diff(step.hash, step.output_path + "/", str(tmp_path))
+    explained = explain_difference(step.hash, step.output_path + "/", str(tmp_path))
     assert explained.lines[1:] == ("  the versions are the same",) and explained.to_json()["is_same"]
 
 
 def test_steps_of_different_names_can_be_compared(tmp_path: Path) -> None:
     old, new = make(tmp_path, 0.3)[-1], make(tmp_path, 0.3, name="tune")[-1]
     keep(old, new)
-    assert diff(old.hash, new.hash, str(tmp_path)).lines[1:] == ("  name `train` → `tune`",)
+    assert explain_difference(old.hash, new.hash, str(tmp_path)).lines[1:] == ("  name `train` → `tune`",)
 
 
 @pytest.mark.parametrize("name", ["train", "runs/train", "runs/big/train"])
@@ -152,10 +159,10 @@ def test_a_hash_of_two_versions_is_refused_with_both(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_text(f"{tmp_path}/{name}-123456/.executor_info", json.dumps({"name": name, "version": step.version}))
     with pytest.raises(AmbiguousVersionError, match=f"{tmp_path}/a-123456, {tmp_path}/b-123456"):
-        diff("123456", "123456", str(tmp_path))
+        explain_difference("123456", "123456", str(tmp_path))
 
 
 @pytest.mark.parametrize("word", ["000000", "train-000000", "/nowhere/train-000000", "nothing"])
 def test_an_unknown_version_is_one_clear_error(tmp_path: Path, word: str) -> None:
     with pytest.raises(CommandError, match=rf"There is no version record for '{word}' below {tmp_path}"):
-        diff(word, word, str(tmp_path))
+        explain_difference(word, word, str(tmp_path))

@@ -11,7 +11,7 @@ import pendulum
 import pytest
 from airflow.models.dagrun import DagRun
 
-from tests.cli.experiments.house import ALLOWED, NIGHTLY, PARTITIONED, STRAY, House
+from tests.cli.experiments.environment import ALLOWED, NIGHTLY, PARTITIONED, STRAY, House
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.experiments.house import PARTITIONED, House, settings
+from tests.cli.experiments.environment import PARTITIONED, House, settings
 
 
 @pytest.mark.airflow

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.experiments.house import House
+from tests.cli.experiments.environment import House
 from tests.marin.checkouts import EXECUTOR, STEP, put, write_checkout
 
 FINE = EXECUTOR + "print('a line of the file')\n" + STEP + "executor_main(steps=[step])\n"

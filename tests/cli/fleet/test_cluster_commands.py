@@ -9,13 +9,13 @@ import pytest
 from airflow.cli.cli_parser import get_parser
 
 from tests.fleet.fleets import HEAD, SHIPPED, many_clusters, write_fleet
-from tests.fleet.lifecycle.worlds import update
+from tests.fleet.lifecycle.fleet_environment import update
 from tradewind.cli.main import main, parser
-from tradewind.deployment.fleet import configured_fleet, who_changes
-from tradewind.fleet.configs.template import HEADER as TEMPLATE_HEADER
+from tradewind.deployment.fleet import configured_fleet, current_operation
+from tradewind.fleet.cluster_files import HEADER as TEMPLATE_HEADER
+from tradewind.fleet.clusters import unknown_zone_warnings
 from tradewind.fleet.errors import FleetError
-from tradewind.fleet.file.load import load_fleet
-from tradewind.fleet.zones import zone_doubts
+from tradewind.fleet.fleet_file import load_fleet
 from tradewind.rehearsal.cloud.google import LocalGoogle
 
 
@@ -205,7 +205,7 @@ def test_the_same_in_the_environment_and_in_airflows_configuration(
     assert code == 2 and err.startswith("tradewind: TRADEWIND_FLEET ~no-such-person/f.yaml: this machine")
     with pytest.raises(FleetError, match="TRADEWIND_FLEET.* does not know whose home"):
         configured_fleet()
-    assert who_changes("here") is None, "no task fails for it"
+    assert current_operation("here") is None, "no task fails for it"
     monkeypatch.delenv("TRADEWIND_FLEET")
     monkeypatch.setenv("AIRFLOW__TRADEWIND__FLEET_FILE", nobodys("f.yaml"))
     code, _, err = run(capsys, "list")
@@ -361,7 +361,7 @@ def test_a_zone_that_nobody_knows_is_said_with_the_nearest_and_taken_all_the_sam
 
 
 def test_every_zone_of_the_shipped_fleet_is_known() -> None:
-    assert [*zone_doubts(load_fleet(SHIPPED).clusters.values())] == []
+    assert [*unknown_zone_warnings(load_fleet(SHIPPED).clusters.values())] == []
 
 
 def test_a_fleet_file_is_validated_as_such(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:

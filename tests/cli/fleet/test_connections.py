@@ -18,7 +18,7 @@ from sqlalchemy import select
 from tests.fleet.clouds import put_head, served
 from tests.fleet.fleets import many_clusters, write_fleet
 from tradewind.cli.main import main
-from tradewind.rehearsal.cloud.services.compute import LocalCompute
+from tradewind.rehearsal.cloud.google import LocalCompute
 
 pytestmark = pytest.mark.slow
 

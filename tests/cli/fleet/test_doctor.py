@@ -15,14 +15,11 @@ import pytest
 from tests.fleet.clouds import served
 from tests.fleet.fleets import write_fleet
 from tradewind.cli.main import main
-from tradewind.fleet.doctor.cloud import cloud_diagnoses
-from tradewind.fleet.doctor.diagnosis import Health
-from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.doctor import Health, cloud_diagnoses
+from tradewind.fleet.fleet_file import load_fleet
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.rehearsal.cloud.google import LocalArtifactRegistry, LocalCompute, LocalResourceManager
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
-from tradewind.rehearsal.cloud.services.artifact_registry import LocalArtifactRegistry
-from tradewind.rehearsal.cloud.services.compute import LocalCompute
-from tradewind.rehearsal.cloud.services.permissions import LocalResourceManager
 
 pytestmark = pytest.mark.slow
 

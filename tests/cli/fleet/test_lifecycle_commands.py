@@ -10,17 +10,15 @@ from pathlib import Path
 import pytest
 from airflow.cli.cli_parser import get_parser
 
-from tests.fleet.lifecycle.worlds import IMAGE_TAG, PROJECT, ZONE, update, write_key, write_world_fleet
+from tests.fleet.lifecycle.fleet_environment import IMAGE_TAG, PROJECT, ZONE, update, write_key, write_world_fleet
 from tradewind.cli.main import main, parser
 from tradewind.cloud_tpu.api import TpuApi
-from tradewind.fleet.file.load import load_fleet
-from tradewind.fleet.lifecycle.of_fleet import config_hash
-from tradewind.fleet.lifecycle.preserving.kept_note import KeptNote
-from tradewind.fleet.marker import ClusterMarker
-from tradewind.ray_jobs.keeping.backup import JobBackup
-from tradewind.ray_jobs.keeping.kept_job import KeptJob
-from tradewind.rehearsal.cloud.buckets import RefusedError
-from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.fleet.fleet_file import load_fleet
+from tradewind.fleet.lifecycle.cluster_manager import config_hash
+from tradewind.fleet.lifecycle.job_preservation import BackupNote
+from tradewind.fleet.lock import ClusterLock
+from tradewind.ray_jobs.job_backup import JobBackup, SavedJob
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage, RefusedError
 from tradewind.rehearsal.cloud.google import LocalGoogle
 
 INSTANCES = f"projects/{PROJECT}/zones/{ZONE}/instances"
@@ -64,11 +62,11 @@ def here(file: Path, google: LocalGoogle, cloud: object, monkeypatch: pytest.Mon
 
 
 @pytest.fixture
-def marker(cloud: LocalCloudStorage, file: Path) -> Iterator[ClusterMarker]:
+def marker(cloud: LocalCloudStorage, file: Path) -> Iterator[ClusterLock]:
     """That of ``here``, in its bucket."""
     with suppress(RefusedError):
         cloud.buckets.create("my-bucket")
-    yield (marker := ClusterMarker.of(load_fleet(file).cluster()))
+    yield (marker := ClusterLock.of(load_fleet(file).cluster()))
     marker.take("stop", "over", is_anew=True).finish()
 
 
@@ -268,9 +266,9 @@ def test_a_rotation_preserves_jobs_in_the_same_words() -> None:
 
 @pytest.mark.slow
 def test_a_stop_and_a_status_say_whose_jobs_an_interrupted_restart_has_kept(
-    marker: ClusterMarker, capsys: pytest.CaptureFixture[str]
+    marker: ClusterLock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    note = KeptNote("ada@laptop", "laptop", "/home/ada/kept", ("train",))
+    note = BackupNote("ada@laptop", "laptop", "/home/ada/kept", ("train",))
     with marker.take("restart", "keeping jobs", holder="ada@laptop") as held:
         held.advance("restarting Ray", **note.to_details())
     for code, command in ((2, "stop"), (0, "status")):
@@ -283,7 +281,7 @@ def test_a_stop_and_a_status_say_whose_jobs_an_interrupted_restart_has_kept(
 @pytest.mark.parametrize("command", ["stop", "status"])
 def test_what_is_kept_here_of_a_restart_that_somebody_finished_elsewhere_is_deleted(
     command: str,
-    marker: ClusterMarker,
+    marker: ClusterLock,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -291,8 +289,8 @@ def test_what_is_kept_here_of_a_restart_that_somebody_finished_elsewhere_is_dele
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with marker.take("restart", "keeping jobs", holder="bob@desk") as held:
         backup = JobBackup(tmp_path / "tradewind" / "jobs" / PROJECT / "here" / held.marker.run[:8])
-        backup.add([KeptJob("train", "RUNNING", "true")], {})
-        held.advance("bringing jobs back", **KeptNote("bob@desk", "desk", "/home/bob/kept", ()).to_details())
+        backup.add([SavedJob("train", "RUNNING", "true")], {})
+        held.advance("bringing jobs back", **BackupNote("bob@desk", "desk", "/home/bob/kept", ()).to_details())
         assert "Deleted" not in run(capsys, command)[2] and backup.is_there, "it goes on"
         held.finish()
     assert f"Deleted {backup.folder}: restart of here was finished by bob@desk." in run(capsys, command)[2]
@@ -301,7 +299,7 @@ def test_what_is_kept_here_of_a_restart_that_somebody_finished_elsewhere_is_dele
 
 @pytest.mark.slow
 def test_a_marker_that_does_not_say_which_jobs_were_kept_stops_a_restart_and_no_stop(
-    marker: ClusterMarker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    marker: ClusterLock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with marker.take("restart", "keeping jobs", holder="ada@laptop") as held:
@@ -336,7 +334,7 @@ def test_without_a_backup_there_is_nothing_to_restore(
 
 @pytest.mark.slow
 def test_jobs_that_cannot_be_kept_stop_a_restart_before_ray_is_touched(
-    marker: ClusterMarker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    marker: ClusterLock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     code, _, err = run(capsys, "restart", "--yes")

@@ -10,7 +10,7 @@ import pytest
 from tests.fleet.clouds import served
 from tests.fleet.fleets import many_clusters, write_fleet
 from tradewind.cli.main import main
-from tradewind.rehearsal.cloud.services.artifact_registry import LocalArtifactRegistry
+from tradewind.rehearsal.cloud.google import LocalArtifactRegistry
 
 HERE = "projects/my-project/locations/us-central2/repositories/tradewind"
 THERE = "projects/my-project/locations/us-east5/repositories/tradewind"

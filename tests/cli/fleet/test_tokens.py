@@ -15,8 +15,8 @@ from tests.fleet.fleets import many_clusters, write_fleet
 from tradewind.cli.main import main
 from tradewind.cloud_tpu.secret_manager import ENDPOINT_VARIABLE
 from tradewind.fleet.cloud.token_secret import TokenSecret, TokenSecretError
+from tradewind.rehearsal.cloud.google import LocalCompute
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
-from tradewind.rehearsal.cloud.services.compute import LocalCompute
 
 SECRET = "projects/my-project/secrets/RAY_AUTH_TOKEN"
 TOKEN = "t0ken-of-the-test-0123456789"

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.fleet.fleets import many_clusters, write_fleet
-from tests.fleet.lifecycle.worlds import update
-from tradewind.cli.errors import CommandError, UsageError
-from tradewind.cli.jobs.clusters import chosen_cluster, in_words, options_for, token_in
+from tests.fleet.lifecycle.fleet_environment import update
+from tradewind.cli.jobs.clusters import chosen_cluster, explain_error, options_for, token_in
 from tradewind.cli.main import main
+from tradewind.cli.output import CommandError, UsageError
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import RayAuthenticationError, RayTlsError, token_refused
 from tradewind.ray_jobs.probe import tls_problem
@@ -144,10 +144,10 @@ def test_a_token_that_no_header_can_carry_is_refused_unseen(tmp_path: Path, monk
 @pytest.mark.parametrize(("token", "says"), [(None, "asks for a token: put it"), (TOKEN, "refuses the token: put")])
 def test_a_refused_token_is_told_with_the_places_that_it_comes_from(token: str | None, says: str) -> None:
     cluster = RayCluster("c:3", "http://c:3", token)
-    text = in_words(RayAuthenticationError(token_refused(cluster)), cluster)
+    text = explain_error(RayAuthenticationError(token_refused(cluster)), cluster)
     assert text.startswith(f"The Ray cluster at http://c:3 {says}")
     assert "RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token" in text and "connection" not in text
-    assert "password field of connection 'mine'" in in_words(
+    assert "password field of connection 'mine'" in explain_error(
         RayAuthenticationError(token_refused(RayCluster("mine", "http://c")))
     )
 
@@ -158,7 +158,7 @@ def test_a_refused_token_is_told_with_the_places_that_it_comes_from(token: str |
 )
 def test_no_word_of_tls_sends_people_without_airflow_to_a_connection(cause: str) -> None:
     cluster = RayCluster("c:3", "https://c:3")
-    text = in_words(RayTlsError(f"{cluster}: {tls_problem(OSError(cause))}"), cluster)
+    text = explain_error(RayTlsError(f"{cluster}: {tls_problem(OSError(cause))}"), cluster)
     assert text.startswith("The Ray cluster at https://c:3: ")
     assert "of the connection" not in text and "of connection" not in text and "'CA bundle'" not in text
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tradewind.cli.errors import CommandError, UsageError
-from tradewind.cli.jobs.env import env_in, found_here, job_env, module_folders, one_variable
+from tradewind.cli.jobs.env import discover_project, env_in, job_env, module_folders, one_variable
+from tradewind.cli.output import CommandError, UsageError
 
 TOKEN = "hf_" + "Ab1" * 12
 
@@ -155,14 +155,17 @@ def test_the_commit_and_the_workspaces_modules_are_found(tmp_path: Path) -> None
     text = "".join(f'[submodule "{name}"]\n\tpath = sub/{name}\n\turl = x%y\n' for name in modules)
     (tmp_path / ".gitmodules").write_text(text)
     assert module_folders(tmp_path) == ["src", "lib/one/src", "sub/a/src", "sub/b"]
-    assert "GIT_COMMIT" not in found_here(tmp_path)  # there is none yet
+    assert "GIT_COMMIT" not in discover_project(tmp_path)  # there is none yet
     for words in (
         ["init", "-q"],
         ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "x"],
     ):
         subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
     here = subprocess.run(["git", "-C", str(tmp_path), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    assert found_here(tmp_path) == {"GIT_COMMIT": here.stdout.strip(), "PYTHONPATH": "src:lib/one/src:sub/a/src:sub/b"}
+    assert discover_project(tmp_path) == {
+        "GIT_COMMIT": here.stdout.strip(),
+        "PYTHONPATH": "src:lib/one/src:sub/a/src:sub/b",
+    }
 
 
 @pytest.mark.parametrize(

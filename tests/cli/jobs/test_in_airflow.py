@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from airflow.cli.cli_parser import get_parser
 
-from tradewind.cli.jobs.submission import command_words
+from tradewind.cli.jobs.submit import command_words
 from tradewind.cli.main import parser
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster

@@ -21,13 +21,12 @@ from tests.fleet.clouds import put_head, served
 from tests.fleet.fleets import write_fleet
 from tests.fleet.sshd import find_sshd, running_sshd
 from tradewind.cli.main import main
-from tradewind.fleet.doctor.diagnosis import Health
-from tradewind.fleet.doctor.running import running_diagnoses
-from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.doctor import Health, running_diagnoses
+from tradewind.fleet.fleet_file import load_fleet
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.rehearsal.cloud.google import LocalCompute
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
-from tradewind.rehearsal.cloud.services.compute import LocalCompute
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fleet.fleets import write_fleet
-from tradewind.cli.jobs.submission import command_words
+from tradewind.cli.jobs.submit import command_words
 from tradewind.cli.main import main, parser
 
 

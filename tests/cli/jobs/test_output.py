@@ -6,11 +6,8 @@ import re
 
 import pytest
 
-from tradewind.cli.errors import CommandError
-from tradewind.cli.jobs.list import chosen, table
-from tradewind.cli.jobs.logs import ChosenLines
-from tradewind.cli.jobs.status import job_rows
-from tradewind.cli.jobs.wait import newest_match
+from tradewind.cli.jobs.commands import LineFilter, chosen, job_rows, newest_match, table
+from tradewind.cli.output import CommandError
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.details import JobDetails
 
@@ -49,7 +46,7 @@ def test_the_newest_match_is_the_one_submitted_last() -> None:
 
 def shown(lines: list[str], later: list[str], grep: str | None, tail: int | None) -> list[str]:
     found: list[str] = []
-    some = ChosenLines(found.extend, re.compile(grep) if grep else None, tail)
+    some = LineFilter(found.extend, re.compile(grep) if grep else None, tail)
     some.add(lines)
     some.show_last()
     some.add(later)
@@ -70,7 +67,7 @@ def test_what_comes_after_the_tail_is_shown_whole() -> None:
 
 def test_without_a_tail_lines_do_not_wait() -> None:
     found: list[str] = []
-    ChosenLines(found.extend, None, None).add(["a"])
+    LineFilter(found.extend, None, None).add(["a"])
     assert found == ["a"]
 
 

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tradewind.cli.jobs.submission import id_for, job_to_submit, new_id, ray_command, script_stem
+from tradewind.cli.jobs.submit import id_for, job_to_submit, new_id, ray_command, script_stem
 from tradewind.cli.main import parser
-from tradewind.ray_jobs.checks import check_submission_id
 from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.ray_jobs.request import JobRequest
+from tradewind.ray_jobs.request import JobRequest, check_submission_id
 
 CLUSTER = RayCluster("here", "http://127.0.0.1:1", token="t0ken-of-the-test-0123456789")
 

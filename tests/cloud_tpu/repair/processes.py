@@ -23,9 +23,8 @@ import requests.adapters
 
 from tradewind.cloud_tpu.api import TpuApi
 from tradewind.cloud_tpu.repair.passes import SliceRepair
-from tradewind.cloud_tpu.repair.records import SliceRecords
+from tradewind.cloud_tpu.repair.records import RepairLock, SliceRecords
 from tradewind.cloud_tpu.repair.terms import RepairSettings, Scope
-from tradewind.cloud_tpu.repair.turn import RepairTurn
 from tradewind.storage.swap import read_stored, write_if
 
 HOLD_S, STALE_S = 0.4, 0.6
@@ -78,7 +77,7 @@ def _one_pass(url: str, folder: str, step: int, what: signal.Signals) -> None:
         return {node.name: node.hosts or 0 for node in api.nodes() if node.state == "READY"}
 
     settings = RepairSettings(start_grace_s=0.0, host_grace_s=0.0, stock_out_pause_s=0.1)
-    turn = RepairTurn(f"{folder}/turn", read_stored, write_if, hold_s=HOLD_S, stale_s=STALE_S)
+    turn = RepairLock(f"{folder}/turn", read_stored, write_if, hold_s=HOLD_S, stale_s=STALE_S)
     repair = SliceRepair(api, hosts, Scope(labels=LABELS), SliceRecords(folder), settings, turn=turn)
     try:
         repair.run_once()

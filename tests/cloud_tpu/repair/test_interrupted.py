@@ -12,8 +12,7 @@ from tests.cloud_tpu.repair.watched import run_until_over
 from tradewind.cloud_tpu.api import TpuApi, TpuOperation
 from tradewind.cloud_tpu.errors import TpuApiError
 from tradewind.cloud_tpu.repair.records import SliceRecord, SliceRecordError, SliceRecords
-from tradewind.cloud_tpu.repair.report import RepairReport
-from tradewind.cloud_tpu.repair.terms import RepairSettings, Scope
+from tradewind.cloud_tpu.repair.terms import RepairReport, RepairSettings, Scope
 
 
 class DyingApi(TpuApi):
@@ -188,12 +187,12 @@ def test_a_creation_that_is_refused_for_good_stops_further_deletions_and_asks_fo
     else:
         world.cloud.service.fail_operations(1000, "create", code, message)
     first = world.repair().run_once()
-    assert [one.name for one in first.for_a_person] == ["slice-0"] and message in first.done["slice-0"]
+    assert [one.name for one in first.needs_attention] == ["slice-0"] and message in first.done["slice-0"]
     for _ in range(3):
         world.now += 3600.0
         report = world.repair().run_once()
     waiting = world.repair().run_once()
-    assert waiting.is_over and [one.name for one in waiting.for_a_person] == names and message in waiting.table()
+    assert waiting.is_over and [one.name for one in waiting.needs_attention] == names and message in waiting.table()
     assert world.calls("DeleteNode") == ["DeleteNode slice-0"]
     assert report.done.keys() == {"slice-0"}, "it is tried again, by itself"
     world.cloud.service.refuse_next(0, code, message, "CreateNode")

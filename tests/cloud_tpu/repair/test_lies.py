@@ -15,9 +15,8 @@ from tests.cloud_tpu.cloud import AT_ONCE, BODY, World, queued, until
 from tradewind.cloud_tpu.repair import actions as repair_actions
 from tradewind.cloud_tpu.repair.passes import SliceRepair
 from tradewind.cloud_tpu.repair.records import KEEP_S
-from tradewind.cloud_tpu.repair.report import RepairReport
-from tradewind.cloud_tpu.repair.terms import RepairSettings, Scope
-from tradewind.rehearsal.cloud.loopback import Answer, HttpRequest
+from tradewind.cloud_tpu.repair.terms import RepairReport, RepairSettings, Scope
+from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest
 from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
 
 WRITES = ("CreateNode", "DeleteNode", "CreateQueuedResource", "DeleteQueuedResource")
@@ -198,7 +197,7 @@ def test_a_name_that_google_does_not_take_is_for_a_person_and_holds_up_no_other(
     hostile = ["Slice_A", "../slice-a", "slice\na", "", "s" * 5000]
     report = world.repair(Scope(expected={"slice-a": BODY, **dict.fromkeys(hostile, BODY)})).run_once()
     assert report.done == {"slice-a": "replaced"}
-    assert sorted(one.name for one in report.for_a_person) == sorted(hostile)
+    assert sorted(one.name for one in report.needs_attention) == sorted(hostile)
     assert len(report.table().splitlines()) == 1 + len(report.findings)
 
 
@@ -243,15 +242,15 @@ def test_records_do_not_grow_while_a_deletion_is_refused(world: LyingWorld) -> N
 def test_nothing_is_deleted_while_another_repair_has_the_turn(
     world: LyingWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repair_actions, "TURN_PATIENCE_S", 0.5)
+    monkeypatch.setattr(repair_actions, "LOCK_TIMEOUT_S", 0.5)
     world.create("slice-a")
     world.preempt("slice-a")
     world.folder.mkdir()
     another = world.turn()
-    assert another.take()
+    assert another.acquire()
     assert "another repair" in world.repair().run_once().done["slice-a"]
     assert world.calls("DeleteNode") == []
-    another.give_back()
+    another.release()
     assert world.repair().run_once().done == {"slice-a": "replaced"}
 
 

@@ -86,7 +86,7 @@ def test_reserved_capacity_is_never_deleted_but_named(world: World) -> None:
     world.preempt("slice-a")
     world.preempt("slice-b")
     report = world.repair().run_once()
-    assert [one.name for one in report.for_a_person] == ["slice-a", "slice-q"]
+    assert [one.name for one in report.needs_attention] == ["slice-a", "slice-q"]
     assert report.is_over and not report.is_well
     assert "never deleted" in report.table()
     assert world.calls("DeleteNode", "DeleteQueuedResource") == []
@@ -114,7 +114,7 @@ def test_an_expected_slice_that_is_not_there_is_created_and_without_a_body_a_per
     first = world.repair(scope).run_once()
     assert first.done == {"slice-a": "created", "slice-q": "created"}
     report = run_until_over(world.repair(scope), world)
-    assert [one.name for one in report.for_a_person] == ["slice-c"]
+    assert [one.name for one in report.needs_attention] == ["slice-c"]
     assert {node.name for node in world.api.nodes()} == {"slice-a", "slice-b"}
 
 
@@ -248,7 +248,7 @@ def test_a_queued_resource_that_also_has_a_slice_of_others_is_for_a_person(world
     world.preempt("slice-a")
     world.set_state("theirs", "PREEMPTED")
     report = world.repair().run_once()
-    assert report.done == {} and [one.name for one in report.for_a_person] == ["queued"]
+    assert report.done == {} and [one.name for one in report.needs_attention] == ["queued"]
     assert "theirs" in report.table()
 
 

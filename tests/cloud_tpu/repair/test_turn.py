@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 
 from tradewind.cloud_tpu.api import CALL_TIMEOUT_S
-from tradewind.cloud_tpu.repair.turn import HOLD_S, STALE_S, RepairTurn
+from tradewind.cloud_tpu.repair.records import HOLD_S, STALE_S, RepairLock
 
 
 @dataclass(frozen=True)
@@ -35,41 +35,41 @@ class Store:
         self.texts.append(text)
         return self.read(path)
 
-    def turn(self) -> RepairTurn:
-        return RepairTurn("turn", self.read, self.write, clock=lambda: self.now)
+    def turn(self) -> RepairLock:
+        return RepairLock("turn", self.read, self.write, clock=lambda: self.now)
 
 
 def test_one_repair_has_the_turn_and_the_next_gets_it_when_it_is_given_back() -> None:
     store = Store()
     one, another = store.turn(), store.turn()
-    assert one.take() and one.is_ours
-    assert not another.take() and not another.is_ours
-    one.give_back()
-    assert not one.is_ours
-    assert another.take() and another.is_ours and not one.take()
+    assert one.acquire() and one.is_held
+    assert not another.acquire() and not another.is_held
+    one.release()
+    assert not one.is_held
+    assert another.acquire() and another.is_held and not one.acquire()
 
 
 def test_who_has_it_can_have_it_for_its_whole_time_again() -> None:
     store = Store()
     one = store.turn()
-    assert one.take()
+    assert one.acquire()
     store.now += HOLD_S - 1.0
-    assert one.take()
+    assert one.acquire()
     store.now += HOLD_S - 1.0
-    assert one.is_ours
+    assert one.is_held
 
 
 def test_who_has_it_for_too_long_sends_nothing_more_before_another_one_takes_it_over() -> None:
     store = Store()
     one, another = store.turn(), store.turn()
-    assert one.take()
+    assert one.acquire()
     store.now += HOLD_S
-    assert not one.is_ours and not another.take(), "what it sent last may not have been answered yet"
+    assert not one.is_held and not another.acquire(), "what it sent last may not have been answered yet"
     store.now += CALL_TIMEOUT_S
     assert STALE_S >= HOLD_S + CALL_TIMEOUT_S
-    assert another.take() and another.is_ours
-    one.give_back()
-    assert another.is_ours and not store.turn().take(), "what was taken over is not given back"
+    assert another.acquire() and another.is_held
+    one.release()
+    assert another.is_held and not store.turn().acquire(), "what was taken over is not given back"
 
 
 def test_of_two_that_take_it_at_once_one_has_it() -> None:
@@ -78,17 +78,17 @@ def test_of_two_that_take_it_at_once_one_has_it() -> None:
 
     def meanwhile(path: str) -> Stored | None:
         found = store.read(path)
-        assert another.take()
+        assert another.acquire()
         return found
 
     one._read = meanwhile
-    assert not one.take() and not one.is_ours and another.is_ours
+    assert not one.acquire() and not one.is_held and another.is_held
 
 
 def test_no_text_is_written_twice() -> None:
     store = Store()
     for turn in (store.turn(), store.turn(), store.turn()):
-        assert turn.take()
-        turn.give_back()
+        assert turn.acquire()
+        turn.release()
     assert len(set(store.texts)) == len(store.texts) == 6
     assert [bool(json.loads(text)["holder"]) for text in store.texts] == [True, False] * 3

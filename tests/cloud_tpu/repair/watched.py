@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.cloud_tpu.cloud import World
 from tradewind.cloud_tpu.repair.passes import SliceRepair
-from tradewind.cloud_tpu.repair.report import RepairReport
+from tradewind.cloud_tpu.repair.terms import RepairReport
 
 WRITES = ("CreateNode", "DeleteNode", "CreateQueuedResource", "DeleteQueuedResource")
 

@@ -7,11 +7,9 @@ import tracemalloc
 
 import pytest
 
-from tests.fleet.dev.sessions import session_of
-from tradewind.fleet.access.bounded_lines import bounded_lines, end_of
-from tradewind.fleet.access.remote import HostResult
-from tradewind.fleet.access.ssh import SshError, SshHost, why_lost
-from tradewind.fleet.dev.hosts import DevHosts
+from tests.fleet.sessions import session_of
+from tradewind.fleet.access.ssh import HostResult, SshError, SshHost, bounded_lines, connection_loss_reason, end_of
+from tradewind.fleet.dev_hosts import DevHosts
 
 
 class Endless(io.RawIOBase):
@@ -71,7 +69,7 @@ def test_of_a_log_the_end_is_read() -> None:
 
 def test_why_a_machine_is_lost_is_a_short_sentence_whatever_it_says() -> None:
     host = SshHost("here", "one:0", "10.0.0.2", "ray", "key", ())
-    why = why_lost("a banner\n" + "b" * 60_000 + "\n\n", host)
+    why = connection_loss_reason("a banner\n" + "b" * 60_000 + "\n\n", host)
     assert why.startswith("Cluster here: ssh to one:0 at 10.0.0.2 ended: bbb") and len(why) < 500
     hosts = DevHosts(session_of("10.0.0.2"), [host], ["10.0.0.2/1/2"])
     with pytest.raises(SshError, match="Host one:0 did not take the files: aaa") as told:

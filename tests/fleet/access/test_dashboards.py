@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.fleet.fleets import many_clusters, write_fleet
+from tradewind.fleet.access.connect import free_port
 from tradewind.fleet.access.dashboards import Dashboards
-from tradewind.fleet.access.tunnel import free_port
 from tradewind.fleet.cloud.heads import NoHeadError
 from tradewind.fleet.clusters import FleetCluster
-from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.fleet_file import load_fleet
 from tradewind.ray_jobs.cluster import RayCluster
 
 
@@ -49,7 +49,7 @@ def test_each_has_a_host_name_of_its_own_and_says_why_it_does_not_answer(cluster
     reaching, told = Reaching(), []
     with Dashboards(clusters, told.append, reach=reaching.reach) as dashboards:
         assert [tile.cluster for tile in dashboards.tiles()] == ["here", "extra-0"]
-        dashboards.wait_for_first_look()
+        dashboards.wait_for_first_check()
         here, extra = dashboards.tiles()
     assert here.url.startswith("http://here.localhost:") and extra.url.startswith("http://extra-0.localhost:")
     assert here.why is not None and "does not answer" in here.why and extra.why == "Cluster extra-0 has no head."

@@ -10,11 +10,11 @@ import pytest
 
 from tests.fleet.fleets import write_fleet
 from tradewind.cloud_tpu.secret_manager import ENDPOINT_VARIABLE
-from tradewind.fleet.access.kept_token import fetched_token, forget_token, keep_token, kept_token, token_file
+from tradewind.fleet.access.connect import cache_token, cached_token, clear_cached_token, fetch_token, token_file
 from tradewind.fleet.cloud.google_api import CloudError, CloudUnreachableError
 from tradewind.fleet.clusters import FleetCluster
-from tradewind.fleet.file.load import load_fleet
-from tradewind.ray_jobs.token_file import BadTokenFileError, read_token_file
+from tradewind.fleet.fleet_file import load_fleet
+from tradewind.ray_jobs.cluster import BadTokenFileError, read_token_file
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
 
 SECRET = "projects/my-project/secrets/RAY_AUTH_TOKEN"
@@ -38,13 +38,13 @@ def cluster(tmp_path: Path) -> FleetCluster:
 
 def test_it_is_fetched_once_and_nobody_else_can_read_it(manager: LocalSecretManager, cluster: FleetCluster) -> None:
     manager.put(SECRET, f"{TOKEN}\n")
-    assert kept_token(cluster) is None
-    assert fetched_token(cluster) == kept_token(cluster) == TOKEN
+    assert cached_token(cluster) is None
+    assert fetch_token(cluster) == cached_token(cluster) == TOKEN
     assert manager.accesses == [f"{SECRET}/versions/latest"]
     assert stat.S_IMODE(token_file(cluster).stat().st_mode) == 0o600
     assert not [file for file in token_file(cluster).parent.iterdir() if file != token_file(cluster)]
-    forget_token(cluster)
-    assert kept_token(cluster) is None
+    clear_cached_token(cluster)
+    assert cached_token(cluster) is None
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o622])
@@ -52,26 +52,26 @@ def test_a_file_that_others_could_use_is_not_used(
     manager: LocalSecretManager, cluster: FleetCluster, mode: int
 ) -> None:
     manager.put(SECRET, TOKEN)
-    fetched_token(cluster)
+    fetch_token(cluster)
     token_file(cluster).chmod(mode)
-    assert kept_token(cluster) is None
+    assert cached_token(cluster) is None
 
 
 def test_a_secret_that_is_missing_denied_or_empty_is_said_with_its_name(
     manager: LocalSecretManager, cluster: FleetCluster
 ) -> None:
     with pytest.raises(CloudError, match=f"Cluster here: the token cannot be read from {SECRET}: there is no such"):
-        fetched_token(cluster)
+        fetch_token(cluster)
     manager.put(SECRET, "")
     with pytest.raises(CloudError, match=f"{SECRET} is empty"):
-        fetched_token(cluster)
+        fetch_token(cluster)
     manager.denied.add(SECRET)
     with pytest.raises(CloudError, match=r"roles/secretmanager\.secretAccessor"):
-        fetched_token(cluster)
+        fetch_token(cluster)
     manager.stop()
     with pytest.raises(CloudUnreachableError):
-        fetched_token(cluster)
-    assert kept_token(cluster) is None
+        fetch_token(cluster)
+    assert cached_token(cluster) is None
 
 
 JUNK = [
@@ -91,14 +91,14 @@ def test_what_is_no_token_is_neither_kept_nor_sent_nor_shown(
 ) -> None:
     manager.put(SECRET, junk)
     with pytest.raises(CloudError) as refused:
-        fetched_token(cluster)
+        fetch_token(cluster)
     assert (
         SECRET in str(refused.value) and str(refused.value).isprintable() and str(junk)[:16] not in str(refused.value)
     )
     assert not token_file(cluster).exists()
-    keep_token(cluster, TOKEN)
+    cache_token(cluster, TOKEN)
     token_file(cluster).write_bytes(junk if isinstance(junk, bytes) else junk.encode())
-    assert kept_token(cluster) is None, "it is fetched anew"
+    assert cached_token(cluster) is None, "it is fetched anew"
 
 
 @pytest.mark.parametrize("junk", JUNK[1:], ids=lambda junk: ascii(junk)[:20])

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.fleet.fleets import write_fleet
-from tradewind.fleet.access.kept_token import fetched_token, kept_token
-from tradewind.fleet.access.reached import in_fleet_words, with_token
+from tradewind.fleet.access.connect import cached_token, fetch_token, translated_cluster_errors, with_token
 from tradewind.fleet.clusters import FleetCluster
-from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.fleet_file import load_fleet
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import RayAuthenticationError, unreachable
 from tradewind.rehearsal.cloud.google import LocalGoogle
@@ -72,9 +71,9 @@ def cluster(tmp_path: Path) -> FleetCluster:
 def test_a_cluster_that_is_not_rotated_yet_is_shown_its_own_token_though_the_new_one_is_kept(
     google: LocalGoogle, there: RayCluster, cluster: FleetCluster
 ) -> None:
-    assert fetched_token(cluster) == NEW
+    assert fetch_token(cluster) == NEW
     assert with_token(there, cluster, is_any_good=True).token == OLD
-    assert kept_token(cluster) == NEW, "the next command is about the token that counts"
+    assert cached_token(cluster) == NEW, "the next command is about the token that counts"
 
 
 def test_that_it_answers_with_an_earlier_token_does_not_count_as_an_answer(
@@ -111,7 +110,7 @@ def test_who_may_not_list_the_versions_is_told_of_the_token(
 
 def test_a_cluster_that_does_not_answer_is_not_told_of_as_a_connection_at_the_tunnels_address() -> None:
     there = RayCluster("here", "http://127.0.0.1:1")
-    assert in_fleet_words(unreachable(there, ConnectionError()), there) == (
+    assert translated_cluster_errors(unreachable(there, ConnectionError()), there) == (
         "Ray on the head of cluster here does not answer (ConnectionError): 'tradewind cluster status here' shows how "
         "the head is."
     )

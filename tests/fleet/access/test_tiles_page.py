@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tradewind.fleet.access.dashboards import DashboardTile
-from tradewind.fleet.access.tiles_page import served_page, tiles_page
+from tradewind.fleet.access.dashboards import DashboardTile, served_page, tiles_page
 
 UP = DashboardTile("here", "us-central2", "http://here.localhost:4000", None, "2.60.0", 1, 2, 3)
 DOWN = DashboardTile("away", "us-east5", "http://away.localhost:4001", 'it has no head: <b onload="x">')

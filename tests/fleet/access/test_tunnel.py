@@ -20,11 +20,11 @@ import pytest
 from tests.fleet.fleets import write_fleet
 from tests.fleet.sshd import Sshd, running_sshd
 from tests.runtime.marked import descendants_named
+from tradewind.fleet.access.connect import tunnel
 from tradewind.fleet.access.ssh import SshError, SshHost
-from tradewind.fleet.access.tunnel import tunnel
 from tradewind.fleet.cloud.heads import ClusterHead
 from tradewind.fleet.clusters import FleetCluster
-from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.fleet_file import load_fleet
 
 HEAD = ClusterHead("ray-here-head-1", "127.0.0.1", None)
 
@@ -124,9 +124,9 @@ import sys, time
 from dataclasses import replace
 from pathlib import Path
 from tradewind.fleet.access.ssh import SshHost
-from tradewind.fleet.access.tunnel import tunnel
+from tradewind.fleet.access.connect import tunnel
 from tradewind.fleet.cloud.heads import ClusterHead
-from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.fleet_file import load_fleet
 file, user, key, host_key = sys.argv[1:]
 cluster = replace(load_fleet(Path(file)).cluster(), ssh_user=user, ssh_private_key=key)
 with tunnel(SshHost.of_head(cluster, ClusterHead("ray-here-head-1", "127.0.0.1", None), (host_key,))) as address:

@@ -11,9 +11,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from tradewind.fleet.cloud.google_api import CloudUnreachableError, answer_of, google_api
-from tradewind.fleet.doctor.cloud import _clocks
-from tradewind.fleet.doctor.diagnosis import Health
+from tradewind.fleet.cloud.google_api import CloudUnreachableError, execute_request, google_api
+from tradewind.fleet.doctor import Health, _clocks
 
 
 @pytest.fixture
@@ -33,7 +32,9 @@ def compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_network_that_is_down_is_not_taken_for_credentials_that_are_bad(compute: Any) -> None:
     with pytest.raises(CloudUnreachableError, match="The machines: Google's sign-in does not answer: look at the netw"):
-        answer_of(compute.instances().list(project="my-project", zone="us-central2-b"), "The machines", is_write=True)
+        execute_request(
+            compute.instances().list(project="my-project", zone="us-central2-b"), "The machines", is_write=True
+        )
 
 
 def test_the_doctor_says_that_the_clocks_cannot_be_compared(compute: Any) -> None:

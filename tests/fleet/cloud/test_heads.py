@@ -12,8 +12,8 @@ from tests.fleet.fleets import write_fleet
 from tradewind.fleet.cloud.google_api import CloudDeniedError, CloudError, CloudUnreachableError, google_api
 from tradewind.fleet.cloud.heads import NoHeadError, find_head, host_keys
 from tradewind.fleet.clusters import FleetCluster
-from tradewind.fleet.file.load import load_fleet
-from tradewind.rehearsal.cloud.services.compute import LocalCompute
+from tradewind.fleet.fleet_file import load_fleet
+from tradewind.rehearsal.cloud.google import LocalCompute
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tradewind.fleet.errors import FleetError
 from tradewind.fleet.lifecycle.launcher import RayLauncher
-from tradewind.fleet.marker import ClusterMarker
+from tradewind.fleet.lock import ClusterLock
 
 SLOW = ("sh", "-c", "sleep 600 & echo launched; wait")
 
@@ -21,7 +21,7 @@ def tell(line: str) -> None:
 
 if __name__ == "__main__":
     try:
-        with ClusterMarker("here", sys.argv[1]).take("start", "making", heartbeat_s=float(sys.argv[2])) as held:
+        with ClusterLock("here", sys.argv[1]).take("start", "making", heartbeat_s=float(sys.argv[2])) as held:
             RayLauncher(Path("here.yaml"), tell, SLOW).up(held)
             tell("done")
     except FleetError as error:

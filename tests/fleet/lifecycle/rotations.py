@@ -14,33 +14,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from tests.fleet.lifecycle.preserving.filed_jobs import FiledJobs
-from tests.fleet.lifecycle.worlds import PROJECT, ZONE
+from tests.fleet.lifecycle.filed_jobs import FiledJobs
+from tests.fleet.lifecycle.fleet_environment import PROJECT, ZONE
 from tradewind.cloud_tpu.api import TpuApi
-from tradewind.fleet.access.kept_token import fetched_token
-from tradewind.fleet.cloud.token_secret import TokenSecret, sharing
+from tradewind.fleet.access.connect import fetch_token
+from tradewind.fleet.cloud.token_secret import TokenSecret, clusters_sharing_token
 from tradewind.fleet.clusters import FleetCluster
-from tradewind.fleet.file.load import load_fleet
-from tradewind.fleet.lifecycle.acts import ClusterActs
+from tradewind.fleet.fleet_file import load_fleet
+from tradewind.fleet.lifecycle.cluster_manager import ClusterManager
+from tradewind.fleet.lifecycle.inventory import CloudZone
+from tradewind.fleet.lifecycle.job_preservation import JobPreservation
 from tradewind.fleet.lifecycle.launcher import RayLauncher
-from tradewind.fleet.lifecycle.preserving.preserved_jobs import PreservedJobs
 from tradewind.fleet.lifecycle.rotation import TokenRotation
-from tradewind.fleet.lifecycle.zone import CloudZone
-from tradewind.fleet.marker import ClusterMarker, MarkerHolding, marker_path
+from tradewind.fleet.lock import ClusterLock, HeldClusterLock, lock_path
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import RayAuthenticationError
-from tradewind.storage.backends import Stored
+from tradewind.storage.backends import StoredObject
 from tradewind.storage.swap import read_stored
 
 
-class EndingActs(ClusterActs):
+class EndingActs(ClusterManager):
     """What is done to a cluster, of which a restart ends the jobs."""
 
     def __init__(self, cluster: FleetCluster, jobs: FiledJobs, **parts: Any) -> None:
         super().__init__(cluster, "c0ffee", **parts)
         self._jobs = jobs
 
-    def relaunch(self, held: MarkerHolding) -> None:
+    def relaunch(self, held: HeldClusterLock) -> None:
         super().relaunch(held)
         self._jobs.end_all()
 
@@ -50,11 +50,11 @@ def jobs_of(file: Path, cluster: FleetCluster, tell: Callable[[str], None] = pri
     return FiledJobs(cluster, tell, file.parent / "kept", file.parent / f"{cluster.name}.jobs")
 
 
-RAYLIKE: Final = (sys.executable, str(Path(__file__).with_name("raylike.py")))
+RAYLIKE: Final = (sys.executable, str(Path(__file__).with_name("fake_launcher.py")))
 _LONG_AGO_S: Final = 1000.0
 
 
-def read_later(path: str) -> Stored | None:
+def read_later(path: str) -> StoredObject | None:
     """What is in the store, as it is long after its writer has died."""
     stored = read_stored(path)
     return None if stored is None else replace(stored, age_s=stored.age_s + _LONG_AGO_S)
@@ -71,13 +71,13 @@ def rotation(
 ) -> TokenRotation:
     """That of the secret of ``here``; ``refusing`` says which clusters do not take the new token.
 
-    ``options`` are those of ``PreservedJobs``.
+    ``options`` are those of ``JobPreservation``.
     """
     fleet = load_fleet(file)
-    clusters = sharing(fleet, fleet.cluster("here"))
+    clusters = clusters_sharing_token(fleet, fleet.cluster("here"))
     zone = CloudZone(PROJECT, ZONE, tpu=TpuApi(PROJECT, ZONE, poll_s=0.02), sleep=lambda seconds: time.sleep(0.01))
     read = read_later if is_later else read_stored
-    markers = {one.name: ClusterMarker(one.name, marker_path(one), read=read) for one in clusters}
+    markers = {one.name: ClusterLock(one.name, lock_path(one), read=read) for one in clusters}
     now = [0.0]
 
     @contextmanager
@@ -91,11 +91,11 @@ def rotation(
         now[0] += seconds
 
     def hand_out(version: int) -> None:
-        fetched_token(clusters[0], str(version))
+        fetch_token(clusters[0], str(version))
 
     filed = {one.name: jobs_of(file, one, tell) for one in clusters} | dict(jobs or {})
 
-    def acts(one: FleetCluster) -> ClusterActs:
+    def acts(one: FleetCluster) -> ClusterManager:
         launcher = RayLauncher(file.parent / "clusters" / f"{one.name}.yaml", tell, RAYLIKE)
         return EndingActs(one, filed[one.name], zone=zone, marker=markers[one.name], launcher=launcher, tell=tell)
 
@@ -104,7 +104,7 @@ def rotation(
         TokenSecret(PROJECT, clusters[0].token_secret),
         acts={one.name: acts(one) for one in clusters},
         markers=markers,
-        jobs={one.name: PreservedJobs(one, filed[one.name], tell, **options) for one in clusters},
+        jobs={one.name: JobPreservation(one, filed[one.name], tell, **options) for one in clusters},
         hand_out=hand_out,
         tell=tell,
         reach=reach,

@@ -15,37 +15,39 @@ from typing import Any, cast
 
 import pytest
 
+from tests.fleet.lifecycle.fleet_environment import PROJECT, ZONE, write_key, write_world_fleet
 from tests.fleet.lifecycle.rotations import read_later
-from tests.fleet.lifecycle.worlds import PROJECT, ZONE, write_key, write_world_fleet
 from tradewind.cloud_tpu.api import TpuApi
 from tradewind.fleet.cloud.google_api import CloudDeniedError
 from tradewind.fleet.clusters import Fleet, FleetCluster
-from tradewind.fleet.file.load import load_fleet
-from tradewind.fleet.lifecycle.acts import ClusterActs, OtherConfigError, WrongStateError
-from tradewind.fleet.lifecycle.inventory import LAUNCH_LABEL, ClusterState, Inventory
-from tradewind.fleet.lifecycle.kept_jobs import KeptJobs
-from tradewind.fleet.lifecycle.launcher import LauncherError, RayLauncher
-from tradewind.fleet.lifecycle.preserving.preserved_jobs import PreservedJobs
-from tradewind.fleet.lifecycle.relaunch import RelaunchRefusedError
-from tradewind.fleet.lifecycle.restart import RESTART, ClusterRestart, RestartPhase
-from tradewind.fleet.lifecycle.zone import CloudZone
-from tradewind.fleet.marker import (
-    ClusterBusyError,
-    ClusterMarker,
-    InterruptedOperationError,
-    MarkerHolding,
-    MarkerLostError,
-    marker_path,
+from tradewind.fleet.fleet_file import load_fleet
+from tradewind.fleet.lifecycle.cluster_manager import (
+    ClusterManager,
+    OtherConfigError,
+    RelaunchRefusedError,
+    WrongStateError,
 )
-from tradewind.fleet.marker_value import MarkerState
-from tradewind.records.leases.store import boot_time
+from tradewind.fleet.lifecycle.inventory import LAUNCH_LABEL, CloudZone, ClusterState, Inventory
+from tradewind.fleet.lifecycle.job_preservation import ClusterJobBackup, JobPreservation
+from tradewind.fleet.lifecycle.launcher import LauncherError, RayLauncher
+from tradewind.fleet.lifecycle.restart import RESTART, ClusterRestart, RestartPhase
+from tradewind.fleet.lock import (
+    ClusterBusyError,
+    ClusterLock,
+    HeldClusterLock,
+    InterruptedOperationError,
+    LockState,
+    MarkerLostError,
+    lock_path,
+)
+from tradewind.records.lease_store import boot_time
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.google import LocalGoogle
-from tradewind.rehearsal.cloud.loopback import HttpRequest
+from tradewind.rehearsal.cloud.loopback_server import HttpRequest
 
 pytestmark = pytest.mark.slow
 
-RAYLIKE = (sys.executable, str(Path(__file__).with_name("raylike.py")))
+RAYLIKE = (sys.executable, str(Path(__file__).with_name("fake_launcher.py")))
 UP = "0 up -y --no-config-cache --log-style pretty --log-color false"
 LONG_S = 1000.0
 NEIGHBOUR = "  here-b: {zone: us-central2-b, generation: v4, bucket: bucket, min_workers: 0}\n"
@@ -61,16 +63,16 @@ class Act:
     file: Path
     told: list[str] = field(default_factory=list)
 
-    def acts(self, config_hash: str = "c0ffee", marker: ClusterMarker | None = None) -> ClusterActs:
-        return ClusterActs(
+    def acts(self, config_hash: str = "c0ffee", marker: ClusterLock | None = None) -> ClusterManager:
+        return ClusterManager(
             self.cluster, config_hash, zone=self.zone, marker=marker or self.marker, tell=self.told.append,
             launcher=RayLauncher(self.file, self.told.append, RAYLIKE),
         )  # fmt: skip
 
-    def restart(self, config_hash: str = "c0ffee", marker: ClusterMarker | None = None) -> None:
+    def restart(self, config_hash: str = "c0ffee", marker: ClusterLock | None = None) -> None:
         """Without its jobs."""
         tell = self.told.append
-        jobs = PreservedJobs(self.cluster, KeptJobs(self.cluster, tell), tell, is_to_keep=False)
+        jobs = JobPreservation(self.cluster, ClusterJobBackup(self.cluster, tell), tell, is_to_keep=False)
         ClusterRestart(self.acts(config_hash, marker), marker or self.marker, jobs, tell).run()
 
     @cached_property
@@ -82,10 +84,10 @@ class Act:
         return CloudZone(PROJECT, ZONE, tpu=self.tpu, sleep=lambda seconds: time.sleep(0.01))
 
     @property
-    def marker(self) -> ClusterMarker:
-        return ClusterMarker.of(self.cluster)
+    def marker(self) -> ClusterLock:
+        return ClusterLock.of(self.cluster)
 
-    def marked(self) -> tuple[str, MarkerState]:
+    def marked(self) -> tuple[str, LockState]:
         found = self.marker.read()
         assert found is not None
         return found.marker.operation, found.marker.state
@@ -133,14 +135,14 @@ def act(fleet: Fleet, cloud: LocalCloudStorage, tmp_path: Path, monkeypatch: pyt
     (line,) = (line for line in text.splitlines() if "tradewind-config:" in line)
     file.write_text(text.replace(line, '    tradewind-config: "c0ffee"'))
     yield Act(fleet.cluster("here"), google, tmp_path / "log", file)
-    ClusterMarker.of(fleet.cluster("here")).take("stop", "over", is_anew=True).finish()
+    ClusterLock.of(fleet.cluster("here")).take("stop", "over", is_anew=True).finish()
     google.end_all()
     google.stop()
 
 
 def test_a_start_makes_what_is_missing_once(act: Act) -> None:
     act.acts().start()
-    assert act.there().state is ClusterState.UP and act.marked() == ("start", MarkerState.DONE)
+    assert act.there().state is ClusterState.UP and act.marked() == ("start", LockState.DONE)
     assert "Made disk ray-here-state." in act.told
     act.acts().start()
     assert act.launches() == [UP], "the first autoscaler, no file for all to read, and once"
@@ -151,7 +153,7 @@ def test_a_start_that_failed_is_gone_on_with(act: Act, monkeypatch: pytest.Monke
     monkeypatch.setenv("RAYLIKE_FAILS", "1")
     with pytest.raises(LauncherError, match="ended with 1: Failed to setup head node."):
         act.acts().start()
-    assert act.marked() == ("start", MarkerState.LEFT)
+    assert act.marked() == ("start", LockState.LEFT)
     monkeypatch.delenv("RAYLIKE_FAILS")
     (half_made,) = act.there().heads
     act.acts().start()
@@ -175,7 +177,7 @@ def test_a_start_for_which_there_is_no_quota_or_permission_says_so_and_can_be_gi
         setattr(faults, name, value)
     with pytest.raises(error, match=says):
         act.acts().start()
-    assert act.there().count == 0 and act.marked() == ("start", MarkerState.LEFT), "no head, and no half of one"
+    assert act.there().count == 0 and act.marked() == ("start", LockState.LEFT), "no head, and no half of one"
     for name, value in before.items():
         setattr(faults, name, value)
     act.acts().start()
@@ -218,7 +220,7 @@ def test_a_stop_takes_this_cluster_and_no_other(act: Act) -> None:
     act.add_slice("kept", is_reserved=True)
     act.acts().stop()
     assert sorted(act.google.slices()) == ["further", "kept", "next-door"]
-    assert act.marked() == ("stop", MarkerState.DONE)
+    assert act.marked() == ("stop", LockState.DONE)
     assert [path.rpartition("/")[2] for path in act.google.compute.state.resources] == ["ray-here-state"]
     act.acts().stop(include_reserved=True, delete_state=True)
     assert sorted(act.google.slices()) == ["further", "next-door"] and not act.google.compute.state.resources
@@ -240,10 +242,10 @@ def test_while_somebody_else_changes_it_nothing_is_done(act: Act) -> None:
 class LateMarker:
     """One that somebody else has held until now: what they did is done just before it is taken."""
 
-    marker: ClusterMarker
+    marker: ClusterLock
     did: Callable[[], None]
 
-    def take(self, *args: Any, **kwargs: Any) -> MarkerHolding:
+    def take(self, *args: Any, **kwargs: Any) -> HeldClusterLock:
         self.did()
         return self.marker.take(*args, **kwargs)
 
@@ -251,13 +253,13 @@ class LateMarker:
 def test_what_others_did_before_the_marker_was_free_is_minded_and_holds_up_nobody(act: Act) -> None:
     started = LateMarker(act.marker, act.put_head)
     with pytest.raises(OtherConfigError):
-        act.acts("beef", cast(ClusterMarker, started)).start()
-    assert act.marked() == ("start", MarkerState.DONE)
+        act.acts("beef", cast(ClusterLock, started)).start()
+    assert act.marked() == ("start", LockState.DONE)
     (head,) = act.there().heads
     made_anew = LateMarker(act.marker, lambda: act.zone.label_machine(head.name, {LAUNCH_LABEL: "of-another-file"}))
     with pytest.raises(RelaunchRefusedError, match=f"Ray would make {head.name} anew"):
-        act.acts("beef", cast(ClusterMarker, made_anew)).apply()
-    assert act.marked() == ("apply", MarkerState.DONE) and act.launches() == []
+        act.acts("beef", cast(ClusterLock, made_anew)).apply()
+    assert act.marked() == ("apply", LockState.DONE) and act.launches() == []
 
 
 def test_labels_that_others_have_written_since_a_slice_was_listed_stay(act: Act) -> None:
@@ -338,15 +340,15 @@ class Freeze:
 
     act: Act
     number: int
-    bob: MarkerHolding | None = None
+    bob: HeldClusterLock | None = None
     changes: list[str] = field(default_factory=list)
 
     @property
-    def marker(self) -> ClusterMarker:
+    def marker(self) -> ClusterLock:
         def clock() -> float:
             return boot_time() + (LONG_S if self.bob else 0.0)
 
-        return ClusterMarker("here", marker_path(self.act.cluster), clock=clock)
+        return ClusterLock("here", lock_path(self.act.cluster), clock=clock)
 
     def look(self, call: HttpRequest) -> None:
         if call.headers.get("User-Agent", "").startswith("Python-urllib"):
@@ -355,10 +357,10 @@ class Freeze:
             self.changes.append(f"{call.method} {call.path}")
         self.number -= 1
         if self.number == 0:
-            late = ClusterMarker("here", marker_path(self.act.cluster), read=read_later)
+            late = ClusterLock("here", lock_path(self.act.cluster), read=read_later)
             self.bob = late.take("stop", "deleting", holder="bob@desk", is_anew=True)
 
-    def during(self, what: Callable[[ClusterMarker], None]) -> bool:
+    def during(self, what: Callable[[ClusterLock], None]) -> bool:
         """Whether ``what`` was long enough to be frozen."""
         self.act.google.seen = self.look
         try:
@@ -368,14 +370,14 @@ class Freeze:
         finally:
             self.act.google.seen = lambda call: None
         if self.bob:
-            assert self.act.marked() == ("stop", MarkerState.HELD), "Bob's"
+            assert self.act.marked() == ("stop", LockState.HELD), "Bob's"
             self.bob.finish()
         return self.bob is not None
 
 
 @pytest.mark.parametrize("what", ["start", "stop", "restart", "apply"])
 def test_who_is_frozen_anywhere_changes_nothing_more_once_somebody_else_has_the_cluster(act: Act, what: str) -> None:
-    acts: dict[str, Callable[[ClusterMarker], None]] = {
+    acts: dict[str, Callable[[ClusterLock], None]] = {
         "start": lambda marker: act.acts(marker=marker).start(),
         "stop": lambda marker: act.acts(marker=marker).stop(delete_state=True),
         "restart": lambda marker: act.restart("beef", marker),
@@ -404,7 +406,7 @@ def test_a_restart_whose_head_is_lost_while_it_is_interrupted_makes_one(act: Act
     with pytest.raises(InterruptedOperationError, match="Run 'restart' again"):
         act.acts().start()
     act.restart()
-    assert act.there().state is ClusterState.UP and act.marked() == (RESTART, MarkerState.DONE)
+    assert act.there().state is ClusterState.UP and act.marked() == (RESTART, LockState.DONE)
     assert len(act.launches()) == 2
 
 
@@ -414,4 +416,4 @@ def test_with_two_heads_an_interrupted_restart_is_not_gone_on_with(act: Act) -> 
     act.put_head()
     with pytest.raises(WrongStateError, match="more than one head"):
         act.restart()
-    assert len(act.launches()) == 1 and act.marked() == (RESTART, MarkerState.LEFT)
+    assert len(act.launches()) == 1 and act.marked() == (RESTART, LockState.LEFT)

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from tradewind.cloud_tpu.resources import QueuedTpu, TpuNode
+from tradewind.fleet.lifecycle.cluster_manager import Teardown, relaunched
 from tradewind.fleet.lifecycle.inventory import ClusterState, Inventory, VirtualMachine
-from tradewind.fleet.lifecycle.relaunch import relaunched
-from tradewind.fleet.lifecycle.teardown import Teardown
 
 
 def labels(cluster: str, kind: str = "worker", **more: str) -> dict[str, str]:

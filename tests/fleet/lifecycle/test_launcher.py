@@ -17,7 +17,7 @@ import pytest
 
 from tests.runtime.marked import marked
 from tradewind.fleet.lifecycle.launcher import LauncherError, RayLauncher
-from tradewind.fleet.marker import ClusterBusyError, ClusterMarker, MarkerHolding, MarkerLostError
+from tradewind.fleet.lock import ClusterBusyError, ClusterLock, HeldClusterLock, MarkerLostError
 
 MARK = "LAUNCHER_TEST"
 
@@ -68,7 +68,7 @@ def test_it_ends_with_the_command_that_holds_the_marker_which_is_still_held_then
         holder.kill()
         until(lambda: not sleepers(mark))
     with pytest.raises(ClusterBusyError):
-        ClusterMarker("here", path).take("start", "making")
+        ClusterLock("here", path).take("start", "making")
 
 
 @pytest.mark.slow
@@ -77,11 +77,11 @@ def test_it_ends_before_others_may_take_the_marker_of_a_frozen_holder_who_then_d
 ) -> None:
     with launching(path, 1.0) as holder:
         holder.send_signal(signal.SIGSTOP)
-        taken: list[MarkerHolding] = []
+        taken: list[HeldClusterLock] = []
 
         def is_taken() -> bool:
             try:
-                taken.append(ClusterMarker("here", path).take("start", "making"))
+                taken.append(ClusterLock("here", path).take("start", "making"))
             except ClusterBusyError:
                 return False
             return True
@@ -93,7 +93,7 @@ def test_it_ends_before_others_may_take_the_marker_of_a_frozen_holder_who_then_d
         assert holder.stdout is not None
         *_, last = holder.stdout.read().splitlines()
     assert last == "MarkerLostError"
-    assert taken[0].is_resumed and taken[0].is_ours and Path(path).read_text() == before
+    assert taken[0].is_resumed and taken[0].is_held and Path(path).read_text() == before
 
 
 @pytest.mark.slow
@@ -106,7 +106,7 @@ def test_a_marker_that_is_lost_ends_it_at_once(path: str, mark: str) -> None:
 
     slow = ("sh", "-c", "echo launched; sleep 15")
     with (
-        ClusterMarker("here", path).take("start", "making") as held,
+        ClusterLock("here", path).take("start", "making") as held,
         pytest.raises(MarkerLostError, match="others may be changing the cluster"),
     ):
         RayLauncher(Path("here.yaml"), tell, slow).up(held)
@@ -126,7 +126,7 @@ def test_it_goes_on_for_as_long_as_the_marker_is_renewed(path: str, mark: str) -
     """Three renewals take longer than a marker holds that is not renewed."""
     until_renewed = (sys.executable, "-c", RENEWED, path)
     with (
-        ClusterMarker("here", path).take("start", "making", heartbeat_s=1.0) as held,
+        ClusterLock("here", path).take("start", "making", heartbeat_s=1.0) as held,
         pytest.raises(LauncherError, match="ended with 3"),
     ):
         RayLauncher(Path("here.yaml"), print, until_renewed).up(held)

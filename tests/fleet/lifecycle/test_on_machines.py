@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fleet.lifecycle.machine_world import (
+from tests.fleet.lifecycle.fleet_environment import PROJECT, TOKEN, update
+from tests.fleet.lifecycle.machine_environment import (
     AT_WORK,
     CHECKPOINTS,
     SECRET,
@@ -18,17 +19,15 @@ from tests.fleet.lifecycle.machine_world import (
     running_world,
     until,
 )
-from tests.fleet.lifecycle.worlds import PROJECT, TOKEN, update
 from tradewind.cli.main import main
-from tradewind.fleet.access.reached import reached
-from tradewind.fleet.file.load import load_fleet
+from tradewind.fleet.access.connect import connected
+from tradewind.fleet.fleet_file import load_fleet
 from tradewind.fleet.lifecycle.inventory import LAUNCH_LABEL, NODE_TYPE_LABEL
 from tradewind.fleet.lifecycle.launcher import RayLauncher
-from tradewind.fleet.marker import ClusterMarker
-from tradewind.fleet.marker_value import MarkerState
+from tradewind.fleet.lock import ClusterLock, LockState
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.errors import RayAuthenticationError
-from tradewind.ray_jobs.probe import glance
+from tradewind.ray_jobs.probe import check_connection
 from tradewind.ray_jobs.request import JobRequest
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -68,7 +67,7 @@ def run_patiently(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int,
 
 def statuses(world: World) -> dict[str, str]:
     """Job → its status, as Ray tells it."""
-    with reached(load_fleet(world.fleet).cluster()) as there:
+    with connected(load_fleet(world.fleet).cluster()) as there:
         return {job.job: job.status for job in RayJobs(there).jobs()}
 
 
@@ -132,7 +131,7 @@ def test_more_slices_are_added_while_ray_runs_and_a_new_head_is_refused(
 
 
 def test_a_restart_that_nobody_agrees_to_is_none(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    with reached(load_fleet(world.fleet).cluster()) as there:
+    with connected(load_fleet(world.fleet).cluster()) as there:
         for name in ("ada", "bob"):
             RayJobs(there).submit_or_attach(JobRequest(name, AT_WORK.replace("NAME", name), metadata={"user": name}))
         RayJobs(there).submit_or_attach(JobRequest("eve", "true", resources={"never": 1.0}, metadata={"user": "eve"}))
@@ -224,10 +223,10 @@ def test_a_token_is_rotated_under_tasks_that_wait(
     code, _, err = run_patiently(capsys, "rotate-token", "--yes", "--timeout", "180")
     assert code == 0 and err.endswith("tradewind: Cluster here is ready.\n"), err
     assert [world.google.secrets.state(f"{SECRET}/versions/{number}") for number in (1, 2)] == ["DISABLED", "ENABLED"]
-    with reached(load_fleet(world.fleet).cluster()) as there:
+    with connected(load_fleet(world.fleet).cluster()) as there:
         assert there.token != TOKEN
         with pytest.raises(RayAuthenticationError):
-            glance(replace(there, token=TOKEN))
+            check_connection(replace(there, token=TOKEN))
     until(lambda: set((world.starts() - before).values()) == {2}, "both to be made once more", world.starts)
     world.open_gate()
     assert house.end("jobs_at_work", run_id) == {"on_head": ("success", 1), "on_host": ("success", 1)}
@@ -243,7 +242,7 @@ def test_what_is_stopped_is_gone_but_its_state(world: World, capsys: pytest.Capt
     assert world.machines.running == {} and world.google.slices() == {}
     assert [path.rpartition("/")[2] for path in world.google.compute.state.resources] == ["ray-here-state"]
     cluster = load_fleet(world.fleet).cluster()
-    found = ClusterMarker.of(cluster).read()
-    assert found is not None and (found.marker.operation, found.marker.state) == ("stop", MarkerState.DONE)
+    found = ClusterLock.of(cluster).read()
+    assert found is not None and (found.marker.operation, found.marker.state) == ("stop", LockState.DONE)
     assert run(capsys, "stop", "--yes", "--delete-state")[0] == 0
     assert world.google.compute.state.resources == {}

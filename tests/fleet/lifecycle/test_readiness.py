@@ -14,18 +14,17 @@ from tests.fleet.fleets import write_fleet
 from tradewind.cloud_tpu.resources import TpuNode
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError
-from tradewind.fleet.file.load import load_fleet
-from tradewind.fleet.lifecycle.readiness import NotReadyError, Readiness, whole_slices
+from tradewind.fleet.fleet_file import load_fleet
+from tradewind.fleet.lifecycle.restart import NotReadyError, Readiness, complete_slice_counts
 from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.ray_jobs.nodes.nodes import NodeFacts
-from tradewind.ray_jobs.nodes.settling import HeadView, parse_view
+from tradewind.ray_jobs.nodes import HeadView, NodeInfo, parse_view
 
 WANTS_ONE = "min_workers: 0\nslices: {v4-16: {min: 1}}\n"
 
 
-def host(number: int, name: str = "one", **more: Any) -> NodeFacts:
+def host(number: int, name: str = "one", **more: Any) -> NodeInfo:
     labels = {"ray.io/tpu-slice-name": name, "ray.io/tpu-worker-id": str(number), "ray.io/tpu-pod-type": "v4-16"}
-    return NodeFacts(f"{name}-{number}", labels=labels, **more)
+    return NodeInfo(f"{name}-{number}", labels=labels, **more)
 
 
 def tpu(status: str = "up-to-date", kind: str = "worker", name: str = "one") -> TpuNode:
@@ -110,9 +109,9 @@ def test_without_a_minimum_the_head_is_enough(tmp_path: Path) -> None:
     ],
 )
 def test_a_slice_counts_if_all_its_hosts_live_and_nobody_sets_it_up(
-    nodes: list[NodeFacts], there: list[TpuNode], count: int
+    nodes: list[NodeInfo], there: list[TpuNode], count: int
 ) -> None:
-    assert whole_slices(nodes, there)["v4-16"] == count
+    assert complete_slice_counts(nodes, there)["v4-16"] == count
 
 
 # ---- what a head that was just started knows

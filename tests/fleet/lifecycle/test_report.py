@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.fleet.fleets import write_fleet
-from tradewind.fleet.file.load import load_fleet
-from tradewind.fleet.lifecycle.report import ClusterReport, NodeLine, RaySide
+from tradewind.fleet.fleet_file import load_fleet
+from tradewind.fleet.lifecycle.inventory import ClusterReport, NodeLine, RayStatus
 
 
 @pytest.mark.parametrize(
@@ -22,5 +22,5 @@ def test_hosts_of_a_slice_that_was_taken_are_not_shown_as_if_they_lived(
 ) -> None:
     cluster = load_fleet(write_fleet(tmp_path)).cluster()
     line = NodeLine("v4-16", "mine", state, 60.0, hosts=2, in_ray=in_ray)
-    (row,) = ClusterReport(cluster, "its head was set up", [line], RaySide()).rows()
+    (row,) = ClusterReport(cluster, "its head was set up", [line], RayStatus()).rows()
     assert row[-1] == note

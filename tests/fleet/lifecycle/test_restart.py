@@ -19,24 +19,21 @@ import pytest
 
 from tests.fleet.fleets import write_fleet
 from tradewind.fleet.clusters import FleetCluster
-from tradewind.fleet.file.load import load_fleet
-from tradewind.fleet.lifecycle.acts import ClusterActs
+from tradewind.fleet.fleet_file import load_fleet
+from tradewind.fleet.lifecycle.cluster_manager import ClusterManager
 from tradewind.fleet.lifecycle.inventory import Inventory, VirtualMachine
-from tradewind.fleet.lifecycle.kept_jobs import KeptJobs
-from tradewind.fleet.lifecycle.preserving.preserved_jobs import PreservedJobs
+from tradewind.fleet.lifecycle.job_preservation import ClusterJobBackup, JobPreservation
 from tradewind.fleet.lifecycle.restart import ClusterRestart
-from tradewind.fleet.marker import ClusterMarker, MarkerHolding
-from tradewind.fleet.marker_value import MarkerState
+from tradewind.fleet.lock import ClusterLock, HeldClusterLock, LockState
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.ray_jobs.keeping.gcs_reader import read_head
-from tradewind.ray_jobs.nodes.settling import HeadView, fetch_view
+from tradewind.ray_jobs.gcs_reader import read_head
+from tradewind.ray_jobs.nodes import HeadView, fetch_view
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.local.processes import LocalStack
-from tradewind.rehearsal.local.ray import LocalRay
-from tradewind.rehearsal.local.ray_node import head_memory
+from tradewind.rehearsal.local.ray import LocalRay, head_memory
 
 pytestmark = [pytest.mark.ray]
 
@@ -66,8 +63,8 @@ class Head:
     def reach_memory(self, cluster: FleetCluster) -> Iterator[str]:
         yield self.ray.gcs_address
 
-    def kept(self, tell: Callable[[str], None] | None = None) -> KeptJobs:
-        return KeptJobs(
+    def kept(self, tell: Callable[[str], None] | None = None) -> ClusterJobBackup:
+        return ClusterJobBackup(
             self.cluster, tell or self.told.append, root=self.folder / "state", reach=self.reach,
             reach_memory=self.reach_memory, patience_s=120.0,
         )  # fmt: skip
@@ -100,7 +97,7 @@ class LocalActs:
     def inventory(self) -> Inventory:
         return Inventory([VirtualMachine("head", "RUNNING", {"ray-node-type": "head"})])
 
-    def relaunch(self, held: MarkerHolding) -> None:
+    def relaunch(self, held: HeldClusterLock) -> None:
         held.check()
         self._relaunch()
 
@@ -112,9 +109,9 @@ def until(is_true: Callable[[], bool], what: str, seen: Callable[[], object] = s
         time.sleep(0.1)
 
 
-def restart_of(head: Head, kept: KeptJobs, relaunch: Callable[[], None], tell: Any = None) -> ClusterRestart:
-    acts, tell = cast(ClusterActs, LocalActs(relaunch)), tell or head.told.append
-    return ClusterRestart(acts, ClusterMarker.of(head.cluster), PreservedJobs(head.cluster, kept, tell), tell)
+def restart_of(head: Head, kept: ClusterJobBackup, relaunch: Callable[[], None], tell: Any = None) -> ClusterRestart:
+    acts, tell = cast(ClusterManager, LocalActs(relaunch)), tell or head.told.append
+    return ClusterRestart(acts, ClusterLock.of(head.cluster), JobPreservation(head.cluster, kept, tell), tell)
 
 
 def relaunch_of(head: Head) -> Callable[[], None]:
@@ -130,7 +127,7 @@ def fleet_cluster(cloud: LocalCloudStorage, tmp_path: Path) -> Iterator[FleetClu
     file = write_fleet(tmp_path)
     file.write_text(file.read_text().replace("my-bucket", "bucket"))
     yield (found := load_fleet(file).cluster("here"))
-    ClusterMarker.of(found).take("stop", "over", is_anew=True).finish()
+    ClusterLock.of(found).take("stop", "over", is_anew=True).finish()
 
 
 @contextmanager
@@ -200,7 +197,7 @@ def settled(head: Head) -> bool:
 
 
 def marker_of(head: Head) -> Any:
-    found = ClusterMarker.of(head.cluster).read()
+    found = ClusterLock.of(head.cluster).read()
     assert found is not None
     return found.marker
 
@@ -213,7 +210,7 @@ def test_jobs_come_back_to_a_head_that_forgot_everything(fleet_cluster: FleetClu
         assert sorted(one.job for one in found) == ["code", "plain", "waits"]
         assert not any(one.is_lost for one in found)
         check_all_back(head, restart)
-        assert marker_of(head).state is MarkerState.DONE
+        assert marker_of(head).state is LockState.DONE
         assert list((tmp_path / "state" / "my-project" / "here").iterdir()) == [], "the backup is gone"
         assert HIDDEN not in " ".join(head.told) and HIDDEN not in json.dumps(marker_of(head).details)
         until(lambda: settled(head), "the head to have heard of its node, and its autoscaler to have looked")
@@ -264,11 +261,11 @@ def restart_killed_at(head: Head, point: str) -> Any:
             relaunch_of(head)()
             ours.send("done")
     child.join()
-    found = ClusterMarker.of(head.cluster).read()
+    found = ClusterLock.of(head.cluster).read()
     assert found is not None
     if said is None and found.is_held:  # as if it had waited until the marker is stale
-        marker = found.marker.changed(found.marker.since, state=MarkerState.LEFT)
-        assert ClusterMarker.of(head.cluster).swap(marker, found.tag) is not None
+        marker = found.marker.changed(found.marker.since, state=LockState.LEFT)
+        assert ClusterLock.of(head.cluster).swap(marker, found.tag) is not None
     return said
 
 
@@ -283,5 +280,5 @@ def test_a_restart_that_is_killed_anywhere_is_gone_on_with(fleet_cluster: FleetC
         restart = marker_of(head).run[:8]
         assert ends[-1] == [f"Job {job} is back as {job}-r-{restart}." for job in ("code", "plain", "waits")]
         check_all_back(head, restart)
-        assert marker_of(head).state is MarkerState.DONE
+        assert marker_of(head).state is LockState.DONE
         assert not any((tmp_path / "state").rglob("*.json"))

@@ -16,24 +16,22 @@ from typing import Any
 import pytest
 
 from tests.fleet.fleets import REPOSITORY
-from tests.fleet.lifecycle.preserving.filed_jobs import FiledJobs
+from tests.fleet.lifecycle.filed_jobs import FiledJobs
+from tests.fleet.lifecycle.fleet_environment import PROJECT, ZONE, update, write_key, write_world_fleet
 from tests.fleet.lifecycle.rotations import jobs_of, rotation
-from tests.fleet.lifecycle.worlds import PROJECT, ZONE, update, write_key, write_world_fleet
 from tradewind.cloud_tpu.api import TpuApi
-from tradewind.fleet.access.kept_token import kept_token, read_token
+from tradewind.fleet.access.connect import cached_token, read_token
 from tradewind.fleet.cloud.google_api import CloudDeniedError, CloudUnreachableError
 from tradewind.fleet.clusters import Fleet
-from tradewind.fleet.file.load import load_fleet
-from tradewind.fleet.lifecycle.acts import WrongStateError
-from tradewind.fleet.lifecycle.kept_jobs import JobsNotBackError, JobsNotKeptError
-from tradewind.fleet.lifecycle.preserving.preserved_jobs import JobsLeftBehindError
+from tradewind.fleet.fleet_file import load_fleet
+from tradewind.fleet.lifecycle.cluster_manager import WrongStateError
+from tradewind.fleet.lifecycle.inventory import CloudZone
+from tradewind.fleet.lifecycle.job_preservation import AbandonedJobsError, JobBackupError, JobRestoreError
 from tradewind.fleet.lifecycle.rotation import OPERATION, RotationPhase, RotationUnfinishedError
-from tradewind.fleet.lifecycle.zone import CloudZone
-from tradewind.fleet.marker import ClusterBusyError, ClusterMarker, InterruptedOperationError
-from tradewind.fleet.marker_value import MarkerState
+from tradewind.fleet.lock import ClusterBusyError, ClusterLock, InterruptedOperationError, LockState
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.google import LocalGoogle
-from tradewind.rehearsal.cloud.loopback import HttpRequest
+from tradewind.rehearsal.cloud.loopback_server import HttpRequest
 
 pytestmark = pytest.mark.slow
 
@@ -63,8 +61,8 @@ class World:
         count = len(self.google.secrets.answer("GET", f"/v1/{SECRET}/versions", b"")[1]["versions"])
         return [self.google.secrets.state(f"{SECRET}/versions/{number}") for number in range(1, count + 1)]
 
-    def markers(self) -> set[tuple[str, MarkerState] | None]:
-        found = [ClusterMarker.of(self.fleet.cluster(name)).read() for name in ("here", "also")]
+    def markers(self) -> set[tuple[str, LockState] | None]:
+        found = [ClusterLock.of(self.fleet.cluster(name)).read() for name in ("here", "also")]
         return {one and (one.marker.operation, one.marker.state) for one in found}
 
     def launches(self) -> int:
@@ -80,7 +78,7 @@ class World:
         """The jobs of each cluster that shares the token; what the id of a rotation is, is a star."""
         found = []
         for name in ("also", "here"):
-            marker = ClusterMarker.of(self.fleet.cluster(name)).read()
+            marker = ClusterLock.of(self.fleet.cluster(name)).read()
             run = marker.marker.run[:8] if marker else "-"
             found.append(sorted(job.replace(run, "*") for job in self.jobs(name).running))
         return found
@@ -116,17 +114,17 @@ def world(tmp_path: Path, cloud: LocalCloudStorage, monkeypatch: pytest.MonkeyPa
         world.jobs(name).file.write_text(f"{name}-a {name}-b")
     yield world
     for name in ("here", "also"):
-        ClusterMarker.of(world.fleet.cluster(name)).take("stop", "over", is_anew=True).finish()
+        ClusterLock.of(world.fleet.cluster(name)).take("stop", "over", is_anew=True).finish()
     google.end_all()
     google.stop()
 
 
 def check_rotated(world: World, back: list[list[str]] = BACK) -> None:
     assert world.versions() == ["DISABLED", "ENABLED"], "one version was added, and the old one is switched off"
-    assert world.markers() == {(OPERATION, MarkerState.DONE)}
+    assert world.markers() == {(OPERATION, LockState.DONE)}
     again, kept = "uninitialized", "up-to-date"
     assert world.statuses() == {"here-1": again, "also-1": again, "other-1": kept, "by-hand-1": kept}
-    assert kept_token(world.fleet.cluster("here")) not in (None, OLD)
+    assert cached_token(world.fleet.cluster("here")) not in (None, OLD)
     assert world.endings() == back and world.jobs("other").running == ["other-a", "other-b"]
     assert not [*(world.file.parent / "kept").rglob("jobs.json")], "nothing of them is left"
 
@@ -155,7 +153,7 @@ KILLED = [
 def test_whatever_phase_it_is_killed_in_it_goes_on_and_adds_no_second_version(
     world: World, phase: RotationPhase, number: int
 ) -> None:
-    marker, seen, lock = ClusterMarker.of(world.fleet.cluster("here")), 0, threading.Lock()
+    marker, seen, lock = ClusterLock.of(world.fleet.cluster("here")), 0, threading.Lock()
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.fleet.lifecycle.rotations", str(world.file)],
         cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -172,7 +170,7 @@ def test_whatever_phase_it_is_killed_in_it_goes_on_and_adds_no_second_version(
     world.google.seen = look
     assert process.wait() == -signal.SIGKILL
     world.google.seen = lambda call: None
-    assert world.markers() <= {(OPERATION, MarkerState.HELD), None}
+    assert world.markers() <= {(OPERATION, LockState.HELD), None}
     rotation(world.file, world.told.append, is_later=True).run()
     check_rotated(world)
 
@@ -180,28 +178,28 @@ def test_whatever_phase_it_is_killed_in_it_goes_on_and_adds_no_second_version(
 def test_while_one_does_not_take_the_new_token_the_old_one_stays_and_nothing_is_restarted_twice(world: World) -> None:
     with pytest.raises(RotationUnfinishedError, match="Cluster here does not answer with the new token after 600 s"):
         rotation(world.file, world.told.append, lambda cluster: cluster.name == "here").run()
-    assert world.versions() == ["ENABLED", "ENABLED"] and world.markers() == {(OPERATION, MarkerState.LEFT)}
+    assert world.versions() == ["ENABLED", "ENABLED"] and world.markers() == {(OPERATION, LockState.LEFT)}
     with pytest.raises(InterruptedOperationError, match="Run 'rotate-token' again"):
-        ClusterMarker.of(world.fleet.cluster("also")).take("restart", "restarting Ray")
+        ClusterLock.of(world.fleet.cluster("also")).take("restart", "restarting Ray")
     rotation(world.file, world.told.append).run()
     check_rotated(world)
     assert world.launches() == 2
 
 
 def test_while_another_of_them_is_being_changed_nothing_is_done_to_any(world: World) -> None:
-    with ClusterMarker.of(world.fleet.cluster("here")).take("start", "making the head", holder="ada@laptop") as held:
+    with ClusterLock.of(world.fleet.cluster("here")).take("start", "making the head", holder="ada@laptop") as held:
         with pytest.raises(ClusterBusyError, match="ada@laptop is at start"):
             rotation(world.file, world.told.append).run()
         held.finish()
     assert world.versions() == ["ENABLED"] and world.launches() == 0
-    assert world.markers() == {(OPERATION, MarkerState.DONE), ("start", MarkerState.DONE)}, "nothing is left half-done"
+    assert world.markers() == {(OPERATION, LockState.DONE), ("start", LockState.DONE)}, "nothing is left half-done"
 
 
 def test_a_version_that_may_not_be_added_leaves_nothing_half_done(world: World) -> None:
     world.google.secrets.refused.add("secretmanager.versions.add")
     with pytest.raises(CloudDeniedError, match="'secretmanager.versions.add' denied"):
         rotation(world.file, world.told.append).run()
-    assert world.versions() == ["ENABLED"] and world.markers() == {(OPERATION, MarkerState.DONE)}
+    assert world.versions() == ["ENABLED"] and world.markers() == {(OPERATION, LockState.DONE)}
     world.google.secrets.refused.clear()
     rotation(world.file, world.told.append).run()
     check_rotated(world)
@@ -236,7 +234,7 @@ def test_a_version_of_which_nothing_was_heard_is_waited_for_and_no_second_one_is
     LateVersion(world, "/versions", 4)
     with pytest.raises(CloudUnreachableError, match="To add a version"):
         rotation(world.file, world.told.append).run()
-    assert world.versions() == ["ENABLED"] and world.markers() == {(OPERATION, MarkerState.LEFT)}
+    assert world.versions() == ["ENABLED"] and world.markers() == {(OPERATION, LockState.LEFT)}
     rotation(world.file, world.told.append).run()
     check_rotated(world)
     assert "A version was asked for, and nothing was heard of it: it is waited for, 120 s at most." in world.told
@@ -249,8 +247,8 @@ def test_a_version_that_comes_when_another_one_was_added_is_not_what_hosts_fetch
             rotation(world.file, world.told.append).run()
     assert world.versions() == ["DISABLED", "DISABLED", "DISABLED", "ENABLED"]
     here = world.fleet.cluster("here")
-    assert read_token(here, "latest") == kept_token(here), "the one that all clusters were started with"
-    assert world.markers() == {(OPERATION, MarkerState.DONE)} and world.launches() == 2
+    assert read_token(here, "latest") == cached_token(here), "the one that all clusters were started with"
+    assert world.markers() == {(OPERATION, LockState.DONE)} and world.launches() == 2
 
 
 def test_a_cluster_without_a_head_is_not_started_and_its_slices_take_the_token_later(world: World) -> None:
@@ -266,7 +264,7 @@ def test_with_two_heads_nothing_is_begun(world: World) -> None:
     world.put_head("also", "another")
     with pytest.raises(WrongStateError, match="Cluster also has more than one head"):
         rotation(world.file, world.told.append).run()
-    assert world.versions() == ["ENABLED"] and (OPERATION, MarkerState.DONE) not in world.markers()
+    assert world.versions() == ["ENABLED"] and (OPERATION, LockState.DONE) not in world.markers()
 
 
 # ---- the jobs of people
@@ -275,10 +273,10 @@ def test_with_two_heads_nothing_is_begun(world: World) -> None:
 def test_jobs_that_cannot_be_kept_are_known_before_anything_is_done(world: World) -> None:
     silent = world.jobs("here")
     silent.is_silent = True
-    with pytest.raises(JobsNotKeptError, match="'tradewind cluster rotate-token here --no-preserve-jobs'"):
+    with pytest.raises(JobBackupError, match="'tradewind cluster rotate-token here --no-preserve-jobs'"):
         rotation(world.file, world.told.append, jobs={"here": silent}).run()
     assert world.versions() == ["ENABLED"] and world.launches() == 0
-    assert world.markers() == {(OPERATION, MarkerState.DONE)}, "nothing is left half-done"
+    assert world.markers() == {(OPERATION, LockState.DONE)}, "nothing is left half-done"
     assert not [*(world.file.parent / "kept").rglob("jobs.json")], "what of others was kept is gone"
     rotation(world.file, world.told.append).run()
     check_rotated(world)
@@ -293,16 +291,16 @@ def test_a_cluster_whose_jobs_do_not_come_back_keeps_neither_the_old_token_nor_t
     world: World,
 ) -> None:
     late = world.jobs("also")
-    bring_back = late.bring_back
+    bring_back = late.restore
 
     def silent(*arguments: Any) -> Any:
         late.is_silent = True
         return bring_back(*arguments)
 
-    late.bring_back = silent  # type: ignore[method-assign]
-    with pytest.raises(JobsNotBackError, match="Cluster also: its head does not take its jobs back yet"):
+    late.restore = silent  # type: ignore[method-assign]
+    with pytest.raises(JobRestoreError, match="Cluster also: its head does not take its jobs back yet"):
         rotation(world.file, world.told.append, jobs={"also": late}).run()
-    assert world.versions() == ["DISABLED", "ENABLED"] and world.markers() == {(OPERATION, MarkerState.LEFT)}
+    assert world.versions() == ["DISABLED", "ENABLED"] and world.markers() == {(OPERATION, LockState.LEFT)}
     assert world.endings() == [[], BACK[1]]
     rotation(world.file, world.told.append).run()
     check_rotated(world)
@@ -314,7 +312,7 @@ def test_whoever_finishes_it_elsewhere_rotates_the_token_and_is_told_what_he_wou
         rotation(world.file, world.told.append, lambda cluster: cluster.name == "here").run()
     cluster = world.fleet.cluster("here")
     elsewhere = FiledJobs(cluster, print, world.file.parent / "elsewhere", world.jobs("here").file)
-    with pytest.raises(JobsLeftBehindError, match=r"leaves 2 jobs of people .* \(here-a, here-b\) behind"):
+    with pytest.raises(AbandonedJobsError, match=r"leaves 2 jobs of people .* \(here-a, here-b\) behind"):
         rotation(world.file, world.told.append, jobs={"here": elsewhere}).run()
     assert world.versions() == ["DISABLED", "ENABLED"] and world.endings() == [BACK[0], []]
     rotation(world.file, world.told.append).run()

@@ -12,9 +12,8 @@ import yaml
 
 from tests.fleet.fleets import SHIPPED
 from tradewind.cloud_tpu.slice_types import slice_type
-from tradewind.fleet.file.load import load_fleet
-from tradewind.fleet.workers.join import OUT_S, HostJoin, JoinOrder, Membership, run_commands
-from tradewind.fleet.workers.start_script import start_script
+from tradewind.fleet.fleet_file import load_fleet
+from tradewind.fleet.workers.join import MISSING_TIMEOUT_S, HostJoin, JoinOrder, Membership, run_commands, start_script
 
 IN, OUT, REFUSED, SILENT = Membership.IN, Membership.OUT, Membership.REFUSED, Membership.SILENT
 
@@ -78,8 +77,12 @@ def test_a_head_with_another_token_is_joined_at_once() -> None:
 def test_a_head_that_does_not_know_it_is_given_time_after_each_join() -> None:
     host = Host()
     host.step()
-    assert host.step(OUT) == 1 and host.step(OUT, after_s=OUT_S - 1) == 1 and host.step(OUT, after_s=2.0) == 2
-    assert host.step(OUT) == 2 and host.step(IN) == 2 and host.step(OUT, after_s=OUT_S) == 2, "it had been in"
+    assert (
+        host.step(OUT) == 1 and host.step(OUT, after_s=MISSING_TIMEOUT_S - 1) == 1 and host.step(OUT, after_s=2.0) == 2
+    )
+    assert host.step(OUT) == 2 and host.step(IN) == 2 and host.step(OUT, after_s=MISSING_TIMEOUT_S) == 2, (
+        "it had been in"
+    )
 
 
 def test_the_commands_get_the_head_and_what_the_host_offers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,24 +12,28 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet.lifecycle.worlds import PROJECT, ZONE, write_key, write_world_fleet
+from tests.fleet.lifecycle.fleet_environment import PROJECT, ZONE, write_key, write_world_fleet
 from tradewind.cloud_tpu.api import TpuApi
-from tradewind.cloud_tpu.ray_labels import SLICE_NAME_LABEL
 from tradewind.cloud_tpu.repair.passes import SliceRepair
 from tradewind.cloud_tpu.repair.terms import Scope
-from tradewind.cloud_tpu.slice_types import slice_type
+from tradewind.cloud_tpu.slice_types import SLICE_NAME_LABEL, slice_type
 from tradewind.fleet.cloud.google_api import CloudDeniedError
 from tradewind.fleet.clusters import CLUSTER_LABEL, Capacity, FleetCluster
-from tradewind.fleet.file.load import load_fleet
-from tradewind.fleet.marker import ClusterMarker, MarkerLostError
-from tradewind.fleet.marker_value import MarkerState
-from tradewind.fleet.workers.manual_slices import ManualSlices, SliceNotReadyError, WrongSliceError, slice_records
-from tradewind.fleet.workers.usage import SliceInUseError, check_unused
-from tradewind.ray_jobs.nodes.nodes import NodeFacts
+from tradewind.fleet.fleet_file import load_fleet
+from tradewind.fleet.lock import ClusterLock, LockState, MarkerLostError
+from tradewind.fleet.workers.manual_slices import (
+    ManualSlices,
+    SliceInUseError,
+    SliceNotReadyError,
+    WrongSliceError,
+    check_unused,
+    slice_records,
+)
+from tradewind.ray_jobs.nodes import NodeInfo
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.google import LocalGoogle
-from tradewind.rehearsal.cloud.loopback import HttpRequest
-from tradewind.rehearsal.tpu.refusals import RefusedCallError
+from tradewind.rehearsal.cloud.loopback_server import HttpRequest
+from tradewind.rehearsal.tpu.requests import RefusedCallError
 
 BIG, SMALL = slice_type("v4-16"), slice_type("v4-8")
 SCRIPT = "#!/bin/bash\n# joins with {} chips\n"
@@ -43,10 +47,10 @@ def lost() -> None:
     raise MarkerLostError("Others may be changing the cluster.")
 
 
-def host(name: str, ip: str, used: float = 0.0, *, is_told: bool = True) -> NodeFacts:
+def host(name: str, ip: str, used: float = 0.0, *, is_told: bool = True) -> NodeInfo:
     total = {"TPU": 4.0, "CPU": 120.0, "memory": 100.0, name: 1.0}
     free = {**total, "TPU": 4.0 - used, "memory": 90.0} if is_told else None
-    return NodeFacts(ip, ip, total=total, free=free, labels={SLICE_NAME_LABEL: name})
+    return NodeInfo(ip, ip, total=total, free=free, labels={SLICE_NAME_LABEL: name})
 
 
 @dataclass
@@ -55,7 +59,7 @@ class Yard:
 
     cluster: FleetCluster
     google: LocalGoogle
-    nodes: list[NodeFacts] | None = None
+    nodes: list[NodeInfo] | None = None
     told: list[str] = field(default_factory=list)
 
     @cached_property
@@ -70,8 +74,8 @@ class Yard:
         )  # fmt: skip
 
     @property
-    def marker(self) -> ClusterMarker:
-        return ClusterMarker.of(self.cluster)
+    def marker(self) -> ClusterLock:
+        return ClusterLock.of(self.cluster)
 
     def there(self) -> dict[str, str]:
         return {node.name: node.slice_type for node in self.api.nodes()}
@@ -91,7 +95,7 @@ def yard(tmp_path: Path, cloud: LocalCloudStorage, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("TRADEWIND_TPU_ENDPOINT", google.url)
     cluster = load_fleet(file).cluster("here")
     yield Yard(cluster, google)
-    ClusterMarker.of(cluster).take("stop", "over", is_anew=True).finish()
+    ClusterLock.of(cluster).take("stop", "over", is_anew=True).finish()
     for name in slice_records(cluster).read():
         slice_records(cluster).forget(name, 0.0)
     google.end_all()
@@ -210,7 +214,7 @@ def test_a_slice_in_use_is_not_cut_and_nothing_is_left_half_done(yard: Yard) -> 
     with pytest.raises(WrongSliceError, match="have 12 chips together, slice hero has 8"):
         yard.slices.resize("hero", [BIG, SMALL], yard.marker)
     found = yard.marker.read()
-    assert found is not None and found.marker.state is MarkerState.DONE
+    assert found is not None and found.marker.state is LockState.DONE
     yard.upkeep()
     assert set(yard.there()) == {"hero"}
 
@@ -280,7 +284,7 @@ def test_a_cut_whose_deletion_is_refused_leaves_all_as_it_was(yard: Yard) -> Non
     with pytest.raises(CloudDeniedError):
         yard.slices.resize("hero", [SMALL, SMALL], yard.marker)
     found = yard.marker.read()
-    assert found is not None and found.marker.state is MarkerState.DONE
+    assert found is not None and found.marker.state is LockState.DONE
     yard.upkeep()
     assert set(yard.there()) == {"hero"}
 

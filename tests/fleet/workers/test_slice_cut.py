@@ -8,7 +8,7 @@ import pytest
 
 from tradewind.cloud_tpu.slice_types import slice_type
 from tradewind.fleet.clusters import CLUSTER_LABEL
-from tradewind.fleet.workers.slice_cut import BadCutError, SliceCut
+from tradewind.fleet.workers.manual_slices import BadCutError, SliceCut
 
 BODY = {"acceleratorType": slice_type("v4-8").name, "labels": {CLUSTER_LABEL: "here"}}
 QUEUED = {"spot": {}, "tpu": {"nodeSpec": [{"nodeId": "hero-2", "node": BODY}]}}

@@ -30,7 +30,7 @@ from tradewind.marin.defaults import (
     llama,
     simulated_epoching_train,
 )
-from tradewind.marin.era import modules
+from tradewind.marin.legacy import modules
 from tradewind.marin.names.data_configs import lm_mixture_data_config
 from tradewind.marin.names.resources import CpuOnlyConfig, TpuPodConfig
 from tradewind.recipes.lm.tokens import tokenize_files

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tradewind.marin.era import modules
+from tradewind.marin.legacy import modules
 from tradewind.steps import ExecutorStep, InputName, output_path_of, this_output_path, versioned
 
 T = modules()["marin.processing.tokenize.tokenize"]

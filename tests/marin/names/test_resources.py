@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tradewind.marin.era import modules
+from tradewind.marin.legacy import modules
 
 R = modules()["marin.resources"]
 U = modules()["marin.resources_utils"]

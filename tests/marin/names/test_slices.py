@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from tradewind.marin.era import modules
+from tradewind.marin.legacy import modules
 
 RAY_TPU = modules()["levanter.infra.ray_tpu"]
 

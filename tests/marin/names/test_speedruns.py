@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tradewind.marin.era import modules
+from tradewind.marin.legacy import modules
 
 S = modules()["marin.speedrun.speedrun"]
 LLAMA = modules()["levanter.models.llama"].LlamaConfig(hidden_dim=512, num_heads=8, num_kv_heads=8, seq_len=1024)

@@ -9,17 +9,16 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from tradewind.calls.spec import StepSpec
-from tradewind.plans.garbage.collection import Garbage, Needs, find_garbage
-from tradewind.records.leases.holding import TurnKeeper
-from tradewind.records.leases.store import Held, LeaseStore
-from tradewind.records.outputs.adoption import Adoption, adopt
-from tradewind.records.status import Status, write_status
+from tradewind.attempts.renewal import LeaseRenewer
+from tradewind.attempts.step_lease import ClaimedAttempt, StepLease
+from tradewind.plans.garbage.collection import Garbage, RequiredOutputs, find_garbage
+from tradewind.records.adoption import Adoption, adopt
+from tradewind.records.lease_store import HeldLease, LeaseHolder, LeaseStore
+from tradewind.records.record import Status, write_status
+from tradewind.serialization.spec import StepSpec
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve, versioned
 from tradewind.storage.files import write_text
 from tradewind.storage.trees import list_files
-from tradewind.turns.claims import StepTurns, Turn
-from tradewind.turns.keeper import Keeper
 
 BY = {"gc": "ada"}
 MONTH_S = 30 * 86400.0
@@ -30,8 +29,8 @@ class Config:
     value: Any
 
 
-def keep(store: LeaseStore, held: Held) -> AbstractContextManager[TurnKeeper]:
-    return Keeper(store, held, end_work=lambda end: None)
+def keep(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHolder]:
+    return LeaseRenewer(store, held, end_work=lambda end: None)
 
 
 def steps(prefix: str, value: Any) -> tuple[ResolvedStep, ...]:
@@ -55,21 +54,21 @@ def aged(paths: Iterable[str]) -> None:
             os.utime(f"{path}/{file.path}", (then, then))
 
 
-def garbage_of(prefix: str, needs: Needs | None = None, **how: Any) -> list[str]:
-    return [each.path for each in find_garbage(prefix, needs or Needs(), MONTH_S, **how).garbage]
+def garbage_of(prefix: str, needs: RequiredOutputs | None = None, **how: Any) -> list[str]:
+    return [each.path for each in find_garbage(prefix, needs or RequiredOutputs(), MONTH_S, **how).garbage]
 
 
 def found_at(prefix: str, older_than_s: float = 0.0) -> Garbage:
-    [garbage] = find_garbage(prefix, Needs(), older_than_s).garbage
+    [garbage] = find_garbage(prefix, RequiredOutputs(), older_than_s).garbage
     return garbage
 
 
-def reader(prefix: str, will_claim: Callable[[str], None] = lambda job: None) -> StepTurns:
+def reader(prefix: str, will_claim: Callable[[str], None] = lambda job: None) -> StepLease:
     """``train`` of the version 1, as a task that is about to claim sees it."""
-    return StepTurns(steps(prefix, 1)[1], {"dag": "d", "run": "r", "task": "train"}, will_claim=will_claim)
+    return StepLease(steps(prefix, 1)[1], {"dag": "d", "run": "r", "task": "train"}, will_claim=will_claim)
 
 
-def claims(turns: StepTurns) -> Turn | None:
+def claims(turns: StepLease) -> ClaimedAttempt | None:
     spec = StepSpec("train", turns.name, turns.path, "", None, None, {"kind": "airflow_worker"}, False)
     return turns.claim(turns.read().lease, lambda: spec)
 

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.plans.garbage.outputs import MONTH_S, Config, aged, garbage_of, made, steps
-from tradewind.plans.garbage.collection import Needs, find_garbage, find_garbage_below
-from tradewind.records.leases.store import LeaseClaim, LeaseStore
-from tradewind.records.outputs.finding import find_outputs
-from tradewind.records.outputs.pins import Pin, add_pin, remove_pin, set_pin
-from tradewind.records.record import RecordState
-from tradewind.records.status import STATUS_FILE, Status, write_status
-from tradewind.records.step_info import INFO_FILE
+from tradewind.plans.garbage.collection import RequiredOutputs, find_garbage, find_garbage_below
+from tradewind.records.discovery import find_outputs
+from tradewind.records.info_files import INFO_FILE
+from tradewind.records.lease_store import LeaseClaim, LeaseStore
+from tradewind.records.pins import Pin, add_pin, remove_pin, set_pin
+from tradewind.records.record import STATUS_FILE, RecordState, Status, write_status
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve, versioned
 from tradewind.storage.files import write_text
 from tradewind.storage.trees import list_files
@@ -37,7 +36,7 @@ def test_what_nobody_needs_is_garbage_with_its_bytes(prefix: str) -> None:
     old, new = steps(prefix, 1), steps(prefix, 2)
     paths = [made(step, size=1000) for step in (*old, *new)]
     aged(paths)
-    needs = Needs()
+    needs = RequiredOutputs()
     for step in new:
         needs.add_step(step)
     sweep = find_garbage(prefix, needs, MONTH_S)
@@ -54,7 +53,7 @@ def test_what_nobody_needs_is_garbage_with_its_bytes(prefix: str) -> None:
 def test_what_changed_lately_is_kept(prefix: str) -> None:
     old, young = (made(steps(prefix, value)[0]) for value in (1, 2))
     aged([old])
-    sweep = find_garbage(prefix, Needs(), MONTH_S)
+    sweep = find_garbage(prefix, RequiredOutputs(), MONTH_S)
     assert ([each.path for each in sweep.garbage], sweep.young) == ([old], 1)
     assert garbage_of(prefix) == [old] and young != old
 
@@ -83,11 +82,11 @@ def test_a_pin_counts_wherever_it_was_set(any_prefix: str) -> None:
     """People may have pinned at a prefix below this one, or above it."""
     outer, inner = (made(steps(prefix, 1)[0]) for prefix in (any_prefix, f"{any_prefix}/team"))
     add_pin(f"{any_prefix}/team", Pin(inner, "ada", "now"))
-    assert [each.path for each in find_garbage(any_prefix, Needs(), 0.0).garbage] == [outer]
-    assert [each.path for each in find_garbage(f"{any_prefix}/team", Needs(), 0.0).garbage] == []
+    assert [each.path for each in find_garbage(any_prefix, RequiredOutputs(), 0.0).garbage] == [outer]
+    assert [each.path for each in find_garbage(f"{any_prefix}/team", RequiredOutputs(), 0.0).garbage] == []
     remove_pin(f"{any_prefix}/team", inner)
     add_pin(any_prefix, Pin(inner, "ada", "now"))
-    assert [each.path for each in find_garbage(f"{any_prefix}/team", Needs(), 0.0).garbage] == []
+    assert [each.path for each in find_garbage(f"{any_prefix}/team", RequiredOutputs(), 0.0).garbage] == []
 
 
 def test_what_somebody_at_work_reads_is_kept(prefix: str) -> None:
@@ -103,7 +102,7 @@ def test_an_attempt_that_died_long_ago_is_garbage(prefix: str) -> None:
     raw, _ = steps(prefix, 1)
     LeaseStore(raw.output_path).claim(None, LeaseClaim(1, "job", "cluster", {"run": "r"}, ""))
     aged([raw.output_path])
-    [found] = find_garbage(prefix, Needs(), MONTH_S).garbage
+    [found] = find_garbage(prefix, RequiredOutputs(), MONTH_S).garbage
     assert (found.path, found.name, found.state) == (raw.output_path, "", RecordState.STOPPED)
 
 
@@ -121,7 +120,7 @@ def test_an_output_that_a_config_names_by_its_path_is_kept(prefix: str) -> None:
     aged(paths)
     reader = ExecutorStep("reader", None, Config({"shards": [f"{paths[1]}/part/*"]}))
     [resolved] = resolve([reader], prefix).steps
-    needs = Needs()
+    needs = RequiredOutputs()
     needs.add_step(resolved)
     assert garbage_of(prefix, needs) == []
     made(resolved)
@@ -134,14 +133,14 @@ def test_the_same_place_may_be_spelled_in_two_ways(prefix: str) -> None:
     paths = [made(step) for step in steps(f"file://{prefix}/", 1)]
     aged([path.removeprefix("file://") for path in paths])
     assert len(garbage_of(prefix)) == 2
-    assert garbage_of(prefix, Needs(paths={paths[1]})) == []
+    assert garbage_of(prefix, RequiredOutputs(paths={paths[1]})) == []
 
 
 @pytest.mark.slow
 def test_the_outputs_of_a_step_whose_version_cannot_be_known_are_kept(prefix: str) -> None:
     paths = [made(step) for value in (1, 2) for step in steps(prefix, value)]
     aged(paths)
-    assert garbage_of(prefix, Needs(names={"data/raw"})) == sorted([paths[1], paths[3]])
+    assert garbage_of(prefix, RequiredOutputs(names={"data/raw"})) == sorted([paths[1], paths[3]])
 
 
 def test_of_some_steps_only_their_own_outputs_are_garbage(prefix: str) -> None:
@@ -163,16 +162,16 @@ def chain(prefix: str, elsewhere: str) -> tuple[ResolvedStep, ...]:
 def test_what_an_output_elsewhere_was_made_from_is_kept(prefix: str, tmp_path: Path) -> None:
     raw, middle, train = map(made, chain(prefix, str(tmp_path / "other" / "middle")))
     aged([raw, middle, train])
-    sweep = find_garbage(prefix, Needs(paths={train}, roots={str(tmp_path / "other")}), MONTH_S)
+    sweep = find_garbage(prefix, RequiredOutputs(paths={train}, roots={str(tmp_path / "other")}), MONTH_S)
     assert sweep.garbage == () and sweep.needed == len([raw, train])
-    assert [one.path for one in find_garbage(prefix, Needs(), MONTH_S).garbage] == [raw, train]
+    assert [one.path for one in find_garbage(prefix, RequiredOutputs(), MONTH_S).garbage] == [raw, train]
 
 
 def test_an_output_below_no_root_keeps_everything(prefix: str, tmp_path: Path) -> None:
     raw, middle, train = map(made, chain(prefix, str(tmp_path / "other" / "middle")))
     aged([raw, middle, train])
     write_text(f"{middle}/{INFO_FILE}", "{")
-    sweep = find_garbage(prefix, Needs(paths={train}), MONTH_S)
+    sweep = find_garbage(prefix, RequiredOutputs(paths={train}), MONTH_S)
     assert sweep.garbage == () and sweep.unknown == (middle,)
     assert sweep.unread == (), "a record that may not be read was read"
 
@@ -181,7 +180,7 @@ def test_a_record_elsewhere_that_cannot_be_read_keeps_everything(prefix: str, tm
     raw, middle, train = map(made, chain(prefix, str(tmp_path / "other" / "middle")))
     aged([raw, middle, train])
     write_text(f"{middle}/{INFO_FILE}", "{")
-    sweep = find_garbage(prefix, Needs(paths={train}, roots={middle}), MONTH_S)
+    sweep = find_garbage(prefix, RequiredOutputs(paths={train}, roots={middle}), MONTH_S)
     assert sweep.garbage == () and [one.file for one in sweep.unread] == [f"{middle}/{INFO_FILE}"]
 
 
@@ -190,9 +189,9 @@ def test_what_is_pinned_at_one_prefix_keeps_what_it_was_made_from_at_another(pre
     raw, middle, train = map(made, chain(prefix, f"{other}/middle"))
     aged([raw, middle, train])
     set_pin(other, Pin(middle, "ada", "2026-03-01T00:00:00+00:00", "for the paper"))
-    [here] = find_garbage_below([prefix], Needs(), MONTH_S, also_below=[other])
+    [here] = find_garbage_below([prefix], RequiredOutputs(), MONTH_S, also_below=[other])
     assert [one.path for one in here.garbage] == [train]
-    here, there = find_garbage_below([prefix, other], Needs(), MONTH_S)
+    here, there = find_garbage_below([prefix, other], RequiredOutputs(), MONTH_S)
     assert ([one.path for one in here.garbage], there.garbage) == ([train], ())
 
 
@@ -202,5 +201,5 @@ def test_a_place_that_a_config_names_below_no_root_is_not_read(prefix: str, tmp_
     write_text(f"{far}/{INFO_FILE}", "{")
     [step] = resolve([ExecutorStep("train", None, Config(far))], prefix).steps
     train = made(step)
-    assert find_garbage(prefix, Needs(paths={train}), MONTH_S).unread == ()
-    assert find_garbage(prefix, Needs(paths={train}, roots={far}), MONTH_S).unread != ()
+    assert find_garbage(prefix, RequiredOutputs(paths={train}), MONTH_S).unread == ()
+    assert find_garbage(prefix, RequiredOutputs(paths={train}, roots={far}), MONTH_S).unread != ()

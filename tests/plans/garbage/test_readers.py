@@ -21,20 +21,17 @@ from tests.plans.garbage.outputs import (
     reader,
     steps,
 )
-from tradewind.plans.garbage.collection import Needs, find_garbage
-from tradewind.plans.garbage.removing import remove_garbage, withdraw_results
+from tradewind.attempts.step_lease import MissingInputError, StepLease
+from tradewind.plans.garbage.collection import RequiredOutputs, find_garbage, remove_garbage, withdraw_results
 from tradewind.plans.garbage.withdrawal import UnreadableRecordError
-from tradewind.records.leases.holding import OutputBusyError
-from tradewind.records.leases.lease import LEASE_FILE, Phase
-from tradewind.records.leases.store import Held, LeaseClaim, LeaseStore
-from tradewind.records.leases.turn import check_inputs_unchanged, input_digests
-from tradewind.records.outputs.finding import find_outputs
-from tradewind.records.reading import read_record, read_records
-from tradewind.records.record import RecordState
-from tradewind.records.step_info import INFO_FILE
+from tradewind.records.discovery import find_outputs
+from tradewind.records.info_files import INFO_FILE
+from tradewind.records.lease import LEASE_FILE, Phase
+from tradewind.records.lease_store import HeldLease, LeaseClaim, LeaseStore, OutputBusyError
+from tradewind.records.lifecycle import check_inputs_unchanged, input_digests
+from tradewind.records.record import RecordState, read_record, read_records
 from tradewind.steps import ExecutorStep, resolve, versioned
 from tradewind.storage.files import write_text
-from tradewind.turns.claims import MissingInputError, StepTurns
 
 
 @pytest.mark.parametrize("make", [by_us, by_marin])
@@ -57,7 +54,7 @@ def test_whoever_claims_while_its_input_is_marked_ends_its_turn_unstarted(
     raw = make(any_prefix)
     store = LeaseStore(raw)
     turns = reader(any_prefix, lambda job: marks.append(store.mark_removing(store.read(), BY)))
-    marks: list[Held | None] = []
+    marks: list[HeldLease | None] = []
     assert claims(turns) is None
     assert turns.read().state is RecordState.STOPPED
     assert read_record(raw).state is RecordState.AT_WORK, "nobody reuses it now"
@@ -77,7 +74,7 @@ def test_whoever_claims_while_its_input_is_made_again_looks_again(prefix: str) -
         store = LeaseStore(raw)
         held = store.claim(store.read(), LeaseClaim(2, "job", "", {"run": "r"}, ""))
         assert held is not None
-        running = store.begin("job", "keeper")
+        running = store.take_over("job", "keeper")
         store.change(running, phase=Phase.COMMITTED, digest="another", witness=None)
 
     assert claims(reader(prefix, make_again)) is None
@@ -98,7 +95,7 @@ def test_a_mark_whose_maker_died_runs_out(prefix: str) -> None:
 
 def test_of_many_results_those_that_nobody_reads_are_withdrawn_by_one_look(prefix: str) -> None:
     raw, unread = by_us(prefix), made(steps(prefix, 2)[0])
-    garbage = find_garbage(prefix, Needs(), 0.0).garbage
+    garbage = find_garbage(prefix, RequiredOutputs(), 0.0).garbage
     claims(reader(prefix))
     after = {each.path: each for each in withdraw_results(garbage, BY)}
     assert (after[raw].problem is None, after[unread].problem is None) == (False, True)
@@ -111,10 +108,10 @@ def test_of_many_results_those_that_nobody_reads_are_withdrawn_by_one_look(prefi
 def test_an_attempt_below_another_prefix_keeps_what_it_reads_where_that_prefix_is_known(tmp_path: Path) -> None:
     here, there = f"{tmp_path}/here", f"{tmp_path}/there"
     raw = by_us(here)
-    garbage = find_garbage(here, Needs(), 0.0).garbage
+    garbage = find_garbage(here, RequiredOutputs(), 0.0).garbage
     input_here = ExecutorStep("data/raw", None, Config(versioned(1)), override_output_path=raw)
     reads = resolve([ExecutorStep("reads", None, Config(input_here))], there).steps[1]
-    claims(StepTurns(reads, {"run": "r"}))
+    claims(StepLease(reads, {"run": "r"}))
     [kept] = withdraw_results(garbage, BY, also_below=[there])
     assert kept.problem is not None
 
@@ -130,14 +127,14 @@ def test_where_it_cannot_be_read_what_an_attempt_reads_everything_stays(prefix: 
         remove_garbage(garbage, BY, keep)
     assert read_record(raw).state is RecordState.FINISHED
     with pytest.raises(UnreadableRecordError, match="everything is kept"):
-        find_garbage(prefix, Needs(), 0.0)
+        find_garbage(prefix, RequiredOutputs(), 0.0)
 
 
 def test_where_it_cannot_be_read_what_a_needed_output_was_made_from_everything_stays(prefix: str) -> None:
     raw, train = map(made, steps(prefix, 1))
     aged([raw, train])
-    assert garbage_of(prefix, Needs({train})) == []
+    assert garbage_of(prefix, RequiredOutputs({train})) == []
     write_text(f"{train}/{INFO_FILE}", "half a li")
     aged([raw, train])
-    assert garbage_of(prefix, Needs({train})) == []
+    assert garbage_of(prefix, RequiredOutputs({train})) == []
     assert garbage_of(prefix) == [raw], "what nobody needs tells of no need, and stays itself"

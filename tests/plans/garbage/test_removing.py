@@ -13,23 +13,20 @@ from typing import Any
 import pytest
 
 from tests.plans.garbage.outputs import BY, aged, found_at, keep, made, steps
-from tradewind.plans.garbage.removing import remove_garbage, withdraw_results
+from tradewind.attempts.renewal import LeaseRenewer
+from tradewind.plans.garbage.collection import remove_garbage, withdraw_results
+from tradewind.records import cleanup, pins
 from tradewind.records.attempts import Attempt, attempt_path, read_attempt
-from tradewind.records.leases.holding import OutputBusyError, TurnKeeper
-from tradewind.records.leases.lease import LEASE_FILE, Phase
-from tradewind.records.leases.store import Held, LeaseClaim, LeaseStore
-from tradewind.records.leases.turn import commit_turn, next_number, take_turn
-from tradewind.records.outputs import pins, removal
-from tradewind.records.outputs.finding import find_outputs
-from tradewind.records.outputs.manifests import read_manifest, verify_output
-from tradewind.records.outputs.pins import Pin, add_pin, is_pinned, set_pin
-from tradewind.records.reading import read_record
-from tradewind.records.record import RecordState
-from tradewind.records.status import Status, write_status
+from tradewind.records.discovery import find_outputs
+from tradewind.records.lease import LEASE_FILE, Phase
+from tradewind.records.lease_store import HeldLease, LeaseClaim, LeaseHolder, LeaseStore, OutputBusyError
+from tradewind.records.lifecycle import claim_attempt, commit_attempt, next_attempt_number
+from tradewind.records.manifests import read_manifest, verify_output
+from tradewind.records.pins import Pin, add_pin, is_pinned, set_pin
+from tradewind.records.record import RecordState, Status, read_record, write_status
 from tradewind.storage.errors import LeaseLostError
 from tradewind.storage.files import write_text
 from tradewind.storage.trees import list_files
-from tradewind.turns.keeper import Keeper
 
 
 def test_an_output_is_removed_whole(any_prefix: str) -> None:
@@ -66,7 +63,7 @@ def test_while_it_is_removed_nobody_takes_it_for_a_result_or_begins_to_make_it(a
     garbage = found_at(any_prefix)
     seen: list[RecordState] = []
 
-    def look(store: LeaseStore, held: Held) -> AbstractContextManager[TurnKeeper]:
+    def look(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHolder]:
         seen.append(read_record(path).state)
         return keep(store, held)
 
@@ -94,7 +91,7 @@ def test_what_was_pinned_after_it_was_marked_stays_a_result(any_prefix: str, mon
     garbage, lease = found_at(any_prefix), read_record(path).lease
     mark = LeaseStore.mark_removing
 
-    def then_pin(store: LeaseStore, seen: Held | None, by: Mapping[str, Any]) -> Held | None:
+    def then_pin(store: LeaseStore, seen: HeldLease | None, by: Mapping[str, Any]) -> HeldLease | None:
         marked = mark(store, seen, by)
         add_pin(any_prefix, Pin(path, "ada", "now"))
         return marked
@@ -111,7 +108,7 @@ def test_what_is_pinned_before_it_is_taken_for_removal_keeps_its_files(any_prefi
     path = made(steps(any_prefix, 1)[0])
     [withdrawn] = withdraw_results([found_at(any_prefix)], BY)
 
-    def pinned(store: LeaseStore, held: Held) -> AbstractContextManager[TurnKeeper]:
+    def pinned(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHolder]:
         add_pin(any_prefix, Pin(path, "ada", "now"))
         return keep(store, held)
 
@@ -125,7 +122,7 @@ def test_a_pin_of_what_is_being_removed_is_refused_and_leaves_no_pin(any_prefix:
     path = made(steps(any_prefix, 1)[0])
     garbage, pin = found_at(any_prefix), Pin(path, "ada", "now")
 
-    def refused(store: LeaseStore, held: Held) -> AbstractContextManager[TurnKeeper]:
+    def refused(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHolder]:
         with pytest.raises(OutputBusyError, match="is being removed by `tradewind gc`, so it is not pinned"):
             set_pin(any_prefix, pin)
         return keep(store, held)
@@ -161,10 +158,10 @@ def test_a_turn_that_is_lost_removes_nothing_more(prefix: str) -> None:
     garbage, before = found_at(prefix), list_files(path)
 
     @contextmanager
-    def lose(store: LeaseStore, held: Held) -> Iterator[TurnKeeper]:
+    def lose(store: LeaseStore, held: HeldLease) -> Iterator[LeaseHolder]:
         store.claim(held, LeaseClaim(7, "another", "cluster", {"run": "r"}, ""))
         ended = threading.Event()
-        with Keeper(store, held, end_work=lambda end: ended.set()) as keeper:
+        with LeaseRenewer(store, held, end_work=lambda end: ended.set()) as keeper:
             assert ended.wait(60)
             yield keeper
 
@@ -175,9 +172,7 @@ def test_a_turn_that_is_lost_removes_nothing_more(prefix: str) -> None:
     assert now is not None and now.lease.attempt == 7
 
 
-@pytest.mark.parametrize(
-    "at", ["tradewind.records.outputs.removal._remove", "tradewind.plans.garbage.removing.remove_if"]
-)
+@pytest.mark.parametrize("at", ["tradewind.records.cleanup._remove", "tradewind.plans.garbage.collection.remove_if"])
 def test_a_removal_that_was_frozen_spares_the_result_that_somebody_has_made_meanwhile(
     telling_prefix: str, at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,9 +185,9 @@ def test_a_removal_that_was_frozen_spares_the_result_that_somebody_has_made_mean
         monkeypatch.setattr(at, remove)
         store, over = LeaseStore(path), LeaseStore(path).read()
         winner = Attempt(3, "job", "cluster", {"run": "r"}, {})
-        assert take_turn(store, path, over, winner, "", 30.0)
+        assert claim_attempt(store, path, over, winner, "", 30.0)
         write_text(f"{path}/part/model", "better weights")
-        commit_turn(partial(store.change, store.begin("job", "its keeper")), path, winner, lambda: None)
+        commit_attempt(partial(store.change, store.take_over("job", "its keeper")), path, winner, lambda: None)
         remove(*arguments)
 
     monkeypatch.setattr(at, thaw_late)
@@ -209,10 +204,10 @@ def test_a_removal_that_somebody_asks_to_stop_removes_nothing_more(prefix: str) 
     garbage, before = found_at(prefix), list_files(path)
 
     @contextmanager
-    def stop(store: LeaseStore, held: Held) -> Iterator[TurnKeeper]:
+    def stop(store: LeaseStore, held: HeldLease) -> Iterator[LeaseHolder]:
         store.request_stop(held.lease.job, {"user": "ada"})
         asked = threading.Event()
-        with Keeper(store, held, end_work=lambda end: asked.set()) as keeper:
+        with LeaseRenewer(store, held, end_work=lambda end: asked.set()) as keeper:
             assert asked.wait(60)
             yield keeper
 
@@ -224,7 +219,7 @@ def test_a_removal_that_somebody_asks_to_stop_removes_nothing_more(prefix: str) 
 def test_a_removal_that_died_half_way_is_no_result_and_is_found_again(prefix: str) -> None:
     path = made(steps(prefix, 1)[0])
 
-    def die(store: LeaseStore, held: Held) -> AbstractContextManager[TurnKeeper]:
+    def die(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHolder]:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -242,8 +237,8 @@ def test_what_a_removal_that_died_half_way_left_is_no_checkpoint_to_go_on_from(
     step = steps(prefix, 1)[0]
     for name in ("shard-0", "shard-1", "metadata.json"):
         write_text(f"{step.output_path}/checkpoints/step-9/{name}", "whole")
-    path, place = made(step), "tradewind.records.outputs.removal._remove"
-    remove = removal._remove
+    path, place = made(step), "tradewind.records.cleanup._remove"
+    remove = cleanup._remove
 
     def die_half_way(fs: Any, protocol: str | None, tags: dict[str, str | None]) -> None:
         monkeypatch.setattr(place, remove)
@@ -258,7 +253,7 @@ def test_what_a_removal_that_died_half_way_left_is_no_checkpoint_to_go_on_from(
     store = LeaseStore(path)
     over = store.read()
     assert over is not None
-    number = next_number(path, over.lease)
-    assert take_turn(store, path, over, Attempt(number, "job", "cluster", {"run": "r"}, {}), "", 30.0)
+    number = next_attempt_number(path, over.lease)
+    assert claim_attempt(store, path, over, Attempt(number, "job", "cluster", {"run": "r"}, {}), "", 30.0)
     attempt = read_attempt(attempt_path(path, number))
     assert attempt is not None and attempt.withdraws

@@ -9,21 +9,18 @@ from dataclasses import replace
 import pytest
 
 from tests.plans.garbage.outputs import BY, aged, by_us, claims, found_at, keep, made, steps
-from tradewind.plans.garbage.removing import remove_garbage
+from tradewind.attempts.renewal import LeaseRenewer
+from tradewind.attempts.step_lease import StepLease
+from tradewind.plans.garbage.collection import remove_garbage
 from tradewind.plans.garbage.withdrawal import withdraw
 from tradewind.records.attempts import write_attempt
-from tradewind.records.leases.holding import OutputBusyError, TurnKeeper
-from tradewind.records.leases.lease import Lease, Phase
-from tradewind.records.leases.store import Held, LeaseClaim, LeaseStore
-from tradewind.records.reading import read_record
-from tradewind.records.record import RecordState
-from tradewind.records.status import read_status
+from tradewind.records.lease import Lease, Phase
+from tradewind.records.lease_store import HeldLease, LeaseClaim, LeaseHolder, LeaseStore, OutputBusyError
+from tradewind.records.record import RecordState, read_record, read_status
 from tradewind.steps import ExecutorStep, resolve
 from tradewind.storage.errors import LeaseLostError
 from tradewind.storage.files import write_text
 from tradewind.storage.trees import list_files
-from tradewind.turns.claims import StepTurns
-from tradewind.turns.keeper import Keeper
 
 
 def lease_of(path: str) -> Lease:
@@ -47,7 +44,7 @@ def test_an_output_stays_while_an_attempt_at_work_reads_a_file_of_it_by_its_path
     raw = by_us(prefix)
     garbage = found_at(prefix)
     reads = ExecutorStep("reads", None, {"file": f"{raw}/part/model"})
-    turns = StepTurns(resolve([reads], prefix).of(reads), {"run": "r"})
+    turns = StepLease(resolve([reads], prefix).of(reads), {"run": "r"})
     turn = claims(turns)
     assert turn is not None and raw not in turn.attempt.inputs
     write_attempt(turns.path, replace(turn.attempt, spec={"file": f"{raw}/part/model"}))
@@ -75,10 +72,10 @@ class TurnOfOneBatch:
 
     end = None
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: LeaseRenewer) -> None:
         self._keeper = keeper
         self._checks = 0
-        self.finish, self.until_answered = keeper.finish, keeper.until_answered
+        self.finish, self.retry_store = keeper.finish, keeper.retry_store
 
     def check(self) -> None:
         self._checks += 1
@@ -94,8 +91,8 @@ def test_what_marins_executor_believes_goes_before_any_file(prefix: str) -> None
     by_us(prefix)
 
     @contextmanager
-    def lose(store: LeaseStore, held: Held) -> Iterator[TurnKeeper]:
-        with Keeper(store, held, end_work=lambda end: None) as keeper:
+    def lose(store: LeaseStore, held: HeldLease) -> Iterator[LeaseHolder]:
+        with LeaseRenewer(store, held, end_work=lambda end: None) as keeper:
             yield TurnOfOneBatch(keeper)
 
     garbage = found_at(prefix)

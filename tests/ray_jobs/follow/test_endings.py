@@ -16,15 +16,15 @@ from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.details import JobDetails
-from tradewind.ray_jobs.follow.endings import Ending, EndingKind, classify, judge_ending, node_in_question
+from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind, classify, judge_ending, node_in_question
 from tradewind.ray_jobs.follow.stopping import stop_job
-from tradewind.ray_jobs.nodes.nodes import NodeFacts
+from tradewind.ray_jobs.nodes import NodeInfo
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
 
 NODE = "ab" * 28
-ALIVE, DEAD = NodeFacts(NODE, "10.0.0.2"), NodeFacts(NODE, "10.0.0.2", is_alive=False, why="missed heartbeats")
+ALIVE, DEAD = NodeInfo(NODE, "10.0.0.2"), NodeInfo(NODE, "10.0.0.2", is_alive=False, why="missed heartbeats")
 ACTOR_DIED = f"""Traceback (most recent call last):
   File "train.py", line 6, in <module>
     raise value
@@ -38,7 +38,7 @@ def failed(error_type: str, message: str = "", exit_code: int | None = None) -> 
     return JobDetails("j", "FAILED", message=message, error_type=error_type, exit_code=exit_code, node_id="cd" * 28)
 
 
-def of_entrypoint(exit_code: int, lines: list[str], node: NodeFacts | None = None) -> Ending:
+def of_entrypoint(exit_code: int, lines: list[str], node: NodeInfo | None = None) -> Ending:
     return classify("j", failed("JOB_ENTRYPOINT_COMMAND_ERROR", "", exit_code), lines, node)
 
 
@@ -69,7 +69,7 @@ def test_a_driver_that_a_lost_node_ended_was_preempted() -> None:
         (["caught: its node has died", "Traceback (most recent call last):", "ValueError: bad"], DEAD),
     ],
 )
-def test_a_driver_that_failed_by_itself_stays_a_user_error(lines: list[str], node: NodeFacts | None) -> None:
+def test_a_driver_that_failed_by_itself_stays_a_user_error(lines: list[str], node: NodeInfo | None) -> None:
     assert of_entrypoint(1, lines, node).kind is EndingKind.USER_ERROR
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tradewind.ray_jobs.client import RayJobs
-from tradewind.ray_jobs.follow.follow import FollowEnd, follow_job
-from tradewind.ray_jobs.logs.lines import JobLog, LogPosition
+from tradewind.ray_jobs.follow.follow import FollowResult, follow_job
+from tradewind.ray_jobs.follow.log_lines import JobLog, LogPosition
 from tradewind.ray_jobs.request import JobRequest
 
 pytestmark = pytest.mark.ray
@@ -33,7 +33,7 @@ def own(lines: Sequence[str]) -> list[str]:
     return [line for line in lines[begin + 1 :] if not line.startswith("Running entrypoint for job ")]
 
 
-async def follow(jobs: RayJobs, job: str, log: JobLog | None, marker: str | None = None) -> FollowEnd:
+async def follow(jobs: RayJobs, job: str, log: JobLog | None, marker: str | None = None) -> FollowResult:
     following = follow_job(jobs.cluster, job, log=log, notice=lambda sentence: None, result_marker=marker)
     return await asyncio.wait_for(following, 240)
 

@@ -14,13 +14,12 @@ from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.details import NODE_GONE
-from tradewind.ray_jobs.follow.endings import Ending, EndingKind, judge_ending
-from tradewind.ray_jobs.follow.follow import FollowEnd, follow_job
-from tradewind.ray_jobs.logs.lines import JobLog
+from tradewind.ray_jobs.follow.follow import FollowResult, follow_job
+from tradewind.ray_jobs.follow.log_lines import JobLog
+from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind, judge_ending
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.rehearsal.local.processes import LocalStack
-from tradewind.rehearsal.local.ray import LocalRay
-from tradewind.rehearsal.local.ray_node import head_memory
+from tradewind.rehearsal.local.ray import LocalRay, head_memory
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -38,7 +37,7 @@ def running_head(root: Path, env: Mapping[str, str]) -> Iterator[LocalRay]:
         stack.stop()
 
 
-async def follow_over_a_crash(ray: LocalRay, with_log: bool) -> tuple[FollowEnd, list[str], list[str]]:
+async def follow_over_a_crash(ray: LocalRay, with_log: bool) -> tuple[FollowResult, list[str], list[str]]:
     """Kill the head with SIGKILL once lines have come, start it again, and follow on."""
     cluster = RayCluster("here", ray.address)
     await asyncio.to_thread(lambda: RayJobs(cluster).submit_or_attach(JobRequest("counting", COUNTING)))
@@ -63,7 +62,7 @@ async def follow_over_a_crash(ray: LocalRay, with_log: bool) -> tuple[FollowEnd,
     return end, lines, notices
 
 
-async def judged(ray: LocalRay, end: FollowEnd) -> Ending:
+async def judged(ray: LocalRay, end: FollowResult) -> Ending:
     async with JobsApi(RayCluster("here", ray.address)) as api:
         return await judge_ending(api, "counting", end.details, end.last_lines)
 
@@ -88,7 +87,7 @@ def test_a_head_that_forgets_says_that_it_knows_no_such_job(tmp_path: Path) -> N
     with running_head(tmp_path / "ray", {}) as ray:
         end, lines, _ = asyncio.run(follow_over_a_crash(ray, with_log=True))
         ending = asyncio.run(judged(ray, end))
-    assert end == FollowEnd(None)
+    assert end == FollowResult(None)
     assert ending.kind is EndingKind.HEAD_LOST and "memory" in ending.sentence
     counted = [line for line in lines if line.startswith("line ")]
     assert counted == [f"line {n}" for n in range(1, len(counted) + 1)]

@@ -10,14 +10,14 @@ from aiohttp.test_utils import TestServer
 
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.ray_jobs.follow import looks
-from tradewind.ray_jobs.follow.looks import JobLooks
+from tradewind.ray_jobs.follow import poller
+from tradewind.ray_jobs.follow.poller import JobStatusFetcher
 
 JOBS = [f"job-{number}" for number in range(10)]
 
 
 async def test_a_head_that_counts_slowly_is_asked_for_each_job_and_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looks, "SLOW_S", 0.0)  # whatever a count takes is long
+    monkeypatch.setattr(poller, "SLOW_RESPONSE_S", 0.0)  # whatever a count takes is long
     asked: Counter[str] = Counter()
 
     async def count(request: web.Request) -> web.Response:
@@ -36,16 +36,16 @@ async def test_a_head_that_counts_slowly_is_asked_for_each_job_and_seldom(monkey
     app.router.add_get("/api/jobs/", everything)
     app.router.add_get("/api/jobs/{job}", one)
     async with TestServer(app) as server, JobsApi(RayCluster("slow", str(server.make_url("")).rstrip("/"))) as api:
-        jobs = JobLooks(api)
+        jobs = JobStatusFetcher(api)
         found = await jobs.look(dict.fromkeys(JOBS), JOBS)
         found = await jobs.look(found, [])  # the first count, with nothing to compare it with
         assert asked == {"count": 1, "one": 10}
         for _ in range(5):
             found = await jobs.look(found, [])
         assert asked == {"count": 1, "one": 10}
-        jobs._looked_at["job-3"] -= looks.SLOWLY_S
+        jobs._looked_at["job-3"] -= poller.SLOW_POLL_S
         await jobs.look(found, ["job-5"])
         assert asked == {"count": 1, "one": 12}
-        jobs._slow_until -= looks.AGAIN_S
+        jobs._slow_until -= poller.REFRESH_S
         await jobs.look(found, [])
         assert asked["count"] == 2, "it may have become faster"

@@ -15,16 +15,15 @@ from airflow.sdk.exceptions import AirflowFailException
 from tests.ray_jobs.proxy import LIST, Proxy
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.demand import Demand
 from tradewind.ray_jobs.errors import BadTokenError, RayAuthenticationError
-from tradewind.ray_jobs.follow import refusals
-from tradewind.ray_jobs.follow.endings import EndingKind
-from tradewind.ray_jobs.follow.outcome import JobOutcome, Watch, await_outcome
-from tradewind.ray_jobs.logs.lines import JobLog
-from tradewind.ray_jobs.nodes.demand import Demand
+from tradewind.ray_jobs.follow import follow as refusals
+from tradewind.ray_jobs.follow.log_lines import JobLog
+from tradewind.ray_jobs.follow.outcomes import EndingKind, FollowRequest, JobOutcome, await_outcome
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.tasks.errors import ClusterRefusedError
 from tradewind.tasks.jobs import following
-from tradewind.tasks.steps.job import connect
+from tradewind.tasks.step_job import connect
 from tradewind.triggers.ray_job import RayJobTrigger
 
 pytestmark = pytest.mark.ray
@@ -84,7 +83,7 @@ async def until(condition: object) -> None:
 
 
 def follow(connection: Connection, job: str, **kwargs: object) -> asyncio.Task[JobOutcome]:
-    watch = Watch(job, Demand(), result_marker="R=", deadline=kwargs.get("deadline"))  # type: ignore[arg-type]
+    watch = FollowRequest(job, Demand(), result_marker="R=", deadline=kwargs.get("deadline"))  # type: ignore[arg-type]
     notice = kwargs.get("notice", lambda sentence: None)
     following = await_outcome(connection.cluster, watch, kwargs.get("log"), notice, connection.read)  # type: ignore[arg-type]
     return asyncio.create_task(following)
@@ -167,7 +166,7 @@ async def test_without_a_connection_to_read_a_refusal_is_an_error(proxy: Proxy, 
     proxy.refusal = 403
     async with proxy.serving() as cluster:
         with pytest.raises(RayAuthenticationError):
-            await await_outcome(cluster, Watch(job, Demand()), None, print)
+            await await_outcome(cluster, FollowRequest(job, Demand()), None, print)
 
 
 async def test_a_trigger_reads_its_connection_again(
@@ -179,7 +178,7 @@ async def test_a_trigger_reads_its_connection_again(
 
     async with proxy.serving() as cluster:
         connect_with(OLD)
-        watch = Watch(job, Demand()).to_json()
+        watch = FollowRequest(job, Demand()).to_json()
         trigger = RayJobTrigger("rotated", watch, log_bytes=0, full_log="", owns_job=False, payload={})
         event = asyncio.create_task(anext(trigger.run()))  # type: ignore[arg-type]
         await until(lambda: proxy.asked)

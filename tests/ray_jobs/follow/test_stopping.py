@@ -15,11 +15,10 @@ from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.details import JobDetails
-from tradewind.ray_jobs.follow.stopping import ENDER_PREFIX, stop_job
+from tradewind.ray_jobs.follow.stopping import KILLER_PREFIX, stop_job
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.rehearsal.local.processes import LocalStack
-from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
-from tradewind.rehearsal.local.ray_node import head_memory
+from tradewind.rehearsal.local.ray import LocalRay, LocalSlice, head_memory
 
 pytestmark = pytest.mark.ray
 
@@ -107,11 +106,11 @@ def test_waiting_jobs_never_start_although_what_they_waited_for_comes(
     for job in ids:
         jobs.submit_or_attach(JobRequest(job, f"touch {tmp_path / job}", resources={"late": 0.01}))
     said: list[str] = []
-    before = len([one for one in jobs.jobs() if one.job.startswith(ENDER_PREFIX)])
+    before = len([one for one in jobs.jobs() if one.job.startswith(KILLER_PREFIX)])
     ends = stop(jobs, *ids, say=said.append)
     assert [end and end.status for end in ends] == ["STOPPED"] * 5
     assert any("still waiting to start" in line for line in said)
-    assert len([one for one in jobs.jobs() if one.job.startswith(ENDER_PREFIX)]) < before + 5, "they shared a helper"
+    assert len([one for one in jobs.jobs() if one.job.startswith(KILLER_PREFIX)]) < before + 5, "they shared a helper"
     ray.start_slice(LocalSlice("late", "v4-8"))
     witness = tmp_path / "witness"
     jobs.submit_or_attach(JobRequest("witness", f"touch {witness}", resources={"late": 0.01}))
@@ -137,7 +136,7 @@ def test_the_job_that_ends_waiting_ones_leaves_a_running_one_alone(jobs: RayJobs
 
     async def end() -> str | None:
         async with JobsApi(jobs.cluster) as api:
-            return await stopping._Ender().end(api, job)
+            return await stopping._SupervisorKiller().end(api, job)
 
     assert asyncio.run(end()) is None
     assert state(jobs, job) == "RUNNING"

@@ -14,15 +14,14 @@ from typing import Any
 import pytest
 
 from tests.ray_jobs.proxy import LIST, Proxy
+from tradewind.ray_jobs import nodes as lost_nodes
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.demand import PendingReason
 from tradewind.ray_jobs.errors import RayAuthenticationError
-from tradewind.ray_jobs.follow import looks, watch
-from tradewind.ray_jobs.follow.follow import FollowEnd, follow_job
-from tradewind.ray_jobs.follow.waiting import duration
-from tradewind.ray_jobs.follow.watch import WatchedJob, backoff_s, watching
-from tradewind.ray_jobs.nodes import lost as lost_nodes
-from tradewind.ray_jobs.nodes.demand import WaitJudgement
+from tradewind.ray_jobs.follow import poller
+from tradewind.ray_jobs.follow.follow import FollowResult, follow_job, format_duration
+from tradewind.ray_jobs.follow.poller import WatchedJob, backoff_s, watching
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay
@@ -65,18 +64,18 @@ def wait_until(jobs: RayJobs, job: str, status: str) -> None:
 async def test_who_waits_for_news_in_vain_is_not_cancelled_though_his_task_once_was(jobs: RayJobs) -> None:
     """As asyncio.timeout does up to Python 3.11.2, where it finds what aiohttp's timeouts leave in a task."""
     async with watching(jobs.cluster, "running") as watched:
-        await watched.news()
+        await watched.wait_for_update()
         task = asyncio.current_task()
         assert task is not None
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asyncio.sleep(0)
         assert task.cancelling() == 1
-        await watched.news(0.01)
+        await watched.wait_for_update(0.01)
         task.uncancel()
 
 
-async def follow(cluster: RayCluster, job: str, **kwargs: Any) -> FollowEnd:
+async def follow(cluster: RayCluster, job: str, **kwargs: Any) -> FollowResult:
     kwargs.setdefault("notice", lambda sentence: None)
     return await asyncio.wait_for(follow_job(cluster, job, log=None, **kwargs), 60)
 
@@ -84,7 +83,7 @@ async def follow(cluster: RayCluster, job: str, **kwargs: Any) -> FollowEnd:
 async def until_heard(watched: WatchedJob) -> None:
     async with asyncio.timeout(60):
         while watched.heard_at is None:
-            await watched.news()
+            await watched.wait_for_update()
 
 
 async def test_three_hundred_followers_share_one_poll(proxy: Proxy) -> None:
@@ -123,13 +122,13 @@ async def test_who_comes_while_the_last_one_leaves_is_served(proxy: Proxy) -> No
 
 
 async def test_a_slow_head_is_asked_rarely(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "SHORTEST_INTERVAL_S", 0.01)
+    monkeypatch.setattr(poller, "MIN_INTERVAL_S", 0.01)
     proxy.delay_s = 0.3
     async with proxy.serving() as cluster, watching(cluster, "running"):
         started = time.monotonic()
         while proxy.asked[RUNNING] < 3:
             await asyncio.sleep(0.05)
-        assert time.monotonic() - started > 2 * watch.REST_FACTOR * 0.3 * 0.9  # a lower bound: load only adds to it
+        assert time.monotonic() - started > 2 * poller.REST_FACTOR * 0.3 * 0.9  # a lower bound: load only adds to it
 
 
 async def test_the_interval_grows_and_a_change_resets_it(jobs: RayJobs, proxy: Proxy, tmp_path: Path) -> None:
@@ -139,15 +138,15 @@ async def test_the_interval_grows_and_a_change_resets_it(jobs: RayJobs, proxy: P
     async with proxy.serving() as cluster, watching(cluster, "changing") as watched:
         watcher = watched._watcher
         await until_heard(watched)
-        assert watcher._interval == watch.SHORTEST_INTERVAL_S
+        assert watcher._interval == poller.MIN_INTERVAL_S
         for _ in range(30):
             await watcher._poll()
-        assert watcher._interval == watch.LONGEST_INTERVAL_S
+        assert watcher._interval == poller.MAX_INTERVAL_S
         go.touch()
         wait_until(jobs, "changing", "SUCCEEDED")
         await watcher._poll()
         assert watched.details is not None and watched.details.has_ended
-        assert watcher._interval == watch.SHORTEST_INTERVAL_S
+        assert watcher._interval == poller.MIN_INTERVAL_S
 
 
 async def test_who_joins_is_answered_though_the_interval_is_long(proxy: Proxy) -> None:
@@ -164,12 +163,12 @@ async def test_who_joins_is_answered_though_the_interval_is_long(proxy: Proxy) -
 async def test_a_job_is_unknown_only_when_it_is_not_found_by_its_id_either(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looks, "FEW", 0)
+    monkeypatch.setattr(poller, "MAX_SINGLE_REQUESTS", 0)
     proxy.empty_list = True
     async with proxy.serving() as cluster:
         found, unknown = await asyncio.gather(follow(cluster, "ended"), follow(cluster, "unknown"))
     assert found.details is not None and "hello" in found.last_lines
-    assert unknown == FollowEnd(None)
+    assert unknown == FollowResult(None)
     assert proxy.asked["/api/jobs/unknown"] == 1 and proxy.asked[LIST]
 
 
@@ -194,7 +193,7 @@ async def test_a_refused_token_ends_a_wait_that_goes_on(proxy: Proxy) -> None:
 
 
 async def test_silence_is_noticed_and_no_failure(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tradewind.ray_jobs.follow.waiting.OUTAGE_NOTICE_AFTER_S", 0.0)
+    monkeypatch.setattr("tradewind.ray_jobs.follow.follow.OUTAGE_NOTICE_AFTER_S", 0.0)
     told: list[str] = []
     proxy.refusal = 503
     async with proxy.serving() as cluster:
@@ -210,7 +209,7 @@ async def test_silence_is_noticed_and_no_failure(proxy: Proxy, monkeypatch: pyte
 
 async def test_each_follower_is_told_in_its_own_context(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """Airflow's triggerer knows by the context into which task's log a record goes."""
-    monkeypatch.setattr("tradewind.ray_jobs.follow.waiting.OUTAGE_NOTICE_AFTER_S", 0.0)
+    monkeypatch.setattr("tradewind.ray_jobs.follow.follow.OUTAGE_NOTICE_AFTER_S", 0.0)
     trigger: contextvars.ContextVar[str] = contextvars.ContextVar("trigger")
     told: set[tuple[str, str]] = set()
 
@@ -247,15 +246,15 @@ async def test_a_cluster_that_is_silent_does_not_end_the_queue_timeout(proxy: Pr
 
 
 async def test_what_is_waited_for_is_told(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tradewind.ray_jobs.follow.waiting.FIRST_EXPLANATION_S", 0.1)
-    monkeypatch.setattr("tradewind.ray_jobs.follow.waiting.FIRST_NOTICE_S", 0.2)
-    monkeypatch.setattr("tradewind.ray_jobs.follow.waiting.NOTICE_INTERVAL_S", 0.2)
+    monkeypatch.setattr("tradewind.ray_jobs.follow.follow.FIRST_EXPLANATION_S", 0.1)
+    monkeypatch.setattr("tradewind.ray_jobs.follow.follow.FIRST_NOTICE_S", 0.2)
+    monkeypatch.setattr("tradewind.ray_jobs.follow.follow.NOTICE_INTERVAL_S", 0.2)
     told: list[str] = []
     asked: list[int] = []
 
-    async def explain(api: Any) -> WaitJudgement:
+    async def explain(api: Any) -> PendingReason:
         asked.append(len(told))
-        return WaitJudgement("4 TPU, there are none.", is_infeasible=len(told) == 2)
+        return PendingReason("4 TPU, there are none.", is_infeasible=len(told) == 2)
 
     async with proxy.serving() as cluster:
         end = await follow(cluster, "pending", notice=told.append, explain_wait=explain)
@@ -273,7 +272,7 @@ def test_pauses_grow_up_to_a_limit_and_differ() -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), [(40, "40 s"), (700, "12 min"), (9000, "2.5 h")])
 def test_durations_are_readable(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 # ---- what is asked, by how many are followed and whose log is streamed
@@ -300,7 +299,7 @@ async def test_a_stream_that_hangs_hides_nothing_for_ever(proxy: Proxy) -> None:
         watcher = watched._watcher
         with watched.streamed():
             before = proxy.asked.copy()
-            watcher._looks._looked_at["running"] -= looks.AGAIN_S
+            watcher._looks._looked_at["running"] -= poller.REFRESH_S
             await watcher._poll()
             assert proxy.asked - before == {RUNNING: 1}
             await watcher._poll()
@@ -316,7 +315,7 @@ async def test_the_node_of_a_silent_stream_is_looked_at_and_that_of_a_talking_on
             watcher._lost_nodes.look_soon()
             await watcher._poll()
             assert proxy.asked == before, "a line has just come"
-            watched._line_at -= 2 * lost_nodes.LOOK_S
+            watched._line_at -= 2 * lost_nodes.CHECK_INTERVAL_S
             await watcher._poll()
             assert proxy.asked - before == {"/api/v0/nodes": 1}
 
@@ -325,7 +324,7 @@ async def test_many_jobs_are_asked_about_by_one_small_question_until_one_of_them
     jobs: RayJobs, proxy: Proxy, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
-    names = [f"crowd-{number}" for number in range(looks.FEW + 1)]
+    names = [f"crowd-{number}" for number in range(poller.MAX_SINGLE_REQUESTS + 1)]
     for name in names:
         jobs.submit_or_attach(JobRequest(name, "true", resources={"nowhere": 1}))
     jobs.submit_or_attach(JobRequest("crowded", f"bash -c 'until [ -e {go} ]; do sleep 0.1; done'"))
@@ -349,7 +348,7 @@ async def test_many_jobs_are_asked_about_by_one_small_question_until_one_of_them
 
 
 async def test_a_head_that_does_not_count_is_asked_for_its_list(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looks, "FEW", 0)
+    monkeypatch.setattr(poller, "MAX_SINGLE_REQUESTS", 0)
     proxy.refusal, proxy.refused_ending = 403, COUNTS
     async with proxy.serving() as cluster, watching(cluster, "running") as watched:
         await until_heard(watched)
@@ -361,12 +360,12 @@ async def test_a_head_that_does_not_count_is_asked_for_its_list(proxy: Proxy, mo
 async def test_few_of_many_that_the_head_remembers_are_asked_for_one_by_one(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looks, "FEW", 1)
-    monkeypatch.setattr(looks, "LOOK_COST", 1)
+    monkeypatch.setattr(poller, "MAX_SINGLE_REQUESTS", 1)
+    monkeypatch.setattr(poller, "REQUEST_COST", 1)
     async with proxy.serving() as cluster, watching(cluster, "running") as one, watching(cluster, "ended") as two:
         await asyncio.gather(until_heard(one), until_heard(two))
         before = proxy.asked[LIST]
-        one.hurry()
-        two.hurry()
+        one.poll_soon()
+        two.poll_soon()
         await one._watcher._poll()
         assert proxy.asked[LIST] == before

@@ -9,8 +9,8 @@ from typing import Any
 import fsspec
 import pytest
 
-from tradewind.recipes.checkpoints import newest
-from tradewind.recipes.checkpoints.files import copy_files, damage, remove_checkpoint, write_file_list
+from tradewind.recipes.checkpoints import resume
+from tradewind.recipes.checkpoints.resume import copy_files, damage, remove_checkpoint, write_file_list
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 
 FILES = {"manifest.ocdbt": b"tree", "d/one": b"weights", "d/two": b"moments", "metadata.json": b"{}"}
@@ -102,9 +102,9 @@ def test_a_removed_checkpoint_is_gone(root: str) -> None:
 def test_what_levanter_does_not_see_as_a_checkpoint_is_written_again(tmp_path: Path, metadata: str) -> None:
     checkpoint = Path(made(str(tmp_path)))
     (checkpoint / "metadata.json").write_text('{"step": 3, "timestamp": "2026-01-01T00:00:00"}')
-    assert list(newest._incomplete([str(tmp_path)])) == []
+    assert list(resume._incomplete([str(tmp_path)])) == []
     (checkpoint / "metadata.json").write_text(metadata)
-    assert list(newest._incomplete([str(tmp_path)])) == [str(checkpoint)]
+    assert list(resume._incomplete([str(tmp_path)])) == [str(checkpoint)]
 
 
 @pytest.mark.slow
@@ -115,10 +115,10 @@ def test_a_training_goes_on_from_before_a_checkpoint_that_says_another_step_than
     """Levanter would take it for another, and one of a step after the last for the end of the training."""
     root = str(tmp_path)
     sound, untrue = complete(root, 3), complete(root, 5, said=step)
-    newest.settle_checkpoints([root])
+    resume.clean_up_checkpoints([root])
     assert not Path(untrue).exists()
     assert capsys.readouterr().out.startswith(f"removed the damaged checkpoint {untrue}: it is of step ")
-    found = newest.newest_checkpoint([root])
+    found = resume.newest_checkpoint([root])
     assert found is not None and (found.path, found.step) == (sound, 3)
 
 
@@ -127,6 +127,6 @@ def test_a_training_goes_on_from_before_a_checkpoint_that_says_another_step_than
 def test_metadata_that_lies_beside_checkpoints_costs_none_of_them(tmp_path: Path, step: int) -> None:
     sound = complete(str(tmp_path), 3)
     (tmp_path / "metadata.json").write_text(json.dumps({"step": step, "timestamp": "2026-01-01T00:00:00"}))
-    newest.settle_checkpoints([str(tmp_path)])
-    found = newest.newest_checkpoint([str(tmp_path)])
+    resume.clean_up_checkpoints([str(tmp_path)])
+    found = resume.newest_checkpoint([str(tmp_path)])
     assert found is not None and found.path == sound

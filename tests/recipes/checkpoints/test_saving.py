@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from tradewind.recipes.checkpoints.files import FILE_LIST, METADATA, damage
-from tradewind.recipes.checkpoints.newest import complete_checkpoints
+from tradewind.recipes.checkpoints.resume import FILE_LIST, METADATA, complete_checkpoints, damage
 from tradewind.recipes.checkpoints.saving import NEVER, checkpointer_config, checkpointer_like
 
 

@@ -11,59 +11,63 @@ import fsspec
 import pytest
 
 from tests.recipes.checkpoints.test_newest import complete
-from tradewind.recipes.checkpoints.taken import TakenCheckpoint, TakenFile, newest_under
+from tradewind.recipes.checkpoints.resume import InitialCheckpoint, InitialCheckpointFile, newest_under
 
 pytestmark = [pytest.mark.slow]  # Levanter looks for checkpoints, and takes seconds to load
 
 FIELD = "train_config.initialize_from_checkpoint_path"
 
 
-def found(file: TakenFile, path: str, *, is_read: bool = True, has_own: bool = False) -> str:
+def found(file: InitialCheckpointFile, path: str, *, is_read: bool = True, has_own: bool = False) -> str:
     return file.found(path, FIELD, is_read=is_read, has_own=has_own)
 
 
 @pytest.fixture
-def file(root: str) -> TakenFile:
-    return TakenFile.of_begin(f"{root}/mine/checkpoints")
+def file(root: str) -> InitialCheckpointFile:
+    return InitialCheckpointFile.of_begin(f"{root}/mine/checkpoints")
 
 
-def test_what_was_taken_stays_though_a_newer_one_comes(root: str, file: TakenFile) -> None:
+def test_what_was_taken_stays_though_a_newer_one_comes(root: str, file: InitialCheckpointFile) -> None:
     given = f"{root}/other"
     first = complete(given, 3)
-    file.write(TakenCheckpoint(given, found(file, given)))
+    file.write(InitialCheckpoint(given, found(file, given)))
     complete(given, 5)
     assert [found(file, given, has_own=has_own) for has_own in (False, True)] == [first, first]
     assert newest_under(given, FIELD).step == 5
 
 
-def test_of_two_that_decide_at_once_the_first_one_wins(root: str, file: TakenFile) -> None:
+def test_of_two_that_decide_at_once_the_first_one_wins(root: str, file: InitialCheckpointFile) -> None:
     given = f"{root}/other"
     first, second = (complete(given, step) for step in (3, 5))
-    file.write(TakenCheckpoint(given, first))
-    file.write(TakenCheckpoint(given, second))  # by one that was frozen since it found nothing there
-    assert file.read() == TakenCheckpoint(given, first)
+    file.write(InitialCheckpoint(given, first))
+    file.write(InitialCheckpoint(given, second))  # by one that was frozen since it found nothing there
+    assert file.read() == InitialCheckpoint(given, first)
 
 
 def test_it_is_decided_anew_only_where_nothing_was_made_with_what_is_gone(tmp_path: Path) -> None:
-    file, given = TakenFile.of_begin(f"{tmp_path}/mine/checkpoints"), f"{tmp_path}/other"
+    file, given = InitialCheckpointFile.of_begin(f"{tmp_path}/mine/checkpoints"), f"{tmp_path}/other"
     first, second = (complete(given, step) for step in (3, 5))
-    file.write(TakenCheckpoint(given, first))
+    file.write(InitialCheckpoint(given, first))
     shutil.rmtree(first)
     assert found(file, given, is_read=False, has_own=True) == first, "it is needed no more"
     with pytest.raises(ValueError, match=f"{FIELD}: the checkpoint {first}, with which this training has worked so"):
         found(file, given, has_own=True)
     assert found(file, given) == second
-    file.write(TakenCheckpoint(given, second))
-    assert file.read() == TakenCheckpoint(given, second)
+    file.write(InitialCheckpoint(given, second))
+    assert file.read() == InitialCheckpoint(given, second)
 
 
 def test_another_path_in_the_config_is_gone_by(tmp_path: Path) -> None:
-    file, given, new = TakenFile.of_begin(f"{tmp_path}/mine/checkpoints"), f"{tmp_path}/other", f"{tmp_path}/new"
-    file.write(TakenCheckpoint(given, complete(given, 3)))
+    file, given, new = (
+        InitialCheckpointFile.of_begin(f"{tmp_path}/mine/checkpoints"),
+        f"{tmp_path}/other",
+        f"{tmp_path}/new",
+    )
+    file.write(InitialCheckpoint(given, complete(given, 3)))
     taken = complete(new, 1)
     assert found(file, new) == taken
-    file.write(TakenCheckpoint(new, taken))
-    assert file.read() == TakenCheckpoint(new, taken)
+    file.write(InitialCheckpoint(new, taken))
+    assert file.read() == InitialCheckpoint(new, taken)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +91,7 @@ def test_another_path_in_the_config_is_gone_by(tmp_path: Path) -> None:
 )
 def test_what_nobody_has_written_so_is_not_gone_by(tmp_path: Path, text: str | None, why: str) -> None:
     given, path = f"{tmp_path}/other", tmp_path / "mine/checkpoints/begin.json"
-    checkpoint, file = complete(given, 3), TakenFile(str(path))
+    checkpoint, file = complete(given, 3), InitialCheckpointFile(str(path))
     path.parent.mkdir(parents=True)
     path.mkdir() if text is None else path.write_text(text.replace("GIVEN", given))
     assert found(file, given) == checkpoint, "nothing was made with another one"
@@ -96,14 +100,14 @@ def test_what_nobody_has_written_so_is_not_gone_by(tmp_path: Path, text: str | N
     ):
         found(file, given, has_own=True)
     if text is not None:
-        file.write(TakenCheckpoint(given, checkpoint))
-        assert file.read() == TakenCheckpoint(given, checkpoint)
+        file.write(InitialCheckpoint(given, checkpoint))
+        assert file.read() == InitialCheckpoint(given, checkpoint)
 
 
 def test_fields_of_a_later_version_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "begin.json"
     path.write_text(json.dumps({"given": "/a", "checkpoint": "/a/step-1", "first_step": 2, "by": "somebody"}))
-    assert TakenFile(str(path)).read() == TakenCheckpoint("/a", "/a/step-1", 2)
+    assert InitialCheckpointFile(str(path)).read() == InitialCheckpoint("/a", "/a/step-1", 2)
 
 
 @pytest.mark.parametrize("step", [False, -3, 7, 5.5, "5", 10**30])

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from tradewind import ExecutorStep
-from tradewind.calls.references import CodeFolder
-from tradewind.calls.spec import step_spec
+from tradewind.attempts.step_lease import StepLease
 from tradewind.records.attempts import AttemptError, AttemptOutcome
-from tradewind.records.leases.lease import Phase
-from tradewind.records.leases.store import LeaseStore
+from tradewind.records.lease import Phase
+from tradewind.records.lease_store import LeaseStore
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.spec import step_spec
 from tradewind.steps import ResolvedStep, resolve
-from tradewind.turns.claims import StepTurns
 
 
 def made(folder: Path, name: str, result: Any, config: Any = None, curve: str = "") -> str:
@@ -31,7 +31,7 @@ def ended(step: ResolvedStep, result: Any = None, curve: str = "") -> str:
         Path(step.output_path, "metrics.jsonl").write_text(curve)
     Path(step.output_path, "data").touch()
     store = LeaseStore(step.output_path)
-    store.change(store.begin(turn.attempt.job, "keeper"), phase=Phase.COMMITTED, digest="d", witness="data")
+    store.change(store.take_over(turn.attempt.job, "keeper"), phase=Phase.COMMITTED, digest="d", witness="data")
     return turns.path
 
 
@@ -42,8 +42,8 @@ def failed(folder: Path, name: str, message: str) -> str:
     return turns.path
 
 
-def _claimed(step: ResolvedStep) -> tuple[StepTurns, Any]:
-    turns = StepTurns(step, {"dag": "d"})
+def _claimed(step: ResolvedStep) -> tuple[StepLease, Any]:
+    turns = StepLease(step, {"dag": "d"})
     turn = turns.claim(None, lambda: step_spec(step, CodeFolder(Path("/nowhere"))))
     assert turn is not None
     return turns, turn

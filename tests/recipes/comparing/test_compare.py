@@ -13,15 +13,13 @@ import pytest
 
 from tests.recipes.comparing.ended_runs import ended, failed, made
 from tradewind import ExecutorStep, InputName, experiment_dag, this_output_path, versioned
-from tradewind.calls.references import CodeFolder
-from tradewind.calls.spec import Encoder, decode
 from tradewind.recipes.comparing.best import best_output, best_setting, read_setting
 from tradewind.recipes.comparing.compare import CompareConfig, compare_runs
-from tradewind.recipes.comparing.missing import MissingRunsError
-from tradewind.recipes.comparing.pictures import is_wide, numeric_setting
 from tradewind.recipes.comparing.reading import read_runs
-from tradewind.recipes.comparing.runs import EndedRun, differing_settings
+from tradewind.recipes.comparing.runs import MissingRunsError, RunResult, differing_settings, is_wide, numeric_setting
 from tradewind.recipes.steps import compare, evaluate, tokenize, train
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.spec import Encoder, decode
 from tradewind.steps import resolve
 
 pytestmark = pytest.mark.slow
@@ -158,8 +156,8 @@ def test_settings_of_the_steps_below_count_where_the_run_has_none_of_that_name(t
 
 
 def test_a_sweep_is_drawn_over_its_one_number() -> None:
-    def runs(*settings: dict[str, Any]) -> list[EndedRun]:
-        return [EndedRun(str(number), each) for number, each in enumerate(settings)]
+    def runs(*settings: dict[str, Any]) -> list[RunResult]:
+        return [RunResult(str(number), each) for number, each in enumerate(settings)]
 
     assert numeric_setting(runs({"lr": 0.1, "s": 0}, {"lr": 1, "s": 0})) == "lr"
     assert numeric_setting(runs({"lr": 0.1, "s": 0}, {"lr": 1, "s": 1})) is None

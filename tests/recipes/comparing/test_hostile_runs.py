@@ -12,12 +12,11 @@ import pytest
 
 from tests.recipes.comparing.ended_runs import failed, made
 from tradewind.recipes.comparing.compare import CompareConfig, compare_runs
-from tradewind.recipes.comparing.missing import MissingRunsError
-from tradewind.recipes.comparing.pictures import drawn, is_drawable
-from tradewind.recipes.comparing.reading import MOST_NUMBERS, read_runs
+from tradewind.recipes.comparing.reading import MAX_NUMBERS, read_runs
+from tradewind.recipes.comparing.runs import MissingRunsError, escape_math, is_drawable
 from tradewind.recipes.metrics.file import parsed_metrics, series
 from tradewind.recipes.speedruns.board import LeaderboardConfig, write_leaderboard
-from tradewind.records.step_info import INFO_FILE
+from tradewind.records.info_files import INFO_FILE
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +60,7 @@ def test_a_whole_number_beyond_all_counting_is_no_result(tmp_path: Path) -> None
 def test_a_run_of_endless_numbers_has_some_columns(tmp_path: Path) -> None:
     many = made(tmp_path, "many", {f"{'k' * 1000}{number}\x1b": number for number in range(1000)})
     [run], _ = read_runs({"many": many})
-    assert len(run.results) <= MOST_NUMBERS
+    assert len(run.results) <= MAX_NUMBERS
     assert all(name.isprintable() and len(name) <= 300 for name in run.results)
 
 
@@ -95,7 +94,7 @@ def test_a_label_is_drawn_as_it_is_written(tmp_path: Path, label: str) -> None:
     runs = {label: made(tmp_path, "one", GOOD), "other": made(tmp_path, "two", GOOD)}
     compare_runs(CompareConfig(runs, str(tmp_path / "out"), title=label))
     write_leaderboard(LeaderboardConfig(runs, str(tmp_path / "board"), title=label))
-    assert drawn(label).replace(r"\$", "").count("$") == 0 and len(drawn(label)) <= 120
+    assert escape_math(label).replace(r"\$", "").count("$") == 0 and len(escape_math(label)) <= 120
 
 
 def test_what_an_author_says_is_a_line_and_no_tag_formula_or_escape(

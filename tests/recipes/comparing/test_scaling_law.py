@@ -11,7 +11,7 @@ import pytest
 from tests.recipes.comparing.ended_runs import failed, made
 from tradewind import experiment_dag
 from tradewind.recipes.comparing.fit_scaling_law import ScalingLawConfig, fit_scaling_law
-from tradewind.recipes.comparing.missing import MissingRunsError
+from tradewind.recipes.comparing.runs import MissingRunsError
 from tradewind.recipes.comparing.scaling_law import Point, PowerTerm, ScalingLaw, TooFewPointsError, fitted_law
 from tradewind.recipes.steps import compare, scaling_law, train
 from tradewind.steps import resolve

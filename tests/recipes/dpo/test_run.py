@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tests.prepared import prepared_to_train
+from tests.fork_server import prepared_to_train
 from tests.recipes.workbench import Workbench, stored_array
-from tradewind.recipes.levanter.stored_models import AVERAGED
+from tradewind.recipes.lm.stored_models import AVERAGED
 from tradewind.recipes.metrics.file import series
-from tradewind.runtime.pods.on_host.notices import NOTICE_VARIABLE, Notice, write_notice
+from tradewind.runtime.pods.on_host.preemption_notice import NOTICE_VARIABLE, Notice, write_notice
 from tradewind.runtime.pods.verdicts import NOTICED
 
 pytestmark = [pytest.mark.slow]
@@ -35,7 +35,7 @@ from levanter.tokenizers import load_tokenizer
 from levanter.trainer import TrainerConfig
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tradewind.datasets.tokenization import TokenizeFilesConfig, tokenize
-from tradewind.recipes.levanter.stored_models import ModelAxes, write_export
+from tradewind.recipes.lm.stored_models import ModelAxes, write_export
 from transformers import PreTrainedTokenizerFast
 root = sys.argv[1]
 MARKED = "{% for m in messages %}{% if m.role == 'user' %}?{{ m.content }}{% else %}" \\
@@ -141,10 +141,10 @@ BY_HELPERS = (
 import json, os, sys
 from pathlib import Path
 from tradewind import Cpu, lazy
-from tradewind.calls.references import CodeFolder
-from tradewind.calls.spec import step_spec
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.spec import step_spec
 from tradewind.marin.defaults import SimpleDPOConfig, default_dpo, default_tokenize
-from tradewind.marin.era.building import builder
+from tradewind.marin.legacy.classes import builder
 from tradewind.steps import resolve
 root, find = sys.argv[1], builder().find
 pairs = default_tokenize(
@@ -173,7 +173,7 @@ import haliax as hax
 import jax
 from levanter.models.llama import LlamaConfig
 from levanter.trainer import TrainerConfig
-from tradewind.recipes.levanter.stored_models import ModelAxes, load_checkpointed
+from tradewind.recipes.lm.stored_models import ModelAxes, load_checkpointed
 root = sys.argv[1]
 axes = ModelAxes(LlamaConfig(
     max_seq_len=64, hidden_dim=32, intermediate_dim=64, num_layers=1, num_heads=2, num_kv_heads=2,

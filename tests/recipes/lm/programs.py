@@ -72,9 +72,9 @@ def made(name, steps=12, data={}, model={}, trainer={}, **more):
 WRITTEN = """
 import json, os, sys
 from pathlib import Path
-from tradewind.calls.references import CodeFolder
-from tradewind.calls.spec import Encoder, decode
-from tradewind.marin.era.building import builder
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.spec import Encoder, decode
+from tradewind.marin.legacy.classes import builder
 from tradewind.marin.names.resources import CpuOnlyConfig
 from tradewind.recipes.lm.run import run_levanter_train_lm
 root, find = sys.argv[1], builder().find

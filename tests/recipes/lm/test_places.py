@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tradewind.recipes.lm.places import LEDGER, check_places
+from tradewind.recipes.lm.data_locations import LEDGER, check_places
 
 
 def test_where_only_the_validation_split_is_missing_running_the_step_again_is_no_advice(tmp_path: Path) -> None:

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from tests.prepared import prepared_to_train
+from tests.fork_server import prepared_to_train
+from tests.http_server import serving
 from tests.recipes.lm.model_hub import ModelHub
 from tests.recipes.lm.programs import END, MADE, PREPARE, WRITTEN
 from tests.recipes.lm.wandb_server import WandbServer
 from tests.recipes.workbench import Workbench, stored_array
-from tests.serving import serving
-from tradewind.recipes.levanter.stored_models import AVERAGED
+from tradewind.recipes.lm.stored_models import AVERAGED
 from tradewind.recipes.metrics.file import series
-from tradewind.runtime.pods.on_host.notices import NOTICE_VARIABLE, Notice, write_notice
+from tradewind.runtime.pods.on_host.preemption_notice import NOTICE_VARIABLE, Notice, write_notice
 from tradewind.runtime.pods.verdicts import NOTICED
 
 pytestmark = [pytest.mark.slow]
@@ -165,7 +165,7 @@ FROM_A_HUB = (
     MADE
     + """
 from levanter.utils.mesh import MeshConfig
-from tradewind.recipes.levanter.simulated_slices import on_these_devices
+from tradewind.recipes.lm.trainer import with_simulated_slices
 
 def begun(begin, reference="people/tiny", **more):
     trainer = {
@@ -186,7 +186,7 @@ for config, *devices in (
         print("fits")
     except ValueError as error:
         print(error)
-print(dict(on_these_devices(begun(True).train_config).trainer.device_mesh.shape))
+print(dict(with_simulated_slices(begun(True).train_config).trainer.device_mesh.shape))
 run_levanter_train_lm(begun(True))
 """
     + END
@@ -219,10 +219,10 @@ TOKENIZED = (
     MADE
     + """
 from pathlib import Path
-from tradewind.calls.references import CodeFolder
-from tradewind.calls.spec import Encoder, decode
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.spec import Encoder, decode
 from tradewind.datasets.tokenization import tokenize
-from tradewind.marin.era.building import builder
+from tradewind.marin.legacy.classes import builder
 find = builder().find
 marin = "marin.processing.tokenize.tokenize"
 def decoded(given):

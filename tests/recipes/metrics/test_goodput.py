@@ -8,8 +8,7 @@ import pytest
 
 from tradewind.cloud_tpu.goodput import CountedSteps
 from tradewind.recipes.metrics.file import read_metrics
-from tradewind.recipes.metrics.goodput import Goodput, StepTimer
-from tradewind.recipes.metrics.tracking import ProgressReporter, TrackingOptions, TrainingLog
+from tradewind.recipes.metrics.tracking import Goodput, ProgressReporter, StepTimer, TrackingOptions, TrainingLog
 
 
 def test_a_step_that_was_done_again_counts_once() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.recipes.comparing.ended_runs import failed, made
 from tradewind import ExecutorStep, experiment_dag, versioned
-from tradewind.recipes.comparing.missing import MissingRunsError
+from tradewind.recipes.comparing.runs import MissingRunsError
 from tradewind.recipes.speedruns.board import LeaderboardConfig, write_leaderboard
 from tradewind.recipes.speedruns.steps import leaderboard, speedrun
 from tradewind.recipes.steps import tokenize, train

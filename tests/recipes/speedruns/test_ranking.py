@@ -8,17 +8,19 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tradewind.recipes.comparing.runs import EndedRun
-from tradewind.recipes.speedruns.ranking import Rules, ranked
+from tradewind.recipes.comparing.runs import RunResult
+from tradewind.recipes.speedruns.board import Rules, ranked
 
 VALUES = st.sampled_from([1.0, 2.0, 3.0, math.nan, math.inf])
 COSTS = st.sampled_from([1.0, 2.0, 3.0, 4.0])
 RUNS = st.lists(st.tuples(VALUES, COSTS), max_size=8).map(
-    lambda points: [EndedRun(str(at), results={"good": value, "cost": cost}) for at, (value, cost) in enumerate(points)]
+    lambda points: [
+        RunResult(str(at), results={"good": value, "cost": cost}) for at, (value, cost) in enumerate(points)
+    ]
 )
 
 
-def is_better(one: EndedRun, other: EndedRun, higher: bool) -> bool:
+def is_better(one: RunResult, other: RunResult, higher: bool) -> bool:
     a, b = one.results["good"], other.results["good"]
     if not math.isfinite(a) or not math.isfinite(b):
         return math.isfinite(a) and not math.isfinite(b)
@@ -27,7 +29,7 @@ def is_better(one: EndedRun, other: EndedRun, higher: bool) -> bool:
 
 @given(RUNS, st.booleans(), st.lists(COSTS, max_size=3))
 def test_stars_ranks_and_budgets_are_those_of_the_words(
-    runs: Sequence[EndedRun], higher: bool, budgets: list[float]
+    runs: Sequence[RunResult], higher: bool, budgets: list[float]
 ) -> None:
     entries = ranked(runs, {}, Rules("good", "cost", higher, budgets))
     assert sorted(entry.run.label for entry in entries) == sorted(run.label for run in runs)

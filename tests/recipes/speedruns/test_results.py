@@ -12,10 +12,14 @@ import pytest
 
 from tests.recipes.speedruns.trainings import training
 from tradewind import ExecutorStep, versioned
-from tradewind.marin.era import modules
-from tradewind.recipes.levanter import parts
-from tradewind.recipes.speedruns.measures import measures_of
-from tradewind.recipes.speedruns.results import SpeedrunReportConfig, report_marins_speedrun, report_speedrun
+from tradewind.marin.legacy import modules
+from tradewind.recipes.lm import levanter_parts
+from tradewind.recipes.speedruns.results import (
+    SpeedrunReportConfig,
+    measures_of,
+    report_marins_speedrun,
+    report_speedrun,
+)
 from tradewind.recipes.speedruns.steps import speedrun
 from tradewind.recipes.steps import tokenize, train
 
@@ -66,11 +70,11 @@ def test_what_a_device_can_do_is_in_levanters_table_and_that_of_a_cpu_is_not_kno
 ) -> None:
     import jax
 
-    assert parts.device_peak() is None and parts.device_kind() == "cpu"
+    assert levanter_parts.device_peak() is None and levanter_parts.device_kind() == "cpu"
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     for kind, peak in (("TPU v4", 275e12), ("NVIDIA H100 80GB HBM3", 989.5e12), ("cpu", None)):
-        monkeypatch.setattr(parts, "device_kind", lambda kind=kind: kind)
-        assert parts.device_peak() == peak
+        monkeypatch.setattr(levanter_parts, "device_kind", lambda kind=kind: kind)
+        assert levanter_parts.device_peak() == peak
 
 
 @pytest.mark.parametrize("gone", ["result.json", "metrics.jsonl"])

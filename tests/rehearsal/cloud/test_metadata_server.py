@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import requests
 
-from tradewind.rehearsal.cloud.metadata_server import HostFacts, MetadataServer
+from tradewind.rehearsal.cloud.metadata_server import HostMetadata, MetadataServer
 
 IP = "127.77.0.1"
-FACTS = HostFacts("slice-a", 1, "v4-16", {"cluster": "one"}, {"startup-script": "start ray"}, True)
+FACTS = HostMetadata("slice-a", 1, "v4-16", {"cluster": "one"}, {"startup-script": "start ray"}, True)
 
 
 @pytest.fixture

@@ -11,20 +11,19 @@ from typing import Any
 
 import pytest
 
-from tradewind.rehearsal.drill.charges import CHARGES, charge_problems
-from tradewind.rehearsal.drill.faults import Fault
-from tradewind.rehearsal.drill.records import PodEvent, RunRecord, record_of
-from tradewind.rehearsal.drill.stories import FaultStory
+from tradewind.rehearsal.drill.faults import Fault, FaultResult
+from tradewind.rehearsal.drill.outputs import PodEvent, RunRecord, record_of
+from tradewind.rehearsal.drill.report import CHARGES, charge_problems
 from tradewind.runtime.pods.verdicts import Cause
 
 AT = 100.0
 PREEMPTED = (Fault.HOST, Fault.SLICE, Fault.DRAIN, Fault.STOCK_OUT, Fault.CHECKPOINT)
 
 
-def story(kind: Fault, **changes: Any) -> FaultStory:
+def story(kind: Fault, **changes: Any) -> FaultResult:
     """A fault after step 50, where step 40 was the newest checkpoint; training went on with step 41, or 51."""
     resumed = 51 if kind in (Fault.DRAIN, Fault.STORE) else 41
-    right = FaultStory(kind.value, 50, "did it", 50, 30.0, resumed, AT, ("slice-a",), 40)
+    right = FaultResult(kind.value, 50, "did it", 50, 30.0, resumed, AT, ("slice-a",), 40)
     if kind is Fault.CHECKPOINT:
         right = replace(right, damaged=47)
     if kind is Fault.STORE:
@@ -48,8 +47,8 @@ def events(kind: Fault, **changes: Any) -> list[PodEvent]:
     return [started, replace(PodEvent(charge.event, AT + 3, cause, slice_name="slice-a", step=52), **changes)]
 
 
-def problems(one: FaultStory | Sequence[FaultStory], noted: RunRecord) -> list[str]:
-    return list(charge_problems([one] if isinstance(one, FaultStory) else one, noted))
+def problems(one: FaultResult | Sequence[FaultResult], noted: RunRecord) -> list[str]:
+    return list(charge_problems([one] if isinstance(one, FaultResult) else one, noted))
 
 
 @pytest.mark.parametrize("kind", Fault)

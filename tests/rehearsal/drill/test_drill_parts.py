@@ -13,17 +13,21 @@ from typing import Any
 
 import pytest
 
-from tradewind.records.leases.lease import Lease, Phase
-from tradewind.records.outputs.manifests import MOST_BYTES
-from tradewind.rehearsal.drill.drill import asked_beside
-from tradewind.rehearsal.drill.faults import Fault, PlannedFault
+from tradewind.records.lease import Lease, Phase
+from tradewind.records.manifests import MAX_MANIFEST_BYTES
+from tradewind.rehearsal.drill.drill import RunMonitor, poll_in_thread
+from tradewind.rehearsal.drill.faults import Fault, FaultResult, Injection, PlannedFault
 from tradewind.rehearsal.drill.injection import Damage, damage_newest_checkpoint
-from tradewind.rehearsal.drill.outputs import OutputVerdict, compare_outputs
-from tradewind.rehearsal.drill.records import PodEvent, RunRecord, read_run_record, record_of
+from tradewind.rehearsal.drill.observer import TrainingHost, TrainingSnapshot, observe_training
+from tradewind.rehearsal.drill.outputs import (
+    OutputVerdict,
+    PodEvent,
+    RunRecord,
+    compare_outputs,
+    read_run_record,
+    record_of,
+)
 from tradewind.rehearsal.drill.report import DrillReport
-from tradewind.rehearsal.drill.sight import Sight, TrainingHost, look
-from tradewind.rehearsal.drill.stories import FaultStory, Injection
-from tradewind.rehearsal.drill.watch import RunWatch
 from tradewind.rehearsal.local.airflow import LocalAirflowError
 from tradewind.rehearsal.local.airflow_api import AirflowApiError
 from tradewind.rehearsal.local.processes import LocalStack
@@ -76,7 +80,7 @@ def no_text(file: Path) -> None:
 
 def endless(file: Path) -> None:
     """More than anybody reads whole; on a disk it takes nothing."""
-    os.truncate(file, MOST_BYTES + 1)
+    os.truncate(file, MAX_MANIFEST_BYTES + 1)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +172,7 @@ class Recorder:
         self.checkpoint: int | None = 3
         self.refused = 0
 
-    def inject(self, fault: PlannedFault, sight: Sight) -> Injection:
+    def inject(self, fault: PlannedFault, sight: TrainingSnapshot) -> Injection:
         self.injected.append((fault.kind, sight.step))
         return Injection(f"did {fault.kind.value}", ("slice-a",))
 
@@ -179,22 +183,32 @@ class Recorder:
         return self.refused
 
 
-def pod(step: int | None, first_pid: int = 1, at: float = 0.0) -> Sight:
+def pod(step: int | None, first_pid: int = 1, at: float = 0.0) -> TrainingSnapshot:
     hosts = [TrainingHost("slice-a", rank, rank, first_pid + rank, 0.0, step, at) for rank in range(2)]
-    return Sight(tuple(hosts))
+    return TrainingSnapshot(tuple(hosts))
 
 
-def watched(sights: Sequence[Sight], faults: Sequence[PlannedFault], recorder: Recorder) -> RunWatch:
-    watch = RunWatch(faults, recorder, recorder, lambda text: None, clock=lambda: 100.0)
+def watched(sights: Sequence[TrainingSnapshot], faults: Sequence[PlannedFault], recorder: Recorder) -> RunMonitor:
+    watch = RunMonitor(faults, recorder, recorder, lambda text: None, clock=lambda: 100.0)
     for sight in sights:
-        watch.see(sight)
+        watch.observe(sight)
     return watch
 
 
 def test_a_fault_comes_once_its_step_is_done_and_the_next_one_only_after_the_recovery() -> None:
     recorder = Recorder()
     faults = [PlannedFault(Fault.SLICE, 5, 0), PlannedFault(Fault.HOST, 6, 0)]
-    sights = [Sight(), pod(None), pod(4), pod(5), pod(7), Sight(), pod(None, 8), pod(4, 8, at=107.0), pod(6, 8)]
+    sights = [
+        TrainingSnapshot(),
+        pod(None),
+        pod(4),
+        pod(5),
+        pod(7),
+        TrainingSnapshot(),
+        pod(None, 8),
+        pod(4, 8, at=107.0),
+        pod(6, 8),
+    ]
     watch = watched(sights, faults, recorder)
     assert recorder.injected == [(Fault.SLICE, 5), (Fault.HOST, 6)]
     first, second = watch.stories
@@ -209,29 +223,29 @@ def test_a_beat_that_leads_to_what_another_process_has_open_by_now_is_not_read(t
     pod_folder.mkdir(parents=True)
     reader, writer = os.pipe()
     (pod_folder / "heartbeat.json").symlink_to(f"/proc/{os.getpid()}/fd/{reader}")
-    seen: list[Sight] = []
-    looking = threading.Thread(target=lambda: seen.append(look(stack)), daemon=True)
+    seen: list[TrainingSnapshot] = []
+    looking = threading.Thread(target=lambda: seen.append(observe_training(stack)), daemon=True)
     looking.start()
     looking.join(30)
     os.close(writer)
-    assert seen == [Sight()]
+    assert seen == [TrainingSnapshot()]
     os.close(reader)
 
 
 def test_one_host_that_lags_behind_says_how_far_the_pod_is() -> None:
     ahead, behind = pod(9).hosts
-    assert Sight((ahead, replace(behind, step=3))).step == 3
-    assert Sight((ahead, replace(behind, step=None))).step is None
+    assert TrainingSnapshot((ahead, replace(behind, step=3))).step == 3
+    assert TrainingSnapshot((ahead, replace(behind, step=None))).step is None
 
 
 def test_an_outage_is_over_when_it_has_ended_and_training_has_gone_on() -> None:
     recorder = Recorder()
     watch = watched([pod(5)], [PlannedFault(Fault.STORE, 5, 0)], recorder)
     recorder.is_outage = True
-    watch.see(pod(9))
+    watch.observe(pod(9))
     assert watch.stories[0].recovery_s is None
     recorder.is_outage, recorder.refused = False, 12
-    watch.see(pod(10, at=120.0))
+    watch.observe(pod(10, at=120.0))
     assert (watch.stories[0].recovery_s, watch.stories[0].refused) == (20.0, 12)
 
 
@@ -247,7 +261,7 @@ def test_a_fault_whose_run_ends_without_another_step_is_over_if_the_run_succeede
 
 def test_a_fault_that_never_came_is_in_the_report() -> None:
     watch = watched([pod(5)], [PlannedFault(Fault.HEAD, 7, 0)], Recorder())
-    assert watch.stories == (FaultStory("head", 7, ""),)
+    assert watch.stories == (FaultResult("head", 7, ""),)
 
 
 # ---- the report
@@ -256,8 +270,8 @@ DIFFERENT = OutputVerdict("train-1", 3, ("metrics.jsonl: 1 of 4 rows",), 2.4, 2.
 
 
 STORIES = (
-    FaultStory("slice", 5, "preempted slice-a without notice", 6, 12.3, 4, 20.0, ("slice-a",), 3),
-    FaultStory("head", 150, "killed the Ray head", 160, 60.0, 155, 40.0, ("the Ray head",), 154),
+    FaultResult("slice", 5, "preempted slice-a without notice", 6, 12.3, 4, 20.0, ("slice-a",), 3),
+    FaultResult("head", 150, "killed the Ray head", 160, 60.0, 155, 40.0, ("the Ray head",), 154),
 )
 EVENTS = (
     PodEvent("started", 10.0),
@@ -299,7 +313,7 @@ def test_a_report_tells_every_fault_and_every_output() -> None:
         ({"leaks": ("slice slice-x",)}, "Left behind: slice slice-x."),
         ({"record": replace(report().record, unread=("x cannot be read.",))}, "x cannot be read."),
         (
-            {"stories": (*STORIES, FaultStory("store", 180, ""))},
+            {"stories": (*STORIES, FaultResult("store", 180, ""))},
             "The fault store did not come: the run had ended before its step.",
         ),
         (
@@ -342,7 +356,7 @@ class Night:
 @pytest.mark.slow
 def test_a_run_is_asked_again_when_airflow_is_busy_and_no_more_when_a_component_is_dead() -> None:
     dead = LocalAirflowError("The Airflow scheduler ended with exit code 1")
-    with asked_beside(Night(AirflowApiError("busy"), "running", dead)) as state:
+    with poll_in_thread(Night(AirflowApiError("busy"), "running", dead)) as state:
         until(lambda: state() == "running")
         with pytest.raises(LocalAirflowError, match="The Airflow scheduler ended"):
             until(lambda: state() != "running")

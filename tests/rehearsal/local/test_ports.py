@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from tradewind.rehearsal.local import ports
-from tradewind.rehearsal.local.ports import NoFreePortError, free_port
+from tradewind.rehearsal.local import processes
+from tradewind.rehearsal.local.processes import NoFreePortError, free_port
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.9.8.7"])
@@ -17,14 +17,14 @@ def test_a_port_that_is_taken_at_any_address_is_not_free(monkeypatch: pytest.Mon
     with socket.socket() as taken:
         taken.bind((address, 0))
         port = taken.getsockname()[1]
-        monkeypatch.setattr(ports, "_PORTS", range(port, port + 1))
+        monkeypatch.setattr(processes, "_PORTS", range(port, port + 1))
         with pytest.raises(NoFreePortError, match=f"from {port} to {port} is free"):
             free_port()
 
 
 def test_no_two_parts_of_a_stack_get_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "_PORTS", range(31_000, 31_200))
-    monkeypatch.setattr(ports, "_given", {})
+    monkeypatch.setattr(processes, "_PORTS", range(31_000, 31_200))
+    monkeypatch.setattr(processes, "_given", {})
     given = [free_port() for _ in range(60)]
     assert len(set(given)) == len(given)
 
@@ -32,9 +32,11 @@ def test_no_two_parts_of_a_stack_get_the_same_port(monkeypatch: pytest.MonkeyPat
 def test_a_port_that_another_process_was_given_and_has_not_taken_yet_is_not_given_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ports, "_PORTS", range(31_200, 31_201))
-    monkeypatch.setattr(ports, "_given", {})
-    code = "import sys; from tradewind.rehearsal.local import ports; ports._PORTS = range(31_200, 31_201)\n"
+    monkeypatch.setattr(processes, "_PORTS", range(31_200, 31_201))
+    monkeypatch.setattr(processes, "_given", {})
+    code = (
+        "import sys; from tradewind.rehearsal.local import processes as ports; ports._PORTS = range(31_200, 31_201)\n"
+    )
     code += "print(ports.free_port(), flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

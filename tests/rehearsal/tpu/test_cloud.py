@@ -18,13 +18,13 @@ from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
 
 from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
 from tradewind.rehearsal.tpu.grpc import TpuGrpcServer
-from tradewind.rehearsal.tpu.hosts import HostsError, NoHosts, SliceFacts
+from tradewind.rehearsal.tpu.hosts import HostsError, NullHosts, SliceMetadata
 
 PARENT = "projects/rehearsal/locations/us-central2-b"
 SECONDS = 20
 
 
-class HeldBackHosts(NoHosts):
+class HeldBackHosts(NullHosts):
     """Hosts that start when they may, or not at all."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class HeldBackHosts(NoHosts):
         self.problem = ""
         self.killed: list[str] = []
 
-    def start(self, facts: SliceFacts) -> list[str]:
+    def start(self, facts: SliceMetadata) -> list[str]:
         assert self.may_start.wait(SECONDS)
         if self.problem:
             raise HostsError(self.problem)

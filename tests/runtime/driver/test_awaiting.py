@@ -16,12 +16,12 @@ import pytest
 
 from tests.claims import claimed, driver_arguments
 from tests.runtime import ray_parts
-from tradewind.calls.references import CodeFolder
-from tradewind.calls.spec import step_spec
 from tradewind.records.attempts import Attempt, AttemptOutcome, newest_attempt
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay
-from tradewind.runtime.driver.awaiting import resolved
+from tradewind.runtime.driver.function_call import resolved
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.spec import step_spec
 from tradewind.steps import ExecutorStep, RemoteFunction, resolve, versioned
 
 REPOSITORY = Path(__file__).parents[3]

@@ -16,10 +16,10 @@ import pytest
 from tests.runtime.guards import noted_end
 from tests.runtime.marked import alive, marked
 from tradewind.runtime.driver import process_guard
-from tradewind.runtime.driver.child import why_it_gave_up
-from tradewind.runtime.driver.process_guard import TERM_OVER, boot_time, descendants
+from tradewind.runtime.driver.child import give_up_reason
+from tradewind.runtime.driver.fencing import LeaseDeadline
+from tradewind.runtime.driver.process_guard import EXIT_DEADLINE, boot_time, descendants
 from tradewind.runtime.driver.process_guard import guarded as guarded_command
-from tradewind.runtime.driver.term import Term
 
 MARK = "PROCESS_GUARD_TEST"
 
@@ -196,7 +196,7 @@ def test_who_forks_and_ends_all_the_time_ends_too(mark, script):
 # ---- whose term is over
 
 
-def under(term: Term, mark: str, script: str, grace: str = "600", **streams: int) -> subprocess.Popen[str]:
+def under(term: LeaseDeadline, mark: str, script: str, grace: str = "600", **streams: int) -> subprocess.Popen[str]:
     command = guarded_command(["sh", "-c", script], [], term=term.descriptor)
     env = {**os.environ, MARK: mark, "TRADEWIND_POD_GRACE_SECONDS": grace}
     return subprocess.Popen(command, env=env, start_new_session=True, text=True, pass_fds=[term.descriptor], **streams)
@@ -204,11 +204,11 @@ def under(term: Term, mark: str, script: str, grace: str = "600", **streams: int
 
 @pytest.mark.slow
 def test_all_are_killed_at_once_when_the_term_is_over_though_who_asked_for_them_lives(mark):
-    term = Term()
+    term = LeaseDeadline()
     guard = under(term, mark, f"trap '' TERM; {ESCAPES}")
     sleepers = pids(guard, "sleep", "sleep")
     term.set(boot_time() + 0.5)
-    assert guard.wait(30) == TERM_OVER
+    assert guard.wait(30) == EXIT_DEADLINE
     assert not alive(sleepers)
 
 
@@ -219,19 +219,19 @@ FROZEN = f"{OVER}its keeper has not prolonged it: it is frozen, or cut off from 
 @pytest.mark.slow
 @pytest.mark.parametrize(("left_s", "said"), [(0.5, FROZEN), (-math.inf, "")])
 def test_the_end_of_a_term_is_told_unless_its_keeper_ended_it(mark, left_s, said):
-    term = Term()
+    term = LeaseDeadline()
     guard = under(term, mark, "exec sleep 600", stderr=subprocess.PIPE)
     pids(guard, "sleep")
     term.set(boot_time() + left_s)
     assert guard.communicate(timeout=30)[1] == said
-    assert guard.returncode == TERM_OVER
+    assert guard.returncode == EXIT_DEADLINE
     assert term.has_ended(guard.pid)
-    assert why_it_gave_up(None).startswith("the step's process was ended, because the term of its lease")
+    assert give_up_reason(None).startswith("the step's process was ended, because the term of its lease")
 
 
 @pytest.mark.slow
 def test_the_command_ends_with_its_term_also_where_nobody_reads_what_the_guard_says(mark):
-    term, (reader, writer) = Term(), os.pipe()
+    term, (reader, writer) = LeaseDeadline(), os.pipe()
     os.set_blocking(writer, False)
     with contextlib.suppress(BlockingIOError):
         while True:
@@ -247,9 +247,9 @@ def test_the_command_ends_with_its_term_also_where_nobody_reads_what_the_guard_s
 
 
 def test_the_end_of_a_term_while_the_machine_was_suspended_is_told_as_that(monkeypatch, capsys):
-    term = Term()
+    term = LeaseDeadline()
     term.set(boot_time() + 60)
-    seen = process_guard._Term(term.descriptor)
+    seen = process_guard._SharedDeadline(term.descriptor)
     assert not seen.is_over
     before_s = process_guard.suspended_s()
     monkeypatch.setattr(process_guard, "boot_time", lambda: boot_time() + 90)
@@ -263,8 +263,8 @@ def test_the_end_of_a_term_while_the_machine_was_suspended_is_told_as_that(monke
 
 def test_a_term_that_is_over_stays_over_though_its_keeper_comes_back():
     """Else what was ended at its end, or by the kernel, would be told as a fault of the command or of its machine."""
-    term = Term()
-    seen = process_guard._Term(term.descriptor)
+    term = LeaseDeadline()
+    seen = process_guard._SharedDeadline(term.descriptor)
     term.set(boot_time())
     assert seen.is_over
     term.set(boot_time() + 60)
@@ -275,7 +275,7 @@ def test_a_term_that_is_over_stays_over_though_its_keeper_comes_back():
 
 @pytest.mark.slow
 def test_a_term_that_is_prolonged_goes_on(mark):
-    term = Term()
+    term = LeaseDeadline()
     term.set(boot_time() + 60)
     guard = under(term, mark, "sleep 0.8; exit 37")
     for _ in range(4):
@@ -286,18 +286,18 @@ def test_a_term_that_is_prolonged_goes_on(mark):
 
 @pytest.mark.slow
 def test_the_end_of_the_term_does_not_wait_for_a_polite_end(mark):
-    term = Term()
+    term = LeaseDeadline()
     guard = under(term, mark, f"trap '' TERM; {ESCAPES}; sleep 602")
     sleepers = pids(guard, "sleep", "sleep")
     guard.terminate()
     term.set(boot_time() + 0.5)
-    assert guard.wait(30) == TERM_OVER  # it would have had ten minutes
+    assert guard.wait(30) == EXIT_DEADLINE  # it would have had ten minutes
     assert not alive(sleepers)
 
 
 @pytest.mark.slow
 def test_the_kernel_ends_the_command_of_a_guard_that_is_frozen_at_the_end_of_the_term(mark):
-    term = Term()
+    term = LeaseDeadline()
     guard = under(term, mark, "exec sleep 600")
     (sleeper,) = pids(guard, "sleep")
     hear(guard, term, boot_time() + 5.0, boot_time() + 5.5)
@@ -309,7 +309,7 @@ def test_the_kernel_ends_the_command_of_a_guard_that_is_frozen_at_the_end_of_the
 
 @pytest.mark.slow
 def test_a_guard_that_was_killed_before_the_end_of_its_term_is_not_told_as_that(mark):
-    term = Term()
+    term = LeaseDeadline()
     guard = under(term, mark, "exec sleep 600")
     pids(guard, "sleep")
     hear(guard, term, boot_time() + 60, boot_time() + 61)
@@ -321,7 +321,7 @@ def test_a_guard_that_was_killed_before_the_end_of_its_term_is_not_told_as_that(
 @pytest.mark.slow
 def test_a_guard_that_is_frozen_while_its_term_is_prolonged_is_killed_and_told_as_that(mark):
     """And not as a command that ran out of memory."""
-    term = Term()
+    term = LeaseDeadline()
     guard = under(term, mark, "exec sleep 600")
     pids(guard, "sleep")
     hear(guard, term, boot_time() + 4.0, boot_time() + 4.5)
@@ -332,11 +332,13 @@ def test_a_guard_that_is_frozen_while_its_term_is_prolonged_is_killed_and_told_a
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("script", "code"), [("kill -KILL $$", -signal.SIGKILL), (f"exit {TERM_OVER}", TERM_OVER)])
+@pytest.mark.parametrize(
+    ("script", "code"), [("kill -KILL $$", -signal.SIGKILL), (f"exit {EXIT_DEADLINE}", EXIT_DEADLINE)]
+)
 def test_how_a_command_ended_before_its_term_is_told_though_that_is_over_before_all_it_started_has_ended(
     mark, script, code
 ):
-    term = Term()
+    term = LeaseDeadline()
     guard = under(term, mark, f"(trap '' TERM; sleep 600; sleep 600) & sleep 0.3; {script}")
     term.set(boot_time() + 4.0, boot_time() + 60)
     assert guard.wait(30) == code
@@ -344,7 +346,7 @@ def test_how_a_command_ended_before_its_term_is_told_though_that_is_over_before_
 
 
 def test_how_a_command_ended_is_told_though_its_guard_was_frozen_until_its_term_was_over(mark):
-    term = Term()
+    term = LeaseDeadline()
     guard = under(term, mark, "exec sleep 600")
     (sleeper,) = pids(guard, "sleep")
     guard.send_signal(signal.SIGSTOP)
@@ -357,5 +359,5 @@ def test_how_a_command_ended_is_told_though_its_guard_was_frozen_until_its_term_
 
 @pytest.mark.slow
 def test_a_guard_that_was_told_nothing_of_an_end_runs_on(mark):
-    guard = under(Term(), mark, "sleep 0.6; exit 37")
+    guard = under(LeaseDeadline(), mark, "sleep 0.6; exit 37")
     assert guard.wait(30) == 37

@@ -13,8 +13,8 @@ import pytest
 
 from tests.claims import claimed, driver_arguments
 from tests.runtime import ray_parts
-from tradewind.calls.references import CodeFolder
-from tradewind.calls.spec import step_spec
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.spec import step_spec
 from tradewind.steps import ExecutorStep, Hosts, RemoteFunction, TpuSlice, resolve
 
 pytestmark = pytest.mark.slow

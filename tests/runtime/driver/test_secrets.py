@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from tests.runtime.driver.secret_value import KEY, VALUE
-from tradewind.calls.errors import SecretError
-from tradewind.cloud_tpu.on_hosts.environment_files import ENVIRONMENT_FOLDER
+from tradewind.cloud_tpu.host_files import ENVIRONMENT_FOLDER
 from tradewind.cloud_tpu.secret_manager import ENDPOINT_VARIABLE, SecretManagerUnreachableError, read_secret
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
 from tradewind.runtime.driver.secrets import fetch_secrets, in_environment
+from tradewind.serialization.errors import SecretError
 from tradewind.steps import ExecutorStep, SecretReferenceError, resolve, versioned
 
 # ---- naming

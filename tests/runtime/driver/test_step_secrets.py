@@ -18,10 +18,10 @@ import pytest
 
 from tests.claims import claimed, driver_arguments
 from tests.runtime.driver.secret_value import KEY, VALUE
-from tradewind.calls.references import CodeFolder
-from tradewind.calls.spec import step_spec
 from tradewind.records.attempts import Attempt, AttemptOutcome, newest_attempt
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.spec import step_spec
 from tradewind.steps import ExecutorStep, resolve, this_output_path, versioned
 
 REPOSITORY = Path(__file__).parents[3]

@@ -20,7 +20,7 @@ import pytest
 
 from tests.runtime.marked import marked
 from tradewind.rehearsal.local.ray import LocalRay
-from tradewind.runtime.pods.capacity.groups import HostGroup
+from tradewind.runtime.pods.capacity.slices import HostGroup
 from tradewind.runtime.pods.timeline import Timeline, TimelineEvent
 
 MARK = "POD_TEST"
@@ -197,7 +197,7 @@ for step in itertools.count():
 """
 SAVES_ON_NOTICE = """
 import os, time
-from tradewind.runtime.pods.on_host.notices import preemption_notice
+from tradewind.runtime.pods.on_host.preemption_notice import preemption_notice
 print("up")
 while preemption_notice() is None:
     if os.environ["TRADEWIND_RESTARTS"] != "0":
@@ -220,7 +220,7 @@ while not os.path.exists(sys.argv[1]):
 DRIVER = """
 import json, logging, sys
 import ray
-from tradewind.runtime.pods.capacity.groups import HostGroup
+from tradewind.runtime.pods.capacity.slices import HostGroup
 from tradewind.runtime.pods.runner import run_pod
 address, command, slice_type, env = json.loads(sys.argv[1])
 ip = address.partition(":")[0]

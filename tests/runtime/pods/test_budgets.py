@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tradewind.runtime.pods.budgets import Budgets, History, PodGivenUpError, without_what_changes
+from tradewind.runtime.pods.budgets import Budgets, History, PodGivenUpError, normalize_traceback
 from tradewind.runtime.pods.verdicts import Cause, Incident
 
 LOST = Incident(Cause.NODE_DIED, "Host 1 of the v4-16 slice s1 was lost: its Ray node died; the other host was ended.")
@@ -56,7 +56,7 @@ ValueError: (pid={pid}, ip=10.0.0.{ip}) host 10.0.0.{ip}:5{pid}: shape (3, 4)
 def test_the_same_traceback_twice_ends_it_early():
     first = TRACEBACK.format(pid=1234, folder="abcdefgh", ip=3)
     second = TRACEBACK.format(pid=4321, folder="hgfed_cb", ip=12)
-    assert without_what_changes(first) == without_what_changes(second)
+    assert normalize_traceback(first) == normalize_traceback(second)
     text = history_of(failed(first), LOST, failed(second)).end(Budgets())
     assert text.startswith("It failed twice with the same traceback, and no new checkpoint between the two. 1 preempt")
 

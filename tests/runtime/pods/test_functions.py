@@ -57,7 +57,7 @@ from pathlib import Path
 import ray
 from tradewind.runtime.pods.budgets import PodGivenUpError
 from tradewind.runtime.pods.functions import run_on_pod
-from tradewind.runtime.pods.marin_names import run_on_pod_resumable
+from tradewind.runtime.pods.functions import run_on_pod_resumable
 
 ray.init(log_to_driver=False)
 marks = Path(sys.argv[1])

@@ -4,13 +4,13 @@ import inspect
 
 import pytest
 
-from tradewind.runtime.pods.marin_names import (
+from tradewind.runtime.pods.functions import (
     TpuPodConfig,
     remove_tpu_lockfile_on_exit,
     run_on_pod_multislice_resumable,
     run_on_pod_resumable,
 )
-from tradewind.runtime.pods.on_host import strays
+from tradewind.runtime.pods.on_host import orphans
 from tradewind.steps import TpuSlice
 
 
@@ -18,7 +18,7 @@ from tradewind.steps import TpuSlice
 def lockfile(tmp_path, monkeypatch):
     file = tmp_path / "libtpu_lockfile"
     file.touch()
-    monkeypatch.setattr(strays, "LOCKFILE", str(file))
+    monkeypatch.setattr(orphans, "LOCKFILE", str(file))
     return file
 
 

@@ -36,19 +36,18 @@ from tests.runtime.pods.cluster import (
     until,
 )
 from tradewind.cloud_tpu.slice_types import SIMULATED_VARIABLE
-from tradewind.rehearsal.cloud.metadata_server import HostFacts, MetadataServer
-from tradewind.rehearsal.drill.sight import look
+from tradewind.rehearsal.cloud.metadata_server import HostMetadata, MetadataServer
+from tradewind.rehearsal.drill.observer import observe_training
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
-from tradewind.runtime.pods import liveness
+from tradewind.runtime.pods import nodes
 from tradewind.runtime.pods import pod as pod_module
 from tradewind.runtime.pods.budgets import Budgets, PodGivenUpError
 from tradewind.runtime.pods.capacity import reservation
-from tradewind.runtime.pods.capacity.groups import HostGroup
-from tradewind.runtime.pods.capacity.scaling import ScalingTimes
-from tradewind.runtime.pods.capacity.spares import Spares, may_hold
-from tradewind.runtime.pods.liveness import Stall, draining_nodes, live_nodes
-from tradewind.runtime.pods.on_host.host import NOTICE_S, PATIENCE_S, Warm
+from tradewind.runtime.pods.capacity.allocator import ScalingTimes, StandbyPool, may_hold
+from tradewind.runtime.pods.capacity.slices import HostGroup
+from tradewind.runtime.pods.nodes import Stall, draining_nodes, live_nodes
+from tradewind.runtime.pods.on_host.host import DRIVER_TIMEOUT_S, NOTICE_S, StandbySpec
 from tradewind.runtime.pods.verdicts import Cause
 
 pytestmark = pytest.mark.ray
@@ -218,7 +217,7 @@ def freeze_host_1(pod):
 def test_a_frozen_process_is_named(cluster, mark):
     stall = Stall(frozen_s=4.0)
     pod = RunningPod(python(BEATS), "v4-16", mark, stall=stall, budgets=Budgets(max_failures=0))
-    assert until(lambda: look(cluster.stack).step, "both beats, as a drill sees them") >= 0
+    assert until(lambda: observe_training(cluster.stack).step, "both beats, as a drill sees them") >= 0
     freeze_host_1(pod)
     error = pod.join()
     assert isinstance(error, PodGivenUpError)
@@ -255,11 +254,11 @@ def test_a_host_that_does_not_answer_is_named_in_the_log_and_then_a_failure(
     (tmp_path / "wait").touch()
     env = {"WORKERS_WAIT_WHILE": str(tmp_path / "wait"), "PYTHONPATH": str(tmp_path)}
     cluster.start_slice(LocalSlice("mute", "v6e-1"), env_of=lambda *_: env)
-    monkeypatch.setattr(liveness, "START_S", 3.0)
+    monkeypatch.setattr(nodes, "START_S", 3.0)
     monkeypatch.setattr(pod_module, "_SAY_EVERY_S", 1.0)
     pod = RunningPod(["true"], "v6e-1", mark, budgets=Budgets(max_failures=1))
     pod.wait_for("failed")
-    monkeypatch.setattr(liveness, "START_S", 60.0)
+    monkeypatch.setattr(nodes, "START_S", 60.0)
     (tmp_path / "wait").unlink()
     assert pod.join() is None
     assert [one.cause for one in pod.events("failed")] == ["cannot start"]
@@ -317,7 +316,7 @@ def test_a_ray_task_whose_worker_is_killed_leaves_no_slice_taken(cluster, mark):
     import ray
 
     def runs_a_pod() -> None:
-        from tradewind.runtime.pods.capacity.groups import HostGroup
+        from tradewind.runtime.pods.capacity.slices import HostGroup
         from tradewind.runtime.pods.runner import run_pod
 
         run_pod(["sleep", "603"], HostGroup.of_slice("v4-8"), env={MARK: mark})
@@ -379,7 +378,7 @@ def metadata() -> Iterator[MetadataServer]:
 
 
 def test_a_host_that_google_preempts_drains_its_own_node(cluster, metadata, mark, tmp_path):
-    facts = HostFacts("noticed", 0, "v6e-4", {}, {}, is_preemptible=True)
+    facts = HostMetadata("noticed", 0, "v6e-4", {}, {}, is_preemptible=True)
     host = LocalSlice("noticed", "v6e-4")
     cluster.start_slice(host, env_of=lambda _, ip: {"GCE_METADATA_HOST": metadata.add_host("noticed.0", ip, facts)})
     (node,) = [one for one in live_nodes() if one.slice_name == "noticed"]
@@ -400,7 +399,7 @@ def test_a_lost_host_ends_its_whole_slice_and_the_run_goes_on_where_processes_wa
     command = [sys.executable, "-u", "-m", "stays"]
     pod = RunningPod(command, "v4-16", mark, env={"PYTHONPATH": str(tmp_path)}, log_dir=str(tmp_path))
     until(lambda: len(pod.processes(*command)) == 2, "both hosts")
-    waiting = [*command[:3], "tradewind.runtime.pods.on_host.warm"]
+    waiting = [*command[:3], "tradewind.runtime.pods.on_host.standby_process"]
     spare = until(lambda: len(found := pod.processes(*waiting)) == 2 and found, "the spare processes")
     (lost,) = pod.events("reserved")[0].slices
     cluster.kill_host(lost, 1)
@@ -420,8 +419,8 @@ def test_a_lost_host_ends_its_whole_slice_and_the_run_goes_on_where_processes_wa
 def test_processes_leave_a_free_slice_when_it_may_not_be_held_any_more(cluster, mark):
     allowed = threading.Event()
     allowed.set()
-    wanted = Warm((sys.executable, "-u", "-m", "json.tool"), {MARK: mark})
-    spares = Spares(HostGroup.of_slice("v4-16"), wanted, set, PATIENCE_S, may_hold=allowed.is_set)
+    wanted = StandbySpec((sys.executable, "-u", "-m", "json.tool"), {MARK: mark})
+    spares = StandbyPool(HostGroup.of_slice("v4-16"), wanted, set, DRIVER_TIMEOUT_S, may_hold=allowed.is_set)
     until(lambda: spares.slice_names() and marked(MARK, mark), "the spare processes")
     allowed.clear()
     until(lambda: not spares.slice_names() and not marked(MARK, mark), "their end")

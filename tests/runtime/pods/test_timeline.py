@@ -6,8 +6,8 @@ import json
 import pytest
 
 from tradewind.runtime.pods.timeline import (
-    MOST_BYTES,
-    MOST_EVENTS_READ,
+    MAX_EVENTS,
+    MAX_TIMELINE_BYTES,
     TIMELINE_FILE,
     BadTimelineError,
     Segment,
@@ -61,12 +61,12 @@ def test_the_rows_of_earlier_and_later_versions_are_read(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [MOST_EVENTS_READ, MOST_EVENTS_READ + 1])
+@pytest.mark.parametrize("count", [MAX_EVENTS, MAX_EVENTS + 1])
 def test_no_more_events_are_read_than_a_pod_has(tmp_path, count):
     path = tmp_path / TIMELINE_FILE
     path.write_text(json.dumps([{"event": "a", "at": 1}] * count))
-    assert path.stat().st_size < MOST_BYTES
-    if count <= MOST_EVENTS_READ:
+    assert path.stat().st_size < MAX_TIMELINE_BYTES
+    if count <= MAX_EVENTS:
         assert len(read_timeline(str(path))) == count
     else:
         with pytest.raises(BadTimelineError, match="because it holds more than 40,000 events"):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tradewind.runtime.pods.verdicts import NOTICED, Cause, Evidence, judge, may_be_a_lost_peer
+from tradewind.runtime.pods.verdicts import NOTICED, Cause, Evidence, determine_incident, may_be_a_lost_peer
 
 HOST_1 = Evidence(host=1, slice_name="s1", slice_type="v4-16", num_hosts=2, is_node_alive=True)
 HOST_0 = replace(HOST_1, host=0)
@@ -61,7 +61,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("found", "cause", "reason"), TABLE, ids=lambda value: getattr(value, "value", ""))
 def test_each_row_of_the_table(found, cause, reason):
-    incident = judge(replace(HOST_1, **found))
+    incident = determine_incident(replace(HOST_1, **found))
     assert incident.cause is cause
     assert incident.sentence == f"Host 1 of the v4-16 slice s1 {reason}; the other host was ended."
 
@@ -78,7 +78,7 @@ def test_what_takes_a_node_away_is_a_preemption_and_all_else_a_failure():
 
 
 def test_the_hosts_own_words_come_along():
-    incident = judge(replace(HOST_1, exit_code=1, error=VALUE_ERROR, last_lines=("loss 3.2",)))
+    incident = determine_incident(replace(HOST_1, exit_code=1, error=VALUE_ERROR, last_lines=("loss 3.2",)))
     assert (incident.slice_name, incident.host, incident.exit_code) == ("s1", 1, 1)
     assert incident.traceback == VALUE_ERROR["traceback"]
     assert incident.last_lines == ("loss 3.2",)
@@ -89,24 +89,27 @@ def test_the_hosts_own_words_come_along():
 )
 def test_the_sentence_says_what_became_of_the_others(hosts, words):
     one = Evidence(host=0, slice_name=None, slice_type="v4-8", num_hosts=hosts, exit_code=3)
-    assert judge(one).sentence == f"Host 0 of the v4-8 slice exited with code 3{words}."
+    assert determine_incident(one).sentence == f"Host 0 of the v4-8 slice exited with code 3{words}."
 
 
 def test_hosts_that_are_no_slice_are_called_a_group():
     one = Evidence(host=1, slice_name=None, slice_type="2-host GPU", num_hosts=2, exit_code=3)
-    assert judge(one).sentence.startswith("Host 1 of the 2-host GPU group exited with code 3")
+    assert determine_incident(one).sentence.startswith("Host 1 of the 2-host GPU group exited with code 3")
 
 
 def test_an_exception_because_another_host_vanished_is_a_preemption():
-    incident = judge(replace(HOST_0, exit_code=1, error=LOST_PEER), [replace(HOST_1, is_node_alive=False)])
+    incident = determine_incident(replace(HOST_0, exit_code=1, error=LOST_PEER), [replace(HOST_1, is_node_alive=False)])
     assert incident.cause is Cause.NODE_DIED
     assert incident.host == 1
 
 
 def test_a_notice_on_one_host_explains_the_checkpoint_of_another():
-    incident = judge(replace(HOST_0, exit_code=NOTICED), [replace(HOST_1, is_node_draining=True)])
+    incident = determine_incident(replace(HOST_0, exit_code=NOTICED), [replace(HOST_1, is_node_draining=True)])
     assert incident.cause is Cause.DRAINED
-    assert judge(replace(HOST_0, exit_code=NOTICED), [replace(HOST_1, has_notice=True)]).cause is Cause.NOTICED
+    assert (
+        determine_incident(replace(HOST_0, exit_code=NOTICED), [replace(HOST_1, has_notice=True)]).cause
+        is Cause.NOTICED
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,34 +118,34 @@ def test_a_notice_on_one_host_explains_the_checkpoint_of_another():
 def test_the_host_that_made_the_mistake_is_named_not_the_one_that_felt_it(message):
     symptom = replace(HOST_0, exit_code=1, error={**LOST_PEER, "message": message})
     assert may_be_a_lost_peer(symptom)
-    incident = judge(symptom, [replace(HOST_1, exit_code=1, error=VALUE_ERROR)])
+    incident = determine_incident(symptom, [replace(HOST_1, exit_code=1, error=VALUE_ERROR)])
     assert incident.host == 1
-    assert judge(symptom, [HOST_1]).host == 0
+    assert determine_incident(symptom, [HOST_1]).host == 0
 
 
 def test_a_process_that_jax_ends_for_want_of_another_tells_of_the_other():
     aborted, silent = replace(HOST_0, exit_code=-signal.SIGABRT), replace(HOST_1, silent_s=31.0)
-    incident = judge(aborted, [silent])
+    incident = determine_incident(aborted, [silent])
     assert (incident.cause, incident.host) == (Cause.SILENT, 1)
-    assert judge(aborted, [HOST_1]).host == 0
+    assert determine_incident(aborted, [HOST_1]).host == 0
     assert not may_be_a_lost_peer(replace(aborted, num_hosts=1))
 
 
 def test_a_process_that_hangs_after_its_exception_tells_of_that() -> None:
     hangs = replace(HOST_1, error=VALUE_ERROR, silent_s=61.0)
     symptom = replace(HOST_0, exit_code=1, error=LOST_PEER)
-    incident = judge(symptom, [hangs])
+    incident = determine_incident(symptom, [hangs])
     assert (incident.cause, incident.host, incident.traceback) == (Cause.EXCEPTION, 1, VALUE_ERROR["traceback"])
 
 
 def test_of_two_mistakes_the_one_seen_first_is_told():
     second = replace(HOST_0, exit_code=4)
-    assert judge(replace(HOST_1, exit_code=3), [second]).exit_code == 3
+    assert determine_incident(replace(HOST_1, exit_code=3), [second]).exit_code == 3
 
 
 def test_judging_a_healthy_pod_is_a_mistake():
     with pytest.raises(ValueError, match="Nothing is wrong"):
-        judge(HOST_1, [replace(HOST_0, exit_code=0)])
+        determine_incident(HOST_1, [replace(HOST_0, exit_code=0)])
 
 
 FINDINGS = st.sampled_from([{}, *(found for found, _, _ in TABLE)]).map(lambda found: {"is_node_alive": True, **found})
@@ -154,7 +157,7 @@ def test_the_order_of_the_hosts_never_decides_between_preemption_and_failure(fin
     hosts = [replace(HOST_1, host=rank, **found) for rank, found in enumerate(findings)]
     if all(found == {"is_node_alive": True} for found in findings):
         return
-    verdicts = {judge(first, rest).cause.is_preemption for first, *rest in itertools.permutations(hosts)}
+    verdicts = {determine_incident(first, rest).cause.is_preemption for first, *rest in itertools.permutations(hosts)}
     assert len(verdicts) == 1
     if any(host.is_node_alive is False or host.is_preempted or host.is_node_draining for host in hosts):
         assert verdicts == {True}

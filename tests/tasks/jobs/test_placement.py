@@ -13,15 +13,14 @@ import ray as ray_library
 from tests.ray_jobs.ended_jobs import ended_job
 from tradewind import Cpu, ExecutorStep, Gpu, Hosts, TpuSlice, on_airflow_worker, on_head_node, remote
 from tradewind.cloud_tpu.slice_types import SLICE_TYPES, UnknownSliceTypeError
-from tradewind.ray_jobs.checks import check_request
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import BadRuntimeEnvError, MultiHostSliceError, NoPlaceForJobError, TpuFunctionError
-from tradewind.ray_jobs.request import JobRequest
+from tradewind.ray_jobs.request import JobRequest, check_request
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
 from tradewind.steps import Resources
-from tradewind.tasks.jobs.placement import Placement, check_function_place, placed, placed_job
+from tradewind.tasks.jobs.placement import Placement, check_function_place, place_driver, place_entrypoint
 
 
 @pytest.mark.parametrize(
@@ -38,19 +37,19 @@ from tradewind.tasks.jobs.placement import Placement, check_function_place, plac
     ],
 )
 def test_each_kind_of_resources_has_its_place(resources: Resources | None, placement: Placement) -> None:
-    assert placed(resources) == placement
+    assert place_driver(resources) == placement
 
 
 def test_the_airflow_worker_is_no_place_for_a_job() -> None:
     with pytest.raises(NoPlaceForJobError, match="no place on a Ray cluster"):
-        placed(on_airflow_worker())
+        place_driver(on_airflow_worker())
 
 
 @pytest.mark.parametrize(
     "name", ["v4-8", "v5p-8", "v5litepod-1", "v5litepod-4", "v5litepod-8", "v6e-1", "v6e-4", "v6e-8"]
 )
 def test_a_plain_job_takes_a_slice_of_one_host_by_its_head_and_its_label(name: str) -> None:
-    place = placed_job(TpuSlice(name))
+    place = place_entrypoint(TpuSlice(name))
     chips = 4 if name in ("v4-8", "v5p-8") else int(name.rpartition("-")[2])
     assert place.resources == {f"TPU-{name}-head": 1, "TPU": chips}
     assert place.label_selector == {"ray.io/tpu-pod-type": name}
@@ -60,7 +59,7 @@ def test_a_plain_job_takes_a_slice_of_one_host_by_its_head_and_its_label(name: s
 @pytest.mark.parametrize("name", [shape.name for shape in SLICE_TYPES.values() if shape.is_multi_host])
 def test_a_plain_job_on_several_hosts_is_refused_with_two_ways_out(name: str) -> None:
     with pytest.raises(MultiHostSliceError) as caught:
-        placed_job(TpuSlice(name))
+        place_entrypoint(TpuSlice(name))
     assert f"resources=TpuSlice({name!r}), which runs on every host" in str(caught.value)
     one_host = str(caught.value).rstrip(".").rpartition("such as ")[2]
     assert not SLICE_TYPES[one_host].is_multi_host
@@ -69,12 +68,12 @@ def test_a_plain_job_on_several_hosts_is_refused_with_two_ways_out(name: str) ->
 @pytest.mark.parametrize("resources", [TpuSlice("v4-8", num_slices=2), TpuSlice("v4-8", (2, 1)), Hosts(1), Hosts(2)])
 def test_a_plain_job_on_several_slices_or_on_a_group_of_hosts_is_refused(resources: Resources) -> None:
     with pytest.raises(MultiHostSliceError, match=r"A plain job runs on one node .*: make it a step"):
-        placed_job(resources)
+        place_entrypoint(resources)
 
 
 def test_an_unknown_slice_type_is_refused() -> None:
     with pytest.raises(UnknownSliceTypeError):
-        placed_job(TpuSlice("v4-17"))
+        place_entrypoint(TpuSlice("v4-17"))
 
 
 def work(config: Any) -> None: ...
@@ -152,7 +151,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayJobs]:
 @pytest.mark.parametrize(("resources", "slice_name"), [(TpuSlice("v4-8"), "small"), (on_head_node(), "none")])
 def test_the_entrypoint_lands_on_its_node(jobs: RayJobs, resources: Resources, slice_name: str, tmp_path: Path) -> None:
     job = f"lands-{type(resources).__name__}"
-    place = placed_job(resources).fields()
+    place = place_entrypoint(resources).fields()
     jobs.submit_or_attach(check_request(JobRequest(job, f"echo ${{TPU_NAME:-none}} > {tmp_path}/place", **place)))
     status, lines = ended_job(jobs, job)
     assert status == "SUCCEEDED", lines
@@ -161,7 +160,7 @@ def test_the_entrypoint_lands_on_its_node(jobs: RayJobs, resources: Resources, s
 
 @pytest.mark.ray
 def test_a_job_waits_for_its_busy_slice_and_takes_no_host_of_another(jobs: RayJobs, tmp_path: Path) -> None:
-    place = placed_job(TpuSlice("v4-8")).fields()
+    place = place_entrypoint(TpuSlice("v4-8")).fields()
     story = f"{tmp_path}/story"
     first = f"echo first begins >> {story}; until test -e {tmp_path}/go; do sleep 0.1; done; echo first ends >> {story}"
     jobs.submit_or_attach(JobRequest("first", first, **place))

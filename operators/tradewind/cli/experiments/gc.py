@@ -7,23 +7,112 @@ which they are, so nothing is removed while either cannot be known.
 from __future__ import annotations
 
 import argparse
+import copy
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tradewind.cli.errors import CommandError, UsageError
-from tradewind.cli.experiments.active_runs import ActiveRun, UnreadableRunsError, active_runs
-from tradewind.cli.experiments.adopt import kept, user_name
 from tradewind.cli.experiments.load import Experiment, Experiments, RunChoice, load_experiments
-from tradewind.cli.output import json_lines, say, write_lines
-from tradewind.plans.garbage.collection import Garbage, Needs, Sweep, find_garbage_below
-from tradewind.plans.garbage.removing import remove_garbage, withdraw_results
-from tradewind.plans.why.phrases import age_text
+from tradewind.cli.experiments.outputs import renewed_lease, user_name
+from tradewind.cli.output import CommandError, UsageError, json_lines, say, write_lines
+from tradewind.plans.garbage.collection import (
+    Garbage,
+    RequiredOutputs,
+    Sweep,
+    find_garbage_below,
+    remove_garbage,
+    withdraw_results,
+)
 from tradewind.ray_jobs.errors import RayJobsError
 from tradewind.records.attempts import utc_now
 from tradewind.steps import ExperimentError, MissingPrefixError, RunValues
-from tradewind.steps.values.amounts import human_size
+from tradewind.steps.amounts import human_size
 from tradewind.storage import StorageError
+from tradewind.text import format_age
+
+if TYPE_CHECKING:
+    from tradewind.cli.experiments.load import Experiment
+
+# The DAG runs that Airflow has queued or running, those of backfills too, with what their steps are resolved with.
+#
+# They come from Airflow's database, which is only read.
+
+
+class UnreadableRunsError(CommandError):
+    """It cannot be known which runs are active."""
+
+
+@dataclass(frozen=True)
+class ActiveRun:
+    """A run that is queued or running.
+
+    Attributes:
+        given: The params that it was triggered with.
+        bundle_version: The version of the DAG's code that it is bound to, if it is to one.
+    """
+
+    dag_id: str
+    run_id: str
+    given: Mapping[str, Any]
+    partition_key: str | None
+    data_interval: tuple[Any, Any]
+    run_after: Any
+    bundle_version: str | None
+
+    def values(self, experiment: Experiment) -> RunValues:
+        """The run values, as the run's own tasks have them.
+
+        Raises:
+            ExperimentError: The run is bound to other code than was read here.
+            ParamValidationError: The DAG does not take its params any more.
+        """
+        if self.bundle_version is not None and self.bundle_version != experiment.bundle_version:
+            raise ExperimentError(f"it runs the code of version {self.bundle_version}, which was not read.")
+        from airflow.sdk import conf
+
+        params = copy.deepcopy(experiment.dag.params)
+        if conf.getboolean("core", "dag_run_conf_overrides_params"):
+            params.update(self.given)
+        settings = experiment.operator.settings
+        return settings.values_for(
+            experiment.dag, params.validate(), self.partition_key, self.data_interval, self.run_after
+        )
+
+
+def active_runs() -> list[ActiveRun]:
+    """All queued and running DAG runs, of whichever DAGs, by one query.
+
+    Raises:
+        UnreadableRunsError: Airflow's database does not answer, or is none.
+    """
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState
+    from sqlalchemy import select
+    from sqlalchemy.exc import SQLAlchemyError
+
+    columns = (
+        DagRun.dag_id,
+        DagRun.run_id,
+        DagRun.conf,
+        DagRun.partition_key,
+        DagRun.data_interval_start,
+        DagRun.data_interval_end,
+        DagRun.run_after,
+        DagRun.bundle_version,
+    )
+    active = select(*columns).where(DagRun.state.in_([DagRunState.QUEUED, DagRunState.RUNNING]))
+    try:
+        with create_session() as session:
+            rows = session.execute(active).all()
+    except SQLAlchemyError as error:
+        why = str(error).splitlines()[0]
+        raise UnreadableRunsError(f"Airflow's database does not say which runs are active: {why}") from error
+    return [
+        ActiveRun(dag_id, run_id, conf or {}, partition_key, (start, end), run_after, bundle_version)
+        for dag_id, run_id, conf, partition_key, start, end, run_after, bundle_version in rows
+    ]
+
 
 _NO_PREFIX = (MissingPrefixError, RayJobsError)
 """Nothing says where outputs go: neither the DAG nor the deployment, and there is no connection that would."""
@@ -101,7 +190,7 @@ class _Report:
         for found, each in zip(garbage, withdrawn, strict=True):
             try:
                 if self.deletes:
-                    remove_garbage(each, by, kept)
+                    remove_garbage(each, by, renewed_lease)
             except StorageError as error:
                 problems[each.path] = str(error)
                 continue
@@ -136,7 +225,7 @@ class _Report:
 
 
 def _line(garbage: Garbage) -> str:
-    return f"{human_size(garbage.bytes):>12}  {garbage.state.value:<8}  {age_text(garbage.age_s):<14}  {garbage.path}"
+    return f"{human_size(garbage.bytes):>12}  {garbage.state.value:<8}  {format_age(garbage.age_s):<14}  {garbage.path}"
 
 
 def _unknown(paths: Sequence[str]) -> str:
@@ -201,11 +290,11 @@ def _all_prefixes(by_dag: Mapping[str, Experiment]) -> set[str]:
     return found
 
 
-def _needs(choices: Collection[tuple[Experiment, RunChoice]], prefixes: Collection[str]) -> Needs:
+def _needs(choices: Collection[tuple[Experiment, RunChoice]], prefixes: Collection[str]) -> RequiredOutputs:
     """What the DAGs need: where their own outputs go, and if their outputs went below ``prefixes``."""
-    from tradewind.deployment.roots import deployment_roots
+    from tradewind.deployment.fleet import deployment_roots
 
-    needs = Needs(roots=set(deployment_roots().paths))
+    needs = RequiredOutputs(roots=set(deployment_roots().paths))
     for experiment, choice in choices:
         try:
             _add_steps(needs, experiment, experiment.values(choice), prefixes)
@@ -215,7 +304,9 @@ def _needs(choices: Collection[tuple[Experiment, RunChoice]], prefixes: Collecti
     return needs
 
 
-def _add_active(needs: Needs, runs: Collection[ActiveRun], experiments: Experiments, prefixes: Collection[str]) -> None:
+def _add_active(
+    needs: RequiredOutputs, runs: Collection[ActiveRun], experiments: Experiments, prefixes: Collection[str]
+) -> None:
     """Add what queued and running runs need, with their own params, dates and partition keys."""
     for run in runs:
         experiment = experiments.by_dag.get(run.dag_id)
@@ -229,7 +320,7 @@ def _add_active(needs: Needs, runs: Collection[ActiveRun], experiments: Experime
             needs.names |= experiment.step_names
 
 
-def _add_steps(needs: Needs, experiment: Experiment, values: RunValues, prefixes: Collection[str]) -> None:
+def _add_steps(needs: RequiredOutputs, experiment: Experiment, values: RunValues, prefixes: Collection[str]) -> None:
     for prefix in (None, *prefixes):
         try:
             run = experiment.run_with(values, prefix)

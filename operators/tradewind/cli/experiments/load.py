@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from tradewind.cli.errors import CommandError, UsageError
 from tradewind.cli.in_airflow import enter_airflow
+from tradewind.cli.output import CommandError, UsageError
 from tradewind.steps import ResolvedStep, RunValues
 from tradewind.storage import Location, Roots
 
@@ -365,7 +365,7 @@ def default_prefix(chosen: str | None) -> str:
         enter_airflow()
         from tradewind.tasks.context import ExperimentSettings
     except ImportError:
-        from tradewind.plans.places.prefixes import choose_prefix
+        from tradewind.plans.prefixes import choose_prefix
 
         return choose_prefix(None, None, os.environ, None, lambda: None).path
     return ExperimentSettings().prefix_of(RunValues())

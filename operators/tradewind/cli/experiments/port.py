@@ -11,11 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tradewind.cli.errors import CommandError, UsageError
-from tradewind.cli.output import json_lines, write_lines
-from tradewind.plans.places.prefixes import choose_prefix
-from tradewind.records.reading import read_records
-from tradewind.records.record import Record, RecordState
+from tradewind.cli.output import CommandError, UsageError, json_lines, write_lines
+from tradewind.plans.prefixes import choose_prefix
+from tradewind.records.record import Record, RecordState, read_records
 from tradewind.steps import ExperimentError, ResolvedStep
 
 if TYPE_CHECKING:

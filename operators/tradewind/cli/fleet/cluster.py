@@ -5,27 +5,34 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from tradewind.cli.errors import CommandError, UsageError
-from tradewind.cli.fleet.access.announce import announce_to_people
-from tradewind.cli.fleet.access.dashboard import dashboard
-from tradewind.cli.fleet.access.logs import monitor, show_logs
-from tradewind.cli.fleet.access.machines import exec_command, split_words, ssh_head, ssh_tpu
-from tradewind.cli.fleet.access.push_env import push_env
-from tradewind.cli.fleet.connections import connections
-from tradewind.cli.fleet.doctor import doctor
+from tradewind.cli.fleet.access import (
+    announce_to_users,
+    dashboard,
+    exec_command,
+    monitor,
+    push_env,
+    show_logs,
+    split_words,
+    ssh_head,
+    ssh_tpu,
+)
+from tradewind.cli.fleet.config import connections, list_clusters, set_cleanup_policy, update_configs, validate_files
 from tradewind.cli.fleet.fleet_file import choose, take_config
-from tradewind.cli.fleet.lifecycle.commands import apply, restart, start, stop
-from tradewind.cli.fleet.lifecycle.jobs import backup_jobs, restore_jobs
-from tradewind.cli.fleet.lifecycle.options import ALIASES
-from tradewind.cli.fleet.lifecycle.rotate import rotate_token
-from tradewind.cli.fleet.lifecycle.status import status
-from tradewind.cli.fleet.list import list_clusters
-from tradewind.cli.fleet.registry import set_cleanup_policy
-from tradewind.cli.fleet.tokens import auth, auth_env, init_token, set_token
-from tradewind.cli.fleet.update_configs import update_configs
-from tradewind.cli.fleet.validate import validate_files
-from tradewind.cli.fleet.workers.slices import add_worker, remove_worker, resize
-from tradewind.cli.output import say
+from tradewind.cli.fleet.lifecycle import (
+    add_worker,
+    apply,
+    backup_jobs,
+    remove_worker,
+    resize,
+    restart,
+    restore_jobs,
+    start,
+    stop,
+)
+from tradewind.cli.fleet.options import ALIASES
+from tradewind.cli.fleet.status import doctor, status
+from tradewind.cli.fleet.tokens import auth, auth_env, init_token, rotate_token, set_token
+from tradewind.cli.output import CommandError, UsageError, say
 from tradewind.fleet.clusters import Fleet
 from tradewind.fleet.errors import BadFileError, FleetError, UnknownClusterError
 from tradewind.storage import StorageError
@@ -40,7 +47,7 @@ def cluster(name: str, arguments: argparse.Namespace) -> int:
     """
     commands: dict[str, Callable[[argparse.Namespace, Fleet], int]] = {
         "add-worker": add_worker,
-        "announce": announce_to_people,
+        "announce": announce_to_users,
         "apply": apply,
         "backup-jobs": backup_jobs,
         "auth": auth,

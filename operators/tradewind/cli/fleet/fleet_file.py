@@ -15,15 +15,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from tradewind.cli.errors import UsageError
 from tradewind.cli.in_airflow import enter_airflow
-from tradewind.cli.output import say
-from tradewind.fleet.clusters import Fleet, FleetCluster
-from tradewind.fleet.configs.generated import CLUSTERS_FOLDER, GeneratedFiles, is_generated
-from tradewind.fleet.errors import meant, meant_file
-from tradewind.fleet.file.load import FLEET_VARIABLE, USUAL_FILE, load_fleet
+from tradewind.cli.output import UsageError, say
+from tradewind.fleet.cluster_files import CLUSTERS_FOLDER, GeneratedFiles, is_generated
+from tradewind.fleet.clusters import Fleet, FleetCluster, unknown_zone_warnings
+from tradewind.fleet.errors import nearest_files_hint, nearest_names_hint
+from tradewind.fleet.fleet_file import FLEET_VARIABLE, USUAL_FILE, load_fleet
 from tradewind.fleet.local_paths import BadPathError, expanded
-from tradewind.fleet.zones import zone_doubts
 
 _ENDINGS: Final = (".yaml", ".yml")
 _MOST_SIGNS: Final = 1_000_000
@@ -70,7 +68,7 @@ def chosen_fleet_file(given: str | None) -> Path:
         raise UsageError(f"{source} {file} cannot be read ({error.strerror}).") from None
     if not is_there:
         raise UsageError(
-            f"There is no fleet file {file}{meant_file(file)}: name it with --fleet, or set {FLEET_VARIABLE}."
+            f"There is no fleet file {file}{nearest_files_hint(file)}: name it with --fleet, or set {FLEET_VARIABLE}."
         )
     return file
 
@@ -106,9 +104,9 @@ def choose(arguments: argparse.Namespace) -> Fleet:
     return fleet
 
 
-def say_doubts(clusters: Iterable[FleetCluster]) -> None:
+def print_warnings(clusters: Iterable[FleetCluster]) -> None:
     """Tell the person what looks like a typo and may be right."""
-    for sentence in zone_doubts(clusters):
+    for sentence in unknown_zone_warnings(clusters):
         say(sentence)
 
 
@@ -173,7 +171,7 @@ def cluster_at(path: Path, fleet: Fleet) -> FleetCluster:
     place = _place(expanded(path, _A_CLUSTERS))
     files = {_place(fleet.file.parent / CLUSTERS_FOLDER / f"{name}.yaml"): name for name in fleet.clusters}
     if place not in files:
-        near = meant(place.stem, fleet.clusters)
+        near = nearest_names_hint(place.stem, fleet.clusters)
         raise UsageError(f"{path} is the file of no cluster that {fleet.file} describes: {near}")
     if find_spec("jinja2") is None:
         raise UsageError(f"Whether {path} is as it should be is not known: install airflow-provider-tradewind[fleet].")
@@ -211,7 +209,7 @@ def _text_of(path: Path, source: str) -> str:
         with expanded(path, source).open(errors="replace") as opened:
             return opened.read(_MOST_SIGNS)
     except OSError as error:
-        raise UsageError(f"{source} {path} cannot be read ({error.strerror}){meant_file(path)}.") from None
+        raise UsageError(f"{source} {path} cannot be read ({error.strerror}){nearest_files_hint(path)}.") from None
 
 
 def _configured() -> str | None:

@@ -12,17 +12,36 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from tradewind.cli.errors import CommandError, UsageError
-from tradewind.cli.fleet.access.dashboard import open_dashboard
-from tradewind.cli.output import say, write_lines
-from tradewind.fleet.access.kept_token import fetched_token, keep_token, token_file
-from tradewind.fleet.cloud.token_secret import TokenSecret, check_nobody_runs, check_token, new_token, sharing
+from tradewind.cli.fleet.access import open_dashboard
+from tradewind.cli.fleet.config import renew_connections
+from tradewind.cli.fleet.lifecycle import (
+    agree,
+    jobs_to_preserve,
+    look_for_image,
+    manager_of,
+    report_lost_jobs,
+    show_affected_jobs,
+    wait_until_ready,
+)
+from tradewind.cli.output import CommandError, UsageError, say, write_lines
+from tradewind.fleet.access.connect import cache_token, fetch_token, token_file
+from tradewind.fleet.cloud.token_secret import (
+    TokenSecret,
+    check_no_head_running,
+    check_token,
+    clusters_sharing_token,
+    new_token,
+)
 from tradewind.fleet.clusters import Fleet, FleetCluster
+from tradewind.fleet.lifecycle.cluster_manager import ClusterManager
+from tradewind.fleet.lifecycle.rotation import TokenRotation
 from tradewind.fleet.local_paths import expanded
+from tradewind.fleet.lock import ClusterLock
+from tradewind.ray_jobs.job_restore import RestoreResult
 
 _CLIPBOARDS: Final = (
     ["pbcopy"], ["wl-copy"], ["xclip", "-selection", "clipboard"], ["xsel", "--input", "--clipboard"],
@@ -40,7 +59,7 @@ def auth(arguments: argparse.Namespace, fleet: Fleet) -> int:
     cluster = fleet.cluster(arguments.name)
     if arguments.secret:
         cluster = replace(cluster, token_secret=arguments.secret)
-    token = fetched_token(cluster)
+    token = fetch_token(cluster)
     if not (arguments.copy and _copied(token)):
         _show(token, cluster)
     else:
@@ -51,7 +70,7 @@ def auth(arguments: argparse.Namespace, fleet: Fleet) -> int:
 def auth_env(arguments: argparse.Namespace, fleet: Fleet) -> int:
     """Print the variables by which Ray's own commands find the token; the token is only in the file that they name."""
     cluster = fleet.cluster(arguments.name)
-    fetched_token(cluster)
+    fetch_token(cluster)
     path = shlex.quote(str(token_file(cluster)))
     write_lines(["export RAY_AUTH_MODE=token", f"export RAY_AUTH_TOKEN_PATH={path}"])
     return 0
@@ -69,13 +88,13 @@ def set_token(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 def _add(arguments: argparse.Namespace, fleet: Fleet, make: Callable[[], str]) -> int:
     cluster = fleet.cluster(arguments.name)
-    clusters = sharing(fleet, cluster)
+    clusters = clusters_sharing_token(fleet, cluster)
     secret = TokenSecret(cluster.project, cluster.token_secret)
     has_versions = bool(secret.versions())
-    check_nobody_runs(clusters)
+    check_no_head_running(clusters)
     token = check_token(make())
     added = secret.add(token) if has_versions and arguments.rotate else secret.create(token)
-    file = keep_token(cluster, token)
+    file = cache_token(cluster, token)
     names = ", ".join(each.name for each in clusters)
     say(f"{added.name} is the token of {names} from their next start on. It is kept here in {file}.")
     return 0
@@ -116,3 +135,56 @@ def _show(token: str, cluster: FleetCluster) -> None:
             f"wanted: 'tradewind cluster auth-env {cluster.name}' keeps it in a file and prints where."
         )
     write_lines([token])
+
+
+# ``tradewind cluster rotate-token``: a new token for clusters, which is a restart of all that share it.
+
+
+def rotate_token(arguments: argparse.Namespace, fleet: Fleet) -> int:
+    """Rotate the tokens of the clusters that are named, and of those that share them, when that was agreed to.
+
+    Raises:
+        FleetError: A rotation cannot be begun, or not be finished; run again, it goes on.
+    """
+    named = [fleet.cluster(name) for name in arguments.name or [None]]
+    groups = {(one.project, one.token_secret): clusters_sharing_token(fleet, one) for one in named}
+    acts = {one.name: manager_of(one, fleet) for group in groups.values() for one in group}
+    running = [one for group in groups.values() for one in group if acts[one.name].inventory().heads]
+    _tell_what_follows(groups.values(), running, acts)
+    if arguments.dry_run:
+        return 0
+    names = ", ".join(one.name for one in running)
+    agree(arguments, f"Rotate the token, and restart {names}?" if running else "Rotate the token?")
+    found = [one for group in groups.values() for one in _rotate(arguments, group, acts)]
+    for one in running:
+        wait_until_ready(arguments, one)
+    return report_lost_jobs(found)
+
+
+def _tell_what_follows(
+    groups: Iterable[Sequence[FleetCluster]], running: Sequence[FleetCluster], acts: Mapping[str, ClusterManager]
+) -> None:
+    for group in groups:
+        secret = f"projects/{group[0].project}/secrets/{group[0].token_secret}"
+        say(f"{secret} is the token of {', '.join(one.name for one in group)}.")
+    for one in running:
+        look_for_image(one)
+        show_affected_jobs(one, acts[one.name].inventory())
+
+
+def _rotate(
+    arguments: argparse.Namespace, group: Sequence[FleetCluster], acts: Mapping[str, ClusterManager]
+) -> list[RestoreResult]:
+    def hand_out(version: int) -> None:
+        fetch_token(group[0], str(version))
+        renew_connections(group)
+
+    return TokenRotation(
+        group,
+        TokenSecret(group[0].project, group[0].token_secret),
+        acts=acts,
+        markers={one.name: ClusterLock.of(one) for one in group},
+        jobs={one.name: jobs_to_preserve(arguments, one) for one in group},
+        hand_out=hand_out,
+        tell=say,
+    ).run()

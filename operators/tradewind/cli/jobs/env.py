@@ -16,8 +16,8 @@ from configparser import Error as ConfigError
 from pathlib import Path
 from typing import Any, Final
 
-from tradewind.cli.errors import CommandError, UsageError
-from tradewind.ray_jobs.environment.secret_signs import secret_form, secret_variable
+from tradewind.cli.output import CommandError, UsageError
+from tradewind.ray_jobs.secret_patterns import detect_secret, secret_variable
 
 SETTINGS_FILE = ".marin.yaml"
 _NAME: Final = re.compile(r"[^\s=\x00-\x1f\x7f-\x9f]{1,500}")
@@ -44,7 +44,7 @@ def job_env(
     if twice := sorted(chosen.keys() & set(secrets)):
         raise UsageError(f"{twice[0]} is given by -e and by --secret: give it once.")
     written = without_secrets(env_in(settings), settings.name, {*chosen, *secrets}, say)
-    return {**found_here(folder), **written, **chosen}
+    return {**discover_project(folder), **written, **chosen}
 
 
 def one_variable(values: Sequence[str]) -> tuple[str, str]:
@@ -60,7 +60,7 @@ def one_variable(values: Sequence[str]) -> tuple[str, str]:
         value = values[1]
     if not name:
         raise UsageError("-e names no variable: write -e NAME=VALUE.")
-    if (form := secret_form(name)) is not None:
+    if (form := detect_secret(name)) is not None:
         raise UsageError(f"-e names a variable that has the form of {form} (it is not shown): write -e NAME=VALUE.")
     if not _NAME.fullmatch(name):
         raise UsageError(f"-e {name[:_LONGEST_SHOWN]!r} is no name of a variable: write -e NAME=VALUE.")
@@ -91,7 +91,7 @@ def env_in(settings: Path) -> dict[str, str]:
     if not settings.is_file():
         return {}
     from tradewind.fleet.errors import BadFileError
-    from tradewind.fleet.file.yaml_document import read_yaml
+    from tradewind.fleet.yaml_schema import read_yaml
 
     try:
         document = read_yaml(settings)
@@ -123,7 +123,7 @@ def _why_no_variable(name: str, value: Any) -> str:
     return ""
 
 
-def found_here(folder: Path) -> dict[str, str]:
+def discover_project(folder: Path) -> dict[str, str]:
     """The commit of ``folder``, and the folders of its workspace that hold modules."""
     found = {}
     if commit := _commit(folder):

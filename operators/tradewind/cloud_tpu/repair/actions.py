@@ -1,9 +1,9 @@
 """The actions of one pass: slices are deleted and created again, many at once, and watched by listing them all.
 
 A few go first, one of each kind: if the creation of such a one is refused in a way that waiting does not mend, nothing
-more of its kind is deleted. Everything is asked for at most ``AT_ONCE`` calls at a time; an operation is only asked
-after if the lists do not tell how it went, and ever more rarely. So the requests of a pass are bounded by its actions
-and the pages of the lists.
+more of its kind is deleted. Everything is asked for at most ``MAX_CONCURRENT_CALLS`` calls at a time; an operation is
+only asked after if the lists do not tell how it went, and ever more rarely. So the requests of a pass are bounded by
+its actions and the pages of the lists.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, TypeVar
 
-from tradewind.cloud_tpu.api import AT_ONCE, TpuApi, TpuOperation
+from tradewind.cloud_tpu.api import MAX_CONCURRENT_CALLS, TpuApi, TpuOperation
 from tradewind.cloud_tpu.errors import (
     BadSliceError,
     OperationTimeoutError,
@@ -29,22 +29,21 @@ from tradewind.cloud_tpu.errors import (
     TpuPreconditionError,
     TpuUnreachableError,
 )
-from tradewind.cloud_tpu.repair.records import Deletion, SliceRecord, SliceRecords
+from tradewind.cloud_tpu.repair.records import Deletion, RepairLock, SliceRecord, SliceRecords, boot_time
 from tradewind.cloud_tpu.repair.rules import decide
 from tradewind.cloud_tpu.repair.terms import Action, Finding, RepairSettings, Scope, Snapshot
-from tradewind.cloud_tpu.repair.turn import RepairTurn, boot_time
 from tradewind.cloud_tpu.resources import ANY_KIND, body_kind
 
 logger = logging.getLogger(__name__)
 
 FIRST_S: Final = 120.0
 """For how long the first few are waited for before the others follow."""
-LONGEST_S: Final = 600.0
+MAX_WAIT_S: Final = 600.0
 """For how long the others are waited for; what is not over by then, the next pass goes on with."""
 _FIRST_PAUSE_S: Final = 0.25
-SNAPSHOT_LASTS_S: Final = 10.0
+SNAPSHOT_TTL_S: Final = 10.0
 """How old a snapshot may be when something is deleted: the process may have been frozen since."""
-TURN_PATIENCE_S: Final = 15.0
+LOCK_TIMEOUT_S: Final = 15.0
 """For how long the turn is waited for while another repair has it."""
 _BATCH: Final = 512
 """How many are deleted by one snapshot: it is two seconds old by the last of them."""
@@ -114,7 +113,7 @@ class RepairActions:
         settings: RepairSettings,
         records: SliceRecords,
         clock: Callable[[], float],
-        turn: RepairTurn | None = None,
+        turn: RepairLock | None = None,
     ) -> None:
         self.denied: set[str] = set()
         self._api = api
@@ -130,7 +129,7 @@ class RepairActions:
     def carry_out(self, due: Sequence[Finding], records: Mapping[str, SliceRecord]) -> dict[str, str]:
         """Do what is due; by name, what came of it in words."""
         done: dict[str, str] = {}
-        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="slice-repair") as self._pool:
+        with ThreadPoolExecutor(MAX_CONCURRENT_CALLS, thread_name_prefix="slice-repair") as self._pool:
             for wave, patience_s in waves(due):
                 works = [
                     _Work(
@@ -179,13 +178,13 @@ class RepairActions:
                         work.end("left alone: another repair is deleting slices at present")
         finally:
             if self._turn is not None:
-                self._turn.give_back()
+                self._turn.release()
 
     def _has_turn(self) -> bool:
         """Take the turn, for a while if another repair has it; with each batch anew, for its whole time."""
         waited_s, pause = 0.0, _FIRST_PAUSE_S
-        while self._turn is not None and not self._turn.take():
-            if waited_s >= TURN_PATIENCE_S:
+        while self._turn is not None and not self._turn.acquire():
+            if waited_s >= LOCK_TIMEOUT_S:
                 return False
             self._api.pause(pause * random.uniform(0.5, 1.0))
             waited_s, pause = waited_s + pause, min(2 * pause, self._api.poll_s)
@@ -202,7 +201,7 @@ class RepairActions:
         works = _at(works, _Stage.DELETE)
         now = self._clock()
         self._records.write_deletions([_deletion(work.finding, now) for work in works])
-        is_few = len(works) <= AT_ONCE
+        is_few = len(works) <= MAX_CONCURRENT_CALLS
         self._each(lambda work: self._begin_deleting(work, is_few, observed_at), works)
 
     def _begin_deleting(self, work: _Work, is_few: bool, observed_at: float) -> None:
@@ -212,7 +211,7 @@ class RepairActions:
         so is each when the snapshot of all of them is not new any more.
         """
         finding = work.finding
-        is_old = boot_time() - observed_at > SNAPSHOT_LASTS_S / 2
+        is_old = boot_time() - observed_at > SNAPSHOT_TTL_S / 2
         if is_few or is_old or work.record.identity == finding.identity:
             observed_at = boot_time()
             there = self._api.found(finding.name, finding.is_queue)
@@ -221,8 +220,8 @@ class RepairActions:
                 return
 
         def may_send() -> bool:
-            is_ours = self._turn is None or self._turn.is_ours
-            return is_ours and boot_time() - observed_at < SNAPSHOT_LASTS_S
+            is_ours = self._turn is None or self._turn.is_held
+            return is_ours and boot_time() - observed_at < SNAPSHOT_TTL_S
 
         logger.info("Deleting slice %s: %s.", finding.name, finding.reason)
         operation = self._api.begin_delete(finding.name, finding.is_queue, finding.identity, may_send)
@@ -342,9 +341,9 @@ def waves(due: Sequence[Finding]) -> Iterator[tuple[Sequence[Finding], float]]:
         if finding.action is not Action.DELETE and finding.body is not None:
             first.setdefault(body_kind(finding.body), finding)
     others = [finding for finding in due if first.get(body_kind(finding.body or {})) is not finding]
-    yield list(first.values()), FIRST_S if others else LONGEST_S
+    yield list(first.values()), FIRST_S if others else MAX_WAIT_S
     if others:
-        yield others, LONGEST_S
+        yield others, MAX_WAIT_S
 
 
 def _at(works: Iterable[_Work], *stages: _Stage) -> list[_Work]:

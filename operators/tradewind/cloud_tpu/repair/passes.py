@@ -14,11 +14,9 @@ from dataclasses import replace
 
 from tradewind.cloud_tpu.api import TpuApi
 from tradewind.cloud_tpu.repair.actions import RepairActions
-from tradewind.cloud_tpu.repair.records import SliceRecord, SliceRecords
-from tradewind.cloud_tpu.repair.report import RepairReport
+from tradewind.cloud_tpu.repair.records import RepairLock, SliceRecord, SliceRecords
 from tradewind.cloud_tpu.repair.rules import decide, is_back
-from tradewind.cloud_tpu.repair.terms import Action, Finding, RepairSettings, Scope, SliceHealth, Snapshot
-from tradewind.cloud_tpu.repair.turn import RepairTurn
+from tradewind.cloud_tpu.repair.terms import Action, Finding, RepairReport, RepairSettings, Scope, SliceHealth, Snapshot
 
 Hosts = Mapping[str, int]
 """Slice name → how many of its hosts are registered with Ray and alive."""
@@ -48,7 +46,7 @@ class SliceRepair:
         *,
         dry_run: bool = False,
         clock: Callable[[], float] = time.time,
-        turn: RepairTurn | None = None,
+        turn: RepairLock | None = None,
     ) -> None:
         self.api = api
         self.registered_hosts = registered_hosts

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from html import escape
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Final
 
-from tradewind.fleet.access.reached import reached
-from tradewind.fleet.access.tunnel import free_port
+from tradewind.fleet.access.connect import connected, free_port
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import RayJobsError
-from tradewind.ray_jobs.nodes.nodes import NodeFacts, fetch_nodes
-from tradewind.ray_jobs.nodes.slices import hosts_alive
+from tradewind.ray_jobs.nodes import NodeInfo, fetch_nodes, hosts_alive
 
-LOOK_S: Final = 15.0
+CHECK_INTERVAL_S: Final = 15.0
 _GRACE_S: Final = 6.0
 
 Reach = Callable[[FleetCluster, int], AbstractContextManager[RayCluster]]
@@ -66,8 +66,8 @@ class Dashboards:
         clusters: Sequence[FleetCluster],
         tell: Callable[[str], None],
         *,
-        reach: Reach = reached,
-        look_s: float = LOOK_S,
+        reach: Reach = connected,
+        look_s: float = CHECK_INTERVAL_S,
     ) -> None:
         self._tell = tell
         self._reach = reach
@@ -88,7 +88,7 @@ class Dashboards:
         with self._changed:
             return list(self._tiles.values())
 
-    def wait_for_first_look(self) -> None:
+    def wait_for_first_check(self) -> None:
         """Returns when each was looked at, whether it answers or not."""
         with self._changed:
             self._changed.wait_for(lambda: all(self._looks.values()))
@@ -111,7 +111,7 @@ class Dashboards:
             try:
                 with self._reach(cluster, port) as there:
                     while not self._over.is_set():
-                        self._show(looked_at(cluster, there, self._tiles[cluster.name].url))
+                        self._show(check_cluster(cluster, there, self._tiles[cluster.name].url))
                         self._over.wait(self._look_s)
             except (FleetError, RayJobsError, OSError) as error:
                 tile = self._tiles[cluster.name]
@@ -130,7 +130,7 @@ class Dashboards:
             self._tell(f"{tile.cluster} does not answer: {tile.why}")
 
 
-def looked_at(cluster: FleetCluster, there: RayCluster, url: str) -> DashboardTile:
+def check_cluster(cluster: FleetCluster, there: RayCluster, url: str) -> DashboardTile:
     """How ``cluster`` is, whose dashboard people find at ``url``.
 
     Raises:
@@ -143,6 +143,108 @@ def looked_at(cluster: FleetCluster, there: RayCluster, url: str) -> DashboardTi
     return DashboardTile(cluster.name, cluster.region, url, None, version, len(hosts), sum(hosts.values()), running)
 
 
-async def _nodes(there: RayCluster) -> list[NodeFacts]:
+async def _nodes(there: RayCluster) -> list[NodeInfo]:
     async with JobsApi(there) as api:
         return await fetch_nodes(api)
+
+
+# The page with a tile for each cluster: plain HTML, without scripts, forms or secrets, for browsers of this machine.
+#
+# Any website may send a browser to an address on the loopback, under a name of its own. So only requests that name this
+# server as the host are answered.
+
+_REFRESH_S: Final = 15
+_HEADERS: Final = {
+    "Content-Type": "text/html; charset=utf-8",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+_STYLE: Final = """\
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem; background: #f4f5f7; color: #1c2530; }
+main { display: grid; grid-template-columns: repeat(auto-fill, minmax(17rem, 1fr)); gap: 1rem; }
+a, article { display: block; background: #fff; border: 1px solid #d4d9e0; border-left: 5px solid #1e7f4f;
+  border-radius: 6px; padding: .8rem 1rem; color: inherit; text-decoration: none; overflow-wrap: anywhere; }
+a:hover, a:focus { border-color: #1e7f4f; }
+article { border-left-color: #b3372f; }
+h2 { margin: 0; font-size: 1.1rem; } p { margin: .2rem 0 0; } .quiet { color: #5b6673; }
+@media (prefers-color-scheme: dark) {
+  body { background: #14181d; color: #e4e8ed; } a, article { background: #1e242c; border-color: #3a434e; }
+  .quiet { color: #a3adb9; } }"""
+
+
+def tiles_page(tiles: Sequence[DashboardTile]) -> str:
+    """The page."""
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Clusters</title>'
+        f'<meta name="viewport" content="width=device-width"><meta http-equiv="refresh" content="{_REFRESH_S}">'
+        f"<style>{_STYLE}</style></head><body><h1>Clusters</h1><main>{''.join(map(_tile, tiles))}</main></body></html>"
+    )
+
+
+@contextmanager
+def served_page(tiles: Callable[[], Sequence[DashboardTile]], port: int = 0) -> Iterator[str]:
+    """The page's address, where it is served for the length of the block.
+
+    Args:
+        port: Where on the loopback; default: at a free port.
+
+    Raises:
+        OSError: The port is taken.
+    """
+    server = ThreadingHTTPServer(("127.0.0.1", port), _handler(tiles))
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _handler(tiles: Callable[[], Sequence[DashboardTile]]) -> type[BaseHTTPRequestHandler]:
+    class PageHandler(BaseHTTPRequestHandler):
+        """One request."""
+
+        def do_GET(self) -> None:
+            assert isinstance(self.server, ThreadingHTTPServer)
+            ours = {f"{name}:{self.server.server_port}" for name in ("127.0.0.1", "localhost")}
+            if self.headers.get_all("Host") not in [[host] for host in ours]:
+                self.send_error(421, "This page is served under its own address only")
+            elif self.path != "/":
+                self.send_error(404)
+            else:
+                self._send(tiles_page(tiles()).encode(errors="replace"))
+
+        def _send(self, body: bytes) -> None:
+            self.send_response(200)
+            for name, value in {**_HEADERS, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing is printed."""
+
+    return PageHandler
+
+
+def _tile(tile: DashboardTile) -> str:
+    title = f'<h2>{escape(tile.cluster)}</h2><p class="quiet">{escape(tile.region)}'
+    if tile.why is not None:
+        return f"<article>{title}</p><p>Does not answer: {escape(tile.why)}</p></article>"
+    counts = (
+        f"{_count(tile.slices, 'slice')} with {_count(tile.hosts, 'host')}",
+        _count(tile.jobs, "job") + " running",
+    )
+    lines = "".join(f"<p>{escape(line)}</p>" for line in counts)
+    about = f"{title}, Ray {escape(tile.ray_version)}</p>{lines}"
+    return f'<a href="{escape(tile.url)}" target="_blank" rel="noopener noreferrer">{about}</a>'
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tradewind.fleet.access.ssh import SshHost, head_to_log_in_on
-from tradewind.fleet.cloud.google_api import CloudNotFoundError, answer_of, google_api, pages_of
+from tradewind.fleet.access.ssh import SshHost, find_ssh_head
+from tradewind.fleet.cloud.google_api import CloudNotFoundError, execute_request, google_api, list_all
 from tradewind.fleet.cloud.heads import HOST_KEYS, NoHeadError, keys_in
 from tradewind.fleet.clusters import CLUSTER_LABEL, FleetCluster
-from tradewind.fleet.errors import FleetError, meant
+from tradewind.fleet.errors import FleetError, nearest_names_hint
 
 _READY: Final = "READY"
 
@@ -68,12 +68,12 @@ class ClusterHosts:
 
     def head(self) -> SshHost:
         """The head."""
-        return head_to_log_in_on(self._cluster, self._compute)
+        return find_ssh_head(self._cluster, self._compute)
 
     def slices(self) -> list[SliceOfHosts]:
         """Every slice whose label names the cluster, by name."""
         what = f"The slices of cluster {self._cluster.name} in {self._cluster.project}, {self._cluster.zone}"
-        nodes = pages_of(self._nodes.list, what, "nodes", parent=self._parent)
+        nodes = list_all(self._nodes.list, what, "nodes", parent=self._parent)
         ours = (node for node in nodes if node.get("labels", {}).get(CLUSTER_LABEL) == self._cluster.name)
         return sorted(map(_slice, ours), key=lambda one: one.name)
 
@@ -106,7 +106,7 @@ class ClusterHosts:
         slice_name, colon, index = name.partition(":")
         one = next((one for one in slices if one.name == slice_name), None)
         if one is None:
-            near = meant(slice_name, [one.name for one in slices])
+            near = nearest_names_hint(slice_name, [one.name for one in slices])
             raise NoSuchHostError(f"Cluster {self._cluster.name} has no slice or host {name!r}: {near}")
         if not one.hosts:
             raise NoSuchHostError(f"Slice {one.name} is {one.state}: nobody can log in there.")
@@ -123,7 +123,7 @@ class ClusterHosts:
         body = {"queryPath": HOST_KEYS, "workerIds": [str(index) for index in indices]}
         request = self._nodes.getGuestAttributes(name=f"{self._parent}/nodes/{slice_name}", body=body)
         try:
-            answer = answer_of(request, f"The host keys of {slice_name}")
+            answer = execute_request(request, f"The host keys of {slice_name}")
         except CloudNotFoundError:
             answer = {}
         told = answer.get("guestAttributes", [])

@@ -8,13 +8,18 @@ be taken for one.
 from __future__ import annotations
 
 import os
+import re
 import shlex
+import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from tradewind.fleet.cloud.heads import ClusterHead, find_head, host_keys
 from tradewind.fleet.clusters import FleetCluster
@@ -22,7 +27,7 @@ from tradewind.fleet.errors import FleetError
 from tradewind.fleet.local_paths import expanded
 
 SSH_PORT_VARIABLE: Final = "TRADEWIND_SSH_PORT"
-LOST: Final = 255
+EXIT_CONNECTION_LOST: Final = 255
 """What ``ssh`` ends with when it did not get there, or lost the connection."""
 _LONGEST_WHY: Final = 400
 _OPTIONS: Final = (
@@ -61,7 +66,7 @@ class SshHost:
         return SshHost(cluster.name, head.name, address, cluster.ssh_user, cluster.ssh_private_key, keys)
 
 
-def head_to_log_in_on(cluster: FleetCluster, compute: Any) -> SshHost:
+def find_ssh_head(cluster: FleetCluster, compute: Any) -> SshHost:
     """The head of ``cluster`` as it is now.
 
     Raises:
@@ -91,7 +96,7 @@ def ssh_to(host: SshHost, *options: str) -> Iterator[list[str]]:
         yield [*words, *options, "--", host.address]
 
 
-def why_lost(said: str, host: SshHost) -> str:
+def connection_loss_reason(said: str, host: SshHost) -> str:
     """Why ``ssh`` to ``host`` ended, as a sentence, from what it said itself."""
     if "Host key verification failed" in said or "REMOTE HOST IDENTIFICATION" in said:
         why = (
@@ -121,3 +126,205 @@ def _words(host: SshHost, known_hosts: Path) -> list[str]:
 
 def _port() -> str:
     return os.environ.get(SSH_PORT_VARIABLE, "22")
+
+
+# What machines and programs say, line by line: one that never ends a line fills nobody's memory.
+
+MAX_LINE_BYTES: Final = 1 << 20
+"""Of a line that is shown to people: none reads a longer one, and many machines may say one at once."""
+_MOST_OF_A_LOG: Final = 64 * 1024
+
+
+def bounded_lines(stream: IO[bytes], longest_bytes: int = MAX_LINE_BYTES) -> Iterator[str]:
+    """The lines of ``stream`` without their ends, as they come; of one that is longer the beginning, which says so."""
+    while line := stream.readline(longest_bytes):
+        is_whole = len(line) < longest_bytes or line.endswith(b"\n")
+        text = line.decode(errors="replace").rstrip("\r\n")
+        yield text if is_whole else f"{text} ... (cut: the line has {longest_bytes:,} bytes or more)"
+        while not is_whole and (rest := stream.readline(_MOST_OF_A_LOG)):
+            is_whole = rest.endswith(b"\n")
+
+
+def end_of(log: IO[bytes]) -> str:
+    """The end of a log in a file, which is all that is looked at."""
+    size = log.seek(0, 2)
+    log.seek(max(0, size - _MOST_OF_A_LOG))
+    return log.read(_MOST_OF_A_LOG).decode(errors="replace")
+
+
+# Commands on machines of a cluster: in the container that Ray runs in, or on the machine itself.
+
+CONTAINER: Final = "ray_docker"
+MAX_CONCURRENT_HOSTS: Final = 32
+_ENDED_IN_ORDER: Final = re.compile(r"(?m)^Connection to \S+ closed\.\r?\n?")
+
+
+class RunEnv(StrEnum):
+    """Where on a machine a command runs; the words are those of ``ray exec``."""
+
+    AUTO = "auto"
+    """In the container, if it runs, else on the machine."""
+    DOCKER = "docker"
+    """In the container."""
+    HOST = "host"
+    """On the machine."""
+
+
+@dataclass(frozen=True)
+class HostResult:
+    """How a command ended on one machine.
+
+    Attributes:
+        code: What it ended with; None if the machine was not reached, or the connection was lost.
+        why: Why that was.
+    """
+
+    host: str
+    code: int | None
+    why: str = ""
+
+
+def shell_line(words: Sequence[str]) -> str:
+    """What a shell there shall do: one word is a line for it, several are a command and its arguments as they are."""
+    return words[0] if len(words) == 1 else shlex.join(words)
+
+
+def remote_command(line: str | None, env: RunEnv, *, is_terminal: bool) -> str:
+    """What is given to the shell of a machine to run ``line``; None is a shell for a person."""
+    what = f" -c {shlex.quote(line)}" if line is not None else ""
+    here = f"exec bash{what or ' --login'}"
+    there = f"exec docker exec {'-it' if is_terminal else '-i'} {CONTAINER} bash{what}"
+    if env is RunEnv.AUTO:
+        is_up = "docker inspect -f '{{.State.Running}}' " + CONTAINER + " 2>/dev/null"
+        return f'if [ "$({is_up})" = true ]; then {there}; else {here}; fi'
+    return there if env is RunEnv.DOCKER else here
+
+
+def run_interactive(host: SshHost, command: str, *, is_terminal: bool) -> int:
+    """Run ``command`` on ``host`` with our own input, output and terminal; what it ended with.
+
+    Raises:
+        SshError: The machine was not reached, or the connection was lost.
+    """
+    with (
+        tempfile.NamedTemporaryFile("rb", prefix="tradewind-ssh-") as log,
+        ssh_to(host, "-E", log.name, "-t" if is_terminal else "-T") as words,
+    ):
+        ssh = _started([*words, command])
+        try:
+            code = ssh.wait()
+        finally:
+            _end(ssh)
+        if (why := _why_lost(code, log, host)) is not None:
+            raise SshError(why)
+    return code
+
+
+class HostRuns:
+    """One command on several machines at once, without input.
+
+    Args:
+        write: Given the machine, one line of what it said, and whether that was on standard error.
+        is_held: Their standard input stays open for as long as this process lives, and is empty before.
+        given: A file that each gets as its standard input instead.
+        longest_bytes: Of a line: a longer one is cut, and says so.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[SshHost, str, bool], None],
+        *,
+        is_held: bool = False,
+        given: Path | None = None,
+        longest_bytes: int = MAX_LINE_BYTES,
+    ) -> None:
+        self._write = write
+        self._longest_bytes = longest_bytes
+        self._stdin = subprocess.PIPE if is_held else subprocess.DEVNULL
+        self._given = given
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._is_over = False
+
+    def run(self, hosts: Sequence[SshHost], command: str | Callable[[SshHost], str]) -> list[HostResult]:
+        """How it ended on each, in their order. Interrupted, it ends every ``ssh`` first."""
+        command_of = command if callable(command) else lambda host: command
+        pool = ThreadPoolExecutor(max(1, min(MAX_CONCURRENT_HOSTS, len(hosts))))
+        try:
+            return list(pool.map(lambda host: self._run(host, command_of(host)), hosts))
+        except BaseException:
+            self.end()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    @property
+    def was_ended(self) -> bool:
+        """Whether somebody has asked for that."""
+        return self._is_over
+
+    def end(self) -> None:
+        """End every ``ssh``, and have none started any more; any thread may ask for it."""
+        with self._lock:
+            self._is_over = True
+            running = list(self._running)
+        for ssh in running:
+            ssh.terminate()
+
+    def _run(self, host: SshHost, command: str) -> HostResult:
+        try:
+            with (
+                tempfile.NamedTemporaryFile("rb", prefix="tradewind-ssh-") as log,
+                ssh_to(host, "-E", log.name, "-T") as words,
+            ):
+                code = self._run_words(host, [*words, command])
+                why = _why_lost(code, log, host)
+        except SshError as error:
+            return HostResult(host.name, None, str(error))
+        return HostResult(host.name, code) if why is None else HostResult(host.name, None, why)
+
+    def _run_words(self, host: SshHost, words: Sequence[str]) -> int:
+        pipe = subprocess.PIPE
+        with ExitStack() as stack, self._lock:
+            if self._is_over:
+                return 0
+            stdin = stack.enter_context(self._given.open("rb")).fileno() if self._given else self._stdin
+            ssh = _started(words, stdin=stdin, stdout=pipe, stderr=pipe)
+            self._running.add(ssh)
+        try:
+            errors = threading.Thread(target=self._copy, args=(host, ssh.stderr, True))
+            errors.start()
+            self._copy(host, ssh.stdout, False)
+            errors.join()
+            return ssh.wait()
+        finally:
+            with self._lock:
+                self._running.discard(ssh)
+            _end(ssh)
+
+    def _copy(self, host: SshHost, stream: IO[bytes] | None, is_error: bool) -> None:
+        assert stream is not None
+        for line in bounded_lines(stream, self._longest_bytes):
+            self._write(host, line, is_error)
+
+
+def _started(words: Sequence[str], **streams: int) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(words, **streams)  # type: ignore[call-overload,no-any-return]
+    except FileNotFoundError:
+        raise SshError("There is no ssh on this machine: install OpenSSH's client.") from None
+
+
+def _end(ssh: subprocess.Popen[bytes]) -> None:
+    if ssh.poll() is None:
+        ssh.terminate()
+        ssh.wait()
+    for stream in (ssh.stdin, ssh.stdout, ssh.stderr):
+        if stream is not None:
+            stream.close()
+
+
+def _why_lost(code: int, log: IO[bytes], host: SshHost) -> str | None:
+    """Why the machine was not reached; None if the command ended there, with whatever it did."""
+    said = _ENDED_IN_ORDER.sub("", end_of(log))
+    return connection_loss_reason(said, host) if code == EXIT_CONNECTION_LOST and said else None

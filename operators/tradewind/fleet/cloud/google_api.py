@@ -101,7 +101,7 @@ def _request(http: Any, *args: Any, **kwargs: Any) -> Any:
     return HttpRequest(own_connection(http), *args, **kwargs)
 
 
-def answer_of(request: Any, what: str, *, is_write: bool = False) -> Mapping[str, Any]:
+def execute_request(request: Any, what: str, *, is_write: bool = False) -> Mapping[str, Any]:
     """The answer to a request of Google's client; ``what`` was asked, for messages. A write is sent once.
 
     Raises:
@@ -129,11 +129,11 @@ def answer_of(request: Any, what: str, *, is_write: bool = False) -> Mapping[str
         raise CloudUnreachableError(f"{what}: Google Cloud does not answer ({error}): try again later.") from None
 
 
-def pages_of(list_page: Callable[..., Any], what: str, key: str, **query: Any) -> Iterator[Mapping[str, Any]]:
+def list_all(list_page: Callable[..., Any], what: str, key: str, **query: Any) -> Iterator[Mapping[str, Any]]:
     """The items below ``key`` of all pages of a list. Raises the same."""
     token: str | None = None
     while True:
-        page = answer_of(list_page(**query, **({"pageToken": token} if token else {})), what)
+        page = execute_request(list_page(**query, **({"pageToken": token} if token else {})), what)
         yield from page.get(key, [])
         token = page.get("nextPageToken")
         if not token:

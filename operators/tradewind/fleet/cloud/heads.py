@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from tradewind.fleet.cloud.google_api import CloudNotFoundError, answer_of, google_api, pages_of
+from tradewind.fleet.cloud.google_api import CloudNotFoundError, execute_request, google_api, list_all
 from tradewind.fleet.clusters import CLUSTER_LABEL, FleetCluster
 from tradewind.fleet.errors import FleetError
 
@@ -66,7 +66,7 @@ def find_head(cluster: PlacedCluster, compute: Any = None) -> ClusterHead:
     labels = {CLUSTER_LABEL: cluster.name, TYPE_LABEL: HEAD}
     query = " AND ".join(f"(labels.{label} = {value})" for label, value in labels.items())
     what = f"The head of cluster {cluster.name} in {cluster.project}, {cluster.zone}"
-    found = pages_of(compute.instances().list, what, "items", project=cluster.project, zone=cluster.zone, filter=query)
+    found = list_all(compute.instances().list, what, "items", project=cluster.project, zone=cluster.zone, filter=query)
     ours = [machine for machine in found if labels.items() <= machine.get("labels", {}).items()]
     heads = [machine for machine in ours if machine.get("status") == RUNNING]
     if len(heads) > 1:
@@ -89,7 +89,7 @@ def host_keys(cluster: FleetCluster, head: ClusterHead, compute: Any = None) -> 
     what = f"The host keys of {head.name}"
     place = {"project": cluster.project, "zone": cluster.zone, "instance": head.name}
     try:
-        found = answer_of(compute.instances().getGuestAttributes(**place, queryPath=HOST_KEYS), what)
+        found = execute_request(compute.instances().getGuestAttributes(**place, queryPath=HOST_KEYS), what)
     except CloudNotFoundError:
         found = {}
     keys = keys_in(found)

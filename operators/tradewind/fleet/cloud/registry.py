@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tradewind.fleet.cloud.google_api import CloudNotFoundError, answer_of
+from tradewind.fleet.cloud.google_api import CloudNotFoundError, execute_request
 from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.errors import FleetError
 
@@ -81,7 +81,7 @@ def check_image(cluster: FleetCluster, client: Any) -> None:
     tags = client.projects().locations().repositories().packages().tags()
     request = tags.get(name=f"{repository.path}/packages/{cluster.image}/tags/{cluster.tag}")
     try:
-        answer_of(request, f"Image {cluster.full_image}")
+        execute_request(request, f"Image {cluster.full_image}")
     except CloudNotFoundError:
         raise NoImageError(
             f"Cluster {cluster.name}: there is no image {cluster.full_image}: push it with 'make cluster_docker', or "
@@ -96,7 +96,7 @@ def cleanup_state(repository: ImageRepository, client: Any) -> CleanupState:
         CloudError: There is no such repository, or Google Cloud does not say.
     """
     request = client.projects().locations().repositories().get(name=repository.path)
-    found = answer_of(request, f"Repository {repository.name} in {repository.project}, {repository.region}")
+    found = execute_request(request, f"Repository {repository.name} in {repository.project}, {repository.region}")
     policies: Mapping[str, Mapping[str, Any]] = found.get("cleanupPolicies", {})
     there = [_rule(policy) for policy in policies.values()]
     missing = tuple(name for name, policy in POLICIES.items() if _rule(policy) not in there)
@@ -114,7 +114,7 @@ def set_cleanup(repository: ImageRepository, state: CleanupState, client: Any) -
     body = {"cleanupPolicies": {**state.policies, **ours}, "cleanupPolicyDryRun": False}
     mask = "cleanupPolicies,cleanupPolicyDryRun"
     request = client.projects().locations().repositories().patch(name=repository.path, updateMask=mask, body=body)
-    answer_of(request, f"To set the clean-up of {repository.path}", is_write=True)
+    execute_request(request, f"To set the clean-up of {repository.path}", is_write=True)
 
 
 def _rule(policy: Mapping[str, Any]) -> dict[str, Any]:

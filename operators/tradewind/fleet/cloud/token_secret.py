@@ -14,7 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tradewind.fleet.cloud.google_api import CloudConflictError, CloudNotFoundError, answer_of, google_api, pages_of
+from tradewind.fleet.cloud.google_api import (
+    CloudConflictError,
+    CloudNotFoundError,
+    execute_request,
+    google_api,
+    list_all,
+)
 from tradewind.fleet.cloud.heads import NoHeadError, SeveralHeadsError, find_head
 from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.errors import FleetError
@@ -62,7 +68,7 @@ class TokenSecret:
         """
         what = f"The versions of {self.name}"
         try:
-            found = list(pages_of(self._secrets.versions().list, what, "versions", parent=self.name))
+            found = list(list_all(self._secrets.versions().list, what, "versions", parent=self.name))
         except CloudNotFoundError:
             return []
         versions = [SecretVersion(each["name"], int(each["name"].rpartition("/")[2]), each["state"]) for each in found]
@@ -79,7 +85,7 @@ class TokenSecret:
         body: dict[str, Any] = {"replication": {"automatic": {}}}
         request = self._secrets.create(parent=f"projects/{self._project}", secretId=self._secret, body=body)
         with suppress(CloudConflictError):  # made before, and left without a version
-            answer_of(request, f"To create {self.name}", is_write=True)
+            execute_request(request, f"To create {self.name}", is_write=True)
         added = self.add(token)
         first = min(version.number for version in self.versions() if version.state == _ENABLED)
         if first != added.number:
@@ -91,13 +97,13 @@ class TokenSecret:
         """Add a version. Raises ``CloudError`` if Google Cloud does not do it."""
         body = {"payload": {"data": base64.b64encode(token.encode()).decode()}}
         request = self._secrets.addVersion(parent=self.name, body=body)
-        name = answer_of(request, f"To add a version to {self.name}", is_write=True)["name"]
+        name = execute_request(request, f"To add a version to {self.name}", is_write=True)["name"]
         return SecretVersion(name, int(name.rpartition("/")[2]), _ENABLED)
 
     def change(self, version: SecretVersion, how: str) -> None:
         """``enable``, ``disable`` or ``destroy`` a version. Raises ``CloudError`` if Google Cloud does not do it."""
         call = getattr(self._secrets.versions(), how)
-        answer_of(call(name=version.name, body={}), f"To {how} {version.name}", is_write=True)
+        execute_request(call(name=version.name, body={}), f"To {how} {version.name}", is_write=True)
 
     def _check_empty(self) -> None:
         if enabled := [version for version in self.versions() if version.state == _ENABLED]:
@@ -126,7 +132,7 @@ def new_token() -> str:
     return secrets.token_hex(32)
 
 
-def check_nobody_runs(clusters: Iterable[FleetCluster]) -> None:
+def check_no_head_running(clusters: Iterable[FleetCluster]) -> None:
     """Refuse to go on while one of ``clusters`` has a head.
 
     Raises:
@@ -147,7 +153,37 @@ def check_nobody_runs(clusters: Iterable[FleetCluster]) -> None:
         )
 
 
-def sharing(fleet: Fleet, cluster: FleetCluster) -> list[FleetCluster]:
+def clusters_sharing_token(fleet: Fleet, cluster: FleetCluster) -> list[FleetCluster]:
     """The clusters that have the token of ``cluster``, itself included."""
     ours = (cluster.project, cluster.token_secret)
     return [other for other in fleet.clusters.values() if (other.project, other.token_secret) == ours]
+
+
+# The secrets that each node of a cluster fetches before it starts Ray: one that cannot be had ends the start there.
+
+
+class NoSecretError(FleetError):
+    """A secret of the cluster is not there, or its newest version cannot be had."""
+
+
+def check_secrets(cluster: FleetCluster, client: Any) -> None:
+    """See that the token and each variable of ``cluster`` has a value.
+
+    Raises:
+        NoSecretError: One has none.
+        CloudError: Google Cloud does not say.
+    """
+    wanted = {secret: f"variable {name}" for name, secret in sorted(cluster.environment.items())}
+    for secret, what in {**wanted, cluster.token_secret: "the token"}.items():
+        versions = TokenSecret(cluster.project, secret, client).versions()
+        if versions and versions[0].state == "ENABLED":
+            continue
+        state = f"is {versions[0].state.lower()} in its newest version" if versions else "has no value"
+        mend = "add a version to it, or take the variable out of the fleet file"
+        if secret == cluster.token_secret:
+            command = "set-token --rotate" if versions else "init-token"
+            mend = f"make one with 'tradewind cluster {command} {cluster.name}'"
+        raise NoSecretError(
+            f"Cluster {cluster.name}: secret {secret} of project {cluster.project}, {what}, {state}: {mend}. Nothing "
+            "was started."
+        )

@@ -22,11 +22,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from tradewind.fleet.access.bounded_lines import bounded_lines
+from tradewind.fleet.access.ssh import bounded_lines
 from tradewind.fleet.errors import FleetError
-from tradewind.fleet.marker import MarkerHolding
-from tradewind.runtime.driver.process_guard import TERM_OVER, guarded
-from tradewind.runtime.driver.term import Term
+from tradewind.fleet.lock import HeldClusterLock
+from tradewind.runtime.driver.fencing import LeaseDeadline
+from tradewind.runtime.driver.process_guard import EXIT_DEADLINE, guarded
 
 AUTOSCALER_VARIABLE: Final = "RAY_UP_enable_autoscaler_v2"
 _SETTINGS: Final = {AUTOSCALER_VARIABLE: "0", "PYTHONUNBUFFERED": "1"}
@@ -64,7 +64,7 @@ class RayLauncher:
         self._tell = tell
         self._command = command
 
-    def up(self, held: MarkerHolding, *, is_restart: bool = True) -> None:
+    def up(self, held: HeldClusterLock, *, is_restart: bool = True) -> None:
         """``ray up``, which makes the head if there is none, and sets it up.
 
         Args:
@@ -97,7 +97,7 @@ class RayLauncher:
         types = resolved["available_node_types"]
         return {name: hash_launch_conf(types[name]["node_config"], resolved["auth"]) for name in types}
 
-    def _run(self, words: Sequence[str], env: Mapping[str, str], held: MarkerHolding) -> None:
+    def _run(self, words: Sequence[str], env: Mapping[str, str], held: HeldClusterLock) -> None:
         last: deque[str] = deque(maxlen=_KEPT_LINES)
         with _term_of(held) as term:
             # In a session of its own, so that Ctrl-C is for the command alone, which then ends all of it.
@@ -117,7 +117,7 @@ class RayLauncher:
             finally:
                 _end(process)
                 process.stdout.close()
-        if code == TERM_OVER:
+        if code == EXIT_DEADLINE:
             held.check()
         if code:
             reasons = [line.removeprefix(_REASON) for line in last if line.startswith(_REASON)]
@@ -127,14 +127,14 @@ class RayLauncher:
 
 
 @contextmanager
-def _term_of(held: MarkerHolding) -> Iterator[Term]:
+def _term_of(held: HeldClusterLock) -> Iterator[LeaseDeadline]:
     """A term that lasts as long as the marker is surely ours."""
-    term, over = Term(), threading.Event()
+    term, over = LeaseDeadline(), threading.Event()
 
     def prolong() -> None:
         while True:
             term.set(held.ends_at, held.killed_at)
-            if over.wait(held.marker.times.cut_look_s):
+            if over.wait(held.marker.times.fence_poll_s):
                 return
 
     thread = threading.Thread(target=prolong, daemon=True, name="launcher-term")

@@ -17,21 +17,24 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from tradewind.fleet.access.kept_token import read_token
-from tradewind.fleet.access.reached import reached
+from tradewind.fleet.access.connect import connected, read_token
 from tradewind.fleet.cloud.google_api import CloudError, CloudUnreachableError
 from tradewind.fleet.cloud.token_secret import SecretVersion, TokenSecret, new_token
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError
-from tradewind.fleet.lifecycle.acts import ClusterActs, WrongStateError
+from tradewind.fleet.lifecycle.cluster_manager import ClusterManager, WrongStateError
 from tradewind.fleet.lifecycle.inventory import ClusterState
-from tradewind.fleet.lifecycle.kept_jobs import JobsNotBackError, JobsNotKeptError
-from tradewind.fleet.lifecycle.preserving.preserved_jobs import JobsLeftBehindError, PreservedJobs
-from tradewind.fleet.marker import ClusterMarker, MarkerHolding
+from tradewind.fleet.lifecycle.job_preservation import (
+    AbandonedJobsError,
+    JobBackupError,
+    JobPreservation,
+    JobRestoreError,
+)
+from tradewind.fleet.lock import ClusterLock, HeldClusterLock
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import RayJobsError
-from tradewind.ray_jobs.keeping.returning import JobReturn
-from tradewind.records.leases.times import HEARTBEAT_S
+from tradewind.ray_jobs.job_restore import RestoreResult
+from tradewind.records.lease import HEARTBEAT_S
 
 OPERATION: Final = "rotate-token"
 _ANSWER_S: Final = 600.0
@@ -113,12 +116,12 @@ class TokenRotation:
         clusters: Sequence[FleetCluster],
         secret: TokenSecret,
         *,
-        acts: Mapping[str, ClusterActs],
-        markers: Mapping[str, ClusterMarker],
-        jobs: Mapping[str, PreservedJobs],
+        acts: Mapping[str, ClusterManager],
+        markers: Mapping[str, ClusterLock],
+        jobs: Mapping[str, JobPreservation],
         hand_out: Callable[[int], None],
         tell: Callable[[str], None],
-        reach: Callable[[FleetCluster], AbstractContextManager[RayCluster]] = reached,
+        reach: Callable[[FleetCluster], AbstractContextManager[RayCluster]] = connected,
         heartbeat_s: float = HEARTBEAT_S,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -134,19 +137,19 @@ class TokenRotation:
         self._heartbeat_s = heartbeat_s
         self._clock = clock
         self._sleep = sleep
-        self._held: dict[str, MarkerHolding] = {}
+        self._held: dict[str, HeldClusterLock] = {}
 
-    def run(self) -> list[JobReturn]:
+    def run(self) -> list[RestoreResult]:
         """Rotate, or go on with a rotation that was interrupted; what became of the jobs of people.
 
         Raises:
             WrongStateError: A cluster has more than one head. Nothing was done.
             ClusterBusyError: Somebody else is changing one of the clusters. Nothing was done.
             InterruptedOperationError: Another operation on one of them ended before it was done. Nothing was done.
-            JobsNotKeptError: The jobs of one could not be kept. Nothing was done.
+            JobBackupError: The jobs of one could not be kept. Nothing was done.
             RotationUnfinishedError: One does not answer with the new token. The old version is still enabled.
-            JobsNotBackError, JobsLeftBehindError: The token is changed, and some jobs of people are not back.
-            FleetError: See ``ClusterActs``. Run again, it goes on from there.
+            JobRestoreError, AbandonedJobsError: The token is changed, and some jobs of people are not back.
+            FleetError: See ``ClusterManager``. Run again, it goes on from there.
         """
         self._check_heads()
         with ExitStack() as stack:
@@ -183,7 +186,7 @@ class TokenRotation:
         try:
             for cluster in self._clusters:
                 marker = self._markers[cluster.name]
-                self._jobs[cluster.name].tidy(marker.read())
+                self._jobs[cluster.name].prune(marker.read())
                 held = marker.take(OPERATION, RotationPhase.BEGIN, heartbeat_s=self._heartbeat_s)
                 self._held[cluster.name] = stack.enter_context(held)
         except BaseException:
@@ -212,13 +215,13 @@ class TokenRotation:
         try:
             for cluster in self._running():
                 self._keep_jobs_of(cluster)
-        except JobsNotKeptError:
+        except JobBackupError:
             self._call_off(notes)
             raise
 
     def _keep_jobs_of(self, cluster: FleetCluster) -> None:
         held = self._held[cluster.name]
-        held.advance(held.marker.phase, **self._jobs[cluster.name].keep(held))
+        held.advance(held.marker.phase, **self._jobs[cluster.name].back_up(held))
 
     def _call_off(self, notes: RotationNotes) -> None:
         """End it if nothing has changed, now or before it was interrupted: then nothing is half-done."""
@@ -283,7 +286,7 @@ class TokenRotation:
             else:
                 self._tell(f"Cluster {cluster.name} has no head: it gets the new token when it is started.")
             self._check()
-            acts.set_slices_up_again(held)
+            acts.restart_slice_setup(held)
             notes = replace(notes, restarted=(*notes.restarted, cluster.name))
             self._advance(RotationPhase.RESTART, notes)
         return notes
@@ -315,9 +318,9 @@ class TokenRotation:
                 self._secret.change(one, "disable")
                 self._tell(f"Disabled {one.name}.")
 
-    def _brought_back(self) -> list[JobReturn]:
+    def _brought_back(self) -> list[RestoreResult]:
         """What became of the jobs of all; one whose jobs do not come back does not keep those of others away."""
-        found, problems = list[JobReturn](), list[FleetError]()
+        found, problems = list[RestoreResult](), list[FleetError]()
         for cluster in self._clusters:
             acts, jobs, held = self._acts[cluster.name], self._jobs[cluster.name], self._held[cluster.name]
             if jobs.are_awaited(held) and not acts.inventory().heads:  # lost meanwhile; nobody else may start it
@@ -325,8 +328,8 @@ class TokenRotation:
                 acts.relaunch(held)
                 self._tell(f"Cluster {cluster.name} had lost its head, for which jobs wait: it was made again.")
             try:
-                found += jobs.bring_back(held)
-            except (JobsNotBackError, JobsLeftBehindError) as error:
+                found += jobs.restore(held)
+            except (JobRestoreError, AbandonedJobsError) as error:
                 problems.append(error)
         if problems:
             raise type(problems[0])(" ".join(map(str, problems)))

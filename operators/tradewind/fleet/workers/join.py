@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -21,13 +22,14 @@ from typing import Any, Final
 
 import requests
 
+from tradewind.cloud_tpu.slice_types import SliceType
 from tradewind.fleet.cloud.heads import find_head
+from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError
-from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.ray_jobs.token_file import BadTokenFileError, read_token_file
+from tradewind.ray_jobs.cluster import BadTokenFileError, RayCluster, read_token_file
 
-LOOK_S: Final = 20.0
-OUT_S: Final = 60.0
+POLL_S: Final = 20.0
+MISSING_TIMEOUT_S: Final = 60.0
 """For so long a host may be missing in what the head says; a new one needs some seconds."""
 _DASHBOARD_PORT: Final = 8265
 _TIMEOUT_S: Final = 10.0
@@ -105,7 +107,7 @@ class HostJoin:
         elif said is Membership.OUT:
             now = self._clock()
             self._out_since = now if self._out_since is None else self._out_since
-            if now - self._out_since >= OUT_S:
+            if now - self._out_since >= MISSING_TIMEOUT_S:
                 self._join_at(head, said.value)
 
     def _join_at(self, head: str, why: str) -> None:
@@ -164,7 +166,7 @@ def main(file: str) -> None:
     host = HostJoin(find, membership, lambda head: run_commands(order, head))
     while True:
         host.step()
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
 def _token() -> str | None:
@@ -172,6 +174,63 @@ def _token() -> str | None:
     with suppress(OSError, BadTokenFileError):
         return read_token_file(file)
     return None
+
+
+# What a host of a slice runs when it boots, so that it joins its cluster: what Ray's autoscaler would run there.
+#
+# All of it comes from the cluster's file, so hosts that people add are as those that the autoscaler makes. It holds no
+# secret: the commands fetch them.
+
+JOIN_FILE: Final = "/run/tradewind/join.json"
+_JOIN: Final = f"python -m tradewind.fleet.workers.join {JOIN_FILE}"
+_END: Final = "END_OF_ORDER"
+_USUAL_CPUS: Final = 120
+_HEADER: Final = """\
+#!/bin/bash
+# Made by 'tradewind cluster add-worker': this host joins cluster {name}, and the next head if that has another one.
+export HOME="${{HOME:-/root}}" USER="${{USER:-root}}"
+"""
+_IN_DOCKER: Final = """\
+until docker pull {image}; do sleep 10; done
+docker rm -f {container}
+docker run -d --name {container} --net=host {options} --restart=always -v {folder}:{folder}:ro {image} {join}
+"""
+
+
+def start_script(cluster: FleetCluster, config: Mapping[str, Any], kind: SliceType) -> str:
+    """The script for hosts of slices of this ``kind``; ``config`` is what the cluster's file holds."""
+    folder = JOIN_FILE.rpartition("/")[0]
+    join = {
+        "name": cluster.name,
+        "project": cluster.project,
+        "zone": cluster.zone,
+        "commands": [*config.get("worker_setup_commands", []), *config["worker_start_ray_commands"]],
+        "resources": _resources(config, kind),
+    }
+    parts = [_HEADER.format(name=cluster.name)]
+    parts += [f"{command}\n" for command in config.get("initialization_commands", [])]
+    parts.append(f"mkdir -p {folder}\ncat > {JOIN_FILE} <<'{_END}'\n{json.dumps(join, indent=1)}\n{_END}\n")
+    docker: Mapping[str, Any] = config.get("docker") or {}
+    if not docker.get("image"):
+        return "".join([*parts, f"exec {_JOIN}\n"])
+    options = " ".join([*_options(docker, "run_options"), *_options(docker, "worker_run_options")])
+    return "".join(parts) + _IN_DOCKER.format(
+        image=shlex.quote(docker["image"]), container=shlex.quote(docker["container_name"]), options=options,
+        folder=folder, join=_JOIN,
+    )  # fmt: skip
+
+
+def _options(docker: Mapping[str, Any], name: str) -> Sequence[str]:
+    """As Ray has them: words of a shell."""
+    return docker.get(name) or ()
+
+
+def _resources(config: Mapping[str, Any], kind: SliceType) -> Mapping[str, Any]:
+    """What each host offers: as much as the autoscaler's of that type."""
+    for node_type in config.get("available_node_types", {}).values():
+        if node_type["node_config"].get("acceleratorType") == kind.name:
+            return dict(node_type["resources"])
+    return {"CPU": _USUAL_CPUS, "TPU": kind.chips_per_host}
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ a cut that was interrupted, upkeep makes the new slices.
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,16 +16,169 @@ from typing import Any, Final
 from tradewind.cloud_tpu.api import TpuApi
 from tradewind.cloud_tpu.errors import QuotaError, StockOutError, TpuConflictError
 from tradewind.cloud_tpu.repair.records import RECORDS_FOLDER, Deletion, SliceRecords
-from tradewind.cloud_tpu.resources import QueuedTpu, TpuNode, is_name
-from tradewind.cloud_tpu.slice_types import SliceType, slice_type
+from tradewind.cloud_tpu.resources import QueuedTpu, TpuNode, is_name, is_queue_body
+from tradewind.cloud_tpu.slice_types import SLICE_NAME_LABEL, SliceType, slice_type
+from tradewind.fleet.cloud.heads import TYPE_LABEL
 from tradewind.fleet.clusters import CLUSTER_LABEL, Capacity, FleetCluster
-from tradewind.fleet.errors import FleetError, meant
-from tradewind.fleet.lifecycle.zone import in_fleet_words
-from tradewind.fleet.marker import ClusterMarker, MarkerHolding, MarkerLostError
-from tradewind.fleet.workers.bodies import manual_body, resized_body
-from tradewind.fleet.workers.slice_cut import SliceCut
-from tradewind.fleet.workers.usage import check_unused
-from tradewind.ray_jobs.nodes.nodes import NodeFacts
+from tradewind.fleet.errors import FleetError, nearest_names_hint
+from tradewind.fleet.lifecycle.inventory import translated_tpu_errors
+from tradewind.fleet.lock import ClusterLock, HeldClusterLock, MarkerLostError
+from tradewind.ray_jobs.nodes import NodeInfo
+
+# What creates a slice that people add: it has the cluster's label, and none that the autoscaler takes for its own.
+
+UNMANAGED: Final = "unmanaged"
+"""What Ray calls nodes of a cluster that its autoscaler leaves alone."""
+_SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
+
+
+def manual_body(
+    cluster: FleetCluster, name: str, kind: SliceType, capacity: Capacity, start_script: str
+) -> dict[str, Any]:
+    """The body of a create call: of a TPU VM if it is preemptible, else of a queued resource, which waits."""
+    node = {
+        "acceleratorType": kind.name,
+        "runtimeVersion": cluster.generation.runtime_version,
+        "labels": {CLUSTER_LABEL: cluster.name, TYPE_LABEL: UNMANAGED},
+        "schedulingConfig": {capacity.scheduling_field: True},
+        "serviceAccount": {"email": cluster.worker_service_account, "scope": [_SCOPE]},
+        "networkConfig": {"enableExternalIps": True},
+        "metadata": {"startup-script": start_script, "enable-guest-attributes": "TRUE"},
+    }
+    match capacity:
+        case Capacity.PREEMPTIBLE:
+            return node
+        case Capacity.RESERVED:
+            tier: dict[str, Any] = {"guaranteed": {}}
+        case Capacity.BEST_EFFORT:
+            tier = {"spot": {}}
+    return {**tier, "tpu": {"nodeSpec": [{"nodeId": name, "node": node}]}}
+
+
+def resized_body(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """``new`` on what ``old`` stands on: the same reservation, network and account, also if people had chosen those."""
+    kept = ("schedulingConfig", "serviceAccount", "networkConfig", "tags")
+    is_queue = is_queue_body(old)
+    node, before = _node(new), _node(old)
+    node = {**node, **{key: before[key] for key in kept if key in before}}
+    if not is_queue:
+        return node
+    name = (new["tpu"]["nodeSpec"][0] if is_queue_body(new) else {}).get("nodeId")
+    rest = {key: value for key, value in old.items() if key != "tpu"}
+    return {**rest, "tpu": {"nodeSpec": [{"nodeId": name, "node": node}]}}
+
+
+def _node(body: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(body["tpu"]["nodeSpec"][0].get("node") or {}) if is_queue_body(body) else dict(body)
+
+
+# What the marker of a cluster says of a slice that is being cut into others: what is to be made, before it is deleted.
+#
+# Whoever can write the bucket can write it. So what is made is this cluster's and called by the old slice's name; who
+# it runs as is not looked at, since people may have chosen that (see ``docs/security.md``).
+
+_LONGEST: Final = 1000
+_NUMBER: Final = re.compile(r"[1-9][0-9]{0,2}")
+_FIELDS: Final = frozenset({"slice", "identity", "kinds", "bodies"})
+
+
+class BadCutError(FleetError):
+    """The marker says of a cut what nobody can go on with."""
+
+
+@dataclass(frozen=True)
+class SliceCut:
+    """One cut.
+
+    Attributes:
+        name: The slice that is cut.
+        identity: Which one of that name.
+        kinds: The types of the new ones.
+        bodies: Their names, and what creates each of them.
+    """
+
+    name: str
+    identity: str
+    kinds: list[str]
+    bodies: Mapping[str, Mapping[str, Any]]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"slice": self.name, "identity": self.identity, "kinds": self.kinds, "bodies": dict(self.bodies)}
+
+    @staticmethod
+    def of(details: Mapping[str, Any], cluster: str) -> SliceCut | None:
+        """That in the marker of ``cluster``; None if nothing was written down yet.
+
+        Raises:
+            BadCutError: It is none of ours.
+        """
+        if not _FIELDS & details.keys():
+            return None
+        cut = SliceCut(*(details.get(field) for field in ("slice", "identity", "kinds", "bodies")))  # type: ignore[arg-type]
+        if cut._is_ours(cluster):
+            return cut
+        raise BadCutError(
+            f"Cluster {cluster}: its marker does not say which slice was being cut into what: ask who began, and have "
+            "what was begun ended with 'tradewind cluster stop', or put the marker right. Nothing was changed."
+        )
+
+    def _is_ours(self, cluster: str) -> bool:
+        """Whether the fields, which may be anything, are those of a cut of ``cluster``."""
+        texts = [self.name, self.identity, *(self.kinds if isinstance(self.kinds, list) else [None])]
+        return (
+            all(isinstance(text, str) and len(text) < _LONGEST for text in texts)
+            and is_name(self.name)
+            and isinstance(self.bodies, dict)
+            and len(self.kinds) == len(self.bodies)  # so at most 999
+            and all(_is_part(self.name, new, body, cluster) for new, body in self.bodies.items())
+        )
+
+
+def _is_part(name: str, new: str, body: Any, cluster: str) -> bool:
+    """Whether ``new`` is called as a part of the slice ``name``, and ``body`` creates one of ``cluster``."""
+    number = new.removeprefix(f"{name}-")
+    if number == new or not _NUMBER.fullmatch(number) or not isinstance(body, dict):
+        return False
+    try:
+        node = body["tpu"]["nodeSpec"][0]["node"] if is_queue_body(body) else body
+        return bool(node["labels"][CLUSTER_LABEL] == cluster)
+    except (LookupError, TypeError):
+        return False
+
+
+# Whether somebody uses a slice, by what Ray says of each of its hosts.
+
+_NOBODYS: Final = frozenset({"memory", "object_store_memory"})
+"""What is in use of these on a host on which nothing runs."""
+
+
+class SliceInUseError(FleetError):
+    """Somebody uses the slice, or nobody can say that no one does."""
+
+
+def check_unused(nodes: Iterable[NodeInfo], name: str) -> None:
+    """Refuse to touch the slice called ``name`` while a task or an actor holds anything of one of its hosts.
+
+    Raises:
+        SliceInUseError: One does, or Ray does not tell.
+    """
+    hosts = [node for node in nodes if node.is_alive and node.labels.get(SLICE_NAME_LABEL) == name]
+    if unknown := [host.ip for host in hosts if host.free is None]:
+        raise SliceInUseError(
+            f"Slice {name}: Ray does not tell what is in use on {', '.join(unknown)}: try again in a minute. Nothing "
+            "was changed."
+        )
+    taken = [
+        f"{host.total[what] - (host.free or {}).get(what, 0):g} {what} on {host.ip}"
+        for host in hosts
+        for what in sorted(host.total)
+        if what not in _NOBODYS and (host.free or {}).get(what, 0) < host.total[what]
+    ]
+    if taken:
+        raise SliceInUseError(
+            f"Slice {name} is in use ({', '.join(taken)}): stop what runs there first. Nothing was changed."
+        )
+
 
 RESIZE: Final = "resize"
 _LOOK_S: Final = 5.0
@@ -107,7 +261,7 @@ class ManualSlices:
         records: SliceRecords,
         *,
         script: Callable[[SliceType], str],
-        nodes: Callable[[], Iterable[NodeFacts] | None],
+        nodes: Callable[[], Iterable[NodeInfo] | None],
         tell: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -155,7 +309,7 @@ class ManualSlices:
                 )
             self._tell(f"Slice {name} was asked for already: {there.state}.")
             return
-        with in_fleet_words():
+        with translated_tpu_errors():
             self._api.create(name, manual_body(self._cluster, name, kind, capacity, self._script(kind)))
         self._tell(f"Asked for slice {name}: {kind.name}, {capacity.value}.")
 
@@ -188,9 +342,11 @@ class ManualSlices:
             WrongSliceError: There is none, it is none that people added to this cluster, or others came with it.
         """
         if (there := self._found(name)) is None:
-            with in_fleet_words():
+            with translated_tpu_errors():
                 names = [one.name for one in self._api.nodes() if one.labels.get(CLUSTER_LABEL) == self._cluster.name]
-            raise WrongSliceError(f"Cluster {self._cluster.name} has no slice {name}: {meant(name, names)}")
+            raise WrongSliceError(
+                f"Cluster {self._cluster.name} has no slice {name}: {nearest_names_hint(name, names)}"
+            )
         self._check_ours(there)
         if there.queue is not None and len(there.queue.nodes) != 1:
             raise WrongSliceError(
@@ -228,7 +384,7 @@ class ManualSlices:
             self._records.forget(known, time.time())
         self._tell(f"Removed slice {name}.")
 
-    def resize(self, name: str, kinds: Sequence[SliceType], marker: ClusterMarker) -> list[str]:
+    def resize(self, name: str, kinds: Sequence[SliceType], marker: ClusterLock) -> list[str]:
         """Put slices of these kinds in the place of one, or go on with that where it was interrupted; their names.
 
         Raises:
@@ -274,7 +430,7 @@ class ManualSlices:
             bodies[new] = resized_body(old.unit.body, made)
         return SliceCut(name, old.unit.identity, [kind.name for kind in kinds], bodies)
 
-    def _carry_out(self, cut: SliceCut, held: MarkerHolding) -> None:
+    def _carry_out(self, cut: SliceCut, held: HeldClusterLock) -> None:
         wanted = {known for known, record in self._records.read().items() if record.is_wanted}
         missing = [new for new in cut.bodies if new not in wanted and self._found(new) is None]
         now = time.time()
@@ -306,8 +462,8 @@ class ManualSlices:
             return False
         return there is not None and there.unit.identity == cut.identity and "DELETING" not in there.state
 
-    def _create(self, name: str, body: Mapping[str, Any], held: MarkerHolding) -> None:
-        with in_fleet_words():
+    def _create(self, name: str, body: Mapping[str, Any], held: HeldClusterLock) -> None:
+        with translated_tpu_errors():
             try:
                 self._api.create(name, body)
             except TpuConflictError:  # asked for before the interruption, or by upkeep
@@ -322,7 +478,7 @@ class ManualSlices:
 
     def _delete(self, there: ManualSlice, check: Callable[[], None]) -> None:
         self._check_unused(there)
-        with in_fleet_words(check):
+        with translated_tpu_errors(check):
             if there.queue is not None:
                 self._api.delete_queued_resource(there.queue.name, there.queue.identity, check=check)
             elif there.node is not None:
@@ -335,7 +491,7 @@ class ManualSlices:
 
     def _found(self, name: str) -> ManualSlice | None:
         """A slice and its queued resource, either of which may have the name."""
-        with in_fleet_words():
+        with translated_tpu_errors():
             node, queue = self._api.found(name, False), self._api.found(name, True)
             assert not isinstance(node, QueuedTpu) and not isinstance(queue, TpuNode)
             if queue is None and node is not None and node.queue is not None:

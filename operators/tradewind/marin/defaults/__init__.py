@@ -5,9 +5,14 @@ from __future__ import annotations
 from tradewind.marin.defaults.configs import AnnealConfig, SimpleDPOConfig, SimpleSFTConfig, SimpleTrainConfig
 from tradewind.marin.defaults.data import default_download, default_tokenize, default_validation_sets
 from tradewind.marin.defaults.models import llama
-from tradewind.marin.defaults.preferences import default_dpo
 from tradewind.marin.defaults.speedruns import Author, SpeedrunConfig, default_speedrun, fineweb_edu_subcache
-from tradewind.marin.defaults.training import default_anneal, default_sft, default_train, simulated_epoching_train
+from tradewind.marin.defaults.training import (
+    default_anneal,
+    default_dpo,
+    default_sft,
+    default_train,
+    simulated_epoching_train,
+)
 
 __all__ = [
     "AnnealConfig",

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from tradewind.marin.era.building import builder
+from tradewind.marin.legacy.classes import builder
 from tradewind.marin.names.resources import ResourceConfig, TpuPodConfig
 from tradewind.steps import Cpu, Gpu, Hosts, InputName, TpuSlice, VersionedValue
 from tradewind.steps.paths import is_absolute
-from tradewind.steps.values.shortened import shortened
+from tradewind.text import truncated_repr
 
 __all__ = ["AnnealConfig", "SimpleDPOConfig", "SimpleSFTConfig", "SimpleTrainConfig"]
 
@@ -25,8 +25,8 @@ def check_resources(given: Any) -> None:
     resources = given.value if isinstance(given, VersionedValue) else given
     if not isinstance(resources, (ResourceConfig, Cpu, Gpu, Hosts, TpuSlice)):
         raise ValueError(
-            f"resources is {shortened(given)}, which is no place for a training: give TpuSlice, Hosts, Gpu or Cpu, or "
-            "Marin's TpuPodConfig, GpuConfig or CpuOnlyConfig."
+            f"resources is {truncated_repr(given)}, which is no place for a training: give TpuSlice, Hosts, Gpu or "
+            "Cpu, or Marin's TpuPodConfig, GpuConfig or CpuOnlyConfig."
         )
 
 
@@ -35,8 +35,8 @@ def check_checkpoint(field: str, given: Any) -> None:
     path = given.value if isinstance(given, VersionedValue) else given
     if isinstance(path, str) and not is_absolute(path):
         raise ValueError(
-            f"{field} is {shortened(path)}, a relative path: give InputName.hardcoded({shortened(path)}) for one below "
-            "the prefix, or where it lies in full."
+            f"{field} is {truncated_repr(path)}, a relative path: give InputName.hardcoded({truncated_repr(path)}) for "
+            "one below the prefix, or where it lies in full."
         )
 
 

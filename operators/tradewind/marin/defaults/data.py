@@ -12,13 +12,13 @@ from tradewind.datasets.downloads import download_hf
 from tradewind.datasets.tokenization import tokenize
 from tradewind.datasets.uncheatable_eval import UncheatableEvalConfig, download_uncheatable_eval
 from tradewind.marin.defaults.models import llama3_tokenizer
-from tradewind.marin.era.building import builder
+from tradewind.marin.legacy.classes import builder
 from tradewind.marin.names.data_configs import add_validation_sets_to_mixture, lm_data_config
 from tradewind.marin.names.steps import MarinStep
 from tradewind.marin.names.tokenizing import HfDatasetSpec, HfTokenizeConfig, TokenizeConfig
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, InputName, VersionedValue, ensure_versioned, this_output_path, versioned
-from tradewind.steps.values.shortened import shortened
+from tradewind.text import truncated_repr
 
 __all__ = [
     "default_download",
@@ -132,7 +132,7 @@ def default_tokenize(
         config = TokenizeConfig(**texts, **common)
     if options is not None:
         config = dataclasses.replace(config, cache_options=options)
-    about = f"Levanter's token cache, made with the tokenizer {shortened(tokenizer)}."
+    about = f"Levanter's token cache, made with the tokenizer {truncated_repr(tokenizer)}."
     return MarinStep(f"tokenized/{name}", tokenize, config, description=about)
 
 
@@ -210,7 +210,7 @@ def tokenizer_of(tokenized: Any) -> Any:
     config: Any = step.config if isinstance(step, ExecutorStep) else step
     if not hasattr(config, "tokenizer"):
         raise ValueError(
-            f"tokenized is {shortened(tokenized)}, which says no tokenizer: give a step of default_tokenize, or a "
+            f"tokenized is {truncated_repr(tokenized)}, which says no tokenizer: give a step of default_tokenize, or a "
             "mixture of such steps."
         )
     return unversioned(config.tokenizer)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tradewind.marin.era.behaviour.tokenizers import SIZES
-from tradewind.marin.era.building import builder
+from tradewind.marin.legacy.classes import builder
+from tradewind.marin.legacy.tokenizers import SIZES
 from tradewind.steps import ExecutorStep, InputName, VersionedValue
-from tradewind.steps.values.shortened import shortened
+from tradewind.text import truncated_repr
 
 __all__ = ["LLAMAS", "llama", "llama3_tokenizer", "llama3_tokenizer_vocab_size"]
 
@@ -64,7 +64,7 @@ def check_model(model: Any) -> None:
     given = model.value if isinstance(model, VersionedValue) else model
     if given is None or isinstance(given, (str, InputName, ExecutorStep)):
         raise ValueError(
-            f"model_config is {shortened(model)}, which is no model: give one such as llama('llama_150m') or "
+            f"model_config is {truncated_repr(model)}, which is no model: give one such as llama('llama_150m') or "
             "lazy('levanter.models.llama:LlamaConfig', max_seq_len=..., ...)."
         )
 

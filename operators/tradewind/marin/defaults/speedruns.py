@@ -10,7 +10,7 @@ from typing import Any, Final
 from tradewind.datasets.downloads import HubDownloadConfig, download_hf
 from tradewind.marin.defaults.data import paloma_step, paloma_tokenized, tokenizer_of
 from tradewind.marin.defaults.training import default_train
-from tradewind.marin.era.building import builder
+from tradewind.marin.legacy.classes import builder
 from tradewind.marin.names.data_configs import add_validation_sets_to_mixture, lm_data_config
 from tradewind.marin.names.speedruns import Author, SpeedrunConfig, SpeedrunResultsConfig
 from tradewind.marin.names.steps import MarinStep

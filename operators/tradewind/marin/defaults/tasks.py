@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from tradewind.marin.era.building import builder
+from tradewind.marin.legacy.classes import builder
 
 __all__ = ["CORE_TASKS", "MMLU_TASKS", "harness"]
 

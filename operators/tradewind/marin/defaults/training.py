@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from tradewind.marin.defaults.configs import (
     AnnealConfig,
+    SimpleDPOConfig,
     SimpleSFTConfig,
     SimpleTrainConfig,
     check_checkpoint,
@@ -23,20 +24,70 @@ from tradewind.marin.defaults.configs import (
 )
 from tradewind.marin.defaults.data import training_data, unversioned
 from tradewind.marin.defaults.models import check_model, llama
-from tradewind.marin.defaults.short_form import short_form
 from tradewind.marin.defaults.tasks import CORE_TASKS, MMLU_TASKS, harness
-from tradewind.marin.era.behaviour.tokenizers import known_sizes
-from tradewind.marin.era.building import builder
-from tradewind.marin.names.steps import MarinStep
+from tradewind.marin.legacy.classes import builder
+from tradewind.marin.legacy.tokenizers import known_sizes
+from tradewind.marin.names.steps import DPO, MarinStep, placement
+from tradewind.recipes.dpo.run import run_levanter_train_dpo
 from tradewind.recipes.lm.config import LevanterTrainConfig, variables_of
 from tradewind.recipes.lm.run import run_levanter_train_lm
-from tradewind.recipes.model_argument import context_of
-from tradewind.recipes.steps import naming_step
-from tradewind.steps import ExecutorStep, InputName, Lazy, this_output_path
-from tradewind.steps.values.run_values import RunValue
-from tradewind.steps.values.shortened import shortened
+from tradewind.recipes.metrics.trackers import WandbOptions
+from tradewind.recipes.model_spec import context_of
+from tradewind.recipes.steps import naming_step, training
+from tradewind.recipes.train_config import LmTrainConfig
+from tradewind.steps import ExecutorStep, InputName, Lazy, lazy, this_output_path
+from tradewind.steps.fields import TEXTS
+from tradewind.steps.run_values import RunValue
+from tradewind.text import truncated_repr
 
-__all__ = ["default_anneal", "default_sft", "default_train", "simulated_epoching_train"]
+__all__ = [
+    "default_anneal",
+    "default_sft",
+    "default_train",
+    "simulated_epoching_train",
+]
+
+# ``default_train`` without a ``SimpleTrainConfig``: a ``train`` with Marin's names of steps.
+#
+# Everything that the weights depend on counts in the version, whether it was given or not; how often something is
+# measured, saved or printed, and where it runs, does not.
+
+_COUNTED: Final = {name: getattr(LmTrainConfig, name) for name in ("weight_decay", "seed")}
+"""Settings with a default that the weights depend on."""
+
+
+@naming_step
+def short_form(
+    name: str,
+    tokenized: Any,
+    model: Any,
+    *,
+    tokenizer: Any = None,
+    tags: Sequence[str] = (),
+    of_step: Mapping[str, Any],
+    **options: Any,
+) -> ExecutorStep:
+    """The step ``checkpoints/{name}`` of ``train``.
+
+    Args:
+        name: Of the run.
+        tokenized: The step that made the token cache, or the cache's path.
+        model: As in ``tradewind.recipes.steps.train``.
+        tokenizer: The tokenizer's step or path; the one that ``tokenized`` was made with if not given.
+        tags: For the run at W&B, if there is one.
+        of_step: Fields of ``ExecutorStep``.
+        options: Fields of ``LmTrainConfig``, and others of ``ExecutorStep``.
+
+    Raises:
+        ValueError: An option is a field of neither, or does not fit, or nothing says which tokenizer.
+    """
+    TEXTS.check("tags", tags)
+    wandb = options.get("wandb")
+    if isinstance(wandb, WandbOptions) and tags:
+        options["wandb"] = dataclasses.replace(wandb, tags=(*wandb.tags, *tags))
+    given = {**_COUNTED, **options, **of_step}
+    return training("default_train", f"checkpoints/{name}", tokenized, tokenizer, model, given)
+
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +163,7 @@ def default_train(
         output_path=this_output_path(),
     )
     return MarinStep(
-        f"checkpoints/{fitting_name(name)}",
+        f"checkpoints/{wandb_run_name(name)}",
         run_levanter_train_lm,
         config,
         description=_about(data, model_config, train_config),
@@ -144,8 +195,8 @@ def simulated_epoching_train(
     length = context_of(model_config)
     if length is None:
         raise ValueError(
-            f"model_config is {shortened(model_config)}, which says no max_seq_len, so its tokens cannot be counted: "
-            "give it one."
+            f"model_config is {truncated_repr(model_config)}, which says no max_seq_len, so its tokens cannot be "
+            "counted: give it one."
         )
     budget = unversioned(train_config.train_batch_size) * train_config.num_train_steps * length
     data = dataclasses.replace(
@@ -175,7 +226,7 @@ def default_sft(
         ValueError: What to begin with is not given, or is asked for in a way that there is not; or ``max_seq_len`` is
             set and is not the model's, which decides.
     """
-    of_hub = begins_with_hub(sft_config)
+    of_hub = starts_from_hub_model(sft_config)
     if sft_config.reinit_tokens:
         raise ValueError("reinit_tokens is no option of a training with Levanter: leave it out.")
     _check_length(sft_config, model_config)
@@ -313,13 +364,13 @@ def adam_of(given: SimpleTrainConfig) -> Any:
 def _about(data: Any, model: Any, given: SimpleTrainConfig) -> str:
     model, steps, batch = (unversioned(each) for each in (model, given.num_train_steps, given.train_batch_size))
     if isinstance(model, Lazy) or isinstance(batch, RunValue) or not isinstance(steps, int):
-        return f"Trains a {class_name(model)}{during(steps)}."
+        return f"Trains a {class_name(model)}{training_length(steps)}."
     length = model.max_seq_len if hasattr(model, "max_seq_len") else model.seq_len
     schedule = builder().find("levanter.schedule.BatchSchedule")(batch)
     tokens = schedule.global_data_offset_by_step(steps) * length
     sizes = known_sizes(str(unversioned(data.tokenizer)), None)
     size = f" of {model.total_trainable_params(sizes[0]):,} parameters" if sizes else ""
-    return f"Trains a {class_name(model)}{size}{during(steps)}, {tokens:,} tokens."
+    return f"Trains a {class_name(model)}{size}{training_length(steps)}, {tokens:,} tokens."
 
 
 def class_name(model: Any) -> str:
@@ -328,13 +379,13 @@ def class_name(model: Any) -> str:
     return given.target.rpartition(":")[2] if isinstance(given, Lazy) else type(given).__name__
 
 
-def during(num_train_steps: Any) -> str:
+def training_length(num_train_steps: Any) -> str:
     """How long a training is, where a person reads what it is; nothing where only a run knows."""
     steps = unversioned(num_train_steps)
     return f" for {steps:,} steps" if isinstance(steps, int) else ""
 
 
-def fitting_name(name: str) -> str:
+def wandb_run_name(name: str) -> str:
     """A name that W&B takes, with its end, which tells the runs of a sweep apart."""
     if len(name) <= _LONGEST_NAME:
         return name
@@ -349,7 +400,7 @@ def fitting_name(name: str) -> str:
     return cut
 
 
-def begins_with_hub(given: Any) -> bool:
+def starts_from_hub_model(given: Any) -> bool:
     """Whether the weights to begin with are those of ``model_name_or_path``.
 
     Raises:
@@ -379,7 +430,8 @@ def _check_length(given: SimpleSFTConfig, model: Any) -> None:
     length = context_of(model)
     if length is not None and given.max_seq_len not in (length, SimpleSFTConfig.max_seq_len):
         raise ValueError(
-            f"max_seq_len={shortened(given.max_seq_len)} is not read: sequences are as long as the model's, {length}. "
+            f"max_seq_len={truncated_repr(given.max_seq_len)} is not read: sequences are as long as the model's, "
+            f"{length}. "
             "Give a model with the context that you want."
         )
 
@@ -389,7 +441,124 @@ def _step_of(checkpoint: Any) -> int:
     found = _STEP_OF.search(path) if isinstance(path, str) else None
     if found is None:
         raise ValueError(
-            f"initialize_from_checkpoint_path is {shortened(checkpoint)}: give the path of a checkpoint that ends with "
-            "its step, such as .../checkpoints/step-660000."
+            f"initialize_from_checkpoint_path is {truncated_repr(checkpoint)}: give the path of a checkpoint that ends "
+            "with its step, such as .../checkpoints/step-660000."
         )
     return int(found[1])
+
+
+# Marin's default for direct preference optimization.
+#
+# It is younger than the experiments whose versions the other helpers have, so no output of Marin's is found by it.
+
+
+@naming_step
+def default_dpo(
+    name: str,
+    tokenized: Any,
+    model_config: Any,
+    dpo_config: SimpleDPOConfig,
+    tags: Sequence[str] = (),
+    override_output_path: str | None = None,
+    *,
+    cluster: str | None = None,
+    secrets: Mapping[str, str] | None = None,
+) -> ExecutorStep:
+    """A step ``checkpoints/{name}`` that teaches a model which of two conversations is preferred.
+
+    Args:
+        name: Of the run; what is longer than 64 characters is cut before its last ``-``.
+        tokenized: A step of ``default_tokenize`` with the format ``PreferenceChatLmDatasetFormat``, or its mixture.
+        model_config: Levanter's, such as ``llama("llama_150m")``.
+        dpo_config: What to begin with, what to compare with, how long, how fast and where.
+        tags: For the run at W&B.
+        override_output_path: As in ``ExecutorStep``.
+        cluster: As in ``ExecutorStep``.
+        secrets: As in ``ExecutorStep``; ``HF_TOKEN`` for weights that the hub shows only some.
+
+    Raises:
+        ValueError: What to begin with or to compare with is not given, a field is set that nothing reads, or
+            ``tokenized`` says no tokenizer.
+    """
+    of_hub = starts_from_hub_model(dpo_config)
+    _check_said(dpo_config, of_hub)
+    check_checkpoint("initialize_from_checkpoint_path", dpo_config.initialize_from_checkpoint_path)
+    if not dpo_config.reference_is_hf:
+        check_checkpoint("reference_model_path", dpo_config.reference_model_path)
+    check_model(model_config)
+    check_resources(dpo_config.resources)
+    data = dataclasses.replace(training_data(tokenized, False), permutation_type="feistel")
+    given = _as_training(dpo_config)
+    trainer = trainer_of(given, tags if "dpo" in tags else [*tags, "dpo"])
+    project = dpo_config.wandb_project or trainer.tracker.project
+    others = {name: getattr(dpo_config, name) for name in ("adapter", "reference_eval_cache")}
+    config = LevanterTrainConfig(
+        lazy(
+            "levanter.main.train_dpo:TrainDpoConfig",
+            data=lazy("tradewind.recipes.dpo.pairs:preference_data", mixture=data),
+            trainer=dataclasses.replace(trainer, tracker=dataclasses.replace(trainer.tracker, project=project)),
+            model=model_config,
+            train_seq_len=dpo_config.train_seq_len,
+            optimizer=adam_of(given),
+            reference=_reference(dpo_config),
+            beta=dpo_config.beta,
+            initialize_from_hf=dpo_config.model_name_or_path if of_hub else False,
+            validation_split_fraction=dpo_config.validation_split_fraction,
+            hf_save_steps=steps_of_exports(given),
+            hf_save_dtype=dpo_config.hf_save_dtype,
+            hf_generation_eos_token_ids=dpo_config.hf_generation_eos_token_ids,
+            data_seed=dpo_config.seed,
+            initialize_from_checkpoint_path=None if of_hub else dpo_config.initialize_from_checkpoint_path,
+            **{name: value for name, value in others.items() if value is not None},
+        ),
+        this_output_path(),
+        auto_build_caches=False,
+    )
+    return MarinStep(
+        f"checkpoints/{wandb_run_name(name)}",
+        run_levanter_train_dpo,
+        config,
+        description=f"Teaches a {class_name(model_config)} preferences{training_length(dpo_config.num_train_steps)}.",
+        override_output_path=override_output_path,
+        resources=placement(DPO, dpo_config),
+        cluster=cluster,
+        secrets=dict(secrets or {}),
+    )
+
+
+def _check_said(given: SimpleDPOConfig, of_hub: bool) -> None:
+    """Refuse what would silently mean something else than it says.
+
+    With both kinds of weights Marin's begins with the checkpoint, and compares with the model of the hub.
+    """
+    if given.max_seq_len != SimpleDPOConfig.max_seq_len:
+        raise ValueError(
+            f"max_seq_len={truncated_repr(given.max_seq_len)} is not read, as in Marin's: give train_seq_len, or a "
+            "model with that context."
+        )
+    is_compared = given.reference is not None or given.reference_model_path is not None or given.adapter is not None
+    if not of_hub and given.model_name_or_path is not None and not is_compared:
+        raise ValueError(
+            "model_name_or_path and initialize_from_checkpoint_path are both given, and the training begins with the "
+            "checkpoint: say with reference_model_path (and reference_is_hf) what preferences are compared with."
+        )
+
+
+def _as_training(given: SimpleDPOConfig) -> SimpleTrainConfig:
+    """What it has in common with other trainings."""
+    common = {
+        field.name: getattr(given, field.name)
+        for field in dataclasses.fields(SimpleTrainConfig)
+        if hasattr(given, field.name)
+    }
+    own = {"decay": given.cooldown, "steps_per_export": given.steps_per_checkpoint, "initialize_from_hf": None}
+    return SimpleTrainConfig(**common | own)
+
+
+def _reference(given: SimpleDPOConfig) -> Any:
+    if given.reference is not None:
+        return given.reference
+    path, is_hf = given.reference_model_path or given.model_name_or_path, given.reference_is_hf
+    if path is None:
+        path, is_hf = given.initialize_from_checkpoint_path, False
+    return lazy("levanter.main.train_dpo:SeparateReferenceConfig", model_path=path, is_hf=is_hf)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from tradewind.marin.era.behaviour.flops import DEVICE_AVAILABLE_FLOPS
+from tradewind.marin.legacy.flops import DEVICE_AVAILABLE_FLOPS
 
 __all__ = [
     "AcceleratorType",

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from tradewind.marin.era.building import builder
+from tradewind.marin.legacy.classes import builder
 from tradewind.marin.names.tokenizing import TokenizeConfigBase
 from tradewind.steps import ExecutorStep, VersionedValue, output_path_of
 from tradewind.steps.errors import ExperimentError

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tradewind.marin.era.behaviour.values import RuntimeEnv, logical_cpu_core_count
-from tradewind.marin.era.building import builder, stand_for
+from tradewind.marin.legacy.classes import builder, declare_marin_module
+from tradewind.marin.legacy.value_methods import RuntimeEnv, logical_cpu_core_count
 from tradewind.marin.names.accelerators import (
     AcceleratorType,
     flop_count_per_device_from_accel_type,
@@ -160,4 +160,4 @@ class TpuPodConfig(ResourceConfig):
         return get_per_device_tpu_flops(self.tpu_type)
 
 
-stand_for("marin.resources", ResourceConfig, CpuOnlyConfig, GpuConfig, TpuPodConfig)
+declare_marin_module("marin.resources", ResourceConfig, CpuOnlyConfig, GpuConfig, TpuPodConfig)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tradewind.marin.era.building import builder
+from tradewind.marin.legacy.classes import builder
 
 __all__ = ["TPU_CONFIGS", "get_tpu_config"]
 

@@ -13,9 +13,9 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
-from tradewind.marin.era.behaviour.tokenizers import SIZES
-from tradewind.marin.era.behaviour.training import BatchSchedule
-from tradewind.marin.era.building import stand_for
+from tradewind.marin.legacy.classes import declare_marin_module
+from tradewind.marin.legacy.tokenizers import SIZES
+from tradewind.marin.legacy.training_methods import BatchSchedule
 
 __all__ = ["Author", "SpeedrunConfig", "SpeedrunResultsConfig"]
 
@@ -130,4 +130,4 @@ def _bare(value: Any) -> Any:
     return _without(value) if is_config else value
 
 
-stand_for("marin.speedrun.speedrun", Author, SpeedrunConfig, SpeedrunResultsConfig)
+declare_marin_module("marin.speedrun.speedrun", Author, SpeedrunConfig, SpeedrunResultsConfig)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tradewind.marin.era.building import builder, stand_for
+from tradewind.marin.legacy.classes import builder, declare_marin_module
 from tradewind.steps import InputName
 
 __all__ = ["HfDatasetSpec", "HfTokenizeConfig", "TokenizeConfig", "TokenizeConfigBase"]
@@ -102,4 +102,6 @@ def _check_training_path(path: Any, is_allowed: bool) -> None:
     logger.warning(told)
 
 
-stand_for("marin.processing.tokenize.tokenize", HfDatasetSpec, TokenizeConfigBase, TokenizeConfig, HfTokenizeConfig)
+declare_marin_module(
+    "marin.processing.tokenize.tokenize", HfDatasetSpec, TokenizeConfigBase, TokenizeConfig, HfTokenizeConfig
+)

@@ -8,31 +8,181 @@ garbage reads only.
 from __future__ import annotations
 
 import json
+import os
 import posixpath
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
-from tradewind.plans.garbage.lineage import Info, Lineage, read_infos
-from tradewind.plans.garbage.withdrawal import paths_in, reads_at_work, spot
-from tradewind.records.leases.holding import OutputBusyError
-from tradewind.records.leases.lease import LEASE_FILE, Lease
-from tradewind.records.outputs.finding import MOST_AT_ONCE, Below, look_below, output_ages_s, own_files
-from tradewind.records.outputs.pins import BadPinError, folders_above, look_for_pins, pin_path
-from tradewind.records.reading import read_records
-from tradewind.records.record import Record, RecordState
-from tradewind.records.step_info import info_json
+from fsspec.implementations.local import LocalFileSystem
+
+from tradewind.plans.garbage.withdrawal import canonical_path, canonical_paths, paths_in, paths_in_use, withdraw
+from tradewind.records.attempts import ATTEMPTS_FOLDER
+from tradewind.records.cleanup import remove_listed
+from tradewind.records.discovery import (
+    MAX_CONCURRENT_LISTINGS,
+    FoundOutputs,
+    output_ages_s,
+    own_files,
+    recorded_preexisting_files,
+    scan_outputs,
+)
+from tradewind.records.info_files import INFO_FILE, BadInfoError, info_json, parse_info
+from tradewind.records.lease import LEASE_FILE, Lease, Phase, lease_path, new_owner_id
+from tradewind.records.lease_store import (
+    HeldLease,
+    LeaseClaim,
+    LeaseStore,
+    OutputBusyError,
+    RenewLease,
+    check_still_held,
+    is_in_use,
+)
+from tradewind.records.manifests import is_record
+from tradewind.records.pins import BadPinError, folders_above, is_pinned, look_for_pins, pin_path
+from tradewind.records.record import STATUS_FILE, Record, RecordState, read_records
 from tradewind.steps import ResolvedStep
-from tradewind.storage import Roots
+from tradewind.steps.paths import self_and_parents
+from tradewind.storage import Roots, StorageError, file_system_at, resolve_location
+from tradewind.storage.bounded_read import Content
 from tradewind.storage.errors import BadRecordError
+from tradewind.storage.files import read_contents
+from tradewind.storage.swap import remove_if
+from tradewind.storage.trees import StoredFile
+
+# What outputs were made from, at any depth: as their step infos say it, wherever these lie and may be read.
+
+_INFOS_AT_ONCE: Final = 500
+
+
+@dataclass(frozen=True)
+class Info:
+    """What the garbage collector reads in a step info."""
+
+    name: str
+    reads: frozenset[str] | None
+    """Outputs, and what else its config names; None if it does not say."""
+    problem: BadRecordError | None = None
+    """Why it cannot be read."""
+    inputs: frozenset[str] = frozenset()
+    """Of ``reads``, the outputs of other steps."""
+
+
+class Lineage:
+    """What outputs were made from, also where that was not found below the prefixes.
+
+    Attributes:
+        unread: The records elsewhere that cannot be read, and why.
+        unknown: The outputs elsewhere whose records may not be read; empty if there is none.
+    """
+
+    def __init__(self, found: Sequence[str], infos: Mapping[str, Info], prefixes: frozenset[str], roots: Roots) -> None:
+        """``prefixes`` are ``canonical_path``s; outputs below them are ``found``, and what ``infos`` has was read."""
+        self.unread: tuple[BadRecordError, ...] = ()
+        self.unknown: tuple[str, ...] = ()
+        self._outputs = {canonical_path(path): path for path in found}
+        self._infos = {canonical_path(path): info for path, info in infos.items()}
+        self._prefixes = prefixes
+        self._roots = roots
+        self._tried: set[str] = set()
+        self._named: set[str] = set()
+
+    def of(self, sources: Iterable[str]) -> set[str]:
+        """Those of the outputs that ``sources`` are, lie in, or were made from, at any depth.
+
+        All of them, where it cannot be read what one of these was made from.
+        """
+        seen: set[str] = set()
+        pending = list(sources)
+        self._named.update(map(canonical_path, pending))
+        while pending:
+            reads = self._reads_of(pending, seen)
+            pending = list(dict.fromkeys(path for found in reads if found is not None for path in found))
+            if None in reads or self.unknown:
+                return set(self._outputs.values())
+        return {path for place, path in self._outputs.items() if place in seen}
+
+    def _reads_of(self, paths: Collection[str], seen: set[str]) -> list[frozenset[str] | None]:
+        """What those of ``paths`` read, and the outputs that they lie in, that are not among ``seen`` yet."""
+        self._look_elsewhere([path for path in paths if canonical_path(path) not in seen])
+        reads: list[frozenset[str] | None] = []
+        for path in paths:
+            known = (
+                candidate
+                for candidate in canonical_paths(path)
+                if candidate in self._outputs or candidate in self._infos
+            )
+            for candidate in {canonical_path(path), *known} - seen:
+                seen.add(candidate)
+                if (info := self._infos.get(candidate)) is not None:
+                    reads.append(info.reads)
+                    self._check_followed(info)
+        return reads
+
+    def _look_elsewhere(self, paths: Iterable[str]) -> None:
+        """Read what is known of the outputs that these paths are, or lie in, and that were not found."""
+        far = {parent: None for path in paths if self._is_elsewhere(path) for parent in self_and_parents(path)}
+        new = [path for path in far if canonical_path(path) not in self._tried and self._roots.allow(path)]
+        self._tried.update(map(canonical_path, new))
+        infos = read_infos(new)
+        self._infos |= {canonical_path(path): info for path, info in infos.items()}
+        self.unread += tuple(info.problem for info in infos.values() if info.problem is not None)
+
+    def _check_followed(self, info: Info) -> None:
+        """Note what it was made from, and which of that lies elsewhere and below no root."""
+        self._named.update(map(canonical_path, info.inputs))
+        far = [path for path in sorted(info.inputs) if self._is_elsewhere(path)]
+        self.unknown += tuple(path for path in far if _is_place(path) and not self._roots.allow(path))
+
+    def _is_elsewhere(self, path: str) -> bool:
+        """Whether nobody has looked there: below no prefix, or named as an output although none was found there.
+
+        Such a one may lie within another output, or in a hidden folder.
+        """
+        place = canonical_path(path)
+        if place in self._infos:
+            return False
+        is_hidden = place in self._named and place not in self._outputs
+        return is_hidden or self._prefixes.isdisjoint(self_and_parents(place))
+
+
+def read_infos(paths: Sequence[str]) -> dict[str, Info]:
+    """What the step infos of these outputs say; those that have none are left out."""
+    infos: dict[str, Info] = {}
+    for first in range(0, len(paths), _INFOS_AT_ONCE):  # a version text can be long, so not all are held at once
+        files = {posixpath.join(path, INFO_FILE): path for path in paths[first : first + _INFOS_AT_ONCE]}
+        for file, found in read_contents(list(files)).items():
+            infos[files[file]] = _parse_info(file, found)
+    return infos
+
+
+def _parse_info(file: str, found: Content) -> Info:
+    try:
+        fields = parse_info(file, found)
+    except BadInfoError as error:
+        return Info("", None, error)
+    named = fields.get("dependencies")
+    if named is None:
+        return Info(fields["name"], None)
+    return Info(fields["name"], frozenset([*named, *paths_in(fields.get("config"))]), None, frozenset(named))
+
+
+def _is_place(path: str) -> bool:
+    """Whether an output could lie there at all."""
+    try:
+        return bool(resolve_location(path).name)
+    except StorageError:
+        return False
+
 
 GUARD_FILE: Final = f"{LEASE_FILE}.guard"
 """What guards the lease on a local disk. It stays: of two processes that find it gone, each would make its own."""
 
 
 @dataclass
-class Needs:
+class RequiredOutputs:
     """What must be kept.
 
     Attributes:
@@ -101,7 +251,9 @@ class Sweep:
         return sum(each.bytes for each in self.garbage)
 
 
-def find_garbage(prefix: str, needs: Needs, older_than_s: float, names: Collection[str] | None = None) -> Sweep:
+def find_garbage(
+    prefix: str, needs: RequiredOutputs, older_than_s: float, names: Collection[str] | None = None
+) -> Sweep:
     """The outputs below ``prefix`` that nobody needs and that have not changed for ``older_than_s``.
 
     Args:
@@ -115,7 +267,7 @@ def find_garbage(prefix: str, needs: Needs, older_than_s: float, names: Collecti
 
 def find_garbage_below(
     prefixes: Collection[str],
-    needs: Needs,
+    needs: RequiredOutputs,
     older_than_s: float,
     names: Collection[str] | None = None,
     *,
@@ -135,9 +287,9 @@ def find_garbage_below(
     pins, bad_pins = _pinned(looks, found)
     sources = [*needs.paths, *pins]
     sources += [path for path, record in records.items() if record.state is RecordState.AT_WORK]
-    sources += reads_at_work(records)
+    sources += paths_in_use(records)
     sources += [path for path, info in infos.items() if info.name in needs.names or (needs.names and info.problem)]
-    lineage = Lineage(found, infos, frozenset(map(spot, looks)), Roots((*needs.roots, *looks)))
+    lineage = Lineage(found, infos, frozenset(map(canonical_path, looks)), Roots((*needs.roots, *looks)))
     needed = lineage.of(sources)
     if not all(any(_is_of(error, path) for path in found) for error in bad_pins):
         needed = set(found)  # whatever it pins was made from some of these
@@ -147,13 +299,13 @@ def find_garbage_below(
     return sweeps
 
 
-def _look_below_each(prefixes: Iterable[str]) -> dict[str, Below]:
+def _look_below_each(prefixes: Iterable[str]) -> dict[str, FoundOutputs]:
     """What is below each prefix. What lies below two, perhaps by two spellings, counts below the first."""
-    looks: dict[str, Below] = {}
+    looks: dict[str, FoundOutputs] = {}
     seen: set[str] = set()
     for prefix in dict.fromkeys(prefixes):
-        below = look_below(prefix)
-        new = {spot(path): path for path in below.outputs}
+        below = scan_outputs(prefix)
+        new = {canonical_path(path): path for path in below.outputs}
         looks[prefix] = replace(below, outputs=tuple(path for place, path in new.items() if place not in seen))
         seen.update(new)
     return looks
@@ -178,7 +330,7 @@ class _Search:
             spare = [path for path in spare if path in infos and infos[path].name in self.names]
         ages = output_ages_s(spare)
         old = [path for path in spare if ages[path] >= self.older_than_s]
-        with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+        with ThreadPoolExecutor(MAX_CONCURRENT_LISTINGS) as pool:
             garbage = pool.map(
                 lambda path: _garbage(prefix, path, self.records[path], infos.get(path), ages[path]), old
             )
@@ -186,7 +338,7 @@ class _Search:
             return Sweep(prefix, len(found), len(kept), young, tuple(garbage), tuple(unread.values()))
 
 
-def _pinned(looks: Mapping[str, Below], found: Sequence[str]) -> tuple[list[str], list[BadPinError]]:
+def _pinned(looks: Mapping[str, FoundOutputs], found: Sequence[str]) -> tuple[list[str], list[BadPinError]]:
     """What is pinned at these prefixes, or at one that lies below them or above; and the pins that do not say what.
 
     A pin that cannot be read is still named for its output, which is so found among those ``found``.
@@ -211,3 +363,93 @@ def _garbage(prefix: str, path: str, record: Record, info: Info | None, age_s: f
     files = [file for file in own_files(path) if file.path != GUARD_FILE]
     size = sum(file.size for file in files)
     return Garbage(path, info.name if info else "", record.state, age_s, size, len(files), record.lease, prefix)
+
+
+# Removing garbage: withdrawn by its lease first, so that nobody reuses what is half gone; its lease goes last.
+
+
+def withdraw_results(
+    garbage: Sequence[Garbage], by: Mapping[str, Any], also_below: Collection[str] = ()
+) -> list[Garbage]:
+    """Withdraw those that are results, not pinned, and read by no attempt at work; all of them as they are then.
+
+    One look at what is at work serves all of them, so they should be many, but not more than can be marked, looked for
+    and withdrawn within half a minute or so.
+
+    Args:
+        also_below: Where attempts may be at work, besides the prefixes at which they were found.
+
+    Raises:
+        UnreadableRecordError: It cannot be known what is read.
+        StoreUnavailableError: The store does not answer.
+    """
+    results = {each.path: each.lease for each in garbage if each.state is RecordState.FINISHED}
+    ends = withdraw(results, {*also_below, *(each.prefix for each in garbage)}, by)
+    return [_after(each, ends.get(each.path)) for each in garbage]
+
+
+def remove_garbage(garbage: Garbage, by: Mapping[str, Any], keep: RenewLease) -> None:
+    """Remove an output: withdraw it, so that nobody reuses what is half gone, then its files, and its lease last.
+
+    Raises:
+        OutputBusyError: It is needed now: somebody has pinned it, made it again, or is at work on it.
+        LeaseLostError: Somebody took the turn while files were removed; what is left is theirs.
+    """
+    if is_pinned(garbage.path):
+        raise OutputBusyError(f"{garbage.path} was pinned meanwhile.")
+    if garbage.problem is None and garbage.state is RecordState.FINISHED:
+        [garbage] = withdraw_results([garbage], by)
+    if garbage.problem is not None:
+        raise garbage.problem
+    store = LeaseStore(garbage.path)
+    held = _withdrawn(store, garbage, by)
+    with keep(store, held) as turn:
+        check_still_held(turn)
+        if is_pinned(garbage.path):  # who pins it from now on sees this turn, and is refused
+            turn.finish(phase=Phase.STOPPED)
+            raise OutputBusyError(f"{garbage.path} was pinned meanwhile: its files stay.")
+        files = _own_and_not_found(garbage)
+        files.sort(key=lambda file: file.path != STATUS_FILE)  # first, since it is what Marin's executor believes
+        is_attempt = [file.path.startswith(f"{ATTEMPTS_FOLDER}/") for file in files]  # they say what to leave alone
+        for attempts in (False, True):
+            these = [file for file, is_of_attempt in zip(files, is_attempt, strict=True) if is_of_attempt is attempts]
+            remove_listed(garbage.path, these, lambda: check_still_held(turn))
+        _remove_empty_folders(garbage.path)
+        last = turn.finish()  # right before the last file goes, so that it is surely ours
+        remove_if(lease_path(garbage.path), last.tag)
+
+
+def _own_and_not_found(garbage: Garbage) -> list[StoredFile]:
+    """What to remove: the records, and all that was not there before the first attempt."""
+    files = [file for file in own_files(garbage.path) if file.path not in (LEASE_FILE, GUARD_FILE)]
+    found = recorded_preexisting_files(garbage.path, garbage.lease)
+    if found is None:  # nobody can say what was there before, so what is no record stays
+        return [file for file in files if is_record(file.path)]
+    return [file for file in files if file.path not in found or is_record(file.path)]
+
+
+def _after(garbage: Garbage, end: Lease | OutputBusyError | None) -> Garbage:
+    if isinstance(end, OutputBusyError):
+        return replace(garbage, problem=end)
+    return replace(garbage, state=RecordState.STOPPED, lease=end) if end is not None else garbage
+
+
+def _withdrawn(store: LeaseStore, garbage: Garbage, by: Mapping[str, Any]) -> HeldLease:
+    seen = store.read()
+    if is_in_use(seen) or (seen.lease if seen else None) != garbage.lease:
+        raise OutputBusyError(f"{garbage.path} was changed meanwhile.")
+    lease = garbage.lease
+    claim = LeaseClaim(1 + (lease.attempt if lease else 0), "", "", by, lease.version if lease else "")
+    held = store.claim(seen, claim)
+    if held is None:
+        raise OutputBusyError(f"{garbage.path} was changed meanwhile.")
+    return store.change(held, phase=Phase.RUNNING, incarnation=new_owner_id())
+
+
+def _remove_empty_folders(output_path: str) -> None:
+    """On a local disk, leave no folder within the output that has become empty."""
+    fs, name = file_system_at(output_path)
+    if isinstance(fs, LocalFileSystem):
+        for folder, _, _ in os.walk(name, topdown=False):
+            with suppress(OSError):  # it holds what stays
+                os.rmdir(folder)

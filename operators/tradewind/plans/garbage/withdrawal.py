@@ -16,18 +16,15 @@ from typing import Any, Final
 from fsspec.core import split_protocol
 
 from tradewind.records.attempts import attempt_path, parse_attempt
-from tradewind.records.leases.holding import OutputBusyError
-from tradewind.records.leases.lease import Lease, Phase
-from tradewind.records.leases.store import Held, LeaseStore
-from tradewind.records.leases.unreadable import UnreadableLeaseError
-from tradewind.records.outputs.finding import MOST_AT_ONCE, find_outputs
-from tradewind.records.outputs.pins import is_pinned
-from tradewind.records.reading import read_leases, read_records
-from tradewind.records.record import Record, RecordState
-from tradewind.records.step_info import INFO_FILE, parse_info
+from tradewind.records.discovery import MAX_CONCURRENT_LISTINGS, find_outputs
+from tradewind.records.info_files import INFO_FILE, parse_info
+from tradewind.records.lease import Lease, Phase, UnreadableLeaseError
+from tradewind.records.lease_store import HeldLease, LeaseStore, OutputBusyError
+from tradewind.records.pins import is_pinned
+from tradewind.records.record import Record, RecordState, read_leases, read_records
 from tradewind.steps.paths import is_absolute, self_and_parents
-from tradewind.storage import StorageError, place_of
-from tradewind.storage.bounded import Content
+from tradewind.storage import StorageError, resolve_location
+from tradewind.storage.bounded_read import Content
 from tradewind.storage.errors import BadRecordError, RecordsError
 from tradewind.storage.files import read_contents
 
@@ -55,21 +52,21 @@ def withdraw(
         UnreadableRecordError: It cannot be known what is read.
         StoreUnavailableError: The store does not answer. What was marked then is so for one lease's term at most.
     """
-    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+    with ThreadPoolExecutor(MAX_CONCURRENT_LISTINGS) as pool:
         paths = list(results)
         marks = dict(zip(paths, pool.map(lambda path: _mark(path, results[path], by), paths), strict=True))
         marked = {path: held for path, held in marks.items() if held is not None}
         try:
-            read = reads_at_work(_records_at_work(prefixes)) if marked else frozenset()
+            read = paths_in_use(_records_at_work(prefixes)) if marked else frozenset()
         except StorageError:
             list(pool.map(lambda path: LeaseStore(path).unmark(marked[path]), marked))
             raise
-        ends = pool.map(lambda path: _end(path, marks[path], is_read=spot(path) in read), paths)
+        ends = pool.map(lambda path: _end(path, marks[path], is_read=canonical_path(path) in read), paths)
         return dict(zip(paths, ends, strict=True))
 
 
-def reads_at_work(records: Mapping[str, Record]) -> frozenset[str]:
-    """What the attempts that these records show at work read, with all folders above, each as its ``spot``.
+def paths_in_use(records: Mapping[str, Record]) -> frozenset[str]:
+    """What the attempts that these records show at work read, with all folders above, each as its ``canonical_path``.
 
     Raises:
         UnreadableRecordError: One of them does not say it.
@@ -82,7 +79,7 @@ def reads_at_work(records: Mapping[str, Record]) -> frozenset[str]:
         if file not in contents and lease.phase is Phase.CLAIMED:
             continue  # it has still to read its inputs' leases again
         for path in _places_in(file, contents.get(file, Content("", "it is gone"))):
-            read.update(spots_of(path))
+            read.update(canonical_paths(path))
     return frozenset(read)
 
 
@@ -101,19 +98,21 @@ def paths_in(value: Any) -> Iterator[str]:
                 pending.extend(items)
 
 
-def spot(path: str) -> str:
+def canonical_path(path: str) -> str:
     """One spelling for all that mean the same place, the links of local disks followed."""
     try:
-        place = place_of(path)
+        place = resolve_location(path)
     except StorageError:  # nobody opens it, so any spelling does that is the same each time
         protocol, rest = split_protocol(path)
         return f"{protocol or 'file'}:/{posixpath.normpath('/' + rest.lstrip('/'))}"
     return f"{place.store}{place.name}".rstrip("/") if "://" in place.store else f"{place.store}://{place.name}"
 
 
-def spots_of(path: str) -> set[str]:
+def canonical_paths(path: str) -> set[str]:
     """What whoever reads ``path`` needs: itself and all that it lies in, also where a link on the way leads."""
-    return {spot(path)}.union(*(self_and_parents(spot(parent)) for parent in self_and_parents(path)))
+    return {canonical_path(path)}.union(
+        *(self_and_parents(canonical_path(parent)) for parent in self_and_parents(path))
+    )
 
 
 def _records_at_work(prefixes: Collection[str]) -> dict[str, Record]:
@@ -132,7 +131,7 @@ def _stories(at_work: Mapping[str, Lease | None]) -> Iterator[tuple[str, Lease]]
             continue  # a mark like ours reads nothing
         if lease.flaw is not None:
             raise UnreadableRecordError(f"{UnreadableLeaseError(path, lease)} So everything is kept.")
-        file = posixpath.join(path, INFO_FILE) if lease.is_marins else attempt_path(path, lease.attempt)
+        file = posixpath.join(path, INFO_FILE) if lease.written_by_marin else attempt_path(path, lease.attempt)
         yield file, lease
 
 
@@ -150,13 +149,13 @@ def _places_in(file: str, found: Content) -> Iterable[str]:
     return [*attempt.inputs, *paths_in(attempt.spec), *paths_in(dict(attempt.by))]
 
 
-def _mark(path: str, seen: Lease | None, by: Mapping[str, Any]) -> Held | None:
+def _mark(path: str, seen: Lease | None, by: Mapping[str, Any]) -> HeldLease | None:
     store = LeaseStore(path)
     held = store.read()
     return store.mark_removing(held, by) if (held.lease if held else None) == seen else None
 
 
-def _end(path: str, marked: Held | None, *, is_read: bool) -> Lease | OutputBusyError:
+def _end(path: str, marked: HeldLease | None, *, is_read: bool) -> Lease | OutputBusyError:
     if marked is None:
         return OutputBusyError(f"{path} was changed meanwhile.")
     store = LeaseStore(path)

@@ -5,20 +5,132 @@ Trouble with the connection says nothing about the job: it is waited out. Nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
+from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.demand import PendingReason
 from tradewind.ray_jobs.details import JobDetails
-from tradewind.ray_jobs.follow.waiting import Explain, Listener, wait_for_start
-from tradewind.ray_jobs.follow.watch import watching
-from tradewind.ray_jobs.logs.end import read_log_end
-from tradewind.ray_jobs.logs.lines import JobLog
-from tradewind.ray_jobs.logs.tail import tailing, touch
+from tradewind.ray_jobs.errors import RayAuthenticationError, RayJobsError, RayUnreachableError, token_refused
+from tradewind.ray_jobs.follow.log_lines import JobLog
+from tradewind.ray_jobs.follow.log_reader import read_log_end, tailing, touch
+from tradewind.ray_jobs.follow.poller import Outage, WatchedJob, backoff_s, watching
+
+# What a follower says while there is nothing to follow: the job waits, or the cluster does not answer.
+#
+# Neither is a failure. Both can last for days, so they are told now and then, and with their reasons.
+
+OUTAGE_NOTICE_AFTER_S = 5.0
+FIRST_EXPLANATION_S = 15.0
+FIRST_NOTICE_S = 60.0
+NOTICE_INTERVAL_S = 300.0
+
+Explain = Callable[[JobsApi], Awaitable[PendingReason]]
+
+
+class OutageNotifier:
+    """A follower's ear: the news of its job, with a notice when the cluster falls silent and when it is back."""
+
+    def __init__(self, watched: WatchedJob, notice: Callable[[str], None]) -> None:
+        self.watched = watched
+        self.notice = notice
+        self._noticed_at: float | None = None
+
+    async def wait_for_update(self, timeout_s: float | None = None) -> None:
+        """Wait for the next poll, for at most ``timeout_s``."""
+        await self.watched.wait_for_update(timeout_s)
+        outage, now = self.watched.outage, time.monotonic()
+        if outage:
+            self._tell_of(outage, now)
+        elif self._noticed_at is not None:
+            self._noticed_at = None
+            self.notice(f"{self.watched.api.cluster} answers again.")
+
+    def _tell_of(self, outage: Outage, now: float) -> None:
+        lasts_s = now - outage.since
+        if lasts_s < OUTAGE_NOTICE_AFTER_S:
+            return
+        if self._noticed_at is None or now - self._noticed_at >= NOTICE_INTERVAL_S:
+            self._noticed_at = now
+            self.notice(
+                f"{outage.error} It has been silent for {format_duration(lasts_s)}; that says nothing about job "
+                f"{self.watched.job}, which is waited for."
+            )
 
 
 @dataclass(frozen=True)
-class FollowEnd:
+class StartTimeout:
+    """The wait for a job's start is over, though it has not started."""
+
+    queue_timed_out: bool = False
+    infeasible: str = ""
+
+
+async def wait_for_start(
+    listener: OutageNotifier, explain: Explain | None, queue_timeout_s: float | None
+) -> StartTimeout | None:
+    """Wait until the job is no longer pending, or unknown; None then."""
+    watched, started = listener.watched, time.monotonic()
+    explain_at, notice_at = started + FIRST_EXPLANATION_S, started + FIRST_NOTICE_S
+    while watched.heard_at is None or (watched.details is not None and watched.details.status == "PENDING"):
+        now = time.monotonic()
+        left_s = None
+        if watched.heard_at is not None and queue_timeout_s is not None:
+            left_s = queue_timeout_s - waited_s(watched, started)
+            if left_s + (now - watched.heard_at) <= 0:  # it was pending still when the time was over
+                return StartTimeout(queue_timed_out=True)
+        if watched.heard_at is not None and now >= explain_at and not watched.outage:
+            judgement = await _ask(explain, watched.api)
+            if judgement.is_infeasible:
+                return StartTimeout(infeasible=judgement.text)
+            if now >= notice_at:
+                since = format_duration(waited_s(watched, started))
+                listener.notice(f"Ray job {watched.job} has been waiting for {since}: {judgement.text}")
+                notice_at = now + NOTICE_INTERVAL_S
+            explain_at = notice_at
+        if left_s is not None and left_s <= 0:
+            watched.poll_soon()
+        await listener.wait_for_update(_until(explain_at, left_s))
+    return None
+
+
+def waited_s(watched: WatchedJob, since: float) -> float:
+    """How long ago the job was submitted, by the cluster's own clock where it is known; else since ``since``."""
+    details, ahead_s = watched.details, watched.api.clock_ahead_s
+    if details is None or details.started_ms is None or ahead_s is None:
+        return time.monotonic() - since
+    return max(0.0, time.time() + ahead_s - details.started_ms / 1000)
+
+
+def format_duration(seconds: float) -> str:
+    """Such as ``40 s``, ``12 min`` or ``3.5 h``."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+async def _ask(explain: Explain | None, api: JobsApi) -> PendingReason:
+    if explain is not None:
+        try:
+            return await explain(api)
+        except RayUnreachableError:
+            pass  # asked again with the next notice
+    return PendingReason("the cluster has not started it yet.")
+
+
+def _until(moment: float, left_s: float | None) -> float | None:
+    """Seconds to ``moment``, or to the end of the queue timeout if that is sooner; None: until the next news."""
+    seconds = [moment - time.monotonic()] + ([left_s] if left_s is not None else [])
+    return min(seconds) if min(seconds) > 0 else None
+
+
+@dataclass(frozen=True)
+class FollowResult:
     """Why a job is followed no longer.
 
     Attributes:
@@ -45,7 +157,7 @@ async def follow_job(
     result_marker: str | None = None,
     queue_timeout_s: float | None = None,
     explain_wait: Explain | None = None,
-) -> FollowEnd:
+) -> FollowResult:
     """Wait until ``job`` has ended, was found to be unknown, or has waited in vain to be started.
 
     Args:
@@ -64,20 +176,20 @@ async def follow_job(
     if log is not None:
         log.hide_lines_starting_with(result_marker)
     async with watching(cluster, job) as watched:
-        listener = Listener(watched, notice)
+        listener = OutageNotifier(watched, notice)
         vain = await wait_for_start(listener, explain_wait, queue_timeout_s)
         if vain is not None:
-            return FollowEnd(watched.details, queue_timed_out=vain.queue_timed_out, infeasible=vain.infeasible)
+            return FollowResult(watched.details, queue_timed_out=vain.queue_timed_out, infeasible=vain.infeasible)
         details = await _until_ended(listener, log)
         if details is None:
             if log is not None:
                 log.finish()
-            return FollowEnd(None)
+            return FollowResult(None)
         end = await read_log_end(watched.api, details, log, notice, result_marker)
-    return FollowEnd(details, end.last_lines, end.result)
+    return FollowResult(details, end.last_lines, end.result)
 
 
-async def _until_ended(listener: Listener, log: JobLog | None) -> JobDetails | None:
+async def _until_ended(listener: OutageNotifier, log: JobLog | None) -> JobDetails | None:
     """The job once it has ended, its log followed meanwhile; None when it is unknown."""
     if log is None or log.is_cut or _is_over(listener):
         return await _over(listener)
@@ -85,15 +197,133 @@ async def _until_ended(listener: Listener, log: JobLog | None) -> JobDetails | N
         return await _over(listener)
 
 
-async def _over(listener: Listener) -> JobDetails | None:
+async def _over(listener: OutageNotifier) -> JobDetails | None:
     while not _is_over(listener):
         had_outage = listener.watched.outage is not None
-        await listener.news()
+        await listener.wait_for_update()
         if had_outage and listener.watched.outage is None:
             await touch(listener.watched)
     return listener.watched.details
 
 
-def _is_over(listener: Listener) -> bool:
+def _is_over(listener: OutageNotifier) -> bool:
     watched = listener.watched
     return watched.is_unknown or (watched.details is not None and watched.details.has_ended)
+
+
+# A cluster that refuses the token is waited for, and its connection read again until the cluster accepts what it says.
+#
+# A token that is changed is never changed in both places at once, and a proxy that refuses for a moment proves nothing
+# either. So a refusal says nothing about any job, and ends nobody who follows one.
+#
+# All whom one cluster refuses wait together: one reads the connection, and asks the cluster once, with growing pauses.
+
+ReloadConnection = Callable[[], Awaitable[RayCluster]]
+"""The cluster as its connection says now."""
+CALM_S = 60.0
+"""A refusal that comes sooner than this after the last one was over is its continuation: the pauses go on growing."""
+
+
+async def first_reading(job: str, read_again: ReloadConnection, notice: Callable[[str], None]) -> RayCluster:
+    """The cluster of ``job``, as soon as its connection can be read: somebody followed it there before."""
+    failures, noticed_at = 0, float("-inf")
+    while True:
+        try:
+            return await read_again()
+        except RayJobsError as error:
+            if time.monotonic() - noticed_at >= NOTICE_INTERVAL_S:
+                noticed_at = time.monotonic()
+                notice(f"{error} That says nothing about job {job}; the connection is read again now and then.")
+        failures += 1
+        await asyncio.sleep(backoff_s(failures))
+
+
+class TokenRefusalHandler:
+    """The refusals that one follower of ``job`` meets: waited out, and told when they are long."""
+
+    def __init__(self, job: str, read_again: ReloadConnection, notice: Callable[[str], None]) -> None:
+        self._job = job
+        self._read_again = read_again
+        self._notice = notice
+        self._in_a_row = 0
+        self._over_at = float("-inf")
+
+    async def wait(self, refused: RayCluster) -> RayCluster:
+        """The cluster once it accepts what the connection says; or does not answer, which is no refusal."""
+        self._in_a_row = self._in_a_row + 1 if time.monotonic() - self._over_at < CALM_S else 0
+        if self._in_a_row:  # it refuses only some requests
+            await asyncio.sleep(backoff_s(self._in_a_row))
+        with _waiting_together(refused, self._job, self._read_again) as together:
+            accepted = await self._told(together)
+        self._over_at = time.monotonic()
+        return accepted
+
+    async def _told(self, together: _ConnectionReload) -> RayCluster:
+        is_told, pause_s = False, OUTAGE_NOTICE_AFTER_S
+        while not (await asyncio.wait({together.task}, timeout=pause_s))[0]:
+            lasts = format_duration(time.monotonic() - together.since)
+            self._notice(
+                f"{together.why} It has been so for {lasts}; that says nothing about job {self._job}, which is "
+                "waited for. The connection is read again now and then."
+            )
+            is_told, pause_s = True, NOTICE_INTERVAL_S
+        accepted = together.task.result()
+        if is_told:
+            self._notice(f"{accepted} no longer refuses the token.")
+        return accepted
+
+
+class _ConnectionReload:
+    """The reading and asking for all whom one cluster refuses at the moment."""
+
+    def __init__(self, refused: RayCluster, job: str, read_again: ReloadConnection) -> None:
+        self.since = time.monotonic()
+        self.why = token_refused(refused)
+        self.waiting = 0
+        self.task = asyncio.create_task(self._until_accepted(job, read_again))
+
+    async def _until_accepted(self, job: str, read_again: ReloadConnection) -> RayCluster:
+        failures = 0
+        while True:
+            try:
+                cluster = await read_again()
+                if await _is_accepted(cluster, job):
+                    return cluster
+                self.why = token_refused(cluster)
+            except Exception as error:  # whatever keeps us from reading it: Airflow's API, a file, Secret Manager
+                self.why = f"The connection cannot be read: {error}"
+            failures += 1
+            await asyncio.sleep(backoff_s(failures))
+
+
+async def _is_accepted(cluster: RayCluster, job: str) -> bool:
+    async with JobsApi(cluster) as api:
+        try:
+            await api.details(job)
+        except RayAuthenticationError:
+            return False
+        except RayUnreachableError:  # whoever follows waits for it as for any silent cluster
+            return True
+    return True
+
+
+_readmissions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[RayCluster, _ConnectionReload]]
+_readmissions = weakref.WeakKeyDictionary()
+
+
+@contextlib.contextmanager
+def _waiting_together(refused: RayCluster, job: str, read_again: ReloadConnection) -> Iterator[_ConnectionReload]:
+    """What all do together whom ``refused`` refuses; it ends when it is over, or nobody waits any more."""
+    known = _readmissions.setdefault(asyncio.get_running_loop(), {})
+    together = known.get(refused)
+    if together is None or together.task.done():
+        together = known[refused] = _ConnectionReload(refused, job, read_again)
+    together.waiting += 1
+    try:
+        yield together
+    finally:
+        together.waiting -= 1
+        if not together.waiting:
+            together.task.cancel()
+            if known.get(refused) is together:
+                del known[refused]

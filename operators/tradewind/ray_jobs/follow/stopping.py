@@ -21,14 +21,14 @@ from weakref import WeakKeyDictionary
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.errors import RayUnreachableError
-from tradewind.ray_jobs.nodes.lost import LostNodes
+from tradewind.ray_jobs.nodes import LostNodes
 
 if TYPE_CHECKING:
     from tradewind.ray_jobs.api import JobsApi
 
-ENDER_PREFIX = "tradewind-stop-"
+KILLER_PREFIX = "tradewind-stop-"
 """Of the ids of the small jobs."""
-PATIENCE_S = 2.0
+PENDING_TIMEOUT_S = 2.0
 """How long a job may stay pending after it was told."""
 _AGAIN_S = 10.0
 _POLL_S = 0.3
@@ -36,7 +36,7 @@ _GATHER_S = 0.2
 _LONGEST_PAUSE_S = 30.0
 _SILENCE_NOTICE_S = 60.0
 _MOST_JOBS = 500
-_SOURCE = Path(__file__).with_name("supervisor_ender.py")
+_SOURCE = Path(__file__).with_name("supervisor_killer.py")
 
 
 async def stop_job(api: JobsApi, job: str, say: Callable[[str], None]) -> JobDetails | None:
@@ -87,17 +87,19 @@ class _Stop:
             async with self._api.request("POST", f"/api/jobs/{self._job}/stop"):
                 pass  # what Ray answers means little; the job's status decides
             self._tell_at = now + _AGAIN_S
-            self._end_at = self._end_at or now + PATIENCE_S
+            self._end_at = self._end_at or now + PENDING_TIMEOUT_S
         elif details.status == "PENDING" and self._end_at is not None and now >= self._end_at:
             self._say(f"Ray job {self._job} is still waiting to start, where Ray's stop does nothing: ending its wait.")
-            ender = _enders.setdefault(asyncio.get_running_loop(), {}).setdefault(self._api.cluster, _Ender())
+            ender = _killers.setdefault(asyncio.get_running_loop(), {}).setdefault(
+                self._api.cluster, _SupervisorKiller()
+            )
             if problem := await ender.end(self._api, self._job):
                 self._say(f"That failed, and is tried again: {problem}")
             self._end_at = time.monotonic() + _AGAIN_S
         return details
 
 
-class _Ender:
+class _SupervisorKiller:
     """Ends the supervisors of pending jobs, of all that are asked for while it is at work together."""
 
     def __init__(self) -> None:
@@ -113,15 +115,15 @@ class _Ender:
                 return None
             jobs = sorted({job, *sorted(self._wanted)[:_MOST_JOBS]})
             self._wanted.difference_update(jobs)
-            return await _run_ender(api, jobs)
+            return await _run_killer(api, jobs)
 
 
-_enders: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[RayCluster, _Ender]] = WeakKeyDictionary()
+_killers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[RayCluster, _SupervisorKiller]] = WeakKeyDictionary()
 
 
-async def _run_ender(api: JobsApi, jobs: list[str]) -> str | None:
+async def _run_killer(api: JobsApi, jobs: list[str]) -> str | None:
     """Run it to its end. It stays in Ray's list: one that is deleted right away comes back there as failed."""
-    ender = ENDER_PREFIX + secrets.token_hex(6)
+    ender = KILLER_PREFIX + secrets.token_hex(6)
     entrypoint = shlex.join(["python", "-c", _SOURCE.read_text(encoding="utf-8"), *jobs])
     async with api.request("POST", "/api/jobs/", json={"submission_id": ender, "entrypoint": entrypoint}):
         pass

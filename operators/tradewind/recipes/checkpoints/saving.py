@@ -15,10 +15,10 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, NoReturn
 
-from tradewind.recipes.checkpoints.files import make_incomplete, write_file_list
+from tradewind.recipes.checkpoints.resume import make_incomplete, write_file_list
 from tradewind.recipes.metrics.tracking import flush_metrics, flush_trackers
 from tradewind.runtime.pods.on_host.heartbeat import beat, saved
-from tradewind.runtime.pods.on_host.notices import preemption_notice
+from tradewind.runtime.pods.on_host.preemption_notice import preemption_notice
 from tradewind.runtime.pods.verdicts import NOTICED
 
 NEVER = timedelta(days=36500)

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from tradewind.datasets.files import exists, join, read_json, write_json
 from tradewind.recipes.comparing.compare import CompareConfig
-from tradewind.recipes.comparing.runs import EndedRun
+from tradewind.recipes.comparing.runs import RunResult
 from tradewind.steps import ExecutorStep, InputName, lazy, output_path_of, versioned
-from tradewind.steps.values.shortened import meant_by, shortened
+from tradewind.text import did_you_mean, truncated_repr
 
 __all__ = ["best_output", "best_setting"]
 
@@ -30,7 +30,7 @@ def best_setting(comparison: Any, name: str) -> Any:
         ValueError: It is no such step.
     """
     if not isinstance(name, str) or not name:
-        raise ValueError(f"name is {shortened(name)}: give the name of a setting, such as 'learning_rate'.")
+        raise ValueError(f"name is {truncated_repr(name)}: give the name of a setting, such as 'learning_rate'.")
     return lazy(f"{__name__}:read_setting", comparison=_comparison(comparison), name=versioned(name))
 
 
@@ -46,7 +46,7 @@ def best_output(comparison: Any) -> Any:
     return lazy(f"{__name__}:read_output", comparison=_comparison(comparison))
 
 
-def write_best(comparison: str, run: EndedRun, output_path: str) -> None:
+def write_best(comparison: str, run: RunResult, output_path: str) -> None:
     """Note the best run and its settings in the output of a comparison."""
     told = {"run": run.label, "output_path": output_path, "settings": dict(run.settings)}
     write_json(join(comparison, BEST_FILE), told)
@@ -56,8 +56,10 @@ def read_setting(comparison: str, name: str) -> Any:
     """Raises ``ValueError`` if the best run has no such setting."""
     best = _best(comparison)
     if name not in best["settings"]:
-        meant = meant_by(name, best["settings"])
-        raise ValueError(f"{best['run']!r}, the best run of {comparison}, has no setting {shortened(name)}; {meant}")
+        meant = did_you_mean(name, best["settings"])
+        raise ValueError(
+            f"{best['run']!r}, the best run of {comparison}, has no setting {truncated_repr(name)}; {meant}"
+        )
     return best["settings"][name]
 
 
@@ -69,7 +71,7 @@ def read_output(comparison: str) -> str:
 def _comparison(value: Any) -> Any:
     step = value.step if isinstance(value, InputName) else value
     if not isinstance(step, ExecutorStep) or not isinstance(step.config, CompareConfig):
-        raise ValueError(f"comparison is {shortened(value)}: give a step of compare.")
+        raise ValueError(f"comparison is {truncated_repr(value)}: give a step of compare.")
     return output_path_of(step)
 
 

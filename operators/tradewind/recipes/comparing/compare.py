@@ -13,12 +13,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tradewind.datasets.files import atomic_writer, join, write_text
-from tradewind.datasets.one_line import in_a_line
-from tradewind.recipes.comparing.missing import MissingRun, missing_runs, without_number, without_result
-from tradewind.recipes.comparing.pictures import comparison_picture
-from tradewind.recipes.comparing.runs import RUNS, EndedRun, check_run_paths, differing_settings
-from tradewind.steps.values.fields import FLAG, PATH, SOME_TEXT, TEXT, check_fields
-from tradewind.text_table import aligned, as_csv, as_markdown
+from tradewind.recipes.comparing.runs import (
+    RUNS,
+    MissingRun,
+    RunResult,
+    check_run_paths,
+    comparison_picture,
+    differing_settings,
+    missing_metric,
+    missing_runs_error,
+    missing_runs_section,
+)
+from tradewind.steps.fields import FLAG, PATH, SOME_TEXT, TEXT, check_fields
+from tradewind.text import as_csv, as_markdown, format_columns, single_line
 
 _GIVEN: Final = "settings."
 """Numbers of this beginning, in what ``train_lm`` returns, say what it was given."""
@@ -55,14 +62,14 @@ def compare_runs(config: CompareConfig) -> dict[str, Any]:
     ended, missing = read_runs(config.runs)
     measured = [run for run in ended if config.metric in run.results]
     missing += [
-        without_number(run.label, run.results, config.metric) for run in ended if config.metric not in run.results
+        missing_metric(run.label, run.results, config.metric) for run in ended if config.metric not in run.results
     ]
     ordered = sorted(measured, key=lambda run: _rank(run.results[config.metric], config.higher_is_better))
     if ordered:
         _write(config, ordered, missing)
     if missing:
         where = f"The others are compared in {join(config.output_path, 'comparison.md')}." if ordered else ""
-        raise missing_runs(len(config.runs), missing, where)
+        raise missing_runs_error(len(config.runs), missing, where)
     write_best(config.output_path, ordered[0], config.runs[ordered[0].label])
     values = {run.label: run.results[config.metric] for run in ordered}
     return {
@@ -71,7 +78,7 @@ def compare_runs(config: CompareConfig) -> dict[str, Any]:
     }
 
 
-def comparison_rows(runs: Sequence[EndedRun], metric: str) -> list[list[str]]:
+def comparison_rows(runs: Sequence[RunResult], metric: str) -> list[list[str]]:
     """The table, its head first: a row for each run with what was set differently, the metric and the other results.
 
     What a training returns under ``settings`` is no result: two dozen columns, most of them the same in all rows.
@@ -96,9 +103,9 @@ def comparison_rows(runs: Sequence[EndedRun], metric: str) -> list[list[str]]:
     ]
 
 
-def _write(config: CompareConfig, ordered: Sequence[EndedRun], missing: Sequence[MissingRun]) -> None:
+def _write(config: CompareConfig, ordered: Sequence[RunResult], missing: Sequence[MissingRun]) -> None:
     rows = comparison_rows(ordered, config.metric)
-    print("\n".join(aligned(rows)), flush=True)
+    print("\n".join(format_columns(rows)), flush=True)
     with atomic_writer(join(config.output_path, "comparison.png")) as file:
         file.write(comparison_picture(ordered, config.metric, config.title))
     write_text(join(config.output_path, "comparison.csv"), as_csv(rows))
@@ -113,9 +120,9 @@ def _rank(value: float, higher_is_better: bool) -> tuple[bool, float]:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    return f"{value:.6g}" if isinstance(value, float) else in_a_line(value)
+    return f"{value:.6g}" if isinstance(value, float) else single_line(value)
 
 
 def _markdown(title: str, rows: Sequence[Sequence[str]], missing: Sequence[MissingRun]) -> str:
     parts = [f"# {title}", as_markdown(rows), "![Results, and losses by step](comparison.png)"]
-    return "\n\n".join([*parts, *without_result(missing)]) + "\n"
+    return "\n\n".join([*parts, *missing_runs_section(missing)]) + "\n"

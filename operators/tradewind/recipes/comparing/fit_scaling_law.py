@@ -11,12 +11,21 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tradewind.datasets.files import atomic_writer, join, write_json, write_text
-from tradewind.recipes.comparing.missing import MissingRun, missing_runs, without_number, without_result
-from tradewind.recipes.comparing.pictures import scaling_picture
-from tradewind.recipes.comparing.runs import BUDGETS, RUNS, EndedRun, check_run_paths, is_positive
+from tradewind.recipes.comparing.runs import (
+    BUDGETS,
+    RUNS,
+    MissingRun,
+    RunResult,
+    check_run_paths,
+    is_positive,
+    missing_metric,
+    missing_runs_error,
+    missing_runs_section,
+    scaling_picture,
+)
 from tradewind.recipes.comparing.scaling_law import Point, ScalingLaw, TooFewPointsError, fitted_law
-from tradewind.steps.values.fields import PATH, SOME_TEXT, TEXT, check_fields
-from tradewind.text_table import aligned, as_markdown
+from tradewind.steps.fields import PATH, SOME_TEXT, TEXT, check_fields
+from tradewind.text import as_markdown, format_columns
 
 NUMBERS = ("loss", "parameters", "tokens")
 
@@ -62,21 +71,21 @@ def fit_scaling_law(config: ScalingLawConfig) -> dict[str, Any]:
         law = fitted_law(list(points.values()))
     except TooFewPointsError as error:
         if missing:
-            raise missing_runs(len(config.runs), missing, str(error)) from error
+            raise missing_runs_error(len(config.runs), missing, str(error)) from error
         raise
     told = _write(config, law, points, missing)
     if missing:
         where = join(config.output_path, "scaling_law.md")
-        raise missing_runs(len(config.runs), missing, f"The law through the others is in {where}.")
+        raise missing_runs_error(len(config.runs), missing, f"The law through the others is in {where}.")
     return told
 
 
-def _point(config: ScalingLawConfig, run: EndedRun) -> Point | MissingRun:
+def _point(config: ScalingLawConfig, run: RunResult) -> Point | MissingRun:
     values = {}
     for field in NUMBERS:
         name = getattr(config, field)
         if name not in run.results:
-            return without_number(run.label, run.results, name)
+            return missing_metric(run.label, run.results, name)
         if not is_positive(value := run.results[name]):
             return MissingRun(run.label, f"its {name} is {value}, and a law goes through positive numbers")
         values[field] = float(value)
@@ -87,7 +96,7 @@ def _write(
     config: ScalingLawConfig, law: ScalingLaw, points: Mapping[str, Point], missing: Sequence[MissingRun]
 ) -> dict[str, Any]:
     rows = _rows(law, points)
-    print("\n".join([str(law), *aligned(rows)]), flush=True)
+    print("\n".join([str(law), *format_columns(rows)]), flush=True)
     told = asdict(law) | {"worst_error": max(abs(_error(law, point)) for point in points.values())}
     best = _best(law, config.budgets)
     with atomic_writer(join(config.output_path, "scaling_law.png")) as file:
@@ -97,7 +106,7 @@ def _write(
     if best:
         table = as_markdown([list(best[0]), *([f"{value:.4g}" for value in each.values()] for each in best)])
         parts += ["## The best training for a number of FLOPs", table]
-    write_text(join(config.output_path, "scaling_law.md"), "\n\n".join([*parts, *without_result(missing)]) + "\n")
+    write_text(join(config.output_path, "scaling_law.md"), "\n\n".join([*parts, *missing_runs_section(missing)]) + "\n")
     return told
 
 

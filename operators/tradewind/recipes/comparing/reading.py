@@ -6,29 +6,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tradewind.datasets.files import join
-from tradewind.datasets.one_line import in_a_line
-from tradewind.recipes.comparing.missing import MissingRun
-from tradewind.recipes.comparing.pictures import is_drawable
-from tradewind.recipes.comparing.runs import EndedRun
+from tradewind.recipes.comparing.runs import MissingRun, RunResult, is_drawable
 from tradewind.recipes.metrics.file import LARGEST_BYTES, is_measure, parsed_metrics, series
 from tradewind.recipes.train_config import metrics_path
-from tradewind.records.attempts import told_attempt
-from tradewind.records.outputs.manifests import RESULT_FILE
-from tradewind.records.parsing import Flaw, parse_object
-from tradewind.records.reading import read_records
-from tradewind.records.record import Record, RecordState
-from tradewind.records.step_info import INFO_FILE, BadInfoError, parse_info
+from tradewind.records.attempts import read_attempt_or_none
+from tradewind.records.info_files import INFO_FILE, BadInfoError, parse_info
+from tradewind.records.manifests import RESULT_FILE
+from tradewind.records.parsing import RecordFormatError, parse_object
+from tradewind.records.record import Record, RecordState, read_records
 from tradewind.storage import Location, StorageError
-from tradewind.storage.bounded import LARGE, Content
+from tradewind.storage.bounded_read import LARGE, Content
 from tradewind.storage.files import read_contents
+from tradewind.text import single_line
 
 CURVES: Final = ("eval/loss", "train/loss")
 """What is drawn of a training, the first that it has."""
-MOST_NUMBERS: Final = 200
+MAX_NUMBERS: Final = 200
 """How many of a run's numbers are read; each is a column of a table."""
 
 
-def read_runs(paths: Mapping[str, str]) -> tuple[list[EndedRun], list[MissingRun]]:
+def read_runs(paths: Mapping[str, str]) -> tuple[list[RunResult], list[MissingRun]]:
     """What came of the runs, by label → output path.
 
     Raises:
@@ -41,14 +38,14 @@ def read_runs(paths: Mapping[str, str]) -> tuple[list[EndedRun], list[MissingRun
     return [_ended(label, path, contents) for label, path in ended.items()], missing
 
 
-def _ended(label: str, path: str, contents: Mapping[str, Content]) -> EndedRun:
+def _ended(label: str, path: str, contents: Mapping[str, Content]) -> RunResult:
     info = _info(join(path, INFO_FILE), contents)
     settings: dict[str, Any] = {}
     _collect_settings(info.get("version"), settings)
-    return EndedRun(
+    return RunResult(
         label,
         settings,
-        dict(_numbers(_result(contents.get(join(path, RESULT_FILE))))[:MOST_NUMBERS]),
+        dict(_numbers(_result(contents.get(join(path, RESULT_FILE))))[:MAX_NUMBERS]),
         _curve([path, *(info.get("dependencies") or ())]),
     )
 
@@ -57,7 +54,7 @@ def _why(path: str, record: Record) -> str:
     lease = record.lease
     match record.state:
         case RecordState.FAILED if lease is not None:
-            attempt = told_attempt(path, lease.attempt)
+            attempt = read_attempt_or_none(path, lease.attempt)
             error = attempt.error if attempt is not None else None
             return f"failed: {error.type}: {error.message}" if error is not None else "failed"
         case RecordState.NONE:
@@ -81,7 +78,7 @@ def _info(file: str, contents: Mapping[str, Content]) -> Mapping[str, Any]:
 def _result(found: Content | None) -> Any:
     try:
         return parse_object(found.text) if found is not None and found.flaw is None else {}
-    except Flaw:  # a function may return whatever it likes
+    except RecordFormatError:  # a function may return whatever it likes
         return {}
 
 
@@ -94,7 +91,7 @@ def _collect_settings(version: Any, settings: dict[str, Any]) -> None:
             config = each.get("config")
             for path, value in config.items() if isinstance(config, dict) else ():
                 if not (isinstance(value, str) and value.startswith("DEP[")):
-                    settings.setdefault(in_a_line(path), value)
+                    settings.setdefault(single_line(path), value)
         below = (each.get("dependencies") for each in known)
         level = [inner for each in below if isinstance(each, list) for inner in each]
 
@@ -104,7 +101,7 @@ def _numbers(value: Any, path: str = "") -> list[tuple[str, float]]:
         return [(path, value)]
     if isinstance(value, dict) and path.count(".") < 3:
         prefix = f"{path}." if path else ""
-        return [number for key, inner in value.items() for number in _numbers(inner, f"{prefix}{in_a_line(key)}")]
+        return [number for key, inner in value.items() for number in _numbers(inner, f"{prefix}{single_line(key)}")]
     return []
 
 

@@ -20,7 +20,7 @@ EXPONENTS: Final = (0.15, 0.3, 0.7)
 SHARE: Final = 0.1
 """Of the mean loss, what a term is at the middle of the points when a fit starts."""
 NAMES: Final = ("parameters", "tokens")
-LEAST_VALUES: Final = 3
+MIN_DISTINCT_VALUES: Final = 3
 """Of a variable that has a term: a floor and any exponent fit two of them."""
 FLOPS_PER_PARAMETER_AND_TOKEN: Final = 6
 """Of training, forward and backward: Kaplan et al. 2020, section 2.1."""
@@ -97,10 +97,10 @@ def fitted_law(points: Sequence[Point]) -> ScalingLaw:
     if not varying:
         raise TooFewPointsError("A scaling law needs trainings that differ in parameters or in tokens.")
     for number in varying:
-        if different[number] < LEAST_VALUES:
+        if different[number] < MIN_DISTINCT_VALUES:
             raise TooFewPointsError(
                 f"Of 2 different numbers of {NAMES[number]} no curve can be told: give trainings with one "
-                f"alone, or with at least {LEAST_VALUES}."
+                f"alone, or with at least {MIN_DISTINCT_VALUES}."
             )
     if len(points) < (unknown := 1 + 2 * len(varying)):
         named = " and ".join(NAMES[number] for number in varying)

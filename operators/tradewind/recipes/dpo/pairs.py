@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.datasets.files import exists, join
 from tradewind.recipes.lm.checks import loaded_tokenizer
-from tradewind.recipes.lm.places import LEDGER, cache_path, has_weight
+from tradewind.recipes.lm.data_locations import LEDGER, cache_path, has_weight
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,7 +52,7 @@ def check_pairs(made: Any) -> None:
                     )
 
 
-def counted(made: Any) -> tuple[int, int] | None:
+def count_pairs(made: Any) -> tuple[int, int] | None:
     """How many pairs there are to train on and, cut off from these, to validate on; None before they are tokenized."""
     [name] = trained_components(made.data)
     for _, lengths in _lengths(made.data, name, "train"):

@@ -6,27 +6,214 @@ than a reference does (Rafailov et al., https://arxiv.org/abs/2305.18290). The c
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any, Final
 
-from tradewind.recipes.dpo.checks import check_dpo_config, check_dpo_models
-from tradewind.recipes.dpo.facts import DPO_MEASURES, dpo_beginning, dpo_ending, dpo_facts, dpo_losses
-from tradewind.recipes.dpo.pairs import check_pairs
-from tradewind.recipes.dpo.prepared import prepared_for_dpo
-from tradewind.recipes.lm.config import LevanterTrainConfig
-from tradewind.recipes.lm.running import KindOfTraining
+from tradewind.datasets.files import join
+from tradewind.recipes.checkpoints.resume import newest_checkpoint
+from tradewind.recipes.dpo.pairs import check_pairs, count_pairs, trained_components
+from tradewind.recipes.lm.checks import check_initialization, check_keys, check_length, check_schedules, check_weights
+from tradewind.recipes.lm.config import LevanterTrainConfig, output_path_of
+from tradewind.recipes.lm.field_types import check_values
+from tradewind.recipes.lm.pod_config import data_with_places, reference_of, with_places
+from tradewind.recipes.lm.run import TrainingAdapter
+from tradewind.recipes.lm.stored_models import check_hub_model, check_same_model
+from tradewind.recipes.lm.training_summary import (
+    TrainingSummary,
+    losses,
+    result_end_lines,
+    training_lines,
+    training_summary,
+)
 
-__all__ = ["LevanterTrainConfig", "run_levanter_train_dpo"]
+__all__ = [
+    "LevanterTrainConfig",
+    "run_levanter_train_dpo",
+]
 
-_DPO: Final = KindOfTraining(
+# What a ``TrainDpoConfig`` asks for that cannot be, found before a slice is reserved, and told with its field.
+
+_POLICY = "policy/"
+"""Begins the names of the trained model's arrays in a checkpoint that has a reference beside it."""
+
+
+def check_dpo_config(given: Any) -> None:
+    """Refuse what the config alone shows to be wrong.
+
+    Raises:
+        ValueError: With the field and what to do.
+    """
+    check_values(given)
+    _check_weights_to_begin_with(given)
+    _check_reference(given)
+    check_length(given)
+    check_schedules(given)
+    check_weights(given.data)
+    check_keys(given)
+    if len(names := trained_components(given.data)) != 1:
+        raise ValueError(
+            f"train_config.data.train_weights has weights for {', '.join(names)}: DPO trains on one component, so put "
+            "all pairs into one."
+        )
+    if not given.beta > 0:
+        raise ValueError(f"train_config.beta={given.beta}: give a number above 0, such as 0.1.")
+    fraction = given.validation_split_fraction
+    if fraction is not None and not 0 <= fraction < 1:
+        raise ValueError(
+            f"train_config.validation_split_fraction={fraction}: give at least 0 and less than 1, or None to validate "
+            "on the validation split of the data."
+        )
+
+
+def check_dpo_models(made: Any, roots: list[str]) -> None:
+    """Raise ``ValueError`` if the newest checkpoint, the model to begin with or the reference is of another shape."""
+    if made.initialize_from_hf and made.use_hf_model_config:
+        return  # the model is whatever is there
+    reference = made.reference
+    is_of_hub = bool(getattr(reference, "is_hf", False))
+    vocab_size = len(made.data.the_tokenizer)
+    newest = newest_checkpoint(roots)
+    is_begin_read = newest is None or not _is_whole(made)
+    for field, path in {
+        "initialize_from_checkpoint_path": made.initialize_from_checkpoint_path if is_begin_read else None,
+        "reference.model_path": None if is_of_hub else getattr(reference, "model_path", None),
+    }.items():
+        if path:
+            check_same_model(made, vocab_size, path, f"train_config.{field}")
+    for field, begin in {
+        "initialize_from_hf": made.initialize_from_hf if newest is None else None,
+        "reference.model_path": reference.model_path if is_of_hub else None,
+    }.items():
+        if begin:
+            check_hub_model(made, begin, f"train_config.{field}")
+    if newest is not None and _is_whole(made) and not made.trainer.allow_partial_checkpoint:
+        check_same_model(made, vocab_size, newest.path, "output_path", _POLICY)
+
+
+def _check_weights_to_begin_with(given: Any) -> None:
+    begins = check_initialization(given)
+    if not begins:
+        raise ValueError(
+            "train_config.initialize_from_hf and train_config.initialize_from_checkpoint_path are missing: give the "
+            "weights to begin with, those of a model that was fine-tuned."
+        )
+    if begins == ["trainer.initialize_from"]:
+        raise ValueError(
+            "train_config.trainer.initialize_from is the whole state of a training, which one of DPO does not share: "
+            "give initialize_from_checkpoint_path."
+        )
+
+
+def _check_reference(given: Any) -> None:
+    if hasattr(given.reference, "model_path"):
+        if not given.reference.model_path:
+            raise ValueError(
+                "train_config.reference.model_path is missing: give the model that preferences are compared with, "
+                "mostly the one to begin with."
+            )
+    elif _is_whole(given):
+        raise ValueError(
+            f"train_config.reference is a {type(given.reference).__name__}, and train_config.adapter is none: give a "
+            "LoraAdaptorConfig as adapter, or a SeparateReferenceConfig as reference."
+        )
+
+
+def _is_whole(given: Any) -> bool:
+    """Whether the model itself is trained, and no adapter of it."""
+    return type(given.adapter).__name__ == "NoAdaptorConfig"
+
+
+# What a training by preferences will do and what it has done, in numbers and in the lines of the task's log.
+
+DPO_MEASURES: Final = ("train/dpo_*", "eval/*/dpo_*")
+"""Patterns of what Levanter measures besides the losses."""
+_PASSES: Final = 4
+"""What a sequence costs, in forward passes: the model's, its backward pass (two of them), and the reference's."""
+
+
+def dpo_summary(made: Any) -> TrainingSummary:
+    """Of the config that Levanter will run, on the devices that there are."""
+    return training_summary(made, together=2, passes=_PASSES)
+
+
+def dpo_start_lines(facts: TrainingSummary, made: Any) -> list[str]:
+    """What will be trained, and by which preferences."""
+    pairs = count_pairs(made)
+    told = [f"{pairs[0]:,} pairs to train on, {pairs[1]:,} cut off for validation"] if pairs else []
+    reference = getattr(made.reference, "model_path", None) or "the model without its adapter"
+    return training_lines(facts, made, [*told, f"beta {made.beta:g}, reference {reference}"])
+
+
+def dpo_losses(last: Mapping[str, Any]) -> dict[str, Any]:
+    """The losses in what was measured at the last step, and how well the model prefers what was chosen.
+
+    Of several validation sets it is the mean of all: Levanter measures each by itself.
+    """
+    found = losses(last)
+    sets = found["eval_losses"]
+    return found | {
+        "eval_loss": _mean([*sets.values()]),
+        "accuracy": _mean([last.get(f"eval/{name}/dpo_accuracy") for name in sets]),
+        "margin": _mean([_margin(last, f"eval/{name}") for name in sets]),
+        "train_accuracy": last.get("train/dpo_accuracy"),
+        "train_margin": _margin(last, "train"),
+    }
+
+
+def dpo_end_lines(result: Mapping[str, Any]) -> list[str]:
+    """What came out."""
+    measured = [
+        f"{where}: {result[f'{prefix}accuracy']:.1%} of the pairs preferred as chosen, margin of rewards "
+        f"{result[f'{prefix}margin']:.3f}"
+        for where, prefix in (("last step", "train_"), ("validation", ""))
+        if result[f"{prefix}accuracy"] is not None
+    ]
+    return result_end_lines(result, measured)
+
+
+def _margin(measured: Mapping[str, Any], where: str) -> float | None:
+    chosen, rejected = (measured.get(f"{where}/dpo_{side}_reward") for side in ("chosen", "rejected"))
+    return None if chosen is None or rejected is None else chosen - rejected
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+# The ``TrainDpoConfig`` that Levanter runs: the one that was given, with the places of a training on our pods.
+
+
+def prepared_for_dpo(config: Any) -> Any:
+    """A ``TrainDpoConfig`` with its checkpoints and exports under the output path.
+
+    Raises:
+        ValueError: The tokenizer's folder, the checkpoint to begin with or that of the reference is not there.
+    """
+    made = with_places(config)
+    beside, reference, asked = made.lm_validation_data, made.reference, made.reference_eval_cache
+    if (checkpoint := reference_of(config)) is not None:
+        reference = dataclasses.replace(reference, model_path=checkpoint)
+    ours = join(output_path_of(config), "reference_logprobs")  # Levanter's own place is the output of another step
+    return dataclasses.replace(
+        made,
+        reference=reference,
+        reference_eval_cache=dataclasses.replace(asked, cache_dir=asked.cache_dir or ours),
+        lm_validation_data=beside and data_with_places(config, beside, "lm_validation_data"),
+    )
+
+
+_DPO: Final = TrainingAdapter(
     main="levanter.main.train_dpo",
     check=check_dpo_config,
     prepared=prepared_for_dpo,
     check_data=check_pairs,
     check_models=check_dpo_models,
-    facts=dpo_facts,
-    beginning=dpo_beginning,
+    facts=dpo_summary,
+    beginning=dpo_start_lines,
     losses=dpo_losses,
-    ending=dpo_ending,
+    ending=dpo_end_lines,
     also_kept=lambda made: (*DPO_MEASURES, f"{made.lm_validation_prefix}/*loss", f"{made.lm_validation_prefix}/*bpb"),
 )
 
@@ -37,7 +224,7 @@ def dpo_preflight(config: Any, devices: int, num_slices: int = 1) -> None:
     Raises:
         ValueError: For what cannot work, with its field and what to do.
     """
-    _DPO.look_at(config, devices, num_slices)
+    _DPO.preflight_checks(config, devices, num_slices)
 
 
 def run_levanter_train_dpo(config: Any) -> dict[str, Any]:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import difflib
+import importlib
+import importlib.util
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from tradewind.datasets.files import exists, join
-from tradewind.recipes.checkpoints.newest import newest_checkpoint
-from tradewind.recipes.checkpoints.stored_shapes import check_same_model, has_arrays
-from tradewind.recipes.levanter import parts
-from tradewind.recipes.levanter.hub_models import check_hub_model, described_on_hub, first_line_of
-from tradewind.recipes.levanter.stored_models import AVERAGED
-from tradewind.recipes.levanter.values import check_values
-from tradewind.recipes.lm.places import LEDGER, cache_path, has_weight
-from tradewind.steps.values.fields import whole
-from tradewind.steps.values.shortened import meant_by, shortened
+from tradewind.recipes.checkpoints.resume import newest_checkpoint
+from tradewind.recipes.lm import levanter_parts
+from tradewind.recipes.lm.data_locations import LEDGER, cache_path, has_weight
+from tradewind.recipes.lm.field_types import check_values
+from tradewind.recipes.lm.stored_models import (
+    AVERAGED,
+    check_hub_model,
+    check_same_model,
+    described_on_hub,
+    first_line_of,
+    has_arrays,
+)
+from tradewind.steps.fields import integer
+from tradewind.text import did_you_mean, truncated_repr
 
 _INTERVAL: Final = ("every", "until")
 """What a permanent checkpoint's interval has, in steps."""
@@ -31,7 +39,7 @@ def check_train_config(given: Any) -> None:
         ValueError: With the field and what to do.
     """
     check_values(given)
-    check_begin(given)
+    check_initialization(given)
     _check_quantized_begin(given)
     _check_begin_of_adapter(given)
     check_length(given)
@@ -134,7 +142,7 @@ def check_batches(trainer: Any, devices: int, num_slices: int) -> None:
         return
     stages = {"": sizes} if isinstance(sizes, int) else {f"[{i}].value": each.value for i, each in enumerate(sizes)}
     for stage, size in stages.items():
-        parts.check_batch_size(
+        levanter_parts.check_batch_size(
             size,
             devices,
             trainer.mesh,
@@ -175,7 +183,7 @@ def can_lay_out(made: Any) -> bool:
     """Whether the arrays have the same shapes on the devices of this process as on those of the training."""
     trainer = made.trainer
     try:
-        trainer.mesh.axis_shapes(parts.device_count(), trainer.num_slices)
+        trainer.mesh.axis_shapes(levanter_parts.device_count(), trainer.num_slices)
     except ValueError:
         return False
     return "vocab" not in trainer.parameter_axis_mapping  # or it is rounded to what the devices divide
@@ -193,7 +201,7 @@ def check_averages(trainer: Any, checkpoint: str, field: str) -> None:
         )
 
 
-def check_begin(given: Any) -> list[str]:
+def check_initialization(given: Any) -> list[str]:
     """The fields that say what to begin with: none or one. Raises ``ValueError`` if there are more."""
     begins = [
         name
@@ -258,19 +266,19 @@ def check_keys(given: Any) -> None:
 
 def _check_interval(field: str, interval: Any) -> None:
     if not isinstance(interval, Mapping):
-        raise ValueError(f"train_config.{field}={shortened(interval)}: give steps, such as {{'every': 1000}}.")
+        raise ValueError(f"train_config.{field}={truncated_repr(interval)}: give steps, such as {{'every': 1000}}.")
     for name in interval:
         _check_key(field, name, _INTERVAL)
     for name in _INTERVAL:
         value = interval.get(name)
         if name == "every" or value is not None:
-            whole(1).check(f"train_config.{field}[{name!r}]", value)
+            integer(1).check(f"train_config.{field}[{name!r}]", value)
 
 
 def _check_key(field: str, name: Any, known: Collection[str]) -> None:
     if name not in known:
-        meant = meant_by(name, known)
-        raise ValueError(f"train_config.{field} has {shortened(name)}, which is none of its keys; {meant}")
+        meant = did_you_mean(name, known)
+        raise ValueError(f"train_config.{field} has {truncated_repr(name)}, which is none of its keys; {meant}")
 
 
 def check_schedules(given: Any) -> None:
@@ -327,3 +335,41 @@ def _check_begin_of_adapter(given: Any) -> None:
             "train_config.initialize_from_checkpoint_path does not go with train_config.adapter in Levanter: give "
             "initialize_from_hf instead, such as the export of that training under hf/."
         )
+
+
+# Tasks of the evaluation harness inside a training, where ``lm-eval`` is installed; elsewhere they are left out.
+
+
+def usable_harness(given: Any) -> Any:
+    """The config of the harness, or None where it is not installed, which is told."""
+    if given is not None and not _is_installed():
+        print("train_config.eval_harness is left out: lm-eval is not installed on this cluster.", flush=True)
+        return None
+    return given
+
+
+def check_tasks(given: Any) -> None:
+    """Refuse tasks that the harness, if it is installed, does not have: Levanter asks for one ten times, with growing
+    pauses, on the slice.
+
+    Raises:
+        ValueError: With the nearest names.
+    """
+    if given is None or not _is_installed():
+        return
+    tasks: Any = importlib.import_module("lm_eval.tasks")
+    refuse_unknown(given.task_spec, tasks.TaskManager().all_tasks)
+
+
+def _is_installed() -> bool:
+    return importlib.util.find_spec("lm_eval") is not None
+
+
+def refuse_unknown(tasks: Iterable[Any], known: Collection[str]) -> None:
+    """Raise ``ValueError`` for a task that is neither known nor says itself what it is made of."""
+    for task in tasks:
+        name = task if isinstance(task, str) else task.task
+        if name not in known and getattr(task, "dataset_path", None) is None:
+            near = difflib.get_close_matches(name, known, n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else "see 'lm-eval ls tasks'."
+            raise ValueError(f"train_config.eval_harness.task_spec has {name!r}, which lm-eval does not know: {hint}")

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tradewind.datasets.files import basename
-from tradewind.recipes.model_argument import check_context, check_sizes
-from tradewind.steps.values.fields import FLAG, PATH, TEXTS, check_fields, instance
-from tradewind.steps.values.lazy import Lazy
-from tradewind.steps.values.shortened import shortened
+from tradewind.recipes.model_spec import check_context, check_sizes
+from tradewind.steps.fields import FLAG, PATH, TEXTS, check_fields, instance
+from tradewind.steps.placeholders import Lazy
+from tradewind.text import truncated_repr
 
 _ALREADY_DECIDED: Final = ("JAX_PLATFORMS",)
 """By the step's resources."""
@@ -67,7 +67,7 @@ def run_id_of(config: Any) -> str:
     given = config.train_config.trainer.id or variables_of(config).get("RUN_ID") or os.environ.get("RUN_ID")
     run_id = str(given or basename(output_path_of(config)))
     if "/" in run_id or run_id in (".", "..") or not run_id.isprintable() or len(run_id.encode()) > _LONGEST_ID_BYTES:
-        raise ValueError(f"train_config.trainer.id={shortened(run_id)}: give a name, without '/', for the run.")
+        raise ValueError(f"train_config.trainer.id={truncated_repr(run_id)}: give a name, without '/', for the run.")
     return run_id
 
 

@@ -16,8 +16,8 @@ from tradewind.recipes.lm.run import preflight as preflight_of_levanters
 from tradewind.recipes.lm.run import run_levanter_train_lm
 from tradewind.recipes.train_config import LmTrainConfig
 from tradewind.steps import VersionedValue
-from tradewind.steps.values.fields import PATH, FieldRule, check_fields, number
-from tradewind.steps.values.shortened import shortened
+from tradewind.steps.fields import PATH, FieldRule, check_fields, number
+from tradewind.text import truncated_repr
 
 BLOCK: Final = 2048
 """Sequences that have their shares of each component, in a random order: Levanter's own default."""
@@ -87,7 +87,7 @@ def check_weights(names: Mapping[str, Any], weights: Any) -> None:
         return
     if not isinstance(given, Mapping):
         raise ValueError(
-            f"weights={shortened(given)}: give a mapping of components to numbers, such as {{'web': 0.7}}."
+            f"weights={truncated_repr(given)}: give a mapping of components to numbers, such as {{'web': 0.7}}."
         )
     for name in given:
         if name not in names:
@@ -130,9 +130,9 @@ def levanter_mixture(config: MixtureTrainConfig) -> LevanterTrainConfig:
     """
     from levanter.data.text import DatasetComponent
 
-    from tradewind.datasets.tokenizing.tokenizer_files import local_tokenizer
-    from tradewind.recipes.levanter.config import levanter_config
-    from tradewind.recipes.levanter.parts import cache_folder
+    from tradewind.datasets.tokenizer_files import local_tokenizer
+    from tradewind.recipes.lm.levanter_config import levanter_config
+    from tradewind.recipes.lm.levanter_parts import cache_folder
 
     settings = config.settings()
     made = levanter_config(settings, local_tokenizer(config.tokenizer_path))

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tradewind.recipes.lm.mixture import MixtureTrainConfig, check_weights, train_lm_on_mixture
-from tradewind.recipes.steps import naming_step, recipe_step, said_tokenizer
+from tradewind.recipes.steps import declared_tokenizer, naming_step, recipe_step
 from tradewind.recipes.train_config import RESUMABLE
 from tradewind.steps import ExecutorStep, InputName
-from tradewind.steps.values.shortened import shortened
+from tradewind.text import truncated_repr
 
 _MEASURING: Final = ("steps_per_eval", "max_eval_batches", "steps_per_checkpoint", "checkpoint_seconds")
 _ABOUT: Final = "Trains a language model with Levanter on a mixture of token caches."
@@ -43,7 +43,7 @@ def train_mixture(
     """
     if not isinstance(components, Mapping) or not components:
         raise ValueError(
-            f"components is {shortened(components)}: give names and token caches, such as {{'web': tokens}}."
+            f"components is {truncated_repr(components)}: give names and token caches, such as {{'web': tokens}}."
         )
     check_weights(components, weights)
     inputs = {
@@ -61,7 +61,7 @@ def _tokenizer(components: Mapping[str, Any], given: Any) -> Any:
     Raises:
         ValueError: There is none, or there are two.
     """
-    known = {f"component {name!r}": said_tokenizer(tokens) for name, tokens in components.items()}
+    known = {f"component {name!r}": declared_tokenizer(tokens) for name, tokens in components.items()}
     known |= {"the argument": InputName.hardcoded(given) if isinstance(given, str) else _whole(given)}
     said = [(who, tokenizer) for who, tokenizer in known.items() if tokenizer is not None]
     if not said:
@@ -84,4 +84,4 @@ def _shown(tokenizer: Any) -> str:
     if isinstance(tokenizer, InputName):
         parts = [tokenizer.step.name if tokenizer.step else None, tokenizer.name]
         return "/".join(part for part in parts if part)
-    return shortened(tokenizer)
+    return truncated_repr(tokenizer)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from tradewind.datasets.token_inputs import check_no_test_data
 from tradewind.datasets.tokenization import RESUMABLE, TokenizeFilesConfig, tokenize
-from tradewind.datasets.tokenizing.inputs import check_no_test_data
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import (
     ExecutorStep,
@@ -18,9 +18,9 @@ from tradewind.steps import (
     lazy,
     this_output_path,
 )
-from tradewind.steps.values.lazy import Lazy
-from tradewind.steps.values.run_values import RunValue
-from tradewind.steps.values.shortened import shortened
+from tradewind.steps.placeholders import Lazy
+from tradewind.steps.run_values import RunValue
+from tradewind.text import truncated_repr
 
 
 @naming_step
@@ -69,7 +69,7 @@ def tokenize_files(
 
 def _sources(field: str, paths: Any) -> list[Any]:
     if not isinstance(paths, (list, tuple)):
-        raise ValueError(f"{field}={shortened(paths)}: give a list of steps, files, folders or globs.")
+        raise ValueError(f"{field}={truncated_repr(paths)}: give a list of steps, files, folders or globs.")
     return [_source(field, path) for path in paths]
 
 
@@ -80,7 +80,7 @@ def _source(field: str, path: Any) -> Any:
         return InputName.hardcoded(str(path))
     if isinstance(path, (InputName, MirroredValue, VersionedValue, RunValue)):
         return path
-    raise ValueError(f"{field} holds {shortened(path)}: give steps, files, folders or globs.")
+    raise ValueError(f"{field} holds {truncated_repr(path)}: give steps, files, folders or globs.")
 
 
 def _format(given: Any) -> dict[str, Any]:

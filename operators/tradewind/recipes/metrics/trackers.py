@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tradewind.datasets.files import basename, is_remote, join, parent
-from tradewind.steps.values.fields import SOME_TEXT, TEXT, TEXTS, check_fields, one_of
+from tradewind.steps.fields import SOME_TEXT, TEXT, TEXTS, check_fields, one_of
 
 WANDB_MODES = ("offline", "online", "disabled")
 

@@ -6,15 +6,178 @@ asks W&B for comes from the training's own output here; nobody is asked.
 
 from __future__ import annotations
 
+import datetime
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tradewind.cloud_tpu.goodput import STEP_SECONDS
 from tradewind.datasets.files import basename, join, parent, write_text
-from tradewind.datasets.one_line import in_a_line
-from tradewind.recipes.speedruns.measures import C4_BITS_PER_BYTE, TrainingMeasures, measures_of
-from tradewind.steps.values.fields import PATH, SOME_TEXT, TEXT, check_fields
+from tradewind.recipes.metrics.file import LARGEST_BYTES, is_measure, parsed_metrics, series
+from tradewind.recipes.train_config import metrics_path, result_path
+from tradewind.records.parsing import (
+    COUNT,
+    MOMENT,
+    NUMBER,
+    OBJECT,
+    FieldType,
+    RecordFormatError,
+    parse_fields,
+    parse_object,
+)
+from tradewind.records.parsing import (
+    TEXT as RECORD_TEXT,
+)
+from tradewind.steps.fields import PATH, SOME_TEXT, TEXT, check_fields
+from tradewind.storage.bounded_read import LARGE, Content
+from tradewind.text import single_line
+
+# What a training cost and how good it got: from its result and its metrics, and from nothing else.
+#
+# Both kinds of training write these numbers when they end, with the devices that they ran on. So they are told once, by
+# the process that trained, and whoever shows them later computes none of them anew.
+
+C4_BITS_PER_BYTE: Final = "eval/paloma/c4_en/bpb"
+"""What Marin ranks speedruns by, where a training has that validation set."""
+
+_LOSS: Final = FieldType(lambda value: value is None or is_measure(value), "a number or null")
+_KINDS: Final = {
+    **dict.fromkeys(("parameters", "tokens", "steps", "first_step"), COUNT),
+    **dict.fromkeys(("flops", "device_flops"), NUMBER.or_null()),
+    **dict.fromkeys(("train_loss", "eval_loss"), _LOSS),
+    "devices": COUNT.or_null(),
+    "device_kind": RECORD_TEXT.or_null(),
+    "settings": OBJECT.or_null(),
+}
+"""Of ``result.json``."""
+
+
+@dataclass(frozen=True)
+class TrainingMeasures:
+    """The measures of one training.
+
+    Attributes:
+        parameters: Of the model.
+        tokens: That it was trained on.
+        model_flops: Floating-point operations of the whole training, forward and backward; None where the model does
+            not say.
+        devices: Of all hosts, when the training ended.
+        device_kind: As JAX calls it.
+        device_flops: Operations a second that one device can do at most, in bfloat16, by Levanter's table; None where
+            it has none, as of a CPU.
+        seconds: Of all steps, with loading their batches; compiling, validation and checkpoints are not in it.
+        completed: When the last step ended, in seconds since 1970.
+        train_loss, eval_loss: Of the last step, in nats per token; None where nothing was measured.
+        c4_bits_per_byte: Of Paloma's C4 in English, where that is validated on.
+        settings: Of the training, as it left them.
+    """
+
+    parameters: int
+    tokens: int
+    model_flops: float | None
+    devices: int | None
+    device_kind: str | None
+    device_flops: float | None
+    seconds: float
+    completed: float
+    train_loss: float | None
+    eval_loss: float | None
+    c4_bits_per_byte: float | None
+    settings: Mapping[str, Any]
+
+    @property
+    def hardware_flops(self) -> float | None:
+        """What the devices could have done in that time."""
+        if self.devices is None or self.device_flops is None:
+            return None
+        return self.seconds * self.devices * self.device_flops
+
+    @property
+    def utilisation(self) -> float | None:
+        """The share of it that the model needed (model FLOPs utilisation), between 0 and 1."""
+        if self.model_flops is None or not self.hardware_flops:
+            return None
+        return self.model_flops / self.hardware_flops
+
+    def numbers(self) -> dict[str, Any]:
+        """By the names that Marin's results have; beside them ``mfu`` and the losses, which those lack."""
+        return {
+            "model_size": self.parameters,
+            "total_tokens": self.tokens,
+            "model_flops": self.model_flops,
+            "num_devices": self.devices,
+            "num_chips": self.devices,
+            "device_flops": self.device_flops,
+            "training_time": self.seconds,
+            "training_hardware_flops": self.hardware_flops,
+            C4_BITS_PER_BYTE: self.c4_bits_per_byte,
+            "mfu": self.utilisation,
+            "train_loss": self.train_loss,
+            "eval_loss": self.eval_loss,
+            "run_completion_timestamp": f"{datetime.datetime.fromtimestamp(self.completed, datetime.UTC):%F %T UTC}",
+        }
+
+
+def measures_of(train_path: str) -> TrainingMeasures:
+    """Of the training with that output.
+
+    Raises:
+        ValueError: It has not ended, was made by something else, or is too short for a step to be timed.
+    """
+    from tradewind.storage.files import existing_many, read_contents
+
+    result_file, metrics_file = result_path(train_path), metrics_path(train_path)
+    if existing_many([result_file, metrics_file]) != {result_file, metrics_file}:
+        raise ValueError(
+            f"{train_path} is no output of a finished training: give one of train, train_mixture or "
+            "run_levanter_train_lm, which ends with result.json beside metrics.jsonl."
+        )
+    result = _result(result_file, read_contents([result_file], LARGE)[result_file])
+    metrics = parsed_metrics(read_contents([metrics_file], LARGEST_BYTES)[metrics_file].text)
+    bits = series(metrics, C4_BITS_PER_BYTE)[1]
+    return TrainingMeasures(
+        parameters=result["parameters"],
+        tokens=result["tokens"],
+        model_flops=result.get("flops"),
+        devices=result.get("devices"),
+        device_kind=result.get("device_kind"),
+        device_flops=result.get("device_flops"),
+        seconds=_seconds(train_path, metrics, result["steps"] - result.get("first_step", 0)),
+        completed=max((row["time"] for row in metrics if MOMENT.fits(row.get("time"))), default=0.0),
+        train_loss=_finite(result.get("train_loss")),
+        eval_loss=_finite(result.get("eval_loss")),
+        c4_bits_per_byte=_finite(bits[-1]) if bits else None,
+        settings=result.get("settings") or {},
+    )
+
+
+def _result(file: str, found: Content) -> dict[str, Any]:
+    """What the training wrote, whose kinds are checked: everybody who may write its output may have written it.
+
+    Raises:
+        ValueError: It is no result of a training.
+    """
+    try:
+        if found.flaw is not None:
+            raise RecordFormatError(found.flaw)
+        return parse_fields(parse_object(found.text), _KINDS, ("parameters", "tokens", "steps"))
+    except RecordFormatError as flaw:
+        raise ValueError(f"{file} is not what a training writes, because {flaw}: give the output of one.") from None
+
+
+def _seconds(train_path: str, metrics: list[dict[str, Any]], steps: int) -> float:
+    """A few steps are not timed: the first two, and the first of each attempt. They count as long as the others."""
+    timed = [seconds for seconds in series(metrics, STEP_SECONDS)[1] if 0 < seconds < math.inf]
+    if not timed:
+        raise ValueError(f"{train_path}: no step was timed; train for four steps at least, since the first are not.")
+    return sum(timed) / len(timed) * steps
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
 
 RESULTS_FILE: Final = "speedrun_results.json"
 _TOLD: Final = ("author", "description")
@@ -92,7 +255,7 @@ def _lines(measured: TrainingMeasures) -> list[str]:
     flops = "unknown" if measured.model_flops is None else f"{measured.model_flops:.3g}"
     share = "" if measured.utilisation is None else f", {measured.utilisation:.1%} of what the devices can do"
     loss = "not measured" if measured.eval_loss is None else f"{measured.eval_loss:.4f}"
-    devices = f"{measured.devices} × {in_a_line(measured.device_kind)}"
+    devices = f"{measured.devices} × {single_line(measured.device_kind)}"
     return [
         f"{measured.parameters:,} parameters, {measured.tokens:,} tokens, validation loss {loss}",
         f"  {measured.seconds:.1f} s on {devices}; model FLOPs: {flops}{share}",

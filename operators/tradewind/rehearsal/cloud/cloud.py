@@ -24,13 +24,12 @@ from tradewind.rehearsal.cloud.control_client import CONTROL_FILE, RehearsalCont
 from tradewind.rehearsal.cloud.metadata_server import TOKEN, MetadataServer
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
 from tradewind.rehearsal.local.processes import LocalStack, write_private
-from tradewind.rehearsal.local.ray import LocalRay
-from tradewind.rehearsal.local.ray_node import host_name
+from tradewind.rehearsal.local.ray import LocalRay, host_name
 from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
 from tradewind.rehearsal.tpu.grpc import TpuGrpcServer
 from tradewind.rehearsal.tpu.hosts import RayHosts
-from tradewind.rehearsal.tpu.refusals import RefusedCallError
-from tradewind.rehearsal.tpu.state import HeldNode, NodeState
+from tradewind.rehearsal.tpu.requests import RefusedCallError
+from tradewind.rehearsal.tpu.state import NodeEntry, NodeState
 
 RAY_CONNECTION: Final = "ray_default"
 GOOGLE_CONNECTION: Final = "google_cloud_default"
@@ -298,7 +297,7 @@ class RehearsalCloud:
             )
         }  # fmt: skip
 
-    def _held(self, name: str) -> HeldNode:
+    def _held(self, name: str) -> NodeEntry:
         with self._state.changed:
             held = self._state.nodes.get(f"{self.parent}/nodes/{name}")
             known = ", ".join(sorted(node.id for node in self._state.nodes.values()))
@@ -306,7 +305,7 @@ class RehearsalCloud:
             raise RehearsalControlError(f"There is no slice {name!r}; there are: {known or 'none'}.")
         return held
 
-    def _ready(self, name: str) -> HeldNode:
+    def _ready(self, name: str) -> NodeEntry:
         held = self._held(name)
         if held.node.state != NodeState.READY:
             raise RehearsalControlError(f"Slice {name} is {held.node.state.name}, not READY.")
@@ -349,7 +348,7 @@ def google_connection(project: str, tpu_endpoint: str | None = None) -> dict[str
     return {"conn_type": "google_cloud_platform", "extra": extra}
 
 
-def _told(held: HeldNode, alive: set[str]) -> dict[str, Any]:
+def _told(held: NodeEntry, alive: set[str]) -> dict[str, Any]:
     node = held.node
     return {
         "name": held.id,

@@ -9,12 +9,79 @@ import hmac
 import inspect
 import json
 import secrets
+import types
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
-from tradewind.rehearsal.cloud.control_arguments import BadArgumentError, read_arguments
 from tradewind.rehearsal.cloud.control_client import RehearsalControl, RehearsalControlError
-from tradewind.rehearsal.cloud.loopback import Answer, HttpRequest, LoopbackServer
+from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest, LoopbackServer
+
+# What comes to the control API is input: JSON of the types that a method takes, in amounts that make sense.
+#
+# Without this a text for a number, NaN seconds or a billion of slices would come up later, in a thread of the cloud.
+
+MAX_BODY_BYTES: Final = 64 * 1024
+_LONGEST_TEXT: Final = 200
+_MOST: Final[Mapping[type, float]] = {int: 1_000_000, float: 7 * 86_400.0}
+"""Of workers, slices and failing requests; and of seconds, a week."""
+
+
+class BadArgumentError(ValueError):
+    """A method of the control API does not take what it was sent."""
+
+
+def read_arguments(action: Callable[..., Any], body: bytes) -> dict[str, Any]:
+    """The arguments that ``body`` holds for ``action``.
+
+    Raises:
+        BadArgumentError: It is no JSON object, or holds what the method does not take.
+    """
+    if len(body) > MAX_BODY_BYTES:
+        raise BadArgumentError(f"the request has {len(body)} bytes, and at most {MAX_BODY_BYTES} are read")
+    try:
+        given = json.loads(body or b"{}", parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        raise BadArgumentError("the request is no JSON object") from None
+    if not isinstance(given, dict):
+        raise BadArgumentError("the request is no JSON object")
+    try:
+        inspect.signature(action).bind(**given)
+    except TypeError as error:
+        raise BadArgumentError(str(error)[:_LONGEST_TEXT]) from None
+    hints = get_type_hints(action)
+    return {name: _checked(name, value, hints[name]) for name, value in given.items()}
+
+
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    if value is None and type(None) in kinds:
+        return None
+    if isinstance(value, bool):
+        fits = bool in kinds
+    elif isinstance(value, (int, float)):
+        numbers = [kind for kind in kinds if kind in _MOST and (kind is float or isinstance(value, int))]
+        fits = any(0 <= value <= _MOST[kind] for kind in numbers)
+    elif isinstance(value, str):
+        fits = str in kinds and value.isprintable() and 0 < len(value) <= _LONGEST_TEXT
+    else:
+        fits = False
+    if not fits:
+        raise BadArgumentError(f"{name} must be {' or '.join(_wanted(kind) for kind in kinds)}")
+    return value
+
+
+def _wanted(kind: Any) -> str:
+    return {
+        str: f"a text of 1 to {_LONGEST_TEXT} letters that can be shown",
+        bool: "true or false",
+        int: f"a whole number from 0 to {_MOST[int]:.0f}",
+        float: f"a number of seconds from 0 to {_MOST[float]:.0f}",
+        type(None): "null",
+    }[kind]
+
+
+def _no_number(constant: str) -> Any:
+    raise ValueError(constant)
 
 
 class ControlServer(LoopbackServer):

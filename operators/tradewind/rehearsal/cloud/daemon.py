@@ -20,8 +20,7 @@ from tradewind.rehearsal.cloud.cloud import RAY_CONNECTION, RehearsalCloud, conn
 from tradewind.rehearsal.cloud.control_client import CONTROL_FILE
 from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.processes import LocalStack
-from tradewind.rehearsal.local.ray import LocalRay
-from tradewind.rehearsal.local.ray_node import head_memory
+from tradewind.rehearsal.local.ray import LocalRay, head_memory
 
 BUCKET: Final = "rehearsal"
 _HEAD_CPUS: Final = 4
@@ -30,7 +29,7 @@ _HEAD_CPUS: Final = 4
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until told to end."""
     options = _parser().parse_args(argv)
-    with heard_ends() as told_to_end:
+    with termination_event() as told_to_end:
         stack = LocalStack(options.root)
         with running(stack, dict(options.slices), options.zone, options.dags) as cloud:
             cloud.write_control(stack.root)
@@ -39,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def heard_ends() -> Iterator[threading.Event]:
+def termination_event() -> Iterator[threading.Event]:
     """An event that is set when this process is told to end, which does nothing else."""
     told_to_end = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -54,7 +53,7 @@ def serve(stack: LocalStack, told_to_end: threading.Event) -> None:
     (stack.root / CONTROL_FILE).unlink(missing_ok=True)
 
 
-def remembering_ray(stack: LocalStack, token: str | None = None) -> LocalRay:
+def persistent_ray(stack: LocalStack, token: str | None = None) -> LocalRay:
     """A Ray cluster whose head, when it is killed, knows afterwards what it knew, as ours in the cloud do."""
     shutil.rmtree(stack.root / "gcs", ignore_errors=True)  # but not what the head of another rehearsal knew
     return LocalRay(stack, num_cpus=_HEAD_CPUS, env=head_memory(stack.root / "gcs"), token=token)
@@ -63,7 +62,7 @@ def remembering_ray(stack: LocalStack, token: str | None = None) -> LocalRay:
 @contextmanager
 def running(stack: LocalStack, slices: Mapping[str, str], zone: str, dags: Path | None) -> Iterator[RehearsalCloud]:
     """A rehearsal with these slices (name → type), and with an Airflow that reads ``dags``, if that is given."""
-    cloud = RehearsalCloud(stack, remembering_ray(stack), zone=zone)
+    cloud = RehearsalCloud(stack, persistent_ray(stack), zone=zone)
     with ExitStack() as parts:
         parts.callback(cloud.stop)
         cloud.start()

@@ -7,19 +7,110 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlencode
 
-from tradewind.rehearsal.cloud.loopback import Answer, HttpRequest, LoopbackServer
+from tradewind.rehearsal.cloud.compute import (
+    PREFIX,
+    ComputeService,
+    MachineBackend,
+    RefusedRequestError,
+    denied,
+    json_answer,
+)
+from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest, LoopbackServer
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
-from tradewind.rehearsal.cloud.services.artifact_registry import LocalArtifactRegistry
-from tradewind.rehearsal.compute.machines import Machines
-from tradewind.rehearsal.compute.refusals import denied, told
-from tradewind.rehearsal.compute.service import PREFIX, ComputeService
 from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
 from tradewind.rehearsal.tpu.hosts import SliceHosts
-from tradewind.rehearsal.tpu.state import HeldNode
+from tradewind.rehearsal.tpu.state import NodeEntry
+
+# Google's Artifact Registry on this machine: repositories and their clean-up policies, over its REST protocol.
+#
+# Point clients at it with ``TRADEWIND_ARTIFACT_REGISTRY_ENDPOINT``.
+
+_REPOSITORY: Final = re.compile(r"/v1/(projects/[^/]+/locations/[^/]+/repositories/[^/:]+)")
+_TAG: Final = re.compile(r"/v1/(projects/[^/]+/locations/[^/]+/repositories/[^/]+/packages/[^/]+/tags/[^/:]+)")
+_POLICY: Final = re.compile(r"/v1/(projects/[^/]+/locations/[^/]+/repositories/[^/:]+):getIamPolicy")
+_STATUSES: Final = {400: "INVALID_ARGUMENT", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 503: "UNAVAILABLE"}
+_CHANGEABLE: Final = {"cleanupPolicies", "cleanupPolicyDryRun", "description", "labels"}
+
+
+class LocalArtifactRegistry(LoopbackServer):
+    """The repositories of all projects and regions.
+
+    Attributes:
+        policies: Repository → the bindings of its own policy.
+        tags: The tags that images have: ``projects/P/locations/R/repositories/N/packages/IMAGE/tags/TAG``.
+        denied: Permissions that nobody has, such as ``artifactregistry.repositories.update``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.denied: set[str] = set()
+        self.policies: dict[str, list[dict[str, Any]]] = {}
+        self._repositories: dict[str, dict[str, Any]] = {}
+        self._lock = threading.Lock()
+
+    def put(self, name: str, **fields: Any) -> None:
+        """Let there be ``projects/P/locations/R/repositories/N``."""
+        with self._lock:
+            self._repositories[name] = {"name": name, "format": "DOCKER", "mode": "STANDARD_REPOSITORY", **fields}
+
+    def get(self, name: str) -> dict[str, Any]:
+        """It as it is."""
+        with self._lock:
+            return dict(self._repositories[name])
+
+    def answer(self, call: HttpRequest) -> Answer:
+        if call.method == "GET" and (policy := _POLICY.fullmatch(call.path)):
+            return _told("policy", {"version": 1, "bindings": self.policies.get(policy[1], [])})
+        if call.method == "GET" and (tag := _TAG.fullmatch(call.path)):
+            return self._tag(tag[1])
+        found = _REPOSITORY.fullmatch(call.path)
+        if found is None or call.method not in ("GET", "PATCH"):
+            return self.refusal("unknown", 404, f"{call.method} {call.path} is not served here")
+        kind = "get" if call.method == "GET" else "patch"
+        permission = f"artifactregistry.repositories.{'get' if kind == 'get' else 'update'}"
+        if permission in self.denied:
+            return self.refusal(kind, 403, f"Permission '{permission}' denied on resource '{found[1]}'")
+        with self._lock:
+            repository = self._repositories.get(found[1])
+            if repository is None:
+                return self.refusal(kind, 404, f"Requested entity was not found: {found[1]}")
+            if kind == "patch" and (wrong := self._patch(repository, call)):
+                return self.refusal(kind, 400, wrong)
+            return _told(kind, repository)
+
+    def refusal(self, kind: str, status: int, message: str) -> Answer:
+        error = {"code": status, "message": message, "status": _STATUSES.get(status, "UNKNOWN")}
+        return _told(kind, {"error": error}, status)
+
+    def _tag(self, name: str) -> Answer:
+        if "artifactregistry.tags.get" in self.denied:
+            return self.refusal("tag", 403, f"Permission 'artifactregistry.tags.get' denied on resource '{name}'")
+        if name not in self.tags:
+            return self.refusal("tag", 404, "Requested entity was not found.")
+        return _told("tag", {"name": name})
+
+    def _patch(self, repository: dict[str, Any], call: HttpRequest) -> str:
+        """Change what the mask names; what is wrong with the request, if something is."""
+        mask = [name for name in call.query.get("updateMask", "").split(",") if name]
+        if unknown := [name for name in mask if name not in _CHANGEABLE]:
+            return f"Invalid field mask: {unknown[0]}"
+        body = json.loads(call.body)
+        for name, policy in body.get("cleanupPolicies", {}).items():
+            if policy.get("id") != name or policy.get("action") not in ("DELETE", "KEEP"):
+                return f"Invalid cleanup policy: {name}"
+        repository.update({name: body[name] for name in mask if name in body})
+        return ""
+
+
+def _told(kind: str, fields: Mapping[str, Any], status: int = 200) -> Answer:
+    return Answer(kind, status, json.dumps(fields).encode(), {"Content-Type": "application/json; charset=UTF-8"})
+
 
 _TPU: Final = re.compile(r"/v2(?:alpha1)?/projects/([^/]+)/locations/([^/]+)(/.*)")
 _REGISTRY: Final = re.compile(r"/v1/projects/[^/]+/locations/[^/]+/repositories/.*")
@@ -43,7 +134,7 @@ class LocalGoogle(LoopbackServer):
     """
 
     def __init__(
-        self, *places: tuple[str, str], machines: Machines | None = None, hosts: SliceHosts | None = None
+        self, *places: tuple[str, str], machines: MachineBackend | None = None, hosts: SliceHosts | None = None
     ) -> None:
         super().__init__()
         self.compute = ComputeService(machines)
@@ -66,14 +157,14 @@ class LocalGoogle(LoopbackServer):
             return self.registry.answer(call)
         if _SECRETS.fullmatch(call.path):
             status, fields = self.secrets.answer(call.method, f"{call.path}?{urlencode(call.query)}", call.body)
-            return told("secrets", fields, status)
+            return json_answer("secrets", fields, status)
         return self.refusal("unknown", 404, f"{call.method} {call.path} is not served by the rehearsal")
 
     def refusal(self, kind: str, status: int, message: str) -> Answer:
         fields = {"error": {"code": status, "message": message, "status": "UNAVAILABLE"}}
         return Answer(kind, status, json.dumps(fields).encode(), {"Content-Type": "application/json"})
 
-    def slices(self) -> Mapping[str, HeldNode]:
+    def slices(self) -> Mapping[str, NodeEntry]:
         """Every slice, by its id."""
         states = [cloud.service.state for cloud in self.tpu.values()]
         return {held.id: held for state in states for held in list(state.nodes.values())}
@@ -83,3 +174,100 @@ class LocalGoogle(LoopbackServer):
         for cloud in self.tpu.values():
             cloud.service.lives.end_all()
         self.compute.end_all()
+
+
+# Google's Compute Engine at an address of its own, with instances that tests put there.
+#
+# Point clients at it with ``TRADEWIND_COMPUTE_ENDPOINT``.
+
+
+class LocalCompute(LoopbackServer):
+    """The instances of all projects and zones.
+
+    Attributes:
+        service: The API.
+        denied: Permissions that nobody has, such as ``compute.instances.list``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.service = ComputeService()
+        self.denied = self.service.state.faults.denied
+
+    def put(
+        self,
+        project: str,
+        zone: str,
+        name: str,
+        *,
+        labels: Mapping[str, str],
+        internal_ip: str,
+        external_ip: str | None = None,
+        status: str = "RUNNING",
+        host_keys: Mapping[str, str] | None = None,
+    ) -> None:
+        """Let there be this instance; ``host_keys`` are what its guest agent wrote down, by their types."""
+        access = [{"type": "ONE_TO_ONE_NAT", "natIP": external_ip}] if external_ip else []
+        interface = {"networkIP": internal_ip, "accessConfigs": access}
+        path = f"projects/{project}/zones/{zone}/instances/{name}"
+        state = self.service.state
+        with state.changed:
+            state.resources.pop(path, None)
+            state.guests[path] = dict(host_keys or {})
+            state.add(path, {"labels": dict(labels), "status": status, "networkInterfaces": [interface]})
+
+    def remove(self, project: str, zone: str, name: str) -> None:
+        """Let it be gone."""
+        state = self.service.state
+        with state.changed:
+            del state.resources[f"projects/{project}/zones/{zone}/instances/{name}"]
+
+    def answer(self, call: HttpRequest) -> Answer:
+        return self.service.answer(call)
+
+    def refusal(self, kind: str, status: int, message: str) -> Answer:
+        return RefusedRequestError(status, "backendError", message).answer(kind)
+
+
+# Google's Resource Manager on this machine: who has which role in a project, over its REST protocol.
+#
+# Point clients at it with ``TRADEWIND_RESOURCE_MANAGER_ENDPOINT``.
+
+_CALL: Final = re.compile(r"/v3/projects/([^/:]+):(getIamPolicy|testIamPermissions)")
+
+
+class LocalResourceManager(LoopbackServer):
+    """The policies of all projects.
+
+    Attributes:
+        missing: Permissions that whoever asks has not; all others it has.
+        denied: Permissions without which a call is refused, such as ``resourcemanager.projects.getIamPolicy``.
+        bindings: Project → the bindings of its policy.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.missing: set[str] = set()
+        self.denied: set[str] = set()
+        self.bindings: dict[str, list[dict[str, Any]]] = {}
+
+    def grant(self, project: str, role: str, account: str, condition: str | None = None) -> None:
+        """Let a service account have a role in a project."""
+        binding: dict[str, Any] = {"role": role, "members": [f"serviceAccount:{account}"]}
+        if condition:
+            binding["condition"] = {"title": "for a while", "expression": condition}
+        self.bindings.setdefault(project, []).append(binding)
+
+    def answer(self, call: HttpRequest) -> Answer:
+        found = _CALL.fullmatch(call.path)
+        if found is None or call.method != "POST":
+            return self.refusal("unknown", 404, f"{call.method} {call.path} is not served here")
+        if found[2] == "testIamPermissions":
+            asked = json.loads(call.body)["permissions"]
+            return _told("test", {"permissions": [name for name in asked if name not in self.missing]})
+        if "resourcemanager.projects.getIamPolicy" in self.denied:
+            return self.refusal("policy", 403, "The caller does not have permission")
+        return _told("policy", {"version": 1, "etag": "BwY=", "bindings": self.bindings.get(found[1], [])})
+
+    def refusal(self, kind: str, status: int, message: str) -> Answer:
+        return _told(kind, {"error": {"code": status, "message": message}}, status)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from tradewind.rehearsal.cloud.loopback import end_tasks
+from tradewind.rehearsal.cloud.loopback_server import end_tasks
 from tradewind.timeouts import within
 
 _ROOT: Final = "/computeMetadata/v1"
@@ -27,7 +27,7 @@ TOKEN: Final = "rehearsal-token"
 
 
 @dataclass(frozen=True)
-class HostFacts:
+class HostMetadata:
     """What one host knows of itself."""
 
     slice_name: str
@@ -75,7 +75,7 @@ class MetadataServer:
         self._loop.close()
         self._loop = self._thread = None
 
-    def add_host(self, name: str, ip: str, facts: HostFacts) -> str:
+    def add_host(self, name: str, ip: str, facts: HostMetadata) -> str:
         """Serve a host at its own address; what to put into its ``GCE_METADATA_HOST``."""
         return str(self._run(self._add(name, ip, facts)))
 
@@ -109,7 +109,7 @@ class MetadataServer:
         assert self._loop is not None, "started first"
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=30)
 
-    async def _add(self, name: str, ip: str, facts: HostFacts) -> str:
+    async def _add(self, name: str, ip: str, facts: HostMetadata) -> str:
         await self._drop(name)
         server = web.Server(lambda request: self._serve(name, request), access_log=None)
         listener = await asyncio.get_running_loop().create_server(server, ip, 0)
@@ -138,7 +138,7 @@ class MetadataServer:
             return web.Response(status=503, headers=_FLAVOR)
         return await _answer(host, request)
 
-    def _tree(self, ip: str, facts: HostFacts) -> dict[str, Any]:
+    def _tree(self, ip: str, facts: HostMetadata) -> dict[str, Any]:
         email = f"tpu@{self._project}.iam.gserviceaccount.com"
         account = {"aliases": ["default"], "email": email, "scopes": _SCOPES}
         host = f"{facts.slice_name}-w-{facts.worker_id}"

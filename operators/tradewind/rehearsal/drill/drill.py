@@ -10,20 +10,158 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from tradewind.rehearsal.drill.faults import FAULTS_PER_SEED, Fault, PlannedFault, schedule
-from tradewind.rehearsal.drill.house import DrillHouse, running_airflow, running_house
-from tradewind.rehearsal.drill.injection import Injector, Pace, StoreMeasures
-from tradewind.rehearsal.drill.outputs import compare_outputs
-from tradewind.rehearsal.drill.records import read_run_record
+from tradewind.rehearsal.drill.environment import DrillEnvironment, running_airflow, running_environment
+from tradewind.rehearsal.drill.faults import FAULTS_PER_SEED, Fault, FaultResult, Injection, PlannedFault, schedule
+from tradewind.rehearsal.drill.injection import Injector, Pace, StoreProbe
+from tradewind.rehearsal.drill.observer import POLL_S, DrillTimeoutError, TrainingSnapshot, observe_training
+from tradewind.rehearsal.drill.outputs import compare_outputs, read_run_record
 from tradewind.rehearsal.drill.report import DrillReport
-from tradewind.rehearsal.drill.sight import POLL_S, DrillTimeoutError, look
-from tradewind.rehearsal.drill.watch import RunWatch
 from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.airflow_api import FINISHED_RUN_STATES, AirflowApi, AirflowApiError
+
+# One disturbed run as it is seen from outside: each fault comes at its moment, and its recovery is timed.
+#
+# A fault is over when training goes on: in other processes, for all that ends the ones at work; the next one waits for
+# that. So every figure belongs to one fault.
+
+
+class FaultInjector(Protocol):
+    """Does what a schedule says."""
+
+    @property
+    def is_outage(self) -> bool: ...
+
+    def inject(self, fault: PlannedFault, sight: TrainingSnapshot) -> Injection: ...
+
+
+class StoreObserver(Protocol):
+    """Says what only the store knows; an injector is not believed."""
+
+    def newest_checkpoint(self) -> int | None:
+        """The step of the newest whole checkpoint."""
+
+    def refused_requests(self) -> int:
+        """How many requests the store has refused so far."""
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A fault that training has not recovered from."""
+
+    fault: Fault
+    before: TrainingSnapshot
+    at: float
+    story: FaultResult
+    refused_before: int
+
+
+class RunMonitor:
+    """What was seen of one run so far; ``observe`` is given one look after the other.
+
+    Args:
+        faults: What is to come, in order.
+        injector: Does it.
+        store: Where the run's checkpoints are.
+        say: Gets a line about everything that happens.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        faults: Sequence[PlannedFault],
+        injector: FaultInjector,
+        store: StoreObserver,
+        say: Callable[[str], object],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._pending = list(faults)
+        self._injector = injector
+        self._store = store
+        self._say = say
+        self._clock = clock
+        self._open: _Open | None = None
+        self._closed: list[FaultResult] = []
+        self._first_at: float | None = None
+        self._last_at: float | None = None
+        self.last_step = -1
+
+    @property
+    def training_s(self) -> float:
+        """From the first step to the last, all interruptions included."""
+        return (self._last_at or 0.0) - (self._first_at or 0.0)
+
+    @property
+    def stories(self) -> tuple[FaultResult, ...]:
+        """All faults in order, also the one that is not over and those that never came."""
+        never = [FaultResult(fault.kind.value, fault.step, "") for fault in self._pending]
+        return (*self._closed, *([self._open.story] if self._open else []), *never)
+
+    @property
+    def open_for_s(self) -> float:
+        """How long training has been waited for since the last fault; 0 while it goes on."""
+        return self._clock() - self._open.at if self._open else 0.0
+
+    def observe(self, sight: TrainingSnapshot) -> None:
+        """Take note of a look, and do what is due."""
+        if sight.step is not None:
+            self._note(sight)
+        if self._open is not None:
+            if self._is_over(self._open, sight):
+                at = min((host.step_at for host in sight.hosts if host.step_at is not None), default=self._clock())
+                story = self._close(self._open, at, sight.step)
+                slices = ", ".join(sight.slices)
+                self._say(f"step {sight.step}: training goes on after {story.recovery_s:.1f} s on {slices}")
+        elif self._pending and sight.step is not None and sight.step >= self._pending[0].step:
+            self._inject(self._pending.pop(0), sight)
+
+    def finish(self, succeeded: bool) -> None:
+        """The run is over. One that succeeded has outlived its last fault, also if it just did the few steps left."""
+        if self._open is not None and succeeded:
+            self._say(f"the run has ended {self.open_for_s:.1f} s after the fault")
+            self._close(self._open, self._clock(), None)
+
+    def _note(self, sight: TrainingSnapshot) -> None:
+        at = max((host.step_at for host in sight.hosts if host.step_at is not None), default=self._clock())
+        self._first_at = at if self._first_at is None else self._first_at
+        if sight.step is not None and sight.step > self.last_step:
+            self.last_step, self._last_at = sight.step, at
+
+    def _inject(self, fault: PlannedFault, sight: TrainingSnapshot) -> None:
+        checkpoint, refused, at = self._store.newest_checkpoint(), self._store.refused_requests(), self._clock()
+        injection = self._injector.inject(fault, sight)
+        self._say(f"step {sight.step}: {injection.what}")
+        story = FaultResult(
+            fault.kind.value,
+            fault.step,
+            injection.what,
+            at_step=sight.step,
+            at=at,
+            victims=injection.victims,
+            checkpoint=checkpoint if injection.damaged is None else injection.older,
+            damaged=injection.damaged,
+            lasts_s=injection.lasts_s,
+        )
+        self._open = _Open(fault.kind, sight, at, story, refused)
+
+    def _is_over(self, opened: _Open, sight: TrainingSnapshot) -> bool:
+        if self._injector.is_outage or sight.step is None:
+            return False
+        if opened.fault is Fault.STORE:
+            return opened.before.step is None or sight.step > opened.before.step or sight.is_successor_of(opened.before)
+        return sight.is_successor_of(opened.before)
+
+    def _close(self, opened: _Open, at: float, step: int | None) -> FaultResult:
+        refused = self._store.refused_requests() - opened.refused_before
+        recovery_s = round(max(0.0, at - opened.at), 1)
+        story = replace(opened.story, recovery_s=recovery_s, resumed_at=step, refused=refused)
+        self._closed.append(story)
+        self._open = None
+        return story
+
 
 DEFAULT_SLICES: Final = ("v4-16", "v4-16")
 _DAG_TIMEOUT_S: Final = 120.0
@@ -49,16 +187,16 @@ class DrillPlan:
     conf: dict[str, Any] = field(default_factory=dict)
 
 
-class Night(Protocol):
+class StartedRun(Protocol):
     """A run that was begun: its state, until it is in ``FINISHED_RUN_STATES``."""
 
     def state(self) -> str: ...
 
 
-class Begins(Protocol):
+class RunStarter(Protocol):
     """Begins a run whose outputs go below a prefix."""
 
-    def __call__(self, prefix: str) -> Night: ...
+    def __call__(self, prefix: str) -> StartedRun: ...
 
 
 def hold_drill(plan: DrillPlan, root: Path, say: Callable[[str], object]) -> DrillReport:
@@ -69,18 +207,21 @@ def hold_drill(plan: DrillPlan, root: Path, say: Callable[[str], object]) -> Dri
         DrillTimeoutError: Training did not go on after a fault.
         LocalAirflowError: Airflow did not start, or a component of it died.
     """
-    with running_house(root, plan.slices) as house, running_airflow(house, plan.dags_folder) as airflow:
+    with running_environment(root, plan.slices) as house, running_airflow(house, plan.dags_folder) as airflow:
         api = AirflowApi(airflow.url, airflow.username, airflow.password)
         say(f"Airflow: {api.url}; Ray: {house.ray.address}")
         api.wait_for_dag(plan.dag, _DAG_TIMEOUT_S)
         api.unpause(plan.dag)
-        drill = Drill(house, lambda prefix: _AirflowNight(airflow, api, plan.dag, {**plan.conf, "prefix": prefix}), say)
-        undisturbed = drill.undisturbed()
-        return drill.disturbed(plan, undisturbed)
+        drill = Drill(house, lambda prefix: _AirflowRun(airflow, api, plan.dag, {**plan.conf, "prefix": prefix}), say)
+        undisturbed = drill.run_baseline()
+        return drill.run_with_faults(plan, undisturbed)
+
+
+run_drill = hold_drill
 
 
 @dataclass(frozen=True)
-class Undisturbed:
+class BaselineRun:
     """The run that the others are compared with."""
 
     prefix: str
@@ -94,13 +235,15 @@ class Drill:
         folder: Of its outputs in the house's bucket, where the house has drills of several things.
     """
 
-    def __init__(self, house: DrillHouse, begin: Begins, say: Callable[[str], object], folder: str = "") -> None:
+    def __init__(
+        self, house: DrillEnvironment, begin: RunStarter, say: Callable[[str], object], folder: str = ""
+    ) -> None:
         self._house = house
         self._begin = begin
         self._say = say
         self._prefix = f"{house.prefix}/{folder}" if folder else house.prefix
 
-    def undisturbed(self) -> Undisturbed:
+    def run_baseline(self) -> BaselineRun:
         """Run without faults.
 
         Raises:
@@ -113,9 +256,9 @@ class Drill:
             raise DrillError(f"The run failed without any fault; its outputs are below {prefix}.")
         if watch.last_step < 1:
             raise DrillError("No training was seen: a drill needs a step on a TPU slice that trains with Levanter.")
-        return Undisturbed(prefix, watch.last_step + 1)
+        return BaselineRun(prefix, watch.last_step + 1)
 
-    def disturbed(self, plan: DrillPlan, undisturbed: Undisturbed) -> DrillReport:
+    def run_with_faults(self, plan: DrillPlan, undisturbed: BaselineRun) -> DrillReport:
         """Run under the faults of ``plan``, and compare."""
         faults = schedule(plan.seed, plan.kinds, steps=undisturbed.steps, count=plan.count)
         planned = ", ".join(f"{fault.kind.value} at step {fault.step}" for fault in faults)
@@ -133,15 +276,15 @@ class Drill:
             leaks=tuple(self._leaks()),
         )
 
-    def _run(self, prefix: str, faults: Sequence[PlannedFault], pace: Pace) -> tuple[str, RunWatch]:
+    def _run(self, prefix: str, faults: Sequence[PlannedFault], pace: Pace) -> tuple[str, RunMonitor]:
         injector = Injector(self._house.cloud, self._house.ray, prefix, pace)
-        watch = RunWatch(faults, injector, StoreMeasures(self._house.cloud.storage, prefix), self._say)
+        watch = RunMonitor(faults, injector, StoreProbe(self._house.cloud.storage, prefix), self._say)
         night = self._begin(prefix)
         deadline = time.monotonic() + _RUN_TIMEOUT_S
         try:
-            with asked_beside(night) as state:
+            with poll_in_thread(night) as state:
                 while state() not in FINISHED_RUN_STATES:
-                    watch.see(look(self._house.stack))
+                    watch.observe(observe_training(self._house.stack))
                     if watch.open_for_s > pace.patience_s or time.monotonic() > deadline:
                         raise DrillTimeoutError(f"Training did not go on: {watch.stories}")
                     time.sleep(POLL_S)
@@ -158,12 +301,12 @@ class Drill:
         return leaks
 
     def _leaks_now(self) -> list[str]:
-        at_work = look(self._house.stack)
+        at_work = observe_training(self._house.stack)
         processes = [f"training process {host.pid} on {host.slice_name}" for host in at_work.hosts]
         return [*processes, *self._house.leaked_slices()]
 
 
-class _AirflowNight:
+class _AirflowRun:
     """A run of a DAG."""
 
     def __init__(self, airflow: LocalAirflow, api: AirflowApi, dag: str, conf: dict[str, Any]) -> None:
@@ -183,7 +326,7 @@ class _AirflowNight:
 
 
 @contextmanager
-def asked_beside(night: Night) -> Iterator[Callable[[], str]]:
+def poll_in_thread(night: StartedRun) -> Iterator[Callable[[], str]]:
     """The run's state, asked for in a thread of its own, so that nothing is seen late meanwhile.
 
     Whatever ends the thread is raised to the one who asks for the state.

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tradewind.rehearsal.drill.faults import Fault, PlannedFault
-from tradewind.rehearsal.drill.sight import Sight, drivers
-from tradewind.rehearsal.drill.stories import Injection
+from tradewind.rehearsal.drill.faults import Fault, Injection, PlannedFault
+from tradewind.rehearsal.drill.observer import TrainingSnapshot, drivers
 from tradewind.storage import file_system_at
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ class Injector:
         self._prefix = prefix
         self._pace = pace
         self._outages: list[tuple[threading.Timer, Callable[[], object]]] = []
-        self._how: dict[Fault, Callable[[Sight, int], Injection]] = {
+        self._how: dict[Fault, Callable[[TrainingSnapshot, int], Injection]] = {
             Fault.HOST: self._kill_host,
             Fault.SLICE: self._kill_slice,
             Fault.DRAIN: self._drain,
@@ -69,7 +68,7 @@ class Injector:
             Fault.STORE: self._store_outage,
         }
 
-    def inject(self, fault: PlannedFault, sight: Sight) -> Injection:
+    def inject(self, fault: PlannedFault, sight: TrainingSnapshot) -> Injection:
         """Do it now to the pod in ``sight``."""
         return self._how[fault.kind](sight, fault.host % max(len(sight.hosts), 1))
 
@@ -86,35 +85,35 @@ class Injector:
                 undo()
         self._outages.clear()
 
-    def _kill_host(self, sight: Sight, host: int) -> Injection:
+    def _kill_host(self, sight: TrainingSnapshot, host: int) -> Injection:
         hit = sight.hosts[host]
         killed = self._cloud.kill_host(hit.slice_name, hit.worker)
         return Injection(f"killed host {hit.worker} of {hit.slice_name}", (hit.slice_name,) if killed else ())
 
-    def _kill_slice(self, sight: Sight, host: int) -> Injection:
+    def _kill_slice(self, sight: TrainingSnapshot, host: int) -> Injection:
         hit = sight.hosts[host].slice_name
         self._cloud.preempt(hit)
         return Injection(f"preempted {hit} without notice", (hit,))
 
-    def _drain(self, sight: Sight, host: int) -> Injection:
+    def _drain(self, sight: TrainingSnapshot, host: int) -> Injection:
         hit = sight.hosts[host].slice_name
         self._cloud.preempt(hit, notice_s=self._pace.notice_s)
         return Injection(f"preempted {hit} with {self._pace.notice_s:g} s of notice", (hit,))
 
-    def _kill_driver(self, sight: Sight, host: int) -> Injection:
+    def _kill_driver(self, sight: TrainingSnapshot, host: int) -> Injection:
         found = drivers(self._ray.stack)
         for driver in found:
             driver.kill()
         what = f"killed the step driver ({len(found)} process{'es' if len(found) != 1 else ''})"
         return Injection(what, tuple(f"process {driver.pid}" for driver in found))
 
-    def _kill_head(self, sight: Sight, host: int) -> Injection:
+    def _kill_head(self, sight: TrainingSnapshot, host: int) -> Injection:
         killed = self._ray.kill_head()
         self._ray.start_head()
         what = f"killed the Ray head ({killed} processes) and started it again"
         return Injection(what, ("the Ray head",) if killed else ())
 
-    def _hang(self, sight: Sight, host: int) -> Injection:
+    def _hang(self, sight: TrainingSnapshot, host: int) -> Injection:
         hit = sight.hosts[host]
         try:
             os.kill(hit.pid, signal.SIGSTOP)
@@ -122,7 +121,7 @@ class Injector:
             return Injection(f"the training process of host {hit.worker} of {hit.slice_name} had ended")
         return Injection(f"froze the training process of host {hit.worker} of {hit.slice_name}", (hit.slice_name,))
 
-    def _stock_out(self, sight: Sight, host: int) -> Injection:
+    def _stock_out(self, sight: TrainingSnapshot, host: int) -> Injection:
         self._cloud.stock_out(True)
         slices = tuple(known["name"] for known in self._cloud.status()["slices"] if known["state"] == "READY")
         for name in slices:
@@ -131,14 +130,14 @@ class Injector:
         self._undo_after(seconds, lambda: self._cloud.stock_out(False))
         return Injection(f"preempted {', '.join(slices)}, no capacity for {seconds:g} s", slices, lasts_s=seconds)
 
-    def _damage_checkpoint(self, sight: Sight, host: int) -> Injection:
+    def _damage_checkpoint(self, sight: TrainingSnapshot, host: int) -> Injection:
         killed = self._kill_slice(sight, host)  # first, so that no newer checkpoint follows
         damage = damage_newest_checkpoint(self._prefix)
         if damage is None:
             return Injection(f"{killed.what}, and found no checkpoint to damage")
         return Injection(f"{killed.what}, and damaged {damage.file}", killed.victims, damage.step, damage.older)
 
-    def _store_outage(self, sight: Sight, host: int) -> Injection:
+    def _store_outage(self, sight: TrainingSnapshot, host: int) -> Injection:
         storage, seconds = self._cloud.storage, self._pace.outage_s
         storage.failures = _ALL_REQUESTS
         self._undo_after(seconds, lambda: setattr(storage, "failures", 0))
@@ -151,7 +150,7 @@ class Injector:
         self._outages.append((timer, undo))
 
 
-class StoreMeasures:
+class StoreProbe:
     """What a drill asks the store itself: the run's checkpoints, and the requests that were refused."""
 
     def __init__(self, storage: LocalCloudStorage, prefix: str) -> None:

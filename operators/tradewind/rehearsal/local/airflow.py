@@ -157,7 +157,7 @@ class LocalAirflow:
         if self._database is not None or not self._schema_is_current():
             self._migrate()
 
-    def answers(self) -> bool:
+    def is_answering(self) -> bool:
         """Whether the API server does."""
         try:
             return requests.get(f"{self.url}/api/v2/monitor/health", timeout=10).ok

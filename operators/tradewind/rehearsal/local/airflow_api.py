@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 import requests
 
-from tradewind.rehearsal.local.airflow_config import PATIENCE_S
+from tradewind.rehearsal.local.airflow_config import DATABASE_TIMEOUT_S
 
-REQUEST_TIMEOUT = 2.0 * PATIENCE_S
+REQUEST_TIMEOUT = 2.0 * DATABASE_TIMEOUT_S
 """Seconds. A request may wait for the database as long as that has patience, and is carried out all the same."""
 FINISHED_RUN_STATES = frozenset({"success", "failed"})
 

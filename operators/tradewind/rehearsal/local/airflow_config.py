@@ -15,14 +15,13 @@ import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tradewind.rehearsal.local.ports import free_port
-from tradewind.rehearsal.local.processes import write_private
+from tradewind.rehearsal.local.processes import free_port, write_private
 
 USERNAME = "admin"
 # LocalExecutor forks all its workers at start; eight are plenty for one machine and cost little.
 WORKER_PROCESSES = 8
 
-PATIENCE_S = 60
+DATABASE_TIMEOUT_S = 60
 """How long a component waits for another to let go of the database, of which SQLite has one writer at a time.
 
 A scheduler that cannot write ends, and by default it waits for 5 s, which a busy machine exceeds. Tasks wait longer
@@ -146,7 +145,7 @@ def _core_sections(home: Path, dags_folder: Path, known: Secrets) -> Sections:
             "simple_auth_manager_users": f"{USERNAME}:admin",
             "simple_auth_manager_passwords_file": home / "passwords.json",
         },
-        "database": {"sql_alchemy_conn": f"sqlite:///{home}/airflow.db?timeout={PATIENCE_S}"},
+        "database": {"sql_alchemy_conn": f"sqlite:///{home}/airflow.db?timeout={DATABASE_TIMEOUT_S}"},
         "operators": {"default_deferrable": True},
     }
 
@@ -176,7 +175,7 @@ def _pace_sections(home: Path) -> Sections:
     """How often the components look around: a person waits for each of these."""
     return {
         "scheduler": {"scheduler_idle_sleep_time": 0.1},
-        "workers": {"min_heartbeat_interval": 1, "execution_api_timeout": 2 * PATIENCE_S},
+        "workers": {"min_heartbeat_interval": 1, "execution_api_timeout": 2 * DATABASE_TIMEOUT_S},
         "dag_processor": {
             "dag_bundle_storage_path": home / "bundles",
             "refresh_interval": 2,

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 from google.longrunning import operations_pb2  # type: ignore[import-untyped]
 from google.protobuf import json_format
 
-from tradewind.rehearsal.cloud.loopback import Answer, HttpRequest, LoopbackServer
-from tradewind.rehearsal.tpu.hosts import NoHosts, SliceHosts
-from tradewind.rehearsal.tpu.refusals import RefusedCallError, code_of, invalid
-from tradewind.rehearsal.tpu.requests import ProjectZone
+from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest, LoopbackServer
+from tradewind.rehearsal.tpu.hosts import NullHosts, SliceHosts
+from tradewind.rehearsal.tpu.requests import ProjectZone, RefusedCallError, code_of, invalid
 from tradewind.rehearsal.tpu.service import GET_OPERATION, REQUESTS, WRITES, TpuService
 
 _PLACE: Final = r"/v2/(projects/[^/]+/locations/[^/]+)"
@@ -56,7 +56,7 @@ class LocalTpuCloud(LoopbackServer):
         self, hosts: SliceHosts | None = None, *, project: str = "rehearsal", zone: str = "us-central2-b"
     ) -> None:
         super().__init__()
-        self.service = TpuService(hosts or NoHosts(), ProjectZone(project, zone))
+        self.service = TpuService(hosts or NullHosts(), ProjectZone(project, zone))
 
     def answer(self, call: HttpRequest) -> Answer:
         for method, pattern, name, field, body in _ROUTES:
@@ -108,3 +108,29 @@ def _refused(name: str, error: RefusedCallError) -> Answer:
 
 def _json(name: str, fields: dict[str, Any], status: int = 200) -> Answer:
     return Answer(name, status, json.dumps(fields).encode(), {"Content-Type": "application/json; charset=UTF-8"})
+
+
+# The Cloud TPU of several projects and zones at one address, as Google has it.
+
+_ZONE_PATH: Final = re.compile(r"/v2/(projects/[^/]+/locations/[^/]+)/")
+
+
+class ZonedTpuCloud(LoopbackServer):
+    """Hands each request on to the cloud of its zone, which need not be served itself."""
+
+    writes = WRITES
+
+    def __init__(self, clouds: Iterable[LocalTpuCloud]) -> None:
+        super().__init__()
+        self._clouds = {cloud.service.state.place.path: cloud for cloud in clouds}
+
+    def answer(self, call: HttpRequest) -> Answer:
+        found = _ZONE_PATH.match(call.path)
+        if found is None or found[1] not in self._clouds:
+            return self.refusal("unknown", 403, f"Permission denied on '{call.path}' (or it may not exist)")
+        return self._clouds[found[1]].answer(call)
+
+    def refusal(self, kind: str, status: int, message: str) -> Answer:
+        refused = RefusedCallError(code_of(status), message, status)
+        body = json.dumps(refused.body()).encode()
+        return Answer(kind, status, body, {"Content-Type": "application/json; charset=UTF-8"})

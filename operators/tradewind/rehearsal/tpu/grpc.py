@@ -9,7 +9,7 @@ from typing import Any, Final
 import grpc  # type: ignore[import-untyped]
 from google.longrunning import operations_pb2  # type: ignore[import-untyped]
 
-from tradewind.rehearsal.tpu.refusals import RefusedCallError
+from tradewind.rehearsal.tpu.requests import RefusedCallError
 from tradewind.rehearsal.tpu.service import GET_OPERATION, REQUESTS, WRITES, TpuService
 
 _SERVICE: Final = "google.cloud.tpu.v2.Tpu"

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tradewind.cloud_tpu.slice_types import SliceType
-from tradewind.rehearsal.cloud.metadata_server import HostFacts, MetadataServer
-from tradewind.rehearsal.local.ray import LocalRay, LocalRayError, LocalSlice
-from tradewind.rehearsal.local.ray_node import host_name
+from tradewind.rehearsal.cloud.metadata_server import HostMetadata, MetadataServer
+from tradewind.rehearsal.local.ray import LocalRay, LocalRayError, LocalSlice, host_name
 
 
 class HostsError(RuntimeError):
@@ -17,7 +16,7 @@ class HostsError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class SliceFacts:
+class SliceMetadata:
     """What the hosts of a slice learn of it from their metadata."""
 
     name: str
@@ -30,7 +29,7 @@ class SliceFacts:
 class SliceHosts(Protocol):
     """Starts and ends the hosts of slices."""
 
-    def start(self, facts: SliceFacts) -> list[str]:
+    def start(self, facts: SliceMetadata) -> list[str]:
         """Start all hosts of a slice; their addresses, once they are up.
 
         Raises:
@@ -47,10 +46,10 @@ class SliceHosts(Protocol):
         """The SSH host keys of each host of the slice, by their types, as the hosts have written them down."""
 
 
-class NoHosts:
+class NullHosts:
     """For those who only want to talk to the API: a node is READY at once, and nothing runs there."""
 
-    def start(self, facts: SliceFacts) -> list[str]:
+    def start(self, facts: SliceMetadata) -> list[str]:
         return [f"10.130.0.{number + 2}" for number in range(facts.shape.hosts)]
 
     def kill(self, name: str) -> None:
@@ -71,12 +70,14 @@ class RayHosts:
         self._metadata = metadata
         self._env = env
 
-    def start(self, facts: SliceFacts) -> list[str]:
+    def start(self, facts: SliceMetadata) -> list[str]:
         addresses: dict[int, str] = {}
 
         def env_of(worker_id: int, ip: str) -> dict[str, str]:
             addresses[worker_id] = ip
-            about = HostFacts(facts.name, worker_id, facts.shape.name, facts.labels, facts.metadata, facts.preemptible)
+            about = HostMetadata(
+                facts.name, worker_id, facts.shape.name, facts.labels, facts.metadata, facts.preemptible
+            )
             served_at = self._metadata.add_host(host_name(facts.name, worker_id), ip, about)
             # Google's libraries read the first, tensorstore the second, and ask the third whether they are on a VM.
             names = ("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP")

@@ -14,12 +14,19 @@ from typing import Any, Final
 from google.cloud.tpu_v2 import types
 from google.longrunning import operations_pb2  # type: ignore[import-untyped]
 
-from tradewind.rehearsal.tpu.faults import OperationFault
 from tradewind.rehearsal.tpu.hosts import SliceHosts
-from tradewind.rehearsal.tpu.lives import TpuLives
-from tradewind.rehearsal.tpu.refusals import RefusedCallError, already_exists, code_of, invalid, not_found
-from tradewind.rehearsal.tpu.requests import ProjectZone, node_ids, shape_of
-from tradewind.rehearsal.tpu.state import Initiator, NodeState, QueueState, TpuState, copied, page_of
+from tradewind.rehearsal.tpu.node_lifecycle import NodeLifecycle
+from tradewind.rehearsal.tpu.requests import (
+    ProjectZone,
+    RefusedCallError,
+    already_exists,
+    code_of,
+    invalid,
+    node_ids,
+    not_found,
+    shape_of,
+)
+from tradewind.rehearsal.tpu.state import Initiator, NodeState, OperationFault, QueueState, TpuState, copied, page_of
 
 REQUESTS: Final[dict[str, Any]] = {
     "ListNodes": types.ListNodesRequest,
@@ -63,7 +70,7 @@ class TpuService:
 
     def __init__(self, hosts: SliceHosts, place: ProjectZone) -> None:
         self.state = TpuState(place)
-        self.lives = TpuLives(self.state, hosts)
+        self.lives = NodeLifecycle(self.state, hosts)
         self._hosts = hosts
         self._place = place
         self._log: list[LoggedCall] = []

@@ -20,9 +20,73 @@ from google.protobuf import empty_pb2
 from google.rpc import status_pb2  # type: ignore[import-untyped]
 
 from tradewind.cloud_tpu.slice_types import SliceType
-from tradewind.rehearsal.tpu.faults import OperationFault, TpuFaults
-from tradewind.rehearsal.tpu.refusals import RefusedCallError, already_exists, invalid, not_found
-from tradewind.rehearsal.tpu.requests import ProjectZone, cidr_block
+from tradewind.rehearsal.tpu.requests import (
+    ProjectZone,
+    RefusedCallError,
+    already_exists,
+    cidr_block,
+    invalid,
+    not_found,
+)
+
+# What goes wrong in the simulated Cloud TPU on demand: calls that are refused, and operations that end in an error.
+#
+# Google says no in two places. A call is refused at once and changes nothing. An operation that was accepted can fail
+# later; what it was about may be done all the same, so its error proves nothing.
+
+
+@dataclass
+class _Refusals:
+    """The next ``count`` calls of this name, or of any, are refused."""
+
+    count: int
+    call: str
+    error: RefusedCallError
+
+
+@dataclass
+class OperationFault:
+    """The next ``count`` operations of this verb end in an error; ``is_done``: what they are about happens."""
+
+    count: int
+    verb: str
+    error: RefusedCallError
+    is_done: bool
+
+
+class TpuFaults:
+    """The faults that are still to come, in the order in which they were asked for."""
+
+    def __init__(self) -> None:
+        self._refusals: list[_Refusals] = []
+        self._operations: list[OperationFault] = []
+
+    def refuse(self, count: int, error: RefusedCallError, call: str) -> None:
+        """Refuse so many calls; without a name, of whatever call. A count of 0 ends it."""
+        self._refusals = [refusals for refusals in self._refusals if refusals.call != call] + [
+            _Refusals(count, call, error)
+        ]
+
+    def fail_operations(self, fault: OperationFault) -> None:
+        """Let so many operations of one verb fail. A count of 0 ends it."""
+        self._operations = [other for other in self._operations if other.verb != fault.verb] + [fault]
+
+    def refusal_of(self, call: str) -> RefusedCallError | None:
+        """What this call is refused with, if it is."""
+        for refusals in self._refusals:
+            if refusals.count > 0 and refusals.call in ("", call):
+                refusals.count -= 1
+                return refusals.error
+        return None
+
+    def of_operation(self, verb: str) -> OperationFault | None:
+        """What an operation that begins now will fail with, if it will."""
+        for fault in self._operations:
+            if fault.count > 0 and fault.verb == verb:
+                fault.count -= 1
+                return fault
+        return None
+
 
 # Any, because the type checker takes their members for numbers.
 NodeState: Final[Any] = types.Node.State
@@ -37,7 +101,7 @@ Kept = TypeVar("Kept")
 
 
 @dataclass
-class HeldNode:
+class NodeEntry:
     """A node, its shape, and whether chips were given to it."""
 
     node: types.Node
@@ -76,7 +140,7 @@ class TpuState:
         self.place = place
         self.changed = threading.Condition(threading.RLock())
         self.supply = Supply()
-        self.nodes: dict[str, HeldNode] = {}
+        self.nodes: dict[str, NodeEntry] = {}
         self.queued: dict[str, types.QueuedResource] = {}
         self.operations: dict[str, operations_pb2.Operation] = {}
         self.faults = TpuFaults()
@@ -87,7 +151,7 @@ class TpuState:
 
     # ---- nodes
 
-    def add_node(self, name: str, asked: types.Node, shape: SliceType, queued_resource: str = "") -> HeldNode:
+    def add_node(self, name: str, asked: types.Node, shape: SliceType, queued_resource: str = "") -> NodeEntry:
         """A node that is being created."""
         if name in self.nodes:
             raise already_exists(name)
@@ -98,7 +162,7 @@ class TpuState:
         node.accelerator_config.topology = shape.topology or ""
         node.queued_resource = queued_resource
         self._fill_in(node)
-        self.nodes[name] = HeldNode(node, shape)
+        self.nodes[name] = NodeEntry(node, shape)
         return self.nodes[name]
 
     def _fill_in(self, node: types.Node) -> None:
@@ -114,24 +178,24 @@ class TpuState:
             scopes = ["https://www.googleapis.com/auth/cloud-platform"]
             node.service_account = types.ServiceAccount(email=f"compute@{project}.iam.example", scope=scopes)
 
-    def node(self, name: str) -> HeldNode:
+    def node(self, name: str) -> NodeEntry:
         """The node of that full name."""
         if name not in self.nodes:
             raise not_found(name)
         return self.nodes[name]
 
-    def nodes_of(self, queued_resource: str) -> list[HeldNode]:
+    def nodes_of(self, queued_resource: str) -> list[NodeEntry]:
         """The nodes that a queued resource brought."""
         return [held for held in self.nodes.values() if held.node.queued_resource == queued_resource]
 
-    def set_state(self, held: HeldNode, state: types.Node.State) -> None:
+    def set_state(self, held: NodeEntry, state: types.Node.State) -> None:
         """Change a node's state; chips that it has no more are free again."""
         held.node.state = state
         if state in _WITHOUT_CHIPS:
             held.has_chips = False
         self.changed.notify_all()
 
-    def drop(self, held: HeldNode) -> None:
+    def drop(self, held: NodeEntry) -> None:
         """The node is there no more."""
         del self.nodes[held.node.name]
         self.changed.notify_all()
@@ -148,7 +212,7 @@ class TpuState:
                     f"{self.place.zone}.",
                 )
 
-    def take_chips(self, nodes: Sequence[HeldNode]) -> bool:
+    def take_chips(self, nodes: Sequence[NodeEntry]) -> bool:
         """Give chips to all these nodes, or to none if there are not enough."""
         names = [held.shape.name for held in nodes]
         if self.supply.is_out or any(names.count(name) > self._free(name) for name in set(names)):

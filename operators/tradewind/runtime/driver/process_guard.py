@@ -7,8 +7,8 @@ dies, or SIGTERM arrives: SIGTERM first, SIGKILL after ``GRACE_S``. It then ends
 same exit code or the same signal.
 
 A command with a term (see ``term``) is ended when that is over, at once and by SIGKILL, whatever else goes on: who is
-to prolong it may be frozen, and somebody else may soon do the same work. The guard's exit code is ``TERM_OVER`` then.
-A command that has ended by then is not one of these, so that a fault of its own is told as that.
+to prolong it may be frozen, and somebody else may soon do the same work. The guard's exit code is ``EXIT_DEADLINE``
+then. A command that has ended by then is not one of these, so that a fault of its own is told as that.
 
 Orphans become children of the guard (PR_SET_CHILD_SUBREAPER), so nobody escapes from it. If the guard itself is killed,
 the kernel kills the command (PR_SET_PDEATHSIG), and the rest goes to the step driver, which adopts orphans too; if it
@@ -34,9 +34,9 @@ from typing import Final
 
 GRACE_S: Final = 5.0
 GRACE_VARIABLE: Final = "TRADEWIND_POD_GRACE_SECONDS"
-LOOK_S: Final = 0.25
+POLL_S: Final = 0.25
 """How often the guard looks at the term and at the orphans that have ended."""
-TERM_OVER: Final = 75
+EXIT_DEADLINE: Final = 75
 """EX_TEMPFAIL of sysexits.h: what the command did does not count."""
 TERM: Final = struct.Struct("=ddd")
 """The end of a term by the boot clock, when the kernel kills a guard that is frozen then, and the end again: a reader
@@ -69,7 +69,7 @@ def guarded(
 
 
 @dataclass(frozen=True)
-class Order:
+class GuardOptions:
     """What the command line of a guard says."""
 
     command: list[str]
@@ -78,7 +78,7 @@ class Order:
     term: int | None = None
 
 
-def parse(arguments: Sequence[str]) -> Order:
+def parse(arguments: Sequence[str]) -> GuardOptions:
     """Read the arguments that ``guarded`` makes."""
     split = list(arguments).index("--")
     options, command = iter(arguments[:split]), list(arguments[split + 1 :])
@@ -90,7 +90,7 @@ def parse(arguments: Sequence[str]) -> Order:
             watch.append(int(next(options)))
         else:
             term = int(next(options))
-    return Order(command, tuple(watch), with_input, term)
+    return GuardOptions(command, tuple(watch), with_input, term)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str]) -> int:
     except OSError as problem:
         print(f"The command cannot be run: {problem}", file=sys.stderr)
         return 127
-    term = _Term(order.term)
+    term = _SharedDeadline(order.term)
     _wait([command.descriptor, stop_reader, *guardians], term, command, math.inf)
     has_ended_itself = command.has_ended
     if not term.is_over:
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str]) -> int:
         return command.ended()
     term.note_end(-math.inf)
     term.say_why()  # not before: where the keeper is frozen, nobody may read it now
-    return TERM_OVER
+    return EXIT_DEADLINE
 
 
 def place_of_guard(pid: int) -> int:
@@ -224,7 +224,7 @@ class KernelTimer:
             _libc.timer_settime(self._timer, _TIMER_ABSTIME, when, None)
 
 
-class _Term:
+class _SharedDeadline:
     """The term as its keeper has last written it; without one it never ends."""
 
     def __init__(self, descriptor: int | None) -> None:
@@ -310,19 +310,19 @@ def _die_with_guard() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _wait(descriptors: Sequence[int], term: _Term, command: _Command, timeout_s: float) -> None:
+def _wait(descriptors: Sequence[int], term: _SharedDeadline, command: _Command, timeout_s: float) -> None:
     """Until one of ``descriptors`` is ready, the term is over, or so many seconds have passed."""
     poller = select.poll()
     for descriptor in descriptors:
         poller.register(descriptor, select.POLLIN)
     deadline = boot_time() + timeout_s
     while (left_s := min(term.left_s, deadline - boot_time())) > 0:
-        if poller.poll(math.ceil(min(left_s, LOOK_S) * 1000)):
+        if poller.poll(math.ceil(min(left_s, POLL_S) * 1000)):
             return
         command.reap()
 
 
-def _end_politely(command: _Command, term: _Term, grace: float) -> None:
+def _end_politely(command: _Command, term: _SharedDeadline, grace: float) -> None:
     """Ask all to end and wait for that. The guard is in the command's group and ignores the polite signal."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.killpg(0, signal.SIGTERM)

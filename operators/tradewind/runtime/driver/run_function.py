@@ -14,28 +14,26 @@ import posixpath
 import sys
 from typing import Any, NoReturn
 
-from tradewind.calls.environment import STEP_VARIABLE
-from tradewind.calls.errors import RuntimeFault
-from tradewind.calls.masking import Masker
-from tradewind.calls.spec import StepSpec
+from tradewind.attempts.spec_digest import load_spec_from_argv
+from tradewind.attempts.store_retry import retry_store
 from tradewind.records.attempts import AttemptError
-from tradewind.records.outputs.manifests import RESULT_FILE
-from tradewind.runtime.driver.awaiting import call_and_await, undecorated
-from tradewind.runtime.driver.child import GAVE_UP, leave_error
-from tradewind.runtime.driver.user_errors import own_error
+from tradewind.records.manifests import RESULT_FILE
+from tradewind.runtime.driver.child import EXIT_GAVE_UP, write_error
+from tradewind.runtime.driver.function_call import call_and_await, undecorated, user_error
 from tradewind.runtime.pods.on_host.heartbeat import start_heartbeat
-from tradewind.runtime.pods.on_host.warm import import_quickly
+from tradewind.runtime.pods.on_host.standby_process import import_quickly
+from tradewind.serialization.errors import StepRuntimeError
+from tradewind.serialization.masking import Masker
+from tradewind.serialization.spec import STEP_VARIABLE, StepSpec
 from tradewind.steps import Hosts, TpuSlice
 from tradewind.storage.errors import StoreError
 from tradewind.storage.files import write_text
-from tradewind.turns.claimed import claimed_by_command_line
-from tradewind.turns.store_patience import until_answered
 
 
 def main() -> NoReturn:
     """Run the function of the attempt whose file and spec's digest are the arguments."""
     start_heartbeat()
-    attempt, spec = claimed_by_command_line(sys.argv[1:])
+    attempt, spec = load_spec_from_argv(sys.argv[1:])
     os.environ[STEP_VARIABLE] = spec.version
     masker = masker_of(spec)  # the function may change the environment
     process_id = int(os.environ.get("TRADEWIND_PROCESS_ID", "0"))
@@ -50,10 +48,10 @@ def main() -> NoReturn:
             described(error, spec, masker),
             attempt.number,
         )
-        until_answered(lambda: leave_error(spec.output_path, number, told, process_id, restart))
+        retry_store(lambda: write_error(spec.output_path, number, told, process_id, restart))
         _leave(1, processes)
     if text is not None and not _is_saved(spec, text):
-        _leave(GAVE_UP, processes)
+        _leave(EXIT_GAVE_UP, processes)
     _leave(0, processes)
 
 
@@ -100,7 +98,7 @@ def _result_text(result: Any, masker: Masker) -> str | None:
 def _is_saved(spec: StepSpec, text: str) -> bool:
     """Save the result; False when the store did not let us, which is no fault of the function."""
     try:
-        until_answered(lambda: write_text(posixpath.join(spec.output_path, RESULT_FILE), text))
+        retry_store(lambda: write_text(posixpath.join(spec.output_path, RESULT_FILE), text))
     except StoreError as error:
         print(f"tradewind: the step's result cannot be saved: {error}", file=sys.stderr)
         return False
@@ -118,11 +116,11 @@ def _as_json(value: Any) -> Any:
 
 def described(error: BaseException, spec: StepSpec, masker: Masker) -> AttemptError:
     """Print the error, and say it as a record does; in neither form does it show a secret."""
-    own, text = own_error(error)
+    own, text = user_error(error)
     text = masker.text(text)
     print(text, end="", file=sys.stderr)
     message = masker.text(str(own))
-    if isinstance(own, RuntimeFault):  # ours: say whose fault it is
+    if isinstance(own, StepRuntimeError):  # ours: say whose fault it is
         message = f"Step {spec.name!r}: {message}"
     return AttemptError(masker.text(type(own).__qualname__), message, text)
 

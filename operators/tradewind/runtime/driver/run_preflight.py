@@ -14,16 +14,16 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
-from tradewind.calls.environment import STEP_VARIABLE
-from tradewind.runtime.driver.child import leave_error
+from tradewind.attempts.spec_digest import load_spec_from_argv
+from tradewind.runtime.driver.child import write_error
 from tradewind.runtime.driver.run_function import described, masker_of
-from tradewind.runtime.pods.on_host.warm import import_quickly
-from tradewind.turns.claimed import claimed_by_command_line
+from tradewind.runtime.pods.on_host.standby_process import import_quickly
+from tradewind.serialization.spec import STEP_VARIABLE
 
 
 def main() -> NoReturn:
     """Check the config of the attempt that the first two arguments name; exits with 1 when it left an error."""
-    attempt, spec = claimed_by_command_line(sys.argv[1:])
+    attempt, spec = load_spec_from_argv(sys.argv[1:])
     os.environ[STEP_VARIABLE] = spec.version
     code, masker = 0, masker_of(spec)
     try:
@@ -33,7 +33,7 @@ def main() -> NoReturn:
             import_quickly(getattr(function, "warm_imports", ()))
             check_sizes(preflight, spec.load_config(), [_size(size) for size in sys.argv[3:]])
     except BaseException as error:
-        leave_error(spec.output_path, attempt.number, described(error, spec, masker))
+        write_error(spec.output_path, attempt.number, described(error, spec, masker))
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()

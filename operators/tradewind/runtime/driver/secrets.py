@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from tradewind.calls.errors import SecretError
-from tradewind.cloud_tpu.on_hosts.environment_files import host_variable
+from tradewind.cloud_tpu.host_files import host_variable
 from tradewind.cloud_tpu.secret_manager import SecretManagerError, read_secret
+from tradewind.serialization.errors import SecretError
 from tradewind.steps import SecretReference, check_secrets
 
 

@@ -42,7 +42,7 @@ class Budgets:
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedAttempt:
     """One attempt that ended, for the history."""
 
     at: float
@@ -57,8 +57,8 @@ class History:
 
     preemptions: int = 0
     failures: int = 0
-    latest: tuple[Ended, ...] = ()
-    last_failure: Ended | None = None
+    latest: tuple[EndedAttempt, ...] = ()
+    last_failure: EndedAttempt | None = None
     is_repeated: bool = False
     """The last failure was the one before it once more, without a new checkpoint between the two."""
     is_repeated_here: bool = False
@@ -69,7 +69,7 @@ class History:
 
         ``has_others``: another slice than the one that the incident names is free or may come.
         """
-        ended = Ended(at, incident, progress)
+        ended = EndedAttempt(at, incident, progress)
         latest = (*self.latest, ended)[-_TOLD:]
         if incident.cause.is_preemption:
             return replace(self, preemptions=self.preemptions + 1, latest=latest)
@@ -121,14 +121,14 @@ class PodGivenUpError(RuntimeError):
         return type(self), (str(self), self.incident, self.history)
 
 
-def _is_the_same(ended: Ended, other: Ended) -> bool:
+def _is_the_same(ended: EndedAttempt, other: EndedAttempt) -> bool:
     first, second = ended.incident.traceback, other.incident.traceback
     if first is None or second is None or ended.progress != other.progress:
         return False
-    return ended.incident.cause is other.incident.cause and without_what_changes(first) == without_what_changes(second)
+    return ended.incident.cause is other.incident.cause and normalize_traceback(first) == normalize_traceback(second)
 
 
-def without_what_changes(traceback: str) -> str:
+def normalize_traceback(traceback: str) -> str:
     """``traceback`` without what differs between two runs of the same mistake: addresses, process ids, folders."""
     return _CHANGING.sub("·", traceback)
 

@@ -18,17 +18,71 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError, RuntimeEnvSetupError
 
 from tradewind.runtime.driver.process_guard import GRACE_S
-from tradewind.runtime.pods.capacity.groups import HostGroup
 from tradewind.runtime.pods.capacity.reservation import Reservation
-from tradewind.runtime.pods.departure import Departure
-from tradewind.runtime.pods.environment import NO_CHIPS, NO_GPUS, Accelerator, ProcessRank
-from tradewind.runtime.pods.host_view import SeenHost
-from tradewind.runtime.pods.liveness import NodeWatch, Stall, silent_nodes, start_limit_s
-from tradewind.runtime.pods.on_host.heartbeat import boot_time, silent_host
+from tradewind.runtime.pods.capacity.slices import HostGroup
+from tradewind.runtime.pods.host_status import HostClock, HostStatus
+from tradewind.runtime.pods.nodes import NodeWatch, Stall, start_limit_s, unresponsive_nodes
+from tradewind.runtime.pods.on_host.heartbeat import boot_time, find_stalled_host
 from tradewind.runtime.pods.on_host.host import Launch, Report
-from tradewind.runtime.pods.on_host.host_clock import HostClock
-from tradewind.runtime.pods.on_host.notices import Notice
-from tradewind.runtime.pods.verdicts import Evidence, Incident, judge, was_aborted
+from tradewind.runtime.pods.on_host.preemption_notice import Notice, is_sooner
+from tradewind.runtime.pods.process_env import NO_CHIPS, NO_GPUS, Accelerator, ProcessRank
+from tradewind.runtime.pods.verdicts import NOTICED, Evidence, Incident, determine_incident, was_aborted
+
+# A pod that is about to go saves a checkpoint first: all hosts have the same notice, and leave by its deadline.
+#
+# The notice is told to every process of the pod, because a checkpoint is saved together. Who saves and leaves first
+# shows that the checkpoint is there, so the others are not waited for much longer, and nobody beyond the deadline.
+
+_NOTICE_S: Final = 30.0
+"""How long a node that is drained without a deadline is counted on."""
+_LEAVE_S: Final = 2.0
+"""How long before a deadline the processes are ended."""
+_STRAGGLE_S: Final = 15.0
+"""How long after the first process has saved its checkpoint and left the others may take."""
+
+
+class GracefulShutdown:
+    """The notice that a pod has, if it has one, and when it must have left."""
+
+    def __init__(self, hosts: Sequence[HostStatus], say: Callable[[str], None]) -> None:
+        self._hosts = hosts
+        self._say = say
+        self._notice: Notice | None = None
+
+    def announce_loss(self, host: HostStatus, deadline: float | None, why: str) -> None:
+        """``host`` goes at ``deadline``, in seconds since the epoch, or soon."""
+        at = time.time() + _NOTICE_S if deadline is None else deadline
+        self.announce(Notice(at, f"{host.name} is about to go: {why}"))
+
+    def announce(self, notice: Notice) -> None:
+        """Leave the notice on all hosts, unless they have one as early: the processes save a checkpoint together."""
+        if not is_sooner(notice, self._notice):
+            return
+        self._notice = notice
+        left_s = max(0.0, notice.deadline - time.time())
+        self._say(f"{notice.reason}; the processes have {left_s:.0f} s to save a checkpoint")
+        for host in self._hosts:
+            host.note(has_notice=True)
+            host.actor.notify.remote(notice)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the deadline of the notice is near, or the others do not follow the first one that left."""
+        if self._notice is None:
+            return False
+        left = [
+            host.exited_at for host in self._hosts if host.evidence.exit_code == NOTICED and host.exited_at is not None
+        ]
+        if left and all(host.has_exited for host in self._hosts):
+            return True
+        latest = min(
+            [
+                self._notice.deadline - _LEAVE_S,
+                *(time.time() - time.monotonic() + at + _STRAGGLE_S for at in left),
+            ]
+        )
+        return time.time() >= latest
+
 
 _HOLD_S: Final = 1.0
 _POLL_S: Final = 0.25
@@ -81,11 +135,11 @@ class Pod:
         self._patience_s = patience_s
         self._say = say
         self.hosts = [
-            SeenHost(rank, seat, actor, Evidence(seat.host, seat.node.slice_name, group.name, len(actors)))
+            HostStatus(rank, seat, actor, Evidence(seat.host, seat.node.slice_name, group.name, len(actors)))
             for rank, (seat, actor) in enumerate(zip(reservation.seats, actors, strict=True))
         ]
-        self._calls: dict[Any, SeenHost] = {}
-        self._departure = Departure(self.hosts, say)
+        self._calls: dict[Any, HostStatus] = {}
+        self._departure = GracefulShutdown(self.hosts, say)
         self.is_stopping = False
         """The processes were asked to leave."""
         self._has_ended = False
@@ -120,7 +174,7 @@ class Pod:
             self._collect_answers(_POLL_S)
             self._check_nodes()
             self._check_silence()
-            if any(host.is_wrong for host in self.hosts) and not self._awaits_quiet_host():
+            if any(host.has_problem for host in self.hosts) and not self._awaits_quiet_host():
                 return self._judge()
             if self.is_done:
                 return None
@@ -168,12 +222,12 @@ class Pod:
 
     def last_seen_s(self) -> float:
         """How long ago the host that was lost last answered: at most so long it took to find out."""
-        wrong = [host.answered_at for host in self.hosts if host.is_wrong]
+        wrong = [host.answered_at for host in self.hosts if host.has_problem]
         return time.monotonic() - min(wrong) if wrong else 0.0
 
     # ---- asking the hosts
 
-    def _launch(self, host: SeenHost, task: PodCommand, coordinator: str) -> Launch:
+    def _launch(self, host: HostStatus, task: PodCommand, coordinator: str) -> Launch:
         place = ProcessRank(
             rank=host.rank,
             num_processes=len(self.hosts),
@@ -193,14 +247,14 @@ class Pod:
             renewed_at=self._renewed_on(host),
         )
 
-    def _call_all(self, method: str, limit_s: float, arguments: Sequence[Any] | None = None) -> SeenHost | None:
+    def _call_all(self, method: str, limit_s: float, arguments: Sequence[Any] | None = None) -> HostStatus | None:
         """Call a method on all hosts, each of which has so long to answer; the first host on which it failed."""
         self._pending_method = method
         given = [()] * len(self.hosts) if arguments is None else [(argument,) for argument in arguments]
         for host, arguments_of_host in zip(self.hosts, given, strict=True):
             self._calls[getattr(host.actor, method).remote(*arguments_of_host)] = host
         began, say_at = time.monotonic(), _SAY_EVERY_S
-        while self._calls and not any(host.is_wrong for host in self.hosts):
+        while self._calls and not any(host.has_problem for host in self.hosts):
             self._collect_answers(_POLL_S)
             self._check_nodes()
             waited = time.monotonic() - began
@@ -211,7 +265,7 @@ class Pod:
             if waited > limit_s:
                 for host in self._calls.values():
                     host.note_no_answer(limit_s)
-        return next((host for host in self.hosts if host.is_wrong), None)
+        return next((host for host in self.hosts if host.has_problem), None)
 
     def _lacks_accelerators(self) -> bool:
         """Whether a host that should have TPU chips or GPUs has none; one that only stands for such a host says so."""
@@ -225,13 +279,13 @@ class Pod:
         if Accelerator.SIMULATED in found.values():
             what = "chips" if self._group.is_tpu else "GPUs"
             self._say(f"the {what} of these hosts are simulated: their processes compute on CPUs")
-        return any(host.is_wrong for host in self.hosts)
+        return any(host.has_problem for host in self.hosts)
 
-    def _poll(self, host: SeenHost) -> None:
+    def _poll(self, host: HostStatus) -> None:
         call = host.actor.poll.remote(_HOLD_S, eager=host.rank == 0, renewed_at=self._renewed_on(host))
         self._calls[call] = host
 
-    def _renewed_on(self, host: SeenHost) -> float | None:
+    def _renewed_on(self, host: HostStatus) -> float | None:
         """When our lease was last renewed, on the clock of this host; None without a lease."""
         if self._renewed_at is None or host.clock is None:
             return None
@@ -258,7 +312,7 @@ class Pod:
             elif answer is not None:
                 host.probe, host.clock = answer, HostClock(answer.now, boot_time())
 
-    def _note_problem(self, host: SeenHost, problem: RayError) -> None:
+    def _note_problem(self, host: HostStatus, problem: RayError) -> None:
         if isinstance(problem, ActorUnavailableError):  # the connection broke; is it the host?
             if not self._is_node_gone(host) and not host.is_killed:
                 if self._pending_method is None:
@@ -274,7 +328,7 @@ class Pod:
             host.note(is_actor_lost=True, is_node_draining=host.evidence.is_node_draining or is_drained)
         host.note_wrong()
 
-    def _note_report(self, host: SeenHost, report: Report) -> None:
+    def _note_report(self, host: HostStatus, report: Report) -> None:
         host.note_report(report, boot_time())
         if host.rank == 0 and report.lines:
             print("\n".join(report.lines), flush=True)
@@ -304,14 +358,14 @@ class Pod:
             if now - host.answered_at > alone_s:
                 host.note_wrong(silent_s=now - host.answered_at)
         beats = {host.rank: host.beat for host in self.hosts if not host.has_exited}
-        found = silent_host(beats, boot_time(), self._stall.frozen_s, self._stall.stall_s)
+        found = find_stalled_host(beats, boot_time(), self._stall.frozen_s, self._stall.stall_s)
         if found is not None:
             self.hosts[found[0]].note_wrong(silent_s=found[1])
 
-    def _is_node_gone(self, host: SeenHost) -> bool:
+    def _is_node_gone(self, host: HostStatus) -> bool:
         """Whether the host's raylet does not answer, asked twice."""
         node = host.seat.node
-        if silent_nodes([node]) and silent_nodes([node]):
+        if unresponsive_nodes([node]) and unresponsive_nodes([node]):
             host.note(is_node_alive=False)
         return host.is_node_dead
 
@@ -320,7 +374,7 @@ class Pod:
         quiet_since = boot_time() - self._stall.frozen_s / 3
         beats = [host.beat for host in self.hosts if host.beat is not None and not host.has_exited]
         is_quiet = any(beat.alive_at < quiet_since for beat in beats)
-        return is_quiet and all(was_aborted(host.evidence) for host in self.hosts if host.is_wrong)
+        return is_quiet and all(was_aborted(host.evidence) for host in self.hosts if host.has_problem)
 
     # ---- the end
 
@@ -335,18 +389,18 @@ class Pod:
             host.note_error(self._task.error_of(host.rank))
         evidence = [host.evidence for host in sorted(self.hosts, key=lambda host: host.wrong_at)]
         try:
-            return judge(evidence[0], evidence[1:])
+            return determine_incident(evidence[0], evidence[1:])
         except ValueError:
             return None
 
     def _settle(self) -> None:
         """Until it is clear that a host was lost, or that none was."""
-        is_settled = all(host.has_exited and not host.is_wrong for host in self.hosts)
+        is_settled = all(host.has_exited and not host.has_problem for host in self.hosts)
         deadline = time.monotonic() + (0.0 if is_settled else _SETTLE_S)
         while not any(host.is_lost for host in self.hosts) and time.monotonic() < deadline:
             self._collect_answers(0.1)
             self._check_nodes()
-            gone = silent_nodes([host.seat.node for host in self.hosts])
+            gone = unresponsive_nodes([host.seat.node for host in self.hosts])
             for host in self.hosts:
                 if host.seat.node.id in gone:
                     host.note(is_node_alive=False)
@@ -360,14 +414,14 @@ class Pod:
         began = time.monotonic()
         while self._calls:
             waited_s = time.monotonic() - began
-            is_hopeless = waited_s > _LOST_S and all(host.is_mute for host in self._calls.values())
+            is_hopeless = waited_s > _LOST_S and all(host.is_unresponsive for host in self._calls.values())
             if is_hopeless or waited_s > 2 * GRACE_S + _UPLOAD_S:
                 return
             ready, _ = ray.wait(list(self._calls), num_returns=1, timeout=_POLL_S)
             for reference in ready:
                 self._collect_last_report(self._calls.pop(reference), reference)
 
-    def _collect_last_report(self, host: SeenHost, reference: Any) -> None:
+    def _collect_last_report(self, host: HostStatus, reference: Any) -> None:
         try:
             answer = ray.get(reference)
         except RayTaskError as problem:

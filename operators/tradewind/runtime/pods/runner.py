@@ -19,21 +19,30 @@ from typing import Any, Final
 import ray
 
 from tradewind.runtime.pods.budgets import Budgets, History, PodGivenUpError
-from tradewind.runtime.pods.capacity.groups import HostGroup
-from tradewind.runtime.pods.capacity.reservation import Reservation, Seat
-from tradewind.runtime.pods.capacity.reserver import Reserver
-from tradewind.runtime.pods.capacity.scaling import Flexible, ScalingTimes, sizes_of
-from tradewind.runtime.pods.capacity.slices import Slice, free_slices, known_slices
-from tradewind.runtime.pods.capacity.spares import Spares, may_hold
-from tradewind.runtime.pods.environment import FIRST_START_VARIABLE, RESTARTS_VARIABLE
-from tradewind.runtime.pods.liveness import NodeWatch, Stall, is_autoscaled
+from tradewind.runtime.pods.capacity.allocator import (
+    BackgroundAllocator,
+    ElasticSize,
+    ScalingTimes,
+    StandbyPool,
+    may_hold,
+    sizes_of,
+)
+from tradewind.runtime.pods.capacity.reservation import (
+    Relocation,
+    Reservation,
+    ReservedHost,
+    SliceBlocklist,
+    should_block,
+)
+from tradewind.runtime.pods.capacity.slices import HostGroup, Slice, free_slices, known_slices
+from tradewind.runtime.pods.nodes import NodeWatch, Stall, is_autoscaled
 from tradewind.runtime.pods.on_host.actors import host_actor
 from tradewind.runtime.pods.on_host.heartbeat import boot_time
-from tradewind.runtime.pods.on_host.host import PATIENCE_S, Warm
+from tradewind.runtime.pods.on_host.host import DRIVER_TIMEOUT_S, StandbySpec
 from tradewind.runtime.pods.on_host.mailbox import Mailbox
-from tradewind.runtime.pods.on_host.warm import can_wait
+from tradewind.runtime.pods.on_host.standby_process import supports_standby
 from tradewind.runtime.pods.pod import Pod, PodCommand
-from tradewind.runtime.pods.suspects import Elsewhere, Suspects, is_suspicious
+from tradewind.runtime.pods.process_env import FIRST_START_VARIABLE, RESTARTS_VARIABLE
 from tradewind.runtime.pods.timeline import Timeline, TimelineEvent
 from tradewind.runtime.pods.verdicts import Incident
 
@@ -57,7 +66,7 @@ def run_pod(
     progress: Callable[[], str | None] | None = None,
     timeline: Timeline | None = None,
     reservation_timeout_s: float | None = None,
-    patience_s: float = PATIENCE_S,
+    patience_s: float = DRIVER_TIMEOUT_S,
     renewed_at: Callable[[], float] | None = None,
     spare: bool | None = None,
     call: bytes | None = None,
@@ -99,7 +108,7 @@ def run_pod(
     with ExitStack() as stack:
         mailbox = stack.enter_context(Mailbox(call, ray.util.get_node_ip_address())) if call is not None else None
         given = {**(env or {}), **(mailbox.env if mailbox else {})}
-        flexible = Flexible(sizes_of(num_slices), scaling)
+        flexible = ElasticSize(sizes_of(num_slices), scaling)
         run = _Run(settings, flexible, given, progress or (lambda: None), timeline or Timeline(None), mailbox)
         stack.callback(run.close)
         run.run()
@@ -125,7 +134,7 @@ class _Run:
     def __init__(
         self,
         settings: _Settings,
-        flexible: Flexible,
+        flexible: ElasticSize,
         env: Mapping[str, str],
         progress: Callable[[], str | None],
         timeline: Timeline,
@@ -144,14 +153,14 @@ class _Run:
         self._first_start: float | None = None
         self._avoided: set[str] = set()
         """Nodes that are lost."""
-        self._suspects = Suspects(flexible.smallest)
+        self._suspects = SliceBlocklist(flexible.smallest)
         self._nodes = NodeWatch()
         self._reservation: Reservation | None = None
         self._has_stepped = False
         self._started_at = 0.0
         self._grow_to: int | None = None
         self._spares = self._new_spares(settings.spare)
-        self._reserver = Reserver(
+        self._reserver = BackgroundAllocator(
             settings.group,
             flexible,
             avoided=self._avoided,
@@ -185,12 +194,12 @@ class _Run:
 
     # ---- hosts
 
-    def _new_spares(self, wanted: bool | None) -> Spares | None:
-        if wanted is False or not self._group.is_tpu or not can_wait(self._settings.command):
+    def _new_spares(self, wanted: bool | None) -> StandbyPool | None:
+        if wanted is False or not self._group.is_tpu or not supports_standby(self._settings.command):
             return None
-        return Spares(
+        return StandbyPool(
             self._group,
-            Warm(self._settings.command, self._env),
+            StandbySpec(self._settings.command, self._env),
             lambda: self._avoided | self._suspects.nodes,
             self._settings.patience_s,
             may_hold=may_hold(wanted),
@@ -199,7 +208,7 @@ class _Run:
     def _free_slices(self) -> list[Slice]:
         return free_slices(self._group, set(self._avoided), set(self._suspects.names))
 
-    def _actors(self, seats: Sequence[Seat]) -> list[Any]:
+    def _actors(self, seats: Sequence[ReservedHost]) -> list[Any]:
         """Those that wait on these hosts, and fresh ones for the rest."""
         waiting = self._spares.take(seats) if self._spares is not None else {}
         if waiting:
@@ -309,8 +318,8 @@ class _Run:
         lost = pod.lost_nodes()
         self._avoided |= lost
         self._suspects.replaced({str(host.seat.node.slice_name) for host in pod.hosts if host.seat.node.id in lost})
-        found = self._elsewhere(incident, reservation)
-        has_others = found is not Elsewhere.NOWHERE
+        found = self._find_relocation(incident, reservation)
+        has_others = found is not Relocation.UNAVAILABLE
         self._history = self._history.after(incident, time.time(), self._newest(pod), has_others=has_others)
         over = self._history.end(self._settings.budgets)
         soon = None if over or not lost or reservation.num_slices > 1 else self._reserver.begin()
@@ -319,7 +328,7 @@ class _Run:
             pod.print_last_lines(incident)
         end_s = time.monotonic() - detected
         self._note(incident, pod, detect_s, end_s)
-        moves = not over and self._suspect(incident, pod, found)
+        moves = not over and self._block_slice(incident, pod, found)
         if lost or moves:
             reservation.release()
             self._reservation = None
@@ -334,26 +343,26 @@ class _Run:
         if soon is not None:
             self._reservation = soon.result()
 
-    def _elsewhere(self, incident: Incident, reservation: Reservation) -> Elsewhere:
+    def _find_relocation(self, incident: Incident, reservation: Reservation) -> Relocation:
         """Whether the pod could go on without the slice that the incident names."""
         if incident.cause.is_preemption or not self._group.is_tpu:
-            return Elsewhere.NOWHERE
+            return Relocation.UNAVAILABLE
         try:
             free = [each.name for each in self._free_slices()]
             known = known_slices(self._group)
-            return self._suspects.elsewhere(incident, reservation.slice_names, free, known, is_autoscaled())
+            return self._suspects.relocation(incident, reservation.slice_names, free, known, is_autoscaled())
         except Exception as problem:  # Ray's head is away; what the pod has is sure
             say(f"whether there is another slice cannot be told now: {problem}")
-            return Elsewhere.NOWHERE
+            return Relocation.UNAVAILABLE
 
-    def _suspect(self, incident: Incident, pod: Pod, found: Elsewhere) -> bool:
+    def _block_slice(self, incident: Incident, pod: Pod, found: Relocation) -> bool:
         """Suspect the slice that the incident names, if that speaks against it; whether to leave it."""
-        name, suspicious = incident.slice_name, is_suspicious(incident, has_stepped=pod.step is not None)
+        name, suspicious = incident.slice_name, should_block(incident, has_stepped=pod.step is not None)
         if name is None or not (suspicious or self._history.is_repeated_here):
             return False
         self._suspects.add(name, {host.seat.node.id for host in pod.hosts if host.seat.node.slice_name == name})
         say(f"slice {name} is avoided from now on, {found.value}")
-        return found is not Elsewhere.NOWHERE
+        return found is not Relocation.UNAVAILABLE
 
     def _note(self, incident: Incident, pod: Pod, detect_s: float, end_s: float) -> None:
         say(f"it took at most {detect_s:.1f} s to find out and {end_s:.1f} s to end what was left")

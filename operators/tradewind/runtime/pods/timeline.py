@@ -19,10 +19,10 @@ from tradewind.records.parsing import (
     NUMBER,
     RAW_TEXT,
     TEXT,
-    Flaw,
-    known_fields,
+    RecordFormatError,
     list_of,
     parse,
+    parse_fields,
 )
 from tradewind.storage.errors import BadRecordError
 from tradewind.storage.files import read_contents, write_text
@@ -30,9 +30,9 @@ from tradewind.storage.files import read_contents, write_text
 TIMELINE_FILE: Final = "timeline.json"
 _RETRY_S: Final = 5.0
 _LONGEST_RETRY_S: Final = 60.0
-MOST_BYTES: Final = 8 << 20
+MAX_TIMELINE_BYTES: Final = 8 << 20
 """Of a timeline's file."""
-MOST_EVENTS_READ: Final = 40_000
+MAX_EVENTS: Final = 40_000
 """So many fill such a file as a pod writes them. What is written to be short holds ten times as many, and a task's log
 and a page would wait for seconds until they are read."""
 _KINDS: Final = {
@@ -111,9 +111,9 @@ class TimelineEvent:
         """The event that a row of the file tells of; what no field is for, such as a later version's, is passed over.
 
         Raises:
-            Flaw: It is none.
+            RecordFormatError: It is none.
         """
-        known = known_fields(row, _KINDS, ("event", "at"), whose="an event's")
+        known = parse_fields(row, _KINDS, ("event", "at"), whose="an event's")
         values: dict[str, Any] = {
             _FIELDS.get(key, key): tuple(value) if isinstance(value, list) else value for key, value in known.items()
         }
@@ -194,14 +194,14 @@ def read_timeline(path: str) -> list[TimelineEvent]:
     Raises:
         BadTimelineError: What is there is no timeline.
     """
-    found = read_contents([path], MOST_BYTES).get(path)
+    found = read_contents([path], MAX_TIMELINE_BYTES).get(path)
     if found is None:
         return []
     try:
         if found.flaw is not None:
-            raise Flaw(found.flaw)
+            raise RecordFormatError(found.flaw)
         return parse_timeline(found.text)
-    except Flaw as flaw:
+    except RecordFormatError as flaw:
         raise BadTimelineError(path, str(flaw)) from None
 
 
@@ -209,13 +209,13 @@ def parse_timeline(text: str) -> list[TimelineEvent]:
     """The events in the text of a timeline's file.
 
     Raises:
-        Flaw: It holds none.
+        RecordFormatError: It holds none.
     """
     rows = parse(text)
     if not isinstance(rows, list):
-        raise Flaw("it holds no list of events")
-    if len(rows) > MOST_EVENTS_READ:
-        raise Flaw(f"it holds more than {MOST_EVENTS_READ:,} events")
+        raise RecordFormatError("it holds no list of events")
+    if len(rows) > MAX_EVENTS:
+        raise RecordFormatError(f"it holds more than {MAX_EVENTS:,} events")
     return [TimelineEvent.from_row(row) for row in rows]
 
 

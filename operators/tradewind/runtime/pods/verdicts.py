@@ -1,9 +1,9 @@
 """A preemption is not a failure: what became of a host decides which of the two budgets an attempt is charged to.
 
-``judge`` is the table of the documentation. Whatever took a node away is a preemption, and a preemption of any host
-wins over the failures of the rest: they are what a lost peer looks like from the other hosts. Everything else is a
-failure, since a mistake in that direction ends soon and says why, and one in the other goes on for a million attempts.
-Nothing in here talks to Ray, to a process or to a clock.
+``determine_incident`` is the table of the documentation. Whatever took a node away is a preemption, and a preemption of
+any host wins over the failures of the rest: they are what a lost peer looks like from the other hosts. Everything else
+is a failure, since a mistake in that direction ends soon and says why, and one in the other goes on for a million
+attempts. Nothing in here talks to Ray, to a process or to a clock.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tradewind.runtime.pods.environment import how_it_ended
+from tradewind.runtime.pods.process_env import format_exit
 
 NOTICED: Final = 76
 """Exit code of a process that saved a checkpoint because of a notice and then ended by itself."""
+EXIT_PREEMPTED = NOTICED
 
 _KILLED: Final = -9
 _NOT_FOUND: Final = 127
@@ -106,7 +107,7 @@ class Incident:
     last_lines: tuple[str, ...] = ()
 
 
-def judge(evidence: Evidence, others: Sequence[Evidence] = ()) -> Incident:
+def determine_incident(evidence: Evidence, others: Sequence[Evidence] = ()) -> Incident:
     """Why the attempt ended, given the host that was seen first and what is known of ``others``.
 
     Raises ValueError if nothing is wrong with any of them.
@@ -187,8 +188,8 @@ def _exit(code: int | None) -> tuple[Cause, str] | None:
     if code == _NOT_FOUND:
         return Cause.CANNOT_START, f"exited with code {_NOT_FOUND}: a command was not found"
     if code == _KILLED:
-        return Cause.KILLED, f"{how_it_ended(code)} on a node that lives: most likely the memory ran out"
-    return Cause.KILLED if code < 0 else Cause.EXITED, how_it_ended(code)
+        return Cause.KILLED, f"{format_exit(code)} on a node that lives: most likely the memory ran out"
+    return Cause.KILLED if code < 0 else Cause.EXITED, format_exit(code)
 
 
 def _sentence(host: Evidence, reason: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from tradewind.ray_jobs.follow.endings import Ending, EndingKind
+from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind
 
 
 class RayJobError(AirflowException):

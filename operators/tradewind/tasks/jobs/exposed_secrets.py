@@ -7,11 +7,11 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tradewind.calls.callables import Call
-from tradewind.calls.spec import StepSpec
-from tradewind.ray_jobs.checks import check_env_vars, check_no_known_secret
-from tradewind.ray_jobs.environment.secret_signs import secret_assignment, secret_field, secret_form
 from tradewind.ray_jobs.errors import BadDependencyGroupError, ExposedSecretError
+from tradewind.ray_jobs.request import check_env_vars, check_no_known_secret
+from tradewind.ray_jobs.secret_patterns import detect_secret, secret_assignment, secret_field
+from tradewind.serialization.callables import Call
+from tradewind.serialization.spec import StepSpec
 
 _SHORTEST_IN_CONFIG: Final = 8
 """What is shorter, under a name that says secret, is mostly a setting; and a warning that comes always is not read."""
@@ -32,7 +32,7 @@ def uv_options(text: str) -> list[str]:
         raise BadDependencyGroupError(
             "[tradewind] uv_options (not shown, for it may hold a secret) has a quotation mark without its other half."
         ) from None
-    if any(secret_form(word) for word in words) or secret_assignment(text) is not None:
+    if any(detect_secret(word) for word in words) or secret_assignment(text) is not None:
         raise ExposedSecretError(
             "[tradewind] uv_options holds a password or a token, which everybody who may ask the cluster for its jobs "
             "can read: take it out, and give the cluster's nodes a .netrc file or a keyring for that index."
@@ -103,7 +103,7 @@ def _found(value: Any, path: str, name: str, shortest: int) -> Iterator[tuple[st
         if tag is None or "fields" in value:
             fields = value if tag is None else value["fields"]
             for key, inner in fields.items():
-                shown = key if secret_form(key) is None else "(a key that is not shown)"
+                shown = key if detect_secret(key) is None else "(a key that is not shown)"
                 yield from _found(inner, f"{path}.{shown}", key, shortest)
         elif tag == "$dict":
             for number, (key, inner) in enumerate(value[tag]):

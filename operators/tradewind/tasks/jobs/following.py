@@ -12,27 +12,26 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tradewind.deployment.ray_connection import RayHook
 from tradewind.ray_jobs.errors import BadTokenError, RayAuthenticationError, RayUnreachableError
-from tradewind.ray_jobs.follow.endings import Ending, EndingKind
-from tradewind.ray_jobs.follow.outcome import JobOutcome, Watch, await_outcome
-from tradewind.triggers.ray_job import give_lines, job_logger
+from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind, FollowRequest, JobOutcome, await_outcome
+from tradewind.triggers.ray_job import emit_lines, job_logger
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
     from tradewind.ray_jobs.cluster import RayCluster
 
-LONGEST_PAUSE_S = 60.0
-LONGEST_ASKING_PAUSE_S = 15.0
+MAX_PAUSE_S = 60.0
+MAX_RETRY_PAUSE_S = 15.0
 NOTICE_INTERVAL_S = 300.0
 T = TypeVar("T")
 
 
-def follow_here(cluster: RayCluster, watch: Watch, log_bytes: int, full_log: str) -> JobOutcome:
+def follow_in_worker(cluster: RayCluster, watch: FollowRequest, log_bytes: int, full_log: str) -> JobOutcome:
     """Wait in the worker for the end of a job; its lines go to the task's log."""
-    from tradewind.ray_jobs.logs.lines import JobLog
+    from tradewind.ray_jobs.follow.log_lines import JobLog
 
-    log = JobLog(give_lines, max_bytes=log_bytes, full_log=full_log) if log_bytes else None
-    read_again = partial(RayHook.cluster_read_again, cluster.name)  # a cluster is called by its connection
+    log = JobLog(emit_lines, max_bytes=log_bytes, full_log=full_log) if log_bytes else None
+    read_again = partial(RayHook.reload_cluster, cluster.name)  # a cluster is called by its connection
     return asyncio.run(await_outcome(cluster, watch, log, job_logger.info, read_again))
 
 
@@ -51,7 +50,7 @@ def retry_for(call: Callable[[], T], longest_s: float, say: Callable[[str], None
                 raise
             say(f"{error} Asking again.")
         time.sleep(pause_s * random.uniform(0.5, 1.0))
-        pause_s = min(2 * pause_s, LONGEST_ASKING_PAUSE_S)
+        pause_s = min(2 * pause_s, MAX_RETRY_PAUSE_S)
 
 
 def retry_always(call: Callable[[], T], say: Callable[[str], None]) -> T:
@@ -75,10 +74,10 @@ def retry_always(call: Callable[[], T], say: Callable[[str], None]) -> T:
                 )
                 say(f"{error} Its job is not judged by that; {until}.")
         time.sleep(pause_s * random.uniform(0.5, 1.0))
-        pause_s = min(2 * pause_s, LONGEST_ASKING_PAUSE_S)
+        pause_s = min(2 * pause_s, MAX_RETRY_PAUSE_S)
 
 
-def stop_here(cluster: RayCluster, job: str, say: Callable[[str], None]) -> None:
+def stop_in_worker(cluster: RayCluster, job: str, say: Callable[[str], None]) -> None:
     """Stop a job and wait in the worker until it has ended."""
     asyncio.run(_stop(cluster, job, say))
 
@@ -99,7 +98,7 @@ def log_last_lines(log: Logger, ending: Ending) -> None:
 
 def pause_before_attempt(losses: int) -> float:
     """Seconds to wait before the next attempt: more after each loss, and not the same for all tasks of a lost node."""
-    return min(LONGEST_PAUSE_S, 2.0**losses) * random.uniform(0.5, 1.0)
+    return min(MAX_PAUSE_S, 2.0**losses) * random.uniform(0.5, 1.0)
 
 
 def as_seconds(duration: timedelta | float | None) -> float | None:

@@ -10,8 +10,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tradewind.cloud_tpu.ray_labels import ACCELERATOR_TYPE_LABEL, POD_TYPE_LABEL, TPU_LABELS, head_resource
-from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError, slice_type
+from tradewind.cloud_tpu.slice_types import (
+    ACCELERATOR_TYPE_LABEL,
+    POD_TYPE_LABEL,
+    TPU_LABELS,
+    UnknownSliceTypeError,
+    head_resource,
+    slice_type,
+)
 from tradewind.ray_jobs.errors import BadRuntimeEnvError, MultiHostSliceError, NoPlaceForJobError, TpuFunctionError
 from tradewind.steps import (
     Cpu,
@@ -48,7 +54,7 @@ class Placement:
         return dict(vars(self))
 
 
-def placed(resources: Resources | None) -> Placement:
+def place_driver(resources: Resources | None) -> Placement:
     """Where a step's driver runs; one CPU if the step names no resources.
 
     Raises:
@@ -56,7 +62,7 @@ def placed(resources: Resources | None) -> Placement:
     """
     match resources:
         case None:
-            return placed(Cpu())
+            return place_driver(Cpu())
         case Cpu(num_cpus, memory):
             return Placement(num_cpus, memory_bytes=memory)
         case Gpu(count, kind, num_cpus, memory):
@@ -71,7 +77,7 @@ def placed(resources: Resources | None) -> Placement:
     )
 
 
-def placed_job(resources: Resources | None) -> Placement:
+def place_entrypoint(resources: Resources | None) -> Placement:
     """Where the entrypoint of a plain job runs, which does its work itself.
 
     Raises:
@@ -85,7 +91,7 @@ def placed_job(resources: Resources | None) -> Placement:
             "which runs on every host, or take Cpu or Gpu."
         )
     if not isinstance(resources, TpuSlice):
-        return placed(resources)
+        return place_driver(resources)
     shape = slice_type(resources.slice_type)
     if resources.num_slices not in (1, (1,)):
         raise MultiHostSliceError(

@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.sdk import Context
 
-from tradewind.calls.call_results import result_marker
-from tradewind.calls.callables import describe_call
-from tradewind.calls.references import CodeFolder
-from tradewind.calls.shipping import CALL_ENTRYPOINT, call_runtime_env, ship_tradewind
-from tradewind.ray_jobs.checks import check_entrypoint, check_request
-from tradewind.ray_jobs.environment.runtime_env import prepared
+from tradewind.ray_jobs.claims import JobClaim
 from tradewind.ray_jobs.errors import BadAmountError, BadEntrypointError
-from tradewind.ray_jobs.request import JobRequest
+from tradewind.ray_jobs.request import JobRequest, check_entrypoint, check_request
+from tradewind.ray_jobs.runtime_env import prepare_runtime_env
 from tradewind.runtime.with_secrets import with_secrets
+from tradewind.serialization.callables import describe_call
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.shipping import CALL_ENTRYPOINT, call_runtime_env, result_marker, ship_tradewind
 from tradewind.tasks.address import TaskKey
 from tradewind.tasks.code import code_folder
 from tradewind.tasks.jobs.exposed_secrets import check_call
-from tradewind.tasks.jobs.placement import Placement, placed_job
+from tradewind.tasks.jobs.placement import Placement, place_entrypoint
 
 if TYPE_CHECKING:
     from tradewind.steps import Resources
@@ -69,7 +68,7 @@ def job_request(operator: JobDescription, job: str, context: Context) -> Iterato
         request = JobRequest(
             submission_id=job,
             entrypoint=entrypoint,
-            runtime_env=prepared(runtime_env),
+            runtime_env=prepare_runtime_env(runtime_env),
             metadata={**(operator.metadata or {}), **key.metadata(waits=operator.wait_for_completion)},
             **_placement(operator).fields(),
         )
@@ -117,7 +116,7 @@ def _placement(operator: JobDescription) -> Placement:
         return amounts
     if any(amounts.fields().values()):
         raise BadAmountError(f"Task {operator.task_id!r} has runs_on and amounts as well: give one or the other.")
-    return placed_job(operator.runs_on)
+    return place_entrypoint(operator.runs_on)
 
 
 def _number(value: float | str | None, name: str) -> float | None:
@@ -128,3 +127,21 @@ def _number(value: float | str | None, name: str) -> float | None:
         return float(value)
     except ValueError:
         raise BadAmountError(f"{name}={value!r} is no number.") from None
+
+
+# The claim on a task's Ray job, in Airflow's task state store: it outlives the try, the worker and a Clear.
+
+CLAIM_KEY = "ray_job"
+
+
+def load_claim(context: Context) -> JobClaim | None:
+    """What an earlier try claimed, if one did."""
+    found: Any = context["task_state_store"].get(CLAIM_KEY)
+    return JobClaim.from_json(found) if found else None
+
+
+def save_claim(context: Context, claim: JobClaim) -> JobClaim:
+    """Keep ``claim``; it is kept when this returns."""
+    fields: Any = claim.to_json()
+    context["task_state_store"].set(CLAIM_KEY, fields)
+    return claim

@@ -3,10 +3,9 @@
 import pytest
 
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError
-from tradewind.runtime.pods.capacity.groups import HostGroup
-from tradewind.runtime.pods.capacity.slices import alike, complete_slices
-from tradewind.runtime.pods.host_view import error_in
-from tradewind.runtime.pods.liveness import Node
+from tradewind.runtime.pods.capacity.slices import HostGroup, complete_slices, uniform_slices
+from tradewind.runtime.pods.host_status import error_in
+from tradewind.runtime.pods.nodes import Node
 from tradewind.steps import Hosts, TpuSlice
 
 
@@ -71,8 +70,8 @@ def test_how_many_hosts_a_slice_has_follows_from_its_topology_and_their_chips():
 def test_a_pod_takes_slices_with_the_same_number_of_hosts():
     group = HostGroup.of_slice("v5litepod-8")
     nodes = [_cut("one", 0, 8), *(_cut(name, worker, 4) for name in ("x", "y") for worker in (0, 1))]
-    assert [one.name for one in alike(complete_slices(nodes, group))] == ["x", "y"]
-    assert alike([]) == []
+    assert [one.name for one in uniform_slices(complete_slices(nodes, group))] == ["x", "y"]
+    assert uniform_slices([]) == []
 
 
 def test_the_last_traceback_that_a_process_printed_is_its_error():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tradewind.runtime.pods.capacity.scaling import Flexible, ScalingTimes, sizes_of
+from tradewind.runtime.pods.capacity.allocator import ElasticSize, ScalingTimes, sizes_of
 
 HOUR = 3600.0
 
@@ -28,7 +28,7 @@ def test_a_time_below_zero_is_refused_by_name(field):
 
 
 def flexible(sizes=(4, 2, 1)):
-    return Flexible(sizes, ScalingTimes())
+    return ElasticSize(sizes, ScalingTimes())
 
 
 def test_it_starts_with_the_largest_size_that_is_free():
@@ -96,7 +96,7 @@ MOMENTS = st.lists(
 def test_capacity_that_oscillates_neither_hurries_it_nor_gives_it_a_wrong_size(sizes, moments):
     """At each moment: time passes, so many slices exist, the pod may lose a slice, a reservation may fail."""
     times = ScalingTimes(look_s=3 * HOUR, rescale_s=12 * HOUR)
-    pod, now, size = Flexible(sizes, times), 0.0, None
+    pod, now, size = ElasticSize(sizes, times), 0.0, None
     looks, scaled_at, former = [], None, None
     for passes, capacity, lost, taken_away in moments:
         now += passes

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tradewind.runtime.pods.capacity import spares
+from tradewind.runtime.pods.capacity import allocator
 
 
 @pytest.mark.parametrize(("wanted", "held"), [(None, False), (True, True), (False, False)])
 def test_an_autoscalers_free_slices_are_held_only_if_the_step_asks_for_it(
     wanted: bool | None, held: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spares, "is_autoscaled", lambda: True)
-    assert spares.may_hold(wanted)() is held
+    monkeypatch.setattr(allocator, "is_autoscaled", lambda: True)
+    assert allocator.may_hold(wanted)() is held

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tradewind.runtime.pods.on_host import heartbeat
-from tradewind.runtime.pods.on_host.heartbeat import HEARTBEAT_VARIABLE, Beat, boot_time, read_beat, silent_host
+from tradewind.runtime.pods.on_host.heartbeat import HEARTBEAT_VARIABLE, Beat, boot_time, find_stalled_host, read_beat
 
 NOW = 10_000.0
 
 
 def silent(*beats):
-    return silent_host(dict(enumerate(beats)), NOW, frozen_s=60, stall_s=1200)
+    return find_stalled_host(dict(enumerate(beats)), NOW, frozen_s=60, stall_s=1200)
 
 
 def at(step, step_s=0.0, alive_s=0.5):

@@ -16,15 +16,14 @@ import ray
 from tests.runtime.guards import noted_end
 from tests.runtime.marked import marked
 from tests.runtime.pods.cluster import until
-from tradewind.calls.masking import NAMES_VARIABLE
 from tradewind.cloud_tpu.slice_types import SIMULATED_VARIABLE
-from tradewind.rehearsal.cloud.metadata_server import HostFacts, MetadataServer
-from tradewind.runtime.pods.environment import Accelerator, ProcessRank, process_env
-from tradewind.runtime.pods.on_host import strays
+from tradewind.rehearsal.cloud.metadata_server import HostMetadata, MetadataServer
+from tradewind.runtime.pods.on_host import orphans
 from tradewind.runtime.pods.on_host.heartbeat import boot_time
-from tradewind.runtime.pods.on_host.host import MAINTENANCE_S, Launch, PodHost, Report
-from tradewind.runtime.pods.on_host.host_process import LAST_LINES
-from tradewind.runtime.pods.on_host.notices import Notice
+from tradewind.runtime.pods.on_host.host import LAST_LINES, MAINTENANCE_S, Launch, PodHost, Report
+from tradewind.runtime.pods.on_host.preemption_notice import Notice
+from tradewind.runtime.pods.process_env import Accelerator, ProcessRank, process_env
+from tradewind.serialization.masking import NAMES_VARIABLE
 
 pytestmark = pytest.mark.slow
 
@@ -130,7 +129,7 @@ def test_a_process_hears_of_a_notice_and_its_heartbeat_is_heard(tmp_path):
     code = """
 import time
 from tradewind.runtime.pods.on_host.heartbeat import beat
-from tradewind.runtime.pods.on_host.notices import preemption_notice
+from tradewind.runtime.pods.on_host.preemption_notice import preemption_notice
 beat(7)
 print("up", flush=True)
 while (notice := preemption_notice()) is None:
@@ -181,7 +180,7 @@ time.sleep(600)
 
 
 def test_a_lock_file_that_cannot_be_deleted_is_told_in_the_log(tmp_path, monkeypatch):
-    monkeypatch.setattr(strays, "LOCKFILE", str(tmp_path / "lockfile"))
+    monkeypatch.setattr(orphans, "LOCKFILE", str(tmp_path / "lockfile"))
     (tmp_path / "lockfile").mkdir()  # also root cannot unlink it
     lines, _ = _run("print('output')", log_dir=str(tmp_path / "logs"))
     assert (
@@ -194,7 +193,7 @@ def test_a_lock_file_that_cannot_be_deleted_is_told_in_the_log(tmp_path, monkeyp
 def test_a_host_that_hears_of_its_maintenance_tells_when_it_goes(monkeypatch):
     server = MetadataServer("rehearsal", "us-central2-b")
     server.start()
-    facts = HostFacts("slice-a", 0, "v4-8", {}, {}, True)
+    facts = HostMetadata("slice-a", 0, "v4-8", {}, {}, True)
     monkeypatch.setenv("GCE_METADATA_HOST", server.add_host("slice-a.0", "127.0.0.1", facts))
     host = PodHost()
     assert host.poll(0.0, eager=False).preempted_by is None
@@ -209,20 +208,20 @@ def test_a_host_that_hears_of_its_maintenance_tells_when_it_goes(monkeypatch):
 
 def test_strays_of_an_earlier_pod_go_before_a_start_and_processes_of_live_pods_stay(mark):
     dead = subprocess.Popen(["true"])
-    of_the_dead = strays.mark_of("127.0.0.1", dead.pid)
+    of_the_dead = orphans.process_mark("127.0.0.1", dead.pid)
     dead.wait()
-    mine = strays.mark_of("127.0.0.1", os.getpid())
+    mine = orphans.process_mark("127.0.0.1", os.getpid())
     elsewhere = of_the_dead.replace("127.0.0.1", "127.9.9.9")
 
     def sleeper(pod: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: mark, strays.MARK: pod})
+        return subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: mark, orphans.MARK: pod})
 
     stray, live, other = sleeper(of_the_dead), sleeper(mine), sleeper(elsewhere)
-    Path(strays.LOCKFILE).touch()
+    Path(orphans.LOCKFILE).touch()
     host = PodHost()
     host.start(_launch("true"))
     assert stray.wait(10) == -9
-    assert not Path(strays.LOCKFILE).exists()
+    assert not Path(orphans.LOCKFILE).exists()
     assert (live.poll(), other.poll()) == (None, None)
     host.end()
     for one in (live, other):

@@ -12,36 +12,208 @@ holds the place in the queue; when it lands, the rest of those slices is taken b
 
 from __future__ import annotations
 
+import enum
+import os
 import random
+import select
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tradewind.cloud_tpu.ray_labels import NODE_ID_LABEL, POD_TYPE_LABEL, SLICE_NAME_LABEL, WORKER_ID_LABEL
-from tradewind.runtime.pods.capacity.groups import HostGroup
-from tradewind.runtime.pods.capacity.placements import Placements
+from tradewind.cloud_tpu.slice_types import NODE_ID_LABEL, POD_TYPE_LABEL, SLICE_NAME_LABEL, WORKER_ID_LABEL
 from tradewind.runtime.pods.capacity.slices import (
+    HostGroup,
     Slice,
-    alike,
     chips_of,
     complete_slices,
     free_slices,
     is_free,
     known_slices,
     live_hosts,
+    uniform_slices,
 )
-from tradewind.runtime.pods.environment import waiting_text
-from tradewind.runtime.pods.liveness import (
+from tradewind.runtime.pods.nodes import (
     Node,
     draining_nodes,
     free_resources,
     is_autoscaled,
     live_nodes,
-    silent_nodes,
+    unresponsive_nodes,
 )
-from tradewind.runtime.pods.suspects import ELSEWHERE_S, Elsewhere, elsewhere
+from tradewind.runtime.pods.process_env import waiting_text
+from tradewind.runtime.pods.verdicts import Cause, Incident
+
+# What a pod has reserved is given back when its driver dies, also where that driver is a Ray task or an actor.
+#
+# Ray removes a placement group when the job that made it ends. A worker that dies in the midst of a job leaves its
+# groups behind, and with them a slice that nobody can have until the job is over. So a worker has them made by an actor
+# on its own node: it lives apart from the worker, watches it, and ends when the worker does, its placement groups with
+# it.
+
+_STRATEGY: Final = "STRICT_SPREAD"
+
+
+class Placements:
+    """Makes placement groups that go when this process goes; used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._maker: Any = None
+
+    def make(self, bundles: Sequence[Mapping[str, float]], selectors: Sequence[Mapping[str, str]]) -> Any:
+        """A placement group of these bundles, each on a node of its own that meets its label selector."""
+        import ray
+        from ray._private.worker import SCRIPT_MODE, global_worker
+
+        if global_worker.mode == SCRIPT_MODE:
+            return _make(bundles, selectors)
+        if self._maker is None:
+            self._maker = _start_maker()
+        return ray.get(self._maker.make.remote(bundles, selectors))
+
+    def close(self) -> None:
+        """What is left of them goes; with a driver, when it ends."""
+        import ray
+
+        if self._maker is not None:
+            with suppress(Exception):  # Ray is going down, and the actor with it
+                ray.kill(self._maker)
+            self._maker = None
+
+
+class PlacementMaker:
+    """The actor; ``owner`` is the process on this machine for which it makes placement groups."""
+
+    def __init__(self, owner: int) -> None:
+        self._owner = os.pidfd_open(owner)
+        threading.Thread(target=self._watch, daemon=True, name="watch-owner").start()
+
+    def make(self, bundles: Sequence[Mapping[str, float]], selectors: Sequence[Mapping[str, str]]) -> Any:
+        return _make(bundles, selectors)
+
+    def _watch(self) -> None:
+        poller = select.poll()
+        poller.register(self._owner, select.POLLIN)
+        poller.poll()
+        os._exit(0)  # Ray removes what a detached actor has made when that actor is over
+
+
+def _make(bundles: Sequence[Mapping[str, float]], selectors: Sequence[Mapping[str, str]]) -> Any:
+    from ray.util.placement_group import placement_group
+
+    return placement_group(
+        [dict(bundle) for bundle in bundles],
+        strategy=_STRATEGY,
+        bundle_label_selector=[dict(selector) for selector in selectors],
+    )
+
+
+def _start_maker() -> Any:
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    options = {"num_cpus": 0, "max_restarts": 0, "lifetime": "detached", "scheduling_strategy": here}
+    return ray.remote(PlacementMaker).options(**options).remote(os.getpid())
+
+
+# A pod leaves the slice on which it fails for another one, as long as there is another one.
+#
+# A slice is suspected when the pod failed there without having made a step, or fell silent there, or failed there twice
+# alike. It is then the last choice: another slice that is free is taken first, and one that may come is waited for, but
+# not for ever. Nothing in here talks to Ray or to a clock.
+
+RELOCATION_WAIT_S: Final = 300.0
+"""How long a pod waits for another slice than a suspected one that it could have."""
+
+
+class Relocation(enum.Enum):
+    """Whether a pod can go on without a slice that it suspects. The values end a sentence of the log."""
+
+    AVAILABLE = "the pod goes on elsewhere"
+    EXPECTED = "the pod waits for another, which may come"
+    UNAVAILABLE = "but there is no other, so the pod stays"
+
+
+def should_block(incident: Incident, *, has_stepped: bool) -> bool:
+    """Whether an attempt that ended like this speaks against the slice that it names."""
+    if incident.cause.is_preemption or incident.slice_name is None:
+        return False
+    return incident.cause is Cause.SILENT or not has_stepped
+
+
+def find_relocation(
+    suspected: Collection[str],
+    *,
+    own: Collection[str],
+    free: Collection[str],
+    known: Collection[str],
+    smallest: int,
+    may_grow: bool,
+) -> Relocation:
+    """What a pod can do without its suspected slices.
+
+    Args:
+        suspected: The slices to do without.
+        own: Those that it holds.
+        free: Those that it could take now.
+        known: Those of its type that the cluster has or had: taken by others, or gone and perhaps replaced.
+        smallest: How many slices it needs at least.
+        may_grow: Whether the cluster adds slices by itself.
+    """
+    suspects = set(suspected)
+    if len((set(own) | set(free)) - suspects) >= smallest:
+        return Relocation.AVAILABLE
+    may_come = may_grow or len((set(own) | set(known)) - suspects) >= smallest
+    return Relocation.EXPECTED if may_come else Relocation.UNAVAILABLE
+
+
+class SliceBlocklist:
+    """The slices that a pod avoids, in the order of what happens to it."""
+
+    def __init__(self, smallest: int) -> None:
+        self._smallest = smallest
+        self._waits = True
+        self.names: set[str] = set()
+        self.nodes: set[str] = set()
+        """The ids of their nodes."""
+
+    @property
+    def relocation_wait_s(self) -> float:
+        """How long to wait for another slice: not again once it was in vain."""
+        return RELOCATION_WAIT_S if self._waits else 0.0
+
+    def reserved(self, slices: Collection[str]) -> None:
+        """The pod has these slices now."""
+        if self.names:
+            self._waits = not self.names & set(slices)
+
+    def replaced(self, slices: Collection[str]) -> None:
+        """The machines of these slices are gone, and what comes under their names is new."""
+        self.names -= set(slices)
+
+    def relocation(
+        self, incident: Incident, own: Collection[str], free: Collection[str], known: Collection[str], may_grow: bool
+    ) -> Relocation:
+        """What the pod can do without these slices and the one that the incident names."""
+        if incident.cause.is_preemption or incident.slice_name is None:
+            return Relocation.UNAVAILABLE
+        return find_relocation(
+            {*self.names, incident.slice_name},
+            own=own,
+            free=free,
+            known=known if self._waits else (),
+            smallest=self._smallest,
+            may_grow=may_grow and self._waits,
+        )
+
+    def add(self, name: str, nodes: Collection[str]) -> None:
+        """Avoid this slice from now on."""
+        self.names.add(name)
+        self.nodes |= set(nodes)
+
 
 _SAY_EVERY_S: Final = 60.0
 _POLL_S: Final = 1.0
@@ -59,7 +231,7 @@ class NoFreeSliceError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Seat:
+class ReservedHost:
     """One reserved host."""
 
     node: Node
@@ -73,7 +245,7 @@ class Seat:
 class Reservation:
     """The hosts of one attempt, in the order of their ranks."""
 
-    def __init__(self, seats: Sequence[Seat], num_slices: int, placements: Sequence[Any]) -> None:
+    def __init__(self, seats: Sequence[ReservedHost], num_slices: int, placements: Sequence[Any]) -> None:
         self.seats = tuple(seats)
         self.num_slices = num_slices
         self._placements = list(placements)
@@ -90,7 +262,7 @@ class Reservation:
             _remove(self._placements.pop())
 
 
-class Reserving:
+class SliceAllocator:
     """Takes as many groups as ``pick`` wants of those that are free; ``run`` waits until there are enough.
 
     ``avoided`` are ids of nodes that are not used at all, and ``suspects`` names of slices that are used when no other
@@ -107,7 +279,7 @@ class Reserving:
         placements: Placements,
         avoided: Iterable[str] = (),
         suspects: Iterable[str] = (),
-        elsewhere_s: float = ELSEWHERE_S,
+        elsewhere_s: float = RELOCATION_WAIT_S,
         preferred: Iterable[str] = (),
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -170,7 +342,7 @@ class Reserving:
             return self._taken(0)
         if self._demand is not None and self._demand.has_landed():
             return self._complete(self._demand)
-        free = alike(free_slices(self._group, self._avoided, self._suspects))
+        free = uniform_slices(free_slices(self._group, self._avoided, self._suspects))
         size = self._pick(len(free))
         if not hurry and size != self._largest:
             return None
@@ -189,8 +361,10 @@ class Reserving:
         if waited >= self._elsewhere_s:
             return False
         known, may_grow = known_slices(self._group), is_autoscaled()
-        found = elsewhere(self._suspects, own=(), free=(), known=known, smallest=self._smallest, may_grow=may_grow)
-        return found is not Elsewhere.NOWHERE
+        found = find_relocation(
+            self._suspects, own=(), free=(), known=known, smallest=self._smallest, may_grow=may_grow
+        )
+        return found is not Relocation.UNAVAILABLE
 
     def _forgive(self) -> None:
         """Take suspected slices too from now on."""
@@ -240,7 +414,7 @@ class Reserving:
         heads, nodes = set(demand.node_ids()), live_nodes()
         ours = [each for each in complete_slices(nodes, self._group) if each.nodes[0].id in heads]
         hosts = [node for each in ours for node in each.nodes]
-        self._avoided |= silent_nodes(hosts)
+        self._avoided |= unresponsive_nodes(hosts)
         if any(node.id in self._avoided | set(draining_nodes()) for node in hosts):
             self._drop_demand()
             return None
@@ -275,14 +449,14 @@ class Reserving:
             return None
         by_id = {node.id: node for node in live_nodes()}
         nodes = [by_id[node_id] for node_id in self._demand.node_ids() if node_id in by_id]
-        silent = silent_nodes(nodes)
+        silent = unresponsive_nodes(nodes)
         if silent or len(nodes) < self._group.hosts * self._smallest:
             self._avoided |= silent
             self._drop_demand()
             return None
         placement, self._demand = self._demand.placement, None
         hosts = self._group.hosts
-        seats = [Seat(node, at // hosts, at % hosts, placement, at) for at, node in enumerate(nodes)]
+        seats = [ReservedHost(node, at // hosts, at % hosts, placement, at) for at, node in enumerate(nodes)]
         return Reservation(seats, self._smallest, [placement])
 
 
@@ -309,7 +483,7 @@ class _Taking:
 
     def reservation(self) -> Reservation:
         places = [(node, at, host) for at, each in enumerate(self.slices) for host, node in enumerate(each.nodes)]
-        seats = [Seat(node, at, host, self.placement, bundle) for bundle, (node, at, host) in enumerate(places)]
+        seats = [ReservedHost(node, at, host, self.placement, bundle) for bundle, (node, at, host) in enumerate(places)]
         return Reservation(seats, len(self.slices), self.placements)
 
 

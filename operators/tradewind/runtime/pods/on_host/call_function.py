@@ -12,7 +12,7 @@ import sys
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from tradewind.runtime.driver.user_errors import own_error
+from tradewind.runtime.driver.function_call import user_error
 from tradewind.runtime.pods.on_host import mailbox
 from tradewind.runtime.pods.on_host.heartbeat import start_heartbeat
 
@@ -50,7 +50,7 @@ def _leave_result(result: Any) -> None:
 
 
 def _leave_error(error: BaseException) -> None:
-    own, text = own_error(error)
+    own, text = user_error(error)
     print(text, end="", file=sys.stderr)
     with suppress(OSError, EOFError):  # the driver has the last lines and the exit code even so
         mailbox.answer("error", {"type": type(own).__qualname__, "message": str(own), "traceback": text})

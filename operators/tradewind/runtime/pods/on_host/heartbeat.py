@@ -177,7 +177,7 @@ def read_beat(path: str) -> Beat | None:
         return None
 
 
-def silent_host(
+def find_stalled_host(
     beats: Mapping[int, Beat | None], now: float, frozen_s: float, stall_s: float
 ) -> tuple[int, float] | None:
     """The rank that holds up the pod, and for how many seconds; None while all is well.

@@ -11,34 +11,212 @@ import glob
 import json
 import math
 import os
+import select
 import shutil
+import signal
 import socket
+import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import IO, Final
 
 import ray
 
 from tradewind.cloud_tpu import instance_metadata
 from tradewind.cloud_tpu.slice_types import SIMULATED_VARIABLE
-from tradewind.runtime.driver.stored_log import StoredLog
-from tradewind.runtime.driver.term import Term
-from tradewind.runtime.pods.environment import Accelerator, HostProbe, ProcessRank, place_env, process_env
+from tradewind.runtime.driver.fencing import LeaseDeadline
+from tradewind.runtime.driver.log_capture import StoredLog
+from tradewind.runtime.driver.process_guard import GRACE_S, guarded, kill_descendants
 from tradewind.runtime.pods.on_host.heartbeat import HEARTBEAT_VARIABLE, Beat, BeatPage, boot_time
-from tradewind.runtime.pods.on_host.host_process import LAST_LINES, MOST_LINES, HostProcess
-from tradewind.runtime.pods.on_host.notices import NOTICE_VARIABLE, Notice, write_notice
-from tradewind.runtime.pods.on_host.strays import MARK, chip_devices, end_marked, end_strays, mark_of, remove_lockfile
-from tradewind.runtime.pods.on_host.warm import CHANGING, lasting, warm_command
+from tradewind.runtime.pods.on_host.orphans import (
+    MARK,
+    chip_devices,
+    kill_marked,
+    kill_orphans,
+    process_mark,
+    remove_lockfile,
+)
+from tradewind.runtime.pods.on_host.preemption_notice import NOTICE_VARIABLE, Notice, write_notice
+from tradewind.runtime.pods.on_host.standby_process import CHANGING, stable_env, standby_command
+from tradewind.runtime.pods.process_env import Accelerator, HostProbe, LineSplitter, ProcessRank, process_env, rank_env
+from tradewind.serialization.masking import Masker, StreamMasker
+
+# One process on a host: started under a guard in a group of its own, its output kept, its end told once.
+#
+# The process is in the hands of ``process_guard``, which ends it when the actor that started it or the Ray node under
+# it dies. The whole output goes to the host's log; the driver gets it in portions, from hosts other than the first one
+# only the end. In neither are the values of the secrets that its environment names.
+
+LAST_LINES: Final = 200
+MAX_BUFFERED_LINES: Final = 10_000  # kept for a driver that does not fetch them
+_DRAIN_S: Final = 2.0
+
+
+class HostProcess:
+    """Starts at once; one that ``waits`` goes on when it gets a line.
+
+    ``changed`` is notified when there are lines, and at the end.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        log: StoredLog,
+        *,
+        keep_lines: int,
+        watch: int,
+        changed: threading.Condition,
+        term: LeaseDeadline,
+        is_spare: bool = False,
+    ) -> None:
+        self._keep = keep_lines
+        self._log = log
+        self._raylet = watch
+        self._changed = changed
+        self._term = term
+        self._masked = StreamMasker(Masker.of_environment(env))
+        self._lines: deque[str] = deque()
+        self._left_out = 0
+        self.exit_code: int | None = None
+        """None while it runs, and for ever if the Ray node died."""
+        self.is_over = False
+        self.was_ended = False
+        """It was ended by us, so that its exit code tells nothing."""
+        self._guard = subprocess.Popen(
+            guarded(command, watch=[watch], with_input=is_spare, term=term.descriptor),
+            env=dict(env),
+            stdin=subprocess.PIPE if is_spare else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=[term.descriptor],
+        )
+        threading.Thread(target=self._pump, daemon=True, name="output").start()
+
+    @property
+    def has_lines(self) -> bool:
+        return bool(self._lines)
+
+    def go(self, line: str, keep_lines: int, log: StoredLog) -> bool:
+        """Let a process that waits go on; whether it was still there."""
+        assert self._guard.stdin is not None
+        with self._changed:
+            self._keep, self._log = keep_lines, log
+        try:
+            self._guard.stdin.write(line.encode() + b"\n")
+            self._guard.stdin.close()
+        except OSError:
+            return False
+        return not self.is_over
+
+    def take_lines(self) -> tuple[str, ...]:
+        """What has been printed since the last time; the caller holds ``changed``."""
+        lines = list(self._lines)
+        if self._left_out and self._keep == MAX_BUFFERED_LINES:
+            lines.insert(0, f"[{self._left_out} lines left out here; they are in the host's log]")
+        self._lines.clear()
+        self._left_out = 0
+        return tuple(lines)
+
+    def kill(self) -> None:
+        """End the process and all that descends from it at once."""
+        self._mark_ended()
+        kill_descendants(self._guard.pid)
+        _kill_group(self._guard)
+
+    def end(self) -> None:
+        """End the whole group politely; the guard ends it for good after its grace period."""
+        self._mark_ended()
+        self._guard.terminate()
+        if not self.wait(GRACE_S + 2 * _DRAIN_S):
+            _kill_group(self._guard)
+            self.wait(_DRAIN_S)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for its end; whether it came."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.is_over, timeout=timeout_s)
+
+    def upload_log(self) -> None:
+        self._log.upload()
+
+    def _mark_ended(self) -> None:
+        with self._changed:
+            self.was_ended = self.was_ended or not self.is_over
+
+    def _pump(self) -> None:
+        """Move the output to the log and to whoever asks, until the process has ended, and tell how."""
+        guard = self._guard
+        assert guard.stdout is not None
+        splitter = LineSplitter()
+        for data in _read_until_ended(guard.stdout, guard):
+            self._keep_output(self._masked.feed(data), splitter)
+        self._keep_output(self._masked.end(), splitter)
+        self._add(splitter.end())
+        code = guard.wait()
+        _kill_group(guard)  # only if the guard itself was killed is anyone left
+        self._log.close()
+        with self._changed:
+            node_died = os.getppid() != self._raylet
+            self.exit_code = None if node_died else code
+            self.is_over = True
+            self.was_ended = self.was_ended or self._term.has_ended(guard.pid)
+            self._changed.notify_all()
+
+    def _keep_output(self, data: bytes, splitter: LineSplitter) -> None:
+        self._log.write(data)
+        self._add(splitter.feed(data))
+
+    def _add(self, lines: Sequence[str]) -> None:
+        if not lines:
+            return
+        with self._changed:
+            self._lines.extend(lines)
+            while len(self._lines) > self._keep:
+                self._lines.popleft()
+                self._left_out += 1
+            self._changed.notify_all()
+
+
+def _read_until_ended(output: IO[bytes], guard: subprocess.Popen[bytes]) -> Iterator[bytes]:
+    """The output until its end; soon after the guard's end even if a stray process still holds the pipe."""
+    descriptor = output.fileno()
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN | select.POLLHUP)
+    guard_end = os.pidfd_open(guard.pid)
+    poller.register(guard_end, select.POLLIN)
+    deadline: float | None = None
+    try:
+        while deadline is None or time.monotonic() < deadline:
+            ready = {descriptor for descriptor, _ in poller.poll(None if deadline is None else _DRAIN_S * 1000)}
+            if guard_end in ready and deadline is None:
+                deadline = time.monotonic() + _DRAIN_S
+                poller.unregister(guard_end)
+            if descriptor in ready:
+                data = os.read(descriptor, 65536)
+                if not data:
+                    return
+                yield data
+    finally:
+        os.close(guard_end)
+
+
+def _kill_group(guard: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(guard.pid, signal.SIGKILL)
+
 
 NOTICE_S: Final = 30.0
 """Between Google Cloud's notice of a preemption and the end of the machine."""
 MAINTENANCE_S: Final = 60.0
 """Between Google Cloud's notice of maintenance and the end of the machine."""
-PATIENCE_S: Final = 60.0
+DRIVER_TIMEOUT_S: Final = 60.0
 _OTHER_GPUS: Final = ("/dev/kfd", "/dev/dxg")
 """AMD's, and those of Windows' Linux."""
 _METADATA_WAIT_S: Final = 3600.0
@@ -61,7 +239,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Warm:
+class StandbySpec:
     """What a process that waits for its turn is to run then, without what differs between two starts."""
 
     command: tuple[str, ...]
@@ -89,23 +267,23 @@ class Report:
 class PodHost:
     """One per host; its methods may run at the same time in different threads."""
 
-    def __init__(self, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, patience_s: float = DRIVER_TIMEOUT_S) -> None:
         self._raylet = os.getppid()
         self._changed = threading.Condition()
         self._process: HostProcess | None = None
         self._spare: HostProcess | None = None
-        self._spare_for: Warm | None = None
+        self._spare_for: StandbySpec | None = None
         self._folder: str | None = None
         self._beats: BeatPage | None = None
         self._notice: Notice | None = None
         self._renewed_at = -math.inf
-        self._term = Term()
+        self._term = LeaseDeadline()
         self._patience_s = patience_s
         self._killing = threading.Lock()
         self._preempted_by: float | None = None
         self._problems: list[str] = []
         self._ip = str(ray.util.get_node_ip_address()) if ray.is_initialized() else "127.0.0.1"
-        self._mark = mark_of(self._ip, os.getpid())
+        self._mark = process_mark(self._ip, os.getpid())
         threading.Thread(target=self._watch_driver, daemon=True, name="watch-driver").start()
         if os.environ.get(instance_metadata.HOST_VARIABLE) or chip_devices():
             for watched in (
@@ -123,13 +301,13 @@ class PodHost:
         """Start the process; returns once it exists."""
         self._extend_term(launch.renewed_at)
         problem = self._clear_host(launch)
-        own = {**place_env(launch.place, is_tpu=launch.is_tpu), **self._own_env()}
+        own = {**rank_env(launch.place, is_tpu=launch.is_tpu), **self._own_env()}
         log = StoredLog(launch.log_dir, launch.log_name)
         if problem is not None:
             self._problems.append(problem)
             log.write(f"{problem}\n".encode())
-        keep = MOST_LINES if launch.place.rank == 0 else LAST_LINES
-        if self._take_spare(launch, own, keep, log):
+        keep = MAX_BUFFERED_LINES if launch.place.rank == 0 else LAST_LINES
+        if self._take_standby(launch, own, keep, log):
             return
         on = accelerator() if launch.has_accelerators else Accelerator.NONE
         env = process_env(os.environ, launch.env, on, keep_threads=not launch.is_tpu, chips=len(chip_devices()))
@@ -143,12 +321,12 @@ class PodHost:
             term=self._term,
         )
 
-    def warm(self, wanted: Warm) -> None:
+    def start_standby(self, wanted: StandbySpec) -> None:
         """Start a process that does its imports and waits for ``start``."""
         env = process_env(os.environ, wanted.env, accelerator(), chips=len(chip_devices())) | {MARK: self._mark}
         self._spare_for = wanted
         self._spare = HostProcess(
-            warm_command(wanted.command),
+            standby_command(wanted.command),
             env,
             StoredLog(None, ""),
             keep_lines=LAST_LINES,
@@ -180,8 +358,8 @@ class PodHost:
         with self._killing:  # whoever comes second finds all of it gone
             if self._process is not None:
                 self._process.kill()
-                end_marked(self._mark)
-                self._process.wait(PATIENCE_S)
+                kill_marked(self._mark)
+                self._process.wait(DRIVER_TIMEOUT_S)
         with self._changed:
             return self._report()
 
@@ -191,7 +369,7 @@ class PodHost:
             if politely:
                 self._process.end()
             self.kill()
-            self._process.bring_log_home()
+            self._process.upload_log()
         if self._beats is not None:
             self._beats.close()
         if self._folder is not None:
@@ -223,17 +401,17 @@ class PodHost:
 
         Returns what is wrong with that file, if it stays.
         """
-        strays = end_strays(self._ip, holds_chips=launch.is_tpu and bool(chip_devices()))
+        strays = kill_orphans(self._ip, holds_chips=launch.is_tpu and bool(chip_devices()))
         if strays:
             print(f"Ended {len(strays)} processes that an earlier pod left on this host.", flush=True)
         return remove_lockfile() if launch.is_tpu else None
 
-    def _take_spare(self, launch: Launch, own: Mapping[str, str], keep: int, log: StoredLog) -> bool:
+    def _take_standby(self, launch: Launch, own: Mapping[str, str], keep: int, log: StoredLog) -> bool:
         """Let the process that waits go on with this launch; False if there is none that fits."""
         spare, self._spare = self._spare, None
         if spare is None:
             return False
-        if self._spare_for == Warm(launch.command, lasting(launch.env)):
+        if self._spare_for == StandbySpec(launch.command, stable_env(launch.env)):
             changing = {name: value for name, value in launch.env.items() if name in CHANGING}
             if spare.go(json.dumps({**changing, **own}), keep, log):
                 self._process = spare

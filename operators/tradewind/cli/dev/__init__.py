@@ -1,1 +1,0 @@
-"""Commands about a slice that a person develops on."""

@@ -1,0 +1,96 @@
+"""``tradewind rehearse drill``: hold a drill in the foreground; whatever ends it, nothing of it goes on."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tradewind.cli.output import CommandError, UsageError, json_lines, say, write_lines
+from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError, slice_type
+
+if TYPE_CHECKING:
+    from tradewind.rehearsal.drill.drill import DrillPlan
+
+DAGS: Final = Path(__file__).with_name("drill_dags")
+DAG: Final = "drill_training"
+_MARK: Final = ".tradewind-drill"
+"""A file in a drill's folder: only such a folder is emptied."""
+
+
+def drill(arguments: argparse.Namespace) -> int:
+    """Hold the drill that is asked for, and print its report.
+
+    Raises:
+        UsageError: What was asked makes no sense.
+        CommandError: The drill could not be held.
+    """
+    from tradewind.rehearsal.drill.drill import DrillError, hold_drill
+    from tradewind.rehearsal.drill.environment import DrillHouseError
+    from tradewind.rehearsal.drill.observer import DrillTimeoutError
+    from tradewind.rehearsal.local.airflow import LocalAirflowError
+    from tradewind.rehearsal.local.airflow_api import AirflowApiError
+    from tradewind.rehearsal.local.ray import LocalRayError
+
+    plan = _plan(arguments)
+    root = _emptied(Path(arguments.folder))
+    try:
+        report = hold_drill(plan, root, say)
+    except (
+        AirflowApiError, DrillError, DrillHouseError, DrillTimeoutError, LocalAirflowError, LocalRayError
+    ) as error:  # fmt: skip
+        raise CommandError(f"{error} Logs: {root}.") from None
+    finally:
+        _leave_nothing(root)
+    write_lines(json_lines(report.to_json()) if arguments.json else report.text().splitlines())
+    return 0 if report.has_passed else 1
+
+
+def _leave_nothing(root: Path) -> None:
+    """End what a second Ctrl-C, while the first was being obeyed, has left; a third one is not heard."""
+    from tradewind.rehearsal.local.processes import LocalStack
+
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        LocalStack(root).stop(grace_seconds=1.0)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _plan(arguments: argparse.Namespace) -> DrillPlan:
+    from tradewind.rehearsal.drill.drill import DrillPlan
+    from tradewind.rehearsal.drill.faults import Fault, UnknownFaultError, fault_named
+    from tradewind.rehearsal.drill.injection import Pace
+
+    if (arguments.dag is None) != (arguments.dags is None):
+        raise UsageError("Give --dag and --dags together: a DAG is looked for in a folder.")
+    dags = Path(arguments.dags).resolve() if arguments.dags else DAGS
+    if not dags.is_dir():
+        raise UsageError(f"--dags {arguments.dags}: there is no such folder.")
+    try:
+        kinds = tuple(map(fault_named, arguments.faults)) if arguments.faults else tuple(Fault)
+        slices = tuple(slice_type(name).name for name in arguments.slices)
+    except (UnknownFaultError, UnknownSliceTypeError) as error:
+        raise UsageError(str(error)) from None
+    pace = Pace(notice_s=arguments.notice, stock_out_s=arguments.stock_out, outage_s=arguments.outage)
+    return DrillPlan(
+        dags, arguments.dag or DAG, arguments.seed, kinds, arguments.count, slices, pace, dict(arguments.conf)
+    )
+
+
+def _emptied(root: Path) -> Path:
+    """The folder without what an earlier drill left there."""
+    from tradewind.rehearsal.local.processes import LocalStack
+
+    root = root.resolve()
+    if root.exists() and any(root.iterdir()):
+        if not (root / _MARK).exists():
+            raise UsageError(f"--dir {root}: this folder holds other things; name one that is empty or new.")
+        LocalStack(root).stop()
+        shutil.rmtree(root)
+    root.mkdir(parents=True, exist_ok=True)
+    (root / _MARK).touch()
+    return root

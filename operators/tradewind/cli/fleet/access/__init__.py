@@ -1,1 +1,0 @@
-"""Commands that lead to clusters, their machines and logs."""

@@ -1,0 +1,364 @@
+"""``tradewind cluster update-configs``: the cluster files follow the fleet file, or it is said which do not."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tradewind.cli.fleet.fleet_file import load_chosen_fleet, print_warnings
+from tradewind.cli.in_airflow import enter_airflow
+from tradewind.cli.output import CommandError, UsageError, json_lines, say, write_lines
+from tradewind.fleet.cloud.google_api import CloudError, google_api
+from tradewind.fleet.cloud.registry import (
+    NEWEST_KEPT,
+    OLDEST_DAYS,
+    CleanupState,
+    ImageRepository,
+    cleanup_state,
+    fleet_repositories,
+    set_cleanup,
+)
+from tradewind.fleet.cluster_file_checks import check_cluster_file
+from tradewind.fleet.cluster_files import GeneratedFiles
+from tradewind.fleet.clusters import Fleet, FleetCluster
+from tradewind.fleet.errors import BadFileError, FleetError
+from tradewind.fleet.fleet_file import load_fleet
+from tradewind.fleet.lifecycle.inventory import CloudZone
+from tradewind.fleet.yaml_schema import read_yaml, read_yaml_with_problems
+from tradewind.text import format_columns
+
+if TYPE_CHECKING:
+    from tradewind.deployment.connection_store import ComparedConnection
+
+_WORD: Final = re.compile(r"[a-z][a-z0-9-]{0,62}")
+
+
+def update_configs(arguments: argparse.Namespace, fleet: Fleet) -> int:
+    """Write the files that are not as they should be; with ``--check`` only name them.
+
+    Raises:
+        UsageError: Jinja is not installed.
+        CommandError: ``--check`` found such files; or there are nodes of a cluster that the fleet file has no more.
+        FleetError: The template cannot be used, or somebody's own file is in the way.
+    """
+    if find_spec("jinja2") is None:
+        raise UsageError("update-configs fills in a template: install airflow-provider-tradewind[fleet].")
+    print_warnings(fleet.clusters.values())
+    files = GeneratedFiles.of(fleet)
+    if arguments.check:
+        _refuse_stale(files, arguments.fleet)
+    else:
+        _refuse_living(files)
+        for sentence in files.update():
+            say(sentence)
+    if not files.stale and not files.surplus:
+        say(f"{len(files.texts)} files are as {fleet.file} has them.")
+    return 0
+
+
+def _refuse_living(files: GeneratedFiles) -> None:
+    """A cluster that was renamed or removed while it has nodes would leave them behind, and nobody would see them."""
+    for file in files.surplus:
+        name, *place = _name_and_place(file)
+        advice = f"'tradewind cluster stop {name} --project {place[0]} --zone {place[1]}'"
+        try:
+            count = CloudZone(*place).inventory().of(name).count
+        except CloudError as error:
+            raise CommandError(
+                f"{file} is of a cluster that is no more, and whether there are nodes of it is not known: {error} "
+                f"If there are none, remove the file; else {advice} deletes them. Nothing was written."
+            ) from None
+        if count:
+            raise CommandError(
+                f"Cluster {name} is no more in the fleet file, and has {count} nodes in {', '.join(place)}: {advice} "
+                "deletes them. If it was renamed, name it as before until then. Nothing was written."
+            )
+
+
+def _name_and_place(file: Path) -> tuple[str, str, str]:
+    """The cluster that a file of Ray's launcher is of, its project and its zone."""
+    try:
+        content = read_yaml(file).value
+        name, provider = content["cluster_name"], content["provider"]
+        project, zone = provider["project_id"], provider["availability_zone"]
+    except (BadFileError, KeyError, TypeError):
+        name = project = zone = ""
+    if not all(isinstance(text, str) and _WORD.fullmatch(text) for text in (name, project, zone)):
+        raise CommandError(
+            f"{file} is of a cluster that is no more, and does not say of which: see that it has no nodes, and remove "
+            "the file. Nothing was written."
+        )
+    return name, project, zone
+
+
+def _refuse_stale(files: GeneratedFiles, fleet_option: str | None) -> None:
+    stale, surplus = (", ".join(map(str, found)) for found in (files.stale, files.surplus))
+    problems = [f"Not as the fleet file has them: {stale}."] if stale else []
+    problems += [f"Of clusters that are no more: {surplus}."] if surplus else []
+    if problems:
+        option = f" --fleet {shlex.quote(fleet_option)}" if fleet_option else ""
+        raise CommandError(f"{' '.join(problems)} To mend it: tradewind cluster update-configs{option}")
+
+
+# ``tradewind cluster connections``: Airflow's connections follow the fleet file, or it is said in what they do not.
+
+
+def connections(arguments: argparse.Namespace, fleet: Fleet) -> int:
+    """Print how each connection is; with ``--apply`` write those that are not as the file has them. 1: some are not.
+
+    Raises:
+        UsageError: There is no Airflow here.
+        FleetError: Airflow's database cannot be used.
+    """
+    if find_spec("airflow") is None:
+        raise UsageError("connections are Airflow's, which is not installed here: run this where Airflow is set up.")
+    if arguments.replace and not arguments.apply:
+        raise UsageError("--replace goes with --apply: without it nothing is written.")
+    enter_airflow()
+    clusters = [fleet.cluster(name) for name in arguments.name] or list(fleet.clusters.values())
+    widths = max(len(one.connection) for one in clusters), max(len(one.name) for one in clusters)
+    handled = []
+    for cluster in clusters:
+        handled.append(one := _handle_connection(cluster, is_apply=arguments.apply, is_replace=arguments.replace))
+        if not arguments.json:
+            write_lines(_lines(one.compared, widths))
+        one.tell()
+    if arguments.json:
+        from tradewind.deployment.connection_store import compared_json
+
+        write_lines(json_lines([compared_json(one.compared) for one in handled]))
+    return 0 if all(one.is_well for one in handled) else 1
+
+
+def renew_connections(clusters: Sequence[FleetCluster]) -> None:
+    """Have those connections that are there follow the file, where Airflow is set up; else say so, and go on."""
+    if find_spec("airflow") is None:
+        say("Connections are renewed where Airflow is: 'airflow tradewind cluster connections --apply'.")
+        return
+    enter_airflow()
+    from tradewind.deployment.connection_store import ConnectionState, compare_connection
+
+    try:
+        for cluster in clusters:
+            if compare_connection(cluster, None).state is not ConnectionState.MISSING:
+                _handle_connection(cluster, is_apply=True, is_replace=False).tell()
+    except FleetError as error:
+        say(f"The connections are left as they are: {error}")
+
+
+@dataclass(frozen=True)
+class _Handled:
+    """How a connection was found, whether it is as it should be now, and what to say of it besides."""
+
+    compared: ComparedConnection
+    is_well: bool
+    sentences: tuple[str, ...]
+
+    def tell(self) -> None:
+        for sentence in self.sentences:
+            say(sentence)
+
+
+def _handle_connection(cluster: FleetCluster, *, is_apply: bool, is_replace: bool) -> _Handled:
+    from tradewind.deployment.connection_store import ConnectionState, compare_connection, write_connection
+
+    address, unknown = _address(cluster)
+    compared = compare_connection(cluster, address)
+    if compared.state is ConnectionState.AS_IN_FILE:
+        return _Handled(compared, True, unknown)
+    if not is_apply:
+        return _Handled(compared, False, unknown)
+    if compared.state is ConnectionState.ELSEWHERE:
+        sentence = (
+            f"{compared.conn_id} is read from {compared.source} and not from Airflow's database: change it there."
+        )
+        return _Handled(compared, False, (*unknown, sentence))
+    fields = ", ".join(each.field for each in compared.differences)
+    if compared.state is ConnectionState.BY_HAND and not is_replace:
+        sentence = (
+            f"{compared.conn_id} was made by hand and differs in {fields}: left as it is. --replace writes over it."
+        )
+        return _Handled(compared, False, (*unknown, sentence))
+    write_connection(cluster, address)
+    about = f", in which {fields} were others" if fields else ""
+    return _Handled(compared, True, (*unknown, f"Wrote connection {compared.conn_id}{about}."))
+
+
+def _address(cluster: FleetCluster) -> tuple[str | None, tuple[str, ...]]:
+    """That of its head, or why it is not known."""
+    from tradewind.deployment.fleet_connection import head_address
+    from tradewind.ray_jobs.errors import RayJobsError
+
+    try:
+        return head_address(cluster), ()
+    except (RayJobsError, FleetError) as error:
+        return None, (f"The address of {cluster.name} is left as it is: {error}",)
+
+
+def _lines(compared: ComparedConnection, widths: tuple[int, int]) -> list[str]:
+    line = f"{compared.conn_id.ljust(widths[0])}  {compared.cluster.ljust(widths[1])}  {compared.state}"
+    return [line, *(f"    {difference}" for difference in compared.differences)]
+
+
+# ``tradewind cluster list``: the clusters as the fleet file describes them; nobody is asked how they are.
+
+_HEAD = ("CLUSTER", "ZONE", "GENERATION", "SLICES", "BUCKET", "TAG", "CONNECTION", "STAGING")
+_DEFAULT = "*"
+
+
+def list_clusters(arguments: argparse.Namespace, fleet: Fleet) -> int:
+    """Print the clusters that are asked for, in the order of the file; the default one has a star."""
+    chosen = [fleet.cluster(name) for name in arguments.name] or list(fleet.clusters.values())
+    print_warnings(chosen)
+    if arguments.json:
+        write_lines(json_lines([cluster_json(cluster, fleet) for cluster in chosen]))
+    else:
+        write_lines(clusters_table(chosen, fleet))
+    return 0
+
+
+def cluster_json(cluster: FleetCluster, fleet: Fleet) -> dict[str, Any]:
+    """What programs are told of a cluster. Of secrets there are only names here, and those stay in the file."""
+    return {
+        "name": cluster.name,
+        "is_default": cluster.name == fleet.default_cluster,
+        "project": cluster.project,
+        "zone": cluster.zone,
+        "region": cluster.region,
+        "generation": cluster.generation.name,
+        "slices": [
+            {"type": pool.kind.name, "node_type": pool.node_type, "min": pool.minimum, "max": pool.maximum}
+            for pool in cluster.pools
+        ],
+        "bucket": cluster.bucket,
+        "image": cluster.full_image,
+        "capacity": cluster.capacity.value,
+        "connection": cluster.connection,
+        "staging": cluster.staging,
+        "owner": cluster.owner,
+    }
+
+
+def clusters_table(clusters: list[FleetCluster], fleet: Fleet) -> list[str]:
+    """The clusters in columns under a head."""
+    return format_columns([_HEAD, *(_row(cluster, fleet) for cluster in clusters)])
+
+
+def _row(cluster: FleetCluster, fleet: Fleet) -> tuple[str, ...]:
+    return (
+        f"{cluster.name}{_DEFAULT if cluster.name == fleet.default_cluster else ''}",
+        cluster.zone,
+        cluster.generation.name,
+        _slices(cluster),
+        cluster.bucket,
+        cluster.tag,
+        cluster.connection,
+        "yes" if cluster.staging else "no",
+    )
+
+
+def _slices(cluster: FleetCluster) -> str:
+    """The base type and every type that stays up, with their limits; of the others only how many there are."""
+    base, *others = cluster.pools
+    named = [base, *(pool for pool in others if pool.minimum)]
+    texts = [f"{pool.kind.name} {pool.minimum}..{pool.maximum}" for pool in named]
+    rest = len(cluster.pools) - len(named)
+    return ", ".join([*texts, *([f"{rest} more"] if rest else [])])
+
+
+# ``tradewind registry set-cleanup-policy``: what the repositories of images remove by themselves.
+
+
+def set_cleanup_policy(arguments: argparse.Namespace) -> int:
+    """Set the clean-up of each repository, or with ``--check`` only say how it is; every one is gone through.
+
+    Raises:
+        UsageError: No repository is named, or two ways at once.
+        CommandError: One could not be set, or is not as it should be.
+    """
+    client = google_api("artifactregistry")
+    repositories = _named(arguments)
+    wrong = sum(not _handle_repository(repository, client, is_check=arguments.check) for repository in repositories)
+    if wrong:
+        to_do = "are not as they should be" if arguments.check else "could not be set"
+        raise CommandError(f"{wrong} of {len(repositories)} repositories {to_do}.")
+    return 0
+
+
+def _named(arguments: argparse.Namespace) -> list[ImageRepository]:
+    if arguments.all:
+        if arguments.region or arguments.project:
+            raise UsageError("--all takes project and regions from the fleet file: leave --region and --project out.")
+        found = fleet_repositories(load_chosen_fleet(arguments.fleet))
+        named = [each for each in found if arguments.repository in (None, each.name)]
+        if not named:
+            raise UsageError(f"No cluster of the fleet has its image in a repository {arguments.repository!r}.")
+        return named
+    if not arguments.repository or not arguments.region:
+        raise UsageError("Name a repository and its --region, or all those of the fleet with --all.")
+    project = arguments.project or load_chosen_fleet(arguments.fleet).cluster().project
+    return [ImageRepository(project, region, arguments.repository) for region in dict.fromkeys(arguments.region)]
+
+
+def _handle_repository(repository: ImageRepository, client: object, *, is_check: bool) -> bool:
+    """Whether the clean-up of ``repository`` is right now."""
+    try:
+        state = cleanup_state(repository, client)
+        if not is_check and not state.is_right:
+            set_cleanup(repository, state, client)
+    except CloudError as error:
+        say(str(error))
+        return False
+    write_lines([f"{repository.path}: {_words(state, is_check=is_check)}"])
+    return state.is_right or not is_check
+
+
+def _words(state: CleanupState, *, is_check: bool) -> str:
+    others = f"; also {', '.join(state.others)}, which stays" if state.others else ""
+    if state.is_right:
+        return f"removes what is older than {OLDEST_DAYS} days, but the newest {NEWEST_KEPT}{others}"
+    if not is_check:
+        return f"now removes what is older than {OLDEST_DAYS} days, but the newest {NEWEST_KEPT}{others}"
+    missing = f"lacks {' and '.join(state.missing)}" if state.missing else "only says what it would remove (dry run)"
+    return f"{missing}{others}"
+
+
+# ``tradewind cluster validate``: what is wrong with cluster files, before ``ray up`` meets it on paid machines.
+#
+# A fleet file is taken too, since people have that one in hand.
+
+
+def validate_files(arguments: argparse.Namespace) -> int:
+    """Check every file; the problems of all of them are the output.
+
+    Raises:
+        CommandError: There are any.
+        FleetError: Google's client for Python is not installed.
+    """
+    bad = 0
+    for file in arguments.files:
+        try:
+            if _is_fleet_file(Path(file)):
+                print_warnings(load_fleet(Path(file)).clusters.values())
+            else:
+                check_cluster_file(Path(file))
+        except BadFileError as error:
+            write_lines(str(error).splitlines())
+            bad += 1
+    if bad:
+        raise CommandError(f"{bad} of {len(arguments.files)} files cannot be used as they are.")
+    count = len(arguments.files)
+    say(f"{count} {'file is' if count == 1 else 'files are'} right, as far as can be told without asking Google Cloud.")
+    return 0
+
+
+def _is_fleet_file(file: Path) -> bool:
+    """Whether the file describes a fleet, and not one cluster for Ray's launcher."""
+    content = read_yaml_with_problems(file).value
+    return isinstance(content, dict) and "clusters" in content and "cluster_name" not in content

@@ -1,0 +1,405 @@
+"""``tradewind cluster start``, ``stop``, ``restart`` and ``apply``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+
+from tradewind.cli.output import CommandError, UsageError, as_line, json_lines, say, write_lines
+from tradewind.cloud_tpu.api import TpuApi
+from tradewind.cloud_tpu.slice_types import SliceType, UnknownSliceTypeError
+from tradewind.fleet.access.connect import connected, connected_with_any_token
+from tradewind.fleet.cloud.google_api import CloudError, google_api
+from tradewind.fleet.cloud.heads import NoHeadError, SeveralHeadsError, find_head
+from tradewind.fleet.cloud.registry import check_image
+from tradewind.fleet.cloud.token_secret import check_secrets
+from tradewind.fleet.clusters import Capacity, Fleet, FleetCluster, state_disk_of
+from tradewind.fleet.errors import FleetError
+from tradewind.fleet.lifecycle.cluster_manager import (
+    ClusterManager,
+    Teardown,
+    cluster_file,
+    cluster_manager,
+    config_hash,
+    delete_nodes,
+)
+from tradewind.fleet.lifecycle.inventory import CloudZone, Inventory, translated_tpu_errors
+from tradewind.fleet.lifecycle.job_preservation import (
+    BadBackupNoteError,
+    ClusterJobBackup,
+    JobPreservation,
+    interruption,
+    prune_backups,
+)
+from tradewind.fleet.lifecycle.restart import ClusterRestart, Readiness
+from tradewind.fleet.lock import ADD_WORKER, REMOVE_WORKER, ClusterLock
+from tradewind.fleet.workers.join import start_script
+from tradewind.fleet.workers.manual_slices import ManualSlices, SliceInUseError, slice_records
+from tradewind.ray_jobs.api import JobsApi
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.details import owner_of
+from tradewind.ray_jobs.errors import RayJobsError
+from tradewind.ray_jobs.job_backup import JobBackup
+from tradewind.ray_jobs.job_restore import RestoreResult
+from tradewind.ray_jobs.nodes import NodeInfo, fetch_nodes
+from tradewind.text import format_columns
+
+# Before what runs is ended, whose it is is said, and somebody agrees.
+
+
+def show_affected_jobs(cluster: FleetCluster, found: Inventory) -> None:
+    """Say whose jobs run there, or that nobody could be asked."""
+    from tradewind.ray_jobs.client import RayJobs
+
+    if not found.heads:
+        return
+    try:
+        with connected_with_any_token(cluster) as there:
+            jobs = [job for job in RayJobs(there).jobs() if not job.has_ended]
+    except (FleetError, RayJobsError) as error:
+        say(f"Whose jobs run there is not known: {error}")
+        return
+    if not jobs:
+        say(f"No job runs on cluster {cluster.name}.")
+        return
+    say(f"{len(jobs)} {'job runs' if len(jobs) == 1 else 'jobs run'} on cluster {cluster.name}:")
+    write_lines(format_columns([(job.job, job.status, owner_of(job.metadata)) for job in jobs]))
+
+
+def agree(arguments: argparse.Namespace, question: str) -> None:
+    """Return if the person agrees, or has done so beforehand.
+
+    Raises:
+        UsageError: Nobody can be asked.
+        CommandError: The person does not agree.
+    """
+    if arguments.yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("Nobody can be asked here: say --yes if that is what you want. Nothing was done.")
+    print(f"tradewind: {as_line(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CommandError("Nothing was done.")
+
+
+# ``tradewind cluster backup-jobs`` and ``restore-jobs``: what a restart does with the jobs of people, by hand.
+
+_ID_LENGTH = 8
+
+
+def backup_jobs(arguments: argparse.Namespace, fleet: Fleet) -> int:
+    """Keep the jobs of people on a cluster; the id of the backup is the output.
+
+    Raises:
+        FleetError: They cannot be kept.
+    """
+    kept = ClusterJobBackup(fleet.cluster(arguments.name), say).back_up(uuid.uuid4().hex[:_ID_LENGTH])
+    write_lines([kept.backup.restart])
+    return 0
+
+
+def restore_jobs(arguments: argparse.Namespace, fleet: Fleet) -> int:
+    """Bring kept jobs back that do not run there any more.
+
+    Raises:
+        UsageError: Nothing says which backup is meant.
+        CommandError: There is none.
+        FleetError: They cannot be brought back yet.
+    """
+    kept = ClusterJobBackup(fleet.cluster(arguments.name), say)
+    return report_lost_jobs(kept.restore(_chosen(kept.backups(), arguments.backup, kept)))
+
+
+def report_lost_jobs(found: Iterable[RestoreResult]) -> int:
+    """Say which jobs did not come back though they should have; the exit code."""
+    lost = [one for one in found if one.is_lost]
+    if lost:
+        say(f"Not brought back: {', '.join(one.job for one in lost)}.")
+    if any(one.may_come_back for one in lost):
+        say("What may come back is still kept: 'tradewind cluster restore-jobs' tries again.")
+    return 1 if lost else 0
+
+
+def _chosen(backups: Sequence[JobBackup], wanted: str | None, kept: ClusterJobBackup) -> JobBackup:
+    names = ", ".join(one.restart for one in backups)
+    if not backups:
+        raise CommandError(f"There is no backup of jobs in {kept.folder}.")
+    if wanted is None and len(backups) > 1:
+        raise UsageError(f"There are several backups in {kept.folder}: say which with --backup: {names}.")
+    for one in backups:
+        if wanted in (None, one.restart):
+            return one
+    raise UsageError(f"There is no backup {wanted} in {kept.folder}, only {names}.")
+
+
+def start(arguments: argparse.Namespace, fleet: Fleet) -> int:
+    """Start a cluster, and wait for it.
+
+    Raises:
+        FleetError: It cannot be started, or is not ready in time.
+    """
+    cluster = fleet.cluster(arguments.name)
+    acts = manager_of(cluster, fleet)
+    look_for_image(cluster)
+    _look_for_secrets(cluster)
+    if arguments.dry_run:
+        found = acts.inventory()
+        say(f"Cluster {cluster.name}: {found.state.value}. 'start' would run: ray up {cluster_file(cluster, fleet)}")
+        return 0
+    acts.start()
+    return wait_until_ready(arguments, cluster)
+
+
+def restart(arguments: argparse.Namespace, fleet: Fleet) -> int:
+    """End Ray on a cluster's head and start it again, when that was agreed to. Raises the same."""
+    cluster = fleet.cluster(arguments.name)
+    acts = manager_of(cluster, fleet)
+    look_for_image(cluster)
+    _look_for_secrets(cluster)
+    found = acts.inventory()
+    show_affected_jobs(cluster, found)
+    if arguments.dry_run:
+        say(f"Cluster {cluster.name}: {found.state.value}. 'restart' would run: ray up {cluster_file(cluster, fleet)}")
+        return 0
+    agree(arguments, f"Restart cluster {cluster.name}?")
+    jobs = jobs_to_preserve(arguments, cluster)
+    lost = report_lost_jobs(ClusterRestart(acts, ClusterLock.of(cluster), jobs, say).run())
+    return max(lost, wait_until_ready(arguments, cluster))
+
+
+def apply(arguments: argparse.Namespace, fleet: Fleet) -> int:
+    """Have a cluster follow its file. Raises the same.
+
+    Raises:
+        UsageError: JSON is asked for, and it is not a dry run.
+    """
+    if arguments.json and not arguments.dry_run:
+        raise UsageError("--json goes with --dry-run: it has what would be done. Nothing was done.")
+    acts = manager_of(fleet.cluster(arguments.name), fleet)
+    plan = acts.plan_apply()
+    if arguments.json:
+        write_lines(json_lines(plan.to_json()))
+    plan.check()
+    if arguments.dry_run or plan.is_current:
+        say(plan.sentence)
+    else:
+        acts.apply()
+    return 0
+
+
+def stop(arguments: argparse.Namespace, fleet: Fleet) -> int:
+    """Delete what there is of a cluster, when that was agreed to. Raises the same."""
+    if arguments.project or arguments.zone:
+        return _stop_removed(arguments, fleet)
+    cluster = fleet.cluster(arguments.name)
+    acts = manager_of(cluster, fleet, must_be_fresh=False)
+    found = acts.inventory()
+    is_something = _list_teardown(arguments, cluster.name, found, cluster.state_disk)
+    show_affected_jobs(cluster, found)
+    _tell_of_kept(cluster)
+    if arguments.dry_run:
+        return 0
+    if is_something:
+        agree(arguments, f"Delete all of that in {cluster.project}, {cluster.zone}?")
+    acts.stop(include_reserved=arguments.include_reserved, delete_state=arguments.delete_state)
+    say(f"Cluster {cluster.name} is stopped.")
+    return 0
+
+
+def _stop_removed(arguments: argparse.Namespace, fleet: Fleet) -> int:
+    """The same for a cluster that the fleet file has no more, so that nobody can hold its marker."""
+    name, place = arguments.name, (arguments.project, arguments.zone)
+    if not (name and all(place)):
+        raise UsageError("Of a cluster that the fleet file has no more, name the cluster, --project and --zone.")
+    if name in fleet.clusters:
+        raise UsageError(f"{fleet.file} has a cluster {name}: leave --project and --zone out.")
+    zone = CloudZone(*place)
+    is_something = _list_teardown(arguments, name, zone.inventory().of(name), state_disk_of(name))
+    if arguments.dry_run or not is_something:
+        return 0
+    agree(arguments, f"Delete all of that in {zone}?")
+    delete_nodes(zone, name, say, include_reserved=arguments.include_reserved)
+    if arguments.delete_state:
+        zone.delete_disk(state_disk_of(name))
+    say(f"Cluster {name} is stopped.")
+    return 0
+
+
+def _tell_of_kept(cluster: FleetCluster) -> None:
+    """Say whose jobs an interrupted restart has kept, which nobody brings back by himself after a stop."""
+    found = ClusterLock.of(cluster).read()
+    prune_backups(cluster.name, ClusterJobBackup(cluster, say), found, say)
+    try:
+        sentences = interruption(found, cluster.name, time.time())
+    except BadBackupNoteError as error:  # a stop is the way out of that
+        sentences = str(error)
+    if sentences:
+        say(sentences)
+
+
+def _list_teardown(arguments: argparse.Namespace, name: str, found: Inventory, disk: str) -> bool:
+    """Print what a stop deletes and keeps; whether it deletes anything."""
+    plan = Teardown.of(found, include_reserved=arguments.include_reserved)
+    lines = [*plan.lines()]
+    if arguments.delete_state:
+        lines.append(("delete", "disk", disk, "Ray's state and the logs of jobs"))
+    is_something = any(line[0] == "delete" for line in lines)
+    if not is_something:
+        say(f"Cluster {name}: there is nothing to delete.")
+    write_lines(format_columns(lines) if lines else [])
+    if plan.kept_slices or plan.kept_queues:
+        say("What is reserved, or of a queued resource, is kept: --include-reserved deletes it too.")
+    return is_something
+
+
+def manager_of(cluster: FleetCluster, fleet: Fleet, *, must_be_fresh: bool = True) -> ClusterManager:
+    """What can be done to a cluster of the fleet, told to the person at the command line.
+
+    Raises:
+        FleetError: Its file is not as the fleet file has it, or Google Cloud cannot be asked.
+    """
+    return cluster_manager(cluster, fleet, say, _echo, must_be_fresh=must_be_fresh)
+
+
+def jobs_to_preserve(arguments: argparse.Namespace, cluster: FleetCluster) -> JobPreservation:
+    """The jobs of people on a cluster that is to be restarted, as the options have it."""
+    return JobPreservation(
+        cluster,
+        ClusterJobBackup(cluster, say),
+        say,
+        is_to_keep=arguments.preserve_jobs,
+        may_abandon=arguments.abandon_kept_jobs,
+    )
+
+
+def wait_until_ready(arguments: argparse.Namespace, cluster: FleetCluster) -> int:
+    """Wait for a cluster if that is asked for. Raises ``NotReadyError``."""
+    if arguments.wait:
+        Readiness(say).wait(cluster, arguments.timeout)
+        say(f"Cluster {cluster.name} is ready.")
+    else:
+        say(f"Cluster {cluster.name} is being started: 'tradewind cluster status {cluster.name}' shows how far it is.")
+    return 0
+
+
+def look_for_image(cluster: FleetCluster) -> None:
+    """See that the cluster's image is there, or say that it is not known. Raises ``FleetError`` if it is not."""
+    try:
+        check_image(cluster, google_api("artifactregistry"))
+    except CloudError as error:
+        say(f"Whether its image is there is not known: {error}")
+
+
+def _look_for_secrets(cluster: FleetCluster) -> None:
+    """The same for its token and its variables, without which its head would be made, and never set up."""
+    try:
+        check_secrets(cluster, google_api("secretmanager"))
+    except CloudError as error:
+        say(f"Whether its secrets are there is not known: {error}")
+
+
+def _echo(line: str) -> None:
+    print(as_line(line), file=sys.stderr, flush=True)
+
+
+# ``tradewind cluster add-worker``, ``remove-worker`` and ``resize``.
+
+
+def add_worker(arguments: argparse.Namespace, fleet: Fleet) -> int:
+    """Add a slice, and wait for it.
+
+    Raises:
+        UsageError: There is no such slice type.
+        ClusterBusyError: Somebody else is changing the cluster.
+        InterruptedOperationError: What somebody began on it is to be ended first.
+        FleetError: It cannot be added, or is not there in time.
+    """
+    cluster = fleet.cluster(arguments.name)
+    slices = _slices(cluster, fleet)
+    kind = _kinds(slices, [arguments.type])[0]
+    capacity = Capacity(arguments.capacity.replace("-", "_")) if arguments.capacity else cluster.capacity
+    name = arguments.slice or slices.new_name(kind)
+    with ClusterLock.of(cluster).take(ADD_WORKER, "asking for a slice") as held:
+        slices.add(name, kind, capacity)
+        held.finish()
+    if arguments.wait:
+        slices.wait(name, arguments.timeout)
+    return 0
+
+
+def remove_worker(arguments: argparse.Namespace, fleet: Fleet) -> int:
+    """Delete a slice that somebody added, when that was agreed to. Raises the same."""
+    cluster = fleet.cluster(arguments.name)
+    slices = _slices(cluster, fleet)
+    if slices.is_awaited(arguments.slice):
+        agree(arguments, f"Slice {arguments.slice} is not there, and upkeep asks for it. Give it up?")
+        with ClusterLock.of(cluster).take(REMOVE_WORKER, "giving a slice up") as held:
+            slices.give_up(arguments.slice)
+            held.finish()
+        return 0
+    there = slices.find(arguments.slice)
+    say(f"Slice {there.name} of {cluster.name}: {there.kind.name}, {there.capacity.value}, {there.state}.")
+    agree(arguments, f"Delete slice {there.name}?")
+    with ClusterLock.of(cluster).take(REMOVE_WORKER, "deleting a slice") as held:
+        slices.remove(there.name, held.check)
+        held.finish()
+    return 0
+
+
+def resize(arguments: argparse.Namespace, fleet: Fleet) -> int:
+    """Cut a slice into smaller ones, when that was agreed to. Raises the same."""
+    cluster = fleet.cluster(arguments.name)
+    slices = _slices(cluster, fleet)
+    kinds = _kinds(slices, arguments.type)
+    agree(arguments, f"Delete slice {arguments.slice}, and make {', '.join(kind.name for kind in kinds)} of it?")
+    for name in slices.resize(arguments.slice, kinds, ClusterLock.of(cluster)):
+        if arguments.wait:
+            slices.wait(name, arguments.timeout)
+    return 0
+
+
+def _slices(cluster: FleetCluster, fleet: Fleet) -> ManualSlices:
+    import yaml  # type: ignore[import-untyped]
+
+    config_hash(cluster, fleet)
+    config = yaml.safe_load(cluster_file(cluster, fleet).read_text())
+    with translated_tpu_errors():
+        api = TpuApi(cluster.project, cluster.zone, poll_s=2.0)
+    return ManualSlices(
+        cluster,
+        api,
+        slice_records(cluster),
+        script=lambda kind: start_script(cluster, config, kind),
+        nodes=lambda: _nodes_of(cluster),
+        tell=say,
+    )
+
+
+def _kinds(slices: ManualSlices, names: Iterable[str]) -> list[SliceType]:
+    try:
+        return [slices.check_kind(name) for name in names]
+    except UnknownSliceTypeError as error:
+        raise UsageError(str(error)) from None
+
+
+def _nodes_of(cluster: FleetCluster) -> list[NodeInfo] | None:
+    try:
+        find_head(cluster)
+    except SeveralHeadsError:
+        raise
+    except NoHeadError:
+        return None
+    try:
+        with connected(cluster) as there:
+            return asyncio.run(_fetched(there))
+    except (FleetError, RayJobsError) as error:
+        raise SliceInUseError(f"Whether somebody uses the slice is not known: {error} Nothing was changed.") from None
+
+
+async def _fetched(there: RayCluster) -> list[NodeInfo]:
+    async with JobsApi(there) as api:
+        return await fetch_nodes(api)

@@ -1,1 +1,0 @@
-"""Commands that start, stop and change clusters, and that show how they are."""

@@ -1,0 +1,515 @@
+"""The commands of a cluster's life and their options, as plain data."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import Final
+
+from tradewind.cli.options import Command, Option, count, option, port, seconds
+
+# The options that say which fleet file and which of its clusters are meant, as plain data.
+
+FLEET: Final = option(
+    "--fleet", metavar="PATH",
+    help="the fleet file; default: TRADEWIND_FLEET, else [tradewind] fleet_file, else infra/fleet.yaml",
+)  # fmt: skip
+CONFIG: Final = option(
+    "--config", metavar="FILE", default=argparse.SUPPRESS,
+    help="the fleet file, or the generated file of a cluster, such as infra/clusters/us-central2.yaml",
+)  # fmt: skip
+CLUSTER: Final = option(
+    "--cluster", metavar="NAME|PATH", action="append", default=argparse.SUPPRESS,
+    help="the cluster, in the place of CLUSTER: its name, or the path of its generated file",
+)  # fmt: skip
+WHICH_FLEET: Final = (CONFIG, FLEET)
+"""Of commands that are about the whole file, or whose first word is a cluster in any case."""
+WHICH_CLUSTER: Final = (CLUSTER, CONFIG, FLEET)
+"""Of commands about clusters. What is given before the command, as ``cluster --config FILE start``, is the same."""
+
+_YES_WORDS: Final = ("1", "true", "yes")
+_NO_WORDS: Final = ("0", "false", "no")
+
+
+def is_yes(text: str) -> bool:
+    """``1`` or ``0``, and the words for them."""
+    for words, meant in ((_YES_WORDS, True), (_NO_WORDS, False)):
+        if text.lower() in words:
+            return meant
+    raise argparse.ArgumentTypeError(f"{text!r} is neither 1 nor 0")
+
+
+class YesByItself(argparse.Action):
+    """An option that means yes without a value; Airflow's own arguments know no ``const``."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, flag: str | None = None
+    ) -> None:
+        setattr(namespace, self.dest, values is not False)
+
+
+_ONE: Final = option("name", metavar="CLUSTER", nargs="?", help="the cluster; default: default_cluster of the file")
+_YES: Final = option("--yes", "-y", action="store_true", help="do not ask")
+_DRY: Final = option("--dry-run", action="store_true", help="only say what would be done")
+_WAIT_FOR_CLUSTER: Final = (
+    option(
+        "--wait", action=argparse.BooleanOptionalAction, default=True,
+        help="return when the head answers and the minimum of slices is in Ray",
+    ),
+    option("--timeout", metavar="SECONDS", type=float, default=1800.0, help="wait for so long; default: 1800"),
+)  # fmt: skip
+
+_PRESERVE: Final = (
+    option(
+        "--preserve-jobs", metavar="0|1", nargs="?", type=is_yes, action=YesByItself, default=True,
+        dest="preserve_jobs", help="bring the jobs of people back afterwards; the default",
+    ),
+    option("--no-preserve-jobs", action="store_false", dest="preserve_jobs", help="let them end"),
+    option(
+        "--abandon-kept-jobs", action="store_true",
+        help="go on with what was interrupted without the jobs that somebody has kept elsewhere",
+    ),
+)  # fmt: skip
+
+START: Final = Command(
+    "start",
+    "start a cluster with Ray's launcher",
+    (_ONE, *_WAIT_FOR_CLUSTER, _DRY, *WHICH_CLUSTER),
+    "Run again after an interruption, it goes on where it was. A cluster that runs is left alone.",
+)
+STOP: Final = Command(
+    "stop",
+    "delete the head and the slices of a cluster",
+    (
+        _ONE,
+        option("--project", metavar="P", help="with --zone: of a cluster that the file has no more, where it was"),
+        option("--zone", metavar="Z", help="with --project"),
+        option("--include-reserved", action="store_true", help="reserved slices and queued resources too"),
+        option("--delete-state", action="store_true", help="the disk too, with what is known of jobs, and their logs"),
+        _YES, _DRY, *WHICH_CLUSTER,
+    ),
+    "Lists what it deletes and whose jobs run, and asks. Run again after an interruption, it deletes the rest.",
+)  # fmt: skip
+RESTART: Final = Command(
+    "restart",
+    "end Ray on the head of a cluster, and start it again as the fleet file has it",
+    (
+        _ONE,
+        *_PRESERVE,
+        *(_YES, *_WAIT_FOR_CLUSTER, _DRY, *WHICH_CLUSTER),
+    ),
+    "Lists whose jobs run, and asks. Those of Airflow's tasks and of steps go on by themselves. Run again after an "
+    "interruption, it goes on where it was. Ends with 1 if a job could not be brought back.",
+)
+BACKUP_JOBS: Final = Command(
+    "backup-jobs",
+    "keep the jobs of people that run or wait on a cluster, so that restore-jobs can bring them back",
+    (_ONE, *WHICH_CLUSTER),
+    "They go on. The backup is a folder for you alone, since it holds their variables; its id is the output.",
+)
+RESTORE_JOBS: Final = Command(
+    "restore-jobs",
+    "bring kept jobs back that do not run on the cluster any more, and delete the backup",
+    (_ONE, option("--backup", metavar="ID", help="which backup, if there are several"), *WHICH_CLUSTER),
+    "Each comes back once, however often this is run. Ends with 1 if a job could not be brought back.",
+)
+APPLY: Final = Command(
+    "apply",
+    "have a cluster follow its changed file, while everything goes on that runs there",
+    (_ONE, _DRY, option("--json", action="store_true", help="with --dry-run: as JSON"), *WHICH_CLUSTER),
+    "Refused if Ray would make the head or a slice anew.",
+)
+STATUS: Final = Command(
+    "status",
+    "show how clusters are: nodes, slices, what is in use, and what belongs to no cluster",
+    (
+        option("name", metavar="CLUSTER", nargs="*", help="only these; default: all"),
+        option("--json", action="store_true", help="as JSON"),
+        *WHICH_CLUSTER,
+    ),
+)
+ROTATE_TOKEN: Final = Command(
+    "rotate-token",
+    "give clusters a new token, which restarts all that share it",
+    (
+        option("name", metavar="CLUSTER", nargs="*", help="the clusters; default: default_cluster of the file"),
+        *_PRESERVE,
+        *(_YES, *_WAIT_FOR_CLUSTER, _DRY, *WHICH_CLUSTER),
+    ),
+    "Lists whose jobs run, and asks. The old version is disabled when all clusters answer with the new one. Run again "
+    "after an interruption, it goes on where it was. Ends with 1 if a job could not be brought back.",
+)
+ALIASES: Final = {f"{command.name}-cluster": command.name for command in (START, STOP, RESTART)}
+"""What people have in their fingers → the command."""
+LIFECYCLE: Final = (
+    *(START, STOP, RESTART, APPLY, STATUS, BACKUP_JOBS, RESTORE_JOBS, ROTATE_TOKEN),
+    *(replace(command, name=f"{command.name}-cluster") for command in (START, STOP, RESTART)),
+)
+
+# The commands of ``tradewind dev-tpu`` and their options, as plain data.
+
+DEV_SUMMARY: Final = "a TPU slice to develop on"
+DEV_GROUP: Final = "dev-tpu "
+"""Before the names of its commands."""
+
+_WHOSE: Final = (
+    option(
+        "--cluster", metavar="NAME|PATH",
+        help="the cluster, or the path of its generated file; default: default_cluster of the fleet file",
+    ),
+    option("--name", metavar="NAME", help="what the slice is called, if you hold several; default: your user name"),
+    FLEET,
+)  # fmt: skip
+_JOB: Final = option(
+    "--job", metavar="ID",
+    help="the job that holds the slice, if you have allocated it from another machine; nobody checks whose it is",
+)  # fmt: skip
+_HOST: Final = option(
+    "--host", metavar="N", type=count, action="append", default=[],
+    help="only on the host of this number in the slice; repeatable; default: all",
+)  # fmt: skip
+_RUN: Final = (
+    _JOB,
+    _HOST,
+    option("--working-dir", metavar="DIR", default=".", help="the folder that is sent; default: this one"),
+    option(
+        "--exclude", metavar="PATTERN", action="append", default=[],
+        help="what of it stays here, as in .gitignore; repeatable",
+    ),
+    option(
+        "-e", "--env", nargs="+", action="append", default=[], metavar=("NAME=VALUE", ""),
+        help="a variable for the command, also as NAME VALUE; repeatable",
+    ),
+)  # fmt: skip
+_COMMAND: Final = option("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="what to run there")
+
+ALLOCATE: Final = Command(
+    "allocate",
+    "reserve a slice of a cluster, and hold it until this command ends",
+    (
+        option("type", metavar="TYPE", help="the slice type, such as v4-8"),
+        *_WHOSE,
+        option(
+            "--wait", metavar="SECONDS", type=seconds,
+            help="wait so long for one that is free; default: end at once if none is",
+        ),
+        option(
+            "--heartbeat-timeout", metavar="SECONDS", type=seconds, default=90.0,
+            help="give the slice back when this command was not heard of for so long; default 90",
+        ),
+    ),
+    "Ctrl-C gives the slice back. What was started on it ends with it.",
+)  # fmt: skip
+CONNECT: Final = Command(
+    "connect",
+    "a shell on a slice that you hold",
+    (
+        *_WHOSE,
+        _JOB,
+        option("--host", metavar="N", type=count, default=0, help="on the host of this number; default 0"),
+    ),
+    "Ends with what the shell ended with.",
+)
+EXECUTE: Final = Command(
+    "execute",
+    "send this folder to a slice that you hold, and run a command in it, on all hosts at once",
+    (
+        *_WHOSE,
+        option("--no-sync", action="store_true", help="send nothing"),
+        *_RUN,
+        _COMMAND,
+    ),
+    "What is sent is what a job would take along. Ends with what the command ended with; of several hosts with 1 if it "
+    "was not 0 on all. The command ends when this one does.",
+)
+WATCH: Final = Command(
+    "watch",
+    "the same, again after each change in the folder, until Ctrl-C",
+    (
+        *_WHOSE,
+        option(
+            "--debounce", metavar="SECONDS", type=seconds, default=1.0,
+            help="begin when nothing has changed for so long; default 1",
+        ),
+        *_RUN,
+        _COMMAND,
+    ),
+)  # fmt: skip
+DEV: Final = (ALLOCATE, CONNECT, EXECUTE, WATCH)
+
+# The commands that lead to clusters, their machines and logs, and their options, as plain data.
+
+HEAD_WORD: Final = "head"
+"""What ``--host`` calls the head."""
+
+DASHBOARD: Final = Command(
+    "dashboard",
+    "open the dashboard of a cluster, or those of several on one page, until Ctrl-C",
+    (
+        option("names", metavar="CLUSTER", nargs="*", help="the clusters; default: default_cluster of the file"),
+        option("--all", action="store_true", help="every cluster of the file"),
+        option("--open", action=argparse.BooleanOptionalAction, default=True, help="in a browser"),
+        option("--port", metavar="N", type=port, default=0, help="of the page; default: a free one"),
+        *WHICH_CLUSTER,
+    ),
+    "Ray asks for the token: 'tradewind cluster auth' copies it.",
+)
+ANNOUNCE: Final = Command(
+    "announce",
+    "tell people about a cluster, through the notifiers of Airflow's configuration",
+    (
+        option("name", metavar="CLUSTER", nargs="?", help="what it is about"),
+        option("message", metavar="MESSAGE", help="what they are told"),
+        option("--all", action="store_true", help="it is about every cluster of the file"),
+        option("--dry-run", action="store_true", help="only say through which notifiers"),
+        *WHICH_CLUSTER,
+    ),
+)
+_RUN_ENV: Final = ("auto", "docker", "host")
+_WHERE: Final = "in Ray's container (docker) or on the machine (host); auto: in the container if it runs"
+
+
+def _words(what: str) -> Option:
+    return option("words", nargs=argparse.REMAINDER, metavar=what, help="what to run there is behind --")
+
+
+_HOSTS: Final = (
+    option(
+        "--host", metavar="SLICE[:N]", action="append", default=[],
+        help=f"all hosts of this slice, one of them, the one with this address, or '{HEAD_WORD}'; repeatable; "
+        "default: the head",
+    ),
+    option("--all-hosts", action="store_true", help="every host of every slice that is READY"),
+)  # fmt: skip
+SSH_HEAD: Final = Command(
+    "ssh-head",
+    "a shell on the head of a cluster",
+    (
+        option("--run-env", choices=_RUN_ENV, default="auto", help=f"{_WHERE}; default: auto"),
+        *WHICH_CLUSTER,
+        _words("[CLUSTER] [-- COMMAND ...]"),
+    ),
+    "Ends with what the shell or the command ended with.",
+)
+SSH_TPU: Final = Command(
+    "ssh-tpu",
+    "a shell on a host of a slice",
+    (
+        option("--run-env", choices=_RUN_ENV, default="host", help=f"{_WHERE}; default: host"),
+        *WHICH_CLUSTER,
+        _words("[CLUSTER] SLICE[:N] [-- COMMAND ...]"),
+    ),
+    "The host may be given by its address too. Ends with what the shell or the command ended with.",
+)
+EXEC: Final = Command(
+    "exec",
+    "run a command on the head of a cluster, or on hosts of its slices",
+    (
+        *_HOSTS,
+        option("--run-env", choices=_RUN_ENV, default="auto", help=f"{_WHERE}; default: auto"),
+        *WHICH_CLUSTER,
+        _words("[CLUSTER] -- COMMAND ..."),
+    ),
+    "One word behind -- is a line for the shell there; several are a command and its arguments as they are. Ends with "
+    "what the command ended with; of several machines with 1 if it was not 0 on all.",
+)
+SHOW_LOGS: Final = Command(
+    "show-logs",
+    "print the end of Ray's logs on the head of a cluster, or on hosts of its slices",
+    (
+        option("name", metavar="CLUSTER", nargs="?", help="the cluster; default: default_cluster of the file"),
+        *_HOSTS,
+        option("-n", "--lines", "--tail", metavar="N", type=count, default=100, help="of each log; default 100"),
+        option("-f", "--follow", action="store_true", help="go on until Ctrl-C"),
+        option(
+            "--file", metavar="PATTERN", action="append", default=[],
+            help="only logs of this name, such as raylet.out or 'worker-*'; repeatable",
+        ),
+        *WHICH_CLUSTER,
+    ),
+)  # fmt: skip
+MONITOR: Final = Command(
+    "monitor",
+    "follow the autoscaler's log of a cluster until Ctrl-C",
+    (
+        option("name", metavar="CLUSTER", nargs="?", help="the cluster; default: default_cluster of the file"),
+        option("-n", "--lines", metavar="N", type=count, default=100, help="from so many lines before; default 100"),
+        *WHICH_CLUSTER,
+    ),
+)
+PUSH_ENV: Final = Command(
+    "push-env",
+    "bring the environment of the fleet file to the hosts of a cluster that runs",
+    (
+        option("name", metavar="CLUSTER", nargs="?", help="the cluster; default: default_cluster of the file"),
+        option(
+            "--host", metavar="SLICE[:N]", action="append", default=[],
+            help=f"only all hosts of this slice, one of them, the one with this address, or '{HEAD_WORD}'; "
+            "repeatable; default: the head and every host",
+        ),
+        option("--dry-run", action="store_true", help="write nothing; say what differs"),
+        option("--json", action="store_true", help="as JSON"),
+        *WHICH_CLUSTER,
+    ),
+    "Each host fetches the newest versions from Secret Manager itself. Ray is not restarted, so its processes keep the "
+    "variables that they have; the command says which. The token is not touched: see rotate-token. Ends with 1 if a "
+    "host was not reached or could not do it.",
+)  # fmt: skip
+ACCESS: Final = (DASHBOARD, SSH_HEAD, SSH_TPU, EXEC, SHOW_LOGS, MONITOR, PUSH_ENV, ANNOUNCE)
+
+# The commands about slices that people make, and their options, as plain data.
+
+_NAME: Final = option("name", metavar="CLUSTER", help="the cluster")
+_SLICE: Final = option("slice", metavar="SLICE", help="the slice, by its name")
+_WAIT_FOR_SLICE: Final = (
+    option("--wait", action=argparse.BooleanOptionalAction, default=True, help="return when Google says READY"),
+    option("--timeout", metavar="SECONDS", type=float, default=1800.0, help="wait for so long; default: 1800"),
+)
+
+ADD_WORKER: Final = Command(
+    "add-worker",
+    "add a slice to a cluster that its autoscaler neither makes nor deletes",
+    (
+        _NAME,
+        option("type", metavar="TYPE", help="its type, such as v4-128"),
+        option(
+            "--capacity", choices=("preemptible", "reserved", "best-effort"),
+            help="what it stands on; default: the cluster's",
+        ),
+        option("--slice", metavar="SLICE", help="its name; default: a new one"),
+        *_WAIT_FOR_SLICE, *WHICH_FLEET,
+    ),
+    "Its hosts join Ray by themselves, and join a restarted head again. With --slice it can be run again after an "
+    "interruption.",
+)  # fmt: skip
+REMOVE_WORKER: Final = Command(
+    "remove-worker",
+    "delete a slice that somebody added, if nobody uses it",
+    (_NAME, _SLICE, _YES, *WHICH_FLEET),
+)
+RESIZE: Final = Command(
+    "resize",
+    "put smaller slices in the place of one that somebody added, if nobody uses it",
+    (
+        _NAME,
+        _SLICE,
+        option("type", metavar="TYPE", nargs="+", help="the types of the new ones, such as v4-64 v4-64"),
+        *(_YES, *_WAIT_FOR_SLICE, *WHICH_FLEET),
+    ),
+    "Run again after an interruption, it goes on where it was.",
+)
+WORKERS: Final = (ADD_WORKER, REMOVE_WORKER, RESIZE)
+
+# The commands of ``tradewind cluster`` and their options, as plain data.
+
+CLUSTER_SUMMARY: Final = "the Ray clusters of the fleet file"
+CLUSTER_GROUP: Final = "cluster "
+"""Before the names of its commands, some of which others have too."""
+
+
+LIST: Final = Command(
+    "list",
+    "list the clusters",
+    (
+        option("name", metavar="CLUSTER", nargs="*", help="only these; default: all"),
+        option("--json", action="store_true", help="as JSON"),
+        *WHICH_CLUSTER,
+    ),
+)
+UPDATE_CONFIGS: Final = Command(
+    "update-configs",
+    "write the file of each cluster, for Ray's launcher, beside the fleet file",
+    (
+        option("--check", action="store_true", help="write nothing; end with 1 if a file is not as it should be"),
+        *WHICH_FLEET,
+    ),
+    "Files in clusters/ that this command did not write are left alone.",
+)
+VALIDATE: Final = Command(
+    "validate",
+    "check the fleet file, or cluster files of Ray's launcher, whoever wrote them",
+    (option("files", metavar="FILE", nargs="+", help="such as infra/fleet.yaml or infra/clusters/us-central2.yaml"),),
+)
+CONNECTIONS: Final = Command(
+    "connections",
+    "compare the Airflow connections of the clusters with the fleet file",
+    (
+        option("name", metavar="CLUSTER", nargs="*", help="only these; default: all"),
+        option("--apply", action="store_true", help="write those that are missing or differ"),
+        option("--replace", action="store_true", help="with --apply: also those that somebody made by hand"),
+        option("--json", action="store_true", help="as JSON"),
+        *WHICH_CLUSTER,
+    ),
+    "Ends with 1 if a connection is not as the fleet file has it when this command ends.",
+)
+_ROTATE: Final = option("--rotate", action="store_true", help="add another one though there is one")
+AUTH: Final = Command(
+    "auth",
+    "copy the token of a cluster and open its dashboard",
+    (
+        _ONE,
+        option("--secret", metavar="NAME", help="another secret than the cluster's"),
+        option("--copy", action=argparse.BooleanOptionalAction, default=True, help="put the token into the clipboard"),
+        option("--open", action=argparse.BooleanOptionalAction, default=True, help="open the dashboard, until Ctrl-C"),
+        *WHICH_CLUSTER,
+    ),
+    "Without a clipboard the token is printed, if standard output is a terminal.",
+)
+AUTH_ENV: Final = Command(
+    "auth-env",
+    "print the variables by which Ray's own commands find the token, which is kept in a file",
+    (_ONE, *WHICH_CLUSTER),
+    'For a shell: eval "$(tradewind cluster auth-env)"',
+)
+INIT_TOKEN: Final = Command(
+    "init-token",
+    "make the secret of a cluster, with a new token",
+    (_ONE, _ROTATE, *WHICH_CLUSTER),
+    "Refused while a cluster that has this token runs, and if there is a token already.",
+)
+SET_TOKEN: Final = Command(
+    "set-token",
+    "the same with a token that you have, from standard input",
+    (_ONE, option("--file", metavar="FILE", help="from this file instead"), _ROTATE, *WHICH_CLUSTER),
+    "Refused while a cluster that has this token runs, and if there is a token already.",
+)
+REGISTRY_SUMMARY: Final = "the repositories of the clusters' images"
+REGISTRY_GROUP: Final = "registry "
+SET_CLEANUP_POLICY: Final = Command(
+    "set-cleanup-policy",
+    "have a repository remove images that are older than 30 days, but the newest 16",
+    (
+        option("repository", metavar="REPO", nargs="?", help="the repository; with --all only those of this name"),
+        option("--region", metavar="R", action="append", default=[], help="its region; repeatable"),
+        option("--project", metavar="P", help="its project; default: that of the fleet's default cluster"),
+        option("--all", action="store_true", help="all repositories of the fleet, in all its regions"),
+        option("--check", action="store_true", help="change nothing; end with 1 if one is not as it should be"),
+        *WHICH_FLEET,
+    ),
+    "Other policies of a repository stay.",
+)
+REGISTRY: Final = (SET_CLEANUP_POLICY,)
+DOCTOR: Final = Command(
+    "doctor",
+    "look at what clusters need before they start, and say how to mend what is missing",
+    (
+        option("name", metavar="CLUSTER", nargs="*", help="only these; default: all"),
+        option("--json", action="store_true", help="as JSON"),
+        *WHICH_CLUSTER,
+    ),
+    "Nothing is changed. Ends with 1 if something is wrong, or could not be looked at.",
+)
+CLUSTER_COMMANDS: Final = (
+    LIST,
+    UPDATE_CONFIGS,
+    VALIDATE,
+    CONNECTIONS,
+    AUTH,
+    AUTH_ENV,
+    INIT_TOKEN,
+    SET_TOKEN,
+    DOCTOR,
+    *ACCESS,
+    *LIFECYCLE,
+    *WORKERS,
+)

@@ -1,0 +1,175 @@
+"""``tradewind cluster status``: how clusters are, by Google Cloud and by Ray; nothing of them is changed."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Any
+
+from tradewind.cli.fleet.fleet_file import print_warnings
+from tradewind.cli.output import CommandError, json_lines, say, write_lines
+from tradewind.fleet.access.connect import connected
+from tradewind.fleet.cloud.google_api import CloudError
+from tradewind.fleet.clusters import Fleet, FleetCluster
+from tradewind.fleet.doctor import Diagnosis, Health, cloud_diagnoses, machine_diagnoses, running_diagnoses
+from tradewind.fleet.errors import FleetError
+from tradewind.fleet.lifecycle.cluster_manager import config_hash
+from tradewind.fleet.lifecycle.inventory import CloudZone, ClusterReport, Inventory, RayStatus
+from tradewind.fleet.lifecycle.job_preservation import ClusterJobBackup, interruption, prune_backups
+from tradewind.fleet.lock import ClusterLock
+from tradewind.ray_jobs.api import JobsApi
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.errors import RayJobsError
+from tradewind.ray_jobs.nodes import NodeInfo, fetch_nodes, hosts_alive
+from tradewind.ray_jobs.probe import check_connection
+from tradewind.storage import StorageError
+from tradewind.text import format_columns
+
+_HEAD = ("KIND", "NAME", "STATE", "AGE", "IN RAY", "")
+_AT_ONCE = 8
+_SHOWN = ("TPU", "CPU")
+
+
+def status(arguments: argparse.Namespace, fleet: Fleet) -> int:
+    """Print how the clusters are that are asked for, and what in their zones is of no cluster of the file.
+
+    Raises:
+        CommandError: A zone could not be looked at.
+    """
+    chosen = [fleet.cluster(name) for name in arguments.name] or list(fleet.clusters.values())
+    places = sorted({(cluster.project, cluster.zone) for cluster in chosen})
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        zones = dict(zip(places, pool.map(_inventory, places), strict=True))
+        seen = [cluster for cluster in chosen if isinstance(zones[cluster.project, cluster.zone], Inventory)]
+        reports = list(pool.map(lambda cluster: _report(cluster, fleet, zones), seen))
+    orphans = [*_orphans(fleet, zones)]
+    failed = [*dict.fromkeys(str(found) for found in zones.values() if isinstance(found, CloudError))]
+    if arguments.json:
+        clusters = [report.to_json() for report in reports]
+        write_lines(json_lines({"clusters": clusters, "orphans": orphans, "unseen": failed}))
+    else:
+        for report in reports:
+            _print(report)
+        for orphan in orphans:
+            say(
+                f"Of cluster {orphan['cluster']}, which {fleet.file} does not have in {orphan['project']}, "
+                f"{orphan['zone']}, there are {', '.join(orphan['names'])}: "
+                f"'tradewind cluster stop {orphan['cluster']} --project {orphan['project']} --zone {orphan['zone']}' "
+                "deletes them."
+            )
+    if failed:
+        raise CommandError(" ".join(failed))
+    return 0
+
+
+def _inventory(place: tuple[str, str]) -> Inventory | CloudError:
+    try:
+        return CloudZone(*place).inventory()
+    except CloudError as error:
+        return error
+
+
+def _report(
+    cluster: FleetCluster, fleet: Fleet, zones: Mapping[tuple[str, str], Inventory | CloudError]
+) -> ClusterReport:
+    there = zones[cluster.project, cluster.zone]
+    assert isinstance(there, Inventory)
+    found, now = there.of(cluster.name), time.time()
+    ray = _ray_side(cluster) if found.heads else RayStatus()
+    current = config_hash(cluster, fleet, must_be_fresh=False)
+    return ClusterReport.of(cluster, found, current, ray, now, _marker(cluster, now))
+
+
+def _ray_side(cluster: FleetCluster) -> RayStatus:
+    try:
+        with connected(cluster) as there:
+            nodes, version = asyncio.run(_nodes(there)), check_connection(there).ray_version
+    except (FleetError, RayJobsError) as error:
+        return RayStatus(why=str(error))
+    alive = [node for node in nodes if node.is_alive]
+    total: Counter[str] = Counter()
+    free: Counter[str] = Counter()
+    for node in alive:
+        total.update({name: node.total.get(name, 0) for name in _SHOWN})
+        free.update({name: (node.free or node.total).get(name, 0) for name in _SHOWN})
+    used = {name: (total[name] - free[name], float(total[name])) for name in _SHOWN if total[name]}
+    return RayStatus(version, hosts_alive(nodes), used)
+
+
+async def _nodes(there: RayCluster) -> list[NodeInfo]:
+    async with JobsApi(there) as api:
+        return await fetch_nodes(api)
+
+
+def _marker(cluster: FleetCluster, now: float) -> str:
+    """Who changes it, or left it half-changed, empty if nobody did; what is kept here and is over by it is deleted."""
+    try:
+        found = ClusterLock.of(cluster).read()
+        prune_backups(cluster.name, ClusterJobBackup(cluster, say), found, say)
+        if found is not None and found.is_held:
+            return found.sentence(cluster.name, now)
+        return interruption(found, cluster.name, now)
+    except (StorageError, FleetError) as error:
+        return str(error)
+
+
+def _orphans(fleet: Fleet, zones: Mapping[tuple[str, str], Inventory | CloudError]) -> Iterator[dict[str, Any]]:
+    for (project, zone), found in zones.items():
+        known = {one.name for one in fleet.clusters.values() if (one.project, one.zone) == (project, zone)}
+        for name in found.clusters() if isinstance(found, Inventory) else ():
+            if name not in known:
+                left = found.of(name)  # type: ignore[union-attr]
+                names = [one.name for one in (*left.machines, *left.slices, *left.queues)]
+                yield {"cluster": name, "project": project, "zone": zone, "names": names}
+
+
+def _print(report: ClusterReport) -> None:
+    cluster, ray = report.cluster, report.ray
+    parts = [f"{cluster.name} ({cluster.project}, {cluster.zone}): {report.state}"]
+    parts += [f"Ray {ray.version}"] if ray.version else []
+    parts += [f"{used:g} of {total:g} {name} in use" for name, (used, total) in ray.used.items()]
+    write_lines(["; ".join(parts)])
+    if report.lines:
+        write_lines(format_columns([_HEAD, *report.rows()]))
+        counts = (f"{count} {kind} {state}" for (kind, state), count in sorted(report.counts().items()))
+        write_lines([", ".join(counts)])
+    if ray.why:
+        say(f"The head does not answer: {ray.why}")
+    if report.marker:
+        say(report.marker)
+
+
+# ``tradewind cluster doctor``: what a cluster needs before it starts, and how to mend what is missing.
+
+
+def doctor(arguments: argparse.Namespace, fleet: Fleet) -> int:
+    """Print what was looked at, and how to mend what is wrong; nothing is changed.
+
+    Raises:
+        CommandError: Something is wrong, or could not be looked at.
+    """
+    clusters = [fleet.cluster(name) for name in arguments.name] or list(fleet.clusters.values())
+    print_warnings(clusters)
+    diagnoses = [*machine_diagnoses(clusters), *cloud_diagnoses(clusters)]
+    if find_spec("ray") is not None:  # else it is wrong already
+        diagnoses += running_diagnoses(clusters, version("ray"))
+    if arguments.json:
+        write_lines(json_lines([asdict(diagnosis) for diagnosis in diagnoses]))
+    else:
+        write_lines([line for diagnosis in diagnoses for line in _lines(diagnosis)])
+    counts = [sum(diagnosis.health is health for diagnosis in diagnoses) for health in (Health.WRONG, Health.UNKNOWN)]
+    if any(counts):
+        raise CommandError(f"Of {len(diagnoses)} things {counts[0]} are wrong, and {counts[1]} could not be looked at.")
+    return 0
+
+
+def _lines(diagnosis: Diagnosis) -> list[str]:
+    line = f"{diagnosis.health.value.ljust(max(map(len, Health)))}  {diagnosis.about}: {diagnosis.found}"
+    return [line, f"         {diagnosis.mend}"] if diagnosis.mend else [line]

@@ -1,1 +1,0 @@
-"""Commands that rehearse: a cloud, a drill."""

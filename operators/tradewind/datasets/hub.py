@@ -1,0 +1,263 @@
+"""What is in a repository of the Hugging Face hub at a revision."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import quote, urljoin
+
+from tradewind.datasets.http_reader import (
+    MAX_FAILURES,
+    TRANSIENT_STATUSES,
+    HttpReader,
+    TransientError,
+    guarded_session,
+    pause_s,
+    retry_after_s,
+)
+from tradewind.datasets.source_files import DownloadError, SourceFile, check_apart, check_name, is_hidden, parsed_list
+from tradewind.text import single_line
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+# The list of a repository's files, page after page (https://huggingface.co/docs/hub/api), and from the hub alone.
+#
+# The hub's own client goes to wherever a page says that the next one is, and takes its token along. Here a page is
+# believed only as far as it leads on at the hub, is of bounded size, and holds what a list of files holds.
+
+MAX_PAGE_BYTES: Final = 64 << 20
+"""The hub's have a thousand entries."""
+MAX_FILES: Final = 2_000_000
+MAX_FILE_BYTES: Final = 1 << 50
+_TIMEOUT_S: Final = (15.0, 60.0)
+_CHUNK_BYTES: Final = 1 << 16
+_DIGEST: Final = re.compile(r"[0-9a-fA-F]{40}|[0-9a-fA-F]{64}")
+
+
+class Listing:
+    """A list under way.
+
+    Attributes:
+        files: Those of the pages that were read, without those that could be taken for records of a step.
+        is_complete: Whether there is no further page.
+    """
+
+    def __init__(self, endpoint: str, repo: str, commit: str, repo_type: str, headers: dict[str, str]) -> None:
+        self.files: list[SourceFile] = []
+        self.is_complete = False
+        self._endpoint = endpoint
+        self._repo = repo
+        self._commit = commit
+        self._repo_type = repo_type
+        self._headers = headers
+        self._session = guarded_session()
+        self._next = f"{endpoint}/api/{repo_type}s/{repo}/tree/{quote(commit, safe='')}?recursive=True"
+        self._pages = {self._next}
+
+    def read_page(self) -> None:
+        """Read the next page, or none of it.
+
+        Raises:
+            TransientError: The hub cannot answer now.
+            DownloadError: It answers what is no page of a list, or leads elsewhere.
+        """
+        with self._session.get(self._next, headers=self._headers, stream=True, timeout=_TIMEOUT_S) as response:
+            if response.status_code in TRANSIENT_STATUSES:
+                wanted_s = retry_after_s(response.headers.get("Retry-After"))
+                raise TransientError(f"it answered {response.status_code}", wanted_s)
+            if response.status_code != 200:
+                raise DownloadError(f"{self._where} cannot be had: it answered {response.status_code}.")
+            entries = parsed_list(response.iter_content(_CHUNK_BYTES), self._where, MAX_PAGE_BYTES)
+            following = response.links.get("next", {}).get("url")
+        self.files += [file for entry in entries if (file := self._file(entry)) is not None]
+        if len(self.files) > MAX_FILES:
+            raise DownloadError(f"{self._where} has more than {MAX_FILES:,} files.")
+        self._go_on(following)
+
+    @property
+    def _where(self) -> str:
+        return f"The hub's list of {self._repo}"
+
+    def _go_on(self, following: str | None) -> None:
+        if following is None:
+            self.is_complete = True
+            return
+        following = urljoin(self._next, following)
+        if not following.startswith(f"{self._endpoint}/"):
+            host = single_line(following.partition("?")[0])
+            raise DownloadError(f"{self._where} goes on at {host}, which is not the hub: that was not asked.")
+        if following in self._pages:
+            raise DownloadError(f"{self._where} has no end: a page leads back to one before.")
+        self._pages.add(following)
+        self._next = following
+
+    def _file(self, entry: Any) -> SourceFile | None:
+        """None for a folder, and for a file that could be taken for a record of a step."""
+        path = entry.get("path") if isinstance(entry, dict) else None
+        if not isinstance(path, str):
+            raise DownloadError(f"{self._where} has an entry without a path.")
+        if entry.get("type") != "file" or is_hidden(path):
+            return None
+        from huggingface_hub import hf_hub_url
+
+        name = check_name(path, self._where)
+        url = hf_hub_url(self._repo, name, repo_type=self._repo_type, revision=self._commit, endpoint=self._endpoint)
+        lfs = entry.get("lfs")
+        told = entry if lfs is None else lfs if isinstance(lfs, dict) else {}
+        size, digest = told.get("size"), told.get("oid")
+        is_size = isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= MAX_FILE_BYTES
+        if not is_size or not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+            raise DownloadError(f"{self._where} has no size or no checksum of {name!r}.")
+        return SourceFile(name, url, size, *((digest, None) if lfs is not None else (None, digest)))
+
+
+REPO_TYPES: Final = {"datasets": "dataset", "spaces": "space", "models": "model", "": "model"}
+"""As a prefix of the address → as the hub's client calls it."""
+ENDPOINT_VARIABLE: Final = "HF_ENDPOINT"
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class HubRevision:
+    """A repository at one commit.
+
+    Attributes:
+        repo: ``owner/name``.
+        commit: 40 hexadecimal digits; what a branch, a tag or a short hash meant when it was asked.
+        files: In order of their names.
+    """
+
+    repo: str
+    commit: str
+    files: tuple[SourceFile, ...]
+
+
+class Hub:
+    """Asks the hub that ``HF_ENDPOINT`` names, else huggingface.co, with the token in ``HF_TOKEN`` if there is one.
+
+    Args:
+        pause: Waits for so many seconds.
+    """
+
+    def __init__(self, pause: Callable[[float], object]) -> None:
+        from huggingface_hub import HfApi, constants
+
+        self._endpoint = (os.environ.get(ENDPOINT_VARIABLE) or constants.ENDPOINT).rstrip("/")
+        self._api: HfApi = HfApi(endpoint=self._endpoint, library_name="tradewind")
+        self._pause = pause
+
+    def reader(self) -> HttpReader:
+        """Reads its files; the token goes to the hub, and not to the servers that it sends on to."""
+        return HttpReader(self._headers(), self._endpoint, self._pause)
+
+    def revision(self, repo: str, revision: str, repo_type: str, globs: Sequence[str] = ()) -> HubRevision:
+        """The files that one of ``globs`` matches, all without globs; those whose path begins with a dot are left out.
+
+        In a glob ``*`` stays within a folder, ``**`` goes through folders.
+
+        Raises:
+            DownloadError: The hub has no such repository or revision, shows it to others only, or has no such file.
+        """
+        what = f"{repo_type} {repo!r} at revision {revision!r}"
+        info = self._asked(
+            what, lambda: self._api.repo_info(repo, revision=revision, repo_type=repo_type, timeout=60.0)
+        )
+        commit = str(info.sha or "")
+        if not _COMMIT.fullmatch(commit):
+            raise DownloadError(f"The hub gave the {what} the commit {commit[:60]!r}, which is none.")
+        tree = self._tree(what, repo, commit, repo_type)
+        names = {file.name for file in tree}
+        wanted = _matching(names, globs, what)
+        return HubRevision(repo, commit, tuple(sorted((f for f in tree if f.name in wanted), key=lambda f: f.name)))
+
+    def _tree(self, what: str, repo: str, commit: str, repo_type: str) -> list[SourceFile]:
+        listing = Listing(self._endpoint, repo, commit, repo_type, self._headers())
+        while not listing.is_complete:
+            self._asked(what, listing.read_page)
+        check_apart((file.name for file in listing.files), f"The hub's list of {repo}")
+        return listing.files
+
+    def _headers(self) -> dict[str, str]:
+        from huggingface_hub import get_token
+
+        token = get_token()
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def _asked(self, what: str, ask: Callable[[], _T]) -> _T:
+        """What the hub answers, asked again while it cannot answer now."""
+        failures = 0
+        while True:
+            try:
+                return ask()
+            except Exception as error:
+                asked_for_s = _pause_asked_for_s(what, error)
+                failures += 1
+                if failures > MAX_FAILURES:
+                    told = f"The hub does not list the {what}: {single_line(error)}; asked {failures} times."
+                    raise DownloadError(told) from error
+            self._pause(pause_s(failures, asked_for_s))
+
+
+def _pause_asked_for_s(what: str, error: Exception) -> float | None:
+    """How long the hub asks to be left alone, if it does; raises what will not be over in a while."""
+    import requests
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+
+    if isinstance(error, HfHubHTTPError) and error.response is not None:
+        if error.response.status_code not in TRANSIENT_STATUSES:
+            raise DownloadError(_refusal(what, error)) from error
+        return retry_after_s(error.response.headers.get("Retry-After"))
+    if isinstance(error, TransientError):
+        return error.pause_s
+    if isinstance(error, (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)):
+        return None
+    if isinstance(error, (HFValidationError, OfflineModeIsEnabled)):
+        raise DownloadError(f"The {what} cannot be listed: {error}") from error
+    if isinstance(error, DownloadError):
+        raise error
+    told = f"What the hub answers about the {what} cannot be read: {type(error).__name__}: {single_line(error)}"
+    raise DownloadError(told) from error
+
+
+def _refusal(what: str, error: Any) -> str:
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    if isinstance(error, GatedRepoError):
+        return (
+            f"The {what} is for those who have accepted its terms: accept them on its page, and give the step the "
+            "secret HF_TOKEN."
+        )
+    if isinstance(error, RepositoryNotFoundError):
+        return (
+            f"The hub has no {what}, or shows it to others only: check the id, and for a private one give the step "
+            "the secret HF_TOKEN."
+        )
+    if isinstance(error, RevisionNotFoundError):
+        return f"The hub has no such revision: {what}. Look for one under 'Files and versions' on its page."
+    return f"The hub refused to list the {what}: {single_line(error)}"
+
+
+def _matching(names: set[str], globs: Sequence[str], what: str) -> set[str]:
+    from fsspec.utils import glob_translate
+
+    if not globs:
+        if not names:
+            raise DownloadError(f"The {what} has no files.")
+        return names
+    matched: set[str] = set()
+    for glob in globs:
+        pattern = re.compile(glob_translate(glob))
+        found = {name for name in names if pattern.match(name)}
+        if not found:
+            print(f"No file of the {what} matches {glob!r}.", flush=True)
+        matched |= found
+    if not matched:
+        some = ", ".join(sorted(names)[:5])
+        raise DownloadError(f"None of the {len(names)} files of the {what} matches {list(globs)}; it has {some}, ...")
+    return matched

@@ -1,0 +1,185 @@
+"""The rows of one file, or of a span of its bytes, each with its number; read once, from the beginning to the end.
+
+A row belongs to the span in which it begins: a line with its first byte, in Parquet a group of rows with its first
+page. So the spans of a file that follow each other have each row once, whatever the bytes at which they are cut.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import io
+import itertools
+import json
+import math
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final, NamedTuple
+
+from tradewind.datasets.files import basename, is_remote
+from tradewind.storage import open_file
+from tradewind.text import quote_first_names, single_line
+
+_READ_BYTES: Final = 1 << 20
+_PARQUET_ROWS: Final = 1024
+MAX_LINE_BYTES: Final = 1 << 28
+"""A packed file of some megabytes may hold a line that fills the memory."""
+MAX_JSON_LIST_BYTES: Final = 1 << 31
+"""Of a file that is one JSON list, which is read whole."""
+
+
+class TokenizingError(ValueError):
+    """A file, or a row of it, cannot be tokenized; it begins with the file and the line."""
+
+
+class Span(NamedTuple):
+    """The bytes of a file from ``start`` to before ``end``; None is the end of the file."""
+
+    start: int = 0
+    end: int | None = None
+
+
+WHOLE: Final = Span()
+
+
+def spans_of(path: str, size_bytes: int, most_bytes: int) -> list[Span]:
+    """The spans of a file that may be read each by itself: one, if it can be read from its beginning only."""
+    if not path.endswith((".jsonl", ".parquet")) or size_bytes <= most_bytes:
+        return [WHOLE]
+    starts = range(0, size_bytes, most_bytes)
+    return [Span(start, start + most_bytes) for start in starts[:-1]] + [Span(starts[-1])]
+
+
+def rows_of(path: str, column: str | None, span: Span = WHOLE) -> Iterator[tuple[int, Any]]:
+    """Number, from 1 on, and value of each row; of a Parquet file only ``column``, if one is given.
+
+    Lines with nothing but white space are left out. How many lines come before a span is not known: of one that does
+    not begin the file, the number of a line is that of the bytes before it.
+
+    Raises:
+        TokenizingError: The file is not what its name says, or has no such column.
+    """
+    if path.endswith(".parquet"):
+        return _parquet_rows(path, column, span)
+    return _json_rows(path, span)
+
+
+def row_place(path: str, number: int, span: Span = WHOLE) -> str:
+    """Where a row is, for an error."""
+    if path.endswith(".parquet"):
+        return f"{path} row {number:,}"
+    return f"{path} {_line(number, span)}"
+
+
+def _line(number: int, span: Span) -> str:
+    return f"line at byte {number:,}" if span.start else f"line {number:,}"
+
+
+def _json_rows(path: str, span: Span) -> Iterator[tuple[int, Any]]:
+    number = span.start
+    try:
+        with _uncompressed(path) as file:
+            for number, line in _lines(file, span):
+                if number == 1 and not span.start:
+                    line = line.removeprefix(codecs.BOM_UTF8)
+                    if ".jsonl" not in basename(path) and line.lstrip()[:1] == b"[":
+                        yield from enumerate(_list(line, file), start=1)
+                        return
+                if len(line) > MAX_LINE_BYTES:
+                    raise ValueError(f"it has more than {MAX_LINE_BYTES:,} bytes")
+                if line.strip():
+                    yield number, json.loads(line)
+    except (OSError, EOFError, zlib.error) as error:
+        place = _line(number, span)
+        raise TokenizingError(f"{path} cannot be read on after {place}: {single_line(error)}.") from error
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or brackets without end
+        raise TokenizingError(f"{row_place(path, number, span)} is malformed: {single_line(error)}.") from error
+
+
+def _lines(file: Any, span: Span) -> Iterator[tuple[int, bytes]]:
+    """Those that begin in the span, each with its number; of one that is too long, its beginning."""
+    at = count = 0
+    if span.start:
+        file.seek(span.start - 1)
+        at = span.start - 1 + _skipped(file)
+    while span.end is None or at < span.end:
+        line = file.readline(MAX_LINE_BYTES + 1)
+        if not line:
+            return
+        count += 1
+        yield at if span.start else count, line
+        at += len(line)
+
+
+def _skipped(file: Any) -> int:
+    """Read up to the next line, which may be far; how many bytes that was."""
+    count = 0
+    while line := file.readline(MAX_LINE_BYTES):
+        count += len(line)
+        if line.endswith(b"\n"):
+            break
+    return count
+
+
+def _list(line: bytes, file: Any) -> Any:
+    content = line + file.read(MAX_JSON_LIST_BYTES)
+    if len(content) > MAX_JSON_LIST_BYTES:
+        raise ValueError(f"the list has more than {MAX_JSON_LIST_BYTES:,} bytes")
+    return json.loads(content)
+
+
+@contextmanager
+def _uncompressed(path: str) -> Iterator[Any]:
+    with ExitStack() as stack:
+        file = stack.enter_context(open_file(path))
+        if path.endswith(".gz"):
+            yield stack.enter_context(gzip.open(file))
+        elif path.endswith((".zst", ".zstd")):
+            import pyarrow as pa
+
+            stream = stack.enter_context(pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd"))
+            yield io.BufferedReader(stream, _READ_BYTES)
+        else:
+            yield io.BufferedReader(file, _READ_BYTES) if is_remote(path) else file
+
+
+def _parquet_rows(path: str, column: str | None, span: Span) -> Iterator[tuple[int, Any]]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    number = 0
+    try:
+        with open_file(path) as file:
+            opened = parquet.ParquetFile(file)
+            names = opened.schema_arrow.names
+            if column is not None and column not in names:
+                raise TokenizingError(
+                    f"{row_place(path, 1)} has no {column!r}: its columns are {quote_first_names(names)}."
+                )
+            groups, number = _groups(opened.metadata, span)
+            wanted = None if column is None else [column]
+            for batch in opened.iter_batches(_PARQUET_ROWS, row_groups=groups, columns=wanted):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise TokenizingError(
+            f"{path} cannot be read on after row {number:,}: {single_line(error).rstrip('.')}."
+        ) from error
+
+
+def _groups(metadata: Any, span: Span) -> tuple[list[int], int]:
+    """The groups of rows that begin in the span, and how many rows come before them."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    # Of a writer that put them elsewhere, one counts as where those before it begin: the order of rows stays.
+    begins = list(itertools.accumulate(map(_first_byte, groups), max))
+    last = math.inf if span.end is None else span.end
+    found = [number for number, begin in enumerate(begins) if span.start <= begin < last]
+    return found, sum(group.num_rows for group in groups[: found[0]]) if found else 0
+
+
+def _first_byte(group: Any) -> int:
+    columns = [group.column(number) for number in range(group.num_columns)]
+    pages = [page for each in columns for page in (each.dictionary_page_offset, each.data_page_offset)]
+    return min((page for page in pages if page is not None), default=0)

@@ -1,0 +1,208 @@
+"""How far a trigger has read its job's log, kept so that a triggerer's end neither loses a line nor repeats many.
+
+The position is an XCom of the task, because that is what a trigger can reach and what Airflow wipes for the next try.
+An XCom costs the triggerer a request to its own API and a write to Airflow's database, so it follows every
+``SAVE_TO_AIRFLOW_S`` only. In between, the position is kept in a small file below Airflow's folder of logs: whoever can
+go on with the log that the lines went to sees it too. It counts only together with the XCom of the same follower.
+
+It is written only when Airflow has taken every line up to it out of the trigger process: a triggerer that is killed may
+take lines with it that were on their way, and those must come again. On an orderly end the last position is exact.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import secrets
+import socket
+import termios
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import conf
+from airflow.sdk.execution_time.xcom import XCom
+
+from tradewind.deployment.task_instances import TaskAddress
+
+POSITION_KEY = "ray_log_place"
+SAVE_INTERVAL_S = 0.5
+SAVE_TO_AIRFLOW_S = 30.0
+MAX_SAVES_PER_SECOND = 10
+FILES = ".ray_log_places"
+_OLD_S = 7 * 86400.0
+_DRAIN_POLL_S = 0.01
+_LONGEST_DRAIN_S = 5.0
+_LAST_ANSWER_S = 1.0
+_next_turn = 0.0
+
+
+@dataclass(frozen=True)
+class SavedPosition:
+    """Where a trigger was.
+
+    Attributes:
+        job: The job whose log it read.
+        position: The position in it, as JSON.
+        is_exact: It was left in order: no line after it was given.
+        follower: The trigger's own name for itself: no other has it.
+    """
+
+    job: str
+    position: Any
+    is_exact: bool
+    follower: str = ""
+
+
+async def load_position(task: TaskAddress, job: str) -> SavedPosition | None:
+    """Where the last trigger of this task was in the log of ``job``; None when it is the first."""
+    found = await XCom.aget_one(key=POSITION_KEY, **vars(task))
+    if not found or found["job"] != job:
+        return None
+    position = SavedPosition(**found)
+    return position if position.is_exact else await asyncio.to_thread(PositionFile(task).newer_than, position)
+
+
+class PositionFile:
+    """The file with a follower's newest position, for whoever goes on after it was killed."""
+
+    def __init__(self, task: TaskAddress) -> None:
+        folder = Path(conf.get("logging", "base_log_folder"), FILES)
+        name = hashlib.sha256(json.dumps(list(vars(task).values())).encode()).hexdigest()
+        self._file = folder / f"{name}.json"
+
+    def newer_than(self, position: SavedPosition) -> SavedPosition:
+        """What the follower that left ``position`` wrote down last."""
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            found = SavedPosition(**json.loads(self._file.read_text(encoding="utf-8")))
+            if (found.job, found.follower) == (position.job, position.follower) and position.follower:
+                return found
+        return position
+
+    def write(self, position: SavedPosition) -> bool:
+        """Keep ``position``; whether it could be kept."""
+        mine = self._file.with_suffix(f".{position.follower}")
+        try:
+            if not self._file.parent.exists():
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+            mine.write_text(json.dumps(vars(position)), encoding="utf-8")
+            mine.replace(self._file)
+        except OSError:
+            return False
+        return True
+
+    def delete(self) -> None:
+        """Nobody needs it any more; nor those that nobody came for in a week."""
+        with contextlib.suppress(OSError):
+            self._file.unlink(missing_ok=True)
+            for file in self._file.parent.iterdir():
+                if time.time() - file.stat().st_mtime > _OLD_S:
+                    file.unlink(missing_ok=True)
+
+
+async def save_position(task: TaskAddress, position: SavedPosition) -> bool:
+    """Write ``position`` down once Airflow has all lines that were logged before this call; whether it did in time."""
+    if not await _lines_are_taken():
+        return False
+    await XCom.aset(POSITION_KEY, vars(position), **vars(task))
+    return True
+
+
+async def wait_for_save_slot() -> None:
+    """Wait until it is this trigger's turn: Airflow's database is not asked more often, however many triggers save."""
+    global _next_turn
+    now = time.monotonic()
+    _next_turn = max(now, _next_turn + 1 / MAX_SAVES_PER_SECOND)
+    await asyncio.sleep(_next_turn - now)
+
+
+class PositionSaver:
+    """Keeps the position of one follower: in the file at every change, with Airflow now and then.
+
+    Args:
+        task: The follower's task.
+        tell: Tells Airflow; whether it could do so in time.
+    """
+
+    def __init__(
+        self, task: TaskAddress, tell: Callable[[TaskAddress, SavedPosition], Awaitable[bool]] = save_position
+    ) -> None:
+        self.follower = secrets.token_hex(8)
+        self._task = task
+        self._tell = tell
+        self._file = PositionFile(task)
+        self._in_airflow: SavedPosition | None = None
+        self._told_at = float("-inf")
+        self._kept: SavedPosition | None = None
+
+    async def keep(self, position: SavedPosition) -> None:
+        """Write ``position`` down if it is new. The first one goes to Airflow at once: whoever comes next needs it."""
+        if position != self._kept and self._in_airflow is not None and await _lines_are_taken():
+            self._kept = position if await asyncio.to_thread(self._file.write, position) else None
+        due_at = self._told_at + (SAVE_TO_AIRFLOW_S if position == self._kept else 0.0)
+        if position != self._in_airflow and time.monotonic() >= due_at:
+            await wait_for_save_slot()
+            if await self._tell(self._task, position):
+                self._in_airflow, self._told_at = position, time.monotonic()
+
+    async def end(self) -> None:
+        """The log was read to its end. Waits until Airflow has it all: with the trigger, it closes the task's log."""
+        await _lines_are_taken()
+        await asyncio.to_thread(self._file.delete)
+
+
+async def save_last_position(task: TaskAddress, position: SavedPosition) -> None:
+    """The same while the triggerer shuts down: it still reads what we send, but may not answer any more."""
+    if await _lines_are_taken():
+        sending = asyncio.ensure_future(XCom.aset(POSITION_KEY, vars(position), **vars(task)))
+        await asyncio.wait({sending}, timeout=_LAST_ANSWER_S)
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+
+
+async def _lines_are_taken() -> bool:
+    """Whether the process that keeps the logs has read all that this process has sent to it, within a few seconds."""
+    for _ in range(round(_LONGEST_DRAIN_S / _DRAIN_POLL_S)):
+        if not _unread_bytes():
+            return True
+        await asyncio.sleep(_DRAIN_POLL_S)
+    return False
+
+
+def _unread_bytes() -> int:
+    """How much the other ends of this process's Unix sockets have yet to read; Airflow's log channel is one of them."""
+    count, unread = array.array("i", [0]), 0
+    for descriptor in _unix_sockets():
+        fcntl.ioctl(descriptor, termios.TIOCOUTQ, count)  # SIOCOUTQ by its other name
+        unread += count[0]
+    return unread
+
+
+@functools.cache
+def _unix_sockets() -> tuple[int, ...]:
+    """The Unix stream sockets of this process. Those to Airflow's supervisor are there from its start to its end."""
+    found = []
+    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []:
+        try:
+            with socket.socket(fileno=os.dup(int(name))) as one:
+                if (one.family, one.type) == (socket.AF_UNIX, socket.SOCK_STREAM) and _is_connected(one):
+                    found.append(int(name))
+        except OSError:  # no socket, or closed meanwhile
+            continue
+    return tuple(found)
+
+
+def _is_connected(connection: socket.socket) -> bool:
+    try:
+        connection.getpeername()
+    except OSError:
+        return False
+    return True

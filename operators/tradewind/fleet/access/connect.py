@@ -1,0 +1,259 @@
+"""The way from a laptop to the dashboard of a cluster: one ``ssh`` to its head.
+
+It ends with whoever opened it, however that ends: the far end reads what this process holds open.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from tradewind.cloud_tpu.secret_manager import SecretManagerError, SecretManagerUnreachableError, read_secret
+from tradewind.fleet.access.ssh import SshError, SshHost, connection_loss_reason, find_ssh_head, ssh_to
+from tradewind.fleet.cloud.google_api import CloudError, CloudUnreachableError, google_api
+from tradewind.fleet.cloud.token_secret import TokenSecret, TokenSecretError, check_token
+from tradewind.fleet.clusters import FleetCluster
+from tradewind.ray_jobs.cluster import BadTokenFileError, RayCluster, read_token_file
+from tradewind.ray_jobs.errors import RayAuthenticationError, RayUnreachableError
+from tradewind.ray_jobs.probe import check_connection
+
+DASHBOARD_VARIABLE: Final = "TRADEWIND_HEAD_DASHBOARD"
+_DASHBOARD: Final = "127.0.0.1:8265"
+_OPENING_S: Final = 60.0
+_LOOK_S: Final = 0.05
+_GRACE_S: Final = 5.0
+
+
+@contextmanager
+def tunnel(head: SshHost, port: int | None = None, *, to: str | None = None) -> Iterator[str]:
+    """The address at which the dashboard of a cluster answers here, on the loopback, for the length of the block.
+
+    Args:
+        port: Where; default: a free one.
+        to: Another address than the dashboard's, as the head sees it.
+
+    Raises:
+        SshError: ``ssh`` is not there, its key is not, or the head does not let us in.
+    """
+    port = port or free_port()
+    far = to or os.environ.get(DASHBOARD_VARIABLE, _DASHBOARD)
+    # ``cat`` ends when this process does, and ``ssh`` with it; with -N it would stay behind.
+    with ssh_to(head, "-T", "-L", f"127.0.0.1:{port}:{far}") as words:
+        ssh = _started([*words, "cat"])
+        try:
+            _wait(ssh, port, head)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            _end(ssh)
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens at."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _started(command: Sequence[str]) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    try:  # in a session of its own, so that Ctrl-C is for the command alone
+        return subprocess.Popen(
+            command, stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe, text=True, start_new_session=True
+        )
+    except FileNotFoundError:
+        raise SshError("There is no ssh on this machine: install OpenSSH's client.") from None
+
+
+def _wait(ssh: subprocess.Popen[str], port: int, head: SshHost) -> None:
+    deadline = time.monotonic() + _OPENING_S
+    while not _answers(port):
+        if ssh.poll() is not None:
+            assert ssh.stderr is not None
+            raise SshError(connection_loss_reason(ssh.stderr.read(), head))
+        if time.monotonic() > deadline:
+            raise SshError(f"Cluster {head.cluster}: ssh to {head.name} did not come up in {_OPENING_S:.0f} s.")
+        time.sleep(_LOOK_S)
+
+
+def _end(ssh: subprocess.Popen[str]) -> None:
+    ssh.terminate()
+    try:
+        ssh.wait(timeout=_GRACE_S)
+    except subprocess.TimeoutExpired:
+        ssh.kill()
+        ssh.wait()
+    for stream in (ssh.stdin, ssh.stderr):
+        if stream is not None:
+            stream.close()
+
+
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1.0):
+            return True
+    except OSError:
+        return False
+
+
+# The token of a cluster on a laptop: fetched from Secret Manager once, and kept in a file for its owner alone.
+#
+# The file is ``tokens/PROJECT/SECRET`` below ``$XDG_CACHE_HOME/tradewind``, or ``~/.cache/tradewind``. What is in it is
+# used until a cluster refuses it.
+
+
+def token_file(cluster: FleetCluster) -> Path:
+    """Where the token of ``cluster`` is kept; clusters that share a secret share the file."""
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    folder = Path(cache) if os.path.isabs(cache) else Path.home() / ".cache"
+    return folder / "tradewind" / "tokens" / cluster.project / cluster.token_secret
+
+
+def cached_token(cluster: FleetCluster) -> str | None:
+    """The token that is kept for ``cluster``, if there is one that nobody else could have read, and that is one."""
+    with suppress(OSError, BadTokenFileError, TokenSecretError):
+        return check_token(read_token_file(token_file(cluster)))
+    return None
+
+
+def fetch_token(cluster: FleetCluster, version: str = "latest") -> str:
+    """The token of ``cluster`` from Secret Manager, which is kept from now on. Raises as ``read_token`` does."""
+    token = read_token(cluster, version)
+    cache_token(cluster, token)
+    return token
+
+
+def read_token(cluster: FleetCluster, version: str) -> str:
+    """One version of the token of ``cluster`` from Secret Manager.
+
+    Raises:
+        CloudUnreachableError: Secret Manager does not answer.
+        CloudError: The token is not there, not ours to read, or none. Nothing was sent with it.
+    """
+    name = f"projects/{cluster.project}/secrets/{cluster.token_secret}"
+    try:
+        token = read_secret(f"{name}/versions/{version}").strip()
+    except SecretManagerUnreachableError as error:
+        raise CloudUnreachableError(f"Cluster {cluster.name}: the token cannot be read from {name}: {error}.") from None
+    except SecretManagerError as error:
+        raise CloudError(f"Cluster {cluster.name}: the token cannot be read from {name}: {error}.") from None
+    if not token:
+        raise CloudError(f"Cluster {cluster.name}: {name} is empty: add a version that holds the token.")
+    try:
+        return check_token(token)
+    except TokenSecretError:
+        raise CloudError(
+            f"Cluster {cluster.name}: what version {version} of {name} holds is no token (it is not shown): run "
+            f"'tradewind cluster rotate-token {cluster.name}', or add a version with 16 to 4096 letters, digits, signs."
+        ) from None
+
+
+def cache_token(cluster: FleetCluster, token: str) -> Path:
+    """Keep ``token`` for ``cluster``, for its owner alone; the file."""
+    file = token_file(cluster)
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    aside = file.with_name(f"{file.name}.{os.getpid()}.new")
+    aside.unlink(missing_ok=True)
+    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+        opened.write(f"{token}\n")
+    os.replace(aside, file)
+    return file
+
+
+def clear_cached_token(cluster: FleetCluster) -> None:
+    """Keep no token for ``cluster`` any more."""
+    token_file(cluster).unlink(missing_ok=True)
+
+
+# A cluster of the fleet as jobs are given to it: through a tunnel, with its token.
+
+_MEMORY: Final = "127.0.0.1:6379"
+_EARLIER: Final = 2
+"""How many tokens before the newest are tried."""
+
+
+@contextmanager
+def connected(
+    cluster: FleetCluster, port: int | None = None, *, is_any_token_good: bool = False
+) -> Iterator[RayCluster]:
+    """``cluster`` at an address of this machine, for the length of the block.
+
+    Args:
+        port: That of the address; default: a free one.
+        is_any_token_good: Take an earlier token too, as one is that a cluster has while tokens are rotated.
+
+    Raises:
+        FleetError: It has no head, or Google Cloud or the head does not let us.
+        RayJobsError: The head answers, and its Ray does not, or refuses the token that is in Secret Manager.
+    """
+    with tunnel(find_ssh_head(cluster, google_api("compute")), port) as address:
+        there = RayCluster(cluster.name, address)
+        try:
+            yield with_token(there, cluster, is_any_good=is_any_token_good)
+        except RayUnreachableError as error:
+            raise RayUnreachableError(translated_cluster_errors(str(error), there)) from None
+
+
+def translated_cluster_errors(text: str, there: RayCluster) -> str:
+    """An error about a cluster at the end of a tunnel, without that address and a connection, which nobody has."""
+    text = text.replace(str(there), f"Ray on the head of cluster {there.name}")
+    mend = f"start the cluster, or correct the host of connection {there.name!r}"
+    return text.replace(mend, f"'tradewind cluster status {there.name}' shows how the head is")
+
+
+def connected_with_any_token(cluster: FleetCluster) -> AbstractContextManager[RayCluster]:
+    """``connected``, also if the cluster has an earlier token than the one that counts now. Raises the same."""
+    return connected(cluster, is_any_token_good=True)
+
+
+@contextmanager
+def connected_gcs(cluster: FleetCluster) -> Iterator[str]:
+    """Where the memory of ``cluster``'s head (Ray's GCS) answers here, ``HOST:PORT``, for the length of the block.
+
+    Raises:
+        FleetError: It has no head, or Google Cloud or the head does not let us.
+    """
+    with tunnel(find_ssh_head(cluster, google_api("compute")), to=_MEMORY) as address:
+        yield address.removeprefix("http://")
+
+
+def with_token(there: RayCluster, cluster: FleetCluster, *, is_any_good: bool) -> RayCluster:
+    """``there`` with the token that is kept, if the cluster takes it, else with the one in Secret Manager now.
+
+    Args:
+        is_any_good: Else with an earlier one, which is never kept.
+
+    Raises:
+        RayAuthenticationError: It takes none of them.
+        RayJobsError: It does not answer.
+        CloudError: The token cannot be read.
+    """
+    for token in _tokens(cluster, is_any_good=is_any_good):
+        try:
+            tried = replace(there, token=token)
+            check_connection(tried)
+            return tried
+        except RayAuthenticationError:
+            continue
+    raise RayAuthenticationError(
+        f"Cluster {cluster.name} refuses the token in projects/{cluster.project}/secrets/{cluster.token_secret}: it "
+        "was changed since the cluster started: restart the cluster, or put the old token back."
+    )
+
+
+def _tokens(cluster: FleetCluster, *, is_any_good: bool) -> Iterator[str]:
+    """Those that ``cluster`` may take, each fetched only when the one before was refused."""
+    if token := cached_token(cluster):
+        yield token
+    yield fetch_token(cluster)
+    if is_any_good:
+        with suppress(CloudError):  # whoever may not list them, or read an old one, has had the newest
+            for version in TokenSecret(cluster.project, cluster.token_secret).versions()[1 : 1 + _EARLIER]:
+                if version.state == "ENABLED":
+                    yield read_token(cluster, str(version.number))

@@ -1,0 +1,322 @@
+"""What Google Cloud has to have before a cluster starts: permissions, bucket, token and secrets, roles, one time."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+from tradewind.fleet.access.connect import connected
+from tradewind.fleet.cloud.google_api import CloudDeniedError, CloudError, execute_request, google_api
+from tradewind.fleet.cloud.heads import NoHeadError
+from tradewind.fleet.cloud.token_secret import TokenSecret
+from tradewind.fleet.clusters import FleetCluster
+from tradewind.fleet.errors import FleetError
+from tradewind.fleet.local_paths import BadPathError, expanded
+from tradewind.ray_jobs.errors import RayJobsError
+from tradewind.ray_jobs.probe import check_connection
+
+# What a look at one thing shows: that it is well, or what is wrong and how to mend it.
+
+
+class Health(StrEnum):
+    """How it is."""
+
+    WELL = "ok"
+    WRONG = "WRONG"
+    UNKNOWN = "unknown"
+    """It could not be looked at."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """One thing that was looked at.
+
+    Attributes:
+        about: What it is: a program, a bucket.
+        found: How it was found, in words.
+        mend: What to do, in a sentence; empty if it is well.
+    """
+
+    about: str
+    health: Health
+    found: str
+    mend: str = ""
+
+
+def well(about: str, found: str) -> Diagnosis:
+    """It is as it should be."""
+    return Diagnosis(about, Health.WELL, found)
+
+
+def wrong(about: str, found: str, mend: str) -> Diagnosis:
+    """It is not."""
+    return Diagnosis(about, Health.WRONG, found, mend)
+
+
+def unknown(about: str, why: str, mend: str = "") -> Diagnosis:
+    """Nobody can say."""
+    return Diagnosis(about, Health.UNKNOWN, why, mend)
+
+
+# Which roles a service account has: on the project, or on the one thing that it needs.
+
+SECRET_ROLE: Final = "roles/secretmanager.secretAccessor"
+IMAGE_ROLE: Final = "roles/artifactregistry.reader"
+LIST_ROLE: Final = "roles/compute.viewer"
+"""Of hosts that look for their cluster's head."""
+_AS_GOOD: Final = {
+    SECRET_ROLE: {SECRET_ROLE, "roles/secretmanager.admin", "roles/owner"},
+    IMAGE_ROLE: {
+        IMAGE_ROLE, "roles/artifactregistry.writer", "roles/artifactregistry.repoAdmin", "roles/artifactregistry.admin",
+        "roles/viewer", "roles/editor", "roles/owner",
+    },
+    LIST_ROLE: {
+        LIST_ROLE, "roles/compute.instanceAdmin", "roles/compute.instanceAdmin.v1", "roles/compute.admin",
+        "roles/viewer", "roles/editor", "roles/owner",
+    },
+}  # fmt: skip
+"""Role → those that hold all of it that is needed here."""
+
+
+def grant_diagnoses(cluster: FleetCluster, projects: Any, secrets: Any, registry: Any) -> Iterator[Diagnosis]:
+    """Whether head and slices of ``cluster`` may read its secrets and its image, and added slices find the head."""
+    project = f"projects/{cluster.project}"
+    named = {cluster.token_secret, *cluster.environment.values()}
+    for account in sorted({cluster.head_service_account, cluster.worker_service_account}):
+        for secret in sorted(named):
+            path = f"{project}/secrets/{secret}"
+            own = secrets.projects().secrets().getIamPolicy(resource=path)
+            yield _finding(account, SECRET_ROLE, cluster.project, projects, f"secret {secret}", own)
+        if cluster.registry.endswith("-docker.pkg.dev") and "/" not in cluster.image:
+            path = f"{project}/locations/{cluster.region}/repositories/{cluster.repository}"
+            own = registry.projects().locations().repositories().getIamPolicy(resource=path)
+            about = f"repository {cluster.repository} in {cluster.region}"
+            yield _finding(account, IMAGE_ROLE, cluster.project, projects, about, own)
+    worker, about = cluster.worker_service_account, "finding the head, from slices that people add"
+    yield _finding(worker, LIST_ROLE, cluster.project, projects, about)
+
+
+def _finding(account: str, role: str, project: str, projects: Any, thing: str, own: Any = None) -> Diagnosis:
+    """Whether ``account`` has ``role``; ``own`` asks for the policy of ``thing``, if that has one of its own."""
+    about = f"{account}: {thing}"
+    of_project = projects.projects().getIamPolicy(resource=f"projects/{project}", body={})
+    places = [(f"project {project}", of_project), *([(thing, own)] if own is not None else [])]
+    problems = []
+    for place, request in places:
+        try:
+            if found := _roles(execute_request(request, f"The policy of {place}"), account) & _AS_GOOD[role]:
+                return well(about, f"{min(found)} on {place}")
+        except CloudError as error:
+            problems.append(str(error))
+    mend = f"gcloud projects add-iam-policy-binding {project} --member=serviceAccount:{account} --role={role}"
+    if problems:
+        return unknown(about, problems[0], f"Ask who may see it, for {role}.")
+    return wrong(about, f"it has not {role}", mend)
+
+
+def _roles(policy: Any, account: str) -> set[str]:
+    """What the policy grants ``account`` without a condition."""
+    member = f"serviceAccount:{account}"
+    bindings = [each for each in policy.get("bindings", []) if member in each.get("members", [])]
+    return {str(each["role"]) for each in bindings if not each.get("condition")}
+
+
+PERMISSIONS: Final = (
+    "compute.instances.list", "compute.instances.create", "compute.instances.delete", "compute.instances.setLabels",
+    "compute.instances.setMetadata", "compute.instances.getGuestAttributes", "compute.disks.create",
+    "compute.disks.use", "compute.subnetworks.use", "tpu.nodes.list", "tpu.nodes.create", "tpu.nodes.delete",
+    "iam.serviceAccounts.actAs", "secretmanager.versions.access",
+)  # fmt: skip
+"""What who starts and stops clusters needs."""
+_ROLES: Final = (
+    "roles/compute.instanceAdmin.v1, roles/tpu.admin, roles/iam.serviceAccountUser and "
+    "roles/secretmanager.secretAccessor"
+)
+_MOST_SKEW_S: Final = 30.0
+_CREDENTIALS: Final = "credentials"
+
+
+def cloud_diagnoses(clusters: Iterable[FleetCluster], *, now: Callable[[], float] = time.time) -> Iterator[Diagnosis]:
+    """How Google Cloud is, for ``clusters``; nothing is changed."""
+    chosen = list(clusters)
+    try:
+        projects, secrets, registry = map(google_api, ("cloudresourcemanager", "secretmanager", "artifactregistry"))
+    except CloudDeniedError as error:
+        yield wrong(_CREDENTIALS, "none", str(error))
+        return
+    yield well(_CREDENTIALS, "found")
+    yield _clocks(projects, now)
+    for project in sorted({cluster.project for cluster in chosen}):
+        yield _permissions(project, projects)
+    for bucket, region in sorted({(cluster.bucket, cluster.region) for cluster in chosen}):
+        yield _bucket(bucket, region)
+    for project, secret in sorted({(each.project, each.token_secret) for each in chosen}):
+        yield _secret(project, secret, secrets, is_token=True)
+    for project, secret in sorted({(each.project, name) for each in chosen for name in each.environment.values()}):
+        yield _secret(project, secret, secrets, is_token=False)
+    yield from dict.fromkeys(
+        diagnosis for cluster in chosen for diagnosis in grant_diagnoses(cluster, projects, secrets, registry)
+    )
+
+
+def _permissions(project: str, projects: Any) -> Diagnosis:
+    about = f"your permissions in {project}"
+    request = projects.projects().testIamPermissions(
+        resource=f"projects/{project}", body={"permissions": list(PERMISSIONS)}
+    )
+    try:
+        granted = set(execute_request(request, about).get("permissions", []))
+    except CloudError as error:
+        return unknown(about, str(error).removeprefix(f"{about}: "))
+    if missing := [name for name in PERMISSIONS if name not in granted]:
+        return wrong(about, f"missing: {', '.join(missing)}", f"Ask an owner of the project for {_ROLES}.")
+    return well(about, f"all {len(PERMISSIONS)} that are needed")
+
+
+def _bucket(bucket: str, region: str) -> Diagnosis:
+    from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound
+    from google.auth.exceptions import GoogleAuthError
+    from requests import RequestException
+
+    from tradewind.storage.bucket_regions import bucket_region
+
+    about = f"bucket {bucket}"
+    try:
+        found = bucket_region(bucket, timeout=20.0)
+    except NotFound:
+        mend = f"gcloud storage buckets create gs://{bucket} --location={region}"
+        return wrong(about, "there is none", mend)
+    except Forbidden:
+        return wrong(about, "access is denied", "Ask for roles/storage.objectAdmin and storage.buckets.get on it.")
+    except (GoogleAPIError, GoogleAuthError, RequestException) as error:
+        return unknown(about, f"Cloud Storage does not say ({type(error).__name__})")
+    if found is not None and region not in found.split("+"):
+        return wrong(about, f"it is in {found}, and the cluster in {region}", "Name a bucket of the cluster's region.")
+    return well(about, f"in {found}")
+
+
+def _secret(project: str, name: str, secrets: Any, *, is_token: bool) -> Diagnosis:
+    about = f"{'token' if is_token else 'secret'} {name} in {project}"
+    init = "tradewind cluster init-token" if is_token else f"gcloud secrets create {name} --project={project}"
+    try:
+        versions = TokenSecret(project, name, secrets).versions()
+    except CloudError as error:
+        return unknown(about, str(error))
+    if not versions:
+        return wrong(about, "there is none", init)
+    if versions[0].state != "ENABLED":
+        state = versions[0].state.lower()
+        return wrong(
+            about, f"version {versions[0].number}, the newest, is {state}", "Enable it, or add another version."
+        )
+    return well(about, f"version {versions[0].number}")
+
+
+def _clocks(api: Any, now: Callable[[], float]) -> Diagnosis:
+    """This machine's clock beside Google's, by the date of any answer."""
+    from google.auth.exceptions import GoogleAuthError
+    from httplib2 import HttpLib2Error  # type: ignore[import-untyped]
+
+    about = "clock"
+    try:
+        answer, _ = api._http.request(api._baseUrl, "HEAD")
+        theirs = parsedate_to_datetime(answer["date"]).timestamp()
+    except (OSError, HttpLib2Error, GoogleAuthError, KeyError, ValueError) as error:
+        return unknown(about, f"Google Cloud does not say what time it is ({type(error).__name__})")
+    skew = now() - theirs
+    if abs(skew) > _MOST_SKEW_S:
+        mend = "Set this machine's clock by NTP: Google refuses credentials of another time."
+        return wrong(about, f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} Google's", mend)
+    return well(about, "as Google's")
+
+
+# What has to be on the machine from which clusters are started: programs, versions, keys.
+
+_LONGEST_S: Final = 60.0
+_SDK: Final = "Google Cloud SDK"
+
+
+def machine_diagnoses(clusters: Iterable[FleetCluster]) -> Iterator[Diagnosis]:
+    """How this machine is, for starting ``clusters``."""
+    yield _gcloud()
+    yield _ssh()
+    yield _versions()
+    for key in sorted({cluster.ssh_private_key for cluster in clusters}):
+        yield _key(key)
+
+
+def _gcloud() -> Diagnosis:
+    if shutil.which("gcloud") is None:
+        return wrong(
+            "gcloud", "not installed", "Install the Google Cloud CLI: https://cloud.google.com/sdk/docs/install"
+        )
+    command = ["gcloud", "version", "--format=json"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_LONGEST_S, check=True)
+        return well("gcloud", str(json.loads(done.stdout)[_SDK]))
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
+        return wrong("gcloud", f"does not run ({type(error).__name__})", "Run 'gcloud version', and install it anew.")
+
+
+def _ssh() -> Diagnosis:
+    if shutil.which("ssh") is None:
+        return wrong("ssh", "not installed", "Install OpenSSH's client: heads are reached with it.")
+    return well("ssh", "installed")
+
+
+def _versions() -> Diagnosis:
+    python = f"Python {platform.python_version()}"
+    try:
+        return well("versions", f"{python}, Ray {version('ray')}, Tradewind {version('airflow-provider-tradewind')}")
+    except PackageNotFoundError as error:
+        mend = "Install airflow-provider-tradewind[fleet] with the Ray of requirements.lock."
+        return wrong("versions", f"{python}, and {error.name} is not installed", mend)
+
+
+def _key(named: str) -> Diagnosis:
+    about = f"SSH key {named}"
+    try:
+        file = expanded(named, "ssh_private_key")
+    except BadPathError as error:
+        return wrong(about, str(error), "Name the key as ssh_private_key in the fleet file.")
+    try:
+        mode = stat.S_IMODE(file.stat().st_mode)
+    except OSError as error:
+        mend = "Fetch the fleet's key to there, or name yours as ssh_private_key in the fleet file."
+        return wrong(about, f"cannot be read ({error.strerror})", mend)
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        return wrong(about, f"can be used by others (mode {mode:04o}), so ssh refuses it", f"chmod 600 {file}")
+    return well(about, "there, for its owner alone")
+
+
+# What runs on a cluster that is up, beside what is here: Ray's own clients want one version on both sides.
+
+
+def running_diagnoses(clusters: Iterable[FleetCluster], here: str) -> Iterator[Diagnosis]:
+    """How the Ray of each cluster is that has a head, beside the version ``here``; nothing is changed."""
+    for cluster in clusters:
+        about = f"Ray of cluster {cluster.name}"
+        try:
+            with connected(cluster) as there:
+                yield _compared(about, check_connection(there).ray_version, here)
+        except NoHeadError:
+            continue
+        except (FleetError, RayJobsError) as error:
+            yield unknown(about, str(error))
+
+
+def _compared(about: str, there: str, here: str) -> Diagnosis:
+    if there == here:
+        return well(about, f"{there}, as here")
+    mend = f"Install ray=={there} here, or name an image with Ray {here} in the fleet file and restart the cluster."
+    return wrong(about, f"{there}, and {here} here", mend)

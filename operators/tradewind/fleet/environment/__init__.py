@@ -1,1 +1,0 @@
-"""The variables that a cluster's processes have from Secret Manager, as files on each of its hosts."""

@@ -1,1 +1,0 @@
-"""The fleet file: read with line numbers, checked, and turned into values."""

@@ -1,1 +1,0 @@
-"""The jobs of people over whatever restarts their cluster."""

@@ -1,8 +1,0 @@
-"""Classes of the time that Marin's experiments are of: the values of their configs without JAX, Levanter or Ray."""
-
-from __future__ import annotations
-
-from tradewind.marin.era.building import OnlyOnClusterError
-from tradewind.marin.era.modules import modules
-
-__all__ = ["OnlyOnClusterError", "modules"]

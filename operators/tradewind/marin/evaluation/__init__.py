@@ -1,1 +1,0 @@
-"""Running files and judging what came of them."""

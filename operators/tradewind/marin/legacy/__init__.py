@@ -1,0 +1,8 @@
+"""Classes of the time that Marin's experiments are of: the values of their configs without JAX, Levanter or Ray."""
+
+from __future__ import annotations
+
+from tradewind.marin.legacy.classes import OnlyOnClusterError
+from tradewind.marin.legacy.modules import modules
+
+__all__ = ["OnlyOnClusterError", "modules"]

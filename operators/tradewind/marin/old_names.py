@@ -1,0 +1,221 @@
+"""Installed classes that can be made with the era's fields: the user's files make some while they are imported."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any, Final
+
+from tradewind.marin.legacy import modules
+from tradewind.marin.legacy.classes import builder
+from tradewind.marin.legacy.table import module_rows
+from tradewind.marin.translation import (
+    NO_CODE,
+    WrittenConfig,
+    installed_version,
+    known_fields,
+    renamed_fields,
+    translated,
+    written_version,
+)
+from tradewind.serialization.errors import TranslationError
+from tradewind.serialization.references import Reference
+from tradewind.serialization.spec import Encoder, decode
+
+__all__ = [
+    "accept_legacy_fields",
+    "provide",
+]
+
+
+class LegacyCall(WrittenConfig):
+    """What a class is called with: values themselves, and the era's defaults of what is left out."""
+
+    def read(self, name: str) -> Any:
+        return self._fields[name]
+
+    def take(self, name: str) -> Any:
+        return self._fields.pop(name)
+
+    def is_default(self, name: str) -> bool:
+        has_default, default = default_of(self.of, name)
+        return has_default and type(default) is type(self._fields[name]) and bool(default == self._fields[name])
+
+
+def default_of(of: str, name: str) -> tuple[bool, Any]:
+    """Whether a field of the era's class has a default, and it."""
+    spec = next((spec for spec in dataclasses.fields(builder().find(of)) if spec.name == name), None)
+    if spec is None:
+        return False, None
+    if spec.default_factory is not dataclasses.MISSING:
+        return True, spec.default_factory()
+    return spec.default is not dataclasses.MISSING, spec.default
+
+
+def accept_legacy_fields(module: ModuleType) -> None:
+    """Let the classes of ``module`` whose fields have changed be called with those that they had."""
+    row = module_rows().get(module.__name__)
+    for name in row.classes if row else ():
+        made = vars(module).get(name)
+        light = builder().find(f"{module.__name__}.{name}")
+        if not isinstance(made, type) or not (dataclasses.is_dataclass(made) and dataclasses.is_dataclass(light)):
+            continue
+        of = f"{module.__name__}.{name}"
+        if {spec.name for spec in dataclasses.fields(light)} - known_fields(made):
+            _accept(made, of)
+
+
+def _accept(made: Any, of: str) -> None:
+    init, known, renamed = made.__init__, known_fields(made), renamed_fields(of)
+
+    @functools.wraps(init)
+    def accepting(self: Any, *args: Any, **words: Any) -> None:
+        if type(self) is made and set(words) - known:
+            words, args = current_fields(of, args, words, known), ()
+        init(self, *args, **words)
+
+    def old_name(self: Any, name: str) -> Any:
+        if name in renamed and renamed[name] in known:
+            return getattr(self, renamed[name])
+        if name == "configs" and "components" in known:
+            return {key: component.source for key, component in self.components.items()}
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    made.__init__ = accepting
+    if not hasattr(made, "__getattr__"):
+        made.__getattr__ = old_name
+    if "flops_per_token" in vars(made) and "max_seq_len" in known:
+        made.flops_per_token = _of_whole_length(made.flops_per_token)
+
+
+def _of_whole_length(flops: Callable[[Any, int, int], Any]) -> Callable[..., Any]:
+    """What a token costs in a text as long as the model takes, unless another length is given."""
+
+    @functools.wraps(flops)
+    def of_length(self: Any, vocab_size: int, context_length: int | None = None) -> Any:
+        return flops(self, vocab_size, self.max_seq_len if context_length is None else context_length)
+
+    return of_length
+
+
+def current_fields(of: str, args: tuple[Any, ...], words: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """Fields of the installed class, from a call with the era's.
+
+    Raises:
+        TranslationError: A value has no counterpart.
+    """
+    specs = [spec for spec in dataclasses.fields(builder().find(of)) if spec.init]
+    given = {**dict(zip((spec.name for spec in specs if not spec.kw_only), args, strict=False)), **words}
+    for old, new in renamed_fields(of).items():
+        if old in words:  # dataclasses.replace() gives the other one, too
+            given.pop(new, None)
+    for spec in specs:
+        has_default, default = default_of(of, spec.name)
+        if spec.name not in given and has_default:
+            is_light = dataclasses.is_dataclass(default) and spec.name in known
+            given[spec.name] = decode(Encoder(NO_CODE).encode(default, spec.name)) if is_light else default
+    return translated(LegacyCall(of, of.rpartition(".")[2], given), known)
+
+
+# Names that Levanter had and has no more, for the user's files, which are imported on the cluster as they are.
+#
+# A file imports at its top what it needs for steps, for configs and for its functions alike. A class that is gone is
+# its light one, a name that stood in annotations is any type, and a function that is gone is refused when it is called.
+
+_ELSEWHERE: Final = {"levanter.utils.types.BlockFoldable": "haliax.nn.scan:BlockFoldable"}
+_LIBRARIES: Final = ("levanter", "haliax")
+
+
+def provide() -> None:
+    """Let the installed libraries have the era's names, in this process from now on."""
+    if any(isinstance(finder, _OldNames) for finder in sys.meta_path):
+        return
+    sys.meta_path.insert(0, _OldNames())
+    for name, module in list(sys.modules.items()):
+        if _is_old(name):
+            _extend(module)
+
+
+class _OldNames(MetaPathFinder):
+    """Finds modules of the libraries as ever, and those that are gone."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not _is_old(name):
+            return None
+        found = PathFinder.find_spec(name, path, target)
+        if found is not None and found.loader is not None:
+            found.loader = _Extending(found.loader)
+            return found
+        if name in _LIBRARIES:
+            return None
+        return importlib.util.spec_from_loader(name, _Gone(), is_package=True)
+
+
+class _Extending(Loader):
+    """Loads a module, and lets it have the names that it had."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        _extend(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+class _Gone(Loader):
+    """Makes a module of which only the names are left."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        _extend(module, _refused)
+
+
+def _is_old(name: str) -> bool:
+    return name.partition(".")[0] in _LIBRARIES and name in modules()
+
+
+def _extend(module: ModuleType, otherwise: Callable[[str], Any] | None = None) -> None:
+    """Let ``module`` look a name up among the era's, if it has none of its own; ``otherwise`` makes any other."""
+    if "__getattr__" in vars(module):
+        return
+
+    def old(name: str) -> Any:
+        full = f"{module.__name__}.{name}"
+        if full in _ELSEWHERE:
+            return Reference.parse(_ELSEWHERE[full]).load()
+        known = not name.startswith("__") and name in dir(modules()[module.__name__]) and full not in modules()
+        if known:
+            return getattr(modules()[module.__name__], name)
+        if otherwise is None or name.startswith("__"):
+            raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+        return otherwise(full)
+
+    vars(module)["__getattr__"] = old
+    accept_legacy_fields(module)
+
+
+def _refused(full: str) -> Any:
+    """A name of a module that is gone: it may be imported, and stand in annotations."""
+
+    def refuse(cls: type, *args: Any, **kwargs: Any) -> Any:
+        raise TranslationError(
+            f"{full} of {written_version(full)} is called, and {installed_version(full)} on the cluster has none."
+        )
+
+    return type(full.rpartition(".")[2], (), {"__new__": refuse, "__module__": full.rpartition(".")[0]})

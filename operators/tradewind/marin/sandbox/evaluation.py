@@ -1,0 +1,344 @@
+"""Files are evaluated, each twice in worlds apart: what differs between the two would differ from parse to parse."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import types
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final
+
+from tradewind.marin.refusals import (
+    OutOfTime,
+    Reason,
+    RefusedFileError,
+    SourceLine,
+    notes,
+    place_of_error,
+    refuse,
+    refused_file,
+)
+from tradewind.marin.sandbox.executor_api import Captured, find_stub
+from tradewind.marin.sandbox.guards import clock_reads, guarded
+from tradewind.marin.sandbox.import_map import ANY_LIBRARY, ModuleSandbox
+from tradewind.marin.sandbox.perturbation import walked
+from tradewind.marin.sandbox.process_state import ForFile, is_by_signal, preserved_process_state, tracked_signals
+from tradewind.marin.sandbox.running import Run, error_message, run_file
+from tradewind.marin.sandbox.stubs import Stub, source_line_of, stub_origin
+from tradewind.steps import ExecutorStep, InputName, Lazy, MirroredValue, OutputName, VersionedValue
+from tradewind.steps.bounds import PLAIN
+
+# What is looked at in the steps of a file: that nothing unknown counts, and that two evaluations give the same.
+
+Identity = tuple[str, ...]
+_REFERENCES = (ExecutorStep, InputName, OutputName, VersionedValue, MirroredValue)
+_CONTAINERS = (dict, list, tuple, set, frozenset)
+_SAY_NOTHING = PLAIN | {types.FunctionType, type}
+
+
+class _UnknownValues:
+    """All steps that some steps refer to, and of each what its version and its path come from."""
+
+    def __init__(self, shown: str, captured: Captured) -> None:
+        self._shown, self._captured = shown, captured
+        self._numbers: dict[int, int] = {}
+        self._pending: list[ExecutorStep] = []
+
+    def identities(self) -> list[Identity]:
+        """Of each step, in an order that the file alone decides."""
+        for wanted in self._captured.steps:
+            self._reach(wanted.step if isinstance(wanted, InputName) else wanted)
+        found = []
+        while self._pending:
+            step = self._pending.pop()
+            if not isinstance(step.name, str) or not isinstance(step.override_output_path, str | None):
+                raise self._refused(step, "override_output_path must be a text.")
+            parts = [step.name, str(step.override_output_path)]
+            self._add_parts(parts, step, step.config, "config")
+            found.append(tuple(parts))
+        return found
+
+    def _reach(self, step: ExecutorStep | None) -> str:
+        if step is None:
+            return ""
+        if id(step) not in self._numbers:
+            self._numbers[id(step)] = len(self._numbers)
+            self._pending.append(step)
+        return f"#{self._numbers[id(step)]}"
+
+    def _add_parts(self, parts: list[str], step: ExecutorStep, value: Any, path: str) -> None:
+        """Of what at ``path`` of a step's config counts; a list that grows, since there are millions of values."""
+        if isinstance(value, InputName):
+            parts.append(f"{path}={self._reach(value.step)}/{value.name} {value.block_on_step}")
+        elif (inside := _inside(value)) is not None:
+            for name, inner in inside:
+                kind = type(inner)
+                if kind not in _SAY_NOTHING and (kind is not list or inner):  # which most are, and which say nothing
+                    self._add_parts(parts, step, inner, f"{path}.{name}")
+        elif isinstance(value, ExecutorStep):
+            parts.append(f"{path}={self._reach(value)}")
+        elif isinstance(value, VersionedValue):
+            if (unknown := find_stub(value.value)) is not None:
+                raise self._refused(step, f"{path} is versioned and holds {unknown}, known only on the cluster.")
+            parts.append(f"{path}={value.value!r}")
+        elif isinstance(value, MirroredValue):
+            self._add_parts(parts, step, value.value, path)
+        elif isinstance(value, Stub) and held_reference(value):
+            raise self._refused(
+                step,
+                f"{path} is {stub_origin(value).label}, which is known only on the cluster and is given a step, a "
+                "path or a versioned value: its fields, and with them the step's version, are not known here.",
+                source_line_of(value),
+            )
+
+    def _refused(self, step: ExecutorStep, text: str, place: SourceLine | None = None) -> Exception:
+        return refused_file(self._shown, Reason(place or self._captured.place, f"step {step.name!r}: {text}"))
+
+
+def check_known(run: Run) -> list[list[Identity]]:
+    """What identifies the steps of each call, if nothing unknown takes part in it.
+
+    Raises:
+        RefusedFileError: Something does.
+    """
+    return [_UnknownValues(run.file, captured).identities() for captured in run.calls]
+
+
+def held_reference(value: Any) -> bool:
+    """Whether a placeholder was given, somewhere, to make what only a cluster knows."""
+    if isinstance(value, _REFERENCES):
+        return True
+    if isinstance(value, Stub):
+        origin = stub_origin(value)
+        return any(map(held_reference, (origin.of, *origin.args, *origin.kwargs.values())))
+    return any(held_reference(inner) for _, inner in _inside(value) or ())
+
+
+def first_difference(first: Sequence[Sequence[Identity]], second: Sequence[Sequence[Identity]]) -> str | None:
+    """What two evaluations of one file have different, in words; None if nothing."""
+    if len(first) != len(second):
+        return f"executor_main is called {len(first)} times, then {len(second)} times"
+    for ours, theirs in zip(first, second, strict=True):
+        if len(ours) != len(theirs):
+            return f"there are {len(ours)} steps, then {len(theirs)}"
+        for one, other in zip(ours, theirs, strict=True):
+            if one[0] != other[0]:
+                return f"a step is called {one[0]!r}, then {other[0]!r}"
+            if one != other:
+                return f"step {one[0]!r} has another version or path"
+    return None
+
+
+def _inside(value: Any) -> Iterable[tuple[Any, Any]] | None:
+    """What ``value`` is made of, with its name in there; None of what nothing looks into."""
+    kind = type(value)
+    if (fields := _fields_of(kind)) is not None:  # type: ignore[arg-type]
+        names, values_of = fields
+        return zip(names, values_of(value), strict=True)
+    if issubclass(kind, dict):
+        return [(name if isinstance(name, (str, int, float)) else "?", inner) for name, inner in value.items()]
+    if issubclass(kind, (list, tuple)):
+        return [(f"[{index}]", inner) for index, inner in enumerate(value) if type(inner) not in _SAY_NOTHING]
+    if issubclass(kind, (set, frozenset)):
+        return [("{}", inner) for inner in value]
+    return value.kwargs.items() if issubclass(kind, Lazy) else None
+
+
+@lru_cache(maxsize=1024)
+def _fields_of(kind: type[Any]) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]] | None:
+    """The names of a config's class, and what gives their values; None of another, and a placeholder's."""
+    if not dataclasses.is_dataclass(kind) or issubclass(kind, (type, Lazy, *_REFERENCES, *_CONTAINERS)):
+        return None
+    names = tuple(spec.name for spec in dataclasses.fields(kind))
+    if len(names) < 2:  # for which attrgetter gives no tuple
+        return names, lambda value: tuple(getattr(value, name) for name in names)
+    return names, attrgetter(*names)
+
+
+_SALT: Final = 0x2545F4914F6CDD1D
+"""As long as a hash, so that its first digits differ, too."""
+_lock = threading.RLock()
+_shared: dict[Path, SharedSandbox] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluated:
+    """A file's run, and how many steps each call has."""
+
+    run: Run
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Attempt:
+    run: Run
+    identities: list[list[Identity]]
+    world: ModuleSandbox
+
+
+_Outcome = _Attempt | RefusedFileError
+
+
+@dataclass
+class SharedSandbox:
+    """The world that the files of a checkout share, and what came of those that are the same in two worlds."""
+
+    world: ModuleSandbox
+    kept: dict[Path, _Attempt] = field(default_factory=dict)
+
+
+def evaluate(root: Path, files: Sequence[Path], limit_s: float) -> dict[Path, Evaluated | RefusedFileError]:
+    """Run each file below the checkout ``root``; what came of it, or why it cannot be a DAG.
+
+    As long as no file of the checkout changes, and nothing that they read of the environment, each is run once for the
+    life of this process.
+    """
+    if notes.root is not None:
+        raise refuse("it loads Marin's files while it is itself loaded.")
+    with _lock, tracked_signals(), preserved_process_state() as for_file:
+        logging.disable(max(logging.INFO, logging.root.manager.disable))  # files tell their whole configs, twice
+        attempt = partial(_attempt, limit_s=limit_s, for_file=for_file)
+        shared = _shared.get(root)
+        if shared is None or not shared.world.is_fresh():
+            shared = _shared[root] = SharedSandbox(ModuleSandbox(root))
+        outcomes: dict[Path, _Outcome] = {}
+        for file in files:
+            outcomes[file] = shared.kept.get(file) or attempt(shared.world, file)
+        new = [file for file in files if outcomes[file] is not shared.kept.get(file)]
+        others = _PerturbedRuns(root, attempt)
+        for file in reversed(new):  # so that what one file does to shared modules differs, too
+            outcome = outcomes[file]
+            if isinstance(outcome, _Attempt):
+                outcome = _verified(root, file, outcome, others)
+            if isinstance(outcome, _Attempt):
+                shared.kept[file] = outcome
+            outcomes[file] = outcome
+        if (changed := shared.world.changed_file()) is not None:
+            for file in [file for file in new if isinstance(outcomes[file], RefusedFileError)]:
+                outcomes[file] = _edited(root, file, changed)
+        return {file: _evaluated(outcomes[file]) for file in files}
+
+
+_Attempting = Callable[[ModuleSandbox, Path], _Outcome]
+
+
+def _attempt(world: ModuleSandbox, file: Path, limit_s: float, for_file: ForFile) -> _Outcome:
+    root = world.root
+    try:
+        run = run_file(world, file, limit_s, for_file)
+        with guarded(limit_s):  # to look at values runs methods of their classes
+            return _Attempt(run, check_known(run), world)
+    except RefusedFileError as error:
+        return error
+    except BaseException as error:
+        if is_by_signal(error):
+            raise
+        why = f"it takes more than {limit_s:g} s" if isinstance(error, OutOfTime) else error_message(error)
+        reason = Reason(place_of_error(root, error), f"its steps cannot be looked at: {why}")
+        return refused_file(file.relative_to(root).as_posix(), reason)
+
+
+def _evaluated(outcome: _Outcome) -> Evaluated | RefusedFileError:
+    if isinstance(outcome, RefusedFileError):
+        return outcome
+    return Evaluated(outcome.run, tuple(map(len, outcome.identities)))
+
+
+def _edited(root: Path, file: Path, changed: Path) -> RefusedFileError:
+    shown = changed.relative_to(root) if changed.is_relative_to(root) else changed
+    reason = f"{shown} was changed while it was being loaded: the next parse loads it as it is then."
+    return refused_file(file.relative_to(root).as_posix(), Reason(None, reason))
+
+
+class _PerturbedRuns:
+    """The second evaluations, in worlds that the files share: one for the same libraries that are not there."""
+
+    def __init__(self, root: Path, attempt: _Attempting) -> None:
+        self._root, self.attempt = root, attempt
+        self._worlds: dict[frozenset[str], ModuleSandbox] = {}
+
+    def without(self, libraries: frozenset[str], file: Path) -> _Outcome:
+        """What comes of ``file`` where these are not there, as far as files can do without."""
+        if libraries not in self._worlds:
+            self._worlds[libraries] = ModuleSandbox(self._root, _SALT, libraries)
+        return self.attempt(self._worlds[libraries], file)
+
+
+def _verified(root: Path, file: Path, first: _Attempt, others: _PerturbedRuns) -> _Outcome:
+    """The outcome, if it is the same twice; alone in worlds of its own, where other files may have interfered."""
+    if _same(first, others.without(ANY_LIBRARY, file)):
+        return first
+    if not _same(first, others.without(frozenset(), file)):
+        alone, again = others.attempt(ModuleSandbox(root), file), others.attempt(ModuleSandbox(root, _SALT), file)
+        if not isinstance(alone, _Attempt) or not _same(alone, again):
+            return _unstable(root, file, alone, again, others.attempt)
+        return _without_libraries(alone, lambda names: others.attempt(ModuleSandbox(root, _SALT, names), file))
+    return _without_libraries(first, lambda names: others.without(names, file))
+
+
+def _without_libraries(first: _Attempt, evaluated: Callable[[frozenset[str]], _Outcome]) -> _Outcome:
+    """The outcome, if it is the same without each library that the file can do without, and without all of those."""
+    optional = first.world.optional
+    spared: set[str] = set()
+    for each in [*({name} for name in optional), spared]:  # all of them come last, when it is known which they are
+        without = evaluated(frozenset(each)) if each else first
+        if _same(first, without):
+            spared |= each
+        elif not _needs(without):
+            names = " and ".join(sorted(each))
+            return refused_file(first.run.file, _undecided(names, optional[min(each)], first, without))
+    return first
+
+
+def _needs(without: _Outcome) -> bool:
+    """Whether a file comes to nothing without a library: then it was there whenever the file has made anything."""
+    return isinstance(without, RefusedFileError) and without.is_own
+
+
+def _undecided(libraries: str, place: SourceLine | None, alone: _Attempt, without: _Outcome) -> Reason:
+    if isinstance(without, _Attempt):
+        what = first_difference(alone.identities, without.identities)
+    else:
+        what = f"without it, {without.reason.text if without.reason is not None else without}"
+    return Reason(
+        place,
+        f"without {libraries} installed it comes to other steps, and what Marin had installed is not known here: "
+        f"{what}. Write down the one that is meant, with or without {libraries}.",
+    )
+
+
+def _same(first: _Outcome, second: _Outcome) -> bool:
+    return (
+        isinstance(first, _Attempt)
+        and isinstance(second, _Attempt)
+        and first_difference(first.identities, second.identities) is None
+    )
+
+
+def _unstable(root: Path, file: Path, first: _Outcome, second: _Outcome, attempt: _Attempting) -> RefusedFileError:
+    """Why two evaluations differ: with the line that reads the clock, chance or a hash."""
+    for outcome in (first, second):
+        if isinstance(outcome, RefusedFileError):
+            return outcome
+    assert isinstance(first, _Attempt) and isinstance(second, _Attempt)
+    difference = first_difference(first.identities, second.identities)
+    in_sets = list(walked)
+    with clock_reads(root) as reads:
+        attempt(ModuleSandbox(root), file)
+    places = [*second.world.builtins.hash_places, *reads, *in_sets]
+    own = [place for place in places if place.file == first.run.file]
+    place = next(iter([*own, *places]), None)
+    instead = ", or take it from run_param()" if "another version" in (difference or "") else ""
+    return refused_file(
+        first.run.file,
+        Reason(
+            place,
+            f"evaluated twice, {difference}: a clock, chance or a hash() is in it, or what the machine is or the order "
+            f"of a set, and its DAG would be another one at every parse. Write the value down{instead}.",
+        ),
+    )

@@ -1,0 +1,262 @@
+"""What a file may not do while its steps are made: talk to a network, start processes, read secrets, write, run on.
+
+It keeps from mistakes and is no sandbox: whoever may edit the files may run code where Airflow parses them.
+
+Python tells an audit hook of all of these before they happen. The hook stays for the life of the process, and asks one
+thing of each event: whether this thread is loading a file.
+"""
+
+from __future__ import annotations
+
+import _posixsubprocess
+import _thread
+import ctypes
+import gc
+import os
+import signal
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from os import PathLike, fsdecode
+from pathlib import Path, PurePath
+from typing import Any, Final
+
+from tradewind.marin.refusals import OutOfTime, SourceLine, notes, place_below, refuse
+
+_SOCKETS = "it opens a network connection while the steps are made: let a step's function do it"
+_PROCESSES = "it starts a process while the steps are made: let a step's function do it"
+_FILES = "it deletes files while the steps are made: let a step's function do it"
+_MOVES = "it moves or changes files while the steps are made: let a step's function do it"
+_THREADS = "it starts a thread while the steps are made: let a step's function do it"
+_EVENTS = {
+    "socket.__new__": _SOCKETS,
+    "socket.connect": _SOCKETS,
+    "socket.getaddrinfo": _SOCKETS,
+    "socket.gethostbyname": _SOCKETS,
+    "subprocess.Popen": _PROCESSES,
+    "os.system": _PROCESSES,
+    "os.exec": _PROCESSES,
+    "os.fork": _PROCESSES,
+    "os.forkpty": _PROCESSES,
+    "os.posix_spawn": _PROCESSES,
+    "os.spawn": _PROCESSES,
+    "os.kill": "it signals a process while the steps are made",
+    "os.remove": _FILES,
+    "os.rmdir": _FILES,
+    "shutil.rmtree": _FILES,
+    "os.rename": _MOVES,
+    "os.truncate": _MOVES,
+    "os.link": _MOVES,
+    "os.symlink": _MOVES,
+    "os.chmod": _MOVES,
+    "os.chown": _MOVES,
+    "os.utime": _MOVES,
+    "os.setxattr": _MOVES,
+    "sqlite3.connect": "it opens a database while the steps are made: let a step's function do it",
+    "signal.pthread_kill": "it signals a process while the steps are made",
+    "os.killpg": "it signals a process while the steps are made",
+    "resource.setrlimit": "it changes the limits of this process",
+    "sys.addaudithook": "it listens to all that this process does, without end",
+    "ctypes.dlopen": "it calls a library of C while the steps are made: let a step's function do it",
+}
+_SECRET_NAMES = frozenset(
+    {
+        ".netrc", ".env", ".pgpass", ".pypirc", ".git-credentials", "credentials", "credentials.json",
+        "application_default_credentials.json", "id_rsa", "id_ed25519", "airflow.cfg",
+    }
+)  # fmt: skip
+_SECRET_FOLDERS = frozenset({".ssh", ".aws", ".gnupg", ".kube", ".docker", ".huggingface", "gcloud", "secrets"})
+_AGAIN_S = 0.2
+_DEEPEST: Final = 2_500
+"""Calls within calls, for which a stack of 8 MiB is enough whatever they call."""
+_WAKE: Final = signal.SIGURG
+"""Ends a wait in C (a lock, a pipe) of the main thread, the only one that hears signals; others ignore it."""
+_WRITES: Final = frozenset("wax+")
+_WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+class _Guarded(threading.local):
+    is_loading = False
+
+
+_guarded = _Guarded()
+_install_once = threading.Lock()
+_is_installed = False
+
+
+def _checked(function: Callable[..., Any], what: str) -> Callable[..., Any]:
+    """A function of Python's own that starts something; Python 3.11 has no audit event for these."""
+
+    def start(*args: Any, **kwargs: Any) -> Any:
+        if _guarded.is_loading:
+            raise refuse(f"{what}.")
+        return function(*args, **kwargs)
+
+    return start
+
+
+def _bounded(function: Callable[[int], None]) -> Callable[[int], None]:
+    """``sys.setrecursionlimit``: what recurses deeper in C code kills this process."""
+
+    def set_limit(limit: int, /) -> None:
+        function(min(limit, max(_DEEPEST, sys.getrecursionlimit())) if _guarded.is_loading else limit)
+
+    return set_limit
+
+
+_OTHERS: Final = (
+    *(
+        (module, name, _checked(vars(module)[name], what))
+        for module, name, what in (
+            (threading, "_start_new_thread", _THREADS),
+            (_thread, "start_new_thread", _THREADS),
+            (_posixsubprocess, "fork_exec", _PROCESSES),
+        )
+    ),
+    (sys, "setrecursionlimit", _bounded(sys.setrecursionlimit)),
+)
+"""Functions that are others while a file is loaded: module, name, and what stands there then."""
+
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    if not _guarded.is_loading:
+        return
+    if event == "open":
+        _check_opened(*args)
+    elif event in ("os.listdir", "os.scandir"):
+        notes.note_opened(args[0] or ".")
+    elif (reason := _EVENTS.get(event)) is not None and not _is_pythons_own(args):
+        raise refuse(f"{reason}.")
+
+
+def _check_opened(path: Any, mode: str | None, flags: int) -> None:
+    if not isinstance(path, (str, bytes, PathLike)):
+        return
+    parts = PurePath(fsdecode(path)).parts
+    if parts and (_is_secret(parts) or (parts[:2] == ("/", "proc") and parts[-1] == "environ")):
+        raise refuse(f"it reads the secret file {parts[-1]} while the steps are made.")
+    writes = not _WRITES.isdisjoint(mode) if mode is not None else bool(flags & _WRITING)
+    if writes and parts[:2] != ("/", "dev") and not _is_pythons_own((path,)):
+        raise refuse(f"it writes the file {parts[-1]} while the steps are made: let a step's function do it.")
+    notes.note_opened(path)
+
+
+def _is_secret(parts: tuple[str, ...]) -> bool:
+    is_hubs = "huggingface" in parts and parts[-1] in ("token", "stored_tokens")
+    return is_hubs or parts[-1] in _SECRET_NAMES or not _SECRET_FOLDERS.isdisjoint(parts)
+
+
+def _is_pythons_own(paths: tuple[Any, ...]) -> bool:
+    """Whether Python keeps what it has compiled."""
+    return any("__pycache__" in PurePath(path).parts for path in paths if isinstance(path, str))
+
+
+def _awake(number: int, frame: types.FrameType | None) -> None:
+    """What is to be raised in this thread is raised as soon as it runs code of Python's."""
+
+
+@contextmanager
+def guarded(limit_s: float) -> Iterator[None]:
+    """Guard this thread, and end what it does after ``limit_s`` seconds.
+
+    Raises:
+        OutOfTime: In the body.
+    """
+    global _is_installed
+    with _install_once:
+        if not _is_installed:
+            sys.addaudithook(_audit)
+            _is_installed = True
+    watch = _Watch(threading.get_ident(), limit_s)
+    watch.start()
+    before = [vars(module)[name] for module, name, _ in _OTHERS]
+    handler = signal.signal(_WAKE, _awake) if watch.wakes else None
+    for module, name, checked in _OTHERS:
+        setattr(module, name, checked)
+    _guarded.is_loading = True
+    try:
+        yield
+    finally:
+        _guarded.is_loading = False
+        for (module, name, _), function in zip(_OTHERS, before, strict=True):
+            setattr(module, name, function)
+        watch.end()
+        if watch.wakes:
+            signal.signal(_WAKE, handler or signal.SIG_DFL)  # None: it was set in C
+    if watch.has_fired:
+        raise OutOfTime  # a bare except has swallowed it
+
+
+class _Watch(threading.Thread):
+    """Interrupts another thread when its time is up, again and again, for a bare ``except`` may swallow it."""
+
+    def __init__(self, thread: int, limit_s: float) -> None:
+        super().__init__(daemon=True)
+        self.has_fired = False
+        self._interrupted, self._limit_s = thread, limit_s
+        self._done = threading.Event()
+        self.wakes = threading.current_thread() is threading.main_thread()
+
+    def run(self) -> None:
+        wait_s = self._limit_s
+        while not self._done.wait(wait_s):
+            self.has_fired = True
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._interrupted), ctypes.py_object(OutOfTime))
+            if self.wakes:
+                signal.pthread_kill(self._interrupted, _WAKE)
+            wait_s = _AGAIN_S
+
+    def end(self) -> None:
+        """Stop, in the thread that is interrupted; an interruption that is still to come is caught here.
+
+        It cannot be taken back: Python 3.11 then looks for it at every step, and without end under a profiler.
+        """
+        is_over = False
+        while not is_over:
+            try:
+                self._done.set()
+                self.join()
+                is_over = not self.is_alive()  # a call, at which what is still to come does come
+            except OutOfTime:
+                pass
+
+
+# Which line reads what differs from time to time: the clock, chance, a process' number, an address, a machine.
+
+_READS = {
+    "now", "utcnow", "today", "time", "time_ns", "localtime", "gmtime", "strftime", "ctime", "asctime",
+    "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "urandom", "getrandbits", "random", "getpid", "id",
+    "gettempdir", "mkdtemp", "token_hex", "uuid1", "uuid4", "gethostname", "uname", "cpu_count", "listdir",
+}  # fmt: skip
+_TAKES_A_TIME = {"strftime", "ctime", "asctime", "localtime", "gmtime"}
+"""They read the clock only when they are given no time; where another line did, that one is to blame."""
+
+
+@contextmanager
+def clock_reads(root: Path) -> Iterator[list[SourceLine]]:
+    """The lines below ``root`` that read such a thing meanwhile in this thread; first those that surely do."""
+    sure: list[SourceLine] = []
+    maybe: list[SourceLine] = []
+    found: list[SourceLine] = []
+
+    def profile(frame: types.FrameType, event: str, argument: Any) -> None:
+        if event != "c_call" or (name := getattr(argument, "__name__", "")) not in _READS:
+            return
+        reader: types.FrameType | None = frame
+        while reader is not None and not (name == "id" and reader is not frame):  # the standard library often asks it
+            if (place := place_below(root, reader.f_code.co_filename, reader.f_lineno)) is not None:
+                (maybe if name in _TAKES_A_TIME else sure).append(place)
+                return
+            reader = reader.f_back
+
+    before, was_collecting = sys.getprofile(), gc.isenabled()
+    gc.disable()  # what is called when garbage is collected may read a clock, at whatever line that happens
+    sys.setprofile(profile)
+    try:
+        yield found
+    finally:
+        sys.setprofile(before)
+        (gc.enable if was_collecting else gc.disable)()
+        found += [*sure, *maybe]

@@ -1,0 +1,376 @@
+"""What of this process a file may change while it is loaded, put back as it was."""
+
+from __future__ import annotations
+
+import decimal
+import gc
+import itertools
+import locale
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import time
+import types
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from operator import is_, methodcaller
+from typing import Any, Final
+
+from tradewind.marin.sandbox.import_map import ModuleSandbox
+
+# What a file assigns inside of modules that others use, too, put back: ``json.dumps``, ``pathlib.Path.exists``.
+#
+# Modules also keep things themselves while they are used. What has a private name and is no function is theirs, and so
+# is what came with a value of theirs: a part that was imported since.
+
+_TOPS: Final = sys.stdlib_module_names | {"tradewind"}
+_HEAP: Final = 1 << 9
+_IMMUTABLE: Final = 1 << 8
+_MISSING: Final = object()
+_VALUES: Final = methodcaller("values")
+Owner = types.ModuleType | type
+
+
+class ModuleState:
+    """The names of modules and of their classes, as they were when they were first looked at."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+        self._before: list[tuple[Owner, dict[str, Any]]] = []
+        self._noted: set[int] = set()
+        self._now: list[Mapping[str, Any]] = []
+        self._sizes: list[int] = []
+        self._values: list[Any] = []
+
+    def note(self, modules: Iterable[types.ModuleType] = ()) -> None:
+        """Look at what was imported since, and at ``modules``."""
+        for name in [name for name in sys.modules if name not in self._seen]:
+            self._seen.add(name)
+            if name.partition(".")[0] in _TOPS and isinstance(module := sys.modules[name], types.ModuleType):
+                self._note_module(module)
+        for module in modules:
+            self._note_module(module)
+
+    def put_back(self) -> bool:
+        """Put back what was changed; whether anything was."""
+        if self._is_as_before():
+            return False
+        is_changed = False
+        for owner, before in self._before:
+            now = vars(owner)
+            if len(now) != len(before) or not all(map(is_, now.values(), before.values())):
+                is_changed |= _put_back(owner, before)
+        self._now = []
+        return is_changed
+
+    def _is_as_before(self) -> bool:
+        """Whether all names have the values that they had; in one go, since there are tens of thousands."""
+        if len(self._now) != len(self._before):
+            self._now = [vars(owner) for owner, _ in self._before]
+            self._sizes = [len(before) for _, before in self._before]
+            self._values = [value for _, before in self._before for value in before.values()]
+        found = itertools.chain.from_iterable(map(_VALUES, self._now))
+        return list(map(len, self._now)) == self._sizes and all(map(is_, found, self._values))
+
+    def _note_module(self, module: types.ModuleType) -> None:
+        kinds = [value for value in vars(module).values() if isinstance(value, type) and _may_change(value)]
+        owners: list[Owner] = [module, *kinds]
+        for owner in owners:
+            if id(owner) not in self._noted:
+                self._noted.add(id(owner))
+                self._before.append((owner, dict(vars(owner))))
+
+
+def _may_change(kind: type) -> bool:
+    return kind.__flags__ & (_HEAP | _IMMUTABLE) == _HEAP and _is_theirs(kind)
+
+
+def _is_theirs(value: Any) -> bool:
+    """Whether ``value`` is a module, or was made in one of theirs."""
+    if isinstance(value, types.ModuleType):
+        return True
+    module = getattr(value, "__module__", None) if isinstance(value, (type, types.FunctionType)) else None
+    return isinstance(module, str) and module.partition(".")[0] in _TOPS
+
+
+def _put_back(owner: Owner, before: dict[str, Any]) -> bool:
+    """Put back the names of ``owner``; what stays is taken into ``before``."""
+    is_changed = False
+    now: Mapping[str, Any] = dict(vars(owner))
+    for name in {**before, **now}:
+        was, found = before.get(name, _MISSING), now.get(name, _MISSING)
+        if was is found:
+            continue
+        is_private = name.startswith("_") and not callable(found if was is _MISSING else was)
+        if is_private or (was is _MISSING and _is_theirs(found)):
+            continue
+        is_changed = True
+        setter = type if isinstance(owner, type) else types.ModuleType  # a metaclass may refuse
+        if was is _MISSING:
+            setter.__delattr__(owner, name)
+        else:
+            setter.__setattr__(owner, name, was)
+    before.clear()
+    before.update(vars(owner))
+    return is_changed
+
+
+_SYS = (
+    "argv", "path", "meta_path", "path_hooks", "stdout", "stderr", "stdin", "excepthook", "displayhook",
+    "unraisablehook", "breakpointhook",
+)  # fmt: skip
+
+_SOON_S = 0.05
+_SELDOM = 30
+
+ForFile = Callable[[ModuleSandbox, list[str]], AbstractContextManager[None]]
+
+
+@contextmanager
+def preserved_process_state() -> Iterator[ForFile]:
+    """Put all back at the end. To look at everything takes longer than to run a file, so many are run in one.
+
+    Yields:
+        What each file is run in: it finds a checkout as its folder, and a command line; what the next file or our own
+        code would stumble over is put back after it.
+    """
+    soon = [_kept_sys(), _kept_warnings(), _kept_hooks(), _kept_timers(), _kept_environment()]
+    late = [
+        _kept_modules(),
+        _kept_decimal(),
+        _kept_logging(),
+        _kept_random(),
+        _kept_folder(),
+        _kept_locale(),
+    ]
+    was_collecting = gc.isenabled()
+    modules = ModuleState()
+    modules.note()
+
+    @contextmanager
+    def for_file(world: ModuleSandbox, argv: list[str]) -> Iterator[None]:
+        sys.argv, sys.path = list(argv), list(sys.path)
+        os.chdir(world.root)
+        known = set(world.modules)
+        modules.note(world.builtins.modules())
+        world.noting = modules.note
+        try:
+            yield
+        finally:
+            for put_back in soon:
+                put_back()
+            if modules.put_back():  # by what it imported, perhaps, which the next file has to do again
+                world.forget(set(world.modules) - known)
+            (gc.enable if was_collecting else gc.disable)()
+
+    try:
+        yield for_file
+    finally:
+        for put_back in late:
+            put_back()
+
+
+@contextmanager
+def reduced_gc() -> Iterator[None]:
+    """Python looks for old garbage more seldom meanwhile, and as before afterwards, whatever a file says.
+
+    Nearly all of the millions of values that are made stay, and to look through them takes an eighth of the time.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(*before[:2], before[2] * _SELDOM)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+def _kept_sys() -> Callable[[], None]:
+    before = {name: getattr(sys, name) for name in _SYS}
+    contents = {name: list(value) for name, value in before.items() if isinstance(value, list)}
+    limit = sys.getrecursionlimit()
+
+    def put_back() -> None:
+        for name, value in before.items():
+            setattr(sys, name, value)
+        for name, items in contents.items():
+            before[name][:] = items
+        sys.setrecursionlimit(limit)
+
+    return put_back
+
+
+def _kept_hooks() -> Callable[[], None]:
+    before, shown, timeout = sys.gettrace(), threading.excepthook, socket.getdefaulttimeout()
+    profile, interval = sys.getprofile(), sys.getswitchinterval()
+    is_main = threading.current_thread() is threading.main_thread()  # no other may say who hears a signal
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()} if is_main else {}
+
+    def put_back() -> None:
+        if sys.gettrace() is not before:
+            sys.settrace(before)
+        if sys.getprofile() is not profile:
+            sys.setprofile(profile)
+        sys.setswitchinterval(interval)
+        threading.excepthook = shown
+        socket.setdefaulttimeout(timeout)
+        for number, handler in handlers.items():
+            if handler is not None and signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+
+    return put_back
+
+
+def _kept_timers() -> Callable[[], None]:
+    """Airflow ends a parse that takes too long by such a timer."""
+    kinds = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+    before, begun = {kind: signal.getitimer(kind) for kind in kinds}, time.monotonic()
+
+    def put_back() -> None:
+        passed = time.monotonic() - begun
+        for kind, (left, interval) in before.items():
+            expected = max(left - passed, _SOON_S) if left else 0.0
+            if not left - passed - _SOON_S <= signal.getitimer(kind)[0] <= left + interval:
+                signal.setitimer(kind, expected, interval)
+
+    return put_back
+
+
+def _kept_modules() -> Callable[[], None]:
+    before = dict(sys.modules)
+
+    def put_back() -> None:
+        for name, module in before.items():  # what was imported since stays: it is real
+            if sys.modules.get(name) is not module:
+                sys.modules[name] = module
+        for name in [name for name in sys.modules if name not in before]:
+            if getattr(sys.modules[name], "__spec__", None) is None:  # put there by hand
+                del sys.modules[name]
+
+    return put_back
+
+
+def _kept_locale() -> Callable[[], None]:
+    before = locale.setlocale(locale.LC_ALL)
+
+    def put_back() -> None:
+        locale.setlocale(locale.LC_ALL, before)
+
+    return put_back
+
+
+def _kept_decimal() -> Callable[[], None]:
+    before = decimal.getcontext().copy()
+    return lambda: decimal.setcontext(before)
+
+
+def _kept_folder() -> Callable[[], None]:
+    before = os.getcwd()
+    return lambda: os.chdir(before)
+
+
+def _kept_environment() -> Callable[[], None]:
+    before = dict(os.environ)
+
+    def put_back() -> None:
+        if dict(os.environ) != before:  # posix.environ is the dictionary in it
+            os.environ.clear()
+            os.environ.update(before)
+
+    return put_back
+
+
+def _kept_random() -> Callable[[], None]:
+    before = random.getstate()
+    return lambda: random.setstate(before)
+
+
+def _kept_warnings() -> Callable[[], None]:
+    before, shown = warnings.filters[:], warnings.showwarning
+
+    def put_back() -> None:
+        if warnings.filters != before:
+            warnings.filters[:] = before  # type: ignore[index]
+            warnings._filters_mutated()  # type: ignore[attr-defined]
+        warnings.showwarning = shown
+
+    return put_back
+
+
+def _kept_logging() -> Callable[[], None]:
+    root = logging.getLogger()
+    loggers = [root, *(each for each in root.manager.loggerDict.values() if isinstance(each, logging.Logger))]
+    before: list[tuple[logging.Logger, Any, Any, Any, Any, Any]] = [
+        (each, each.level, each.handlers[:], each.filters[:], each.propagate, each.disabled) for each in loggers
+    ]
+    disabled, factory, kind = root.manager.disable, logging.getLogRecordFactory(), logging.getLoggerClass()
+    known = set(root.manager.loggerDict)
+
+    def put_back() -> None:
+        for each, level, handlers, filters, propagates, is_disabled in before:
+            if each.level != level:
+                each.setLevel(level)
+            each.handlers[:], each.filters[:] = handlers, filters
+            each.propagate, each.disabled = propagates, is_disabled
+        for name in set(root.manager.loggerDict) - known:
+            if isinstance(made := root.manager.loggerDict[name], logging.Logger):
+                made.setLevel(logging.NOTSET)
+                made.handlers.clear()
+                made.filters.clear()
+                made.propagate, made.disabled = True, False
+        logging.disable(disabled)
+        logging.setLogRecordFactory(factory)
+        logging.setLoggerClass(kind)
+
+    return put_back
+
+
+# Whose an end is: a file's own ``raise KeyboardInterrupt`` is its error, a person's Ctrl-C ends this process.
+#
+# What a signal's handler raises comes through that handler's code. Python's own for Ctrl-C is written in C, where no
+# traceback shows it, so while files are loaded one of Python code calls it.
+
+
+def _interrupted(number: int, frame: types.FrameType | None) -> None:
+    signal.default_int_handler(number, frame)
+
+
+@contextmanager
+def tracked_signals() -> Iterator[None]:
+    """Meanwhile, ``is_by_signal`` knows a Ctrl-C."""
+    is_main = threading.current_thread() is threading.main_thread()  # the only one that hears signals
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, _interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def is_by_signal(error: BaseException | None) -> bool:
+    """Whether a signal's handler raised ``error``, or what it was raised from."""
+    codes = {code for number in signal.valid_signals() if (code := _code_of(signal.getsignal(number))) is not None}
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code in codes:
+                return True
+            trace = trace.tb_next
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _code_of(handler: Any) -> types.CodeType | None:
+    if isinstance(handler, types.MethodType):
+        handler = handler.__func__
+    if not isinstance(handler, types.FunctionType):
+        handler = getattr(type(handler), "__call__", None)  # noqa: B004 - of an object, the code of its class
+    return getattr(handler, "__code__", None)

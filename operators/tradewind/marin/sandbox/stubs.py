@@ -1,0 +1,394 @@
+"""What stands for heavy libraries while a file is loaded: values of which nothing is known but how to get them.
+
+Such a value may be stored, passed on, called, subclassed and used as a decorator; all of that is done again on the
+cluster, with the real library. To ask what it *is* (its truth, text, length, number, elements, equality) is refused
+with the line that asks: a name, a path, a version, a count of steps or a branch must not come from a guess.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import types
+from abc import ABCMeta
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+from tradewind.marin.refusals import LoadAborted, SourceLine, notes, place_below, refuse, running_place
+from tradewind.steps import (
+    AttributeReference,
+    CallReference,
+    ClusterValue,
+    ModuleReference,
+    RemoteFunction,
+    cluster_reference,
+)
+
+_TYPING = ("typing", "typing_extensions")
+_LONGEST = 200
+"""Characters of an error that is told of another."""
+_UNION_PARTS = (type, type(None), types.GenericAlias, types.UnionType, str)
+
+
+@dataclass(frozen=True, eq=False)
+class StubOrigin:
+    """How a cluster gets the value.
+
+    Attributes:
+        label: The value as people would write it, such as ``levanter.optim.AdamConfig(...)``.
+        module: The module that it is a part of.
+        path: Its name in there; empty when it is made by a call or taken from another value.
+        of: The value that it was taken from or that was called.
+        attribute: The attribute of ``of`` that it is.
+        args: What ``of`` was called with.
+        kwargs: The same by name.
+        wrapped: What it decorates.
+        place: The line of the user's that made it, if it is what a call gave.
+    """
+
+    label: str
+    module: str
+    path: str = ""
+    of: Stub | None = None
+    attribute: str | None = None
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    wrapped: Any = None
+    place: SourceLine | None = None
+
+    @property
+    def is_call(self) -> bool:
+        """Whether the value is what a call gave."""
+        return self.of is not None and self.attribute is None
+
+
+class Stub(ClusterValue):
+    """A value that only a cluster knows."""
+
+    __slots__ = ("__weakref__", "_tradewind_attributes", "_tradewind_origin")
+    _tradewind_attributes: dict[str, Any]
+
+    def __init__(self, origin: StubOrigin) -> None:
+        object.__setattr__(self, "_tradewind_origin", origin)
+        object.__setattr__(self, "_tradewind_attributes", {})
+
+    def __getattribute__(self, name: str) -> Any:
+        if name[:2] == "__" == name[-2:] and name not in _PLUMBING and _is_asked(name):
+            raise refuse(_unknown(self, f"its {name}"))
+        return object.__getattribute__(self, name)
+
+    def _tradewind_reference(self) -> ModuleReference | AttributeReference | CallReference | None:
+        origin = stub_origin(self)
+        if origin.wrapped is not None and not _is_given(origin):
+            return _way_to_definition(origin.wrapped)
+        if origin.path or origin.of is None:
+            return ModuleReference(origin.module, origin.path) if origin.path else None
+        if origin.attribute is not None:
+            return AttributeReference(origin.of, origin.attribute)
+        return CallReference(origin.of, origin.args, origin.kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        known = self._tradewind_attributes
+        if name not in known:
+            known[name] = Stub(_attribute_of(self, name))
+        return known[name]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Stub:
+        origin = stub_origin(self)
+        wrapped = args[0] if len(args) == 1 and not kwargs and isinstance(args[0], _DEFINITIONS) else None
+        made = StubOrigin(f"{origin.label}(...)", origin.module, of=self, args=args, kwargs=kwargs, wrapped=wrapped)
+        return Stub(replace(made, place=running_place(notes.root) if notes.root is not None else None))
+
+    def __getitem__(self, key: Any) -> Stub:
+        origin = stub_origin(self)
+        getter = Stub(StubOrigin(f"{origin.label}.__getitem__", origin.module, of=self, attribute="__getitem__"))
+        return Stub(StubOrigin(f"{origin.label}[...]", origin.module, of=getter, args=(key,)))
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        return (stub_base(self),)
+
+    def __or__(self, other: Any) -> Stub:
+        """Part of an annotation such as ``LmConfig | None``; of anything else, arithmetic."""
+        if not isinstance(other, (*_UNION_PARTS, Stub)) and type(other).__module__ not in _TYPING:
+            raise refuse(_unknown(self, "its value"))
+        return Stub(StubOrigin(f"{stub_origin(self).label} | ...", stub_origin(self).module))
+
+    __ror__ = __or__
+
+    def __hash__(self) -> int:
+        if _asked_by(_TYPING):
+            return id(self)
+        raise refuse(_unknown(self, "whether it equals another value"))
+
+    def __eq__(self, other: object) -> bool:
+        if _asked_by(_TYPING):
+            return self is other
+        raise refuse(_unknown(self, "whether it equals another value"))
+
+    def __repr__(self) -> str:
+        if notes.root is None or _asked_by((*_TYPING, "inspect")):  # dataclasses put annotations into their __doc__
+            return f"<{stub_origin(self).label}, known only on the cluster>"
+        raise refuse(_unknown(self, "its text"))
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __copy__(self) -> Stub:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Stub:
+        return self
+
+    def __enter__(self) -> Stub:
+        return Stub(StubOrigin(f"what {stub_origin(self).label} gives in with", stub_origin(self).module))
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is not None and not isinstance(error[1], LoadAborted):
+            wanted = f"whether it ends {type(error[1]).__name__} ({str(error[1])[:_LONGEST]})"
+            raise refuse(_unknown(self, wanted))
+
+
+_MISSING = object()
+_PLUMBING = frozenset(
+    {
+        "__parameters__", "__typing_subst__", "__typing_prepare_subst__", "__typing_unpacked_tuple_args__",
+        "__isabstractmethod__", "__mro_entries__", "__origin__",
+    }
+)  # fmt: skip
+"""What Python itself looks for in the middle of a line of the user's: in annotations and where a class begins."""
+_PLUMBERS = ("dataclasses", "typing", "typing_extensions", "abc", "copy", "types")
+"""What may know that a value is none of Python's own, since no answer of theirs comes from it."""
+_DEFINITIONS = (types.FunctionType, type, RemoteFunction, Stub)
+
+
+def stub_origin(value: Stub) -> StubOrigin:
+    """How a cluster gets ``value``."""
+    origin: StubOrigin = object.__getattribute__(value, "_tradewind_origin")
+    return origin
+
+
+def source_line_of(value: Stub) -> SourceLine | None:
+    """The line that made ``value``, or what it was taken from."""
+    origin = stub_origin(value)
+    return origin.place or (source_line_of(origin.of) if origin.of is not None else None)
+
+
+def _way_to_definition(wrapped: Any) -> ModuleReference | AttributeReference | CallReference | None:
+    """What is decorated is found under its own name, where the cluster decorates it, too."""
+    if isinstance(wrapped, Stub):
+        return cluster_reference(wrapped)
+    return ModuleReference(wrapped.__module__, wrapped.__qualname__)
+
+
+def _is_given(origin: StubOrigin) -> bool:
+    """Whether a call that could be a decorator's only takes a function, class or value: ``jit(f)``, ``Loader(config)``.
+
+    What is decorated is not found under its own name any more.
+    """
+    inside = [origin.wrapped]
+    while isinstance(inside[-1], Stub) and (further := stub_origin(inside[-1]).wrapped) is not None:
+        inside.append(further)
+    innermost = inside[-1].function if isinstance(inside[-1], RemoteFunction) else inside[-1]
+    if isinstance(innermost, types.FunctionType):
+        bound = innermost.__globals__.get(innermost.__name__)
+        return any(bound is each for each in inside)
+    if isinstance(innermost, Stub):
+        return True
+    return origin.of is not None and stub_origin(origin.of).label.rpartition(".")[2][:1].isupper()
+
+
+def _attribute_of(value: Stub, name: str) -> StubOrigin:
+    origin = stub_origin(value)
+    path = f"{origin.path}.{name}" if origin.path else ""
+    return StubOrigin(f"{origin.label}.{name}", origin.module, path, of=value, attribute=name)
+
+
+def _asked_by(modules: tuple[str, ...]) -> bool:
+    """Whether the caller's caller belongs to one of these modules, which keep annotations in sets."""
+    return sys._getframe(2).f_globals.get("__name__") in modules
+
+
+def _is_asked(name: str) -> bool:
+    """Whether the user's code asks for a name that Python gives a meaning, or anybody whose object it is.
+
+    ``isinstance`` and ``match`` look at ``__class__``, wherever they are called.
+    """
+    frame = sys._getframe(2)
+    if notes.root is None:
+        return False
+    if name != "__class__":
+        return place_below(notes.root, frame.f_code.co_filename, 1) is not None
+    while _module_of(frame) == "inspect" and frame.f_back is not None:
+        frame = frame.f_back
+    return not _module_of(frame).startswith(("tradewind.", *_PLUMBERS))
+
+
+def _module_of(frame: types.FrameType) -> str:
+    return frame.f_globals.get("__name__") or ""
+
+
+def _unknown(value: Stub, wanted: str) -> str:
+    return (
+        f"{wanted} is asked of {stub_origin(value).label}, which is known only on the cluster: no name, path, version, "
+        "count or branch can come from it."
+    )
+
+
+def _refusing(wanted: str) -> Callable[..., NoReturn]:
+    def asked(self: Stub, *args: Any) -> NoReturn:
+        raise refuse(_unknown(self, wanted))
+
+    return asked
+
+
+_ASKED = {
+    "its truth": ("bool",),
+    "its text": ("str", "format", "bytes", "fspath"),
+    "its number": ("int", "float", "complex", "index", "round", "trunc", "floor", "ceil"),
+    "its sign": ("neg", "pos", "abs", "invert"),
+    "how many elements it has": ("len", "length_hint"),
+    "what is in it": ("iter", "next", "reversed", "contains", "aiter", "anext", "await"),
+    "how it compares": ("lt", "le", "gt", "ge"),
+    "whether it is of a type": ("instancecheck", "subclasscheck"),
+    "a change of it": ("setattr", "delattr", "setitem", "delitem"),
+    "its value": tuple(
+        f"{side}{name}"
+        for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul", "and", "xor")
+        for side in ("", "r", "i")
+    )
+    + ("lshift", "rshift", "rlshift", "rrshift"),
+}
+_OWN_BY_NATURE = ("its text", "a change of it", "whether it is of a type")
+"""What is known, or refused otherwise, of objects of a user's class."""
+for _wanted, _names in _ASKED.items():
+    for _name in _names:
+        setattr(Stub, f"__{_name}__", _refusing(_wanted))
+
+
+class StubMeta(ABCMeta):
+    """Of classes that inherit from a value that only a cluster knows."""
+
+    def __getattr__(cls, name: str) -> Any:
+        base = next((each.__dict__["_tradewind_of"] for each in cls.__mro__ if "_tradewind_of" in each.__dict__), None)
+        if base is None or (name.startswith("__") and name.endswith("__")) or _asked_by(("dataclasses", "abc")):
+            raise AttributeError(name)
+        return getattr(base, name)
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        if name != "__repr__" or not _asked_by(("dataclasses",)):  # a text without the fields that are inherited
+            super().__setattr__(name, value)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        except TypeError as error:
+            if "__init__()" not in str(error):
+                raise
+            raise refuse(
+                f"{cls.__name__} inherits from {base_label(cls)}, whose fields are not known here ({error})."
+            ) from error
+
+
+class StubBase(metaclass=StubMeta):
+    """What such classes really inherit from."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if args or kwargs:
+            raise refuse(_unknown_base(self, "what becomes of its arguments"))
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or _asked_of_base(self, other)
+
+    def __hash__(self) -> int:
+        return _asked_of_base(self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        return getattr(type(self), name)
+
+    def __repr__(self) -> str:
+        raise refuse(
+            f"the text of a {type(self).__name__} is asked, which inherits from {base_label(type(self))}, whose fields "
+            "are not known here."
+        )
+
+    __str__ = __repr__
+
+
+def _unknown_base(value: Any, wanted: str) -> str:
+    kind = type(value)
+    return f"{wanted} is asked of a {kind.__name__}, which inherits from {base_label(kind)}, which is not known here."
+
+
+def _asked_of_base(self: Any, *args: Any) -> NoReturn:
+    raise refuse(_unknown_base(self, "what its class does"))
+
+
+for _name in itertools.chain.from_iterable(names for wanted, names in _ASKED.items() if wanted not in _OWN_BY_NATURE):
+    setattr(StubBase, f"__{_name}__", _asked_of_base)
+
+
+def base_label(cls: type) -> str:
+    """What of the heavy libraries ``cls`` inherits from."""
+    base = next(each.__dict__["_tradewind_of"] for each in cls.__mro__ if "_tradewind_of" in each.__dict__)
+    return stub_origin(base).label
+
+
+_bases: dict[str, type] = {}
+
+
+def stub_base(value: Stub) -> type:
+    """The class that a class statement inherits from in place of ``value``: one for each name of a library.
+
+    ``Base["Model"]`` is ``Base``: what is in brackets is for type checkers.
+    """
+    origin = stub_origin(value)
+    if origin.label.endswith("[...]") and origin.of is not None and (generic := stub_origin(origin.of).of) is not None:
+        return stub_base(generic)
+    if origin.label not in _bases:
+        namespace = {"_tradewind_of": value, "__module__": origin.module}
+        made = StubMeta(origin.label.rpartition(".")[2], (StubBase,), namespace)
+        if not origin.path:
+            return made
+        _bases[origin.label] = made
+    return _bases[origin.label]
+
+
+class StubModule(types.ModuleType):
+    """A module of a heavy library: names that are ours or in a table, and values that only a cluster knows."""
+
+    __path__: list[str]
+
+    def __init__(
+        self,
+        name: str,
+        own: Mapping[str, Any],
+        table: types.ModuleType | None,
+        submodule: Callable[[str], types.ModuleType | None],
+        fallback: Callable[[str], types.ModuleType | None] = lambda name: None,
+    ) -> None:
+        super().__init__(name)
+        self.__path__ = []
+        self.__dict__.update(own)
+        self.__dict__["_tradewind_sources"] = (table, submodule, fallback)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            if name != "__all__" and _is_asked(name):  # that is asked by import *
+                raise refuse(f"{self.__name__}.{name} is asked, which is known only on the cluster.")
+            raise AttributeError(name)
+        table, submodule, fallback = self.__dict__["_tradewind_sources"]
+        full = f"{self.__name__}.{name}"
+        found = submodule(full)
+        if found is None:
+            found = getattr(table, name, _MISSING)
+        if found is _MISSING:
+            found = getattr(fallback(self.__name__), name, _MISSING)
+        if found is _MISSING:
+            found = Stub(StubOrigin(full, self.__name__, name))
+        self.__dict__[name] = found
+        return found

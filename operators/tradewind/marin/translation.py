@@ -1,0 +1,375 @@
+"""On the cluster: configs of the era become objects of the classes of the Levanter that is installed there.
+
+A value is written down with the name of its class and all its fields as they were. Here it is read back: classes and
+fields that have moved are found, those that hold the same under another form are converted, and a value for which
+there is nothing any more is an error, unless it is the one that everybody had. A Levanter of the era gets the values
+as they are. Neither Airflow nor the loader is imported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from pathlib import Path
+from typing import Any, Final
+
+from tradewind.marin.legacy.classes import builder
+from tradewind.marin.legacy.table import versions
+from tradewind.serialization.errors import FunctionImportError, SpecError, TranslationError
+from tradewind.serialization.references import CodeFolder, Reference
+from tradewind.serialization.spec import TRANSLATED_BY, Encoder, decode
+
+__all__ = [
+    "TranslationError",
+    "rebuilt",
+]
+
+# The fields of one config as they were written down, each read when it is asked for.
+
+NO_CODE: Final = CodeFolder(Path("/nonexistent"))
+_LONGEST_SHOWN: Final = 80
+
+
+class WrittenConfig:
+    """What a config was given.
+
+    Attributes:
+        of: The era's class, with dots.
+        at: Where in the step's config it stands.
+    """
+
+    def __init__(self, of: str, at: str, fields: Mapping[str, Any]) -> None:
+        self.of = of
+        self.at = at
+        self._fields = dict(fields)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._fields
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._fields))
+
+    def read(self, name: str) -> Any:
+        """The value of a field, which stays."""
+        return decode(self._fields[name])
+
+    def take(self, name: str) -> Any:
+        """The value of a field, which is dealt with."""
+        return decode(self._fields.pop(name))
+
+    def drop(self, name: str) -> None:
+        """A field is dealt with, and its value is never read: its class may be gone."""
+        del self._fields[name]
+
+    def is_default(self, name: str) -> bool:
+        """Whether a field has the value that it had when nobody gave one."""
+        spec = next((spec for spec in dataclasses.fields(builder().find(self.of)) if spec.name == name), None)
+        if spec is None or (spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING):
+            return False
+        default = spec.default if spec.default_factory is dataclasses.MISSING else spec.default_factory()
+        try:
+            return bool(Encoder(NO_CODE).encode(default, f"{self.at}.{name}") == self._fields[name])
+        except SpecError:  # the path of another step's output, or such
+            return False
+
+    def is_all_default(self) -> bool:
+        """Whether every field has the value that it had when nobody gave one."""
+        return all(map(self.is_default, self))
+
+    def refusal(self, name: str, why: str = "it has no counterpart there") -> TranslationError:
+        """The error that the value of a field is."""
+        value = self._fields[name]
+        shown = value.get("of", value) if isinstance(value, dict) else value
+        return TranslationError(
+            f"{self.at}.{name} is {str(shown)[:_LONGEST_SHOWN]!s}, which {self.of} of {written_version(self.of)} took, "
+            "and "
+            f"{installed_version(self.of)} on the cluster cannot be given: {why}."
+        )
+
+    def class_refusal(self, why: str = "it has no such class") -> TranslationError:
+        """The error that the config as a whole is."""
+        return TranslationError(
+            f"{self.at} is a {self.of} of {written_version(self.of)}, and {installed_version(self.of)} on the cluster "
+            "cannot be given it: "
+            f"{why}."
+        )
+
+
+def written_version(name: str) -> str:
+    """The library of a dotted name and the version that configs were written for."""
+    library = name.partition(".")[0]
+    return f"{library} {versions().get(library, 'of an unknown version')}"
+
+
+def installed_version(name: str) -> str:
+    """The library of a dotted name and the version that is installed here."""
+    return _installed_distribution(name.partition(".")[0])
+
+
+@cache
+def _installed_distribution(library: str) -> str:
+    for distribution in packages_distributions().get(library, ()):
+        try:
+            return f"{library} {version(distribution)}"
+        except PackageNotFoundError:
+            continue
+    return f"{library}, which is not installed,"
+
+
+# Configs of data: a mixture of sources is a mixture of components today.
+
+_TEXT: Final = "levanter.data.text"
+_NO_TOKEN: Final = (None, -100)
+"""Tokens to leave out of the loss that no text holds."""
+
+
+def as_components(given: WrittenConfig, values: dict[str, Any], known: Collection[str]) -> None:
+    """Sources become components; what was shuffled, and how, is said as it is said today."""
+    if "configs" in known:
+        return
+    component = Reference(_TEXT, "DatasetComponent").load()
+    values["components"] = {
+        name: component(source=source, cache_dir=source.cache_dir, format=source.format, tags=source.tags)
+        for name, source in given.take("configs").items()
+    }
+    if given.read("ignore_token_id") not in _NO_TOKEN:
+        raise given.refusal("ignore_token_id", "no token can be left out of the loss")
+    given.drop("ignore_token_id")
+    if given.read("shuffle") not in (True, False):
+        raise given.refusal("shuffle", "data is shuffled as a whole or in blocks, and no longer in eras")
+    values["shuffle"] = bool(given.take("shuffle"))
+    values["permutation_type"] = given.take("permutation_type") or "linear"
+
+
+def single_as_components(given: WrittenConfig) -> Any:
+    """A data set by itself: only the one that stands where no data was given, and holds none."""
+    made = Reference(_TEXT, given.of.rpartition(".")[2])
+    if not given.is_all_default():
+        raise given.class_refusal(
+            f"there, one data set is a mixture of one, which has another order of examples: put {made.qualname} into "
+            "an LMMixtureDatasetConfig, or keep Levanter's version"
+        )
+    return Reference(_TEXT, "LmDataConfig").load()()
+
+
+def chat_without_single_turn(given: WrittenConfig, values: dict[str, Any], known: Collection[str]) -> None:
+    """One turn of a chat was told apart."""
+    if "single_turn" not in known and not given.is_default("single_turn"):
+        raise given.refusal("single_turn", "all turns of a chat are read")
+
+
+def refuse_supervised(given: WrittenConfig) -> Any:
+    """Questions and answers are cut into tokens and packed in another way today."""
+    raise given.class_refusal("it makes other tokens of the same texts, and does not pack them")
+
+
+# The trainer's config: its mesh and its profiler have configs of their own today.
+
+_REPLICAS: Final = ["replica_dcn", "replica"]
+"""What ``replica`` was: copies of the model in a slice and across slices, which are two axes today."""
+_PROFILER: Final = {
+    "profiler": "enabled", "profiler_start_step": "start_step", "profiler_num_steps": "num_steps",
+    "profiler_perfetto_link": "perfetto_link",
+}  # fmt: skip
+
+
+def as_profiler(given: WrittenConfig, values: dict[str, Any], known: Collection[str]) -> None:
+    """When a profile is taken."""
+    if "profiler_start_step" not in known:
+        profiler = Reference("levanter.callbacks.profiler", "ProfilerConfig").load()
+        values["profiler"] = profiler(**{new: given.take(old) for old, new in _PROFILER.items()})
+
+
+def as_mesh(given: WrittenConfig, values: dict[str, Any], known: Collection[str]) -> None:
+    """Which axes of arrays lie along which axes of devices."""
+    if "mesh" not in known:
+        return
+    mesh = Reference("levanter.utils.mesh", "MeshConfig").load()
+    batch = given.take("batch_axis")
+    shared = {axis: _today(devices) for axis, devices in given.take("axis_resources").items() if axis != batch}
+    parameters = {axis: _today(devices) for axis, devices in given.take("parameter_axis_resources").items()}
+    slices = given.take("replica_dcn_axis_size")
+    values["mesh"] = mesh(
+        axes={"data": -1, "replica": given.take("replica_ici_axis_size"), "model": given.take("model_axis_size")},
+        dcn_axes={"replica_dcn": slices if slices > 1 else -1},
+        batch_axis_name=batch,
+        shared_mapping={**shared, **dict.fromkeys(given.take("tensor_parallel_axes") or (), "model")},
+        param_mapping={**parameters, **_sharded(given.take("fsdp_axis"))},
+    )
+
+
+def _sharded(axes: str | list[str] | None) -> Mapping[str, str]:
+    """Axes of parameters that are split among the devices that have different data."""
+    return dict.fromkeys([axes] if isinstance(axes, str) else axes or (), "data")
+
+
+def _today(devices: Any) -> Any:
+    """Axes of devices by their names today."""
+    if isinstance(devices, str):
+        return _REPLICAS if devices == "replica" else devices
+    return [name for axis in devices for name in (_REPLICAS if axis == "replica" else [axis])]
+
+
+# What has changed since the era, class by class; what is not told here is the same, or has no counterpart.
+
+Change = Callable[[WrittenConfig, dict[str, Any], Collection[str]], None]
+"""Takes what was given, and puts values for the installed class, whose fields it is told."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What is different in one class, and in those that inherit from it.
+
+    Attributes:
+        renamed: Field -> the field that holds the same today.
+        dropped: Fields that say how something was done, and not what came out of it.
+        added: Fields of today -> the value under which what comes out is as it was then.
+        changes: What fields hold under another form.
+    """
+
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+    added: Mapping[str, Any] = field(default_factory=dict)
+    changes: tuple[Change, ...] = ()
+
+
+def _length_of_hyena(given: WrittenConfig, values: dict[str, Any], known: Collection[str]) -> None:
+    """It stands in two places today."""
+    if "max_seq_len" in known and "hyena" in given:
+        hyena = values["hyena"] = given.take("hyena")
+        values["max_seq_len"] = hyena.max_seq_len
+
+
+_CACHES: Final = ("num_shard_groups", "target_size_per_flush")
+RULES: Final[Mapping[str, Rule]] = {
+    "levanter.models.lm_model.LmConfig": Rule(
+        renamed={"seq_len": "max_seq_len"}, dropped=("cross_entropy_block_size",)
+    ),
+    "levanter.models.hyena.HyenaConfig": Rule(renamed={"seq_len": "max_seq_len"}),
+    "levanter.models.gpt2_hyena.Gpt2HyenaConfig": Rule(changes=(_length_of_hyena,)),
+    "levanter.models.whisper.WhisperConfig": Rule(renamed={"max_length": "max_seq_len"}),
+    "levanter.trainer.TrainerConfig": Rule(dropped=("ray",), changes=(as_mesh, as_profiler)),
+    "levanter.data.text.LMMixtureDatasetConfig": Rule(
+        added={"shuffle_before_trainval_split": False}, changes=(as_components,)
+    ),
+    "levanter.data.text.ChatLmDatasetFormat": Rule(
+        added={"system_prompt": None, "chat_template_kwargs": None}, changes=(chat_without_single_turn,)
+    ),
+    "levanter.store.cache.CacheOptions": Rule(dropped=_CACHES),
+}  # fmt: skip
+MOVED: Final[Mapping[str, str]] = {
+    "levanter.data.text.LMMixtureDatasetConfig": "levanter.data.text.LmDataConfig",
+    "levanter.lora.LoraConfig": "levanter.adaptor.lora.LoraConfig",
+}
+"""Class -> its name today; classes that can still be imported under the old name are not told."""
+REPLACED: Final[Mapping[str, Callable[[WrittenConfig], Any]]] = {
+    "levanter.data.text.UrlSingleDatasetLMConfig": single_as_components,
+    "levanter.data.text.HfSingleDatasetLMConfig": single_as_components,
+    "levanter.data.text.SingleDatasetLMConfigBase": single_as_components,
+    "levanter.data.text.SupervisedLmDatasetFormat": refuse_supervised,
+}
+"""Classes of which nothing, or only the default, has a counterpart."""
+
+# One written config becomes an object of the installed class.
+
+
+def rebuilt(written: Mapping[str, Any]) -> Any:
+    """The object that ``written`` means: of the installed class of its name, or of the user's that inherits from it.
+
+    Args:
+        written: ``class`` and ``of``, the class and the nearest one of the era that it is or inherits from, each
+            ``module:qualname``; ``at``, the place in the step's config; ``fields``.
+
+    Raises:
+        TranslationError: A field or the class has no counterpart, and the value is not what everybody had.
+        FunctionImportError: The user's own class cannot be imported.
+    """
+    of = written["of"].replace(":", ".")
+    given = WrittenConfig(of, written["at"], written["fields"])
+    if written["class"] != written["of"]:
+        made = Reference.parse(written["class"]).load()
+    else:
+        made = _installed_class(given)
+        if made is None:
+            return REPLACED[of](given)
+    values = translated(given, known_fields(made))
+    try:
+        return made(**values)
+    except (TypeError, ValueError, AssertionError) as error:
+        raise given.class_refusal(f"it says {type(error).__name__}: {error}") from error
+
+
+def translated(given: WrittenConfig, known: Collection[str]) -> dict[str, Any]:
+    """Values for the installed class, whose fields are ``known``, from those that the era's was given.
+
+    Raises:
+        TranslationError: One has no counterpart, and is not what everybody had.
+    """
+    values: dict[str, Any] = {}
+    for rule in _rules_of(given.of):
+        _apply(rule, given, values, known)
+    for name in given:
+        if name in known:
+            values.setdefault(name, given.take(name))
+        elif given.is_default(name):
+            given.drop(name)
+        else:
+            raise given.refusal(name)
+    return values
+
+
+def known_fields(made: Any) -> set[str]:
+    """What an installed class can be made of."""
+    return {spec.name for spec in dataclasses.fields(made) if spec.init}
+
+
+def renamed_fields(of: str) -> dict[str, str]:
+    """Fields of the era's class that have another name today."""
+    return {old: new for rule in _rules_of(of) for old, new in rule.renamed.items()}
+
+
+def _installed_class(given: WrittenConfig) -> Any:
+    """The class today, ours if it is one of Marin's that cannot be imported, None if it is replaced."""
+    replaced = given.of in REPLACED
+    for name in (given.of, MOVED.get(given.of, given.of)):
+        module, _, qualname = name.rpartition(".")
+        try:
+            made = Reference(module, qualname).load()
+        except FunctionImportError:
+            continue
+        if TRANSLATED_BY not in vars(made) and (not replaced or _has_fields_of(made, given)):
+            return made
+    if replaced:
+        return None
+    if given.of.startswith("marin."):
+        return builder().find(given.of)
+    raise given.class_refusal()
+
+
+def _has_fields_of(made: Any, given: WrittenConfig) -> bool:
+    return {spec.name for spec in dataclasses.fields(made)} >= set(given)
+
+
+def _rules_of(of: str) -> Iterator[Rule]:
+    """The rules of a class of the era and of those that it inherits from."""
+    for base in builder().find(of).__mro__:
+        rule = RULES.get(f"{base.__module__}.{base.__qualname__}")
+        if rule is not None:
+            yield rule
+
+
+def _apply(rule: Rule, given: WrittenConfig, values: dict[str, Any], known: Collection[str]) -> None:
+    for name in rule.dropped:
+        if name in given and name not in known:
+            given.drop(name)
+    for old, new in rule.renamed.items():
+        if new in known and new not in given and old in given:
+            values[new] = given.read(old) if old in known else given.take(old)
+    for change in rule.changes:
+        change(given, values, known)
+    for name, value in rule.added.items():
+        if name in known and name not in given:
+            values.setdefault(name, value)

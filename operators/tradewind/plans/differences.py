@@ -1,0 +1,350 @@
+"""What differs between two versions of a step, traced to the fields that caused it.
+
+A difference is told once, at the step whose own config holds it; a step that only reads a changed step has none of its
+own. Every pair of versions is compared once however many ways lead to it, so the cost grows with the number of
+versions, not with the number of ways, and no depth is too great.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby, pairwise
+from typing import Any, Final, TypeVar
+
+from tradewind.plans.version_records import InputReference, Lookup, Version, VersionNode, VersionTable
+from tradewind.steps.config_walk import describe
+from tradewind.text import format_change, format_value
+
+# What differs between the references of two versions of a step: which steps they read, and where.
+#
+# References are numbered in a record, and one more of them renumbers those behind it; so they are matched by what they
+# read and where they stand, never by number. References that read the same step name are one input whose version may
+# have changed. Everything else is a difference of the step's own.
+
+T = TypeVar("T")
+Pair = tuple[VersionNode, VersionNode]
+"""An old version of a step and the new one that stands in its place."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a comparison of references found.
+
+    Attributes:
+        own: Differences of the step's own, as (where, in words).
+        pairs: Inputs whose version is another one now.
+    """
+
+    own: list[tuple[str, str]] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
+
+    def add_pair(self, old: VersionNode | None, new: VersionNode | None) -> None:
+        """Look further at an input, unless it is the same."""
+        if old is not None and new is not None and old is not new:
+            self.pairs.append((old, new))
+
+
+def compare_inputs(old: VersionNode, new: VersionNode) -> Inputs:
+    """Compare the references of two versions; those at a path that held a value in the other are left out."""
+    before = [ref for path, ref in old.references.items() if path not in new.values]
+    after = [ref for path, ref in new.references.items() if path not in old.values]
+    if old.is_mixed or new.is_mixed:
+        return _compare_lists(old, new, before, after)
+    found = Inputs()
+    same_place, gone, come = _matched(before, after, _KEYS)
+    elsewhere, gone, come = _matched(gone, come, _KEYS_ELSEWHERE)
+    for past, present in [*same_place, *elsewhere]:
+        found.add_pair(past.target, present.target)
+        found.own.extend(_reference_changes(past, present))
+    found.own.extend(_without_partner(gone, come))
+    if not elsewhere and not _is_in_order(same_place):
+        order = ", ".join(present.text for _, present in sorted(same_place, key=lambda pair: pair[1].index))
+        found.own.append(("config", f"its inputs are in another order: {order}"))
+    return found
+
+
+_KEYS: Sequence[Callable[[InputReference], Hashable]] = (
+    lambda ref: (ref.path, ref.target),
+    lambda ref: (ref.pattern, ref.target, ref.inside, ref.waits),
+    lambda ref: (ref.path, ref.target and ref.target.name),
+    lambda ref: (ref.pattern, ref.target and ref.target.name),
+)
+"""What tells that two references are the same one, the surest sign first."""
+
+_KEYS_ELSEWHERE: Sequence[Callable[[InputReference], Hashable]] = (
+    lambda ref: (ref.target, ref.inside),
+    lambda ref: ref.target and ref.target.name,
+)
+
+
+def _matched(
+    old: Sequence[T], new: Sequence[T], keys: Iterable[Callable[[T], Hashable]]
+) -> tuple[list[tuple[T, T]], list[T], list[T]]:
+    """Pairs with equal keys, by one key after another, and what is left on each side."""
+    pairs: list[tuple[T, T]] = []
+    for key in keys:
+        waiting: defaultdict[Hashable, deque[T]] = defaultdict(deque)
+        for item in old:
+            waiting[key(item)].append(item)
+        left = []
+        for item in new:
+            if partners := waiting.get(key(item)):
+                pairs.append((partners.popleft(), item))
+            else:
+                left.append(item)
+        unmatched = {id(item) for partners in waiting.values() for item in partners}
+        old, new = [item for item in old if id(item) in unmatched], left
+    return pairs, list(old), list(new)
+
+
+def _reference_changes(old: InputReference, new: InputReference) -> list[tuple[str, str]]:
+    """What differs between two forms of one reference, apart from the version of the step."""
+    changes = []
+    if old.pattern != new.pattern:
+        changes.append((new.where, f"reference to {old.text} moved from {old.where} to {new.where}"))
+    if old.inside != new.inside:
+        changes.append((new.where, f"{new.where} reads {new.text} instead of {old.text}"))
+    if old.waits != new.waits:
+        waits = "now waits" if new.waits else "no longer waits"
+        changes.append((new.where, f"{new.where} {waits} for {new.text}"))
+    return changes
+
+
+def _without_partner(gone: Sequence[InputReference], come: Sequence[InputReference]) -> list[tuple[str, str]]:
+    replaced, gone, come = _matched(gone, come, [lambda ref: ref.path])
+    changes = [(new.where, f"{new.where} reads {new.text} instead of {old.text}") for old, new in replaced]
+    changes += [(old.where, f"{old.where} removed (read {old.text})") for old in gone]
+    return changes + [(new.where, f"{new.where} added (reads {new.text})") for new in come]
+
+
+def _is_in_order(pairs: Iterable[tuple[InputReference, InputReference]]) -> bool:
+    numbers = [new.index for _, new in sorted(pairs, key=lambda pair: pair[0].index)]
+    return all(first < second for first, second in pairwise(numbers))
+
+
+def _compare_lists(
+    old: VersionNode, new: VersionNode, before: Sequence[InputReference], after: Sequence[InputReference]
+) -> Inputs:
+    """Compare where the records do not say which reference means which step: paths here, steps there."""
+    found = Inputs(_changes_of_paths(before, after))
+    rest: dict[bool, tuple[list[VersionNode], list[VersionNode]]] = {}
+    for waits, olds, news in ((True, old.inputs, new.inputs), (False, old.pseudo_inputs, new.pseudo_inputs)):
+        rest[waits] = _match_nodes(found, olds, news)
+    for waits, words in ((True, "now waits"), (False, "no longer waits")):
+        gone, come = rest[not waits][0], rest[waits][1]
+        moved, gone, come = _matched(gone, come, [lambda node: node, lambda node: node.name])
+        rest[not waits], rest[waits] = (gone, rest[not waits][1]), (rest[waits][0], come)
+        for past, present in moved:
+            found.add_pair(past, present)
+            found.own.append(("config", f"{words} for input `{present.name}`"))
+    for gone, come in rest.values():
+        found.own.extend(_replacements(gone, come))
+    return found
+
+
+def _match_nodes(
+    found: Inputs, olds: Sequence[VersionNode], news: Sequence[VersionNode]
+) -> tuple[list[VersionNode], list[VersionNode]]:
+    keys: list[Callable[[tuple[int, VersionNode]], Hashable]] = [
+        lambda item: item[1],
+        lambda item: (item[0], item[1].name),
+        lambda item: item[1].name,
+    ]
+    pairs, gone, come = _matched(list(enumerate(olds)), list(enumerate(news)), keys)
+    for (_, past), (_, present) in pairs:
+        found.add_pair(past, present)
+    return [node for _, node in gone], [node for _, node in come]
+
+
+def _replacements(gone: Sequence[VersionNode], come: Sequence[VersionNode]) -> list[tuple[str, str]]:
+    if len(gone) == len(come):
+        both = zip(gone, come, strict=True)
+        return [("config", f"input `{old.name}` replaced by `{new.name}`") for old, new in both]
+    removed = [("config", f"input `{node.name}` removed") for node in gone]
+    return removed + [("config", f"input `{node.name}` added") for node in come]
+
+
+def _changes_of_paths(before: Sequence[InputReference], after: Sequence[InputReference]) -> list[tuple[str, str]]:
+    same, gone, come = _matched(before, after, [lambda ref: ref.path])
+    changes = [
+        (new.where, f"{new.where} reads {new.text} instead of {old.text}")
+        for old, new in same
+        if old.inside != new.inside
+    ]
+    by_number = [sorted(refs, key=lambda ref: ref.index) for refs in (gone, come)]
+    for old, new in zip(*by_number, strict=False):
+        changes.append((new.where, f"reference moved from {old.where} to {new.where}"))
+    return changes
+
+
+MAX_CHANGES_PER_VALUE: Final = 8
+"""A value that differs in more places than this is told as one difference."""
+MAX_CHANGES_PER_SENTENCE: Final = 3
+_LONGEST_WAY: Final = 6
+_LEFT_OUT: Final = "…"
+FORM_ONLY: Final = "no field differs, only the form of the records"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One root cause.
+
+    Attributes:
+        step: The name of the step whose own config holds it.
+        where: Its place there, such as ``config.learning_rate``.
+        what: The difference in words, such as ``config.learning_rate 0.003 → 0.001``.
+        way: The inputs that lead to ``step``, from the compared step's own one on, ``step`` last; empty if the compared
+            step itself holds the difference. The middle of a long one is left out.
+    """
+
+    step: str
+    where: str
+    what: str
+    way: tuple[str, ...] = field(default=(), compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"way": list(self.way)}
+
+
+class Comparison:
+    """Compares versions; whoever compares many keeps one, which remembers what it has seen."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self._table = VersionTable(lookup)
+        self._opened: dict[Pair, tuple[list[Change], list[Pair]]] = {}
+        self._causes: dict[Pair, dict[Change, Pair | None]] = {}
+
+    def changes(self, old: Version, new: Version) -> list[Change]:
+        """The root causes of what differs between two valid records, those of the step itself first."""
+        pair = self._table.node(old), self._table.node(new)
+        if pair[0] is pair[1]:
+            return []
+        self._visit(pair)
+        return [replace(change, way=self._way(pair, change)) for change in self._causes[pair]]
+
+    def _visit(self, root: Pair) -> None:
+        """Compare ``root`` and what it leads to, inputs first; a pair that leads to itself adds nothing."""
+        stack = [(root, False)]
+        while stack:
+            pair, is_leaving = stack.pop()
+            if is_leaving:
+                self._causes[pair] = self._collected(pair)
+            elif pair not in self._opened:
+                self._opened[pair] = self._compare(pair)
+                stack.append((pair, True))
+                stack.extend((child, False) for child in reversed(self._opened[pair][1]))
+
+    def _compare(self, pair: Pair) -> tuple[list[Change], list[Pair]]:
+        old, new = self._table.resolved(pair[0]), self._table.resolved(pair[1])
+        if old is new:
+            return [], []
+        if old.record is None or new.record is None:
+            return [_unknown(old, new)], []
+        inputs = compare_inputs(old, new)
+        return [Change(new.name, where, what) for where, what in _own_changes(old, new, inputs)], inputs.pairs
+
+    def _collected(self, pair: Pair) -> dict[Change, Pair | None]:
+        """Root cause → the input that leads to it, None for the step's own."""
+        own, children = self._opened[pair]
+        causes: dict[Change, Pair | None] = dict.fromkeys(own)
+        for child in children:
+            for change in self._causes.get(child, ()):
+                causes.setdefault(change, child)
+        return causes
+
+    def _way(self, pair: Pair, change: Change) -> tuple[str, ...]:
+        names: list[str] = []
+        while (child := self._causes[pair][change]) is not None:
+            if len(names) == _LONGEST_WAY:
+                return (*names[:-1], _LEFT_OUT, change.step)
+            names.append(child[1].name)
+            pair = child
+        return tuple(names)
+
+
+def differences(old: Version, new: Version, lookup: Lookup) -> list[Change]:
+    """The root causes of what differs between two versions of a step."""
+    return Comparison(lookup).changes(old, new)
+
+
+def sentence(changes: Sequence[Change]) -> str:
+    """The differences in one short sentence, for the cell of a table."""
+    if not changes:
+        return FORM_ONLY
+    parts = []
+    for step, group in groupby(changes[:MAX_CHANGES_PER_SENTENCE], key=lambda change: change.way and change.step):
+        words = ", ".join(change.what for change in group)
+        parts.append(f"because input `{step}` changed: {words}" if step else words)
+    more = len(changes) - MAX_CHANGES_PER_SENTENCE
+    return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
+
+
+def full_text(changes: Sequence[Change]) -> list[str]:
+    """The differences in lines, with the way to each."""
+    if not changes:
+        return [FORM_ONLY]
+    lines: list[str] = []
+    for way, group in groupby(changes, key=lambda change: change.way):
+        if way:
+            through = ", ".join(f"`{name}`" if name != _LEFT_OUT else name for name in way[:-1])
+            lines.append(f"because input `{way[-1]}` changed{f' (through {through})' if through else ''}:")
+        lines.extend(f"{'  ' if way else ''}{change.what}" for change in group)
+    return lines
+
+
+def _own_changes(old: VersionNode, new: VersionNode, inputs: Inputs) -> Iterator[tuple[str, str]]:
+    """The differences between the configs themselves, as (where, in words)."""
+    if old.name != new.name:
+        yield "name", f"name `{old.name}` → `{new.name}`"
+    for path in sorted(old.values.keys() | new.values.keys()):
+        yield from _at_path(path, old, new)
+    yield from inputs.own
+
+
+def _at_path(path: str, old: VersionNode, new: VersionNode) -> Iterable[tuple[str, str]]:
+    where = describe(path)
+    if path in old.values and path in new.values:
+        return _inside(where, old.values[path], new.values[path])
+    if path in old.values:
+        reference = new.references.get(path)
+        was = format_value(old.values[path])
+        return [(where, f"{where} {was} → {reference.text}" if reference else f"{where} removed (was {was})")]
+    reference, now = old.references.get(path), format_value(new.values[path])
+    return [(where, f"{where} {reference.text} → {now}" if reference else f"{where} added ({now})")]
+
+
+def _inside(where: str, old: Any, new: Any) -> list[tuple[str, str]]:
+    """The differences inside one value, or between two as a whole where there are too many."""
+    found = list(_leaves(where, old, new))
+    if len(found) <= MAX_CHANGES_PER_VALUE:
+        return found
+    return [(where, f"{where} differs in {len(found)} places, first {found[0][1]}")]
+
+
+def _leaves(where: str, old: Any, new: Any) -> Iterator[tuple[str, str]]:
+    if json.dumps(old, sort_keys=True) == json.dumps(new, sort_keys=True):  # 1 and 1.0 are two versions
+        return
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(old.keys() | new.keys()):
+            place = f"{where}.{key}"
+            if key not in new:
+                yield place, f"{place} removed (was {format_value(old[key])})"
+            elif key not in old:
+                yield place, f"{place} added ({format_value(new[key])})"
+            else:
+                yield from _leaves(place, old[key], new[key])
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for index, (before, after) in enumerate(zip(old, new, strict=True)):
+            yield from _leaves(f"{where}.[{index}]", before, after)
+    else:
+        yield where, f"{where} {format_change(old, new)}"
+
+
+def _unknown(old: VersionNode, new: VersionNode) -> Change:
+    lost = " and ".join(f"`{node.hash}`" for node in (old, new) if node.record is None)
+    return Change(
+        new.name, "", f"version `{old.hash}` → `{new.hash}`, with no record of {lost} at hand to compare further"
+    )

@@ -1,0 +1,184 @@
+"""Where steps may write: below the prefix of their run, or where somebody has said by name that they may.
+
+``resolve`` computes Marin's paths, odd ones too, since old outputs lie there. What is refused here is never written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from tradewind.steps import ExecutorStep, ExperimentError, ResolvedStep
+from tradewind.steps.paths import is_absolute
+from tradewind.storage import (
+    Location,
+    ResolvedLocation,
+    Roots,
+    StorageError,
+    named_path,
+    problem_of_text,
+    resolve_location,
+)
+
+_OWN_FOLDERS: Final = frozenset({".tradewind", ".attempts"})
+"""Below a prefix or an output, what is Tradewind's own."""
+
+
+class UnsafeOutputPathError(ExperimentError):
+    """A step's name or ``override_output_path`` leads to where no output may lie."""
+
+
+def check_given_places(steps: Iterable[ExecutorStep]) -> None:
+    """Refuse names and paths that no prefix makes right, when a DAG file is loaded.
+
+    Raises:
+        UnsafeOutputPathError: One could lead out of the prefix, is the prefix, or can be no path.
+    """
+    for step in steps:
+        _check(step.name, "A step's name", _problem_of_name, "give the step another name")
+        if step.override_output_path is not None:
+            where = f"Step {step.name!r}: override_output_path"
+            cure = "give a path below the prefix, such as 'data/raw', or an absolute one"
+            _check(step.override_output_path, where, _problem_of_override, cure)
+
+
+def check_no_overlap(steps: Sequence[ResolvedStep]) -> None:
+    """Refuse two steps that write to one place by two spellings, or one within the other's output.
+
+    Whoever makes an output that others lie in refuses to begin, so that is right only where it comes first each time.
+
+    Raises:
+        UnsafeOutputPathError: Two do.
+    """
+    makers: dict[ResolvedLocation, ResolvedStep] = {}
+    for step in steps:
+        try:
+            other = makers.setdefault(resolve_location(step.output_path), step)
+        except StorageError:
+            continue  # no place below the prefix that a DAG file has; the plan looks again, below its own
+        if other is not step:
+            raise UnsafeOutputPathError(
+                f"Steps {other.name!r} and {step.name!r} would both write to {other.output_path}, which is "
+                f"{step.output_path} too: give one of them another name or another override_output_path."
+            )
+    for place, step in makers.items():
+        for folder in place.folders():
+            outer = makers.get(folder)
+            if outer is not None and not _comes_first(outer, step):
+                raise UnsafeOutputPathError(
+                    f"Step {step.name!r} would write to {step.output_path}, within the output of step "
+                    f"{outer.name!r}, {outer.output_path}, which it does not read: give one of them another "
+                    "override_output_path."
+                )
+
+
+def _comes_first(step: ResolvedStep, other: ResolvedStep) -> bool:
+    """Whether ``other`` is made from ``step``, directly or not."""
+    seen: set[int] = set()
+    pending = [other]
+    while pending:
+        maker = pending.pop()
+        if maker is step:
+            return True
+        if id(maker) not in seen:
+            seen.add(id(maker))
+            pending.extend(maker.dependencies)
+    return False
+
+
+def check_output_places(
+    steps: Sequence[ResolvedStep], prefix: str, find_roots: Callable[[], Roots], outside: Sequence[str] = ()
+) -> Roots:
+    """Refuse outputs that would lie elsewhere than below the prefix, a root, or what ``outside`` names.
+
+    Args:
+        find_roots: Asked for the roots only when an output lies elsewhere than below the prefix.
+        outside: Names of steps whose absolute ``override_output_path`` may lie anywhere, and paths below which any
+            step's may.
+
+    Returns:
+        Below what all of them lie: the prefix, and each output that lies elsewhere.
+
+    Raises:
+        UnsafeOutputPathError: One would.
+    """
+    check_given_places(step.step for step in steps)
+    _check_places(steps)
+    check_no_overlap(steps)
+    top, text_top = resolve_location(prefix), resolve_location(prefix, follows_links=False)
+    elsewhere = []
+    for step in steps:
+        where = f"Step {step.name!r}: {_named_output(step)}"
+        place = resolve_location(step.output_path)
+        if top.is_or_is_below(place):
+            raise UnsafeOutputPathError(
+                f"{named_path(step.output_path, where)} is the prefix of the run, or above it, where the outputs of "
+                "all steps lie: give the step a folder of its own."
+            )
+        if not resolve_location(step.output_path, follows_links=False).is_below(text_top):
+            elsewhere.append(step)
+    if elsewhere:
+        _check_elsewhere(elsewhere, prefix, find_roots(), outside)
+    return Roots.of([prefix, *(step.output_path for step in elsewhere)])
+
+
+def _check_places(steps: Sequence[ResolvedStep]) -> None:
+    for step in steps:
+        try:
+            Location.of(step.output_path, f"Step {step.name!r}: {_named_output(step)}")
+        except StorageError as error:
+            raise UnsafeOutputPathError(str(error)) from error
+
+
+def _check_elsewhere(steps: Sequence[ResolvedStep], prefix: str, roots: Roots, outside: Sequence[str]) -> None:
+    permitted = Roots.of([path for path in outside if is_absolute(path)], "allow_outside")
+    for step in steps:
+        if step.name in outside or roots.allow(step.output_path) or permitted.allow(step.output_path):
+            continue
+        named = named_path(step.output_path, f"Step {step.name!r}: {_named_output(step)}")
+        raise UnsafeOutputPathError(
+            f"{named} lies neither below the prefix {prefix} nor below an allowed root: allow it with "
+            f"experiment_dag(allow_outside=({step.name!r},)), which takes step names and paths, or have an "
+            "administrator add it to allowed_roots in the [tradewind] section of airflow.cfg."
+        )
+
+
+def _named_output(step: ResolvedStep) -> str:
+    return "its output" if step.step.override_output_path is None else "override_output_path"
+
+
+def _check(path: Any, where: str, problem_of: Callable[[str], str], cure: str) -> None:
+    if not isinstance(path, str):
+        raise UnsafeOutputPathError(f"{where} should be text, not {type(path).__name__}: {cure}.")
+    if problem := problem_of_text(path) if path else "":
+        raise UnsafeOutputPathError(f"{named_path(path, where)} {problem}: {cure}.")
+    if problem := problem_of(path):
+        raise UnsafeOutputPathError(f"{named_path(path, where)} {problem}: {cure}.")
+
+
+def _problem_of_name(name: str) -> str:
+    if name.startswith("/") or "://" in name:
+        return "is a path of its own, which would lead out of the prefix"
+    return _problem_of_parts(name)
+
+
+def _problem_of_override(path: str) -> str:
+    if problem := _problem_of_parts(path):
+        return problem
+    if not is_absolute(path):
+        return "" if path.strip("/. ") else "is the prefix itself, where the outputs of all steps lie"
+    try:
+        if not Location.of(path).is_absolute:
+            return "is neither a path below the prefix nor an absolute one"
+    except StorageError:
+        return "is of no store that Tradewind knows, or no right path there"
+    is_store = resolve_location(path, follows_links=False).name == "/"
+    return "is a whole store, where the outputs of all steps lie" if is_store else ""
+
+
+def _problem_of_parts(path: str) -> str:
+    parts = path.split("/")
+    if ".." in parts:
+        return "has '..' as a part, which could lead out of the prefix"
+    own = sorted(_OWN_FOLDERS.intersection(parts))
+    return f"has {own[0]!r} as a part, where Tradewind keeps its own records" if own else ""

@@ -1,1 +1,0 @@
-"""Where steps may write, and where their data lies."""

@@ -1,0 +1,387 @@
+"""Earlier versions of steps: which one is nearest to the version at hand, and what has changed since.
+
+Earlier versions of a step lie beside its output, under the same name with another hash. All steps share one listing of
+each folder, and their leases and infos are read together. The work is bounded: what a plan does not compare it says so
+of, and ``why`` compares it for one step. The nearest version is the one with the fewest changes, then the newest.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import posixpath
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tradewind.plans.differences import Change, Comparison, sentence
+from tradewind.plans.version_records import Budget, StoredVersions, list_folders
+from tradewind.records.attempts import AttemptError, BadAttemptError, attempt_path, parse_attempt
+from tradewind.records.lease import Lease, Phase, UnreadableLeaseError
+from tradewind.records.record import Record, RecordState, Status, read_leases
+from tradewind.steps import ResolvedStep
+from tradewind.storage import Roots, StorageError
+from tradewind.storage.bounded_read import Content
+from tradewind.storage.files import read_contents
+from tradewind.text import format_age, format_producer, format_time, truncate_middle
+
+logger = logging.getLogger(__name__)
+
+NEVER_RAN: Final = "never ran"
+Difference = tuple[str, tuple[Change, ...]]
+"""The output path of an earlier version, and what differs in the version at hand."""
+_VERSIONED_NAME = re.compile(r"(.*)-([0-9a-f]{6})", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class SearchLimits:
+    """How far a search goes.
+
+    Attributes:
+        compared: How many earlier versions of one step are compared, the newest.
+        dated: Of how many the age is asked for, to find the newest, where there are more than that.
+        told: How many of the nearest are told of, and so need their ages.
+        requests: How many objects are read and folders listed for all steps together.
+    """
+
+    compared: int = 8
+    dated: int = 64
+    told: int = 1
+    requests: int = 2000
+
+
+PLAN_LIMITS: Final = SearchLimits()
+STEP_LIMITS: Final = SearchLimits(compared=50, dated=1000, told=50, requests=20_000)
+
+
+@dataclass(frozen=True)
+class EarlierVersion:
+    """A version that is or was in the store.
+
+    Attributes:
+        made_at: When its lease was last written, in seconds since 1970; None if nothing says so.
+        changes: What differs in the version at hand, down to the root causes.
+    """
+
+    hash: str
+    output_path: str
+    made_at: float | None
+    changes: tuple[Change, ...]
+
+    def title(self, now: float) -> str:
+        """It as people refer to it."""
+        age = f" of {format_age(now - self.made_at)}" if self.made_at is not None else ""
+        return f"version `{self.hash}`{age}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "hash": self.hash,
+            "output_path": self.output_path,
+            "made_at": self.made_at,
+            "changes": [change.to_json() for change in self.changes],
+        }
+
+
+@dataclass(frozen=True)
+class VersionHistory:
+    """What was found.
+
+    Attributes:
+        nearest: Output path → its earlier versions, the nearest first.
+        not_compared: The output paths whose earlier versions there was no request left for.
+    """
+
+    nearest: Mapping[str, Sequence[EarlierVersion]]
+    not_compared: frozenset[str] = frozenset()
+
+
+def explain_new_versions(steps: Sequence[tuple[ResolvedStep, Record]], *, now: float, roots: Roots) -> dict[str, str]:
+    """Say why steps run that never ran in this version: output path → reason; the other steps are left out.
+
+    A store that does not answer costs the explanation, not the plan.
+    """
+    new = [step for step, record in steps if record.state is RecordState.NONE]
+    try:
+        history = find_history(new, roots)
+    except StorageError as error:
+        logger.warning("Earlier versions could not be read, so the plan does not tell what has changed: %s", error)
+        return {}
+    return {step.output_path: _reason(step, history, now) for step in new}
+
+
+def find_history(steps: Sequence[ResolvedStep], roots: Roots, bounds: SearchLimits = PLAN_LIMITS) -> VersionHistory:
+    """Find the earlier versions of ``steps`` and compare them.
+
+    Args:
+        roots: Below what is read where a record says so.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
+    budget = Budget(bounds.requests)
+    siblings = _find_siblings(steps, budget)
+    chosen = _admit(siblings, Budget(budget.left * 3 // 4), bounds)
+    not_listed = {step.output_path for step in steps if step.step.override_output_path is None} - siblings.keys()
+    ages = _Ages(budget)
+    ages.read(path for found in chosen.values() if len(found) > bounds.compared for path in found)
+    candidates = {path: ages.newest(found, bounds.compared) for path, found in chosen.items()}
+    differences = _compare(steps, candidates, StoredVersions(budget, roots, _with_inputs(steps)))
+    for found in differences.values():
+        found.sort(key=lambda pair: len(pair[1]))
+    ages.read(path for found in differences.values() for path in _worth_telling(found, bounds.told))
+    nearest = {path: ages.nearest(found) for path, found in differences.items()}
+    return VersionHistory(nearest, frozenset(not_listed | (siblings.keys() - chosen.keys())))
+
+
+def _reason(step: ResolvedStep, history: VersionHistory, now: float) -> str:
+    if step.output_path in history.not_compared:
+        return f"{NEVER_RAN} in this version; earlier versions were not compared, `why {step.name}` does"
+    nearest = history.nearest.get(step.output_path)
+    if not nearest:
+        return NEVER_RAN
+    return f"differs from {nearest[0].title(now)}: {sentence(nearest[0].changes)}"
+
+
+def _find_siblings(steps: Iterable[ResolvedStep], budget: Budget) -> dict[str, list[str]]:
+    """Output path → the output paths of other versions; a step that names its own output path has none."""
+    of_folder: defaultdict[str, list[str]] = defaultdict(list)
+    for step in steps:
+        if step.step.override_output_path is None:
+            of_folder[posixpath.dirname(step.output_path)].append(step.output_path)
+    siblings: dict[str, list[str]] = {}
+    for folder, names in list_folders(budget.take(list(of_folder))).items():
+        versions: defaultdict[str, list[str]] = defaultdict(list)
+        for name in names:
+            if found := _VERSIONED_NAME.fullmatch(name):
+                versions[found[1]].append(posixpath.join(folder, name))
+        for path in of_folder[folder]:
+            base = posixpath.basename(path).rpartition("-")[0]
+            siblings[path] = [other for other in versions[base] if other != path]
+    return siblings
+
+
+def _admit(siblings: Mapping[str, list[str]], budget: Budget, bounds: SearchLimits) -> dict[str, list[str]]:
+    """The steps whose earlier versions can all be looked at, in the order of the plan."""
+    chosen: dict[str, list[str]] = {}
+    seen: set[str] = set()
+    for path, found in siblings.items():
+        found = found[: bounds.dated]
+        unseen = [other for other in found if other not in seen]
+        cost = min(len(unseen), bounds.compared) + (len(unseen) if len(found) > bounds.compared else 0)
+        if cost <= budget.left:
+            budget.left -= cost
+            seen.update(unseen)
+            chosen[path] = found
+    return chosen
+
+
+class _Ages:
+    """When outputs were made, as far as it was asked for."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._made_at: dict[str, float | None] = {}
+
+    def read(self, output_paths: Iterable[str]) -> None:
+        """Read the leases of those that are not known yet, together."""
+        unknown = [path for path in dict.fromkeys(output_paths) if path not in self._made_at]
+        paths = self._budget.take(unknown)
+        leases = read_leases(paths)
+        self._made_at.update((path, _timestamp(leases.get(path))) for path in paths)
+
+    def newest(self, output_paths: Sequence[str], count: int) -> list[str]:
+        return sorted(output_paths, key=lambda path: self._made_at.get(path) or 0.0, reverse=True)[:count]
+
+    def nearest(self, differences: Sequence[Difference]) -> list[EarlierVersion]:
+        """The versions, those with the fewest changes first, of these the newest."""
+        found = [EarlierVersion(path[-6:], path, self._made_at.get(path), changes) for path, changes in differences]
+        return sorted(found, key=lambda each: (len(each.changes), -(each.made_at or 0.0)))
+
+
+def _timestamp(lease: Lease | None) -> float | None:
+    """When a lease was written; None for no lease and for what is none."""
+    return float(lease.timestamp) if lease is not None and lease.timestamp > 0 else None
+
+
+def _worth_telling(differences: Sequence[Difference], count: int) -> list[str]:
+    """The first ``count`` and what is as near as the last of them."""
+    if not differences:
+        return []
+    farthest = len(differences[:count][-1][1])
+    return [path for path, changes in differences if len(changes) <= farthest]
+
+
+def _with_inputs(steps: Iterable[ResolvedStep]) -> set[ResolvedStep]:
+    """The steps and all that they refer to."""
+    found: set[ResolvedStep] = set()
+    pending = list(steps)
+    while pending:
+        step = pending.pop()
+        if step not in found:
+            found.add(step)
+            pending.extend(step.dependencies + step.pseudo_dependencies)
+    return found
+
+
+def _compare(
+    steps: Iterable[ResolvedStep], candidates: Mapping[str, Sequence[str]], stored: StoredVersions
+) -> dict[str, list[Difference]]:
+    """Output path → its earlier versions that have a record, with what differs."""
+    versions = stored.read(dict.fromkeys(path for found in candidates.values() for path in found))
+    stored.read_deeper()
+    comparison = Comparison(stored.lookup)
+    differences: dict[str, list[Difference]] = {}
+    for step in steps:
+        found = [path for path in candidates.get(step.output_path, ()) if path in versions]
+        mine = step.version if found else {}
+        differences[step.output_path] = [
+            (path, tuple(comparison.changes(versions[path], mine)))
+            for path in found
+            if versions[path]["name"] == step.name
+        ]
+    return differences
+
+
+# What the record of a step says, in words: why it runs, waits, or need not run.
+#
+# Pure but for ``read_attempt_summaries``, which reads what records leave out, for all steps together.
+
+MAX_ERROR_CHARS: Final = 160
+MAX_SUMMARIES: Final = 1000
+"""In one plan; steps beyond that are told of without their errors."""
+
+ReadErrorLine = Callable[[str], str | None]
+"""Gives the first line of the error of the newest attempt at an output path, if it is known."""
+
+
+@dataclass(frozen=True)
+class AttemptSummary:
+    """What an attempt's file tells that the lease does not.
+
+    Attributes:
+        error: The first line of its error.
+        since: When it was claimed.
+    """
+
+    error: str | None = None
+    since: str | None = None
+
+
+def explain_steps(steps: Sequence[tuple[ResolvedStep, Record]], *, now: float, roots: Roots) -> dict[str, str]:
+    """The reason of every step that is not finished: output path → words. What has to be read is read together."""
+    stories = _read_stories_or_none({step.output_path: record for step, record in steps})
+    reasons = {
+        step.output_path: state_reason(
+            step,
+            record,
+            lambda path: stories.get(path, AttemptSummary()).error,
+            stories.get(step.output_path, AttemptSummary()).since,
+        )
+        for step, record in steps
+        if record.state is not RecordState.FINISHED
+    }
+    return reasons | explain_new_versions(steps, now=now, roots=roots)
+
+
+def state_reason(step: ResolvedStep, record: Record, read_error_line: ReadErrorLine, since: str | None = None) -> str:
+    """What the record of ``step`` says; ``since`` is when the attempt that is at work was claimed."""
+    match record.state:
+        case RecordState.NONE:
+            return NEVER_RAN
+        case RecordState.FINISHED:
+            return f"finished before{_made_by(record.lease)}"
+        case RecordState.GONE:
+            return "ran, output gone"
+        case RecordState.FAILED:
+            return _failed(step, record, read_error_line)
+        case RecordState.AT_WORK:
+            return _at_work(record.lease, since)
+        case RecordState.UNREADABLE:
+            return _unreadable(step, record)
+    return _stopped(record)
+
+
+def read_attempt_summaries(records: Mapping[str, Record]) -> dict[str, AttemptSummary]:
+    """The stories of the newest attempts of those outputs that failed or are at work, read together.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
+    told = {RecordState.FAILED, RecordState.AT_WORK}
+    leases = {path: record.lease for path, record in records.items() if record.state in told}
+    numbered = [(path, lease.attempt) for path, lease in leases.items() if lease is not None and lease.attempt]
+    files = {path: attempt_path(path, number) for path, number in numbered[:MAX_SUMMARIES]}
+    found = read_contents(list(files.values()))
+    return {path: _story(file, found[file]) for path, file in files.items() if file in found}
+
+
+def _read_stories_or_none(records: Mapping[str, Record]) -> dict[str, AttemptSummary]:
+    try:
+        return read_attempt_summaries(records)
+    except StorageError as error:  # a plan is worth more than its explanations
+        logger.warning("The attempts could not be read, so the plan does not tell how steps failed: %s", error)
+        return {}
+
+
+def _story(file: str, found: Content) -> AttemptSummary:
+    try:
+        attempt = parse_attempt(file, found)
+    except BadAttemptError as error:
+        logger.warning("%s", error)
+        return AttemptSummary()
+    return AttemptSummary(_error_line(attempt.error), _moment(attempt.started_at))
+
+
+def _error_line(error: AttemptError | None) -> str | None:
+    if error is None:
+        return None
+    lines = [line for line in error.message.splitlines() if line.strip()]
+    parts = [error.type, lines[0] if lines else ""]
+    return truncate_middle(": ".join(part for part in parts if part), MAX_ERROR_CHARS) or None
+
+
+def _moment(text: str) -> str | None:
+    try:
+        return format_time(datetime.datetime.fromisoformat(text).timestamp()) if text else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _failed(step: ResolvedStep, record: Record, read_error_line: ReadErrorLine) -> str:
+    if record.lease is None and record.status is Status.DEP_FAILED:
+        return "an input failed before"
+    line = read_error_line(step.output_path)
+    return f"failed before: {line}" if line else "failed before"
+
+
+def _at_work(lease: Lease | None, since: str | None) -> str:
+    if lease is None or lease.written_by_marin:
+        worker = f", worker {lease.worker_id}" if lease is not None and lease.worker_id else ""
+        return f"in progress in Marin's executor{worker}"
+    who = format_producer(lease.by)
+    parts = [
+        f" in {who}" if who else "",
+        f" since {since}" if since else "",
+        f" on job {lease.job}" if lease.job else "",
+    ]
+    return f"in progress{''.join(parts)}"
+
+
+def _stopped(record: Record) -> str:
+    lease = record.lease
+    if lease is not None and lease.phase is Phase.STOPPED:
+        who = format_producer(lease.stop_requested or {})
+        return f"stopped before by {who}" if who else "stopped before"
+    return "started before, then lost without a word"
+
+
+def _unreadable(step: ResolvedStep, record: Record) -> str:
+    lease = record.lease if record.lease is not None else Lease.as_unreadable("nobody knows why")
+    return str(UnreadableLeaseError(step.output_path, lease))
+
+
+def _made_by(lease: Lease | None) -> str:
+    who = format_producer(lease.by) if lease is not None else ""
+    return f" by {who}" if who else ""

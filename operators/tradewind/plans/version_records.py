@@ -1,0 +1,355 @@
+"""Version records as a graph in which each version is one node, however often the records repeat it.
+
+A record holds its dependencies whole down to depth 4 and names deeper ones as ``name-hash``. Those are looked up only
+when somebody asks for what is in them. The hash of a version says nothing here: two nodes are one when their contents
+are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, TypeVar
+
+from tradewind.records.info_files import INFO_FILE, BadInfoError, parse_info
+from tradewind.steps import ResolvedStep
+from tradewind.steps.config_walk import describe
+from tradewind.steps.paths import version_name
+from tradewind.storage import Roots
+from tradewind.storage.backends import StoreRefusedError
+from tradewind.storage.bounded_read import Content
+from tradewind.storage.files import list_names, read_contents
+
+Version = Mapping[str, Any]
+"""A version record as E20 writes it: name, config, dependencies and, if there are any, pseudo_dependencies."""
+
+Lookup = Callable[[str, str], Version | None]
+"""Finds the record of a version by the name and the hash of its step."""
+
+_REFERENCE = re.compile(r"DEP\[(\d+)\](?:/(.*))?", re.DOTALL)
+_INDEX = re.compile(r"\[\d+\]")
+
+
+@dataclass(frozen=True, eq=False)
+class VersionNode:
+    """One version of a step.
+
+    Attributes:
+        record: What it is made of; None for one that is known by its hash only.
+        given_hash: The hash, where a record names it.
+        inputs: The steps that it waits for, one for each reference.
+        pseudo_inputs: The steps that it refers to without waiting.
+    """
+
+    name: str
+    record: Version | None
+    given_hash: str = ""
+    inputs: tuple[VersionNode, ...] = ()
+    pseudo_inputs: tuple[VersionNode, ...] = ()
+
+    @property
+    def hash(self) -> str:
+        """The first six digits of the version's MD5."""
+        return self.given_hash or version_hash(self.record or {})
+
+    @cached_property
+    def references(self) -> dict[str, InputReference]:
+        """Config path → what it refers to."""
+        return {reference.path: reference for reference in self._find_references()}
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """Config path → value, for all that are no references."""
+        config = self.record["config"] if self.record else {}
+        return {path: value for path, value in config.items() if path not in self.references}
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether the record does not say which reference means which step.
+
+        References are numbered together, but the record lists the steps that are waited for apart from the others.
+        """
+        return bool(self.inputs and self.pseudo_inputs)
+
+    def _find_references(self) -> Iterator[InputReference]:
+        targets = self.inputs + self.pseudo_inputs
+        waits = bool(self.inputs)
+        unseen = dict.fromkeys(range(len(targets)))
+        for path, value in (self.record or {"config": {}})["config"].items():
+            found = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+            if found and int(found[1]) < len(targets):
+                index = int(found[1])
+                unseen.pop(index, None)
+                yield InputReference(path, index, found[2] or "", None if self.is_mixed else targets[index], waits)
+        for index in unseen:  # another field has the same path, and only the last one is in the record
+            yield InputReference(f"(input {index})", index, "", None if self.is_mixed else targets[index], waits)
+
+
+@dataclass(frozen=True, eq=False)
+class InputReference:
+    """A config path at which a step's output is read.
+
+    Attributes:
+        index: Its number among the references of the config.
+        inside: The path inside the output; empty for all of it.
+        target: The step; None if the record does not say which.
+        waits: Whether the step is waited for.
+    """
+
+    path: str
+    index: int
+    inside: str
+    target: VersionNode | None
+    waits: bool
+
+    @property
+    def where(self) -> str:
+        """The config path as people write it."""
+        return describe(self.path)
+
+    @property
+    def pattern(self) -> str:
+        """The config path without positions in lists."""
+        return _INDEX.sub("[]", self.path)
+
+    @property
+    def text(self) -> str:
+        """What is read."""
+        if self.target is None:
+            return f"{self.inside} inside an input" if self.inside else "all of an input"
+        return f"`{self.target.name}`/{self.inside}" if self.inside else f"`{self.target.name}`"
+
+
+class VersionTable:
+    """The nodes that are known so far."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self._lookup = lookup
+        self._nodes: dict[object, VersionNode] = {}
+        self._resolved: dict[VersionNode, VersionNode] = {}
+
+    def node(self, record: Version) -> VersionNode:
+        """The node of a valid record; dependencies come first, without recursion."""
+        pending, found = [record], []
+        while pending:
+            found.append(pending.pop())
+            pending.extend(child for child in _children(found[-1]) if not isinstance(child, str))
+        made: dict[int, VersionNode] = {}
+        for version in reversed(found):
+            made[id(version)] = self._made(version, made)
+        return made[id(record)]
+
+    def resolved(self, node: VersionNode) -> VersionNode:
+        """The node with its record, or the same node if nothing is known of it."""
+        if node.record is not None:
+            return node
+        if node not in self._resolved:
+            record = self._lookup(node.name, node.hash)
+            self._resolved[node] = node if record is None else self.node(record)
+        return self._resolved[node]
+
+    def _made(self, version: Version, made: Mapping[int, VersionNode]) -> VersionNode:
+        groups = [version["dependencies"], version.get("pseudo_dependencies", [])]
+        inputs, pseudo_inputs = (
+            tuple(self._named(child) if isinstance(child, str) else made[id(child)] for child in group)
+            for group in groups
+        )
+        key = (version["name"], json.dumps(version["config"], sort_keys=True), inputs, pseudo_inputs)
+        return self._nodes.setdefault(key, VersionNode(version["name"], version, "", inputs, pseudo_inputs))
+
+    def _named(self, text: str) -> VersionNode:
+        name, _, hash_ = text.rpartition("-")
+        return self._nodes.setdefault(text, VersionNode(name, None, hash_))
+
+
+def version_hash(version: Version) -> str:
+    """The hash of a record, as far as its text still is what was hashed."""
+    text = json.dumps(version, sort_keys=True)
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()[:6]
+
+
+def deep_inputs(version: Version) -> set[str]:
+    """The ``name-hash`` texts in a valid record, at whatever depth."""
+    pending, deep = [version], set()
+    while pending:
+        for child in _children(pending.pop()):
+            if isinstance(child, str):
+                deep.add(child)
+            else:
+                pending.append(child)
+    return deep
+
+
+def is_version(value: Any) -> bool:
+    """Whether a parsed text is a version record, down to its last dependency."""
+    pending = [value]
+    while pending:
+        version = pending.pop()
+        if isinstance(version, str):
+            if "-" not in version:
+                return False
+            continue
+        if not isinstance(version, dict) or not isinstance(version.get("name"), str):
+            return False
+        groups = [version.get("dependencies"), version.get("pseudo_dependencies", [])]
+        if not isinstance(version.get("config"), dict) or not all(isinstance(group, list) for group in groups):
+            return False
+        pending.extend(_children(version))
+    return True
+
+
+def _children(version: Version) -> list[Any]:
+    return [*version["dependencies"], *version.get("pseudo_dependencies", [])]
+
+
+# Version records as the store holds them: read together in rounds, each once, within a number of requests.
+#
+# A record names its deeper inputs only, so reading one leads to the next; each round reads all that the last one named.
+# What is broken, foreign or gone is left out, for nothing depends on it but an explanation.
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+MAX_CONCURRENT_READS: Final = 32
+_HASH: Final = re.compile("[0-9a-f]{6}")
+
+
+@dataclass
+class Budget:
+    """How many requests may still be made."""
+
+    left: int
+
+    def take(self, wanted: Sequence[T]) -> Sequence[T]:
+        """As many of ``wanted`` as may be asked for, which are counted."""
+        taken = wanted[: self.left]
+        self.left -= len(taken)
+        return taken
+
+
+class StoredVersions:
+    """The records that were read, and those of the steps at hand, by name and hash.
+
+    Args:
+        roots: Below what is read where a record says so; what one names elsewhere counts as gone.
+    """
+
+    def __init__(self, budget: Budget, roots: Roots, steps: Iterable[ResolvedStep] = ()) -> None:
+        self._budget = budget
+        self._roots = roots
+        self._steps = {step.version_name: step for step in steps}
+        self._versions: dict[str, Version] = {}
+        self._places: dict[str, str] = {}
+        """``name-hash`` → the output path where its record should be, for all that a record has named."""
+        self._asked: set[str] = set()
+
+    def read(self, output_paths: Iterable[str]) -> dict[str, Version]:
+        """The records beside those outputs that have one."""
+        infos = read_infos(self._budget.take(list(output_paths)))
+        for path, info in infos.items():
+            self._keep(path, info)
+        return {path: info["version"] for path, info in infos.items()}
+
+    def read_deeper(self) -> None:
+        """Read what the records name, and what those name, until nothing is left to read or no request."""
+        while wanted := [text for text in self._places if text not in self._steps and text not in self._asked]:
+            batch = self._budget.take(wanted)
+            if not batch:
+                return
+            self._asked.update(batch)
+            infos = read_infos([self._places[text] for text in batch])
+            for text in batch:
+                info = infos.get(self._places[text])
+                if info is not None and _is_of(info["version"], text, self._places[text]):
+                    self._keep(self._places[text], info, text)
+
+    def lookup(self, name: str, hash_: str) -> Version | None:
+        """The record of one version, if it is at hand."""
+        text = version_name(name, hash_)
+        step = self._steps.get(text)
+        return step.version if step is not None else self._versions.get(text)
+
+    def _keep(self, output_path: str, info: Mapping[str, Any], text: str | None = None) -> None:
+        """Keep the record of ``text``, and note where the inputs that it only names should lie.
+
+        That is below its own prefix, or where its info says.
+        """
+        version, paths = info["version"], info.get("dependencies")
+        prefix = _prefix_of(output_path, version["name"])
+        if text is None and prefix is not None:
+            text = output_path.removeprefix(prefix)
+        if text is not None:
+            self._versions[text] = version
+            self._asked.add(text)
+        if prefix is not None:
+            for text in deep_inputs(version):
+                self._note(text, prefix + text)
+        if isinstance(paths, list) and len(paths) == len(version["dependencies"]):
+            for text, path in zip(version["dependencies"], paths, strict=True):
+                if isinstance(text, str) and text not in self._asked:
+                    self._note(text, path, instead=True)
+
+    def _note(self, text: str, path: Any, *, instead: bool = False) -> None:
+        """Note where the record of ``text`` should lie, if that may be looked at."""
+        if (instead or text not in self._places) and self._roots.allow(path):
+            self._places[text] = path
+
+
+def read_infos(output_paths: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The step infos beside those outputs, by output path; only whole ones.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
+    found = read_contents([posixpath.join(path, INFO_FILE) for path in output_paths])
+    infos = {posixpath.dirname(file): _parsed(file, content) for file, content in found.items()}
+    return {path: info for path, info in infos.items() if info is not None}
+
+
+def list_folders(folders: Sequence[str]) -> dict[str, list[str]]:
+    """The names directly below each folder, asked for together.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
+    with ThreadPoolExecutor(MAX_CONCURRENT_READS) as pool:
+        return dict(zip(folders, pool.map(_names_below, folders), strict=True))
+
+
+def _names_below(folder: str) -> list[str]:
+    try:
+        return list_names(folder)
+    except (NotADirectoryError, StoreRefusedError) as error:
+        logger.debug("Left out %s, which cannot be listed: %s", folder, error)
+        return []
+
+
+def _parsed(file: str, found: Content) -> dict[str, Any] | None:
+    try:
+        info = parse_info(file, found)
+    except BadInfoError as error:
+        logger.debug("%s", error)
+        return None
+    if is_version(info.get("version")):
+        return info
+    logger.debug("Left out %s, which has no version record.", file)
+    return None
+
+
+def _prefix_of(output_path: str, name: str) -> str | None:
+    """What comes before ``name-hash`` in an output path; None if the path was given by the step."""
+    head, _, digits = output_path.rpartition("-")
+    return head.removesuffix(name) if head.endswith(name) and _HASH.fullmatch(digits) else None
+
+
+def _is_of(version: Version, text: str, place: str) -> bool:
+    """Whether the record at ``place`` is that of ``text``; a place that was given may hold any version by now."""
+    name, _, hash_ = text.rpartition("-")
+    return version["name"] == name and (place.endswith(text) or version_hash(version) == hash_)

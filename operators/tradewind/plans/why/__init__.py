@@ -1,1 +1,0 @@
-"""Why a step runs again, down to the change that caused it."""

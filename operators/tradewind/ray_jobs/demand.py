@@ -1,0 +1,202 @@
+"""What a job asks of the node that it runs on, and whether the cluster could ever serve it.
+
+Waiting is not failing: a demand is infeasible only when no node that is there, was there, or could be added would do.
+Where an autoscaler lists what it can add, that is known at once. Without one nobody knows what may still join, so the
+caller's grace must have passed too. A node that has died counts as one that may come back, as preempted slices do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tradewind.cloud_tpu.slice_types import RAY_LABELS, is_head_resource
+from tradewind.ray_jobs.nodes import NodeInfo, NodeType, fetch_node_types, fetch_nodes, head_of
+from tradewind.ray_jobs.request import JobRequest
+
+if TYPE_CHECKING:
+    from tradewind.ray_jobs.api import JobsApi
+
+# One answer for many askers: who asks the same of the same cluster within a minute gets what was said.
+
+CACHE_TTL_S = 60.0
+T = TypeVar("T")
+
+_answers: weakref.WeakKeyDictionary[JobsApi, dict[str, tuple[float, asyncio.Task[Any]]]] = weakref.WeakKeyDictionary()
+
+
+async def cached_answer(api: JobsApi, question: str, ask: Callable[[], Awaitable[T]]) -> T:
+    """The answer of ``ask``, which may be up to ``CACHE_TTL_S`` old; an error is not kept."""
+    answers = _answers.setdefault(api, {})
+    known = answers.get(question)
+    if known is None or time.monotonic() - known[0] > CACHE_TTL_S or _has_failed(known[1]):
+        known = answers[question] = (time.monotonic(), asyncio.ensure_future(ask()))
+    found: T = await asyncio.shield(known[1])
+    return found
+
+
+def _has_failed(task: asyncio.Task[Any]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
+
+
+GRACE_S = 15 * 60.0
+_ADDED_BY_RAY = re.compile(r"memory|object_store_memory|node:.*|accelerator_type:.*")
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What the entrypoint of a job asks of the node that it runs on.
+
+    Attributes:
+        resources: Amounts by Ray's names: ``CPU``, ``GPU``, ``memory`` in bytes, and custom ones.
+        label_selector: Labels that the node must have, in Ray's syntax.
+    """
+
+    resources: Mapping[str, float] = field(default_factory=dict)
+    label_selector: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def of(request: JobRequest) -> Demand:
+        """What ``request`` asks for."""
+        named = {"CPU": request.num_cpus, "GPU": request.num_gpus, "memory": request.memory_bytes}
+        amounts = {**named, **(request.resources or {})}
+        return Demand(
+            {name: float(amount) for name, amount in amounts.items() if amount}, dict(request.label_selector or {})
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; ``from_json`` reads it."""
+        return {"resources": dict(self.resources), "label_selector": dict(self.label_selector)}
+
+    @staticmethod
+    def from_json(fields: Mapping[str, Any]) -> Demand:
+        """The demand that ``to_json`` wrote."""
+        return Demand(dict(fields.get("resources") or {}), dict(fields.get("label_selector") or {}))
+
+    def fits(self, amounts: Mapping[str, float], labels: Mapping[str, str]) -> bool:
+        """Whether a node with these resources and labels serves it."""
+        enough = all(amounts.get(name, 0.0) >= amount for name, amount in self.resources.items())
+        return enough and all(_selects(wanted, labels.get(key)) for key, wanted in self.label_selector.items())
+
+    def may_fit(self, kind: NodeType) -> bool:
+        """Whether a node of this type may serve it: what Ray adds when a node starts is not in the configuration."""
+        amounts = {name: amount for name, amount in self.resources.items() if not self._is_added(name, kind.resources)}
+        labels = {key: value for key, value in self.label_selector.items() if not self._is_added(key, kind.labels)}
+        return kind.most != 0 and Demand(amounts, labels).fits(kind.resources, kind.labels)
+
+    @staticmethod
+    def _is_added(name: str, configured: Mapping[str, Any]) -> bool:
+        by_ray = name.startswith(RAY_LABELS) or is_head_resource(name) or bool(_ADDED_BY_RAY.fullmatch(name))
+        return by_ray and name not in configured
+
+    def __str__(self) -> str:
+        labels = ", ".join(f"label {key}={value}" for key, value in self.label_selector.items())
+        return ", ".join(part for part in (_amounts(self.resources), labels) if part) or "nothing but a place"
+
+
+@dataclass(frozen=True)
+class PendingReason:
+    """What a waiting job waits for, in a few words, and whether it waits in vain."""
+
+    text: str
+    is_infeasible: bool = False
+
+
+async def explain_pending_job(
+    api: JobsApi, demand: Demand, *, waited_s: float = 0.0, grace_s: float = GRACE_S
+) -> PendingReason:
+    """What a job with ``demand`` waits for, having waited for ``waited_s``.
+
+    Raises:
+        RayUnreachableError: No answer.
+    """
+    nodes = await cached_answer(api, "nodes", lambda: fetch_nodes(api))
+    head = head_of(nodes)
+    kinds = None
+    if head and not any(demand.fits(node.total, node.labels) for node in nodes):
+        kinds = await cached_answer(api, "node types", lambda: fetch_node_types(api, head.node_id))
+    return explain_pending(demand, nodes, kinds, waited_s, grace_s)
+
+
+def explain_pending(
+    demand: Demand, nodes: Sequence[NodeInfo], kinds: Sequence[NodeType] | None, waited_s: float, grace_s: float
+) -> PendingReason:
+    """What a job with ``demand`` waits for; ``kinds`` is None for a cluster without an autoscaler."""
+    alive = [node for node in nodes if node.is_alive]
+    if able := [node for node in alive if demand.fits(node.total, node.labels)]:
+        return PendingReason(_waiting_for(demand, able))
+    if gone := [node for node in nodes if not node.is_alive and demand.fits(node.total, node.labels)]:
+        return PendingReason(
+            f"no node can serve {demand} now: {_names(gone)} could, but is gone ({gone[-1].why or 'Ray says not why'});"
+            " waiting for it or another like it."
+        )
+    asked = f"no node of the cluster can serve it: asked {demand}; {_largest(demand, alive)}"
+    if kinds is not None:
+        if addable := [kind for kind in kinds if demand.may_fit(kind)]:
+            types = " or ".join(kind.name for kind in addable)
+            return PendingReason(f"the autoscaler can add {types} for {demand}; waiting for a node.")
+        offers = "; ".join(f"{kind.name} with {_amounts(kind.resources)}" for kind in kinds if kind.most != 0)
+        return PendingReason(f"{asked}; and what the autoscaler can add is {offers or 'nothing'}.", is_infeasible=True)
+    if waited_s < grace_s:
+        return PendingReason(f"{asked}; waiting, since a node may still join.")
+    return PendingReason(f"{asked}; none has joined in {waited_s / 60:.0f} min.", is_infeasible=True)
+
+
+def _waiting_for(demand: Demand, able: Sequence[NodeInfo]) -> str:
+    """Why it still waits although these nodes could serve it."""
+    if not demand.resources:
+        return "Ray is starting it: its environment is being made."
+    if any(node.free is not None and demand.fits(node.free, node.labels) for node in able):
+        return f"{_names(able)} has room for {demand}: Ray is starting it, or its environment is being made."
+    if all(node.free is None for node in able):
+        return f"{_names(able)} can serve {demand}, but Ray has not started it yet: most likely it waits for room."
+    shares = "; ".join(f"{node.name}: {_shares(demand, node)}" for node in able[:_SHOWN])
+    return f"every node that can serve {demand} is busy ({shares}{_more(able)}); waiting for room."
+
+
+def _shares(demand: Demand, node: NodeInfo) -> str:
+    free = node.free or {}
+    return ", ".join(
+        f"{_amount(name, free.get(name, 0.0))} of {_amount(name, node.total[name])} {name} free"
+        for name in demand.resources
+    )
+
+
+def _largest(demand: Demand, alive: Sequence[NodeInfo]) -> str:
+    """What there is of each resource that is asked for."""
+    most = {name: max((node.total.get(name, 0.0) for node in alive), default=0.0) for name in demand.resources}
+    there = f"the most that one node has is {_amounts(most)}" if most else "the nodes that there are differ"
+    if not demand.label_selector:
+        return there
+    values = {key: sorted({node.labels[key] for node in alive if key in node.labels}) for key in demand.label_selector}
+    return there + "".join(f", label {key} is {' or '.join(found) or 'nowhere'}" for key, found in values.items())
+
+
+def _selects(wanted: str, value: str | None) -> bool:
+    """Ray's label operators: ``v``, ``!v``, ``in(a, b)``, ``!in(a, b)``."""
+    positive = wanted.removeprefix("!")
+    listed = re.fullmatch(r"in\((.*)\)", positive)
+    choices = [choice.strip() for choice in listed[1].split(",")] if listed else [positive]
+    return (value in choices) == (positive == wanted)
+
+
+def _amounts(amounts: Mapping[str, float]) -> str:
+    return ", ".join(f"{_amount(name, amount)} {name}" for name, amount in amounts.items())
+
+
+def _amount(name: str, amount: float) -> str:
+    return f"{amount / 2**30:.1f} GiB" if "memory" in name else f"{amount:g}"
+
+
+def _names(nodes: Sequence[NodeInfo]) -> str:
+    return ", ".join(node.name for node in nodes[:_SHOWN]) + _more(nodes)
+
+
+def _more(nodes: Sequence[NodeInfo]) -> str:
+    return f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""

@@ -1,1 +1,0 @@
-"""What a Ray job's processes find: code, packages, variables."""

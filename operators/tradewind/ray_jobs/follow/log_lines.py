@@ -1,0 +1,358 @@
+"""A job's log on its way to a reader: whole lines, each once and in order, in batches and within a byte budget.
+
+What was given is known at every moment, and is all that a successor needs to go on: lines that were read and not yet
+given (the newest state of a progress bar, a batch that is being collected) are behind the position and come again.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+__all__ = [
+    "MAX_BYTES",
+    "FlushSchedule",
+    "JobLog",
+    "LogPosition",
+]
+
+# Progress bars in a log, folded to their last state.
+#
+# A bar redraws itself with carriage returns, which Ray's log hands out as newlines: each state looks like a line. So
+# bars are known by their shape (tqdm's and Keras's), and a line of any other shape is never held back or dropped.
+# Consecutive states of one bar are folded; the newest is let through now and then while the bar goes on, and the last
+# one always, before the next ordinary line.
+
+SHOW_INTERVAL_S = 30.0
+_MOST_EMPTY_LINES = 20
+_LONGEST_STATE = 1000
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_TIMES = r"\[\d+:\d\d(?::\d\d)?(?:<[^,\]]+)?(?:, [^\]]*)?\]"
+_SHAPES = (
+    # tqdm: "desc:  42%|####2     | 42/100 [00:01<00:02, 31.2it/s, loss=2]"
+    re.compile(rf"(?P<what>.*?)\s*(?P<done>\d{{1,3}})%\|[ #\d█▉▊▋▌▍▎▏]*\|\s*\S+/(?P<total>\S+) {_TIMES}.*"),
+    # tqdm without a total: "desc: 42it [00:01, 31.2it/s]"
+    re.compile(r"(?P<what>.*?)(?<![\w.])(?P<done>\d+)(?P<total>[A-Za-z]+) \[\d+:\d\d(?::\d\d)?, [^\]]*/[^\]]*\]"),
+    # Keras: "42/100 [=====>......] - ETA: 3s - loss: 2", "42/100 ━━━━━━ 3s 31ms/step - loss: 2"
+    re.compile(r"(?P<what>)\s*(?P<done>\d+)/(?P<total>\d+) (?:\[[=>.]{10,}\] - .*|━{10,} .*)"),
+)
+
+
+@dataclass(frozen=True)
+class ProgressBarState:
+    """One state of a progress bar: which bar, and how far it has come."""
+
+    bar: tuple[str, str]
+    done: int
+
+    def goes_on_from(self, former: ProgressBarState | None) -> bool:
+        """Whether it is a later state of the same bar; one that starts again is another bar."""
+        return former is not None and self.bar == former.bar and self.done >= former.done
+
+
+def parse_progress_bar(line: str) -> ProgressBarState | None:
+    """The state that ``line`` shows, or None when it is an ordinary line."""
+    if "/" not in line or ("[" not in line and "━" not in line) or len(line) > _LONGEST_STATE:
+        return None
+    plain = _ANSI.sub("", line).strip()
+    for shape in _SHAPES:
+        if match := shape.fullmatch(plain):
+            what = re.sub(r"\d+(\.\d+)?", "0", match["what"])  # a description may show a running loss
+            return ProgressBarState((what, match["total"]), int(match["done"]))
+    return None
+
+
+class ProgressBarFilter:
+    """Lines in, lines out: states of a progress bar that are followed by newer ones are missing."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self._last: ProgressBarState | None = None
+        self._shown_at = now
+        self.held: list[str] = []
+        """The newest state, if it was not let through yet, and the empty lines since; they come out later or never."""
+
+    def add(self, line: str, now: float) -> list[str]:
+        """The lines that can be shown now that ``line`` has come."""
+        state = parse_progress_bar(line)
+        if state is None:
+            return self._ordinary(line)
+        if state.goes_on_from(self._last):
+            self.held, out = [line], []
+        else:
+            out, self.held = self.held, [line]
+            self._shown_at = now
+        self._last = state
+        return out
+
+    def show(self, now: float) -> list[str]:
+        """The newest state, when it is time to let it through; the bar may go on."""
+        if self.due_at is None or now < self.due_at:
+            return []
+        self._shown_at = now
+        out, self.held = self.held, []
+        return out
+
+    def end(self) -> list[str]:
+        """What is held back: nothing more comes."""
+        out, self.held, self._last = self.held, [], None
+        return out
+
+    @property
+    def due_at(self) -> float | None:
+        """When the newest state should be let through if nothing comes."""
+        return self._shown_at + SHOW_INTERVAL_S if self.held else None
+
+    def _ordinary(self, line: str) -> list[str]:
+        is_empty = not _ANSI.sub("", line).strip()
+        if is_empty and self.held and len(self.held) <= _MOST_EMPTY_LINES:
+            self.held.append(line)  # nested bars have such lines between their states
+            return []
+        return [*self.end(), line]
+
+
+# How far into a job's log somebody has read, in a measure that every reading of the same log agrees on.
+#
+# Ray gives a log from its first byte only, and reads it in text mode with universal newlines: a carriage return arrives
+# as a newline, and one CRLF as one newline or as two, depending on when it was read. So neither bytes nor lines can be
+# counted. What is counted is the characters that are no newlines, and the empty lines right after the last of them.
+
+MAX_LINE_CHARS = 1024 * 1024
+"""A longer line comes in parts, so that a log without newlines does not fill the memory."""
+
+
+@dataclass(frozen=True)
+class LogPosition:
+    """How much of a job's log was given.
+
+    Attributes:
+        chars: Characters in the lines given, newlines not counted.
+        empty: Empty lines given after the last line that is not empty.
+        shown: Bytes shown to the reader, which the byte budget limits.
+        is_cut: Whether the budget is used up, and the reader was told so.
+    """
+
+    chars: int = 0
+    empty: int = 0
+    shown: int = 0
+    is_cut: bool = False
+
+    def after(self, line: str) -> LogPosition:
+        """The position behind ``line``, the next one."""
+        chars, empty = (self.chars + len(line), 0) if line else (self.chars, self.empty + 1)
+        return LogPosition(chars, empty, self.shown, self.is_cut)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON fields."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(fields: Mapping[str, Any] | None) -> LogPosition:
+        """The position with these fields; the start of the log when there are none."""
+        known = LogPosition.__dataclass_fields__
+        return LogPosition(**{key: value for key, value in (fields or {}).items() if key in known})
+
+
+class LineReader:
+    """One reading of a log from its first byte: whole lines out of pieces, those before ``start`` passed over."""
+
+    def __init__(self, start: LogPosition) -> None:
+        self._chars_to_skip = start.chars
+        self._newlines_to_skip = start.empty + (1 if start.chars else 0)  # the first one ends the last line given
+        self._begun = ""
+
+    def lines(self, piece: str) -> list[str]:
+        """The lines that ``piece``, the next text of the log, completes."""
+        if self._chars_to_skip or self._newlines_to_skip:
+            piece = self._skip(piece)
+        *whole, self._begun = (self._begun + piece).split("\n")
+        if any(len(line) > MAX_LINE_CHARS for line in (*whole, self._begun)):
+            whole = [part for line in whole for part in _parts(line)]
+            *more, self._begun = _parts(self._begun)
+            whole += more
+        return whole
+
+    def last_line(self) -> list[str]:
+        """The line at the log's end that has no newline, if there is one."""
+        begun, self._begun = self._begun, ""
+        return [begun] if begun else []
+
+    def _skip(self, piece: str) -> str:
+        chars = len(piece) - piece.count("\n")
+        if chars < self._chars_to_skip:
+            self._chars_to_skip -= chars
+            return ""
+        piece = piece[self._end_of_skipped_chars(piece) :]
+        self._chars_to_skip = 0
+        rest = piece.lstrip("\n")
+        newlines = min(len(piece) - len(rest), self._newlines_to_skip)
+        self._newlines_to_skip = 0 if rest else self._newlines_to_skip - newlines
+        return piece[newlines:]
+
+    def _end_of_skipped_chars(self, piece: str) -> int:
+        """Where in ``piece`` the last character to skip ends."""
+        end, left = 0, self._chars_to_skip
+        while left:
+            newline = piece.find("\n", end)
+            run = (len(piece) if newline < 0 else newline) - end
+            if run >= left:
+                return end + left
+            left -= run
+            end = newline + 1
+        return end
+
+
+def _parts(line: str) -> list[str]:
+    return [line[start : start + MAX_LINE_CHARS] for start in range(0, len(line), MAX_LINE_CHARS)] or [line]
+
+
+MAX_BYTES = 20 * 1024 * 1024
+BATCH_S = 0.2
+"""How long lines are collected before they are given."""
+_BATCH_LINES = 1000
+
+
+class FlushSchedule:
+    """When the logs that share it give their lines: at the same moments, and not more often than ``every_s``.
+
+    For readers to whom being woken costs more than the lines do. What comes after a pause is given as soon as ever.
+    """
+
+    def __init__(self, every_s: float = BATCH_S) -> None:
+        self._every_s = every_s
+        self._moment = float("-inf")
+
+    def next_moment(self, now: float) -> float:
+        """When lines that have come ``now`` are to be given."""
+        if self._moment <= now:
+            self._moment = max(now + BATCH_S, self._moment + self._every_s)
+        return self._moment
+
+
+class JobLog:
+    """The log of one job, for one reader.
+
+    Args:
+        give: Takes the next lines. When it raises, they do not count as given.
+        start: What was given before, by this or another process.
+        max_bytes: How much is given in all; then one line says where the rest is. None: no limit.
+        full_log: Where the whole log can be read, for that line.
+        pace: When lines are given; its own if it shares none.
+        clock: Seconds of a clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        give: Callable[[Sequence[str]], None],
+        start: LogPosition = LogPosition(),
+        max_bytes: int | None = MAX_BYTES,
+        full_log: str = "",
+        *,
+        pace: FlushSchedule | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.full_log = full_log
+        self._give = give
+        self._max_bytes = max_bytes
+        self._pace = pace or FlushSchedule()
+        self._clock = clock
+        self._hidden: str | None = None
+        self._given = self._taken = self._shown = start
+        self._reader = LineReader(start)
+        self._bars = ProgressBarFilter()
+        self._batch: list[str] = []
+        self._give_at = 0.0
+
+    @property
+    def position(self) -> LogPosition:
+        """How much was given so far."""
+        return self._given
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the budget is used up: nothing more will be given."""
+        return self._given.is_cut
+
+    @property
+    def taken_chars(self) -> int:
+        """How far the log was read, whether given or not; more than before means that the log went on."""
+        return self._taken.chars
+
+    def hide_lines_starting_with(self, marker: str | None) -> None:
+        """Lines that start so are passed over."""
+        self._hidden = marker
+
+    def begin(self) -> None:
+        """The log is read from its first byte, again: what was taken from it before is passed over."""
+        self._reader = LineReader(self._taken)
+
+    def read(self, piece: str) -> None:
+        """Take the next text of the log."""
+        self._take(self._reader.lines(piece))
+
+    def finish(self) -> None:
+        """The log has ended: give what is left of it, a last line without newline included."""
+        self._take(self._reader.last_line())
+        self._show(self._bars.end())
+        self._shown = self._taken
+        self.flush()
+
+    def wait_s(self) -> float | None:
+        """After how long ``tick`` should be called if nothing more is read; None: no need."""
+        times = [self._give_at] if self._batch else []
+        if self._bars.due_at is not None:
+            times.append(self._bars.due_at)
+        return max(0.01, min(times) - self._clock()) if times else None
+
+    def tick(self) -> None:
+        """Give what has waited for long enough."""
+        now = self._clock()
+        if due := self._bars.show(now):
+            self._show(due)
+            self._shown = self._taken
+        if self._batch and (now >= self._give_at or len(self._batch) >= _BATCH_LINES):
+            self.flush()
+
+    def flush(self) -> None:
+        """Give the lines collected so far."""
+        lines, shown, is_cut = self._within_budget(self._batch)
+        self._batch = []
+        if lines:
+            self._give(lines)
+        self._given = replace(self._shown, shown=shown, is_cut=is_cut)
+
+    def _take(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            before = self._taken
+            self._taken = before.after(line)
+            is_hidden = self._hidden is not None and line.startswith(self._hidden)
+            self._show(self._bars.end() if is_hidden else self._bars.add(line, self._clock()))
+            if not self._bars.held:
+                self._shown = self._taken
+            elif len(self._bars.held) == 1:  # this very line is held back, and comes again unless a newer state does
+                self._shown = before
+        self.tick()
+
+    def _show(self, lines: Sequence[str]) -> None:
+        if lines and not self._batch:
+            self._give_at = self._pace.next_moment(self._clock())
+        self._batch.extend(lines)
+
+    def _within_budget(self, lines: list[str]) -> tuple[list[str], int, bool]:
+        """What of ``lines`` can be given, the bytes given then, and whether that is all that will be."""
+        shown = self._given.shown
+        if self._given.is_cut:
+            return [], shown, True
+        for number, line in enumerate(lines):
+            size = len(line.encode(errors="replace")) + 1
+            if self._max_bytes is not None and shown + size > self._max_bytes:
+                return [*lines[:number], self._cut_line(self._max_bytes)], shown, True
+            shown += size
+        return lines, shown, False
+
+    def _cut_line(self, max_bytes: int) -> str:
+        where = f"full log at {self.full_log}" if self.full_log else "the cluster's dashboard has the full log"
+        return f"[The rest of the log is not shown here, which is limited to {max_bytes:,} bytes; {where}]"

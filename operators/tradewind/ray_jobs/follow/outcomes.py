@@ -1,0 +1,479 @@
+"""Every ending of a job has a kind, which says whether trying again can help, and one sentence for people.
+
+Ray's own words decide, and where they leave it open, whether the node is still alive. When neither tells, the ending
+is no user error: a user error ends a task for good, everything else gives it another attempt.
+
+What is left out on purpose: a driver that fails for a reason of its own *after* it has caught the death of an actor.
+Only the exception that ended the driver counts, and only if the node that it names is really gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from tradewind.ray_jobs.demand import Demand, explain_pending_job
+from tradewind.ray_jobs.details import NODE_GONE, JobDetails
+from tradewind.ray_jobs.errors import RayAuthenticationError
+from tradewind.ray_jobs.nodes import NodeInfo, fetch_nodes
+from tradewind.timeouts import within
+
+if TYPE_CHECKING:
+    from tradewind.ray_jobs.api import JobsApi
+    from tradewind.ray_jobs.cluster import RayCluster
+    from tradewind.ray_jobs.follow.follow import ReloadConnection
+    from tradewind.ray_jobs.follow.log_lines import JobLog
+
+# Finding in a log the exception that ended a process: the last traceback, with what belongs to it and no more.
+
+_FIRST_LINE = "Traceback (most recent call last):"
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(\(\w+\))?(: |$)")
+_RAYS_OWN = "ray.exceptions."
+
+
+def last_traceback(lines: Sequence[str]) -> str | None:
+    """The last Python traceback that begins at the start of a line; tasks' tracebacks, which Ray prefixes, do not."""
+    starts = [number for number, line in enumerate(lines) if line.rstrip() == _FIRST_LINE]
+    if not starts:
+        return None
+    found = list(lines[starts[-1] :])
+    end = next((number for number, line in enumerate(found) if number and line and not line[0].isspace()), None)
+    if end is None:
+        return "\n".join(found)
+    if not found[end].startswith(_RAYS_OWN):  # those explain themselves in further lines, to the end of the log
+        rest = found[end + 1 :]
+        found = found[: end + 1 + next((n for n, line in enumerate(rest) if not line[:1].isspace()), len(rest))]
+    return "\n".join(found).rstrip()
+
+
+def last_exception(lines: Sequence[str], longest: int = 300) -> str | None:
+    """The first line of the exception that :func:`last_traceback` ends with."""
+    traceback = last_traceback(lines)
+    if traceback is None:
+        return None
+    named = [line for line in traceback.splitlines()[1:] if _EXCEPTION.match(line)]
+    return named[0][:longest] if named else None
+
+
+LAST_LINES = 50
+SETTLE_S = 20.0
+"""How long a dead node can look alive: Ray misses heartbeats for about 17 s first."""
+_SETTLE_STEP_S = 2.0
+_SIGNALS = {9: "SIGKILL", 15: "SIGTERM"}
+_NODE_GONE = ("its node has died", "node was preempted", "node was terminated", "The node has died")
+_REMOTE_DEATHS = re.compile(
+    r"(?:ray\.exceptions\.)?(?:RayTaskError\()?"
+    r"(?:ActorDiedError|ActorUnavailableError|NodeDiedError|ObjectLostError|OwnerDiedError|WorkerCrashedError"
+    r"|LocalRayletDiedError)\b"
+)
+_NODE_ID = re.compile(r"Node Id: ([0-9a-f]{56})")
+_UNAVAILABLE_ACTOR = re.compile(r"ActorUnavailableError.{0,2000}?\bactor ([0-9a-f]{32}) is unavailable", re.DOTALL)
+
+
+class EndingKind(Enum):
+    """How a job ended."""
+
+    SUCCEEDED = "succeeded"
+    """Its entrypoint ended with 0."""
+    USER_ERROR = "user_error"
+    """Its entrypoint failed by itself: trying again gives the same."""
+    RUNTIME_ENV = "runtime_env"
+    """Its environment could not be made; the entrypoint never ran."""
+    INFEASIBLE = "infeasible"
+    """No node of the cluster could ever run it."""
+    PREEMPTED = "preempted"
+    """The node that it ran on, or that its work ran on, is gone: the next attempt may go on."""
+    HEAD_LOST = "head_lost"
+    """The head forgot it, or was started again under it; something of it may still run."""
+    STOPPED = "stopped"
+    """Somebody stopped it."""
+    TIMED_OUT = "timed_out"
+    """It ran for longer than its caller allows, who stopped it."""
+    QUEUE_TIMED_OUT = "queue_timed_out"
+    """It waited too long for its turn; it never ran."""
+    NOT_STARTED = "not_started"
+    """Ray gave up on it while it waited for its turn; it never ran. Queueing is no failure: it can queue again."""
+    START_FAILED = "start_failed"
+    """Ray could not start its supervisor or lost it while the node lived: the infrastructure's, worth an attempt."""
+    UNKNOWN = "unknown"
+    """Ray says nothing that we know; worth another attempt."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a job ended.
+
+    Attributes:
+        kind: What whoever comes after needs to know.
+        sentence: Cause, job, and what to do next.
+        exit_code: Of the entrypoint, if it ran to an end of its own.
+        traceback: The last Python traceback in the last lines.
+        last_lines: Of the job's log, or of Ray's message where there is no log.
+    """
+
+    kind: EndingKind
+    sentence: str
+    exit_code: int | None = None
+    traceback: str | None = None
+    last_lines: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; ``from_json`` reads it."""
+        return {
+            "kind": self.kind.value,
+            "sentence": self.sentence,
+            "exit_code": self.exit_code,
+            "traceback": self.traceback,
+            "last_lines": list(self.last_lines),
+        }
+
+    @staticmethod
+    def from_json(fields: Mapping[str, Any]) -> Ending:
+        """The ending that ``to_json`` wrote."""
+        return Ending(
+            EndingKind(fields["kind"]),
+            fields["sentence"],
+            fields.get("exit_code"),
+            fields.get("traceback"),
+            tuple(fields.get("last_lines") or ()),
+        )
+
+
+def classify(
+    job: str, details: JobDetails | None, last_lines: Sequence[str] = (), node: NodeInfo | None = None
+) -> Ending:
+    """How ``job`` ended, from what is known.
+
+    Args:
+        job: Its id.
+        details: What Ray says of it; None if Ray does not know it although it was submitted.
+        last_lines: The end of its log; without it, Ray's message stands in.
+        node: The node that :func:`node_in_question` names, if anything is known of it.
+    """
+    lines = list(last_lines) or (details.message.splitlines() if details else [])
+    kind, sentence = _judge(f"Ray job {job!r}", details, lines, node)
+    return Ending(
+        kind,
+        sentence,
+        details.exit_code if details else None,
+        None if kind is EndingKind.SUCCEEDED else last_traceback(lines),
+        tuple(lines[-LAST_LINES:]),
+    )
+
+
+async def judge_ending(
+    api: JobsApi,
+    job: str,
+    details: JobDetails | None,
+    last_lines: Sequence[str] = (),
+    *,
+    settle_s: float = SETTLE_S,
+) -> Ending:
+    """How ``job`` ended, asking the cluster after its node where that matters; a cluster that is silent is no matter.
+
+    An entrypoint that was killed, or whose actor fell silent, may have lost a node before the head noticed: then it
+    waits ``settle_s``.
+    """
+    wanted = node_in_question(details, last_lines)
+    if wanted is None or details is None:
+        return classify(job, details, last_lines)
+    actor = _silent_actor(list(last_lines) or details.message.splitlines())
+    if actor is not None:
+        wanted = await _node_of_actor(api, actor) or wanted
+    node = await _node(api, wanted)
+    deadline = asyncio.get_running_loop().time() + settle_s
+    while (actor or _killed_by(details.exit_code)) and node and node.is_alive and not node.is_head:
+        if asyncio.get_running_loop().time() >= deadline:
+            break
+        await asyncio.sleep(_SETTLE_STEP_S)
+        node = await _node(api, wanted)
+    return classify(job, details, last_lines, node)
+
+
+def node_in_question(details: JobDetails | None, last_lines: Sequence[str] = ()) -> str | None:
+    """The id of the node whose fate decides how the job ended: its own, or the one that its last exception names."""
+    if details is None or details.status != "FAILED":
+        return None
+    if details.error_type == "JOB_ENTRYPOINT_COMMAND_ERROR":
+        death = _remote_death(list(last_lines) or details.message.splitlines())
+        if death and (named := _NODE_ID.search(death)):
+            return named[1]
+    return details.node_id
+
+
+async def _node(api: JobsApi, node_id: str) -> NodeInfo | None:
+    from tradewind.ray_jobs.errors import RayJobsError
+
+    try:
+        return next((node for node in await fetch_nodes(api) if node.node_id == node_id), None)
+    except (RayJobsError, KeyError, TypeError):  # silent, or another Ray with another answer
+        return None
+
+
+async def _node_of_actor(api: JobsApi, actor: str) -> str | None:
+    from tradewind.ray_jobs.errors import RayJobsError
+
+    wanted = {"filter_keys": "actor_id", "filter_predicates": "=", "filter_values": actor, "detail": "true"}
+    try:
+        answer = await api.get_json("/api/v0/actors", wanted)
+        return str(answer["data"]["result"]["result"][0]["node_id"])
+    except (RayJobsError, KeyError, TypeError, IndexError):
+        return None
+
+
+_Judged = tuple[EndingKind, str]
+
+
+def _judge(job: str, details: JobDetails | None, lines: Sequence[str], node: NodeInfo | None) -> _Judged:
+    if details is None:
+        return EndingKind.HEAD_LOST, f"{job} is unknown to its cluster, whose head has lost its memory: submit it anew."
+    if details.status == "SUCCEEDED":
+        return EndingKind.SUCCEEDED, f"{job} succeeded."
+    if details.status == "STOPPED":
+        return EndingKind.STOPPED, f"{job} was stopped: submit it anew if that was not meant."
+    if details.status != "FAILED":
+        return EndingKind.UNKNOWN, f"{job} has not ended: Ray says {details.status}."
+    judge = _JUDGES.get(details.error_type or "", _of_the_unknown)
+    return judge(job, details, lines, node)
+
+
+def _of_entrypoint(job: str, details: JobDetails, lines: Sequence[str], node: NodeInfo | None) -> _Judged:
+    code = details.exit_code
+    gone = node is not None and not node.is_alive and not node.is_head
+    if (death := _remote_death(lines)) and (node is None or gone):
+        return EndingKind.PREEMPTED, f"{job} lost the node that its work ran on ({_why(node, death)}): {_TRY_AGAIN}."
+    if gone and _silent_actor(lines):
+        return EndingKind.PREEMPTED, f"{job} lost the node that its work ran on ({_why(node, '')}): {_TRY_AGAIN}."
+    if (signal := _killed_by(code)) and gone:
+        return EndingKind.PREEMPTED, f"{job} was ended with its node ({_why(node, '')}): {_TRY_AGAIN}."
+    if signal == "SIGKILL":
+        advice = "most often because memory ran out: ask for more of it, or use less"
+        return EndingKind.USER_ERROR, f"{job} was killed by SIGKILL (exit code {code}), {advice}."
+    if signal:
+        advice = "by something on its node: look there for what did it"
+        return EndingKind.USER_ERROR, f"{job} was ended by {signal} (exit code {code}), {advice}."
+    if code == 127:
+        return EndingKind.USER_ERROR, f"{job} failed with exit code 127: its command is not on the cluster's PATH."
+    error = last_exception(lines)
+    cause = f" ({error})" if error else ""
+    return EndingKind.USER_ERROR, f"{job} failed with exit code {code}{cause}: correct what it runs, then run it again."
+
+
+def _of_dead_supervisor(job: str, details: JobDetails, lines: Sequence[str], node: NodeInfo | None) -> _Judged:
+    message = details.message
+    if "killed by `ray.kill`" in message:
+        return EndingKind.STOPPED, f"{job} was stopped before it ran: submit it anew if that was not meant."
+    said_gone = any(words in message for words in _NODE_GONE)
+    if not said_gone and (node is None or node.is_alive):
+        return EndingKind.START_FAILED, f"{job} lost its supervisor process, perhaps to a lack of memory: {_TRY_AGAIN}."
+    if node is not None and node.is_head:
+        return EndingKind.HEAD_LOST, f"{job} ran on the cluster's head, which is gone: {_TRY_AGAIN}."
+    return EndingKind.PREEMPTED, f"{job} lost the node that it ran on ({_why(node, message)}): {_TRY_AGAIN}."
+
+
+def _of_failed_start(job: str, details: JobDetails, lines: Sequence[str], node: NodeInfo | None) -> _Judged:
+    if "failed to get job supervisor" in details.message:  # what a head says that remembers the job, but not its actor
+        return EndingKind.HEAD_LOST, f"{job} was running while its cluster's head was started again: {_TRY_AGAIN}."
+    return EndingKind.START_FAILED, f"{job} could not be started by Ray ({_last(details.message)}): {_TRY_AGAIN}."
+
+
+def _of_runtime_env(job: str, details: JobDetails, lines: Sequence[str], node: NodeInfo | None) -> _Judged:
+    return (
+        EndingKind.RUNTIME_ENV,
+        f"{job} never ran, because its runtime_env could not be made ({_last(details.message)}): correct that.",
+    )
+
+
+def _of_late_start(job: str, details: JobDetails, lines: Sequence[str], node: NodeInfo | None) -> _Judged:
+    return (
+        EndingKind.NOT_STARTED,
+        f"{job} waited in the queue for longer than the head allows, and never ran: submit it anew, or set "
+        "RAY_JOB_START_TIMEOUT_SECONDS higher on the head.",
+    )
+
+
+def _of_unschedulable(job: str, details: JobDetails, lines: Sequence[str], node: NodeInfo | None) -> _Judged:
+    asks = "ask for what the cluster has"
+    return EndingKind.INFEASIBLE, f"{job} can be placed nowhere, says Ray ({_last(details.message)}): {asks}."
+
+
+def _of_the_unknown(job: str, details: JobDetails, lines: Sequence[str], node: NodeInfo | None) -> _Judged:
+    if node is not None and not node.is_alive:
+        return _of_dead_supervisor(job, details, lines, node)
+    kind = details.error_type or "no type"
+    return EndingKind.UNKNOWN, f"{job} failed with an error that only Ray knows ({kind}: {_last(details.message)})."
+
+
+_TRY_AGAIN = "the next attempt may go on"
+_JUDGES: Mapping[str, Callable[[str, JobDetails, Sequence[str], NodeInfo | None], _Judged]] = {
+    "JOB_ENTRYPOINT_COMMAND_ERROR": _of_entrypoint,
+    "JOB_ENTRYPOINT_COMMAND_START_ERROR": _of_failed_start,
+    "JOB_SUPERVISOR_ACTOR_DIED": _of_dead_supervisor,
+    "JOB_SUPERVISOR_ACTOR_START_FAILURE": _of_failed_start,
+    "JOB_SUPERVISOR_ACTOR_START_TIMEOUT": _of_late_start,
+    "JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE": _of_unschedulable,
+    "RUNTIME_ENV_SETUP_FAILURE": _of_runtime_env,
+    NODE_GONE: _of_dead_supervisor,
+}
+
+
+def _remote_death(lines: Sequence[str]) -> str | None:
+    """The text of the exception that ended the driver, if it is Ray's word that a node was lost under its work."""
+    traceback = (last_traceback(lines) or "").splitlines()
+    starts = [number for number, line in enumerate(traceback) if _REMOTE_DEATHS.match(line)]
+    if not starts:
+        return None
+    text = "\n".join(traceback[starts[-1] :])
+    return text if any(words in text for words in _NODE_GONE) else None
+
+
+def _silent_actor(lines: Sequence[str]) -> str | None:
+    """The actor that the driver could not reach any more, if that is what ended it."""
+    last_words = last_traceback(lines) or next((line for line in reversed(lines) if line.strip()), "")
+    found = _UNAVAILABLE_ACTOR.search(last_words)
+    return found[1] if found else None
+
+
+def _killed_by(code: int | None) -> str | None:
+    """The signal that an exit code tells of, as Python or as a shell puts it."""
+    return _SIGNALS.get(-code if code is not None and code < 0 else (code or 0) - 128)
+
+
+def _why(node: NodeInfo | None, message: str) -> str:
+    words = (node.why if node else "") or next((line for line in message.splitlines() if "node was" in line), "")
+    return words.strip() or "its node has died"
+
+
+def _last(message: str, longest: int = 300) -> str:
+    """The last line that says something."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return lines[-1][:longest] if lines else "no reason given"
+
+
+# From a submitted job to its ending: follow it, then judge how it ended. It is stopped only when its time is over.
+
+
+@dataclass(frozen=True)
+class FollowRequest:
+    """What is watched for, besides the end of the job.
+
+    Attributes:
+        job: Its submission id.
+        demand: What its entrypoint asks for, to say what it waits for.
+        result_marker: What the line of its log begins with that holds its result, if it is to give one.
+        queue_timeout_s: How long it may wait for its resources; without a limit if None.
+        queued_since: Unix time by our clock since which it waits to be started; from now on if None.
+        deadline: Unix time by our clock at which it is stopped; never if None.
+    """
+
+    job: str
+    demand: Demand
+    result_marker: str | None = None
+    queue_timeout_s: float | None = None
+    queued_since: float | None = None
+    deadline: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"demand": self.demand.to_json()}
+
+    @staticmethod
+    def from_json(fields: Mapping[str, Any]) -> FollowRequest:
+        """What ``to_json`` wrote down."""
+        return FollowRequest(**{**fields, "demand": Demand.from_json(fields["demand"])})
+
+
+@dataclass(frozen=True)
+class JobOutcome:
+    """How a job ended, and the result that it printed, if it did."""
+
+    ending: Ending
+    result: str | None = None
+
+
+async def await_outcome(
+    cluster: RayCluster,
+    watch: FollowRequest,
+    log: JobLog | None,
+    notice: Callable[[str], None],
+    read_again: ReloadConnection | None = None,
+) -> JobOutcome:
+    """Follow the job of ``watch`` until it has ended, or its time is over; then it is stopped.
+
+    Args:
+        cluster: Where it was submitted.
+        watch: The job and what is watched for.
+        log: Takes its log lines.
+        notice: Takes sentences for the person who waits.
+        read_again: Gives the cluster as its connection says now. With it, a refused token is waited out: whatever
+            was being done is begun again once the cluster accepts what the connection says.
+
+    Raises:
+        RayAuthenticationError: The cluster refuses the token, and nothing is there to read again.
+    """
+    if read_again is None:
+        return await _outcome(cluster, watch, log, notice)
+    from tradewind.ray_jobs.follow.follow import TokenRefusalHandler
+
+    refusals = TokenRefusalHandler(watch.job, read_again, notice)
+    while True:
+        try:
+            return await _outcome(cluster, watch, log, notice)
+        except RayAuthenticationError:
+            cluster = await refusals.wait(cluster)
+
+
+async def _outcome(
+    cluster: RayCluster, watch: FollowRequest, log: JobLog | None, notice: Callable[[str], None]
+) -> JobOutcome:
+    from tradewind.ray_jobs.api import JobsApi
+
+    left = None if watch.deadline is None else max(0.0, watch.deadline - time.time())
+    async with JobsApi(cluster) as api:
+        try:
+            async with within(left) as limit:
+                return await _follow(api, watch, log, notice)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        over = Ending(EndingKind.TIMED_OUT, f"Ray job {watch.job!r} ran longer than its timeout and was stopped.")
+        return await _stopped(api, watch, over, notice)
+
+
+async def _follow(api: JobsApi, watch: FollowRequest, log: JobLog | None, notice: Callable[[str], None]) -> JobOutcome:
+    from tradewind.ray_jobs.follow.follow import follow_job
+
+    since = watch.queued_since or time.time()
+    end = await follow_job(
+        api.cluster,
+        watch.job,
+        log=log,
+        notice=notice,
+        result_marker=watch.result_marker,
+        queue_timeout_s=watch.queue_timeout_s,
+        explain_wait=lambda asked: explain_pending_job(asked, watch.demand, waited_s=time.time() - since),
+    )
+    if end.infeasible:
+        ending = Ending(EndingKind.INFEASIBLE, f"Ray job {watch.job!r} can never run: {end.infeasible}")
+        return await _stopped(api, watch, ending, notice)
+    if end.queue_timed_out:
+        ending = Ending(
+            EndingKind.QUEUE_TIMED_OUT,
+            f"Ray job {watch.job!r} was not started within {watch.queue_timeout_s:.0f} s, its queue timeout, and is "
+            "taken out of the queue: give it more time, or the cluster more room.",
+        )
+        return await _stopped(api, watch, ending, notice)
+    return JobOutcome(await judge_ending(api, watch.job, end.details, end.last_lines), end.result)
+
+
+async def _stopped(api: JobsApi, watch: FollowRequest, ending: Ending, notice: Callable[[str], None]) -> JobOutcome:
+    """``ending``, once the job has really ended; if it was faster and succeeded, that counts."""
+    from tradewind.ray_jobs.follow.stopping import stop_job
+
+    notice(ending.sentence)
+    details = await stop_job(api, watch.job, notice)
+    return await _follow(api, watch, None, notice) if details and details.status == "SUCCEEDED" else JobOutcome(ending)

@@ -1,0 +1,115 @@
+"""Reads a head's own memory, in a process of its own: what it keeps of each job, and the packages that only it has.
+
+Ray's Jobs API tells neither what a job's entrypoint asks of its node nor what is in a package, so both come from where
+Ray's own processes read them. The process gets the token in its environment, which Ray's client takes it from and which
+no Airflow component may have it in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tradewind.ray_jobs.job_backup import SavedJob, SkippedJob, jobs_to_back_up
+
+_JOB_KEY: Final = "_ray_internal_job_info_"
+_JOBS: Final = "read.json"
+_TIMEOUT_S: Final = 600.0
+_CALL_S: Final = 60.0
+_LONGEST_REASON: Final = 300
+
+
+class GcsReadError(RuntimeError):
+    """The head's memory could not be read."""
+
+
+@dataclass(frozen=True)
+class HeadJobs:
+    """What a head's memory holds of jobs that nobody else goes on with.
+
+    Attributes:
+        packages: The files of their packages.
+        unkept: Those of which it holds nothing that could be kept.
+    """
+
+    jobs: Sequence[SavedJob]
+    packages: Mapping[str, Path]
+    unkept: Sequence[SkippedJob] = ()
+
+
+def read_head(address: str, token: str | None, folder: Path) -> HeadJobs:
+    """The jobs of a head that are to be kept; the files of their packages are written to ``folder``.
+
+    Args:
+        address: Of the head's GCS, ``HOST:PORT``.
+        folder: One that is there, empty, and for its owner alone.
+
+    Raises:
+        GcsReadError: It does not answer, or refuses the token.
+    """
+    auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token} if token else {"RAY_AUTH_MODE": "disabled"}
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
+    command = [sys.executable, "-m", __name__, address, str(folder)]
+    try:
+        done = subprocess.run(
+            command, env={**env, **auth}, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise GcsReadError(f"The head's memory at {address} was not read within {_TIMEOUT_S:.0f} s.") from None
+    if done.returncode:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        why = lines[-1][:_LONGEST_REASON] if lines else f"the reader ended with {done.returncode}"
+        raise GcsReadError(f"The head's memory at {address} cannot be read: {why}")
+    found = json.loads((folder / _JOBS).read_text())
+    jobs = [SavedJob.from_json(fields) for fields in found["jobs"]]
+    packages = {uri: folder / str(number) for number, uri in enumerate(_uris(jobs))}
+    return HeadJobs(jobs, packages, [SkippedJob(**fields) for fields in found["unkept"]])
+
+
+def main(address: str, folder: Path) -> None:
+    """What the process does."""
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]  # its types do not name it
+
+    os.umask(0o077)
+    client: Any = GcsClient(address=address)
+    found, unkept = jobs_to_back_up(_infos(client))
+    jobs = [_with_missing(job, client) for job in found]
+    for number, uri in enumerate(_uris(jobs)):
+        (folder / str(number)).write_bytes(client.internal_kv_get(uri.encode(), None, timeout=_CALL_S))
+    written = {"jobs": [job.to_json() for job in jobs], "unkept": [asdict(job) for job in unkept]}
+    (folder / _JOBS).write_text(json.dumps(written))
+
+
+def _uris(jobs: Sequence[SavedJob]) -> list[str]:
+    return sorted({uri for job in jobs for uri in job.packages if uri not in job.missing})
+
+
+def _infos(client: Any) -> dict[str, Any]:
+    keys = client.internal_kv_keys(_JOB_KEY.encode(), b"job", timeout=_CALL_S)
+    texts = {key: client.internal_kv_get(key, b"job", timeout=_CALL_S) for key in keys}
+    return {key.decode(errors="replace").removeprefix(_JOB_KEY): info_in(text) for key, text in texts.items() if text}
+
+
+def info_in(text: bytes) -> Any:
+    """What a head has written down of a job; None if that cannot be read."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _with_missing(job: SavedJob, client: Any) -> SavedJob:
+    """``job`` with the packages that the head has lost."""
+    lost = [uri for uri in job.packages if not client.internal_kv_exists(uri.encode(), None, timeout=_CALL_S)]
+    return SavedJob.from_json({**job.to_json(), "missing": lost})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,197 @@
+"""Brings kept jobs back to a head that was started again: each once, whatever is interrupted, and as it was submitted.
+
+A job comes back under an id that the restart fixes, so Ray itself refuses the second one; and only once its former self
+has ended there or is unknown, so that no two of it run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from tradewind.ray_jobs.api import JobsApi
+from tradewind.ray_jobs.client import RayJobs
+from tradewind.ray_jobs.details import JobDetails
+from tradewind.ray_jobs.errors import RayJobRefusedError, RayUnreachableError
+from tradewind.ray_jobs.follow.outcomes import EndingKind, classify
+from tradewind.ray_jobs.follow.stopping import stop_job
+from tradewind.ray_jobs.job_backup import LABEL_SELECTOR, BadBackupError, JobBackup, SavedJob, restored_id
+from tradewind.ray_jobs.nodes import fetch_living
+from tradewind.timeouts import within
+
+_PENDING_S: Final = 20.0
+"""How long a job may wait on the new head before its wait is ended."""
+_RUNNING_S: Final = 90.0
+"""How long a job may look as if it ran: what a head knew of it, it corrects when it misses the node, after 20 s."""
+_ENDING_S: Final = 60.0
+_LOOK_S: Final = 1.0
+
+
+class RestoreAction(Enum):
+    """What is done about one kept job, by what its former self is on the new head."""
+
+    SUBMIT = "it is submitted again"
+    END = "its wait there is ended first"
+    LOOK_AGAIN = "it is looked at again"
+    LEAVE_ALONE = "there is nothing to bring back"
+    LOST = "it cannot be brought back"
+
+
+def decide_restore(
+    job: SavedJob, found: JobDetails | None, *, waited_s: float, is_ended_by_us: bool, is_node_gone: bool = False
+) -> tuple[RestoreAction, str]:
+    """What is done about ``job``, and why.
+
+    Args:
+        found: Its former self on the new head; None if that does not know it.
+        waited_s: How long it has been looked at.
+        is_ended_by_us: Its wait on the new head was ended to bring it back.
+        is_node_gone: The node that it ran on is no more, whatever the head says of the job.
+    """
+    if job.missing:
+        return RestoreAction.LOST, f"the head had lost {', '.join(job.missing)} before it could be kept"
+    if not job.has_readable_labels:
+        return RestoreAction.LOST, f"what its metadata have as {LABEL_SELECTOR} are no labels"
+    if found is None or found.status == "FAILED":
+        return RestoreAction.SUBMIT, ""
+    if found.status == "SUCCEEDED":
+        return RestoreAction.LEAVE_ALONE, "it succeeded before the restart"
+    if found.status == "STOPPED":
+        return (RestoreAction.SUBMIT, "") if is_ended_by_us else (RestoreAction.LEAVE_ALONE, "somebody stopped it")
+    if waited_s < (_PENDING_S if found.status == "PENDING" else _RUNNING_S):
+        return RestoreAction.LOOK_AGAIN, ""
+    if found.status == "PENDING":
+        return RestoreAction.END, ""
+    return (RestoreAction.SUBMIT, "") if is_node_gone else (RestoreAction.LEAVE_ALONE, "it runs on under its old id")
+
+
+@dataclass(frozen=True)
+class RestoreResult:
+    """How one job came back.
+
+    Attributes:
+        job: Its old id.
+        new: Its new one; None if it did not come back.
+        why: Why it did not, or how it has ended since.
+        is_lost: It should have come back, or has ended since by no fault of its own.
+        may_come_back: It is lost, and may come back if it is tried again.
+    """
+
+    job: str
+    new: str | None = None
+    why: str = ""
+    is_lost: bool = False
+    may_come_back: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """The same for people."""
+        if self.new is not None:
+            return f"Job {self.job} is back as {self.new}{f', and has ended: {self.why}' if self.why else ''}."
+        return f"Job {self.job} {'is not back' if self.is_lost else 'stays as it is'}: {self.why}."
+
+
+def resolve_restored_job(job: str, found: JobDetails) -> RestoreResult:
+    """What became of ``job``, which was brought back before as ``found``: it has its id, and gets no other."""
+    if found.status != "FAILED":
+        return RestoreResult(job, found.job)
+    ending = classify(found.job, found)
+    return RestoreResult(job, found.job, ending.sentence.rstrip("."), is_lost=ending.kind is not EndingKind.USER_ERROR)
+
+
+class JobRestorer:
+    """Brings the jobs of one backup back.
+
+    Args:
+        jobs: The head that was started again.
+        check: Raises when nothing may be done any more.
+        clock: Seconds that only grow.
+        sleep: Waits.
+    """
+
+    def __init__(
+        self,
+        jobs: RayJobs,
+        backup: JobBackup,
+        *,
+        check: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._jobs = jobs
+        self._backup = backup
+        self._check = check
+        self._clock = clock
+        self._sleep = sleep
+
+    def run(self) -> Iterator[RestoreResult]:
+        """Each job, as soon as it is known what became of it. What is interrupted is begun again by the next.
+
+        Raises:
+            RayUnreachableError: The head does not answer, or is not ready for jobs yet.
+            RayAuthenticationError: It refuses the token.
+            BadBackupError: The backup cannot be read.
+        """
+        waiting, began = self._backup.jobs(), self._clock()
+        while waiting:
+            known = {details.job: details for details in self._jobs.jobs()}
+            again: list[SavedJob] = []
+            for job in waiting:
+                self._check()
+                if (done := self._next(job, known, self._clock() - began)) is None:
+                    again.append(job)
+                else:
+                    yield done
+            waiting = again
+            if waiting:
+                self._sleep(_LOOK_S)
+
+    def _next(self, job: SavedJob, known: dict[str, JobDetails], waited_s: float) -> RestoreResult | None:
+        if (new := restored_id(job.job, self._backup.restart)) in known:
+            return resolve_restored_job(job.job, known[new])
+        ours = self._backup.is_ended_by_us(job.job)
+        found = known.get(job.job)
+        is_gone = found is not None and found.running_on is not None and self._is_gone(job, found.running_on)
+        what, why = decide_restore(job, found, waited_s=waited_s, is_ended_by_us=ours, is_node_gone=is_gone)
+        match what:
+            case RestoreAction.SUBMIT:
+                return self._submitted(job, new)
+            case RestoreAction.END:
+                self._backup.note_ending(job.job)  # before it is done: else it would look as if a person had done it
+                asyncio.run(self._end(job.job))
+                return None
+            case RestoreAction.LOOK_AGAIN:
+                self._jobs.log_text(job.job)  # a head looks after the jobs that it remembers once it is asked for one
+                return None
+        return RestoreResult(job.job, why=why, is_lost=what is RestoreAction.LOST)
+
+    def _is_gone(self, job: SavedJob, node: str) -> bool:
+        """Whether ``node`` is that of a head which was ended, or unknown, or dead."""
+        return (job.on_head and node == job.node_id) or not asyncio.run(self._lives(node))
+
+    async def _lives(self, node: str) -> bool:
+        async with JobsApi(self._jobs.cluster) as api:
+            return node in await fetch_living(api, [node])
+
+    def _submitted(self, job: SavedJob, new: str) -> RestoreResult:
+        try:
+            for uri in job.packages:
+                if not self._jobs.has_package(uri):
+                    self._jobs.put_package(uri, self._backup.package(uri))
+            self._jobs.resubmit(job.submission(self._backup.restart))
+        except (RayJobRefusedError, BadBackupError, OSError) as error:
+            return RestoreResult(job.job, why=str(error).rstrip("."), is_lost=True, may_come_back=True)
+        return RestoreResult(job.job, new)
+
+    async def _end(self, job: str) -> None:
+        """End the wait of a job on the new head; one that starts meanwhile goes on."""
+        said: list[str] = []
+        try:
+            async with within(_ENDING_S), JobsApi(self._jobs.cluster) as api:
+                await stop_job(api, job, said.append)
+        except TimeoutError:
+            raise RayUnreachableError(f"Job {job} waits on the new head and could not be ended: try again.") from None

@@ -1,1 +1,0 @@
-"""A job's log, each line once."""

@@ -1,0 +1,374 @@
+"""What a cluster says of its nodes, as plain values: who is there, who has gone and why, and what could still come.
+
+Only what Ray tells over HTTP counts; what it does not tell is None, never a guess.
+"""
+
+from __future__ import annotations
+
+import ast
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tradewind.cloud_tpu.slice_types import POD_TYPE_LABEL, SLICE_NAME_LABEL, WORKER_ID_LABEL
+from tradewind.ray_jobs.details import JobDetails
+from tradewind.ray_jobs.errors import RayAuthenticationError, RayUnreachableError
+
+if TYPE_CHECKING:
+    from tradewind.ray_jobs.api import JobsApi
+
+ALL_NODES = {"detail": "1", "limit": "10000"}
+_LIVING_NODES = (
+    ("limit", "10000"),
+    ("filter_keys", "state"),
+    ("filter_predicates", "="),
+    ("filter_values", "ALIVE"),
+)
+_MONITOR_LOG = {"filename": "monitor.log", "lines": "-1"}
+_LOG_BYTES = 512 * 1024
+_V1_CONFIG = "StandardAutoscaler: "
+_V2_CONFIG = "Using Autoscaling Config: "
+
+
+@dataclass(frozen=True)
+class NodeInfo:
+    """One Ray node, alive or not.
+
+    Attributes:
+        node_id: Its id.
+        ip: Its address.
+        is_alive: Whether the head counts it as alive.
+        is_head: Whether the head runs on it.
+        why: Ray's words on its death; empty while it lives.
+        total: Its resources by Ray's names (``CPU``, ``GPU``, ``memory``, custom ones).
+        free: What of them is free now; None where Ray does not tell.
+        labels: Its labels.
+    """
+
+    node_id: str
+    ip: str = ""
+    is_alive: bool = True
+    is_head: bool = False
+    why: str = ""
+    total: Mapping[str, float] = field(default_factory=dict)
+    free: Mapping[str, float] | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What people call it: its slice, or its address."""
+        return self.labels.get(SLICE_NAME_LABEL) or self.ip or self.node_id[:8]
+
+
+@dataclass(frozen=True)
+class NodeType:
+    """One kind of node that the cluster's autoscaler can add.
+
+    Attributes:
+        name: Its name in the cluster's configuration.
+        resources: What such a node will have, as configured.
+        labels: The labels that are configured for it; Ray adds others when the node starts.
+        most: How many of them there may be.
+    """
+
+    name: str
+    resources: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    most: int | None = None
+
+
+async def fetch_nodes(api: JobsApi) -> list[NodeInfo]:
+    """Every node that the head knows, dead ones included.
+
+    Raises:
+        RayUnreachableError: No answer.
+    """
+    answer = await api.get_json("/api/v0/nodes", ALL_NODES)
+    status = await api.get_json("/api/cluster_status")
+    try:
+        return parse_nodes(answer, status)
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
+        raise _no_nodes(api) from None
+
+
+def parse_nodes(answer: Mapping[str, Any] | None, status: Mapping[str, Any] | None) -> list[NodeInfo]:
+    """The same from the head's answers: its table of nodes, and what its autoscaler has written."""
+    free = _free(status)
+    return [_node(fields, free) for fields in answer["data"]["result"]["result"]] if answer else []
+
+
+async def fetch_living(api: JobsApi, nodes: Collection[str]) -> frozenset[str]:
+    """Those of ``nodes``, by their ids, that the head counts as alive; others may be among them.
+
+    Raises:
+        RayUnreachableError: No answer.
+    """
+    query = list(_LIVING_NODES)
+    if len(nodes) == 1:
+        [node] = nodes
+        query += [("filter_keys", "node_id"), ("filter_predicates", "="), ("filter_values", node)]
+    answer = await api.get_json("/api/v0/nodes", query)
+    try:
+        return frozenset(fields["node_id"] for fields in answer["data"]["result"]["result"])
+    except (LookupError, TypeError):
+        raise _no_nodes(api) from None
+
+
+def _no_nodes(api: JobsApi) -> RayUnreachableError:
+    return RayUnreachableError(f"{api.cluster} answered about nodes what Ray never answers: correct its address.")
+
+
+async def fetch_node_types(api: JobsApi, head: str) -> list[NodeType] | None:
+    """What the autoscaler on the node ``head`` can add; None where there is none, or it cannot be known.
+
+    No endpoint tells it, but both autoscalers write their configuration into the first lines of ``monitor.log``. Of
+    it, only the node types are looked at: the rest may hold what nobody should see.
+    """
+    async with api.request("GET", "/api/v0/logs/file", params={**_MONITOR_LOG, "node_id": head}) as response:
+        if response.status == 404:
+            return None
+        text = b""
+        async for chunk in response.content.iter_any():
+            text += chunk
+            if len(text) >= _LOG_BYTES or _config_is_complete(text):
+                break
+    return parse_node_types(text.decode(errors="replace"))
+
+
+def parse_node_types(log: str) -> list[NodeType] | None:
+    """The node types in the beginning of a ``monitor.log``; None if there is no autoscaler that can add nodes."""
+    config = _config(log)
+    provider = config.get("provider") if isinstance(config, Mapping) else None
+    if not isinstance(provider, Mapping) or provider.get("type") == "readonly":  # of a cluster without an autoscaler
+        return None
+    return [
+        NodeType(name, _numbers(kind.get("resources")), kind.get("labels") or {}, kind.get("max_workers"))
+        for name, kind in (config.get("available_node_types") or {}).items()
+        if name != config.get("head_node_type")
+    ]
+
+
+def _config(log: str) -> Any:
+    """The autoscaler's configuration: one line of Python in the first generation, several of YAML in the second."""
+    _, v1, rest = log.partition(_V1_CONFIG)
+    if v1:
+        try:
+            return ast.literal_eval(rest.partition("\n")[0])
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            return None
+    _, v2, rest = log.partition(_V2_CONFIG)
+    if not v2:
+        return None
+    import yaml  # type: ignore[import-untyped]
+
+    lines = []
+    for line in rest.split("\n")[1:]:
+        if line[:2].isdigit() or "\tINFO " in line:  # the next entry of the log
+            break
+        lines.append(line)
+    try:
+        return yaml.safe_load("\n".join(lines))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+
+
+def _config_is_complete(text: bytes) -> bool:
+    for start in (_V1_CONFIG.encode(), _V2_CONFIG.encode()):
+        _, found, rest = text.partition(start)
+        if found:
+            return b"\n20" in rest
+    return False
+
+
+def _node(fields: Mapping[str, Any], free: Mapping[str, Mapping[str, float]]) -> NodeInfo:
+    total = _numbers(fields.get("resources_total"))
+    left = free.get(fields["node_id"])
+    return NodeInfo(
+        node_id=fields["node_id"],
+        ip=fields.get("node_ip") or "",
+        is_alive=fields.get("state") == "ALIVE",
+        is_head=bool(fields.get("is_head_node")),
+        why=fields.get("state_message") or "",
+        total=total,
+        free=None if left is None else {name: left.get(_googled(name), amount) for name, amount in total.items()},
+        labels=fields.get("labels") or {},
+    )
+
+
+def _free(answer: Any) -> dict[str, dict[str, float]]:
+    """Node id -> what is free there, by the names that the dashboard makes of Ray's."""
+    status = ((answer or {}).get("data") or {}).get("clusterStatus") or {}
+    usage = (status.get("loadMetricsReport") or {}).get("usageByNode") or {}
+    return {node: {name: total - used for name, (used, total) in amounts.items()} for node, amounts in usage.items()}
+
+
+def _googled(name: str) -> str:
+    """What the dashboard makes of a resource's name in some of its answers."""
+    first, *others = name.split("_")
+    return first + "".join(part.title() for part in others)
+
+
+def _numbers(amounts: Any) -> dict[str, float]:
+    return {name: float(amount) for name, amount in (amounts or {}).items()}
+
+
+def head_of(nodes: Sequence[NodeInfo]) -> NodeInfo | None:
+    """The head's own node."""
+    return next((node for node in nodes if node.is_head and node.is_alive), None)
+
+
+# A job whose node is gone has ended, also where Ray goes on calling it running.
+#
+# Ray judges a dead job in an agent on one of the nodes, and only if that agent lives and was asked for something since
+# it started. A head that came back without its node, or lost the node under it, answers for ever that such a job runs.
+# So whoever waits for a job's end looks at which nodes live: one request for all jobs of a cluster, once a minute, and
+# soon when the cluster was silent. A node whose job has just printed a line need not be looked at. A node that is
+# missing is believed to be gone after longer than Ray needs to judge.
+
+CHECK_INTERVAL_S = 60.0
+RECHECK_S = 10.0
+"""The same while a node is missing."""
+CONFIRM_S = 40.0
+"""For how long a node must be missing. Ray tells of a job's end a few seconds after it tells of its node's."""
+
+
+class LostNodes:
+    """The nodes of running jobs that are gone, as one cluster tells."""
+
+    def __init__(self, api: JobsApi) -> None:
+        self._api = api
+        self._look_at = time.monotonic() + CHECK_INTERVAL_S
+        self._missing_since: dict[str, float] = {}
+        self._gone: frozenset[str] = frozenset()
+
+    def look_soon(self) -> None:
+        """The cluster was silent: nodes may have gone meanwhile."""
+        self._look_at = time.monotonic()
+
+    async def judged(
+        self, found: Mapping[str, JobDetails | None], proven: Collection[str] = ()
+    ) -> dict[str, JobDetails | None]:
+        """The jobs that were ``found``, where a running one whose node is gone has failed.
+
+        Those of ``proven`` are known to live: their nodes are not looked at.
+        """
+        nodes = {
+            node for job, details in found.items() if details and job not in proven and (node := details.running_on)
+        }
+        if nodes and time.monotonic() >= self._look_at:
+            await self._look(nodes)
+        return {
+            job: details.without_node() if details and details.running_on in self._gone else details
+            for job, details in found.items()
+        }
+
+    async def _look(self, nodes: Collection[str]) -> None:
+        now = time.monotonic()
+        try:
+            living = await fetch_living(self._api, nodes)
+        except (RayUnreachableError, RayAuthenticationError, KeyError, TypeError):  # silent, forbidden, or another Ray
+            self._look_at = now + CHECK_INTERVAL_S
+            return
+        self._missing_since = {node: self._missing_since.get(node, now) for node in nodes if node not in living}
+        self._gone = frozenset(node for node, since in self._missing_since.items() if now - since >= CONFIRM_S)
+        self._look_at = now + (RECHECK_S if self._missing_since else CHECK_INTERVAL_S)
+
+
+# What a head that was just started knows by itself, apart from what it remembers of the life before.
+#
+# A head with its state on a disk calls hosts alive that it has not heard of yet, until it misses them after some 25 s;
+# and its autoscaler's report is that of the life before until it has looked anew. So a host counts once it has told of
+# itself, and a report once it is younger than the head.
+
+
+@dataclass(frozen=True)
+class HeadView:
+    """What a head says of its nodes at one time.
+
+    Attributes:
+        nodes: Those that it has heard of since it was started, dead ones included.
+        looked_at: When its autoscaler has looked last, by the head's clock; None if it has not since then.
+    """
+
+    nodes: Sequence[NodeInfo]
+    looked_at: float | None
+
+
+async def fetch_view(api: JobsApi) -> HeadView:
+    """What the head says now.
+
+    Raises:
+        RayUnreachableError: No answer.
+    """
+    nodes = await api.get_json("/api/v0/nodes", ALL_NODES)
+    return parse_view(
+        nodes or {}, await api.get_json("/nodes", {"view": "summary"}) or {}, await api.get_json("/api/cluster_status")
+    )
+
+
+def parse_view(nodes: Mapping[str, Any], summary: Mapping[str, Any], status: Mapping[str, Any] | None) -> HeadView:
+    """The same from its answers: its table of nodes, what hosts told of themselves, what its autoscaler wrote."""
+    rows = ((nodes.get("data") or {}).get("result") or {}).get("result") or []
+    heard = {
+        entry["raylet"].get("nodeId")
+        for entry in (summary.get("data") or {}).get("summary") or []
+        if "now" in entry and "raylet" in entry
+    }
+    # A head remembers the nodes of its earlier lives too.
+    heads = [row.get("start_time_ms") or 0 for row in rows if row.get("is_head_node") and row.get("state") == "ALIVE"]
+    return HeadView(
+        [node for node in parse_nodes(nodes, status) if node.node_id in heard or not node.is_alive],
+        _looked_at(status, max(heads, default=0) / 1000.0),
+    )
+
+
+def _looked_at(status: Mapping[str, Any] | None, started_at: float) -> float | None:
+    report = ((status or {}).get("data") or {}).get("clusterStatus") or {}
+    looked_at = report.get("time")
+    if not isinstance(looked_at, int | float) or not report.get("autoscalerReport"):
+        return None
+    return float(looked_at) if looked_at > started_at else None
+
+
+# The TPU slices of a cluster as Ray sees them: which hosts are there, and whether they are free.
+
+
+@dataclass(frozen=True)
+class RegisteredSlice:
+    """One slice of which Ray knows at least one live host.
+
+    Attributes:
+        name: Its name.
+        slice_type: Its type, such as ``v4-16``.
+        hosts: How many of its hosts are alive.
+        is_free: Whether all chips of these hosts are unused; None where Ray does not tell.
+    """
+
+    name: str
+    slice_type: str
+    hosts: int
+    is_free: bool | None
+
+
+def registered_slices(nodes: Iterable[NodeInfo]) -> list[RegisteredSlice]:
+    """The slices with live hosts, by name."""
+    by_name: dict[str, list[NodeInfo]] = defaultdict(list)
+    for node in nodes:
+        if node.is_alive and (name := node.labels.get(SLICE_NAME_LABEL)):
+            by_name[name].append(node)
+    return [_slice(name, by_name[name]) for name in sorted(by_name)]
+
+
+def hosts_alive(nodes: Iterable[NodeInfo]) -> dict[str, int]:
+    """Slice name → how many of its hosts are alive."""
+    return {known.name: known.hosts for known in registered_slices(nodes)}
+
+
+def _slice(name: str, nodes: list[NodeInfo]) -> RegisteredSlice:
+    """A host that came back is there twice until Ray has noticed that it had been away: it counts once."""
+    hosts = {node.labels.get(WORKER_ID_LABEL) or node.node_id for node in nodes}
+    chips = [None if node.free is None else node.free.get("TPU") == node.total.get("TPU") for node in nodes]
+    is_free = False if False in chips else None if None in chips else True
+    return RegisteredSlice(name, nodes[0].labels.get(POD_TYPE_LABEL, ""), len(hosts), is_free)

@@ -1,0 +1,360 @@
+"""A local folder that travels with a job: what of it goes, how large that is, and whether Ray's API takes it.
+
+What goes is decided by Ray's own walk, with the ``.gitignore`` and ``.rayignore`` files that it honours, so what is
+measured here is what is sent. Nothing is read but names and sizes.
+
+That walk follows links. A folder may come from somebody else, so a link takes nothing along that would not go anyway:
+one that leads out of the folder, or to what stays here, is refused by its name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tradewind.ray_jobs.errors import BadRuntimeEnvError, BadWorkingDirError
+from tradewind.ray_jobs.secret_patterns import redacted_name
+
+ALWAYS_EXCLUDED: Final = (
+    ".git", ".hg", ".svn",
+    "__pycache__", "*.pyc", "*.pyo", ".venv", "venv", "node_modules", "*.egg-info",
+    ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".ipynb_checkpoints",
+    ".env", "*.pack", ".DS_Store", ".idea", ".vscode", ".rehearsal", ".drill", ".demo",
+)  # fmt: skip
+"""Left out wherever they lie: history, environments, caches, ``.env``, which tends to hold secrets, and the tokens and
+growing logs of what this package has running beside the code."""
+
+EXCLUDED_AT_TOP: Final = ("/logs", "/outputs", "/wandb", "/mlruns", "/dist", "/docs")
+"""Left out right below the working directory, where they hold what runs have left or what only people read."""
+
+_NO_LOG: Final = logging.Logger("tradewind.walk", logging.CRITICAL + 1)  # Ray's walk names each ignore file it finds
+PACKAGE_SUFFIXES: Final = (".zip", ".tar.gz", ".tgz", ".tar.xz")
+_ZIP_END_BYTES: Final = 22
+_ZIP_ENTRY_BYTES: Final = 30 + 46  # its header before the contents, and its line in the table at the end
+
+
+@dataclass(frozen=True)
+class PackagedFile:
+    """One entry of the package: a file, or a folder without contents."""
+
+    path: str
+    """Relative to the folder."""
+    size: int
+
+
+@dataclass(frozen=True)
+class WorkingDirPackage:
+    """A folder on this machine that goes to the cluster as a package.
+
+    Attributes:
+        path: The folder.
+        excludes: What stays, in the language of ``.gitignore``; the last pattern that fits decides.
+        field: Where it was given, for messages.
+        keeps_name: Whether the package holds the folder itself (``py_modules``) or what is in it (``working_dir``).
+    """
+
+    path: Path
+    excludes: Sequence[str]
+    field: str = "working_dir"
+    keeps_name: bool = False
+
+    def files(self) -> Iterator[PackagedFile]:
+        """What goes, as Ray will find it.
+
+        Raises:
+            BadWorkingDirError: A link would take along what does not go by itself.
+        """
+        from ray._private import ray_constants
+        from ray._private.runtime_env import packaging
+
+        root = self.path.absolute()
+        ignore_files = os.environ.get(ray_constants.RAY_RUNTIME_ENV_IGNORE_GITIGNORE, "0") != "1"
+        excludes = list(self.excludes)
+        if self.field == "working_dir" and hasattr(ray_constants, "get_runtime_env_default_excludes"):
+            excludes = [*ray_constants.get_runtime_env_default_excludes(), *excludes]
+        walk = _Walk(root, f"{self.field} {self.path}")
+        packaging._dir_travel(root, [packaging._get_excludes(root, excludes)], walk.visit, ignore_files, _NO_LOG)
+        walk.check()
+        for path in walk.found:
+            is_empty_folder = path != root and path.is_dir() and next(path.iterdir(), None) is None
+            if path.is_file() or is_empty_folder:
+                yield PackagedFile(str(path.relative_to(root)), path.stat().st_size if path.is_file() else 0)
+
+    def package_bytes(self, files: Sequence[PackagedFile]) -> int:
+        """The size of the package, which is a zip file without compression."""
+        prefix = len(self.path.name.encode()) + 1 if self.keeps_name else 0
+        names = sum(prefix + len(file.path.encode()) for file in files)
+        return _ZIP_END_BYTES + sum(file.size for file in files) + _ZIP_ENTRY_BYTES * len(files) + 2 * names
+
+    def check(self) -> None:
+        """Refuse what Ray would refuse after reading all of it, and a repository's history.
+
+        Raises:
+            BadWorkingDirError: The folder is not there, is too large, or holds a ``.git``.
+        """
+        _check_is_folder(self.path, self.field)
+        files = list(self.files())
+        history = next((file.path for file in files if ".git" in Path(file.path).parts), None)
+        if history is not None:
+            parts = Path(history).parts
+            where = Path(*parts[: parts.index(".git") + 1])
+            raise BadWorkingDirError(
+                f"{self.field} {self.path} would carry {str(where)!r}, the history of a repository: take the pattern "
+                "that brings it back ('!.git') out of excludes."
+            )
+        check_size(f"{self.field} {self.path}", self.package_bytes(files), _largest(files))
+
+
+class _Walk:
+    """What Ray's walk through a folder finds, each entry before what is below it; links are looked at as they come.
+
+    Args:
+        what: The folder, for messages.
+    """
+
+    def __init__(self, root: Path, what: str) -> None:
+        self.found: list[Path] = []
+        self._root = root
+        self._place = os.path.realpath(root)
+        self._what = what
+        self._links: set[Path] = set()
+
+    def visit(self, path: Path) -> None:
+        """Take ``path``.
+
+        Raises:
+            BadWorkingDirError: It is a link out of the folder, or to a folder by way of another such link.
+        """
+        self.found.append(path)
+        if path == self._root or not path.is_symlink() or not path.exists():  # what leads nowhere does not go
+            return
+        place = os.path.realpath(path)
+        if not _is_below(place, self._place):
+            raise self._refused(path, f"leads out of it, to {place}")
+        # Else two links could have each other below them without end, twice as many at each level.
+        is_around = _is_below(os.path.realpath(path.parent), place) or self._is_by_link(path)
+        if path.is_dir() and is_around:
+            raise self._refused(path, "leads to a folder around it, or from one link to another")
+        self._links.add(path)
+
+    def check(self) -> None:
+        """See that what links take along goes by itself, too.
+
+        Raises:
+            BadWorkingDirError: Something of it does not.
+        """
+        if not self._links:
+            return
+        by_link = [path for path in self.found if path in self._links or self._is_by_link(path)]
+        itself = {str(path.relative_to(self._root)) for path in self.found}.difference(
+            str(path.relative_to(self._root)) for path in by_link
+        )
+        for path in by_link:
+            place = os.path.relpath(os.path.realpath(path), self._place)
+            if place not in itself:
+                raise self._refused(path, f"leads to {place}, which stays here")
+
+    def _is_by_link(self, path: Path) -> bool:
+        return not self._links.isdisjoint(path.parents)
+
+    def _refused(self, path: Path, why: str) -> BadWorkingDirError:
+        name = str(path.relative_to(self._root))
+        return BadWorkingDirError(
+            f"{self._what}: the link {name!r} {why}: leave it out with excludes, .gitignore or .rayignore, or put what "
+            "is needed in its place."
+        )
+
+
+def _is_below(place: str, folder: str) -> bool:
+    """Whether a place is ``folder`` or below it."""
+    return os.path.commonpath([place, folder]) == folder
+
+
+def check_size(what: str, size: int, largest: Sequence[tuple[str, int]] = ()) -> None:
+    """Refuse a package above the limit.
+
+    Raises:
+        BadWorkingDirError: It is.
+    """
+    limit = package_limit()
+    if size < limit:
+        return
+    names = ", ".join(f"{name} ({_mib(each)})" for name, each in largest)
+    raise BadWorkingDirError(
+        f"{what} would be a package of {_mib(size)}, and Ray's Jobs API takes less than {_mib(limit)}"
+        + (f"; the largest in it are {names}" if names else "")
+        + ": leave out what the job does not read, with excludes, .gitignore or .rayignore, or give the URI of an "
+        "archive in a bucket."
+    )
+
+
+def package_limit() -> int:
+    """The size that a package must stay below: of Ray's store, and of one request to its dashboard."""
+    from ray._private import ray_constants
+    from ray._private.runtime_env import packaging
+
+    request: int = getattr(ray_constants, "DASHBOARD_CLIENT_MAX_SIZE", packaging.GCS_STORAGE_MAX_SIZE)
+    return min(request, packaging.GCS_STORAGE_MAX_SIZE)
+
+
+def _check_is_folder(path: Path, field: str) -> None:
+    if not path.exists():
+        raise BadWorkingDirError(
+            f"{field} {path} does not exist on this machine: give a folder that does, or the URI of an archive."
+        )
+    if not path.is_dir():
+        raise BadWorkingDirError(f"{field} {path} is a file: give the folder that holds it.")
+
+
+def _largest(files: Sequence[PackagedFile], count: int = 5) -> list[tuple[str, int]]:
+    """The largest entries right below the folder, with all that is in them."""
+    sizes: Counter[str] = Counter()
+    for file in files:
+        first, *rest = Path(file.path).parts
+        sizes[f"{first}/" if rest else first] += file.size
+    return sizes.most_common(count)
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"
+
+
+# A runtime_env that Ray will read as it was meant: known fields, plain types, and folders that can travel.
+
+FIELDS: Final = frozenset({
+    "conda", "config", "container", "env_vars", "excludes", "image_uri", "java_jars", "nsight", "pip",
+    "py_executable", "py_modules", "rocprof_sys", "uv", "working_dir", "worker_process_setup_hook",
+})  # fmt: skip
+"""What Ray knows. It takes others without a word, for plugins, so that a misspelt one would do nothing."""
+
+URI_SCHEMES: Final = ("abfss", "azure", "file", "gcs", "gs", "http", "https", "local", "s3")
+_ONE_INSTALLER: Final = ("pip", "uv", "conda")
+
+
+def check_fields(runtime_env: Mapping[str, Any]) -> None:
+    """Refuse what can be seen to be wrong without looking at the disk.
+
+    Raises:
+        BadRuntimeEnvError: Something is.
+    """
+    if not isinstance(runtime_env, Mapping):
+        raise BadRuntimeEnvError(f"runtime_env is a {type(runtime_env).__name__}: give a dictionary.")
+    for name in runtime_env:
+        if name not in FIELDS and not str(name).startswith("_"):
+            near = difflib.get_close_matches(str(name), FIELDS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(FIELDS))}."
+            raise BadRuntimeEnvError(f"runtime_env has no field {redacted_name(name, FIELDS)}: {hint}")
+    installers = [name for name in _ONE_INSTALLER if runtime_env.get(name)]
+    if len(installers) > 1:
+        raise BadRuntimeEnvError(f"runtime_env has {' and '.join(installers)}: Ray takes only one of them.")
+    _check_env_vars(runtime_env.get("env_vars") or {})
+    excludes = runtime_env.get("excludes") or []
+    if not isinstance(excludes, (list, tuple)) or not all(isinstance(each, str) for each in excludes):
+        raise BadRuntimeEnvError("runtime_env['excludes'] must be a list of patterns as in a .gitignore file.")
+
+
+def prepare_runtime_env(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
+    """The runtime_env to submit: its folders are there and small enough, and what nobody needs stays here.
+
+    Local folders get our excludes before the caller's, whose patterns therefore win: ``excludes=["!/docs"]`` brings
+    ``docs`` back.
+
+    Raises:
+        BadRuntimeEnvError: A field is unknown or of the wrong kind.
+        BadWorkingDirError: A folder cannot travel.
+    """
+    check_fields(runtime_env)
+    ready = {name: value for name, value in runtime_env.items() if value is not None}
+    working_dir = _local(ready.get("working_dir"), "working_dir")
+    modules = [local for module in _modules(ready) if (local := _local(module, "py_modules")) is not None]
+    folders = [path for path in (working_dir, *modules) if path is not None and not path.is_file()]
+    if folders:
+        # For Ray, one list of excludes serves all folders; a module may well have a folder named logs in it.
+        ours = ALWAYS_EXCLUDED if modules else (*ALWAYS_EXCLUDED, *EXCLUDED_AT_TOP)
+        ready["excludes"] = [*ours, *_with_contents(ready.get("excludes") or [])]
+    if working_dir is not None:
+        ready["working_dir"] = str(working_dir)
+        _check_working_dir(working_dir, ready.get("excludes") or [])
+    if "py_modules" in ready:
+        ready["py_modules"] = [str(module) for module in _modules(ready)]
+    for module in modules:
+        _check_module(module, ready.get("excludes") or [])
+    return ready
+
+
+def _with_contents(excludes: Sequence[str]) -> Iterator[str]:
+    """The patterns; for Ray, unlike git, one that brings a folder back does not bring back what is in it."""
+    for pattern in excludes:
+        yield pattern
+        if pattern.startswith("!") and not pattern.endswith("*"):
+            yield f"{pattern.rstrip('/')}/**"
+
+
+def _check_working_dir(path: Path, excludes: Sequence[str]) -> None:
+    if path.is_file() and path.name.endswith(PACKAGE_SUFFIXES):
+        check_size(f"working_dir {path}", path.stat().st_size)
+    else:
+        WorkingDirPackage(path, excludes).check()
+
+
+def _check_module(path: Path, excludes: Sequence[str]) -> None:
+    if not path.is_file():
+        WorkingDirPackage(path, excludes, "py_modules", keeps_name=True).check()
+    elif path.suffix not in (".py", ".whl"):
+        raise BadWorkingDirError(f"py_modules {path} is neither a folder nor a .py or .whl file: give one of these.")
+    else:
+        check_size(f"py_modules {path}", path.stat().st_size)
+
+
+def _modules(runtime_env: Mapping[str, Any]) -> list[Any]:
+    modules = runtime_env.get("py_modules") or []
+    if not isinstance(modules, (list, tuple)):
+        raise BadRuntimeEnvError("runtime_env['py_modules'] must be a list of folders, files or URIs.")
+    return list(modules)
+
+
+def _local(value: Any, field: str) -> Path | None:
+    """The path on this machine, or None for a URI, which the cluster fetches by itself."""
+    if value is None:
+        return None
+    if not isinstance(value, (str, Path)) or not str(value):
+        raise BadWorkingDirError(
+            f"{field} is no path (it is {'empty' if value == '' else f'a {type(value).__name__}'}): give a folder, or "
+            "the URI of an archive."
+        )
+    scheme, mark, rest = str(value).partition("://")
+    if not mark:
+        return Path(value)
+    if scheme not in URI_SCHEMES:
+        raise BadWorkingDirError(
+            f"{field} is a URI (not shown, for it may hold a secret) of another kind: Ray can fetch only from "
+            f"{', '.join(URI_SCHEMES)}."
+        )
+    is_archive = rest.partition("?")[0].endswith((*PACKAGE_SUFFIXES, ".whl"))
+    if scheme not in ("gcs", "local") and not is_archive:
+        raise BadWorkingDirError(
+            f"{field} is a URI (not shown, for it may hold a secret) that is no archive: Ray fetches whole archives "
+            f"({', '.join(PACKAGE_SUFFIXES)}), not folders."
+        )
+    return None
+
+
+def _check_env_vars(env_vars: Any) -> None:
+    if not isinstance(env_vars, Mapping):
+        raise BadRuntimeEnvError("runtime_env['env_vars'] must be a dictionary of names and texts.")
+    for number, (name, value) in enumerate(env_vars.items(), 1):
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+            raise BadRuntimeEnvError(
+                f"runtime_env['env_vars']: variable {number} (not shown, for it may hold a secret) has no valid name."
+            )
+        if not isinstance(value, str):
+            raise BadRuntimeEnvError(
+                f"The environment variable {redacted_name(name)} is of type {type(value).__name__}: Ray takes only "
+                "text."
+            )

@@ -1,1 +1,0 @@
-"""Levanter: its config, its parts, its models."""

@@ -1,1 +1,0 @@
-"""Who may write an output, and until when."""

@@ -1,0 +1,169 @@
+"""Pins: outputs that a person wants to keep, whatever else needs them; ``{prefix}/.tradewind/pins/{digest}.json``.
+
+The digest is of the output's path, so an output has one pin however many people set it at once: the first one counts.
+Whoever removes an output marks or claims its lease and then looks for pins; whoever pins it sets the pin and then looks
+at the lease. So one of the two sees the other: the removal ends, or the pin is taken away again and that is said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from tradewind.records.lease_store import OutputBusyError
+from tradewind.records.parsing import TEXT, RecordFormatError, parse_fields, parse_object
+from tradewind.records.record import Record, RecordState, read_record
+from tradewind.steps.paths import self_and_parents
+from tradewind.storage.bounded_read import SMALL, Content
+from tradewind.storage.errors import BadRecordError
+from tradewind.storage.files import is_anything_at, list_names, read_contents
+from tradewind.storage.swap import write_if
+from tradewind.storage.trees import remove_files
+
+OWN_FOLDER: Final = ".tradewind"
+"""Below a prefix, what is Tradewind's own and no output."""
+_KINDS: Final = {"path": TEXT, "user": TEXT, "at": TEXT, "note": TEXT}
+PINS_FOLDER: Final = f"{OWN_FOLDER}/pins"
+
+
+@dataclass(frozen=True)
+class Pin:
+    """One pin.
+
+    Attributes:
+        path: The output.
+        user: Who set it.
+        at: When, in ISO 8601, by the clock of the machine that set it.
+    """
+
+    path: str
+    user: str
+    at: str
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(text: str) -> Pin:
+        """The pin in a file's text.
+
+        Raises:
+            RecordFormatError: It is none.
+        """
+        return Pin(**parse_fields(parse_object(text), _KINDS, ("path", "user", "at")))
+
+
+class BadPinError(BadRecordError):
+    """A pin cannot be read. What it pins is kept, as far as that can be told, and so is all that it may have been."""
+
+
+@dataclass(frozen=True)
+class Pins:
+    """What is pinned below a prefix.
+
+    Attributes:
+        read: The pins that can be read, by path.
+        unread: The others.
+    """
+
+    read: tuple[Pin, ...]
+    unread: tuple[BadPinError, ...]
+
+
+def add_pin(prefix: str, pin: Pin) -> bool:
+    """Set ``pin``; False if its output is pinned already, and then that pin stays as it is."""
+    return write_if(pin_path(prefix, pin.path), json.dumps(pin.to_json(), indent=2) + "\n", None) is not None
+
+
+def set_pin(prefix: str, pin: Pin) -> bool:
+    """``add_pin`` for an output that nobody removes.
+
+    Raises:
+        OutputBusyError: Somebody does; there is no pin.
+    """
+    before = _unless_removed(pin.path)
+    if not add_pin(prefix, pin):
+        return False
+    try:
+        after = _unless_removed(pin.path)
+        if before.state is RecordState.FINISHED and after.state in (RecordState.STOPPED, RecordState.NONE):
+            raise _being_removed(pin.path)
+    except OutputBusyError:
+        remove_pin(prefix, pin.path)
+        raise
+    return True
+
+
+def remove_pin(prefix: str, output_path: str) -> bool:
+    """Take the pin of an output away; whether there was one."""
+    path = pin_path(prefix, output_path)
+    was_pinned = is_anything_at([path])
+    remove_files(posixpath.dirname(path), [posixpath.basename(path)])
+    return was_pinned
+
+
+def is_pinned(output_path: str) -> bool:
+    """Whether an output is pinned, at whichever of the folders that it lies in."""
+    return is_anything_at([pin_path(folder, output_path) for folder in folders_above(output_path)])
+
+
+def folders_above(path: str) -> list[str]:
+    """The folders that ``path`` lies in and that may be prefixes, up to the root of its store."""
+    above = list(self_and_parents(path))[1:]
+    return [folder for folder in above if "://" in folder] if "://" in path else [*above, "/"]
+
+
+def read_pins(prefix: str) -> list[Pin]:
+    """The pins below ``prefix`` that can be read, by path."""
+    return list(look_for_pins(prefix).read)
+
+
+def look_for_pins(prefix: str) -> Pins:
+    """All pins below ``prefix``."""
+    folder = posixpath.join(prefix, PINS_FOLDER)
+    names = [name for name in list_names(folder) if name.endswith(".json") and not name.startswith(".")]
+    read: list[Pin] = []
+    unread: list[BadPinError] = []
+    for file, found in read_contents([posixpath.join(folder, name) for name in names], SMALL).items():
+        try:
+            read.append(_parsed(file, found))
+        except BadPinError as error:
+            unread.append(error)
+    return Pins(tuple(sorted(read, key=lambda pin: pin.path)), tuple(unread))
+
+
+def pin_path(prefix: str, output_path: str) -> str:
+    """Where the pin of an output lies."""
+    digest = hashlib.sha256(output_path.rstrip("/").encode()).hexdigest()[:32]
+    return posixpath.join(prefix, PINS_FOLDER, f"{digest}.json")
+
+
+def _parsed(file: str, found: Content) -> Pin:
+    try:
+        if found.flaw is not None:
+            raise RecordFormatError(found.flaw)
+        pin = Pin.from_json(found.text)
+        if posixpath.basename(pin_path("", pin.path)) != posixpath.basename(file):
+            raise RecordFormatError("its name is not that of a pin of its path")
+    except RecordFormatError as flaw:
+        raise BadPinError(file, str(flaw), "Remove it, and pin its output again.") from None
+    return pin
+
+
+def _unless_removed(output_path: str) -> Record:
+    """The output's record. Raises ``OutputBusyError`` if somebody is about to remove it, or removes it."""
+    record = read_record(output_path)
+    if record.is_being_removed or (record.state is RecordState.AT_WORK and record.lease and "gc" in record.lease.by):
+        raise _being_removed(output_path)
+    return record
+
+
+def _being_removed(output_path: str) -> OutputBusyError:
+    return OutputBusyError(
+        f"{output_path} is being removed by `tradewind gc`, so it is not pinned: look in two minutes whether it is "
+        "still there, and pin it then."
+    )

@@ -1,0 +1,182 @@
+"""The process behind ``tradewind rehearse up --fleet``: clusters of a fleet, and an Airflow if that is wanted.
+
+Which clusters is in the plan that lies in its folder. It is up when its control file is there, and ends with all that
+it started when it is told to (SIGTERM).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from tradewind.rehearsal.cloud.cloud import GOOGLE_CONNECTION, RehearsalCloud, google_connection
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.rehearsal.cloud.control import ControlServer
+from tradewind.rehearsal.cloud.control_client import CONTROL_FILE
+from tradewind.rehearsal.cloud.daemon import airflow_settings, persistent_ray, serve, termination_event
+from tradewind.rehearsal.cloud.fleet_plan import ClusterPlan, FleetPlan
+from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
+from tradewind.rehearsal.local.airflow import LocalAirflow
+from tradewind.rehearsal.local.processes import LocalStack, write_private
+from tradewind.rehearsal.tpu.cloud import ZonedTpuCloud
+
+# The clusters of a fleet on this machine: a Ray cluster and a Cloud TPU for each, and one of everything else.
+#
+# Each cluster is a rehearsal cloud of its own, in a folder of its own, with its own control API. Cloud Storage, Secret
+# Manager and the address of the Cloud TPU API are for all of them, as at Google.
+
+CONNECTIONS_FILE: Final = "connections.json"
+_CLUSTER_LABEL: Final = "ray-cluster-name"
+_BACKEND: Final = "airflow.secrets.local_filesystem.LocalFilesystemBackend"
+
+
+class RehearsalFleet:
+    """The clusters of a plan; ``start`` and ``stop`` frame their life.
+
+    Attributes:
+        clouds: Cluster → its cloud.
+        addresses: Of what else belongs to this rehearsal, by name; the status tells them.
+    """
+
+    def __init__(self, stack: LocalStack, plan: FleetPlan) -> None:
+        self.stack = stack
+        self.plan = plan
+        self.addresses: dict[str, str] = {}
+        self.storage = LocalCloudStorage()
+        self.secrets = LocalSecretManager()
+        self._tokens = {one.secret: secrets.token_hex(32) for one in plan.clusters}
+        self.clouds = {one.name: self._cloud(one) for one in plan.clusters}
+        self.tpu = ZonedTpuCloud([cloud.tpu for cloud in self.clouds.values()])
+        self._control = ControlServer({}, {"status": self.status})
+        self._running = ExitStack()
+
+    def start(self) -> None:
+        """Start everything; returns when every slice is READY.
+
+        Raises:
+            RehearsalControlError: A slice did not start.
+            LocalRayError: A head did not.
+        """
+        with ExitStack() as parts:
+            for server in (self.storage, self.secrets, self.tpu, self._control):
+                server.start()
+                parts.callback(server.stop)
+            for secret, token in self._tokens.items():
+                self.secrets.put(secret, token)
+            for bucket, region in {one.bucket: one.region for one in self.plan.clusters}.items():
+                self.storage.buckets.create(bucket, region)
+            with ThreadPoolExecutor() as pool:
+                for cloud in self.clouds.values():
+                    parts.callback(cloud.stop)
+                list(pool.map(RehearsalCloud.start, self.clouds.values()))
+                list(pool.map(self._create_slices, self.plan.clusters))
+            write_private(self.stack.root / CONNECTIONS_FILE, json.dumps(self.connections(), indent=2))
+            self._running = parts.pop_all()
+
+    def stop(self) -> None:
+        """End everything."""
+        self._running.close()
+
+    def write_control(self) -> None:
+        """Leave in the folder of each cluster where it is steered, and in this one's where its status is told."""
+        for name, cloud in self.clouds.items():
+            cloud.write_control(self.stack.root / name)
+        write_private(self.stack.root / CONTROL_FILE, self._control.access.to_json())
+
+    def env(self) -> dict[str, str]:
+        """What lets the client libraries of a process find all of it."""
+        default = self.clouds[self.plan.default]
+        return {
+            **default.env(),
+            **default.ray.access,
+            "RAY_ADDRESS": default.ray.address,
+            "TRADEWIND_TPU_ENDPOINT": self.tpu.url,
+            "TRADEWIND_FLEET": self.plan.file,
+        }
+
+    def connections(self) -> dict[str, Any]:
+        """The fields of Airflow's connections, by their ids."""
+        clusters = {one.connection: self._connection(one) for one in self.plan.clusters}
+        project = self.plan.default_cluster.project
+        return {**clusters, GOOGLE_CONNECTION: google_connection(project, self.tpu.url)}
+
+    def status(self) -> dict[str, Any]:
+        """Everything there is, as the control API tells it."""
+        backend = {"connections_file_path": str(self.stack.root / CONNECTIONS_FILE)}
+        return {
+            "clusters": {name: cloud.status() for name, cloud in self.clouds.items()},
+            "addresses": self.addresses,
+            "env": {
+                **self.env(),
+                "AIRFLOW__SECRETS__BACKEND": _BACKEND,
+                "AIRFLOW__SECRETS__BACKEND_KWARGS": json.dumps(backend),
+            },
+        }
+
+    def _cloud(self, one: ClusterPlan) -> RehearsalCloud:
+        stack = LocalStack(self.stack.root / one.name)
+        return RehearsalCloud(
+            stack,
+            persistent_ray(stack, self._tokens[one.secret]),
+            project=one.project,
+            zone=one.zone,
+            storage=self.storage,
+            secrets=self.secrets,
+        )
+
+    def _create_slices(self, one: ClusterPlan) -> None:
+        cloud, labels = self.clouds[one.name], {_CLUSTER_LABEL: one.name}
+        with ThreadPoolExecutor() as pool:
+            made = [pool.submit(cloud.create_slice, name, kind, labels=labels) for name, kind in one.slices.items()]
+        for each in made:
+            each.result()
+
+    def _connection(self, one: ClusterPlan) -> Mapping[str, Any]:
+        own = self.clouds[one.name].ray.connection
+        return {**own, "extra": {**one.connection_extra, **own.get("extra", {})}}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run until told to end."""
+    parser = argparse.ArgumentParser(prog="python -m tradewind.rehearsal.cloud.fleet_daemon", description=__doc__)
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--dags", type=Path)
+    options = parser.parse_args(argv)
+    plan = FleetPlan.of_folder(options.root)
+    if plan is None:
+        parser.error(f"there is no plan in {options.root}")
+    with termination_event() as told_to_end:
+        stack = LocalStack(options.root)
+        with running(stack, plan, options.dags) as fleet:
+            fleet.write_control()
+            serve(stack, told_to_end)
+    return 0
+
+
+@contextmanager
+def running(stack: LocalStack, plan: FleetPlan, dags: Path | None) -> Iterator[RehearsalFleet]:
+    """The clusters of ``plan``, and an Airflow that reads ``dags``, if that is given."""
+    fleet = RehearsalFleet(stack, plan)
+    with ExitStack() as parts:
+        parts.callback(fleet.stop)
+        fleet.start()
+        if dags is not None:
+            default = plan.default_cluster
+            settings = fleet.env() | airflow_settings(default.bucket, default.connection)
+            known = {name: json.dumps(fields) for name, fields in fleet.connections().items()}
+            airflow = LocalAirflow(stack, dags_folder=dags, connections=known, settings=settings)
+            parts.callback(airflow.stop_components)
+            airflow.start()
+            fleet.addresses["airflow"] = airflow.url
+        yield fleet
+
+
+if __name__ == "__main__":
+    sys.exit(main())

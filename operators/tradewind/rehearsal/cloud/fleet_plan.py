@@ -1,0 +1,79 @@
+"""Which clusters of a fleet are rehearsed: what the command that starts a rehearsal leaves to the process behind it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tradewind.rehearsal.local.processes import write_private
+
+PLAN_FILE: Final = "fleet-plan.json"
+FLEET_DAEMON: Final = "tradewind.rehearsal.cloud.fleet_daemon"
+"""The module that is run with the folder of a plan."""
+
+
+@dataclass(frozen=True)
+class ClusterPlan:
+    """What is rehearsed of one cluster.
+
+    Attributes:
+        connection: The id of its Airflow connection.
+        connection_extra: What that says of it, but for its address and token.
+        token_secret: The secret in its project that holds its token.
+        slices: Slice → its type, of those that are there at first.
+    """
+
+    name: str
+    project: str
+    zone: str
+    bucket: str
+    connection: str
+    token_secret: str
+    slices: Mapping[str, str]
+    connection_extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def region(self) -> str:
+        """The region of its zone, where its bucket is."""
+        return self.zone.rpartition("-")[0]
+
+    @property
+    def secret(self) -> str:
+        """The full name of the secret with its token."""
+        return f"projects/{self.project}/secrets/{self.token_secret}"
+
+
+@dataclass(frozen=True)
+class FleetPlan:
+    """The clusters that are rehearsed.
+
+    Attributes:
+        file: The fleet file, which tasks and commands read too.
+        default: The name of the cluster that is meant where none is named.
+    """
+
+    file: str
+    default: str
+    clusters: tuple[ClusterPlan, ...]
+
+    @property
+    def default_cluster(self) -> ClusterPlan:
+        """The plan of the default cluster."""
+        return next(one for one in self.clusters if one.name == self.default)
+
+    def write(self, folder: Path) -> None:
+        """Leave it in ``folder``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_private(folder / PLAN_FILE, json.dumps(asdict(self)))
+
+    @staticmethod
+    def of_folder(folder: Path) -> FleetPlan | None:
+        """What was left there; None if nothing was."""
+        try:
+            found = json.loads((folder / PLAN_FILE).read_text())
+        except FileNotFoundError:
+            return None
+        return FleetPlan(found["file"], found["default"], tuple(ClusterPlan(**one) for one in found["clusters"]))

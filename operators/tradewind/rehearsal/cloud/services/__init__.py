@@ -1,1 +1,0 @@
-"""Services of the loopback Google Cloud that the fleet is managed with."""

@@ -1,1 +1,0 @@
-"""Google's Compute Engine on this machine: the virtual machines and disks that the heads of clusters need."""

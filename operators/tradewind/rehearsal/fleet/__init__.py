@@ -1,1 +1,0 @@
-"""Several clusters of a fleet on this machine."""

@@ -1,0 +1,431 @@
+"""One simulated machine: namespaces of its own for processes, network, mounts and host name, with Debian's sshd.
+
+Its first process ends when the pipe to whoever started it is closed, and with it all that runs on the machine. It has
+an own ``/tmp``, ``/run`` and ``/var/lib``, in which Ray keeps everything; the rest is this machine's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import itertools
+import os
+import random
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from tradewind.rehearsal.cloud.compute import MachineError, MachineMetadata, RunningMachine
+from tradewind.rehearsal.cloud.loopback_server import LoopbackServer
+from tradewind.rehearsal.local.ray import host_name, tpu_host_env
+from tradewind.rehearsal.tpu.hosts import HostsError, SliceMetadata
+
+# A network on this machine alone: a bridge, to which simulated machines are plugged in. Nothing is forwarded.
+
+_CLONE_NEWNET: Final = 0x40000000
+_TRIES: Final = 20
+
+
+class NetworkError(RuntimeError):
+    """This machine does not let a network be made; the message says what it answered."""
+
+
+class BridgeNetwork:
+    """One bridge with a /24 of its own; ``start`` and ``stop`` frame its life."""
+
+    def __init__(self) -> None:
+        self._name = f"tw{os.getpid() % 1_000_000}x{random.randrange(1000)}"
+        self._subnet = ""
+        self._numbers = itertools.count(2)
+
+    @property
+    def gateway(self) -> str:
+        """This machine's own address in it."""
+        return f"{self._subnet}.1"
+
+    def start(self) -> None:
+        """Make the bridge.
+
+        Raises:
+            NetworkError: It cannot be made.
+        """
+        run_ip("link", "add", self._name, "type", "bridge")
+        for _ in range(_TRIES):
+            self._subnet = f"10.{random.randrange(200, 250)}.{random.randrange(256)}"
+            if self.gateway.rpartition(".")[0] + "." not in Path("/proc/net/fib_trie").read_text():
+                break
+        run_ip("addr", "add", f"{self.gateway}/24", "dev", self._name)
+        run_ip("link", "set", self._name, "up")
+
+    def stop(self) -> None:
+        """Remove it; whoever is plugged in is cut off."""
+        subprocess.run(["ip", "link", "delete", self._name], capture_output=True, check=False)
+
+    def new_address(self) -> str:
+        """One that nobody had before."""
+        return f"{self._subnet}.{next(self._numbers)}"
+
+    def plug_in(self, pid: int, address: str) -> None:
+        """Give the network namespace of process ``pid`` an interface ``eth0``, which that side still has to set up.
+
+        Raises:
+            NetworkError: It cannot be made.
+        """
+        outside = f"{self._name}v{address.rpartition('.')[2]}"[-15:]
+        run_ip("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
+        run_ip("link", "set", outside, "master", self._name, "up")
+
+
+def run_ip(*words: str) -> None:
+    """Run ``ip``.
+
+    Raises:
+        NetworkError: It is refused.
+    """
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NetworkError(f"ip {' '.join(words)}: {done.stderr.strip()}")
+
+
+def listening_socket_in(pid: int, port: int) -> socket.socket:
+    """A socket that listens on the loopback of the network namespace of process ``pid``.
+
+    A socket belongs to the namespace in which it was made, whoever uses it.
+
+    Raises:
+        NetworkError: The namespace cannot be entered, or the port is taken there.
+    """
+    made: list[socket.socket | OSError] = []
+
+    def make() -> None:
+        try:
+            with open(f"/proc/{pid}/ns/net") as namespace:
+                libc = ctypes.CDLL(None, use_errno=True)
+                if libc.setns(namespace.fileno(), _CLONE_NEWNET):
+                    raise OSError(ctypes.get_errno(), "setns")
+            listener = socket.create_server(("127.0.0.1", port))
+            made.append(listener)
+        except OSError as error:
+            made.append(error)
+
+    thread = threading.Thread(target=make)  # only this thread enters the namespace, and it ends there
+    thread.start()
+    thread.join()
+    if isinstance(made[0], OSError):
+        raise NetworkError(f"No server can listen in the namespace of process {pid}: {made[0]}.")
+    return made[0]
+
+
+SSHD: Final = "/usr/sbin/sshd"
+HOME: Final = "/tmp/home"
+_PACKAGES: Final = Path(__file__).parents[2]
+"""The folder that has this package."""
+_TOOLS: Final = ("unshare", "ip", "ssh-keygen", "rsync")
+_SSHD_CONFIG: Final = """\
+ListenAddress {address}
+HostKey /tmp/sshd/host_key
+AuthorizedKeysFile /tmp/sshd/authorized_keys
+PidFile none
+PermitRootLogin prohibit-password
+StrictModes no
+UsePAM no
+MaxStartups 200
+Subsystem sftp internal-sftp
+"""
+_FIRST_PROCESS: Final = """\
+set -e
+echo born; read -r _
+ip link set lo up; ip addr add {address}/24 dev eth0; ip link set eth0 up; ip route add default via {gateway}
+hostname {name}
+mount -t tmpfs tmpfs /run; mkdir /run/sshd
+mount -t tmpfs tmpfs /var/lib; mkdir /var/lib/ray-gcs
+mount --bind {folder}/passwd /etc/passwd
+mount --bind {folder}/hosts /etc/hosts
+{disk}
+{code}
+mount --rbind {folder} /tmp
+{sshd} -f /tmp/sshd/config -E /tmp/sshd/log
+echo up; read -r _ || true
+"""
+_DISK: Final = "mount --bind {disk}/gcs /var/lib/ray-gcs; mount --bind {disk}/ray {folder}/ray"
+
+
+def missing_for_machines() -> str | None:
+    """Why there can be no simulated machines here; None if there can."""
+    if os.geteuid() != 0:
+        return "simulated machines need root"
+    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    if not Path(SSHD).exists():
+        missing.append("sshd")
+    return f"simulated machines need {', '.join(missing)}: scripts/install_machines.sh" if missing else None
+
+
+class Machine:
+    """One machine in ``network``.
+
+    Args:
+        folder: Its ``/tmp`` and home, which is made.
+        public_key: Who may log in, as ``user``.
+        env: What its logins find in their environment.
+        disk: A folder that outlives it: what Ray's GCS knows, and Ray's sessions.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        network: BridgeNetwork,
+        *,
+        user: str,
+        public_key: str,
+        env: Mapping[str, str],
+        disk: Path | None = None,
+    ) -> None:
+        self.name = name
+        self.folder = folder
+        self.address = network.new_address()
+        self._network = network
+        self._user = user
+        self._public_key = public_key
+        self._env = env
+        self._disk = disk
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def pid(self) -> int:
+        """A process in its network."""
+        assert self._process is not None, "started first"
+        return self._process.pid
+
+    @property
+    def host_key(self) -> tuple[str, str]:
+        """The type and the text of its SSH host key."""
+        kind, key, *_ = (self.folder / "sshd" / "host_key.pub").read_text().split()
+        return kind, key
+
+    def start(self) -> None:
+        """Returns when one can log in.
+
+        Raises:
+            NetworkError: It did not come up; nothing of it is left.
+        """
+        self._write_files()
+        script = _FIRST_PROCESS.format(
+            address=self.address, gateway=self._network.gateway, name=shlex.quote(self.name), sshd=SSHD,
+            folder=shlex.quote(str(self.folder)),
+            disk=_DISK.format(disk=self._disk, folder=self.folder) if self._disk else ":", code=self._code(),
+        )  # fmt: skip
+        words = ["unshare", "--net", "--pid", "--mount", "--uts", "--fork", "--mount-proc", "--kill-child"]
+        log = (self.folder / "machine.log").open("w")
+        self._process = subprocess.Popen(
+            [*words, "bash", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+        log.close()
+        try:
+            self._expect("born")
+            self._network.plug_in(self.pid, self.address)
+            assert self._process.stdin is not None
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+            self._expect("up")
+        except (NetworkError, OSError) as error:
+            self.kill()
+            raise NetworkError(f"Machine {self.name} did not come up: {error}") from None
+
+    def _code(self) -> str:
+        """Commands that keep Python and this package where they are, if that is below the ``/tmp`` which is hidden."""
+        below = sorted({Path(place) for place in (sys.prefix, sys.base_prefix, _PACKAGES)}, reverse=True)
+        kept = {place: self.folder / place.relative_to("/tmp") for place in below if place.is_relative_to("/tmp")}
+        words = [["mkdir", "-p", str(there)] for there in kept.values()]
+        words += [["mount", "--rbind", str(place), str(there)] for place, there in kept.items()]
+        return "; ".join(map(shlex.join, words)) or ":"
+
+    def kill(self) -> None:
+        """It vanishes, with every process on it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+
+    def _expect(self, word: str) -> None:
+        assert self._process is not None and self._process.stdout is not None
+        if self._process.stdout.readline().strip() != word:
+            raise NetworkError((self.folder / "machine.log").read_text().strip() or f"it never said {word!r}")
+
+    def _write_files(self) -> None:
+        home, sshd = self.folder / "home", self.folder / "sshd"
+        for made in (home, sshd, self.folder / "ray", self.folder / "bin"):
+            made.mkdir(parents=True)
+        if self._disk is not None:
+            (self._disk / "gcs").mkdir(parents=True, exist_ok=True)
+            (self._disk / "ray").mkdir(exist_ok=True)
+        # It comes first, because ssh takes for the home of user 0 that of the first one.
+        users = f"{self._user}:x:0:0::{HOME}:/bin/bash\n{Path('/etc/passwd').read_text()}"
+        (self.folder / "passwd").write_text(users)
+        (self.folder / "hosts").write_text(f"127.0.0.1 localhost\n{self.address} {self.name}\n")
+        exports = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in self._env.items())
+        (home / ".bashrc").write_text(f"{exports}export PATH=/tmp/bin:{Path(sys.executable).parent}:$PATH\n")
+        (sshd / "config").write_text(_SSHD_CONFIG.format(address=self.address))
+        (sshd / "authorized_keys").write_text(self._public_key)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(sshd / "host_key")], check=True, timeout=60
+        )
+
+
+# Simulated machines behind the instances and slices of a simulated Google Cloud, which all of them can ask.
+
+# What the cluster files call on each machine, and Debian does not have.
+_GCLOUD: Final = """\
+#!{python}
+import base64, json, os, sys, urllib.request
+words = [word for word in sys.argv[1:] if not word.startswith("--")]
+options = dict(word[2:].split("=", 1) for word in sys.argv[1:] if "=" in word)
+assert words[:3] == ["secrets", "versions", "access"] and len(words) == 4, words
+name = "projects/{{project}}/secrets/{{secret}}/versions/{{}}:access".format(words[3], **options)
+with urllib.request.urlopen("{url}/v1/" + name) as answer:
+    data = base64.b64decode(json.load(answer)["payload"]["data"])
+with open(os.open(options["out-file"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+    file.write(data)
+"""
+
+
+def gcloud_program(url: str) -> str:
+    """The text of a ``gcloud`` that asks the Secret Manager at ``url``, and can nothing else."""
+    return _GCLOUD.format(python=sys.executable, url=url)
+
+
+class SimulatedMachines:
+    """Every machine of one rehearsal: the heads are ``Machines`` of Compute Engine, the rest ``SliceHosts``.
+
+    Args:
+        folder: Where each has its files; what a machine leaves there is kept.
+        user: As whom one logs in.
+        public_key: With which key.
+        env: What logins find in their environment, on every machine.
+    """
+
+    def __init__(self, folder: Path, *, user: str, public_key: str, env: Mapping[str, str]) -> None:
+        self.network = BridgeNetwork()
+        self.running: dict[str, Machine] = {}
+        self._folder = folder
+        self._user = user
+        self._public_key = public_key
+        self._env = dict(env)
+        self._google = ""
+        self._servers: tuple[LoopbackServer, ...] = ()
+        self._listeners: dict[str, list[tuple[LoopbackServer, asyncio.Server]]] = {}
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def serve(self, google: LoopbackServer, *others: LoopbackServer) -> None:
+        """Let every machine that is started from now on reach these servers where this machine does.
+
+        Args:
+            google: Has the Secret Manager of which the machines fetch their secrets.
+        """
+        self._google = google.url
+        self._servers = (google, *others)
+
+    @property
+    def of_compute(self) -> HeadMachines:
+        """For Compute Engine."""
+        return HeadMachines(self)
+
+    @property
+    def of_slices(self) -> SliceMachines:
+        """For Cloud TPU."""
+        return SliceMachines(self)
+
+    def start(self, name: str, env: Mapping[str, str], disk: str | None = None) -> Machine:
+        """Start one.
+
+        Raises:
+            NetworkError: It did not come up.
+        """
+        with self._lock:
+            self._count += 1
+            folder = self._folder / f"{self._count}-{name}"
+        machine = Machine(
+            name, folder, self.network, user=self._user, public_key=self._public_key, env={**self._env, **env},
+            disk=self._folder / "disks" / disk if disk else None,
+        )  # fmt: skip
+        machine.start()
+        assert self._servers, "told of the servers first"
+        gcloud = folder / "bin" / "gcloud"
+        gcloud.write_text(gcloud_program(self._google))
+        gcloud.chmod(0o755)
+        listeners = []
+        for server in self._servers:
+            port = int(server.url.rpartition(":")[2])
+            listeners.append((server, server.add_address(listening_socket_in(machine.pid, port))))
+        self._listeners[name] = listeners
+        with self._lock:
+            self.running[name] = machine
+        return machine
+
+    def kill(self, name: str) -> None:
+        """One vanishes; nothing if it is not there."""
+        with self._lock:
+            machine = self.running.pop(name, None)
+        if machine is not None:
+            machine.kill()
+            for server, listener in self._listeners.pop(name):
+                server.remove_address(listener)
+
+
+class HeadMachines:
+    """One machine for each instance."""
+
+    def __init__(self, machines: SimulatedMachines) -> None:
+        self._machines = machines
+
+    def start(self, facts: MachineMetadata) -> RunningMachine:
+        try:
+            machine = self._machines.start(facts.name, {}, facts.disks[0] if facts.disks else None)
+            kind, key = machine.host_key
+            return RunningMachine(machine.address, {kind: key})
+        except NetworkError as error:
+            raise MachineError(str(error)) from None
+
+    def kill(self, name: str) -> None:
+        self._machines.kill(name)
+
+
+class SliceMachines:
+    """One machine for each host of a slice."""
+
+    def __init__(self, machines: SimulatedMachines) -> None:
+        self._machines = machines
+
+    def start(self, facts: SliceMetadata) -> list[str]:
+        numbers = range(facts.shape.hosts)
+        try:
+            return [
+                self._machines.start(
+                    host_name(facts.name, number), tpu_host_env(facts.name, number, facts.shape)
+                ).address
+                for number in numbers
+            ]
+        except NetworkError as error:
+            self.kill(facts.name)
+            raise HostsError(str(error)) from None
+
+    def kill(self, name: str) -> None:
+        for host in [host for host in self._machines.running if host.rpartition(".")[0] == name]:
+            self._machines.kill(host)
+
+    def notice(self, name: str) -> None:
+        """Nobody is told: these machines have no metadata server."""
+
+    def host_keys(self, name: str) -> Sequence[Mapping[str, str]]:
+        hosts = {
+            int(host.rpartition(".")[2]): machine
+            for host, machine in self._machines.running.items()
+            if host.rpartition(".")[0] == name
+        }
+        return [dict([hosts[number].host_key]) for number in sorted(hosts)]

@@ -1,0 +1,249 @@
+"""How nodes and queued resources of the simulated Cloud TPU come, fall ill, and go: each life in a thread of its own.
+
+A node's hosts are started and ended only by who holds its ``life``, so none outlives the node that it belongs to.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from google.cloud.tpu_v2 import types
+from google.longrunning import operations_pb2  # type: ignore[import-untyped]
+
+from tradewind.cloud_tpu.slice_types import SliceType
+from tradewind.rehearsal.tpu.hosts import HostsError, SliceHosts, SliceMetadata
+from tradewind.rehearsal.tpu.requests import RefusedCallError, node_ids
+from tradewind.rehearsal.tpu.state import Initiator, NodeEntry, NodeState, QueueState, TpuState
+
+_HEALTHY: Final[Any] = types.Node.Health.HEALTHY
+_RUNTIME_PORT: Final = 8470
+_JOIN_S: Final = 90.0
+
+
+class NodeLifecycle:
+    """The lives of all nodes and queued resources of one place."""
+
+    def __init__(self, state: TpuState, hosts: SliceHosts) -> None:
+        self._state = state
+        self._hosts = hosts
+        self._threads: list[threading.Thread] = []
+
+    def begin(self, life: Callable[..., None], *about: Any) -> None:
+        """Let one of the lives below run beside the others."""
+        thread = threading.Thread(target=life, args=about, daemon=True, name=f"tpu-{life.__name__}")
+        self._threads = [known for known in self._threads if known.is_alive()] + [thread]
+        thread.start()
+
+    def end_all(self) -> None:
+        """No life goes on, and no host is left."""
+        with self._state.changed:
+            self._state.is_closed = True
+            self._state.changed.notify_all()
+            held_nodes = list(self._state.nodes.values())
+        for thread in self._threads:
+            thread.join(_JOIN_S)
+        for held in held_nodes:
+            with held.life:
+                self._hosts.kill(held.id)
+
+    # ---- nodes
+
+    def create(self, held: NodeEntry, operation: operations_pb2.Operation) -> None:
+        """A node that was asked for by itself: it comes, or the operation says that there is no more capacity."""
+        state = self._state
+        with state.changed:
+            self._wait(lambda: held.node.state != NodeState.CREATING, state.supply.slow_s)
+            if held.node.state == NodeState.CREATING and state.fails_undone(operation):
+                state.drop(held)
+                return
+            if held.node.state == NodeState.CREATING and not state.take_chips([held]):
+                state.drop(held)
+                state.fail(operation, self._stock_out(held.shape))
+                return
+        problem = self._bring_up(held, NodeState.CREATING)
+        with state.changed:
+            if problem or held.node.state != NodeState.READY:
+                gone = RefusedCallError("ABORTED", f"Node {held.id} was deleted while it was being created")
+                state.fail(operation, problem or gone)
+            else:
+                state.finish(operation, held.node)
+
+    def delete(self, held: NodeEntry, operation: operations_pb2.Operation) -> None:
+        """A node goes; the queued resource that brought it is suspended."""
+        self._end(held)
+        with self._state.changed:
+            self._state.finish(operation, None)
+            owner = self._state.queued.get(held.node.queued_resource)
+            if owner is not None and owner.state.state in (QueueState.ACTIVE, QueueState.PROVISIONING):
+                self._state.set_queue_state(owner, QueueState.SUSPENDED, Initiator.USER)
+
+    def stop(self, held: NodeEntry, operation: operations_pb2.Operation) -> None:
+        """A node's host is shut down; the node stays."""
+        with held.life:
+            self._hosts.kill(held.id)
+            with self._state.changed:
+                self._state.set_state(held, NodeState.STOPPED)
+                self._state.finish(operation, held.node)
+
+    def start(self, held: NodeEntry, operation: operations_pb2.Operation) -> None:
+        """A stopped node comes back, if there is capacity."""
+        state = self._state
+        with state.changed:
+            if not state.take_chips([held]):
+                state.set_state(held, NodeState.STOPPED)
+                state.fail(operation, self._stock_out(held.shape))
+                return
+        problem = self._bring_up(held, NodeState.STARTING)
+        with state.changed:
+            if problem:
+                state.fail(operation, problem)
+            else:
+                state.finish(operation, held.node)
+
+    def preempt(self, held: NodeEntry, notice_s: float) -> None:
+        """The hosts are told, go on for ``notice_s``, and vanish."""
+        state = self._state
+        self._hosts.notice(held.id)
+        with state.changed:
+            self._wait(lambda: held.node.state != NodeState.READY, notice_s)
+            owner = state.queued.get(held.node.queued_resource)
+            if owner is not None and owner.state.state == QueueState.ACTIVE:
+                state.set_queue_state(owner, QueueState.SUSPENDING)
+        with held.life:
+            with state.changed:
+                if held.node.state != NodeState.READY or state.is_closed:
+                    return
+            self._hosts.kill(held.id)
+            with state.changed:
+                if held.node.state == NodeState.READY:
+                    state.set_state(held, NodeState.PREEMPTED)
+        with state.changed:
+            siblings = state.nodes_of(held.node.queued_resource) if owner is not None else []
+            if owner is not None and all(sibling.node.state == NodeState.PREEMPTED for sibling in siblings):
+                state.set_queue_state(owner, QueueState.SUSPENDED)
+
+    def repair(self, held: NodeEntry, repair_s: float) -> None:
+        """The hosts vanish, the node is REPAIRING for a while, and comes back with new hosts."""
+        with held.life:
+            self._hosts.kill(held.id)
+        with self._state.changed:
+            self._wait(lambda: held.node.state != NodeState.REPAIRING, repair_s)
+        self._bring_up(held, NodeState.REPAIRING)
+
+    # ---- queued resources
+
+    def provision(self, queued: types.QueuedResource, shapes: Sequence[SliceType]) -> None:
+        """A queued resource waits until there is room for all of it, and then brings its nodes."""
+        state = self._state
+
+        def is_waiting() -> bool:
+            return queued.state.state in (QueueState.ACCEPTED, QueueState.WAITING_FOR_RESOURCES)
+
+        with state.changed:
+            self._wait(lambda: not is_waiting(), state.supply.slow_s)
+            while is_waiting() and not state.is_closed and not state.has_room(shapes):
+                if queued.state.state == QueueState.ACCEPTED:
+                    state.set_queue_state(queued, QueueState.WAITING_FOR_RESOURCES)
+                state.changed.wait()
+            if state.is_closed or not is_waiting():
+                return
+            state.set_queue_state(queued, QueueState.PROVISIONING)
+            nodes = self._add_nodes(queued, shapes)
+        starts = [threading.Thread(target=self._bring_up, args=(held, NodeState.CREATING)) for held in nodes]
+        for start in starts:
+            start.start()
+        for start in starts:
+            start.join()
+        with state.changed:
+            if queued.state.state == QueueState.PROVISIONING:
+                ready = nodes and all(held.node.state == NodeState.READY for held in nodes)
+                state.set_queue_state(queued, QueueState.ACTIVE if ready else QueueState.FAILED)
+
+    def delete_queued(self, queued: types.QueuedResource, operation: operations_pb2.Operation) -> None:
+        """A queued resource goes, with all nodes that it brought."""
+        with self._state.changed:
+            nodes = self._state.nodes_of(queued.name)
+        for held in nodes:
+            self._end(held)
+        with self._state.changed:
+            self._state.queued.pop(queued.name, None)
+            self._state.finish(operation, None)
+
+    # ---- what they have in common
+
+    def _wait(self, is_over: Callable[[], bool], seconds: float) -> None:
+        """Wait so long, but not once it makes no sense any more; ``changed`` is held."""
+        self._state.changed.wait_for(lambda: self._state.is_closed or is_over(), timeout=seconds)
+
+    def _bring_up(self, held: NodeEntry, expected: types.Node.State) -> RefusedCallError | None:
+        """Start the hosts of a node that is still in the state ``expected``; why they did not come up."""
+        state = self._state
+        with held.life:
+            with state.changed:
+                if held.node.state != expected or state.is_closed:
+                    return None
+                facts = _facts(held)
+            try:
+                addresses = self._hosts.start(facts)
+            except HostsError as error:
+                return self._give_up(held, expected, str(error))
+            with state.changed:
+                held.node.network_endpoints = [
+                    types.NetworkEndpoint(ip_address=address, port=_RUNTIME_PORT) for address in addresses
+                ]
+                if held.node.state == expected:
+                    held.node.health = _HEALTHY
+                    state.set_state(held, NodeState.READY)
+        return None
+
+    def _give_up(self, held: NodeEntry, expected: types.Node.State, why: str) -> RefusedCallError:
+        with self._state.changed:
+            held.node.health_description = why
+            if held.node.state == expected == NodeState.CREATING:
+                self._state.drop(held)
+            elif held.node.state == expected:
+                self._state.set_state(held, NodeState.UNKNOWN)
+        return RefusedCallError("INTERNAL", f"Node {held.id} did not start: {why}")
+
+    def _end(self, held: NodeEntry) -> None:
+        """End a node's hosts and forget it."""
+        with held.life:
+            self._hosts.kill(held.id)
+            with self._state.changed:
+                if held.node.name in self._state.nodes:
+                    self._state.drop(held)
+
+    def _add_nodes(self, queued: types.QueuedResource, shapes: Sequence[SliceType]) -> list[NodeEntry]:
+        state = self._state
+        nodes: list[NodeEntry] = []
+        rest = iter(shapes)
+        try:
+            for spec in queued.tpu.node_spec:
+                for node_id in node_ids(spec):
+                    name = state.place.name("nodes", node_id)
+                    nodes.append(state.add_node(name, spec.node, next(rest), queued.name))
+        except RefusedCallError:  # a node of that name came meanwhile
+            for held in nodes:
+                state.drop(held)
+            return []
+        for held in nodes:
+            held.node.multislice_node = len(nodes) > 1
+        state.take_chips(nodes)
+        return nodes
+
+    def _stock_out(self, shape: SliceType) -> RefusedCallError:
+        return RefusedCallError(
+            "RESOURCE_EXHAUSTED",
+            f'There is no more capacity in the zone "{self._state.place.zone}"; you can try in another zone where Cloud'
+            f" TPU Nodes are offered (see https://cloud.google.com/tpu/docs/regions) [{shape.name}]",
+        )
+
+
+def _facts(held: NodeEntry) -> SliceMetadata:
+    node = held.node
+    scheduling = node.scheduling_config
+    return SliceMetadata(
+        held.id, held.shape, dict(node.labels), dict(node.metadata), scheduling.preemptible or scheduling.spot
+    )

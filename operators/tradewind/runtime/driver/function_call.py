@@ -1,0 +1,175 @@
+"""What a function returns may hold references to Ray objects: they are awaited, wherever they are, before it counts.
+
+Lists, tuples, sets, dictionaries and dataclasses are walked; what an awaited reference gives is walked again. What is
+neither is left alone, and so is whatever holds no reference.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tradewind.runtime.driver.secrets import in_environment
+
+
+def call_and_await(
+    function: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    ray_task: Mapping[str, Any] | None = None,
+    secrets: Mapping[str, str] | None = None,
+) -> Any:
+    """Call ``function`` and return its result without a Ray reference left in it.
+
+    Args:
+        function: A function, or a Ray ``RemoteFunction``.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        ray_task: Options of the Ray task that it runs as; None to run it in this process.
+        secrets: What a Ray task finds in its environment, as the function would here.
+    """
+    if is_ray_function(function):
+        _connect()
+        return awaited(function.remote(*args, **kwargs))
+    if ray_task is None:
+        return awaited(function(*args, **kwargs))
+    options = {"name": getattr(function, "__qualname__", "function"), **ray_task}
+    remote = _connect().remote
+    if not secrets:
+        return awaited(remote(function).options(**options).remote(*args, **kwargs))
+    return awaited(remote(_in_task).options(**options).remote(dict(secrets), function, list(args), dict(kwargs)))
+
+
+def is_ray_function(function: Any) -> bool:
+    """Whether ``@ray.remote`` decorates it."""
+    return type(function).__module__ == "ray.remote_function"
+
+
+def undecorated(function: Any) -> Any:
+    """The function itself of one that ``@ray.remote`` decorates."""
+    return function._function if is_ray_function(function) else function
+
+
+def awaited(value: Any) -> Any:
+    """``value`` with every Ray reference in it replaced by its object."""
+    ray = sys.modules.get("ray")
+    if ray is None or not hasattr(ray, "ObjectRef"):
+        return value  # without Ray nobody can have made a reference
+    return resolved(value, lambda part: isinstance(part, ray.ObjectRef), ray.get)
+
+
+def resolved(value: Any, is_reference: Callable[[Any], bool], get: Callable[[list[Any]], list[Any]]) -> Any:
+    """``value`` with every reference in it replaced by what ``get`` gives for it, until none is left."""
+    while references := list(_references(value, is_reference, set())):
+        found = dict(zip(map(id, references), get(references), strict=True))
+        value = _replaced(value, found, frozenset())
+    return value
+
+
+def _references(value: Any, is_reference: Callable[[Any], bool], seen: set[int]) -> Iterator[Any]:
+    if id(value) in seen:
+        return
+    if is_reference(value):
+        seen.add(id(value))
+        yield value
+    elif children := _children(value):
+        seen.add(id(value))
+        for child in children:
+            yield from _references(child, is_reference, seen)
+
+
+def _children(value: Any) -> Sequence[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if type(value) in (list, tuple, set, frozenset) or _is_namedtuple(value):
+        return list(value)
+    return [getattr(value, name) for name in _fields(value)]
+
+
+def _fields(value: Any) -> list[str]:
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return []
+    return [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
+
+
+def _replaced(value: Any, found: Mapping[int, Any], inside: frozenset[int]) -> Any:
+    """``value`` rebuilt around what was found; what holds no reference stays the object that it is."""
+    if id(value) in found:
+        return found[id(value)]
+    if id(value) in inside:
+        return value  # it holds itself
+    children = _children(value)
+    new = [_replaced(child, found, inside | {id(value)}) for child in children]
+    if all(after is before for after, before in zip(new, children, strict=True)):
+        return value
+    return _rebuilt(value, new)
+
+
+def _rebuilt(value: Any, children: list[Any]) -> Any:
+    if isinstance(value, Mapping):
+        return dict(zip(value, children, strict=True))
+    if _is_namedtuple(value):
+        return type(value)(*children)
+    if names := _fields(value):
+        value = copy.copy(value)
+        for name, child in zip(names, children, strict=True):
+            object.__setattr__(value, name, child)  # frozen or not
+        return value
+    return type(value)(children)
+
+
+def _is_namedtuple(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def _connect() -> Any:
+    import ray
+
+    ray.init(ignore_reinit_error=True)
+    return ray
+
+
+def _in_task(secrets: dict[str, str], function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """The body of the Ray task, on whatever node. Its process serves other tasks later, so the secrets go again."""
+    with in_environment(secrets):
+        return function(*args, **kwargs)
+
+
+# An error of the user's function is shown as the user's: from their own function on, also out of a Ray task.
+
+_PACKAGE = Path(__file__).parents[2]
+_OURS = (f"{_PACKAGE}/calls/", f"{_PACKAGE}/runtime/")
+_OUR_FRAME = re.compile(
+    rf'^  File "(?:{"|".join(map(re.escape, _OURS))})[^"\n]*", line .*\n(?:    .*\n)*', re.MULTILINE
+)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def user_error(error: BaseException) -> tuple[BaseException, str]:
+    """The user's error behind ``error``, and its traceback as text: from inside the Ray task, if it was in one."""
+    if not _is_task_error(error):
+        return error, "".join(traceback.format_exception(type(error), error, strip_internal_frames(error)))
+    text = _COLOUR.sub("", str(error)).rstrip("\n") + "\n"  # Ray has put the traceback into the words
+    while _is_task_error(error) and isinstance(error.cause, BaseException):  # type: ignore[attr-defined]
+        error = error.cause  # type: ignore[attr-defined]
+    return error, _OUR_FRAME.sub("", text)
+
+
+def strip_internal_frames(error: BaseException) -> TracebackType | None:
+    """The error's traceback from the user's function on, or all of it when it did not get that far."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OURS):
+        frames = frames.tb_next
+    return frames or error.__traceback__
+
+
+def _is_task_error(error: BaseException) -> bool:
+    exceptions = sys.modules.get("ray.exceptions")
+    return exceptions is not None and isinstance(error, exceptions.RayTaskError)

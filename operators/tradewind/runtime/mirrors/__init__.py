@@ -1,1 +1,0 @@
-"""Mirrored paths of a step, brought into the region of its run before its function is called."""

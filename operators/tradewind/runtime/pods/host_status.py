@@ -1,0 +1,164 @@
+"""What the driver has seen of one host of a pod, and the evidence that it makes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from tradewind.runtime.pods.capacity.reservation import ReservedHost
+from tradewind.runtime.pods.on_host.heartbeat import Beat
+from tradewind.runtime.pods.on_host.host import Report
+from tradewind.runtime.pods.process_env import HostProbe
+from tradewind.runtime.pods.verdicts import NOTICED, Evidence, Incident
+
+# A moment of the driver's clock on a host's clock, and never too late there: hosts count from it when to end.
+#
+# Both are boot clocks, which differ by any amount, and a message may take any time. What a host reports was true before
+# the driver received it, so the host's clock showed no less than that when the driver's showed the time of receipt.
+
+
+@dataclass(frozen=True)
+class HostClock:
+    """What a host's clock showed when the host reported it, and what ours showed when we received it."""
+
+    sent_at: float
+    received_at: float
+
+    def at_least(self, moment: float) -> float:
+        """What the host's clock showed at ``moment`` of ours, or less."""
+        return moment + self.sent_at - self.received_at
+
+
+_LINES: Final = 200
+_NO_ANSWER: Final = "its Ray worker did not answer"
+
+
+@dataclass
+class HostStatus:
+    """One host, as it looks from the driver."""
+
+    rank: int
+    seat: ReservedHost
+    actor: Any
+    evidence: Evidence
+    """What the end of the attempt is judged by."""
+    probe: HostProbe | None = None
+    answered_at: float = field(default_factory=time.monotonic)
+    beat: Beat | None = None
+    clock: HostClock | None = None
+    """Its boot clock beside ours, as of its last answer."""
+    exited_at: float | None = None
+    preempted_by: float | None = None
+    """When Google takes it, in seconds since the epoch."""
+    is_killed: bool = False
+    """We ended its process, so that its exit code tells nothing."""
+    wrong_at: float = math.inf
+
+    @property
+    def name(self) -> str:
+        slice_name = self.seat.node.slice_name
+        return f"host {self.seat.host} of slice {slice_name}" if slice_name else f"host {self.rank}"
+
+    @property
+    def has_exited(self) -> bool:
+        return self.exited_at is not None
+
+    @property
+    def is_done(self) -> bool:
+        return self.has_exited and self.evidence.exit_code == 0
+
+    @property
+    def stepped_at(self) -> float | None:
+        """When its process had done the step that it told of last, on the boot clock; None before the first."""
+        return None if self.beat is None or self.beat.step is None else self.beat.step_at
+
+    @property
+    def is_node_dead(self) -> bool:
+        return self.evidence.is_node_alive is False
+
+    @property
+    def is_lost(self) -> bool:
+        """The machine is gone or about to go."""
+        return self.is_node_dead or self.evidence.is_node_draining or self.evidence.is_preempted
+
+    @property
+    def has_problem(self) -> bool:
+        """The pod cannot go on with this host."""
+        return self.wrong_at < math.inf
+
+    @property
+    def is_unanswered(self) -> bool:
+        problem = self.evidence.start_problem
+        return problem is not None and problem.startswith(_NO_ANSWER)
+
+    @property
+    def is_unresponsive(self) -> bool:
+        """Nothing more is to be expected of it."""
+        return self.is_node_dead or self.is_unanswered
+
+    def note(self, **evidence: Any) -> None:
+        """These fields of its evidence are known now."""
+        self.evidence = replace(self.evidence, **evidence)
+
+    def note_wrong(self, **evidence: Any) -> None:
+        """The same; and if something is wrong with the host by now, it is since now."""
+        self.note(**evidence)
+        seen = self.evidence
+        may_exit_with = (0, NOTICED) if seen.has_notice else (0,)
+        is_wrong = (
+            (self.has_exited and seen.exit_code not in may_exit_with)
+            or self.is_node_dead
+            or seen.is_actor_lost
+            or seen.is_cut_off
+            or seen.silent_s is not None
+            or seen.start_problem is not None
+        )
+        if is_wrong and not self.has_problem:
+            self.wrong_at = time.monotonic()
+
+    def note_no_answer(self, limit_s: float) -> None:
+        """It was asked to start, and said nothing for so long."""
+        self.note_wrong(start_problem=f"{_NO_ANSWER} within {limit_s:.0f} s")
+
+    def note_report(self, report: Report, now: float) -> None:
+        """What the host itself says; ``now`` is our boot clock."""
+        self.clock = HostClock(report.now, now)
+        if report.beat is not None:
+            self.beat = report.beat.on_clock(report.now, now)
+        self.preempted_by = report.preempted_by or self.preempted_by
+        lines = (*self.evidence.last_lines, *report.lines)[-_LINES:]
+        self.note(last_lines=lines, is_preempted=self.preempted_by is not None)
+        if report.is_node_dead:
+            self.note(is_node_alive=False)
+        elif report.was_ended and not self.has_exited and not self.is_killed:
+            self.note(is_cut_off=True)
+        elif report.exit_code is not None and not self.has_exited and not report.was_ended:
+            self.note(exit_code=report.exit_code)
+            self.exited_at = time.monotonic()
+        self.note_wrong()
+
+    def note_error(self, told: Mapping[str, str] | None) -> None:
+        """The exception with which its process ended: as it told, or else as it printed."""
+        code = self.evidence.exit_code
+        self.note(error=told or (error_in(self.evidence.last_lines) if code and code > 0 else None))
+
+    def is_named_by(self, incident: Incident) -> bool:
+        """Whether the incident tells of this host."""
+        return (self.seat.node.slice_name, self.seat.host) == (incident.slice_name, incident.host)
+
+
+def error_in(lines: Iterable[str]) -> Mapping[str, str] | None:
+    """The last Python traceback in ``lines``, as type, message and text; None if there is none."""
+    printed = list(lines)
+    begins = [at for at, line in enumerate(printed) if line.startswith("Traceback (most recent call last):")]
+    if not begins:
+        return None
+    for at in range(begins[-1] + 1, len(printed)):
+        if printed[at] and not printed[at][0].isspace():
+            kind, _, message = printed[at].partition(": ")
+            text = "\n".join(printed[begins[-1] : at + 1]) + "\n"
+            return {"type": kind.rpartition(".")[2], "message": message, "traceback": text}
+    return None

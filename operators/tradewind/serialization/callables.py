@@ -1,0 +1,171 @@
+"""A call of a Python function, written down as JSON for a cluster where neither Airflow nor the DAG file exists.
+
+A function of a module that a cluster can import is named (``module:qualname``). A function of a DAG file, or of any
+file that imports Airflow, travels as source (see ``source_slices``): it may use the imports, constants, functions and
+classes of its file, but no variable of a function around it and nothing of Airflow's. Arguments are written as in a
+step's spec: plain values, dataclasses, dates, paths; there is no pickle.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import os
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tradewind.serialization.errors import SpecError
+from tradewind.serialization.references import CodeFolder, Reference, reference_to
+from tradewind.serialization.source_slices import FunctionSource, imports_airflow, source_of
+from tradewind.serialization.spec import Encoder, decode
+from tradewind.steps import RemoteFunction
+
+
+@dataclass(frozen=True)
+class ShippedFunction:
+    """A function as a cluster finds it: by ``reference`` or in ``source``, exactly one of which is set.
+
+    Attributes:
+        reference: ``module:qualname``.
+        source: The function and what it needs of its file.
+        ray_task: Options of the Ray task that it runs as, or None to run it in the job's own process.
+        travels: Whether the code folder must go with the job.
+    """
+
+    reference: str | None
+    source: FunctionSource | None
+    ray_task: dict[str, Any] | None
+    travels: bool
+
+    def __str__(self) -> str:
+        return f"{self.source.file}:{self.source.name}" if self.source else str(self.reference)
+
+    def load(self) -> Any:
+        """The function, on the cluster.
+
+        Raises:
+            FunctionImportError: It cannot be imported there.
+        """
+        return self.source.load() if self.source else Reference.parse(str(self.reference)).load()
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call, all of it JSON.
+
+    Attributes:
+        function: What to call.
+        args: The encoded positional arguments.
+        kwargs: The encoded keyword arguments.
+        marker: What the line with the result starts with.
+        travels: Whether the code folder must go with the job, for the function or for an argument.
+    """
+
+    function: ShippedFunction
+    args: list[Any]
+    kwargs: dict[str, Any]
+    marker: str
+    travels: bool
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Call:
+        """The call in ``text``."""
+        fields = json.loads(text)
+        function = dict(fields.pop("function"))
+        source = function.pop("source")
+        return Call(ShippedFunction(source=FunctionSource.from_json(source) if source else None, **function), **fields)
+
+    def load_arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments as values."""
+        return decode(self.args), {name: decode(value) for name, value in self.kwargs.items()}
+
+
+def describe_callable(function: Any, code: CodeFolder) -> ShippedFunction:
+    """How a cluster finds ``function``.
+
+    Raises:
+        SpecError: It cannot travel; the text says why and what to do.
+    """
+    options = function.options if isinstance(function, RemoteFunction) else None
+    target = function.function if isinstance(function, RemoteFunction) else function
+    if isinstance(target, functools.partial) or (inspect.ismethod(target) and not inspect.isclass(target.__self__)):
+        raise SpecError(f"{target!r} is bound to values that cannot travel: give a function, and its arguments apart.")
+    plain = inspect.unwrap(target) if callable(target) else target
+    if isinstance(plain, types.FunctionType) and _needs_source(target, plain):
+        shown_file = code.relative_file(plain.__module__) or os.path.basename(plain.__code__.co_filename)
+        source = source_of(plain, str(shown_file))
+        travels = any(_lies_in(name, code) for name in source.imports)
+        return ShippedFunction(None, source, dict(options) if options is not None else None, travels)
+    reference = reference_to(target, code)
+    return ShippedFunction(str(reference), None, dict(options) if options is not None else None, reference.travels)
+
+
+def describe_call(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], code: CodeFolder, marker: str) -> Call:
+    """The call ``function(*args, **kwargs)``, written down.
+
+    Raises:
+        SpecError: The function or an argument cannot travel, or the function does not take these arguments.
+    """
+    described = describe_callable(function, code)
+    _check_arguments(function, described, args, kwargs)
+    encoder = _ArgumentEncoder(code)
+    written = [encoder.encode(value, f"argument {index}") for index, value in enumerate(args, 1)]
+    named = {name: encoder.encode(value, f"argument {name!r}") for name, value in kwargs.items()}
+    return Call(described, written, named, marker, described.travels or encoder.travels)
+
+
+def _check_arguments(function: Any, described: ShippedFunction, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # some builtin functions do not tell
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise SpecError(f"{described} cannot be called like this: {error}.") from None
+
+
+class _ArgumentEncoder(Encoder):
+    """Also writes what Airflow gives for the results of mapped tasks, and refuses classes that cannot travel."""
+
+    def encode(self, value: Any, where: str) -> Any:
+        if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray, list, tuple)):
+            value = list(value)
+        return super().encode(value, where)
+
+    def refer(self, target: Any) -> Reference:
+        if _file_needs_airflow(getattr(target, "__module__", "")):
+            raise SpecError(
+                f"An argument is or holds {getattr(target, '__qualname__', target)!r}, which is defined in a file that "
+                "imports Airflow, and a cluster cannot import that: define it in a module of its own."
+            )
+        return super().refer(target)
+
+
+def _needs_source(target: Any, plain: types.FunctionType) -> bool:
+    """Whether importing its module on a cluster would fail, or would give something else than this function."""
+    found: Any = sys.modules.get(plain.__module__)
+    for name in plain.__qualname__.split("."):
+        found = getattr(found, name, None)
+    if isinstance(found, RemoteFunction):
+        found = found.function
+    return _file_needs_airflow(plain.__module__) or (found is not target and found is not plain)
+
+
+def _file_needs_airflow(module: str) -> bool:
+    """Whether the module is a DAG file, which Airflow loads under a made-up name, or imports Airflow itself."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return module.startswith("unusual_prefix_") or bool(file and imports_airflow(file))
+
+
+def _lies_in(module: str, code: CodeFolder) -> bool:
+    top = Path(code.path, module.partition(".")[0])
+    return top.is_dir() or top.with_suffix(".py").is_file()

@@ -1,0 +1,160 @@
+"""Where mirrored paths lie: the place in the run's own prefix, which the step gets, and where they may come from.
+
+Only what lies below a prefix has the same place in another region. A path that could lead out of its prefix is refused
+before anything is claimed.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from tradewind.records.parsing import FLAG, NUMBER, TEXT, RecordFormatError, is_relative, list_of, parse_fields
+from tradewind.serialization.errors import SpecError
+from tradewind.steps.paths import is_absolute
+from tradewind.steps.placeholders import Mirror
+from tradewind.storage import Location, StorageError, named_path, resolve_location
+
+OWN_FOLDERS: Final = frozenset({".tradewind", ".attempts"})
+"""Below a prefix or an output, what is Tradewind's own."""
+_KINDS: Final = {
+    "field": TEXT,
+    "text": TEXT,
+    "prefix": TEXT,
+    "name": TEXT,
+    "path": TEXT,
+    "sources": list_of(TEXT),
+    "budget_gb": NUMBER.or_null(),
+    "is_output": FLAG,
+}
+
+
+class MirrorPathError(SpecError):
+    """A mirrored path has no place below a prefix."""
+
+
+@dataclass(frozen=True)
+class MirroredPath:
+    """A mirrored path, and where it is looked for.
+
+    Attributes:
+        field: The first field that holds it.
+        text: What stands in the config.
+        prefix: That of the run.
+        name: Relative to each prefix.
+        path: What the step gets.
+        sources: The prefixes that it may be copied from, in this order; none for an output that is made in its place.
+        budget_gb: The most gigabytes that may be copied; None for any number.
+        is_output: A step of the run makes it.
+    """
+
+    field: str
+    text: str
+    prefix: str
+    name: str
+    path: str
+    sources: tuple[str, ...]
+    budget_gb: float | None
+    is_output: bool = False
+
+    @property
+    def is_made_here(self) -> bool:
+        """Whether it is in its place once the steps before have ended."""
+        return self.is_output and not self.sources
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "sources": list(self.sources)}
+
+    @staticmethod
+    def from_json(fields: Mapping[str, Any]) -> MirroredPath:
+        """The one in a spec.
+
+        Raises:
+            SpecError: It is none.
+        """
+        try:
+            known = parse_fields(fields, _KINDS, _KINDS, "a mirrored path's")
+        except RecordFormatError as flaw:
+            raise SpecError(f"What an attempt's file says is to be mirrored cannot be read, because {flaw}.") from None
+        return MirroredPath(**{**known, "sources": tuple(known["sources"])})
+
+
+def locate_mirrors(mirrors: Iterable[Mirror], prefixes: Sequence[str]) -> tuple[MirroredPath, ...]:
+    """Each path once, with the largest of its budgets; ``prefixes`` are those of the deployment's regions.
+
+    Raises:
+        MirrorPathError: One has no place below a prefix, or could lead out of it.
+    """
+    placed: dict[str, MirroredPath] = {}
+    for mirror in mirrors:
+        one = _placed(mirror, prefixes)
+        other = placed.get(one.text, one)
+        budgets = (one.budget_gb, other.budget_gb)
+        largest = None if None in budgets else max(budget for budget in budgets if budget is not None)
+        placed[one.text] = replace(other, budget_gb=largest)
+    return tuple(placed.values())
+
+
+def with_local_paths(config: Any, paths: Mapping[str, str]) -> Any:
+    """An encoded config with the paths (text → path) in place of the mirrors' texts."""
+    if isinstance(config, str):
+        return paths.get(config, config)
+    if isinstance(config, list):
+        return [with_local_paths(item, paths) for item in config]
+    if isinstance(config, dict):
+        return {key: with_local_paths(item, paths) for key, item in config.items()}
+    return config
+
+
+def _placed(mirror: Mirror, prefixes: Sequence[str]) -> MirroredPath:
+    path = mirror.path.rstrip("/")
+    parts = path.partition("://")[2].split("/") if "://" in path else path.removeprefix("/").split("/")
+    if not path or not is_relative("/".join(parts)):
+        raise _refused(mirror, "leads through '.' or '..', has an empty part, or is none")
+    if own := sorted(OWN_FOLDERS.intersection(parts)):
+        raise _refused(mirror, f"has {own[0]!r} as a part, where Tradewind keeps its own records")
+    others = [prefix for prefix in dict.fromkeys(prefixes) if not _is_same(prefix, mirror.prefix)]
+    if not is_absolute(path):
+        return _at(mirror, path, [] if mirror.is_output else others)
+    if (name := _name_below(mirror, mirror.prefix)) is not None:
+        return _at(mirror, name, [] if mirror.is_output else others)
+    for source in others:
+        if (name := _name_below(mirror, source)) is not None:
+            return _at(mirror, name, [source, *(other for other in others if other != source)])
+    known = ", ".join([mirror.prefix, *others])
+    raise _refused(
+        mirror,
+        f"lies below none of the prefixes that are known ({known})",
+        "give a path below a prefix, or have an administrator add its prefix to mirror_prefixes in the [tradewind] "
+        "section of airflow.cfg",
+    )
+
+
+def _at(mirror: Mirror, name: str, sources: Sequence[str]) -> MirroredPath:
+    path = posixpath.join(mirror.prefix, name)
+    try:
+        Location.of(path, mirror.field)
+    except StorageError as error:
+        raise MirrorPathError(str(error)) from error
+    return MirroredPath(
+        mirror.field, mirror.text, mirror.prefix, name, path, tuple(sources), mirror.budget_gb, mirror.is_output
+    )
+
+
+def _name_below(mirror: Mirror, prefix: str) -> str | None:
+    """The path relative to ``prefix``, if it lies below."""
+    try:
+        place, top = (resolve_location(path, follows_links=False) for path in (mirror.path, prefix))
+    except StorageError as error:
+        raise _refused(mirror, f"cannot be opened ({error})") from error
+    return place.name.removeprefix(top.name).lstrip("/") if place.is_below(top) else None
+
+
+def _is_same(prefix: str, other: str) -> bool:
+    return resolve_location(prefix) == resolve_location(other)
+
+
+def _refused(mirror: Mirror, problem: str, cure: str = "give a path below the prefix, such as 'data/raw'") -> Exception:
+    return MirrorPathError(f"{named_path(mirror.path, f'{mirror.field}: mirrored()')} {problem}: {cure}.")

@@ -1,0 +1,287 @@
+"""The part of a file that one function needs: itself, and each top-level statement that a name in it depends on.
+
+A DAG file imports Airflow, which a cluster lacks, so the file itself cannot be imported there. Its slice can: imports,
+constants, helper functions and classes of the file travel along when the function uses them. Decorators that come from
+Airflow (``@task.ray``) are left out. A function that uses something of Airflow's, or a variable of the function around
+it, is refused, by name. Lines keep their numbers, so tracebacks point into the real file.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import builtins
+import dis
+import inspect
+import linecache
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tradewind.serialization.errors import FunctionImportError, SpecError
+
+_OURS = ("decorators", "deployment", "hooks", "links", "operators", "sensors", "tasks", "triggers")
+_WITH_AIRFLOW = ("airflow", *(f"tradewind.{package}" for package in _OURS))
+_LAZY_ANNOTATIONS = __future__.annotations.compiler_flag
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Definition = _Function | ast.ClassDef
+
+
+@dataclass(frozen=True)
+class FunctionSource:
+    """A function with what it needs of its file.
+
+    Attributes:
+        name: The function's name.
+        file: What tracebacks call its file.
+        pieces: The statements: the number of the first line, and the lines.
+        imports: The modules that they import, anywhere.
+    """
+
+    name: str
+    file: str
+    pieces: list[tuple[int, str]]
+    imports: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(fields: Mapping[str, Any]) -> FunctionSource:
+        """The source in a call's description."""
+        pieces = [(int(line), str(text)) for line, text in fields["pieces"]]
+        return FunctionSource(fields["name"], fields["file"], pieces, list(fields["imports"]))
+
+    def load(self) -> Any:
+        """Make the function, in a ``__main__`` of its own, as if its file were a script.
+
+        Raises:
+            FunctionImportError: A statement of it fails here; most often an import.
+        """
+        body: list[ast.stmt] = []
+        shown: list[str] = []
+        for line, text in self.pieces:
+            body += _parsed(line, text)
+            shown += ["\n"] * (line - 1 - len(shown)) + text.splitlines(keepends=True)
+        linecache.cache[self.file] = (sum(map(len, shown)), None, shown, self.file)
+        module = types.ModuleType("__main__")
+        sys.modules["__main__"] = module  # what is defined in there is pickled by value, so that Ray tasks can use it
+        code = compile(ast.Module(body, []), self.file, "exec", flags=_LAZY_ANNOTATIONS, dont_inherit=True)
+        try:
+            exec(code, module.__dict__)
+        except Exception as error:
+            raise FunctionImportError(
+                f"{self.name!r} of {self.file} cannot be set up on the cluster ({type(error).__name__}: {error}). "
+                "Install what it imports in the cluster's image or its runtime_env, or import it inside the function."
+            ) from error
+        return getattr(module, self.name)
+
+
+def _parsed(line: int, text: str) -> list[ast.stmt]:
+    if text[0] not in " \t":
+        return [ast.increment_lineno(node, line - 1) for node in ast.parse(text).body]
+    (block,) = ast.parse(f"if 1:\n{text}").body
+    assert isinstance(block, ast.If)
+    return [ast.increment_lineno(node, line - 2) for node in block.body]
+
+
+def imports_airflow(file: str) -> bool:
+    """Whether importing this Python file imports Airflow, as far as its own top level tells."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return False
+    return any(_is_of_airflow(name) for statement in _top_level(tree.body) for name in _imported_by(statement))
+
+
+def source_of(function: types.FunctionType, shown_file: str) -> FunctionSource:
+    """The slice of the function's file that it needs; ``shown_file`` is what tracebacks call the file.
+
+    Raises:
+        SpecError: It is no plain function, or needs what cannot travel.
+    """
+    what = f"{function.__qualname__!r} of {shown_file}"
+    if function.__name__ == "<lambda>" or inspect.iscoroutinefunction(function):
+        raise SpecError(f"{what} is a lambda or a coroutine, which cannot run on a cluster: write a plain 'def'.")
+    if function.__code__.co_freevars:
+        names = ", ".join(map(repr, function.__code__.co_freevars))
+        raise SpecError(f"{what} uses {names} of the function around it, which cannot travel: pass it as an argument.")
+    lines = linecache.getlines(function.__code__.co_filename)
+    if not lines:
+        raise SpecError(f"{what} has no source file that could travel to the cluster.")
+    return _Slicer("".join(lines), what).slice(function.__name__, function.__code__.co_firstlineno, shown_file)
+
+
+class _Slicer:
+    """Picks the statements of one file that a function needs."""
+
+    def __init__(self, text: str, what: str) -> None:
+        self.lines = text.splitlines(keepends=True)
+        self.tree = ast.parse(text)
+        self.what = what
+        self.bindings: dict[str, list[ast.stmt]] = {}
+        for statement in _top_level(self.tree.body):
+            for name in _bound_by(statement):
+                self.bindings.setdefault(name, []).append(statement)
+        self.of_airflow = self._names_of_airflow()
+
+    def slice(self, name: str, line: int, shown_file: str) -> FunctionSource:
+        kept: dict[int, ast.stmt] = {}
+        waiting: list[ast.stmt] = [self._find(name, line)]
+        while waiting:
+            statement = waiting.pop()
+            if id(statement) not in kept:
+                kept[id(statement)] = statement
+                waiting += self._needed_by(statement)
+        statements = sorted(kept.values(), key=lambda statement: statement.lineno)
+        pieces = dict.fromkeys(self._piece(statement) for statement in statements)
+        return FunctionSource(name, shown_file, list(pieces), self._imports(statements))
+
+    def _find(self, name: str, line: int) -> ast.stmt:
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.FunctionDef) and node.name == name and _first_line(node) == line:
+                return node
+        raise SpecError(f"{self.what} is not at line {line} of its file: the file was edited after it was loaded.")
+
+    def _needed_by(self, statement: ast.stmt) -> Iterator[ast.stmt]:
+        bare = self._without_airflow(statement)
+        self._refuse_undefined(bare)
+        for name in _names_needed(bare):
+            if name in self.of_airflow:
+                raise SpecError(
+                    f"{self.what} uses {name!r}, which needs Airflow, and Airflow is not installed on a cluster: pass "
+                    "what it is needed for as an argument."
+                )
+            yield from self.bindings.get(name, ())
+        for name in _names_in_fields(statement) - self.of_airflow:
+            yield from self.bindings.get(name, ())
+
+    def _refuse_undefined(self, statement: ast.stmt) -> None:
+        for name in _names_needed(statement, _IN_FUNCTIONS):
+            if name not in self.bindings and not hasattr(builtins, name) and name not in _MODULE_NAMES:
+                hint = ": import it by its name rather than with '*'" if "*" in self.bindings else ""
+                raise SpecError(f"{self.what} uses {name!r}, which its file does not define{hint}.")
+
+    def _names_of_airflow(self) -> frozenset[str]:
+        """The top-level names whose values cannot be made without Airflow."""
+        found = {
+            name
+            for statement in _top_level(self.tree.body)
+            if any(map(_is_of_airflow, _imported_by(statement)))
+            for name in _bound_by(statement)
+        }
+        before = -1
+        while len(found) != before:
+            before = len(found)
+            for name, statements in self.bindings.items():
+                if any(_names_needed(_undecorated(statement, found)) & found for statement in statements):
+                    found.add(name)
+        return frozenset(found)
+
+    def _without_airflow(self, statement: ast.stmt) -> ast.stmt:
+        return _undecorated(statement, self.of_airflow)
+
+    def _piece(self, statement: ast.stmt) -> tuple[int, str]:
+        """Number and text of the statement's lines; those of decorators that are left out become empty."""
+        kept = self._without_airflow(statement)
+        first, last = _first_line(kept), statement.end_lineno or statement.lineno
+        lines = self.lines[first - 1 : last]
+        for decorator in _decorators(statement):
+            if decorator not in _decorators(kept):
+                for number in range(decorator.lineno, (decorator.end_lineno or decorator.lineno) + 1):
+                    if number >= first:
+                        lines[number - first] = "\n"
+        return first, "".join(lines)
+
+    def _imports(self, statements: Iterable[ast.stmt]) -> list[str]:
+        nodes = [node for statement in statements for node in ast.walk(statement)]
+        if any(isinstance(node, ast.ImportFrom) and node.level for node in nodes):
+            raise SpecError(f"{self.what} uses a relative import: write the whole name of the module.")
+        return sorted({name for node in nodes for name in _imported_by(node)})
+
+
+_MODULE_NAMES = frozenset({"__name__", "__file__", "__doc__", "__spec__", "__loader__", "__package__", "__builtins__"})
+_IN_FUNCTIONS = ("LOAD_GLOBAL",)
+_ANYWHERE = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+
+
+def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a file, and each of those in a ``with DAG(...)`` block."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, ast.With):
+            yield from _top_level(statement.body)
+
+
+def _bound_by(statement: ast.stmt) -> set[str]:
+    """The names that a statement gives a value to, at the level of the file."""
+    if isinstance(statement, _Definition):
+        return {statement.name}
+    if isinstance(statement, (ast.Import, ast.ImportFrom)):
+        return {alias.asname or alias.name.partition(".")[0] for alias in statement.names}
+    if isinstance(statement, ast.With):  # what its body binds is found on its own
+        return {node.id for item in statement.items if item.optional_vars for node in _names_in(item.optional_vars)}
+    found = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    for child in ast.walk(statement):
+        if child is not statement and isinstance(child, (_Definition, ast.Import, ast.ImportFrom)):
+            found |= _bound_by(child)
+    return found
+
+
+def _names_in(expression: ast.AST) -> Iterator[ast.Name]:
+    return (node for node in ast.walk(expression) if isinstance(node, ast.Name))
+
+
+def _imported_by(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+
+
+def _is_of_airflow(module: str) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in _WITH_AIRFLOW)
+
+
+def _names_needed(statement: ast.stmt, instructions: tuple[str, ...] = _ANYWHERE) -> set[str]:
+    """The names that running the statement, and calling what it defines, looks up at the level of the file."""
+    code = compile(ast.Module([statement], []), "-", "exec", flags=_LAZY_ANNOTATIONS, dont_inherit=True)
+    return set(_looked_up(code, instructions))
+
+
+def _looked_up(code: types.CodeType, instructions: tuple[str, ...]) -> Iterator[str]:
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in instructions:
+            yield instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _looked_up(constant, instructions)
+
+
+def _names_in_fields(statement: ast.stmt) -> set[str]:
+    """What the annotations of a class's fields name: a library may look them up when the class is made."""
+    if not isinstance(statement, ast.ClassDef):
+        return set()
+    fields = [member.annotation for member in statement.body if isinstance(member, ast.AnnAssign)]
+    return {node.id for field in fields for node in _names_in(field)}
+
+
+def _decorators(statement: ast.stmt) -> list[ast.expr]:
+    return statement.decorator_list if isinstance(statement, _Definition) else []
+
+
+def _undecorated(statement: ast.stmt, of_airflow: Iterable[str]) -> ast.stmt:
+    """The same definition without the decorators that need Airflow."""
+    if not isinstance(statement, _Definition):
+        return statement
+    names = set(of_airflow)
+    kept = [
+        decorator for decorator in statement.decorator_list if not names & {node.id for node in _names_in(decorator)}
+    ]
+    fields = dict(ast.iter_fields(statement)) | {"decorator_list": kept}
+    return ast.copy_location(type(statement)(**fields), statement)
+
+
+def _first_line(statement: ast.stmt) -> int:
+    return min([statement.lineno, *(decorator.lineno for decorator in _decorators(statement))])

@@ -1,0 +1,352 @@
+"""The spec: what a cluster needs to run one attempt, as plain JSON in the attempt's file.
+
+Configs are written with one tagged object per value that JSON lacks (``{"$dataclass": "module:Name", ...}``). There is
+no pickle: people can read a record, and other versions of Python and of the libraries can too.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime
+import difflib
+import importlib
+import inspect
+import pathlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from tradewind.records.parsing import ANYTHING, FLAG, OBJECT, TEXT, RecordFormatError, list_of, object_of, parse_fields
+from tradewind.serialization.errors import LazyBuildError, SpecError
+from tradewind.serialization.mirrors import MirroredPath, locate_mirrors, with_local_paths
+from tradewind.serialization.references import CodeFolder, Reference, reference_to
+from tradewind.steps import (
+    RESOURCE_KINDS,
+    AttributeReference,
+    CallReference,
+    ClusterValue,
+    Cpu,
+    ExecutorStep,
+    InputName,
+    Lazy,
+    MirroredValue,
+    ModuleReference,
+    OutputName,
+    RemoteFunction,
+    ResolvedStep,
+    Resources,
+    VersionedValue,
+    cluster_reference,
+    kind_of_resources,
+)
+from tradewind.steps.run_values import RunValue
+
+TRANSLATED_BY: Final = "__translated_by__"
+"""Attribute of a class whose objects become others on the cluster: ``module:function`` that makes them there."""
+_MARINS_FUNCTIONS: Final = "tradewind.marin.checkout_functions"
+"""Knows which functions of Marin's are ours on a cluster; named here, since it is built on this."""
+_PLACEHOLDERS = (ExecutorStep, InputName, OutputName, VersionedValue, MirroredValue, RunValue)
+_KINDS: Final = {
+    "name": TEXT,
+    "version": TEXT,
+    "output_path": TEXT,
+    "function": TEXT,
+    "ray_task": OBJECT.or_null(),
+    "config": ANYTHING,
+    "resources": OBJECT,
+    "code_travels": FLAG,
+    "secrets": object_of(TEXT),
+    "environment": OBJECT,
+    "resumable": list_of(TEXT),
+    "roots": list_of(TEXT),
+    "mirrors": list_of(OBJECT),
+}
+_REQUIRED: Final = ("name", "version", "output_path", "function", "ray_task", "config", "resources", "code_travels")
+
+
+@dataclass(frozen=True)
+class StepSpec:
+    """What to run.
+
+    Attributes:
+        name: The step's name, for messages.
+        version: ``name-hash``.
+        output_path: Where the output and its records lie.
+        function: ``module:qualname``.
+        ray_task: Options of the Ray task that the function runs as, or None when it runs in the driver's child.
+        config: The encoded config.
+        resources: The encoded resources.
+        code_travels: Whether the code folder must go with the job.
+        secrets: Environment variable -> where the cluster finds its value.
+        environment: The fields of Ray's runtime_env that its dependency groups became.
+        resumable: Globs of what the next attempt goes on from, relative to the output.
+        roots: Below what the output and its inputs lie; none in attempts that were claimed before there were roots.
+        mirrors: The mirrored paths of the config, each with where it lies and what it may be copied from.
+    """
+
+    name: str
+    version: str
+    output_path: str
+    function: str
+    ray_task: dict[str, Any] | None
+    config: Any
+    resources: dict[str, Any]
+    code_travels: bool
+    secrets: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    resumable: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+    mirrors: tuple[MirroredPath, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is read back: JSON knows no tuples."""
+        mirrors = [mirror.to_json() for mirror in self.mirrors]
+        return {**asdict(self), "resumable": list(self.resumable), "roots": list(self.roots), "mirrors": mirrors}
+
+    @staticmethod
+    def from_json(fields: Mapping[str, Any]) -> StepSpec:
+        """The spec in an attempt's file.
+
+        Raises:
+            SpecError: It is none.
+        """
+        try:
+            known = parse_fields(fields, _KINDS, _REQUIRED)
+        except RecordFormatError as flaw:
+            raise SpecError(f"What an attempt's file says is to run cannot be read, because {flaw}.") from None
+        lists = {name: tuple(known.get(name, ())) for name in ("resumable", "roots")}
+        mirrors = tuple(map(MirroredPath.from_json, known.get("mirrors", ())))
+        return StepSpec(**{**known, **lists, "mirrors": mirrors})
+
+    @property
+    def fn_name(self) -> str:
+        """The function as ``module.qualname``."""
+        return self.function.replace(":", ".")
+
+    def load_function(self, tell: Callable[[str], object] = lambda sentence: None) -> Any:
+        """Import the function; for one of Marin's own it may be ours, which ``tell`` is told.
+
+        Raises:
+            FunctionImportError: It is not there.
+        """
+        reference = Reference.parse(self.function)
+        if reference.module.partition(".")[0] == "marin":
+            function = importlib.import_module(_MARINS_FUNCTIONS).load(reference, tell)
+        else:
+            function = reference.load()
+        return function.function if isinstance(function, RemoteFunction) else function
+
+    def load_config(self) -> Any:
+        """Build the config, heavy libraries included; mirrored paths are those of the run's own region."""
+        paths = {mirror.text: mirror.path for mirror in self.mirrors}
+        return decode(with_local_paths(self.config, paths) if paths else self.config)
+
+    def load_resources(self) -> Resources:
+        """The resources as values."""
+        fields = dict(self.resources)
+        kind = fields.pop("kind", None)
+        try:
+            resources: Resources = RESOURCE_KINDS[kind](**fields)
+        except (KeyError, TypeError, ValueError) as error:
+            raise SpecError(f"Step {self.name!r}: its resources are of no kind that is known here.") from error
+        return resources
+
+
+def step_spec(step: ResolvedStep, code: CodeFolder, prefixes: Sequence[str] = ()) -> StepSpec:
+    """Write ``step`` down for the cluster; its mirrored paths may be copied from ``prefixes``.
+
+    Raises:
+        SpecError: It has no function, one that no cluster could import, a config value without a written form, or a
+            mirrored path that has no place below a prefix.
+    """
+    function = step.step.fn
+    if function is None:
+        raise SpecError(f"Step {step.name!r} has no function and no finished output at {step.output_path}.")
+    encoder = Encoder(code)
+    try:
+        reference = encoder.refer(function)
+        config = encoder.encode(step.config, "config")
+        mirrors = locate_mirrors(step.mirrors, prefixes)
+    except SpecError as error:
+        raise type(error)(f"Step {step.name!r}: {error}") from error
+    return StepSpec(
+        name=step.name,
+        version=step.version_name,
+        output_path=step.output_path,
+        function=str(reference),
+        ray_task=dict(function.options) if isinstance(function, RemoteFunction) else None,
+        config=config,
+        resources=encode_resources(step.step.resources or Cpu()),
+        code_travels=encoder.travels,
+        secrets=dict(step.step.secrets),
+        resumable=tuple(step.step.resumable),
+        mirrors=mirrors,
+    )
+
+
+def encode_resources(resources: Resources) -> dict[str, Any]:
+    """Resources as JSON."""
+    return {"kind": kind_of_resources(resources), **asdict(resources)}
+
+
+class Encoder:
+    """Writes values down and remembers whether any of them needs the code folder."""
+
+    def __init__(self, code: CodeFolder) -> None:
+        self.code = code
+        self.travels = False
+
+    def refer(self, target: Any) -> Reference:
+        reference = reference_to(target, self.code)
+        self.travels = self.travels or reference.travels
+        return reference
+
+    def encode(self, value: Any, where: str) -> Any:
+        if isinstance(value, Enum):
+            return {"$enum": str(self.refer(type(value))), "name": value.name}
+        if value is None or type(value) in (bool, int, float, str):
+            return value
+        if isinstance(value, _PLACEHOLDERS):
+            raise SpecError(f"{where} still holds a {type(value).__name__}: placeholders do not work inside sets.")
+        if isinstance(value, (dict, list, tuple, set, frozenset)):
+            return self._encode_container(value, where)
+        if isinstance(value, ClusterValue):
+            return self._encode_reference(value, where)
+        if isinstance(value, Lazy):
+            return {"$lazy": value.target, "fields": self._encode_fields(value.kwargs, where)}
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            fields = {spec.name: getattr(value, spec.name) for spec in dataclasses.fields(value) if spec.init}
+            return {**self._encode_class(type(value), where), "fields": self._encode_fields(fields, where)}
+        for tag, (type_, write, _) in _PLAIN_TYPES.items():
+            if isinstance(value, type_):
+                return {tag: write(value)}
+        if isinstance(value, type) or callable(value):
+            return {"$object": str(self.refer(value))}
+        raise SpecError(
+            f"{where} is a {type(value).__qualname__}, which has no written form: use plain values, dataclasses or "
+            "lazy('package.module:Name', ...)."
+        )
+
+    def _encode_class(self, made: type, where: str) -> dict[str, Any]:
+        """How a cluster finds the class; one of an older library says who translates it, of what, and where it is."""
+        old = next((base for base in made.__mro__ if TRANSLATED_BY in vars(base)), None)
+        if old is None:
+            return {"$dataclass": str(self.refer(made))}
+        by, of = vars(old)[TRANSLATED_BY], f"{old.__module__}:{old.__qualname__}"
+        return {"$translated": by, "class": str(self.refer(made)), "of": of, "at": where}
+
+    def _encode_reference(self, value: ClusterValue, where: str) -> Any:
+        match cluster_reference(value):
+            case ModuleReference():
+                return {"$object": str(self.refer(value))}
+            case CallReference(of, args, kwargs):
+                written = [self.encode(item, f"{where}.[{i}]") for i, item in enumerate(args)]
+                fields = self._encode_fields(dict(kwargs), where)
+                return {"$call": self.encode(of, where), "args": written, "fields": fields}
+            case AttributeReference(of, attribute):
+                return {"$attribute": attribute, "of": self.encode(of, where)}
+        raise SpecError(f"{where} is made of types for annotations, which has no written form.")
+
+    def _encode_container(self, value: Any, where: str) -> Any:
+        if isinstance(value, dict):
+            if all(isinstance(key, str) and not key.startswith("$") for key in value):
+                return self._encode_fields(value, where)
+            return {"$dict": [[self.encode(k, where), self.encode(v, f"{where}.{k}")] for k, v in value.items()]}
+        items = [self.encode(item, f"{where}.[{i}]") for i, item in enumerate(value)]
+        if isinstance(value, list):
+            return items
+        if hasattr(value, "_fields"):
+            return {"$namedtuple": str(self.refer(type(value))), "items": items}
+        return {f"${type(value).__name__}": items}
+
+    def _encode_fields(self, fields: dict[str, Any], where: str) -> dict[str, Any]:
+        return {name: self.encode(value, f"{where}.{name}") for name, value in fields.items()}
+
+
+def decode(value: Any) -> Any:
+    """The value that was written down.
+
+    Raises:
+        FunctionImportError: A class or function that it names is not on the cluster.
+        LazyBuildError: A ``lazy`` object refuses what it is given.
+        TranslationError: A value of an older library has no counterpart on the cluster.
+    """
+    if isinstance(value, list):
+        return [decode(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    tag = next((key for key in value if key.startswith("$")), None)
+    if tag is None:
+        return {key: decode(item) for key, item in value.items()}
+    if tag in _PLAIN_TYPES:
+        return _PLAIN_TYPES[tag][2](value[tag])
+    return _DECODERS[tag](value, value[tag])
+
+
+def _build(value: dict[str, Any], target: str) -> Any:
+    return Reference.parse(target).load()(**{name: decode(field) for name, field in value["fields"].items()})
+
+
+def _call(value: dict[str, Any], called: Any) -> Any:
+    return decode(called)(
+        *map(decode, value["args"]), **{name: decode(field) for name, field in value["fields"].items()}
+    )
+
+
+def _build_lazy(value: dict[str, Any], target: str) -> Any:
+    try:
+        return _build(value, target)
+    except (TypeError, ValueError) as error:
+        hint = _nearest_names(Reference.parse(target).load(), value["fields"])
+        raise LazyBuildError(
+            f"lazy({target!r}) cannot be built from {sorted(value['fields'])}: {error}{hint}"
+        ) from error
+
+
+def _nearest_names(called: Any, given: Iterable[str]) -> str:
+    """What was meant by the first name of ``given`` that ``called`` does not take, if it has one that is near."""
+    try:
+        known = list(inspect.signature(called).parameters)
+    except (TypeError, ValueError):  # written in C
+        return ""
+    unknown = next((name for name in given if name not in known), None)
+    near = difflib.get_close_matches(unknown, known, n=2) if unknown else []
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+_PLAIN_TYPES: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "$datetime": (datetime.datetime, datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+    "$date": (datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),
+    "$timedelta": (
+        datetime.timedelta,
+        lambda value: [value.days, value.seconds, value.microseconds],
+        lambda parts: datetime.timedelta(*parts),
+    ),
+    "$path": (pathlib.PurePath, str, pathlib.Path),
+    "$bytes": (bytes, lambda value: base64.b64encode(value).decode(), base64.b64decode),
+    "$int": (int, int, int),
+    "$float": (float, float, float),
+    "$str": (str, str, str),
+}
+
+_DECODERS: dict[str, Callable[[dict[str, Any], Any], Any]] = {
+    "$enum": lambda value, target: Reference.parse(target).load()[value["name"]],
+    "$dataclass": _build,
+    "$translated": lambda value, by: Reference.parse(by).load()(value),
+    "$lazy": _build_lazy,
+    "$call": _call,
+    "$attribute": lambda value, name: getattr(decode(value["of"]), name),
+    "$object": lambda _, target: Reference.parse(target).load(),
+    "$namedtuple": lambda value, target: Reference.parse(target).load()(*map(decode, value["items"])),
+    "$dict": lambda _, items: {decode(key): decode(item) for key, item in items},
+    "$tuple": lambda _, items: tuple(map(decode, items)),
+    "$set": lambda _, items: set(map(decode, items)),
+    "$frozenset": lambda _, items: frozenset(map(decode, items)),
+}
+
+# Names of the environment variables through which the processes of a step know who they are.
+
+STEP_VARIABLE = "TRADEWIND_STEP"
+"""The version of the step; set in each of its processes, so that a DAG file imported there makes no DAG."""

@@ -1,0 +1,188 @@
+"""Values from outside are bounded before anything walks them: how deep, how many, how long, and not within themselves.
+
+What walks a config recurses, and pastes a value wherever it stands. So a list that holds itself, a thousand levels, or
+twenty lists that each hold the former ten times would end in Python's own errors, or in none for hours. Here nothing
+recurses, and each container is counted once, however often it stands somewhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import lru_cache
+from typing import Any, Final
+
+from tradewind.steps.errors import StepConfigError
+from tradewind.steps.placeholders import Lazy, MirroredValue, VersionedValue
+from tradewind.text import MAX_INT_BITS, truncated_repr
+
+PLAIN: Final = frozenset({str, int, float, bool, bytes, type(None)})
+"""Classes of values that hold nothing."""
+MAX_DEPTH: Final = 100
+MAX_VALUES: Final = 1_000_000
+MAX_CHARACTERS: Final = 64 << 20
+"""Of texts and of config paths, which are written at every value."""
+_LONGEST_KEY: Final = 40
+
+
+class UnboundedValueError(StepConfigError):
+    """A value is too deep, too large, or within itself."""
+
+
+def check_bounded(value: Any, where: str, *, is_finite: bool = False) -> None:
+    """Refuse a value that cannot be walked; ``where`` is what its places in messages begin with.
+
+    Args:
+        is_finite: Refuse NaN and infinities, too, which JSON has no form for.
+
+    Raises:
+        UnboundedValueError: It is too deep, too large, or within itself.
+    """
+    _Count(where, is_finite).add(value)
+
+
+@dataclass
+class _Measure:
+    """A container, while it is counted and afterwards."""
+
+    value: Any
+    name: str
+    rest: Iterator[tuple[str, Any]]
+    height: int = 1
+    values: int = 1
+    characters: int = 0
+
+
+@dataclass
+class _Count:
+    """Walks a value without recursion."""
+
+    where: str
+    is_finite: bool
+    _trail: list[_Measure] = field(default_factory=list)
+    _begun: set[int] = field(default_factory=set)
+    _done: dict[int, _Measure] = field(default_factory=dict)
+
+    def add(self, value: Any) -> None:
+        """Count all of ``value``."""
+        self._enter("", value)
+        while self._trail:
+            top = self._trail[-1]
+            for name, inner in top.rest:
+                if self._enter(name, inner):
+                    break
+            else:
+                self._leave()
+
+    def _enter(self, name: str, value: Any) -> bool:
+        """Count ``value`` where it stands; True when it is a container that must be walked first."""
+        if value is None or isinstance(value, (str, bytes, int, float)):
+            self._take(1, 1, self._leaf(name, value), name)
+            return False
+        known = self._done.get(id(value))
+        if known is not None:
+            self._take(known.height, known.values, known.characters, name)
+            return False
+        if id(value) in self._begun:
+            raise UnboundedValueError(f"{self._place(name)} holds itself: write what it is made from instead.")
+        parts = _parts(value)
+        if parts is None:
+            self._take(1, 1, 0, name)
+            return False
+        self._begun.add(id(value))
+        self._trail.append(_Measure(value, name, parts))
+        self._check_depth(0, "")
+        return True
+
+    def _leaf(self, name: str, value: Any) -> int:
+        """How many characters a plain value has."""
+        if isinstance(value, (str, bytes)):
+            return len(value)
+        if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:
+            raise UnboundedValueError(
+                f"{self._place(name)} is a whole number of about {int(value.bit_length() * math.log10(2))} digits, "
+                "which has no written form: give it as text."
+            )
+        if self.is_finite and isinstance(value, float) and not math.isfinite(value):
+            raise UnboundedValueError(f"{self._place(name)} is {value}, which JSON has no form for: give a number.")
+        return 1
+
+    def _leave(self) -> None:
+        measure = self._trail.pop()
+        self._begun.discard(id(measure.value))
+        self._done[id(measure.value)] = measure
+        if self._trail:
+            self._take(measure.height, measure.values, measure.characters, measure.name)
+
+    def _take(self, height: int, values: int, characters: int, name: str) -> None:
+        """Add what was counted to the container that holds it."""
+        if not self._trail:
+            top = _Measure(None, "", iter(()), 0, 0)
+        else:
+            top = self._trail[-1]
+            self._check_depth(height, name)
+        top.height = max(top.height, height + 1)
+        top.values += values
+        top.characters += characters + len(name) * values
+        if top.values > MAX_VALUES:
+            raise UnboundedValueError(
+                f"{self._place('')} holds more than {MAX_VALUES} values, each counted wherever it stands: let the "
+                "step read them from a file."
+            )
+        if top.characters > MAX_CHARACTERS:
+            raise UnboundedValueError(
+                f"{self._place(name)} makes more than {MAX_CHARACTERS >> 20} MiB of text: let the step read it from a "
+                "file."
+            )
+
+    def _check_depth(self, height: int, name: str) -> None:
+        if len(self._trail) + height > MAX_DEPTH + 1:
+            raise UnboundedValueError(
+                f"{self._place(name)} is nested more than {MAX_DEPTH} levels deep: make it flatter."
+            )
+
+    def _place(self, name: str) -> str:
+        names = [measure.name for measure in self._trail if measure.name] + ([name] if name else [])
+        shown = names if len(names) <= 6 else [*names[:3], "...", *names[-2:]]
+        return ".".join([self.where, *(key[:_LONGEST_KEY] for key in shown)])
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]] | None:
+    """What a container holds, by name; None for what nothing looks into."""
+    if isinstance(value, Lazy):
+        return iter(value.kwargs.items())
+    if isinstance(value, Enum):
+        return iter([("value", value.value)])
+    if isinstance(value, dict):
+        return _items(value)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return ((f"[{i}]", inner) for i, inner in enumerate(value))
+    if isinstance(value, (VersionedValue, MirroredValue)):
+        return iter([("", value.value)])
+    if (names := field_names(type(value))) is not None and not _is_placeholder(type(value)):  # type: ignore[arg-type]
+        return ((name, getattr(value, name, None)) for name in names)
+    return None
+
+
+def _items(value: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
+    """The values of a dictionary, and its keys, which are written, too."""
+    for key, inner in value.items():
+        yield "", key
+        yield key if isinstance(key, str) else truncated_repr(key), inner
+
+
+@lru_cache(maxsize=4096)
+def field_names(kind: type[Any]) -> tuple[str, ...] | None:
+    """The fields of a dataclass, asked once for each; None of any other class."""
+    is_config = dataclasses.is_dataclass(kind) and not issubclass(kind, type)
+    return tuple(spec.name for spec in dataclasses.fields(kind)) if is_config else None
+
+
+@lru_cache(maxsize=4096)
+def _is_placeholder(kind: type[Any]) -> bool:
+    """Steps, references to them and run values, which are looked into one by one; a step's class may be Marin's."""
+    is_ours = any(base.__module__.startswith("tradewind.steps.") for base in kind.__mro__)
+    return is_ours and not issubclass(kind, (VersionedValue, MirroredValue))

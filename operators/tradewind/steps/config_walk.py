@@ -1,0 +1,247 @@
+"""What counts in a config: versioned values, references to steps, and hard-coded paths, each under its config path.
+
+Nothing else does, so changing an unversioned value never makes a step run again. Fields are visited in declared
+order, dictionaries and sequences in their own; the paths are those of E20 (``field.key.[0]``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import posixpath
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tradewind.steps.bounds import PLAIN, check_bounded, field_names
+from tradewind.steps.errors import StepConfigError, StepConfigTypeError, UnknownRunValueError
+from tradewind.steps.paths import below
+from tradewind.steps.placeholders import (
+    MIRROR_SCHEME,
+    InputName,
+    Lazy,
+    Mirror,
+    MirroredValue,
+    OutputName,
+    VersionedValue,
+)
+from tradewind.steps.run_values import RunValue, RunValueSource
+from tradewind.steps.stable_json import check_stable, encode
+from tradewind.steps.step import ExecutorStep, Recipe
+from tradewind.text import truncated_repr
+
+
+@dataclass
+class ConfigIdentity:
+    """What a config contributes to its step's version.
+
+    Attributes:
+        recipe: By which it counts.
+        version: Config path → JSON text of the value that counts there.
+        dependencies: Steps that are referred to, one entry for each occurrence.
+        pseudo_dependencies: The same for nonblocking references.
+        needed: Those of the dependencies without whose result the step cannot run.
+        hardcoded_paths: Paths that are read but that no reference explains, with their config paths.
+        places: Step that is referred to -> config path of the first reference.
+    """
+
+    recipe: Recipe = Recipe.JUNE_2026
+    version: dict[str, str] = field(default_factory=dict)
+    dependencies: list[ExecutorStep] = field(default_factory=list)
+    pseudo_dependencies: list[ExecutorStep] = field(default_factory=list)
+    needed: set[ExecutorStep] = field(default_factory=set)
+    hardcoded_paths: list[tuple[str, str]] = field(default_factory=list)
+    places: dict[ExecutorStep, str] = field(default_factory=dict)
+
+    def add_reference(self, path: str, reference: InputName) -> None:
+        """Count a reference; references are numbered in the order of the walk, blocking or not."""
+        if reference.step is None:
+            self.version[path] = encode(reference.name)
+            if reference.name:
+                self.hardcoded_paths.append((path, reference.name))
+            return
+        if not isinstance(reference.step, ExecutorStep):
+            raise StepConfigError(
+                f"{describe(path)} refers to {truncated_repr(reference.step)}, which is no ExecutorStep: an experiment "
+                "is made of ExecutorSteps."
+            )
+        self.places.setdefault(reference.step, path)
+        index = len(self.dependencies) + len(self.pseudo_dependencies)
+        steps = self.dependencies if reference.block_on_step else self.pseudo_dependencies
+        steps.append(reference.step)
+        if reference.block_on_step and reference.must_succeed:
+            self.needed.add(reference.step)
+        self.version[path] = encode(f"DEP[{index}]" + (f"/{reference.name}" if reference.name else ""))
+
+
+def identify(config: Any, binding: RunValueSource, recipe: Recipe = Recipe.JUNE_2026) -> ConfigIdentity:
+    """Walk ``config`` and collect what counts by the recipe.
+
+    Raises:
+        StepConfigError: A value has no stable identity, is too deep, too large or within itself, or a dictionary has
+            a key that is no string; the message starts with the config path.
+        UnknownRunValueError: The run does not have a value that a versioned field asks for.
+    """
+    check_bounded(config, "config")
+    identity = ConfigIdentity(recipe)
+    _visit(config, "", binding, identity)
+    return identity
+
+
+def bind_run_value(wanted: RunValue, path: str, binding: RunValueSource) -> Any:
+    """The run's value for ``wanted``, with the config path in the error if there is none."""
+    try:
+        return binding.value_of(wanted)
+    except UnknownRunValueError as error:
+        raise UnknownRunValueError(f"{describe(path)}: {error}") from None
+
+
+def bind_run_values(value: Any, path: str, binding: RunValueSource) -> Any:
+    """``value`` with the run values inside plain containers filled in."""
+    if isinstance(value, RunValue):
+        return bind_run_value(value, path, binding)
+    if type(value) in (list, tuple):
+        return type(value)(bind_run_values(item, f"{path}.[{i}]", binding) for i, item in enumerate(value))
+    if type(value) is dict:
+        return {key: bind_run_values(item, f"{path}.{key}", binding) for key, item in value.items()}
+    return value
+
+
+def describe(path: str) -> str:
+    """A config path as people write it."""
+    return f"config.{path}" if path else "config"
+
+
+def _visit(value: Any, path: str, binding: RunValueSource, identity: ConfigIdentity) -> None:
+    prefix = path + "." if path else ""
+    if isinstance(value, ExecutorStep):
+        identity.add_reference(path, value.as_input_name())
+    elif isinstance(value, InputName):
+        identity.add_reference(path, value)
+    elif isinstance(value, VersionedValue):
+        identity.version[path] = _versioned_text(value.value, path, binding, identity.recipe)
+    elif isinstance(value, MirroredValue):
+        _visit(value.value, path, binding, identity)
+    elif isinstance(value, Lazy):
+        for name, item in value.kwargs.items():
+            _visit(item, prefix + name, binding, identity)
+    elif (names := field_names(type(value))) is not None:  # type: ignore[arg-type]
+        for name in () if isinstance(value, RunValue) else names:
+            if type(inner := getattr(value, name)) not in PLAIN:
+                _visit(inner, prefix + name, binding, identity)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise StepConfigError(
+                    f"{describe(path)}: dict keys must be strs, but got {truncated_repr(key)} (type: {type(key)})"
+                )
+            if type(item) not in PLAIN:
+                _visit(item, prefix + key, binding, identity)
+    elif isinstance(value, list) or (identity.recipe.walks_tuples and isinstance(value, (tuple, set, frozenset))):
+        if isinstance(value, (set, frozenset)) and len(value) > 1:
+            raise StepConfigError(
+                f"{describe(path)} is a set of {len(value)} elements, whose order differs from process to process: "
+                "use a list."
+            )
+        for i, item in enumerate(value):
+            if type(item) not in PLAIN:
+                _visit(item, f"{prefix}[{i}]", binding, identity)
+
+
+def _versioned_text(value: Any, path: str, binding: RunValueSource, recipe: Recipe) -> str:
+    bound = bind_run_values(value, path, binding)
+    check_stable(bound, describe(path))
+    try:
+        return encode(bound, recipe)
+    except TypeError as error:
+        raise StepConfigTypeError(f"{describe(path)} has no JSON form: {error}") from error
+    except (ValueError, RecursionError) as error:  # what an object of theirs gives as its text
+        raise StepConfigError(f"{describe(path)} has no JSON form: {error}") from error
+
+
+# Filling in a config: every placeholder becomes the value that the step's function will see.
+#
+# As in E20, sets are not looked into, nor tuples where the step's recipe does not walk them; a placeholder left in one
+# is refused when the config is sent to the cluster.
+
+
+@dataclass(frozen=True)
+class PlaceholderResolver:
+    """What placeholders become: the prefix, this step's output path, those of the others, the run's values; and by
+    which recipe the config is read. ``mirrors`` gets the mirrored paths that were filled in."""
+
+    prefix: str
+    output_path: str
+    output_path_of: Callable[[ExecutorStep], str]
+    binding: RunValueSource
+    recipe: Recipe = Recipe.JUNE_2026
+    mirrors: list[Mirror] = field(default_factory=list)
+
+    def input_path(self, reference: InputName) -> str:
+        """The path that ``reference`` stands for."""
+        if reference.step is None:
+            return below(self.prefix, reference.name or "")
+        return _inside(self.output_path_of(reference.step), reference.name)
+
+
+def instantiate(config: Any, filling: PlaceholderResolver, path: str = "") -> Any:
+    """A copy of ``config`` without placeholders.
+
+    Raises:
+        StepConfigError: A dataclass cannot be rebuilt with its real values.
+        UnknownRunValueError: The run lacks a value.
+    """
+    if type(config) in PLAIN:
+        return config
+    if isinstance(config, ExecutorStep):
+        return filling.input_path(config.as_input_name())
+    if isinstance(config, InputName):
+        return filling.input_path(config)
+    if isinstance(config, OutputName):
+        return _inside(filling.output_path, config.name)
+    if isinstance(config, RunValue):
+        return bind_run_value(config, path, filling.binding)
+    if isinstance(config, VersionedValue):
+        return bind_run_values(config.value, path, filling.binding)
+    if isinstance(config, MirroredValue):
+        mirror = _mirror(config, filling, path)
+        filling.mirrors.append(mirror)
+        return mirror.text
+    return _instantiate_container(config, filling, path)
+
+
+def _mirror(config: MirroredValue[Any], filling: PlaceholderResolver, path: str) -> Mirror:
+    value = instantiate(config.value, filling, path)
+    if not isinstance(value, (str, os.PathLike)):
+        raise StepConfigError(
+            f"{describe(path)}: mirrored() takes one path, and got {truncated_repr(value)}: write it around each path."
+        )
+    is_output = isinstance(config.value, ExecutorStep) or (
+        isinstance(config.value, InputName) and config.value.step is not None
+    )
+    text = str(value).removeprefix(MIRROR_SCHEME)
+    return Mirror(describe(path), text, config.budget_gb, filling.prefix, is_output)
+
+
+def _instantiate_container(config: Any, filling: PlaceholderResolver, path: str) -> Any:
+    prefix = path + "." if path else ""
+    if isinstance(config, Lazy):
+        return Lazy(config.target, {k: instantiate(v, filling, prefix + k) for k, v in config.kwargs.items()})
+    if (names := field_names(type(config))) is not None:  # type: ignore[arg-type]
+        fields = {name: instantiate(getattr(config, name), filling, prefix + name) for name in names}
+        try:
+            return dataclasses.replace(config, **fields)
+        except (TypeError, ValueError) as error:  # a field that __init__ does not take: ValueError before Python 3.13
+            raise StepConfigError(f"{describe(path)} ({type(config).__qualname__}): {error}") from error
+    if isinstance(config, dict):
+        return {key: instantiate(value, filling, prefix + key) for key, value in config.items()}
+    if isinstance(config, list) or (isinstance(config, tuple) and filling.recipe.walks_tuples):
+        items = [instantiate(item, filling, f"{prefix}[{i}]") for i, item in enumerate(config)]
+        if isinstance(config, tuple):
+            return type(config)(*items) if hasattr(config, "_fields") else tuple(items)
+        return items
+    return config
+
+
+def _inside(path: str, name: str | None) -> str:
+    return posixpath.join(path, name) if name else path

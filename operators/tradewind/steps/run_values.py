@@ -1,0 +1,176 @@
+"""Values that belong to a run, not to the DAG file: its params, its night, its partition.
+
+A config holds them as ``RunValue`` placeholders. They count towards the version only under ``versioned``, so steps
+that do not depend on the date are shared by all dates of a backfill.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+from tradewind.steps.bounds import check_bounded
+from tradewind.steps.errors import ExperimentError, UnknownRunValueError
+from tradewind.text import truncated_repr
+
+
+class RunValueKind(Enum):
+    """Where a run value comes from."""
+
+    PARAM = "run_param"
+    NIGHT = "night"
+    PARTITION_KEY = "partition_key"
+    DATA_INTERVAL_START = "data_interval_start"
+    DATA_INTERVAL_END = "data_interval_end"
+
+
+@dataclass(frozen=True)
+class RunValue:
+    """Stands for a value that is known once a run exists; ``name`` is a param's."""
+
+    kind: RunValueKind
+    name: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}({self.name!r})" if self.name else f"{self.kind.value}()"
+
+    def __format__(self, spec: str) -> str:
+        """A text that it is put into is the same in every run, so a step named by its night would be made only once."""
+        raise ExperimentError(
+            f"{self!s} has no value yet, so it cannot be part of a text: give it to a config field of its own, and let "
+            "the step's function put the text together."
+        )
+
+
+def run_param(name: str) -> Any:
+    """The DAG param ``name`` of the run."""
+    return RunValue(RunValueKind.PARAM, name)
+
+
+def night() -> Any:
+    """The date (``datetime.date``) of the run's night: where its data interval starts, in the schedule's time zone."""
+    return RunValue(RunValueKind.NIGHT)
+
+
+logical_date = night
+
+
+def partition_key() -> Any:
+    """The run's partition key, a string."""
+    return RunValue(RunValueKind.PARTITION_KEY)
+
+
+def data_interval_start() -> Any:
+    """Where the run's data interval starts, as ISO 8601 text in UTC."""
+    return RunValue(RunValueKind.DATA_INTERVAL_START)
+
+
+def data_interval_end() -> Any:
+    """Where the run's data interval ends, as ISO 8601 text in UTC."""
+    return RunValue(RunValueKind.DATA_INTERVAL_END)
+
+
+class RunValueSource(Protocol):
+    """What gives a ``RunValue`` its value."""
+
+    def value_of(self, wanted: RunValue) -> Any:
+        """The value, or ``UnknownRunValueError``."""
+
+
+@dataclass(frozen=True)
+class RunValues:
+    """The values of one run; what a run does not have is None.
+
+    Raises:
+        UnboundedValueError: A param is too deep, too large, no finite number, or within itself.
+    """
+
+    params: Mapping[str, Any] = field(default_factory=dict)
+    night: datetime.date | None = None
+    partition_key: str | None = None
+    data_interval_start: str | None = None
+    data_interval_end: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in self.params.items():
+            check_bounded(value, f"param {truncated_repr(name)}", is_finite=True)
+
+    def value_of(self, wanted: RunValue) -> Any:
+        """The run's value for ``wanted``.
+
+        Raises:
+            UnknownRunValueError: The run has no such value.
+        """
+        if wanted.kind is RunValueKind.PARAM:
+            if wanted.name is None or wanted.name not in self.params:
+                known = ", ".join(sorted(self.params)) or "none at all"
+                raise UnknownRunValueError(f"{wanted!s} is not a param of this DAG, which has {known}.")
+            return self.params[wanted.name]
+        value = getattr(self, wanted.kind.value)
+        if value is None:
+            raise UnknownRunValueError(f"{wanted!s} has no value in this run: it needs a DAG run that has one.")
+        return value
+
+
+class RunValueText(str):
+    """Stands for a run value where a DAG file is checked: its name, which a config's own checks let pass."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class ParseTimeValues:
+    """Gives every run value its own name, so that a DAG file can be checked before there is a run."""
+
+    param_names: frozenset[str]
+
+    def value_of(self, wanted: RunValue) -> Any:
+        """The text of ``wanted``; a param that the DAG lacks is an error already here."""
+        if wanted.kind is RunValueKind.PARAM:
+            RunValues(params=dict.fromkeys(self.param_names)).value_of(wanted)
+        return RunValueText(wanted)
+
+
+# DAG params without Airflow, so that a DAG file can also be imported on a cluster that has none.
+
+_NUMBER_TYPES = {"integer": int, "number": float}
+
+
+@dataclass(frozen=True, init=False)
+class Param:
+    """A value that a person can change in the trigger form: a default, and a JSON schema that checks what comes in.
+
+    ``Param(0.003, "Peak learning rate", type="number", minimum=0)``; takes what ``airflow.sdk.Param`` takes.
+    """
+
+    default: Any
+    description: str | None
+    schema: dict[str, Any]
+
+    def __init__(self, default: Any, description: str | None = None, **schema: Any) -> None:
+        object.__setattr__(self, "default", default)
+        object.__setattr__(self, "description", description)
+        object.__setattr__(self, "schema", schema)
+
+
+def coerce_param(value: Any, json_type: str | list[str] | None, default: Any) -> Any:
+    """``value`` as its param's schema means it: JSON gives ``1`` and ``1.0`` freely, but they hash differently.
+
+    Without a schema the type of the default decides. A value that does not fit is returned as it is: refusing it is
+    the schema's own work.
+    """
+    types = [json_type] if isinstance(json_type, str) else list(json_type or [])
+    if not types and isinstance(default, (int, float)) and not isinstance(default, bool):
+        types = ["number" if isinstance(default, float) else "integer"]
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return value
+    if not math.isfinite(value):
+        return value
+    wanted = [_NUMBER_TYPES[name] for name in types if name in _NUMBER_TYPES]
+    if len(wanted) != 1 or wanted[0](value) != value:
+        return value
+    return wanted[0](value)

@@ -1,0 +1,139 @@
+"""The JSON text of a versioned value: the same in every process, or an error.
+
+The encoding is E20's, so that outputs of Marin are found again. What E20 encodes differently from process to process
+(functions, sets, objects whose text holds an address) or without looking inside (placeholders) is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import logging
+import pathlib
+import re
+import types
+from enum import Enum
+from functools import partial
+from typing import Any, Final
+
+from tradewind.steps.errors import StepConfigError
+from tradewind.steps.placeholders import InputName, Lazy, MirroredValue, OutputName
+from tradewind.steps.run_values import RunValue
+from tradewind.steps.step import ExecutorStep, Recipe
+
+logger = logging.getLogger(__name__)
+
+_FUNCTIONS = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    types.MethodWrapperType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    partial,
+)
+_PLACEHOLDERS = (InputName, OutputName, ExecutorStep, MirroredValue, RunValue, Lazy)
+_ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
+SYNTHETIC_MODULES: Final = ("unusual_prefix_", "__main__")
+"""How modules are called, or begin to be, that Airflow or Python runs as a file instead of importing them."""
+_MADE_UP = re.compile("|".join(rf"\b{name}" for name in SYNTHETIC_MODULES))
+_SELF_DESCRIBING = (datetime.date, pathlib.PurePath, bytes, complex, type)
+
+
+def encode(value: Any, recipe: Recipe = Recipe.JUNE_2026) -> str:
+    """``value`` as the recipe writes it into the hashed text.
+
+    Raises:
+        TypeError: A dictionary has keys that JSON cannot hold or sort.
+    """
+    return (_SHOWING_ENCODER if recipe.shows_dataclasses else _ENCODER).encode(value)
+
+
+def check_stable(value: Any, where: str) -> None:
+    """Refuse a value whose text could differ between processes; ``where`` is its config path.
+
+    Raises:
+        StepConfigError: A function, a set, a placeholder, or an object that only its address, or the made-up name of
+            a module, describes.
+    """
+    if value is None or isinstance(value, (str, int, float)):
+        return
+    if isinstance(value, _PLACEHOLDERS):
+        held = str(value) if isinstance(value, RunValue) else type(value).__name__
+        raise StepConfigError(
+            f"{where} holds {held} inside versioned(...), where it is neither resolved nor a dependency: "
+            "take it out of versioned(...), which then covers the values beside it."
+        )
+    if isinstance(value, _FUNCTIONS):
+        raise StepConfigError(
+            f"{where} is the function {getattr(value, '__qualname__', value)!s}, which has no stable identity: "
+            "version a name or a number that stands for it."
+        )
+    if isinstance(value, (set, frozenset)):
+        raise StepConfigError(f"{where} is a set, whose order differs from process to process: use a sorted list.")
+    for inner_where, inner in _parts(value, where):
+        check_stable(inner, inner_where)
+
+
+def _parts(value: Any, where: str) -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return [(f"{where}.{key}", item) for key, item in value.items()]
+    if isinstance(value, Enum):
+        return [(f"{where}.value", value.value)]
+    if isinstance(value, (list, tuple)):
+        return [(f"{where}.[{i}]", item) for i, item in enumerate(value)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(f"{where}.{spec.name}", getattr(value, spec.name)) for spec in dataclasses.fields(value)]
+    is_told_by_itself = isinstance(value, _SELF_DESCRIBING) and not isinstance(value, type)
+    text = _text_of(value, where)
+    if _MADE_UP.search(text) and not is_told_by_itself:
+        raise StepConfigError(
+            f"{where} counts as its text {text!r}, and the module in it is called otherwise in every place that "
+            "runs this file: define it in a module that is imported, or version a name that stands for it."
+        )
+    if _ADDRESS.search(text):
+        raise StepConfigError(
+            f"{where} is a {type(value).__qualname__}, whose only text is its address in memory: "
+            "version what it is made from."
+        )
+    return []
+
+
+def _text_of(value: Any, where: str) -> str:
+    """What an object says of itself, which is code of its author's."""
+    try:
+        return str(value)
+    except Exception as error:
+        raise StepConfigError(
+            f"{where} is a {type(value).__qualname__}, whose text cannot be had ({type(error).__name__}): version what "
+            "it is made from."
+        ) from error
+
+
+def _encode_other(value: Any) -> Any:
+    if isinstance(value, datetime.timedelta):
+        return {"days": value.days, "seconds": value.seconds, "microseconds": value.microseconds}
+    if isinstance(value, Enum):
+        return value.value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return _text(value)
+
+
+def _encode_shown(value: Any) -> Any:
+    """The same with the text of an enum or a dataclass instead of its values."""
+    if isinstance(value, datetime.timedelta):
+        return _encode_other(value)
+    is_config = isinstance(value, Enum) or (dataclasses.is_dataclass(value) and not isinstance(value, type))
+    return str(value) if is_config else _text(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, _SELF_DESCRIBING):
+        logger.warning("A versioned %s counts as its text %r.", type(value).__qualname__, str(value))
+    return str(value)
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True, default=_encode_other)  # one for all: making it costs as much as using it
+_SHOWING_ENCODER = json.JSONEncoder(sort_keys=True, default=_encode_shown)

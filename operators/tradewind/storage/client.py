@@ -1,0 +1,141 @@
+"""Calls to the asynchronous file systems of fsspec, in their own event loop and within our patience."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from fsspec.asyn import sync
+
+from tradewind.storage import Location, StorageError, file_system_at
+from tradewind.storage import backends as stores
+from tradewind.storage.backends import StoreRefusedError
+from tradewind.storage.errors import RecordsError, StoreUnavailableError
+from tradewind.timeouts import within
+
+# What a client's error means for whoever asked: the store may answer later, or it said no.
+#
+# What is not there, or there already, is an answer and stays ``FileNotFoundError`` or ``FileExistsError``. Errors that
+# no store could cause stay what they are.
+
+_PASSING = frozenset({408, 409, 429, *range(500, 600)})
+"""Statuses after which the same request may succeed."""
+_ANSWERS = (FileNotFoundError, FileExistsError, NotADirectoryError)
+_REFUSALS = (PermissionError, IsADirectoryError)
+
+
+@contextmanager
+def translated_client_errors(path: str) -> Iterator[None]:
+    """Turn failures of any store's client into ours, which name ``path``.
+
+    Raises:
+        StoreUnavailableError: The store does not answer, or not now.
+        StoreRefusedError: It does not let us.
+    """
+    try:
+        yield
+    except (StorageError, *_ANSWERS):
+        raise
+    except Exception as error:
+        told = _told(path, error)
+        if told is None:
+            raise
+        raise told from error
+
+
+def http_answer(error: BaseException) -> tuple[int, str]:
+    """Status and code of the answer that a client made ``error`` of; 0 when there was none."""
+    if isinstance(code := getattr(error, "code", None), int):
+        return code, ""
+    response = getattr(error, "response", None) or getattr(error.__cause__, "response", None)
+    if not isinstance(response, dict):
+        return 0, ""
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return int(status), str(response.get("Error", {}).get("Code", ""))
+
+
+def _told(path: str, error: Exception) -> RecordsError | None:
+    status, _ = http_answer(error)
+    if status:
+        kind = StoreUnavailableError if status in _PASSING else StoreRefusedError
+        return kind(f"{path}: the store answered {status}: {error}")
+    if isinstance(error, TimeoutError):
+        return StoreUnavailableError(f"{path}: the store gave no usable answer for {stores.REQUEST_TIMEOUT_S:.0f} s")
+    if isinstance(error, _lost_connections()):
+        return StoreUnavailableError(f"{path}: the store cannot be reached: {error}")
+    if isinstance(error, _REFUSALS) or (isinstance(error, OSError) and error.errno is None):
+        return StoreRefusedError(f"{path}: the store does not let us: {error}")
+    return StoreUnavailableError(f"{path}: the store fails: {error}") if isinstance(error, OSError) else None
+
+
+def _lost_connections() -> tuple[type[Exception], ...]:
+    """What the clients that are loaded raise without an answer."""
+    kinds: list[type[Exception]] = [ConnectionError]
+    if "gcsfs" in sys.modules:
+        from aiohttp import ClientError
+        from google.auth.exceptions import GoogleAuthError
+        from requests import RequestException
+
+        kinds += [ClientError, GoogleAuthError, RequestException]
+    if "s3fs" in sys.modules:
+        from botocore.exceptions import ConnectionError as BotoConnectionError
+        from botocore.exceptions import HTTPClientError
+
+        kinds += [BotoConnectionError, HTTPClientError]
+    return tuple(kinds)
+
+
+Result = TypeVar("Result")
+
+_shared: dict[tuple[int, str], Any] = {}
+"""The file system of each process and protocol. fsspec would make one for each thread, with a client of its own."""
+
+
+def file_system_of(path: str) -> tuple[Any, str]:
+    """The file system of ``path`` and its name there; after a fork a new one, with connections of its own."""
+    scheme = Location.of(path).scheme
+    if scheme not in ("gs", "s3"):
+        return file_system_at(path)
+    found = _shared.get((os.getpid(), scheme))
+    if found is None:
+        found = _shared.setdefault((os.getpid(), scheme), file_system_at(path)[0])
+    return found, str(found._strip_protocol(path))
+
+
+def call_with_timeout(
+    path: str, call: Callable[[Any, str, str], Awaitable[Result]], patience_s: float | None = None
+) -> Result:
+    """What ``call`` returns for the file system, bucket and key of ``path``, in ``patience_s``, else ``PATIENCE_S``."""
+    with translated_client_errors(path):
+        fs, name = file_system_of(path)
+        bucket, _, key = name.partition("/")
+        most_s = stores.REQUEST_TIMEOUT_S if patience_s is None else patience_s
+        result: Result = sync(fs.loop, lambda: asyncio.wait_for(call(fs, bucket, key), most_s))
+        return result
+
+
+async def gather_bounded(
+    call: Callable[[str], Awaitable[Result | None]], names: Sequence[str], workers: int
+) -> dict[str, Result]:
+    """What ``call`` returns for each name that has something, with so many calls under way."""
+    results: dict[str, Result] = {}
+    waiting: Iterator[str] = iter(names)
+
+    async def work() -> None:
+        for name in waiting:
+            async with within(stores.REQUEST_TIMEOUT_S):
+                result = await call(name)
+            if result is not None:
+                results[name] = result
+
+    tasks = [asyncio.create_task(work()) for _ in range(min(workers, len(names)))]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+    return results

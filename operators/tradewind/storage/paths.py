@@ -1,0 +1,258 @@
+"""What a path may be: a local one, or a URL of a store that Tradewind knows. Looking at it opens nothing."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from tradewind.storage.errors import OutsideRootsError, StorageError, UnsupportedStoreError, UnusablePathError
+
+_SCHEMES: Final = {
+    "file": "file",
+    "local": "file",
+    "gs": "gs",
+    "gcs": "gs",
+    "s3": "s3",
+    "s3a": "s3",
+    "memory": "memory",
+}
+_BUCKETS: Final = frozenset({"gs", "s3"})
+_BUCKET: Final = re.compile(r"[A-Za-z0-9][\w.:-]*", re.ASCII)
+"""It begins with a letter or a digit: ``gs://`` with a record's name behind it is no bucket."""
+_LONGEST_PATH_BYTES: Final = 4096
+"""Linux's PATH_MAX; the stores take 1,024 bytes for a name."""
+_LONGEST_NAME_BYTES: Final = 1024
+_LONGEST_PART_BYTES: Final = 255
+"""Of a local path, by most file systems."""
+_SHOWN: Final = 80
+
+
+@dataclass(frozen=True)
+class Location:
+    """A path that may be opened.
+
+    Attributes:
+        scheme: ``file``, ``gs``, ``s3`` or ``memory``, however it was spelled.
+        bucket: Of ``gs`` and ``s3``; else empty.
+        name: Below the bucket, or on the disk, as it was given.
+    """
+
+    scheme: str
+    bucket: str
+    name: str
+
+    @staticmethod
+    def of(path: Any, where: str = "") -> Location:
+        """What ``path`` means.
+
+        Args:
+            where: What gave it, such as the field of a step, which the error names.
+
+        Raises:
+            UnusablePathError: It is no path, or would mean more than a place.
+            UnsupportedStoreError: It is of another store.
+        """
+        if not isinstance(path, str):
+            subject = f"{where}: a path" if where else "A path"
+            raise UnusablePathError(f"{subject} should be text, not {type(path).__name__}.")
+        if problem := problem_of_text(path):
+            raise UnusablePathError(f"{named_path(path, where)} {problem}.")
+        given, has_scheme, rest = path.partition("://")
+        if not has_scheme:
+            return _checked(path, Location("file", "", path), where)
+        scheme = _SCHEMES.get(given)
+        if scheme is None:
+            raise UnsupportedStoreError(
+                f"{named_path(path, where)} is of no store that has conditional writes, without which a step could run "
+                "twice: use a local or shared folder, gs:// or s3://."
+            )
+        bucket, _, name = rest.partition("/") if scheme in _BUCKETS else ("", "", rest)
+        return _checked(path, Location(scheme, bucket, name), where)
+
+    @property
+    def is_absolute(self) -> bool:
+        """Whether it is the same place for every process."""
+        return self.scheme != "file" or self.name.startswith("/")
+
+
+def named_path(path: str, where: str = "") -> str:
+    """The beginning of a sentence about ``path``, which ``where`` gave: as much of it as helps, and no password."""
+    return f"{where}: the path {_shown(path)}" if where else f"The path {_shown(path)}"
+
+
+def problem_of_text(path: str) -> str:
+    """What is wrong with ``path`` wherever it leads, or lies below; empty if nothing is."""
+    if not path:
+        return "is empty"
+    if "\0" in path:
+        return "holds a NUL"
+    if "::" in path:
+        return "holds '::', which would chain file systems"
+    if path.startswith("data:"):
+        return "holds data itself, and is no place"
+    try:
+        size = len(path.encode())
+    except UnicodeEncodeError:
+        return "holds half of a character (a lone surrogate)"
+    return (
+        f"has {size:,} bytes, more than the {_LONGEST_PATH_BYTES:,} of any store" if size > _LONGEST_PATH_BYTES else ""
+    )
+
+
+def _checked(path: str, location: Location, where: str) -> Location:
+    if problem := _problem_of_place(location):
+        raise UnusablePathError(f"{named_path(path, where)} {problem}.")
+    return location
+
+
+def _problem_of_place(location: Location) -> str:
+    if location.scheme not in _BUCKETS:
+        scheme, is_short, _ = location.name.partition(":")
+        if location.scheme == "file" and is_short and scheme in _SCHEMES:
+            return f"is neither a local path nor a URL: write {scheme}:// before a store's name"
+        longest = max(len(part.encode()) for part in location.name.split("/"))
+        return (
+            f"has a part of {longest} bytes, more than a disk's {_LONGEST_PART_BYTES}"
+            if longest > _LONGEST_PART_BYTES
+            else ""
+        )
+    if not location.bucket:
+        return "names no bucket"
+    if not {".", ".."}.isdisjoint(location.name.split("/")):
+        return "has '.' or '..' as a part, which means nothing in a bucket"
+    if "@" in location.bucket:
+        return "holds a user's name or a password, which belong into no path"
+    if not _BUCKET.fullmatch(location.bucket):
+        return "names no bucket that a store could have"
+    size = len(location.name.encode())
+    return (
+        f"has a name of {size:,} bytes, more than a store's {_LONGEST_NAME_BYTES:,}"
+        if size > _LONGEST_NAME_BYTES
+        else ""
+    )
+
+
+def _shown(path: str) -> str:
+    """As much of it as helps, and nothing that could be a password."""
+    scheme, has_scheme, rest = path.partition("://")
+    user, is_user, host = rest.partition("/")[0].rpartition("@")
+    if has_scheme and is_user:
+        path = f"{scheme}://***@{rest[len(user) + 1 :]}"
+    return repr(path if len(path) <= _SHOWN else path[:_SHOWN] + "…")
+
+
+# The roots: the folders and buckets below which a path from outside may lie. Looking at them opens nothing.
+#
+# What comes from a record, an XCom or a request was perhaps written by somebody who may write less than we may. So it
+# counts only where it leads below a root, once ``..`` is worked out and the links of local disks are followed.
+
+
+@dataclass(frozen=True)
+class Roots:
+    """Folders and buckets, as they were given."""
+
+    paths: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(paths: Iterable[Any], where: str = "") -> Roots:
+        """The roots ``paths``, which ``where`` gave.
+
+        Raises:
+            UnusablePathError: One of them is no path, or means another folder in each process.
+            UnsupportedStoreError: One of them is of another store.
+        """
+        found = tuple(dict.fromkeys(paths))
+        for path in found:
+            if not Location.of(path, where).is_absolute:
+                raise OutsideRootsError(
+                    f"{named_path(path, where)} is relative, so each process would look it up from where it is: give "
+                    "an absolute path or a URL."
+                )
+        return Roots(found)
+
+    def also(self, paths: Iterable[str]) -> Roots:
+        """These roots and ``paths``."""
+        return Roots(tuple(dict.fromkeys((*self.paths, *paths))))
+
+    def allow(self, path: Any) -> bool:
+        """Whether ``path`` is, or lies below, a root; False also where it is no path."""
+        try:
+            place = resolve_location(path)
+        except StorageError:
+            return False
+        return any(place.is_or_is_below(root) for root in self._places)
+
+    @cached_property
+    def _places(self) -> tuple[ResolvedLocation, ...]:
+        return tuple(map(resolve_location, self.paths))
+
+    def check(self, path: Any, where: str) -> None:
+        """Refuse a path that is no root and lies below none.
+
+        Raises:
+            OutsideRootsError: It lies elsewhere.
+            UnusablePathError: It is none that may be opened.
+            UnsupportedStoreError: It is of another store.
+        """
+        Location.of(path, where)
+        if not self.allow(path):
+            known = ", ".join(self.paths) or "there is none"
+            raise OutsideRootsError(
+                f"{named_path(path, where)} lies below no allowed root ({known}): give a path below one of them, or "
+                "have an administrator add its folder or bucket to allowed_roots in the [tradewind] section of "
+                "airflow.cfg."
+            )
+
+
+NO_ROOTS: Final = Roots()
+
+
+@dataclass(frozen=True)
+class ResolvedLocation:
+    """Where a path leads: the same for every spelling of it."""
+
+    store: str
+    name: str
+
+    def is_or_is_below(self, other: ResolvedLocation) -> bool:
+        """Whether this is ``other`` or lies below it."""
+        return self.store == other.store and (self.name == other.name or self.is_below(other))
+
+    def is_below(self, other: ResolvedLocation) -> bool:
+        """Whether this lies below ``other``, and is not the same."""
+        folder = other.name if other.name.endswith("/") else f"{other.name}/"
+        return self.store == other.store and self.name != other.name and self.name.startswith(folder)
+
+    def folders(self) -> Iterator[ResolvedLocation]:
+        """What this lies below, from the nearest."""
+        name = self.name
+        while name != "/":
+            name = posixpath.dirname(name)
+            yield ResolvedLocation(self.store, name)
+
+
+def resolve_location(path: Any, *, follows_links: bool = True) -> ResolvedLocation:
+    """Where ``path`` leads.
+
+    Args:
+        follows_links: Also through the links of a local disk; otherwise by its text alone.
+
+    Raises:
+        UnusablePathError: It is none that may be opened.
+        UnsupportedStoreError: It is of another store.
+    """
+    location = Location.of(path)
+    if location.scheme == "file":
+        name = os.path.expanduser(location.name or "/")
+        found = os.path.realpath(name) if follows_links else os.path.abspath(name)
+        return ResolvedLocation(
+            "file", f"/{found.lstrip('/')}"
+        )  # POSIX leaves two slashes at the beginning as they are
+    return ResolvedLocation(
+        f"{location.scheme}://{location.bucket}", posixpath.normpath(f"/{location.name.lstrip('/')}")
+    )

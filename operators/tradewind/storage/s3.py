@@ -1,0 +1,152 @@
+"""Conditional writes to S3: the tag of an object is its ETag, which ``If-Match`` and ``If-None-Match`` demand.
+
+Calls go through s3fs, for its credentials, its connections and its fresh start after a fork. A store that speaks S3 but
+ignores those two headers would let everybody win, so each bucket is put to the test before the first write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from tradewind.storage import UnsupportedStoreError
+from tradewind.storage.backends import REQUEST_TIMEOUT_S, StoredObject, StoreRefusedError
+from tradewind.storage.bounded_read import SMALL, content_of
+from tradewind.storage.client import call_with_timeout, gather_bounded, http_answer
+from tradewind.timeouts import within
+
+_AT_ONCE = 50
+_CONFLICT = 409
+"""Another conditional write was under way; S3 asks to try again."""
+
+_proven: set[tuple[str | None, str]] = set()
+"""Endpoints and buckets that keep conditions."""
+
+
+class S3Store:
+    """Buckets of S3, or of whatever speaks its protocol."""
+
+    def read(self, path: str) -> StoredObject | None:
+        return call_with_timeout(path, _read)
+
+    def write(self, path: str, text: str, expected: str | None) -> StoredObject | None:
+        async def write(fs: Any, bucket: str, key: str) -> StoredObject | None:
+            await _prove(fs, bucket, key)
+            tag = await _put(fs, bucket, key, text, expected)
+            return None if tag is None else StoredObject(text, tag, 0.0)
+
+        return call_with_timeout(path, write)
+
+    def remove(self, path: str, expected: str) -> None:
+        call_with_timeout(path, lambda fs, bucket, name: remove_if(fs, {f"{bucket}/{name}": expected}))
+
+
+async def _read(fs: Any, bucket: str, key: str) -> StoredObject | None:
+    try:
+        answer = await fs._call_s3("get_object", Bucket=bucket, Key=key)
+    except FileNotFoundError:
+        return None
+    content = content_of(await _read_most(answer, SMALL), SMALL)
+    return StoredObject(content.text, answer["ETag"], _age(answer), content.flaw)
+
+
+async def _read_most(answer: Mapping[str, Any], most: int) -> bytes:
+    """The object's bytes, but not more than one more than ``most``."""
+    parts: list[bytes] = []
+    left = most + 1
+    async with answer["Body"] as body:
+        while left > 0 and (part := await body.read(left)):
+            parts.append(part)
+            left -= len(part)
+    return b"".join(parts)
+
+
+async def _put(fs: Any, bucket: str, key: str, text: str, expected: str | None) -> str | None:
+    """The tag of what was written, or None when something else than expected is there."""
+    condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
+    while True:
+        try:
+            answer = await fs._call_s3("put_object", Bucket=bucket, Key=key, Body=text.encode(), **condition)
+            return str(answer["ETag"])
+        except OSError as error:
+            status, code = http_answer(error)
+            if code == "NoSuchBucket":
+                raise StoreRefusedError(f"s3://{bucket}: there is no such bucket, or it is not for us") from error
+            if status == 412 or code == "NoSuchKey":
+                return None
+            if status != _CONFLICT:
+                raise
+            await asyncio.sleep(0.1)
+
+
+async def _prove(fs: Any, bucket: str, key: str) -> None:
+    """Write on conditions that cannot hold: a store that does it nevertheless keeps no conditions."""
+    if (fs.endpoint_url, bucket) in _proven:
+        return
+    probe = f"{key}.probe-{uuid.uuid4().hex}"
+    ignored = await _ignored_condition(fs, bucket, probe)
+    await fs._call_s3("delete_object", Bucket=bucket, Key=probe)
+    if ignored is not None:
+        raise UnsupportedStoreError(f"s3://{bucket}: this store ignores {ignored}, so a step could run twice")
+    _proven.add((fs.endpoint_url, bucket))
+
+
+async def _ignored_condition(fs: Any, bucket: str, probe: str) -> str | None:
+    """The header that the store does not heed: where nothing is, where something is, or where something else is."""
+    if await _put(fs, bucket, probe, "", '"never"') is not None:
+        return "If-Match"
+    await _put(fs, bucket, probe, "", None)
+    if await _put(fs, bucket, probe, "again", None) is not None:
+        return "If-None-Match"
+    return "If-Match" if await _put(fs, bucket, probe, "again", '"never"') is not None else None
+
+
+def _age(answer: Mapping[str, Any]) -> float:
+    """From the last change to the answer, both by the server's clock."""
+    date = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+    return max(0.0, float((date - answer["LastModified"]).total_seconds()))
+
+
+async def contents_of(fs: Any, names: Sequence[str], most: int) -> dict[str, bytes]:
+    """The bytes of those objects that exist, of each one more than ``most`` at the most."""
+
+    async def fetch(name: str) -> bytes | None:
+        bucket, _, key = name.partition("/")
+        try:
+            return await _read_most(await fs._call_s3("get_object", Bucket=bucket, Key=key), most)
+        except FileNotFoundError:
+            return None
+
+    return await gather_bounded(fetch, names, _AT_ONCE)
+
+
+async def remove_if(fs: Any, etags: Mapping[str, str | None]) -> None:
+    """Remove those objects that still have these ETags, in one request: they are all in one bucket."""
+    if not etags:
+        return
+    keys = {name.split("/", 1)[1]: etag for name, etag in etags.items()}
+    wanted = [{"Key": key, "ETag": etag} if etag else {"Key": key} for key, etag in keys.items()]
+    bucket = next(iter(etags)).split("/", 1)[0]
+    async with within(REQUEST_TIMEOUT_S):
+        answer = await fs._call_s3("delete_objects", Bucket=bucket, Delete={"Objects": wanted, "Quiet": True})
+    for refused in answer.get("Errors", ()):
+        code = refused.get("Code")
+        if code not in ("PreconditionFailed", "NoSuchKey"):
+            kind = PermissionError if code == "AccessDenied" else OSError
+            raise kind(f"{bucket}/{refused.get('Key')}: {code}: {refused.get('Message')}")
+
+
+async def existing_of(fs: Any, names: Sequence[str]) -> set[str]:
+    """Those objects that exist."""
+
+    async def head(name: str) -> bool | None:
+        bucket, _, key = name.partition("/")
+        try:
+            return bool(await fs._call_s3("head_object", Bucket=bucket, Key=key))
+        except FileNotFoundError:
+            return None
+
+    return set(await gather_bounded(head, names, _AT_ONCE))

@@ -1,0 +1,383 @@
+"""How a step's task takes its turn: it claims, submits the attempt's job or runs it here, and follows it to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import posixpath
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from airflow.sdk.exceptions import AirflowException
+
+from tradewind.attempts.cancellation import stop_step_job
+from tradewind.attempts.decisions import JobResult, NextAction, RerunRequest, TaskIdentity
+from tradewind.attempts.protocol import (
+    AttemptHandler,
+    AttemptProtocol,
+    Continuation,
+    JobOutcomeHandler,
+    resolve_finished_job,
+)
+from tradewind.attempts.renewal import renewing_while_claimed
+from tradewind.attempts.spec_digest import EXIT_SPEC_CHANGED, STDIN_ARGUMENT, as_stdin_file, driver_arguments
+from tradewind.attempts.step_lease import ClaimedAttempt, MissingInputError, StepLease, describe_claimer
+from tradewind.deployment.fleet import check_cluster_access
+from tradewind.deployment.task_instances import stop_from_on_kill
+from tradewind.links.ray import push_links
+from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind, FollowRequest
+from tradewind.records.attempts import Attempt, AttemptError, AttemptOutcome, attempt_folder
+from tradewind.records.lease import Lease, Phase
+from tradewind.runtime.driver.log_capture import DRIVER_LOG
+from tradewind.runtime.driver.process_guard import guarded
+from tradewind.runtime.run_step import NOTHING_LEFT, SUPERSEDED
+from tradewind.serialization.references import CodeFolder
+from tradewind.steps import AirflowWorker
+from tradewind.tasks.address import TaskKey
+from tradewind.tasks.cluster_slices import refuse_missing_slice_types
+from tradewind.tasks.code import code_folder
+from tradewind.tasks.errors import (
+    PlanOutdatedError,
+    StepFailedError,
+    StepLostError,
+    StepStoppedError,
+    failing_without_retry,
+    unnamed_deployment,
+)
+from tradewind.tasks.jobs.errors import LOSSES
+from tradewind.tasks.jobs.following import follow_in_worker, log_last_lines, pause_before_attempt
+from tradewind.tasks.plan_wait import skip_if_not_planned
+from tradewind.tasks.pod_summary import pod_summary
+from tradewind.tasks.step_job import claimed_spec, cluster_of_job, connect, demand_of, submit
+from tradewind.tasks.step_try import Progress, StepTry
+from tradewind.triggers.lease import wait_for_release
+from tradewind.triggers.ray_job import DEFAULT_LOG_BYTES, job_logger
+from tradewind.triggers.step_job import StepJobTrigger
+
+if TYPE_CHECKING:
+    from tradewind.ray_jobs.cluster import RayCluster
+
+# How a step's job ended, in the words in which the lease is judged.
+
+_ENDS = {
+    EndingKind.SUCCEEDED: JobResult.SUCCEEDED,
+    EndingKind.RUNTIME_ENV: JobResult.UNRUNNABLE,
+    EndingKind.INFEASIBLE: JobResult.UNRUNNABLE,
+    EndingKind.TIMED_OUT: JobResult.UNRUNNABLE,
+    EndingKind.QUEUE_TIMED_OUT: JobResult.UNRUNNABLE,
+    EndingKind.NOT_STARTED: JobResult.NOT_STARTED,
+    EndingKind.STOPPED: JobResult.STOPPED,
+}
+
+
+def to_job_result(ending: Ending) -> JobResult:
+    """What an ending means for a turn. What Ray calls the user's error is the driver's here, and so a loss."""
+    if ending.exit_code == EXIT_SPEC_CHANGED:
+        return JobResult.SPEC_CHANGED
+    if ending.exit_code == SUPERSEDED:
+        return JobResult.CHILDREN_ENDED if ending.last_lines[-1:] == (NOTHING_LEFT,) else JobResult.SUPERSEDED
+    return _ENDS.get(ending.kind, JobResult.LOST)
+
+
+def process_ending(exit_code: int) -> Ending:
+    """The ending of a driver that ran in the worker."""
+    if exit_code == 0:
+        return Ending(EndingKind.SUCCEEDED, "Its driver in the worker ended well.", exit_code)
+    sentence = f"Its driver in the worker ended with exit code {exit_code} and without saying why."
+    return Ending(EndingKind.USER_ERROR, sentence, exit_code)
+
+
+# An attempt is lost: whether the next one follows within the same try, or the task ends because that is no help.
+
+MAX_LOSSES: Final = 100
+"""How many nodes or heads in a row a step may lose within one try."""
+MAX_ATTEMPTS_WITHOUT_DRIVER: Final = 3
+"""After so many attempts in a row whose driver never began, a dying node is no likely cause any more."""
+
+
+def after_loss(turns: StepLease, lease: Lease, ending: Ending, progress: Progress) -> Progress:
+    """How far the try is once the attempt of ``lease``, whose job ended so, is lost.
+
+    Raises:
+        StepLostError: Airflow's next try may have more luck.
+        StepFailedError: No driver of this step has come to life. The step itself is not marked as failed.
+    """
+    name, lost = turns.step.name, progress.after_loss(lease)
+    attempt = turns.attempt(lease.attempt)
+    if attempt is not None and attempt.outcome is AttemptOutcome.LOST and attempt.error is not None:
+        raise StepLostError(
+            f"Step {name!r}, attempt {lease.attempt}: {attempt.error.message} Airflow's next try makes a new attempt."
+        )
+    if progress.losses >= MAX_LOSSES:
+        raise StepLostError(
+            f"Step {name!r}, attempt {lease.attempt}: {ending.sentence} It is the {lost.losses}th that was lost in "
+            "this try; Airflow's next try makes a new attempt."
+        )
+    if lost.without_keeper >= MAX_ATTEMPTS_WITHOUT_DRIVER:
+        error = StepLostError if ending.kind in LOSSES else StepFailedError
+        raise error(
+            f"Step {name!r}, attempt {lease.attempt}: {ending.sentence} The drivers of {lost.without_keeper} attempts "
+            "in a row have ended before they began; what the last one said is above. Look there, and at its node."
+        )
+    return lost
+
+
+# Running a step's driver in the Airflow worker, for steps that ask for it.
+
+_DATABASE: Final = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
+_NO_DATABASE: Final = "sqlite://"
+"""Airflow keeps its tasks from the database with an address that no child could import Airflow with; this one can."""
+
+
+def run_in_worker(attempt: Attempt, code_folder: Path, log: logging.Logger) -> int:
+    """Run the driver of one attempt as a process that dies with this worker; its output goes to ``log``.
+
+    The driver gets the attempt from this process: what somebody writes into the bucket never runs here.
+
+    Returns:
+        The exit code, or minus the signal that ended it.
+    """
+    command = [sys.executable, "-u", "-m", "tradewind.runtime.run_step", *driver_arguments(STDIN_ARGUMENT, attempt)]
+    env = {**os.environ, _DATABASE: _NO_DATABASE} if _DATABASE in os.environ else None
+    with (
+        as_stdin_file(attempt) as given,
+        subprocess.Popen(
+            guarded(command, watch=[], with_input=True),
+            cwd=code_folder,
+            env=env,
+            stdin=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as driver,
+    ):
+        assert driver.stdout is not None
+        for line in driver.stdout:
+            log.info("%s", line.rstrip("\n"))
+    return driver.returncode
+
+
+class StepAttemptRunner(AttemptHandler[dict[str, Any]]):
+    """Takes turns for one try of a step's task; the result is the task's XCom."""
+
+    def __init__(self, step_try: StepTry) -> None:
+        self._try = step_try
+        self._turns = step_try.turns
+        self._log = step_try.given.log
+        self._has_job = False
+        self._followed: tuple[RayCluster, str] | None = None
+
+    def result(self) -> dict[str, Any]:
+        """The result, after however many looks and attempts; a task that defers leaves here."""
+        return AttemptProtocol(self._turns, self).result()
+
+    def result_after(self, job: str, ending: Ending) -> dict[str, Any]:
+        """The same for a task that comes back since its ``job`` has ended."""
+        return AttemptProtocol(self._turns, self).result_after(
+            job, to_job_result(ending), StepJobOutcomeHandler(self._try, job, ending)
+        )
+
+    def stop_if_user_acted(self) -> None:
+        """Stop the job that is followed here, if a person marked or cleared the task."""
+        if self._followed is None:
+            return
+        cluster, job = self._followed
+        key, path = TaskKey.of(self._try.context), self._turns.path
+        by = asdict(key)
+        stop_from_on_kill(lambda: stop_step_job(cluster, job, path, by, job_logger.info), key.address)
+
+    def task(self) -> TaskIdentity:
+        return self._try.task()
+
+    def rerun_request(self) -> RerunRequest:
+        return self._try.rerun_request()
+
+    def warn(self, sentence: str) -> None:
+        self._log.warning("%s", sentence)
+
+    def finished(self, lease: Lease | None) -> dict[str, Any]:
+        return self._try.finish_reused(lease)
+
+    def failure(self, lease: Lease | None) -> StepFailedError:
+        return self._try.failure(lease)
+
+    def ownership_unknown(self, lease: Lease) -> NoReturn:
+        raise unnamed_deployment(self._turns.name, lease, self._turns.by)
+
+    def wait(self, lease: Lease) -> None:
+        whose, name = describe_claimer(lease.by), self._turns.name
+        self._log.info("Attempt %d at %s is in progress in %s; waiting.", lease.attempt, name, whose)
+        self._try.wait(self._turns.path, lease.attempt, is_theirs=True)
+
+    def cancel_previous(self, lease: Lease) -> None:
+        turns = self._turns
+        self._log.info("The task was cleared: attempt %d is stopped before the step runs again.", lease.attempt)
+        if lease.cluster:
+            cluster = connect(turns.step.name, lease.cluster, has_job=True).cluster
+            asyncio.run(stop_step_job(cluster, lease.job, turns.path, turns.by, self._log.info))
+        else:
+            turns.stop(lease)
+        asyncio.run(wait_for_release(turns.path, lease.attempt, self._log.info))
+
+    def reattach(self, lease: Lease) -> dict[str, Any] | Continuation:
+        turns = self._turns
+        cluster = cluster_of_job(turns.step.name, lease.cluster, lease.job) if lease.cluster else None
+        if cluster is not None:
+            self._log.info("Attempt %d at %s joined: Ray job %s.", lease.attempt, turns.name, lease.job)
+            return self._follow(cluster, lease)
+        if lease.phase is Phase.CLAIMED:
+            self._log.info("Attempt %d was claimed by a try that died before it submitted it.", lease.attempt)
+            return Continuation.RECLAIM
+        self._log.info("Attempt %d is lost; what it left may live on for a while.", lease.attempt)
+        self._try.wait(turns.path, lease.attempt, is_theirs=False)
+        return Continuation.RECHECK
+
+    def claim(self, over: Lease | None, withdraws: bool) -> ClaimedAttempt | None:
+        turns, given, code = self._turns, self._try.given, self._code
+        if given.may_overtake_plan:
+            skip_if_not_planned(self._try.context, given.plan_task_id)
+        self._has_job = over is not None and self._may_have_job(over)
+        cluster = "" if self._is_in_worker else given.settings.cluster_of(given.step)
+        if cluster:
+            connect(turns.step.name, cluster, has_job=self._has_job)  # nothing is claimed for one that cannot be used
+        with failing_without_retry():
+            if cluster:
+                task: Any = self._try.context["task"]
+                check_cluster_access([cluster], task.owner, f"Step {turns.step.name!r}")
+            refuse_missing_slice_types([turns.step], given.settings.cluster_of)
+            return turns.claim(
+                over,
+                lambda: claimed_spec(turns.step, code),
+                withdraws=withdraws,
+                cluster=cluster,
+                code_commit=CodeFolder(code).commit(),
+            )
+
+    def missing_input(self, error: MissingInputError) -> None:
+        if error.at_work is None:
+            raise PlanOutdatedError(f"{error} Clear the plan task too, and it will be made.") from error
+        self._log.info("%s It is being made; waiting.", error)
+        self._try.wait(error.output_path, error.at_work.attempt, is_theirs=False)
+
+    def run(self, turn: ClaimedAttempt) -> dict[str, Any] | Continuation:
+        turns, attempt = self._turns, turn.attempt
+        if self._is_in_worker:
+            self._log.info("Attempt %d at %s runs in this worker.", attempt.number, turns.name)
+            return self._judge(attempt.job, process_ending(run_in_worker(attempt, self._code, job_logger)))
+        try:
+            with renewing_while_claimed(turns.path, attempt.job):  # a large folder takes its time to travel
+                cluster = submit(attempt, self._code, has_job=self._has_job)
+        except AirflowException:  # nobody has to wait until this claim runs out
+            turns.end_unstarted(attempt.job, AttemptOutcome.LOST)
+            raise
+        self._log.info("Attempt %d at %s submitted as Ray job %s.", attempt.number, turns.name, attempt.job)
+        return self._follow(cluster, turn.held.lease)
+
+    def _follow(self, cluster: RayCluster, lease: Lease) -> dict[str, Any] | Continuation:
+        """Wait for the end of the job of a turn, in the triggerer or here."""
+        given, path = self._try.given, self._turns.path
+        push_links(self._try.context["ti"], cluster, lease.job)
+        watch = FollowRequest(lease.job, demand_of(lease.job, given.step))
+        full_log = posixpath.join(attempt_folder(path, lease.attempt), DRIVER_LOG)
+        if given.defer_job is not None:
+            given.defer_job(
+                StepJobTrigger(
+                    lease.cluster,
+                    watch.to_json(),
+                    log_bytes=DEFAULT_LOG_BYTES,
+                    full_log=full_log,
+                    owns_job=True,
+                    payload={"output_path": path, "job": lease.job, "progress": asdict(self._try.progress)},
+                )
+            )
+        self._followed = (cluster, lease.job)
+        with renewing_while_claimed(path, lease.job):
+            ending = follow_in_worker(cluster, watch, DEFAULT_LOG_BYTES, full_log).ending
+        return self._judge(lease.job, ending)
+
+    def _judge(self, job: str, ending: Ending) -> dict[str, Any] | Continuation:
+        return resolve_finished_job(
+            self._turns, job, to_job_result(ending), StepJobOutcomeHandler(self._try, job, ending)
+        )
+
+    def _may_have_job(self, lease: Lease) -> bool:
+        """Whether this task may have a job at work, or had one in this try."""
+        return self._try.owns(lease) and (lease.is_live or lease.by.get("try") == self._turns.by.get("try"))
+
+    @property
+    def _code(self) -> Path:
+        return code_folder(self._try.context["dag"])
+
+    @property
+    def _is_in_worker(self) -> bool:
+        return isinstance(self._try.given.step.resources, AirflowWorker)
+
+
+class StepJobOutcomeHandler(JobOutcomeHandler[dict[str, Any]]):
+    """The job of an attempt that a try followed has ended."""
+
+    def __init__(self, step_try: StepTry, job: str, ending: Ending) -> None:
+        self._try = step_try
+        self._turns = step_try.turns
+        self._log = step_try.given.log
+        self._job = job
+        self._ending = ending
+        self.fault = AttemptError(ending.kind.name, ending.sentence, "\n".join(ending.last_lines))
+
+    def succeeded(self, lease: Lease) -> dict[str, Any]:
+        self._log.info("Step %r is finished: %s", self._turns.step.name, self._turns.path)
+        self._tell_story(lease)
+        return self._try.finish_made(lease)
+
+    def failure(self, verdict: NextAction, lease: Lease) -> Exception:
+        turns, name = self._turns, repr(self._turns.step.name)
+        match verdict:
+            case NextAction.STOPPED:
+                return StepStoppedError(f"Step {name}: Ray job {self._job} was stopped; clear the task to try again.")
+            case NextAction.SPEC_CHANGED:
+                return StepFailedError(
+                    f"Step {name}: what attempt {lease.attempt} was to run has been changed below {turns.path} since "
+                    "it was claimed, so nothing was run. Look who may write there, and clear the task to try again."
+                )
+            case NextAction.CONTRADICTION:
+                return StepFailedError(
+                    f"Step {name}: Ray says that job {self._job} succeeded, but its lease was never committed; its "
+                    "output is not used. Look at the job's log, and clear the task to try again."
+                )
+            case NextAction.UNRUNNABLE_JOB:
+                return StepFailedError(self._sentence(lease))
+        self._tell_story(lease)
+        return self._try.failure(lease)
+
+    def show_log(self) -> None:
+        log_last_lines(self._log, self._ending)
+
+    def lost(self, lease: Lease, *, may_live_on: bool) -> Continuation:
+        sentence = self._sentence(lease)
+        if self._ending.kind is EndingKind.NOT_STARTED:
+            self._log.info("%s It queues again.", sentence)
+            return Continuation.RECHECK
+        losses = self._try.progress.losses
+        self._try.progress = after_loss(self._turns, lease, self._ending, self._try.progress)
+        if may_live_on:
+            self._log.warning("%s The next attempt follows when its lease has run out.", sentence)
+            self._try.wait(self._turns.path, lease.attempt, is_theirs=False)
+            return Continuation.RECHECK
+        pause_s = pause_before_attempt(losses)
+        self._log.warning("%s The next attempt follows in %.0f s.", sentence, pause_s)
+        time.sleep(pause_s)
+        return Continuation.RECHECK
+
+    def _sentence(self, lease: Lease) -> str:
+        return f"Step {self._turns.step.name!r}, attempt {lease.attempt}: {self._ending.sentence}"
+
+    def _tell_story(self, lease: Lease) -> None:
+        """One line about the slices or hosts of an attempt that had to start again."""
+        if story := pod_summary(self._turns.path, lease.attempt, self._turns.step.step.resources):
+            self._log.info("Attempt %d at %s: %s", lease.attempt, self._turns.name, story)

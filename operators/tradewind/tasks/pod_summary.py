@@ -1,0 +1,53 @@
+"""What a step on slices went through, in one line for the task's log; nothing if it never started again."""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from collections.abc import Sequence
+
+from tradewind.cloud_tpu.goodput import METRICS_FILE, CountedSteps, first_start, goodput, metrics_rows
+from tradewind.plans.estimates import format_hours
+from tradewind.records.attempts import attempt_folder
+from tradewind.runtime.pods.timeline import TIMELINE_FILE, Summary, TimelineEvent, read_timeline, summary
+from tradewind.steps import Hosts, Resources, TpuSlice
+from tradewind.storage.files import read_text
+from tradewind.text import pluralize
+
+logger = logging.getLogger(__name__)
+
+
+def pod_summary(output_path: str, attempt: int, resources: Resources | None) -> str | None:
+    """The story of an attempt's pod; None if it had none, if nothing happened, or if nobody can tell."""
+    if not isinstance(resources, (TpuSlice, Hosts)):
+        return None
+    try:
+        return format_summary(
+            read_timeline(posixpath.join(attempt_folder(output_path, attempt), TIMELINE_FILE)), output_path
+        )
+    except Exception as error:  # the step's end matters more than how it got there, whatever its files hold
+        logger.warning("What happened to the pod of attempt %d at %s cannot be told: %s", attempt, output_path, error)
+        return None
+
+
+def format_summary(events: Sequence[TimelineEvent], output_path: str) -> str | None:
+    """``2 preemptions, 1 failure, 73 steps lost, waited 1 min, goodput 0.91``; None if it never started again.
+
+    Goodput is told of a training that left its metrics in the output.
+    """
+    found = summary(events)
+    if not found.restarts and not found.preemptions and not found.failures:
+        return None
+    parts = [pluralize(found.preemptions, "preemption"), pluralize(found.failures, "failure")]
+    parts.append(f"{pluralize(found.lost_steps, 'step')} lost")
+    if found.waiting_s >= 1:
+        parts.append(f"waited {format_hours(found.waiting_s / 3600)}")
+    share = _goodput(found, read_text(posixpath.join(output_path, METRICS_FILE)))
+    return ", ".join([*parts, f"goodput {share:.2f}"] if share is not None else parts)
+
+
+def _goodput(found: Summary, metrics: str | None) -> float | None:
+    rows = metrics_rows(metrics or "")
+    if found.started_at is None or not (productive_s := CountedSteps(rows).seconds):
+        return None
+    return goodput(productive_s, found.started_at + found.wall_s - first_start(rows, found.started_at))

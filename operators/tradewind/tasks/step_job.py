@@ -1,0 +1,161 @@
+"""The Ray job of one attempt: what it runs, and handing it to the attempt's cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow.sdk import conf
+
+from tradewind.attempts.spec_digest import driver_arguments
+from tradewind.deployment.fleet import deployment_mirrors
+from tradewind.deployment.ray_connection import RayHook
+from tradewind.ray_jobs.dependencies import Environments
+from tradewind.ray_jobs.errors import BadDependencyGroupError, ExposedSecretError
+from tradewind.ray_jobs.request import JobRequest, check_request
+from tradewind.ray_jobs.runtime_env import prepare_runtime_env
+from tradewind.records.attempts import Attempt, attempt_path
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.spec import STEP_VARIABLE, StepSpec, step_spec
+from tradewind.steps import AirflowWorker, Cpu, ExecutorStep, ResolvedStep
+from tradewind.tasks.address import TaskKey
+from tradewind.tasks.errors import translated_cluster_errors
+from tradewind.tasks.jobs.exposed_secrets import check_spec, uv_options
+from tradewind.tasks.jobs.following import retry_always, retry_for
+from tradewind.tasks.jobs.placement import check_function_place, place_driver
+
+if TYPE_CHECKING:
+    from tradewind.ray_jobs.client import RayJobs
+    from tradewind.ray_jobs.cluster import RayCluster
+    from tradewind.ray_jobs.demand import Demand
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S = 20.0
+"""How long a cluster that does not answer is asked again before it costs one of Airflow's retries."""
+
+
+def claimed_spec(step: ResolvedStep, code: Path, environments: Environments | None = None) -> StepSpec:
+    """What an attempt at ``step`` is to run, with its environment as the project's lock gives it now.
+
+    Args:
+        step: Of which an attempt is made.
+        code: The folder of the DAG's code.
+        environments: Those of ``code``, where many steps are looked at together.
+
+    Raises:
+        SpecError: It cannot be written down for a cluster, or a mirrored path has no place below a prefix.
+        BadRequestError: Its function does not fit its resources, its dependency groups do not exist, or it would show
+            a secret.
+    """
+    check_function_place(step.step)
+    spec = step_spec(step, CodeFolder(code), deployment_mirrors() if step.mirrors else ())
+    environment = _environment(step.step, environments or Environments(code))
+    return check_spec(dataclasses.replace(spec, environment=environment))
+
+
+def connect(step_name: str, cluster: str, *, has_job: bool = False) -> RayJobs:
+    """The jobs of ``cluster``, which has answered and accepted the token.
+
+    With ``has_job``, the task has submitted a job before, and silence and refusals are waited out.
+
+    Raises:
+        ClusterUnreachableError: It does not answer.
+        ClusterRefusedError: There is no such connection, or it is no good.
+    """
+    with translated_cluster_errors(f"Step {step_name!r}"):
+        return _asked(RayHook(cluster).get_conn, has_job)
+
+
+def cluster_of_job(step_name: str, cluster: str, job: str) -> RayCluster | None:
+    """``cluster`` if it knows ``job``, as soon as it answers and accepts the token.
+
+    Raises:
+        ClusterRefusedError: There is no such connection, or it is no good.
+    """
+
+    def look() -> RayCluster | None:
+        jobs = RayHook(cluster).get_conn()
+        return jobs.cluster if jobs.details(job) is not None else None
+
+    with translated_cluster_errors(f"Step {step_name!r}"):
+        return _asked(look, has_job=True)
+
+
+def submit(attempt: Attempt, code: Path, *, has_job: bool = False) -> RayCluster:
+    """Submit the job of ``attempt`` unless that was done before; the cluster that has it now.
+
+    With ``has_job``, the task has submitted another job before, and silence and refusals are waited out.
+
+    Raises:
+        ClusterUnreachableError: The cluster does not answer.
+        ClusterRefusedError: It refuses the job, or something in the job is known to be wrong.
+    """
+    spec = StepSpec.from_json(attempt.spec)
+    with translated_cluster_errors(f"Step {spec.name!r}"):
+        request = check_request(step_request(attempt, spec, code))
+
+        def submitted() -> RayCluster:
+            jobs = RayHook(attempt.cluster).get_conn()
+            jobs.submit_or_attach(request)
+            return jobs.cluster
+
+        return _asked(submitted, has_job)
+
+
+def _asked(call: Callable[[], T], has_job: bool) -> T:
+    return retry_always(call, logger.warning) if has_job else retry_for(call, CONNECT_TIMEOUT_S, logger.warning)
+
+
+def step_request(attempt: Attempt, spec: StepSpec, code: Path) -> JobRequest:
+    """The job of ``attempt``.
+
+    Raises:
+        BadRequestError: The code folder cannot travel.
+    """
+    runtime_env: dict[str, Any] = {**spec.environment, "env_vars": {STEP_VARIABLE: spec.version}}
+    if spec.code_travels:
+        runtime_env["working_dir"] = str(code)
+        if sources := CodeFolder(code).sources():
+            runtime_env["env_vars"]["PYTHONPATH"] = ":".join(sources)  # relative: a job starts in its working directory
+    file = attempt_path(spec.output_path, attempt.number)
+    return JobRequest(
+        submission_id=attempt.job,
+        entrypoint=shlex.join(["python", "-u", "-m", "tradewind.runtime.run_step", *driver_arguments(file, attempt)]),
+        runtime_env=prepare_runtime_env(runtime_env),
+        metadata={"step": spec.version, "output_path": spec.output_path, **_task_metadata(attempt)},
+        **place_driver(spec.load_resources()).fields(),
+    )
+
+
+def demand_of(job: str, step: ExecutorStep) -> Demand:
+    """What a job of ``step`` asks of its node."""
+    from tradewind.ray_jobs.demand import Demand  # its HTTP client would load with every DAG file
+
+    return Demand.of(JobRequest(job, "", **place_driver(step.resources or Cpu()).fields()))
+
+
+def _task_metadata(attempt: Attempt) -> dict[str, str]:
+    """Which task the attempt was claimed by."""
+    by = attempt.by
+    return TaskKey(by["dag"], by["run"], by["task"], by["map_index"], by["try"]).metadata() if "dag" in by else {}
+
+
+def _environment(step: ExecutorStep, environments: Environments) -> dict[str, Any]:
+    groups = step.pip_dependency_groups or []
+    if groups and isinstance(step.resources, AirflowWorker):
+        raise BadDependencyGroupError(
+            f"Step {step.name!r} has pip_dependency_groups and runs in the Airflow worker, which has an environment "
+            "already: give it a place on a cluster, such as resources=Cpu()."
+        )
+    try:
+        options = uv_options(conf.get("tradewind", "uv_options", fallback=None) or "")
+        return environments.of(groups, options)
+    except (BadDependencyGroupError, ExposedSecretError) as error:
+        raise type(error)(f"Step {step.name!r}: {error}") from error

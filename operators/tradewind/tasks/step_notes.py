@@ -1,0 +1,138 @@
+"""What a step's task notes when it ends green, and what it reads from that when it comes back.
+
+Airflow keeps the note across retries and Clear. Clear sets a task's ``max_tries`` to its tries so far and its retries,
+and a crash leaves it: that tells a person who wants the step made again from a worker that died between its note and
+its end. Where the retries were lowered in between, both can be the same number; so each Clear of a task of the run,
+which Airflow counts in the run's ``clear_number``, tells it too. A step that Airflow cleared only because a step above
+it was cleared is told by its upstream tasks, whose results say the same two numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from airflow.sdk import Context
+
+from tradewind.attempts.decisions import RerunRequest, lacks_deployment_name
+from tradewind.attempts.step_lease import StepLease
+from tradewind.plans.plan import PlannedStep
+from tradewind.tasks.address import clears_now
+
+RESULT_KEY: Final = "finished"
+"""Key of the note in the task state store."""
+TRIES: Final = "max_tries"
+CLEARS: Final = "clear_number"
+
+
+def tries_now(context: Context) -> dict[str, int]:
+    """What Airflow allows the task now, for a note."""
+    return {TRIES: context["ti"].max_tries, CLEARS: clears_now(context)}
+
+
+def compared(asked: RerunRequest, note: Mapping[str, Any], context: Context) -> RerunRequest:
+    """``asked``, with what Airflow allowed the task at the time of the note and allows it now."""
+    now = tries_now(context)
+    return replace(
+        asked,
+        tries_allowed_then=note.get(TRIES, 0),
+        tries_allowed_now=now[TRIES],
+        clears_then=note.get(CLEARS, now[CLEARS]),  # older notes do not count the run's clears
+        clears_now=now[CLEARS],
+    )
+
+
+class StepNotes:
+    """The notes of one task. ``upstream`` are the ids of the tasks of the steps above it."""
+
+    def __init__(self, context: Context, upstream: Collection[str]) -> None:
+        self._context = context
+        self._upstream = sorted(upstream)
+
+    def finished(self, output_path: str, attempt: int) -> dict[str, Any]:
+        """Note that the task ends green with ``attempt``; returns the task's XCom."""
+        upstream = self._upstream_results()
+        seen: dict[str, Any] = {
+            "upstream": {task_id: result[TRIES] for task_id, result in upstream.items()},
+            "upstream_clears": {task_id: result.get(CLEARS, 0) for task_id, result in upstream.items()},
+        }
+        result: Any = {"attempt": attempt, **tries_now(self._context)}
+        self._context["task_state_store"].set(RESULT_KEY, {**result, **seen})
+        return {"output_path": output_path, **result}
+
+    def has_succeeded_with(self, attempt: int) -> bool:
+        """Whether an earlier try ended green with ``attempt``, and not only noted it before it died."""
+        note = self._note()
+        return note.get("attempt") == attempt and self._was_cleared_since(note)
+
+    def rerun_request(self, planned: PlannedStep | None, turns: StepLease) -> RerunRequest:
+        """What is asked of this task."""
+        note = self._note()
+        return replace(
+            compared(RerunRequest.from_plan(planned), note, self._context),
+            finished_attempt=note.get("attempt"),
+            came_along=self._came_along(note, turns),
+        )
+
+    def _note(self) -> dict[str, Any]:
+        note: Any = self._context["task_state_store"].get(RESULT_KEY)
+        return note or {}
+
+    def _was_cleared_since(self, note: Mapping[str, Any]) -> bool:
+        return compared(RerunRequest(), note, self._context).was_cleared
+
+    def _came_along(self, note: Mapping[str, Any], turns: StepLease) -> bool:
+        if not note or not self._was_cleared_since(note):
+            return False
+        return self._ran_above_since(note) and turns.has_inputs_of(note["attempt"])
+
+    def _ran_above_since(self, note: Mapping[str, Any]) -> bool:
+        """Whether a step above was cleared and has run again since the note."""
+        tries, clears = note.get("upstream", {}), note.get("upstream_clears", {})
+        return any(
+            result[TRIES] != tries.get(task_id, -1)
+            or result.get(CLEARS, 0) > clears.get(task_id, result.get(CLEARS, 0))
+            for task_id, result in self._upstream_results().items()
+        )
+
+    def _upstream_results(self) -> dict[str, Mapping[str, int]]:
+        """Task id -> the result of each step above that ran in this run; a skipped one has none."""
+        if not self._upstream:
+            return {}
+        results: Any = self._context["ti"].xcom_pull(task_ids=self._upstream)
+        pairs = zip(self._upstream, results, strict=True)
+        return {task_id: result for task_id, result in pairs if isinstance(result, dict) and TRIES in result}
+
+
+# Which turns a task claimed, noted in its task state store where its claims do not tell.
+#
+# A claim names the Airflow that it was made in, its dag, run, task and map index. Airflows without a name can share all
+# of those on one prefix; what each keeps in its own database they cannot share. So a task of such an Airflow notes the
+# job of a claim before it makes it, and takes no turn for its own that it has not noted.
+
+CLAIMS_KEY: Final = "claimed"
+"""Key of the note in the task state store."""
+MAX_NOTED_JOBS: Final = 10
+
+
+class ClaimNotes:
+    """The claims of one task.
+
+    Args:
+        context: The task's.
+        by: How the task's claims name it.
+    """
+
+    def __init__(self, context: Context, by: Mapping[str, Any]) -> None:
+        self._is_needed = lacks_deployment_name(by)
+        self._store: Any = context["task_state_store"]
+
+    def jobs(self) -> tuple[str, ...]:
+        """The jobs of the last turns that the task claimed, or was about to; none where its claims tell."""
+        return tuple(self._store.get(CLAIMS_KEY) or ()) if self._is_needed else ()
+
+    def add(self, job: str) -> None:
+        """Note that the turn of ``job`` is the task's, if its claim stands."""
+        if self._is_needed:
+            self._store.set(CLAIMS_KEY, [*self.jobs(), job][-MAX_NOTED_JOBS:])

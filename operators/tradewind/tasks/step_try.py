@@ -1,0 +1,186 @@
+"""One try of a step's task: what its operator was given, its context, the step's turns, and how far it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.sdk import Context
+
+from tradewind.attempts.decisions import RerunRequest, TaskIdentity
+from tradewind.attempts.step_lease import StepLease, describe_claimer
+from tradewind.plans.plan import Decision, PlannedStep
+from tradewind.records.lease import Lease
+from tradewind.steps import ExecutorStep
+from tradewind.tasks.address import TaskKey
+from tradewind.tasks.assets import emit_made, emit_nothing
+from tradewind.tasks.context import ExperimentSettings, heartbeat_s
+from tradewind.tasks.errors import PlanOutdatedError, StepFailedError, failing_without_retry
+from tradewind.tasks.plan_lines import planned_step, push_unplanned
+from tradewind.tasks.step_notes import ClaimNotes, StepNotes
+from tradewind.triggers.lease import LeaseTrigger, wait_for_release
+from tradewind.triggers.step_job import StepJobTrigger
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import Logger
+
+# What a try of a step's task has seen of its step so far. It travels through the triggerer.
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a try is. A look at the step ends with the task's result or with this: then the try looks again.
+
+    Attributes:
+        losses: How many attempts of this try went down without a fault of the step.
+        without_keeper: How many of the last ones in a row ended before their driver had taken the lease over.
+        waited_for: Somebody else's attempt whose end this try waited for.
+    """
+
+    losses: int = 0
+    without_keeper: int = 0
+    waited_for: int | None = None
+
+    def after_loss(self, lease: Lease) -> Progress:
+        """How far the try is once the attempt of ``lease`` is lost."""
+        had_keeper = lease.incarnation is not None
+        return replace(self, losses=self.losses + 1, without_keeper=0 if had_keeper else self.without_keeper + 1)
+
+    @staticmethod
+    def after_wait(event: Mapping[str, Any]) -> Progress:
+        """How far a try is that has waited for the end of an attempt."""
+        progress = Progress(**event["progress"])
+        return replace(progress, waited_for=event["attempt"]) if event["is_theirs"] else progress
+
+
+@dataclass(frozen=True)
+class StepTask:
+    """What the operator of a step was given.
+
+    Attributes:
+        step: The step.
+        settings: What the experiment's tasks share.
+        plan_task_id: The task whose XCom holds the run's plan; empty in a DAG without one.
+        index: The step's place in the plan.
+        may_overtake_plan: Airflow may start the task before the plan's has ended.
+        upstream: The tasks of the steps above it.
+        log: The operator's.
+        defer_job: Leaves the task until its job has ended; None if the worker follows it.
+        defer_wait: Leaves the task until nobody is at work at an output; None if the worker waits.
+    """
+
+    step: ExecutorStep
+    settings: ExperimentSettings
+    plan_task_id: str
+    index: int
+    may_overtake_plan: bool
+    upstream: frozenset[str]
+    log: Logger
+    defer_job: Callable[[StepJobTrigger], NoReturn] | None
+    defer_wait: Callable[[LeaseTrigger], NoReturn] | None
+
+
+class StepTry:
+    """One try.
+
+    Attributes:
+        given: What the operator was given.
+        context: Airflow's.
+        turns: The turns of the step.
+        progress: How far the try is.
+    """
+
+    def __init__(self, given: StepTask, context: Context, progress: Progress) -> None:
+        self.given = given
+        self.context = context
+        self.progress = progress
+        with failing_without_retry():
+            placed = given.settings.resolve([given.step], given.settings.values_of(context))
+        by = TaskKey.of(context).claim(context)
+        step = placed.experiment.of(given.step)
+        self._planned: PlannedStep | None = None
+        self._claims = ClaimNotes(context, by)
+        self._notes = StepNotes(context, given.upstream)
+        self.turns = StepLease(step, by, heartbeat_s(), self._claims.add, placed.roots)
+
+    def _planned_now(self) -> PlannedStep | None:
+        """The plan's line of the step, which may be a newer plan's at each look.
+
+        Raises:
+            PlanOutdatedError: It is of another version.
+        """
+        given, step = self.given, self.turns.step
+        if not given.plan_task_id:
+            push_unplanned(self.context, step)
+            return None
+        planned = planned_step(self.context, given.plan_task_id, given.index)
+        if planned is not None and planned.hash != step.hash:
+            raise PlanOutdatedError(
+                f"Step {step.name!r} is version {step.hash} now, but this run was planned with {planned.hash}: its "
+                "config was edited meanwhile. Clear the plan task too."
+            )
+        return planned
+
+    def task(self) -> TaskIdentity:
+        """How the task looks at a turn."""
+        self._planned = self._planned_now()
+        retries = self._planned is None or self._planned.decision is not Decision.BLOCKED
+        return TaskIdentity(self.turns.by, self.progress.waited_for, retries, self._claims.jobs())
+
+    def rerun_request(self) -> RerunRequest:
+        """What is asked of the task, by the plan that its last ``task`` went by."""
+        return self._notes.rerun_request(self._planned, self.turns)
+
+    def owns(self, lease: Lease) -> bool:
+        """Whether this task, in whatever try, claimed that turn."""
+        return TaskIdentity(self.turns.by, claimed=self._claims.jobs()).owns(lease)
+
+    def wait(self, output_path: str, attempt: int, *, is_theirs: bool) -> None:
+        """Wait until nobody is at work at an output, in the triggerer or here.
+
+        ``is_theirs`` says that it is this step's own output, at which somebody else is at work.
+        """
+        payload = {"progress": asdict(self.progress), "is_theirs": is_theirs}
+        if self.given.defer_wait is not None:
+            self.given.defer_wait(LeaseTrigger(output_path, attempt, payload=payload))
+        last = asyncio.run(wait_for_release(output_path, attempt, self.given.log.info))
+        self.progress = Progress.after_wait({"attempt": last, **payload})
+
+    def failure(self, lease: Lease | None) -> StepFailedError:
+        """The failure of an attempt, which may be another task's."""
+        attempt = self.turns.attempt(lease.attempt) if lease is not None else None
+        name = repr(self.turns.step.name)
+        if attempt is None or attempt.error is None:
+            return StepFailedError(f"Step {name} failed before, and is not to be tried again in this run.")
+        whose = (
+            "" if lease is None or lease.by.get("run") == self.turns.by["run"] else f" in {describe_claimer(lease.by)}"
+        )
+        return StepFailedError(f"Step {name} failed{whose} with {attempt.error.type}: {attempt.error.message}")
+
+    def finish_reused(self, lease: Lease | None) -> dict[str, Any]:
+        """End green with what was there; consumers are told only if this task made it and died before it said so."""
+        step = self.turns.step
+        by = (
+            f"by {describe_claimer(lease.by)}, attempt {lease.attempt}"
+            if lease is not None and lease.by
+            else "elsewhere"
+        )
+        self.given.log.info("Step %r, version %s, is finished: made %s.", step.name, step.hash, by)
+        if (
+            lease is not None
+            and not lease.written_by_marin
+            and self.owns(lease)
+            and not self._notes.has_succeeded_with(lease.attempt)
+        ):
+            return self.finish_made(lease)
+        emit_nothing(self.context, [step.name])
+        return self._notes.finished(self.turns.path, 0 if lease is None or lease.written_by_marin else lease.attempt)
+
+    def finish_made(self, lease: Lease) -> dict[str, Any]:
+        """End green with what this task made: tell consumers, and note which attempt it was."""
+        turns = self.turns
+        producer = f"attempt {lease.attempt} of {describe_claimer(lease.by)}"
+        emit_made(self.context, turns.step.name, turns.name, turns.path, producer)
+        return self._notes.finished(turns.path, lease.attempt)

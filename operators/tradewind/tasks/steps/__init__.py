@@ -1,1 +1,0 @@
-"""Tasks that run a step."""

@@ -1,0 +1,185 @@
+"""Rows as lines of text: in columns that read well in a terminal and in a log, as Markdown, or for a spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import difflib
+import io
+import json
+import re
+import reprlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final
+
+_MEANING: Final = re.compile(r"[<\[\]]")
+"""What begins a tag or a link in Markdown."""
+_CODE: Final = re.compile(r"`[^`]*`")
+_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE)
+
+
+def format_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A line for each row, its cells below those of the row before; a row stays one line whatever its cells hold."""
+    flat = [[" ".join(cell.splitlines()) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*flat, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in flat]
+
+
+def as_markdown(rows: Sequence[Sequence[str]]) -> str:
+    """The rows as a table, the first as its head; a row stays one line whatever its cells hold, and they no tags."""
+    head, *body = ([markdown_text(cell).replace("|", "\\|") for cell in row] for row in rows)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *body))
+
+
+def markdown_text(text: str) -> str:
+    """Somebody's words in a page of Markdown: one line, with neither tags nor links; code in backticks is left."""
+    line = " ".join(text.splitlines())
+    return line if _CODE.fullmatch(line) else _MEANING.sub(lambda found: f"\\{found[0]}", line)
+
+
+def as_csv(rows: Sequence[Sequence[str]]) -> str:
+    """The rows for a spreadsheet, which runs none of the cells as a formula."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([[_without_formula(cell) for cell in row] for row in rows])
+    return text.getvalue()
+
+
+def _without_formula(cell: str) -> str:
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t")) and not _NUMBER.fullmatch(cell) else cell
+
+
+# What others said, as a line of a log or an error: a server, a library, a file, another step's function.
+
+MAX_LINE_CHARS: Final = 300
+_MOST_NAMED: Final = 20
+
+
+def single_line(text: object, longest: int = MAX_LINE_CHARS) -> str:
+    """One line of bounded length, without control characters and what changes the direction of writing."""
+    line = " ".join(str(text)[: 10 * longest].split())
+    shown = "".join(sign if sign.isprintable() else "?" for sign in line)
+    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+
+
+def quote_first_names(names: Iterable[object]) -> str:
+    """The first of them in quotes, each shortened."""
+    first = [repr(single_line(name, 60)) for name in islice(names, _MOST_NAMED + 1)]
+    return ", ".join([*first[:_MOST_NAMED], *(["..."] if len(first) > _MOST_NAMED else [])])
+
+
+# How values, texts and ages read in one line: short, and cut in the middle so that both ends still tell something.
+
+MAX_VALUE_CHARS: Final = 40
+_CONTEXT: Final = 12
+_AGES: Final = ((86400, "day"), (3600, "hour"), (60, "minute"))
+
+
+def truncate_middle(text: str, longest: int) -> str:
+    """``text`` on one line, with its middle left out if it is longer than that."""
+    text = " ".join(text.split())
+    if len(text) <= longest:
+        return text
+    tail = (longest - 1) // 3
+    return f"{text[: longest - 1 - tail]}…{text[-tail:]}"
+
+
+def format_value(value: Any) -> str:
+    """A value of a version record as people write it."""
+    return truncate_middle(json.dumps(value, ensure_ascii=False, sort_keys=True), MAX_VALUE_CHARS)
+
+
+def format_change(old: Any, new: Any) -> str:
+    """``old → new``; of long values that are alike at an end, the part around the difference."""
+    before, after = (json.dumps(value, ensure_ascii=False, sort_keys=True) for value in (old, new))
+    if max(len(before), len(after)) > MAX_VALUE_CHARS:
+        before, after = _without_common_ends(before, after)
+    return f"{truncate_middle(before, MAX_VALUE_CHARS)} → {truncate_middle(after, MAX_VALUE_CHARS)}"
+
+
+def pluralize(count: int, noun: str) -> str:
+    """``1 step``, ``2 steps``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def format_age(seconds: float) -> str:
+    """``3 days ago``, ``1 hour ago``, ``a moment ago``."""
+    for size, unit in _AGES:
+        count = int(seconds // size)
+        if count >= 1:
+            return f"{pluralize(count, unit)} ago"
+    return "a moment ago"
+
+
+def format_time(timestamp: float) -> str:
+    """A moment in UTC, to the minute."""
+    return datetime.datetime.fromtimestamp(timestamp, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def format_producer(by: Mapping[str, Any]) -> str:
+    """Who claimed a turn, or asked for its end: a run, a script, or what else the claim says; empty if nothing."""
+    if by.get("run"):
+        return f"run {by['run']} of {by['dag']}" if by.get("dag") else f"run {by['run']}"
+    if by.get("script"):
+        return f"script {by['script']}" + (f" on {by['host']}" if by.get("host") else "")
+    return ", ".join(f"{key} {value}" for key, value in by.items() if isinstance(value, str) and value)
+
+
+def _without_common_ends(before: str, after: str) -> tuple[str, str]:
+    """Both texts without all but a little of what they begin and end with alike."""
+    shorter = min(len(before), len(after))
+    start = next((i for i in range(shorter) if before[i] != after[i]), shorter)
+    rest = shorter - start
+    end = next((i for i in range(rest) if before[-1 - i] != after[-1 - i]), rest)
+    skipped, dropped = max(0, start - _CONTEXT), max(0, end - _CONTEXT)
+    return _cut(before, skipped, dropped), _cut(after, skipped, dropped)
+
+
+def _cut(text: str, skipped: int, dropped: int) -> str:
+    middle = text[skipped : len(text) - dropped]
+    return f"{'…' if skipped else ''}{middle}{'…' if dropped else ''}"
+
+
+# What a message shows: any value in a line, however long, and what was meant by a name that there is not.
+
+MAX_INT_BITS: Final = 14_000
+"""Of a whole number that can be written: Python writes none with more than 4,300 digits."""
+_LONGEST: Final = 80
+
+
+def truncated_repr(value: object) -> str:
+    """``value`` as ``repr`` shows it, at most 80 characters of it."""
+    text = _SHORT.repr(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def did_you_mean(name: object, known: Collection[str]) -> str:
+    """The end of a message about a name that is none of ``known``: the nearest of them, or all."""
+    near = difflib.get_close_matches(str(name), known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known) or 'none'}."
+
+
+class _Short(reprlib.Repr):
+    """Shows any value in few characters, also numbers that Python refuses to write."""
+
+    def repr_int(self, x: int, level: int) -> str:
+        if x.bit_length() > MAX_INT_BITS:
+            return f"a whole number of {x.bit_length()} bits"
+        return super().repr_int(x, level)
+
+
+_SHORT: Final = _Short()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = _LONGEST
+_SHORT.maxlevel = 3
+
+# Text for a terminal.
+#
+# It may come from a record, a log or a cluster, so nothing of it steers the terminal: control characters are written as
+# text, also the colours of a job's log, and what changes the direction of writing.
+
+_STEERING: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def escape_control_characters(text: str) -> str:
+    """``text`` with all that a terminal would obey, but for newlines and tabs, written as Python writes it."""
+    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -1,0 +1,392 @@
+"""A keeper holds its turn exactly as long as nobody else can have it."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from tradewind.attempts.renewal import LeaseEndReason, LeaseRenewer
+from tradewind.records.lease import Lease, Phase
+from tradewind.records.lease_store import HeldLease, LeaseClaim, LeaseStore, boot_time
+from tradewind.storage.backends import StoreRefusedError
+from tradewind.storage.errors import LeaseLostError, StoreUnavailableError
+from tradewind.storage.swap import StoredObject, read_stored, write_if
+
+PATH = "memory://kept/out"
+QUICK_S = 0.12
+PATIENCE_S = 30.0
+
+
+class Clock:
+    """Stands still until it is put forward."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+class Faults:
+    """The store, which can be down, or hang until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+        self.hangs = threading.Event()
+
+    def read(self, path: str) -> StoredObject | None:
+        self._pass()
+        return read_stored(path)
+
+    def write(self, path: str, text: str, expected: str | None) -> StoredObject | None:
+        self._pass()
+        return write_if(path, text, expected)
+
+    def _pass(self) -> None:
+        if not self.goes_on.is_set():
+            self.hangs.set()
+            self.goes_on.wait(PATIENCE_S)
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def faults() -> Iterator[Faults]:
+    MemoryFileSystem.store.clear()
+    faults = Faults()
+    yield faults
+    faults.goes_on.set()
+    MemoryFileSystem.store.clear()
+
+
+def begun(
+    faults: Faults, heartbeat_s: float = 30.0, clock: Callable[[], float] = boot_time
+) -> tuple[LeaseStore, HeldLease]:
+    store = LeaseStore(PATH, clock=clock, read=faults.read, write=faults.write)
+    assert store.claim(store.read(), LeaseClaim(1, "job", "", {}, "v", heartbeat_s)) is not None
+    return store, store.take_over("job", "me")
+
+
+def take_over() -> None:
+    store = LeaseStore(PATH)
+    assert store.claim(store.read(), LeaseClaim(2, "job-2", "", {}, "v")) is not None
+
+
+def lease() -> Lease:
+    held = LeaseStore(PATH).read()
+    assert held is not None
+    return held.lease
+
+
+def until(is_so: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.slow
+def test_it_renews_until_the_end_of_the_block_and_not_after(faults: Faults) -> None:
+    store, held = begun(faults, QUICK_S)
+    ends: list[LeaseEndReason] = []
+    others = set(threading.enumerate())
+    with LeaseRenewer(store, held, ends.append):
+        until(lambda: lease().counter >= held.lease.counter + 3)
+    until(lambda: set(threading.enumerate()) <= others)  # whatever was on its way has arrived
+    counter = lease().counter
+    time.sleep(2 * QUICK_S)
+    assert (lease().counter, ends) == (counter, [])
+
+
+def test_it_reads_more_often_than_it_renews(faults: Faults) -> None:
+    clock = Clock()
+    store, held = begun(faults, clock=clock)
+    keeper = LeaseRenewer(store, held, lambda end: None)
+    for seconds, renewals in ((5.0, 0), (29.0, 0), (30.0, 1), (59.0, 1), (60.0, 2)):
+        clock.time = 1000.0 + seconds
+        keeper.check_lease()
+        assert lease().counter == held.lease.counter + renewals
+
+
+def test_it_commits_and_then_leaves_the_lease_alone(faults: Faults) -> None:
+    store, held = begun(faults, QUICK_S)
+    with LeaseRenewer(store, held, lambda end: None) as keeper:
+        committed = keeper.finish(phase=Phase.COMMITTED, digest="abc")
+        time.sleep(2 * QUICK_S)
+        assert lease() == committed.lease
+    assert (committed.lease.phase, keeper.end) == (Phase.COMMITTED, None)
+
+
+def test_whatever_counts_from_its_renewals_hears_that_the_turn_has_ended(faults: Faults) -> None:
+    store, held = begun(faults)
+    heard: list[float] = []
+    with LeaseRenewer(store, held, lambda end: None, heard.append) as keeper:
+        keeper.finish(phase=Phase.COMMITTED, digest="abc")
+    assert heard == [held.written_at, math.inf], "nothing is cut off any more"
+
+
+def test_it_obeys_a_request_to_stop_and_renews_until_the_work_has_ended(faults: Faults) -> None:
+    store, held = begun(faults, QUICK_S)
+    ends: list[LeaseEndReason] = []
+    with LeaseRenewer(store, held, ends.append) as keeper:
+        LeaseStore(PATH).request_stop("job", {"try": 2})
+        until(lambda: ends)
+        counter = lease().counter
+        until(lambda: lease().counter >= counter + 2)
+        assert keeper.finish(phase=Phase.STOPPED).lease.stop_requested == {"try": 2}
+    assert ends == [LeaseEndReason.STOP_REQUESTED]
+
+
+def test_it_finds_a_request_of_the_time_before_it_began(faults: Faults) -> None:
+    store = LeaseStore(PATH, read=faults.read, write=faults.write)
+    store.claim(None, LeaseClaim(1, "job", "", {}, "v"))
+    store.request_stop("job", {"try": 2})
+    ends: list[LeaseEndReason] = []
+    LeaseRenewer(store, store.take_over("job", "me"), ends.append).check_lease()
+    assert ends == [LeaseEndReason.STOP_REQUESTED]
+
+
+def test_it_loses_its_turn_to_whoever_took_it_over_and_writes_nothing_more(faults: Faults) -> None:
+    store, held = begun(faults, QUICK_S)
+    ends: list[LeaseEndReason] = []
+    with LeaseRenewer(store, held, ends.append) as keeper:
+        take_over()
+        taken = lease()
+        until(lambda: ends)
+        with pytest.raises(LeaseLostError):
+            keeper.finish(phase=Phase.COMMITTED, digest="abc")
+    assert (ends, keeper.end, lease()) == ([LeaseEndReason.LOST], LeaseEndReason.LOST, taken)
+
+
+def test_a_commit_that_comes_before_the_next_look_finds_the_loss_itself(faults: Faults) -> None:
+    store, held = begun(faults)
+    with LeaseRenewer(store, held, lambda end: None) as keeper:
+        take_over()
+        taken = lease()
+        with pytest.raises(LeaseLostError):
+            keeper.finish(phase=Phase.COMMITTED, digest="abc")
+    assert lease() == taken
+
+
+TROUBLES = [StoreUnavailableError("503"), StoreRefusedError("403")]
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_it_survives_a_store_that_is_down_or_refuses_for_less_than_the_fence(
+    faults: Faults, trouble: Exception
+) -> None:
+    clock = Clock()
+    store, held = begun(faults, clock=clock)
+    ends: list[LeaseEndReason] = []
+    keeper = LeaseRenewer(store, held, ends.append)
+    faults.error, clock.time = trouble, 1059.0
+    keeper.check_lease()
+    keeper.fence()
+    faults.error = None
+    keeper.check_lease()
+    clock.time = 1118.0
+    keeper.fence()
+    assert ends == []
+    assert keeper.finish(phase=Phase.COMMITTED).lease.phase is Phase.COMMITTED
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_it_fences_itself_when_the_store_is_down_or_refuses_for_longer_and_commits_no_more(
+    faults: Faults, trouble: Exception
+) -> None:
+    clock = Clock()
+    store, held = begun(faults, clock=clock)
+    ends: list[LeaseEndReason] = []
+    keeper = LeaseRenewer(store, held, ends.append)
+    faults.error, clock.time = trouble, 1060.0
+    keeper.check_lease()
+    keeper.fence()
+    keeper.fence()
+    assert ends == [LeaseEndReason.FENCED]
+    faults.error = None
+    with pytest.raises(LeaseLostError):
+        keeper.finish(phase=Phase.COMMITTED)
+    assert lease().phase is Phase.RUNNING
+
+
+def test_a_commit_after_the_fence_is_refused_even_before_the_fence_was_noticed(faults: Faults) -> None:
+    clock = Clock()
+    store, held = begun(faults, clock=clock)
+    keeper = LeaseRenewer(store, held, lambda end: None)
+    clock.time = 1060.0  # it was frozen
+    with pytest.raises(LeaseLostError):
+        keeper.finish(phase=Phase.COMMITTED)
+
+
+def test_nothing_is_removed_or_written_on_after_the_fence_even_before_it_was_noticed(faults: Faults) -> None:
+    clock = Clock()
+    store, held = begun(faults, clock=clock)
+    keeper = LeaseRenewer(store, held, lambda end: None)
+    keeper.check()
+    clock.time += held.lease.fence_s
+    assert keeper.end is None
+    with pytest.raises(LeaseLostError):
+        keeper.check()
+
+
+def test_a_renewal_that_arrives_after_the_fence_lets_nobody_commit(faults: Faults) -> None:
+    clock = Clock()
+    store, held = begun(faults, clock=clock)
+    keeper = LeaseRenewer(store, held, lambda end: None)
+    clock.time += 59.0
+    faults.goes_on.clear()
+    looking = threading.Thread(target=keeper.check_lease)
+    looking.start()
+    assert faults.hangs.wait(PATIENCE_S)
+    clock.time += 1.0
+    keeper.fence()
+    faults.goes_on.set()
+    looking.join()
+    assert keeper.end is LeaseEndReason.FENCED and not keeper.is_over, "it was asked for in time"
+    with pytest.raises(LeaseLostError):
+        keeper.finish(phase=Phase.COMMITTED)
+
+
+def test_who_has_lost_its_turn_removes_and_writes_nothing_more(faults: Faults) -> None:
+    clock = Clock()
+    store, held = begun(faults, clock=clock)
+    keeper = LeaseRenewer(store, held, lambda end: None)
+    take_over()
+    keeper.check_lease()
+    with pytest.raises(LeaseLostError):
+        keeper.check()
+
+
+def test_a_turn_that_somebody_else_has_ended_is_over_at_the_next_look(faults: Faults) -> None:
+    store, held = begun(faults)
+    ends: list[LeaseEndReason] = []
+    LeaseStore(PATH).change(held, phase=Phase.STOPPED)
+    LeaseRenewer(store, held, ends.append).check_lease()
+    assert ends == [LeaseEndReason.LOST]
+
+
+def test_a_store_that_hangs_does_not_keep_it_from_fencing(faults: Faults) -> None:
+    store, held = begun(faults, QUICK_S)
+    ends: list[LeaseEndReason] = []
+    with LeaseRenewer(store, held, ends.append):
+        faults.goes_on.clear()
+        assert faults.hangs.wait(PATIENCE_S)
+        until(lambda: ends)
+        assert ends == [LeaseEndReason.FENCED]
+        faults.goes_on.set()
+
+
+def test_time_spent_asleep_between_claim_and_keeper_counts(faults: Faults) -> None:
+    clock = Clock()
+    store, held = begun(faults, clock=clock)
+    clock.time = 1061.0
+    ends: list[LeaseEndReason] = []
+    LeaseRenewer(store, held, ends.append).fence()
+    assert ends == [LeaseEndReason.FENCED]
+
+
+def test_a_renewal_counts_from_when_it_was_asked_for_not_from_its_answer(faults: Faults) -> None:
+    clock = Clock()
+    store, held = begun(faults, clock=clock)
+
+    def slow(path: str, text: str, expected: str | None) -> StoredObject | None:
+        written = write_if(path, text, expected)
+        clock.time += 25.0
+        return written
+
+    store = LeaseStore(PATH, clock=clock, read=faults.read, write=slow)
+    ends: list[LeaseEndReason] = []
+    keeper = LeaseRenewer(store, held, ends.append)
+    clock.time = 1030.0
+    keeper.check_lease()
+    clock.time = 1089.0
+    keeper.fence()
+    assert ends == []
+    clock.time = 1090.0
+    keeper.fence()
+    assert ends == [LeaseEndReason.FENCED]
+
+
+def test_a_commit_that_arrived_although_its_answer_was_lost_is_no_loss(faults: Faults) -> None:
+    store, held = begun(faults)
+    lost = [True]
+
+    def unheard(path: str, text: str, expected: str | None) -> StoredObject | None:
+        written = write_if(path, text, expected)
+        if lost.pop() if lost else False:
+            raise StoreUnavailableError("no answer")
+        return written
+
+    keeper = LeaseRenewer(LeaseStore(PATH, read=faults.read, write=unheard), held, lambda end: None)
+    with pytest.raises(StoreUnavailableError):
+        keeper.finish(phase=Phase.COMMITTED, digest="abc")
+    keeper.check_lease()  # it sees an ended turn
+    assert keeper.finish(phase=Phase.COMMITTED, digest="abc").lease == lease()
+
+
+@pytest.mark.slow
+def test_one_refusal_does_not_end_the_thread_that_renews(faults: Faults) -> None:
+    store, held = begun(faults, QUICK_S)
+    ends: list[LeaseEndReason] = []
+    with LeaseRenewer(store, held, ends.append):
+        faults.error = StoreRefusedError("403")
+        time.sleep(QUICK_S)
+        faults.error = None
+        until(lambda: lease().counter >= held.lease.counter + 3)
+    assert ends == []
+
+
+def test_a_mistake_of_ours_ends_the_work_at_once_and_commits_no_more(faults: Faults) -> None:
+    store, held = begun(faults)
+    ends: list[LeaseEndReason] = []
+    keeper = LeaseRenewer(store, held, ends.append)
+    faults.error = TypeError("ours")
+    keeper.check_lease()
+    faults.error = None
+    assert ends == [LeaseEndReason.BROKEN]
+    for write in (keeper.finish, keeper.check):
+        with pytest.raises(LeaseLostError):
+            write()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_what_the_store_refuses_is_tried_again_for_as_long_as_the_fence_and_no_longer(
+    faults: Faults, trouble: Exception
+) -> None:
+    clock = Clock()
+    store, held = begun(faults, heartbeat_s=0.5, clock=clock)
+    keeper = LeaseRenewer(store, held, lambda end: None)
+    asked: list[float] = []
+
+    def refused() -> None:
+        clock.time += 0.3
+        asked.append(clock.time)
+        raise trouble
+
+    with pytest.raises(type(trouble)):
+        keeper.retry_store(refused)
+    assert asked[-1] - asked[0] == pytest.approx(1.2)  # the first that is not below the fence of 1.0
+    assert keeper.retry_store(lambda: asked.append(0.0) or len(asked)) == 6
+
+
+@pytest.mark.parametrize("final", [LeaseLostError("lost"), TypeError("ours")])
+def test_what_is_no_trouble_of_the_store_is_not_tried_again(faults: Faults, final: Exception) -> None:
+    store, held = begun(faults)
+    calls: list[None] = []
+
+    def fails() -> None:
+        calls.append(None)
+        raise final
+
+    with pytest.raises(type(final)):
+        LeaseRenewer(store, held, lambda end: None).retry_store(fails)
+    assert len(calls) == 1

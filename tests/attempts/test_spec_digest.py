@@ -1,0 +1,95 @@
+"""What a driver runs is what was claimed, whoever wrote into the bucket since."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.claims import claimed, driver_arguments
+from tradewind.attempts.decisions import NextAction, next_action
+from tradewind.attempts.spec_digest import EXIT_SPEC_CHANGED, spec_digest
+from tradewind.records.attempts import Attempt, attempt_path, write_attempt
+from tradewind.records.lease import Phase
+from tradewind.records.record import RecordState, read_record
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.spec import StepSpec, step_spec
+from tradewind.steps import ExecutorStep, ResolvedStep, on_airflow_worker, resolve, this_output_path
+from tradewind.tasks.attempt_runner import process_ending, run_in_worker, to_job_result
+
+REPOSITORY = Path(__file__).parents[2]
+LOGGER = logging.getLogger(__name__)
+
+
+def leaves_a_mark(config: dict[str, Any]) -> None:
+    Path(config["output"], "mark").write_text("claimed")
+
+
+def step_at(store: Path, **fields: Any) -> ResolvedStep:
+    step = ExecutorStep("s", leaves_a_mark, {"output": this_output_path()}, **fields)
+    return resolve([step], str(store)).of(step)
+
+
+def turn_at(store: Path, **fields: Any) -> tuple[ResolvedStep, Attempt]:
+    step = step_at(store, **fields)
+    return step, claimed(step, step_spec(step, CodeFolder(REPOSITORY)))
+
+
+def tamper(attempt: Attempt, store: Path) -> None:
+    evil = {"function": "os:system", "config": f"touch {store}/ran"}
+    write_attempt(attempt.spec["output_path"], replace(attempt, spec={**attempt.spec, **evil}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["run_step", "driver.run_function", "driver.run_preflight"])
+def test_a_spec_that_was_changed_after_the_claim_is_refused_in_a_sentence_and_nothing_is_run(
+    tmp_path: Path, module: str
+) -> None:
+    step, attempt = turn_at(tmp_path)
+    tamper(attempt, tmp_path)
+    command = [sys.executable, "-m", f"tradewind.runtime.{module}", *driver_arguments(attempt)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == EXIT_SPEC_CHANGED
+    assert "is not what was claimed" in done.stdout and "Traceback" not in done.stdout + done.stderr
+    assert not (tmp_path / "ran").exists()
+    lease = read_record(step.output_path).lease
+    assert lease is not None and lease.phase is Phase.CLAIMED and lease.counter == 1
+    assert next_action(lease, lease.job, to_job_result(process_ending(EXIT_SPEC_CHANGED))) is NextAction.SPEC_CHANGED
+
+
+def test_a_driver_that_is_told_no_digest_runs_nothing(tmp_path: Path) -> None:
+    _, attempt = turn_at(tmp_path)
+    command = [sys.executable, "-m", "tradewind.runtime.run_step", driver_arguments(attempt)[0]]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == EXIT_SPEC_CHANGED and "digest of the spec is missing" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", ["tampered", "cut off", "gone"])
+def test_a_step_in_the_airflow_worker_runs_what_was_claimed_whatever_the_bucket_says(
+    tmp_path: Path, change: str
+) -> None:
+    step, attempt = turn_at(tmp_path, resources=on_airflow_worker())
+    file = Path(attempt_path(step.output_path, 1))
+    if change == "tampered":
+        tamper(attempt, tmp_path)
+    elif change == "cut off":
+        file.write_text(file.read_text()[:50])
+    else:
+        file.unlink()
+    assert run_in_worker(attempt, REPOSITORY, LOGGER) == 0
+    assert not (tmp_path / "ran").exists()
+    assert Path(step.output_path, "mark").read_text() == "claimed"
+    assert read_record(step.output_path).state is RecordState.FINISHED
+
+
+def test_a_spec_has_the_same_digest_before_it_is_written_and_after_it_is_read() -> None:
+    config = {"b": [float("nan"), 1e-7], "a": "ä\ud800"}
+    spec = StepSpec("s", "s-abcdef", "/o", "m:f", {"num_cpus": 1}, config, {"kind": "cpu"}, True, resumable=("a", "b"))
+    assert spec_digest(spec.to_json()) == spec_digest(json.loads(json.dumps(spec.to_json())))

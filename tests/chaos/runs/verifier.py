@@ -1,0 +1,65 @@
+"""Whether a night kept its promises, by what lies in the store, the job list, and who lived when; no log is asked."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Iterator
+
+from fsspec.core import url_to_fs
+
+from tests.chaos.runs.environment import NightHouse
+from tests.chaos.runs.traces import all_lives, overlaps
+from tradewind.records.attempts import AttemptOutcome, attempt_path, read_attempt
+from tradewind.records.lease import Phase
+from tradewind.records.lease_store import LeaseStore
+
+TERMINAL = ("SUCCEEDED", "FAILED", "STOPPED")
+TOTALS = {"source": 1, "left": 1, "right": 1, "total": 2}
+
+
+def broken_promises(house: NightHouse) -> Iterator[str]:
+    """A sentence for each."""
+    found = all_lives(house.traces)
+    for version, lives in found.items():
+        yield from (f"{version}: {sentence}" for sentence in overlaps(lives))
+    outputs = _outputs(house)
+    if len(outputs) != house.waves * len(TOTALS):
+        yield f"There are {len(outputs)} outputs instead of {house.waves * len(TOTALS)}: {outputs}"
+    jobs = {job["submission_id"]: job["status"] for job in house.jobs() if job.get("submission_id")}
+    yield from (f"Job {job} is {status}." for job, status in jobs.items() if status not in TERMINAL)
+    for output in outputs:
+        yield from (f"{output}: {sentence}" for sentence in _wrong_output(house, output, jobs))
+
+
+def _outputs(house: NightHouse) -> list[str]:
+    fs, root = url_to_fs(f"{house.prefix()}/night")
+    fs.invalidate_cache()
+    return sorted(f"gs://{path}" for path in fs.ls(root, detail=False) if "-" in posixpath.basename(path))
+
+
+def _wrong_output(house: NightHouse, output: str, jobs: dict[str, str]) -> Iterator[str]:
+    fs, root = url_to_fs(output)
+    files = {path[len(root) + 1 :]: path for path in fs.find(root)}
+    held = LeaseStore(output).read()
+    if held is None or held.lease.phase is not Phase.COMMITTED:
+        yield f"its lease is {held.lease.phase if held else 'missing'}"
+        return
+    attempts = sum(name.startswith(".attempts/") and name.count("/") == 1 for name in files)
+    succeeded = [number for number in range(1, attempts + 1) if _outcome(output, number) is AttemptOutcome.SUCCEEDED]
+    if succeeded != [held.lease.attempt]:
+        yield f"attempts {succeeded} succeeded, and attempt {held.lease.attempt} is committed"
+    whole = json.loads(fs.cat_file(files["whole.json"]))
+    words = {fs.cat_file(files[name]).decode() for name in files if name.startswith("parts/")}
+    if words != {whole["word"]} or sum(name.startswith("parts/") for name in files) != whole["files"]:
+        yield f"its files are of {len(words | {whole['word']})} attempts: {sorted(files)}"
+    name = posixpath.basename(output).rpartition("-")[0]
+    if whole["total"] != TOTALS[name]:
+        yield f"its total is {whole['total']} instead of {TOTALS[name]}"
+    if jobs.get(held.lease.job) not in ("SUCCEEDED", "FAILED"):  # its supervisor may have died after the commit
+        yield f"its job {held.lease.job} is {jobs.get(held.lease.job)}"
+
+
+def _outcome(output: str, number: int) -> AttemptOutcome | None:
+    attempt = read_attempt(attempt_path(output, number))
+    return attempt.outcome if attempt is not None else None

@@ -1,0 +1,169 @@
+"""The environment is brought to the head and the hosts of slices, through a real ``sshd``, and told honestly."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.fleet.loopback import LoopbackFleet, loopback_fleet
+from tradewind.cli.main import main
+from tradewind.cloud_tpu.host_files import host_variable
+from tradewind.fleet.access.hosts import ClusterHosts
+from tradewind.fleet.fleet_file import load_fleet
+from tradewind.fleet.lock import ClusterLock, MarkerLostError
+from tradewind.fleet.push_env import EnvironmentPush
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage, RefusedError
+from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
+
+pytestmark = pytest.mark.slow
+
+SECRET = "projects/my-project/secrets/hugging"
+FIRST, SECOND = "first-value-of-the-test", "second-value-of-the-test"
+FIELDS = "environment:\n  HF_TOKEN: hugging\n  WANDB: wandb\n"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackFleet]:
+    """A cluster on whose machine a process runs that is called like Ray's, and was started with the first value."""
+    folder = tmp_path_factory.mktemp("environment")
+    with loopback_fleet(folder, more=FIELDS) as fleet:
+        raylet = shutil.copy(str(shutil.which("sleep")), folder / "raylet")
+        env = {"HOME": str(fleet.home), "HF_TOKEN": FIRST, "WANDB": "w", "GONE": "g"}
+        with subprocess.Popen([raylet, "3600"], env=env) as process:
+            yield fleet
+            process.kill()
+
+
+@pytest.fixture
+def marker(cloud: LocalCloudStorage) -> ClusterLock:
+    """That of the cluster, in its bucket."""
+    with suppress(RefusedError):
+        cloud.buckets.create("my-bucket")
+    return ClusterLock.of(load_fleet(Path(os.environ["TRADEWIND_FLEET"])).cluster("here"))
+
+
+@pytest.fixture
+def files(world: LoopbackFleet, marker: ClusterLock) -> Iterator[Path]:
+    """Where the files are; the secrets have one version each again."""
+    world.google.secrets = LocalSecretManager()
+    world.google.secrets.put(SECRET, f"{FIRST}\n")
+    world.google.secrets.put("projects/my-project/secrets/wandb", "w")
+    shutil.rmtree(world.home / ".tradewind", ignore_errors=True)
+    yield world.home / ".tradewind" / "environment"
+
+
+def run(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as end:
+        main(["cluster", "push-env", *words])
+    printed = capfd.readouterr()
+    assert FIRST not in printed.out + printed.err and SECOND not in printed.out + printed.err
+    return int(end.value.code or 0), printed.out, printed.err
+
+
+def test_files_are_written_for_their_owner_alone_and_a_second_run_has_nothing_to_do(
+    world: LoopbackFleet, files: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capfd, "here", "--host", "head")
+    assert code == 0 and re.search(r"ray-here-head-1 +written +HF_TOKEN, WANDB\n", out), out + err
+    assert f"HF_TOKEN is {SECRET}/versions/1." in err and "Later:" not in err
+    assert (files / "HF_TOKEN").read_text() == f"{FIRST}\n"
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files.iterdir()} == {0o600}
+    assert stat.S_IMODE(files.stat().st_mode) == 0o700 and not list(files.parent.glob(".new-*"))
+    code, out, err = run(capfd, "here")
+    assert code == 0 and "Of 3 hosts: 3 as it should be." in err and "At once" not in err
+    (files / "WANDB").chmod(0o644)
+    assert re.search(r"written +WANDB\n", run(capfd, "here", "--host", "head")[1])
+    assert stat.S_IMODE((files / "WANDB").stat().st_mode) == 0o600
+
+
+def test_a_new_version_is_written_and_what_ray_has_is_told(
+    world: LoopbackFleet, files: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(capfd, "here", "--host", "head")
+    (files / "GONE").write_text("g")
+    world.google.secrets.put(SECRET, SECOND)
+    code, out, err = run(capfd, "here", "--host", "head", "--dry-run", "--json")
+    (host,) = json.loads(out)["hosts"]
+    assert code == 0 and (host["state"], host["changed"], host["removed"]) == ("would_write", ["HF_TOKEN"], ["GONE"])
+    assert (files / "HF_TOKEN").read_text() == f"{FIRST}\n" and (files / "GONE").exists()
+    assert not list(files.parent.glob(".new-*"))
+    code, out, err = run(capfd, "here", "--host", "head")
+    assert code == 0 and re.search(r"written +HF_TOKEN +GONE +HF_TOKEN, GONE", out), out
+    assert "Later: Ray on 1 host was started with another GONE, HF_TOKEN" in err
+    assert (files / "HF_TOKEN").read_text() == SECOND and not (files / "GONE").exists()
+    monkeypatch.setenv("HOME", str(world.home))
+    assert host_variable("HF_TOKEN", {"HF_TOKEN": FIRST}) == SECOND and host_variable("GONE", {"GONE": "g"}) == "g"
+
+
+def test_nothing_is_written_when_one_value_cannot_be_had(
+    world: LoopbackFleet, files: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    world.google.secrets.denied.add("projects/my-project/secrets/wandb")
+    code, out, err = run(capfd, "here", "--host", "one")
+    assert code == 1 and out.count("failed") == 2 and not files.exists()
+    assert "one:1: projects/my-project/secrets/wandb/versions/1 cannot be read there" in err
+    world.google.secrets.denied.clear()
+    world.google.secrets.put("projects/my-project/secrets/wandb", "of two\0hidden")
+    code, out, err = run(capfd, "here", "--host", "one")
+    assert code == 1 and "its value holds a NUL, which no variable can" in err and not files.exists()
+    world.google.secrets.disabled.add(f"{SECRET}/versions/1")
+    code, out, err = run(capfd, "here")
+    assert (
+        code == 1 and out == "" and "HF_TOKEN: projects/my-project/secrets/hugging has version 1 as its newest" in err
+    )
+    world.google.secrets.disabled.clear()
+
+
+def test_a_host_that_is_not_reached_is_named_and_the_others_get_theirs(
+    world: LoopbackFleet, files: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kept, key = world.hosts.keys[1], "AAAAC3NzaC1lZDI1NTE5AAAAIJd2lzxVQbRbu3yQK0Hk2vE0tbU3hM1M0W8n7T1x9z1q"
+    world.hosts.keys[1] = {"ssh-ed25519": key}
+    try:
+        code, out, err = run(capfd, "here")
+        world.hosts.keys[1] = {}
+        unknown = run(capfd, "here")
+    finally:
+        world.hosts.keys[1] = kept
+    assert code == 1 and re.search(r"one:0 +(written|as it should be)", out) and re.search(r"one:1 +failed", out)
+    assert "one:1: Cluster here: who answers at 127.0.0.1 has not the host keys" in err
+    assert "Mend those, and run it again" in err and (files / "HF_TOKEN").read_text() == f"{FIRST}\n"
+    assert unknown[0] == 1 and "one:0: The hosts of one have not all written down their SSH host keys" in unknown[2]
+
+
+def test_beside_somebody_who_changes_the_cluster_nothing_is_written_and_a_dry_run_looks(
+    world: LoopbackFleet, files: Path, marker: ClusterLock, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with marker.take("rotate-token", "restarting Ray", holder="ada@laptop") as held:
+        code, _, err = run(capfd, "here", "--host", "head")
+        assert code == 1 and "ada@laptop is at rotate-token" in err and not files.exists()
+        assert run(capfd, "here", "--host", "head", "--dry-run")[0] == 0
+        held.finish()
+
+
+def test_who_has_lost_the_cluster_writes_to_no_further_host(world: LoopbackFleet, files: Path) -> None:
+    def lost() -> None:
+        raise MarkerLostError("Others may be changing the cluster.")
+
+    there = ClusterHosts(load_fleet(Path(os.environ["TRADEWIND_FLEET"])).cluster("here"))
+    with pytest.raises(MarkerLostError):
+        EnvironmentPush({"HF_TOKEN": f"{SECRET}/versions/1"}).push([there.head()], is_dry=False, check=lost)
+    assert not files.exists()
+
+
+def test_where_ray_does_not_run_nothing_is_written(world: LoopbackFleet, files: Path, tmp_path: Path) -> None:
+    from tradewind.fleet.push_env import push_line
+
+    env = {**os.environ, "HOME": str(tmp_path)}
+    line = push_line({"HF_TOKEN": f"{SECRET}/versions/1"}, is_dry=False)
+    done = subprocess.run(["bash", "-c", line], env=env, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == {"ray": False} and not list(tmp_path.iterdir())

@@ -1,0 +1,117 @@
+"""What makes no sense is refused before anything is asked for or sent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fleet.fleets import write_fleet
+from tests.fleet.lifecycle.fleet_environment import update
+from tests.fleet.sessions import session_of
+from tradewind.cli.main import main
+from tradewind.cloud_tpu.host_files import DevHostInfo, DevSlice
+from tradewind.fleet.dev_hosts import FileInfo, lacking
+from tradewind.fleet.dev_sessions import NoDevSliceError, active_holders, holder_request, refresh_hosts, select_hosts
+from tradewind.fleet.errors import FleetError
+from tradewind.fleet.fleet_file import load_fleet
+from tradewind.ray_jobs.details import JobDetails
+from tradewind.ray_jobs.request import check_request
+
+
+def said(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as end:
+        main(["dev-tpu", *words])
+    return int(end.value.code or 0), capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["allocate", "v5p-8"], 2, "Cluster here has no slices of type 'v5p-8': v4-8, v4-16"),
+        (["allocate", "v4-8", "--name", "../x"], 1, "'../x' is no name for a slice"),
+        (["allocate", "v4-8", "--cluster", "hers"], 2, "describes no cluster 'hers'"),
+        (["allocate", "v4-8", "--heartbeat-timeout", "1"], 2, "--heartbeat-timeout is 1: at least 5"),
+        (["execute", "python", "train.py"], 2, "Write the command behind '--'"),
+        (["execute", "--"], 2, "Write the command behind '--'"),
+        (["watch", "--working-dir", "nowhere", "--", "ls"], 2, "--working-dir nowhere is no folder"),
+        (["execute", "-e", "HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz012345", "--", "ls"], 2, "-e HF_TOKEN looks like"),
+    ],
+)
+def test_what_makes_no_sense_is_said(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    words: list[str],
+    code: int,
+    says: str,
+) -> None:
+    monkeypatch.setenv("TRADEWIND_FLEET", str(write_fleet(tmp_path)))
+    ended, err = said(capfd, *words)
+    assert ended == code and says in err, err
+    assert "abcdefghij" not in err
+
+
+def test_the_cluster_may_be_the_path_of_its_generated_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("TRADEWIND_FLEET", raising=False)
+    update(write_fleet(tmp_path, "owner: hero\n"))
+    ended, err = said(capfd, "allocate", "v4-8", "--cluster", str(tmp_path / "clusters" / "here.yaml"))
+    assert ended == 2 and "Cluster here takes only jobs of hero" in err
+    file = str(tmp_path / "fleet.yaml")
+    ended, err = said(capfd, "allocate", "v4-8", "--cluster", file, "--fleet", file)
+    assert ended == 2 and "was not written by 'tradewind cluster update-configs'" in err
+
+
+def test_a_cluster_with_an_owner_is_not_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRADEWIND_FLEET", str(write_fleet(tmp_path, "owner: hero\n")))
+    monkeypatch.setenv("LOGNAME", "ada")
+    ended, err = said(capfd, "allocate", "v4-8")
+    assert ended == 2 and "Cluster here takes only jobs of hero, as the fleet file says, and this is ada's." in err
+
+
+def test_the_holder_is_a_small_job_on_the_head_that_says_whose_it_is() -> None:
+    request = check_request(holder_request("mine", "Ada L.", "v4-8", wait_s=0.0, silent_s=90.0, runtime_env={}))
+    assert request.submission_id.startswith("dev-tpu-ada-l-mine-") and request.metadata["user"] == "Ada L."
+    assert request.entrypoint.endswith(f"{request.submission_id} v4-8 --silent 90 --wait 0")
+    assert request.num_cpus == 0 and list(request.resources or {}) == ["node:__internal_head__"]
+
+
+def test_only_ones_own_slice_of_that_name_counts_the_newest_first() -> None:
+    def job(name: str, status: str, dev: str, user: str, started: int) -> JobDetails:
+        return JobDetails(name, status, metadata={"dev_tpu": dev, "user": user}, started_ms=started)
+
+    jobs = [
+        job("old", "RUNNING", "mine", "ada", 1),
+        job("new", "PENDING", "mine", "ada", 2),
+        job("over", "STOPPED", "mine", "ada", 3),
+        job("other", "RUNNING", "other", "ada", 4),
+        job("hers", "RUNNING", "mine", "eve", 5),
+        JobDetails("plain", "RUNNING"),
+    ]
+    assert [one.job for one in active_holders(jobs, "mine", "ada")] == ["new", "old"]
+
+
+def test_a_slice_that_was_made_anew_is_not_the_one_that_was_reserved(tmp_path: Path) -> None:
+    cluster = load_fleet(write_fleet(tmp_path)).cluster()
+    hosts = session_of("10.0.0.1", "10.0.0.2").hosts
+    held = DevSlice("one", tuple(DevHostInfo(host.internal_ip, f"{host.internal_ip}/1/2") for host in hosts))
+    assert refresh_hosts(cluster, "job", held, hosts).marks == ("10.0.0.1/1/2", "10.0.0.2/1/2")
+    with pytest.raises(NoDevSliceError, match="has other hosts than when job job reserved it"):
+        refresh_hosts(cluster, "job", held, session_of("10.0.0.1", "10.0.0.3").hosts)
+
+
+def test_hosts_are_meant_by_their_numbers() -> None:
+    session = session_of("10.0.0.1", "10.0.0.2")
+    assert select_hosts(session, []) == [0, 1] and select_hosts(session, [1, 1]) == [1]
+    with pytest.raises(FleetError, match="Slice one has no host 2: it has 0 to 1"):
+        select_hosts(session, [2])
+
+
+def test_what_a_host_has_in_another_size_or_of_another_time_is_sent() -> None:
+    here = {name: FileInfo(3, 7, 0o644) for name in ("same", "other size", "other time", "new")}
+    has = {"same": [3, 7], "other size": [4, 7], "other time": [3, 8], "gone": [3, 7]}
+    assert lacking(here, has) == {"other size", "other time", "new"}

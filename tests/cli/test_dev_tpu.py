@@ -1,0 +1,235 @@
+"""A slice is reserved, used from another terminal and given back, also when its holder is killed: a real Ray with hosts
+of a slice, a real ``sshd``, and commands as processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.fleet.loopback import LoopbackFleet, loopback_fleet
+from tests.runtime.marked import descendants_named
+from tradewind.ray_jobs.api import JobsApi
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.nodes import NodeInfo, fetch_nodes
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+@dataclass
+class World:
+    """One cluster with one slice of two hosts."""
+
+    ray: LocalRay
+    fleet: LoopbackFleet
+    folder: Path
+
+    @property
+    def kept(self) -> Path:
+        """Where signs of life and files of people are, on the head and on the hosts."""
+        return self.ray.stack.root / "home" / ".tradewind" / "dev"
+
+    def free_chips(self) -> float | None:
+        """How many chips nobody has, as Ray told some seconds ago; None if it does not tell of a host."""
+        there = RayCluster("here", self.ray.address, token=self.ray.token)
+        hosts = [node for node in asyncio.run(nodes_of(there)) if node.is_alive and node.total.get("TPU")]
+        told = [node.free["TPU"] for node in hosts if node.free is not None]
+        return sum(told) if len(told) == len(hosts) == 2 else None
+
+
+async def nodes_of(there: RayCluster) -> list[NodeInfo]:
+    async with JobsApi(there) as api:
+        return await fetch_nodes(api)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("dev")
+    stack = LocalStack(folder / "stack")
+    ray = LocalRay(stack, num_cpus=2, slices=[LocalSlice("one", "v4-16")])
+    try:
+        ray.start()
+        found = [node for node in ray.status().nodes if node.labels.get("ray.io/tpu-slice-name") == "one"]
+        addresses = [node.ip for node in sorted(found, key=lambda node: node.labels["ray.io/tpu-worker-id"])]
+        with (
+            loopback_fleet(folder / "fleet", home=ray.stack.root / "home", addresses=addresses) as fleet,
+            pytest.MonkeyPatch.context() as patch,
+        ):
+            fleet.google.secrets.put("projects/my-project/secrets/RAY_AUTH_TOKEN", ray.token)
+            patch.setenv("TRADEWIND_HEAD_DASHBOARD", ray.address.removeprefix("http://"))
+            patch.setenv("USER", "ada")
+            patch.setenv("LOGNAME", "ada")
+            patch.setenv("XDG_STATE_HOME", str(folder / "state"))
+            (folder / "tree").mkdir()
+            yield World(ray, fleet, folder / "tree")
+    finally:
+        stack.stop()
+
+
+@contextmanager
+def running(world: World, *words: str, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    """``tradewind dev-tpu`` with these words, in the folder that is developed in; what it says is in ``stdout``."""
+    command = [sys.executable, "-u", "-m", "tradewind.cli.main", "dev-tpu", *words]
+    process = subprocess.Popen(
+        command, cwd=world.folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def said(process: subprocess.Popen[str], what: str) -> list[str]:
+    """The lines up to the one that holds ``what``."""
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if what in line:
+            return lines
+    pytest.fail(f"It never said {what!r}: {''.join(lines)}")
+
+
+def done(world: World, *words: str, env: dict[str, str] | None = None) -> tuple[int, str]:
+    with running(world, *words, env=env) as process:
+        out, _ = process.communicate(timeout=300)
+        return process.returncode, out
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 120.0
+    while not condition():
+        assert time.monotonic() < deadline, f"Waited in vain for {what}."
+        time.sleep(0.1)
+
+
+def sleepers(world: World, seconds: str) -> Sequence[psutil.Process]:
+    home, found = str(world.ray.stack.root / "home"), []
+    for process in psutil.process_iter():
+        try:
+            if process.cmdline() == ["sleep", seconds] and process.environ().get("HOME") == home:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_a_slice_is_used_by_its_holder_and_by_nobody_else_and_given_back(world: World) -> None:
+    (world.folder / "train.py").write_text("import os; print('trained on', os.environ['TPU'], os.getcwd()[-4:])")
+    assert "You hold no slice called ada" in done(world, "execute", "--", "true")[1]
+    with running(world, "allocate", "v4-16") as holder:
+        said(holder, "Slice one, 2 hosts, is yours until Ctrl-C")
+        until(lambda: world.free_chips() == 0, "the chips to be taken")
+        code, out = done(world, "allocate", "v4-16", "--name", "second")
+        assert code == 1 and "No v4-16 slice is free: all 1 are in use. Cluster here: --wait SECONDS waits" in out
+        code, out = done(world, "allocate", "v4-16")
+        assert code == 1 and "You hold a slice called ada on cluster here already" in out
+        code, out = done(world, "execute", "-e", "TPU=v4", "--", "python", "train.py")
+        assert code == 0, out
+        assert "one:0 | trained on v4 tree" in out and "one:1 | trained on v4 tree" in out
+        assert done(world, "execute", "--host", "1", "--no-sync", "--", "exit 7")[0] == 7
+        state = {**os.environ, "XDG_STATE_HOME": str(world.folder / "another-machine")}
+        code, out = done(world, "execute", "--", "true", env=state)
+        assert code == 1 and "says that it holds one for you, as any job can say: add --job with its id" in out
+        job = re.search(r"Job (dev-tpu-ada-ada-\S+) says", out)
+        assert job and done(world, "execute", "--job", job[1], "--", "true", env=state)[0] == 0
+        with running(world, "connect") as shell:  # its input is empty, so it ends at once
+            assert shell.wait(300) == 0
+        holder.send_signal(signal.SIGINT)
+        assert "Slice one was given back." in holder.communicate(timeout=120)[0] and holder.returncode == 130
+    until(lambda: world.free_chips() == 8, "the chips")
+
+
+def test_the_slice_is_free_and_clear_when_its_holder_is_killed(world: World) -> None:
+    with running(world, "allocate", "v4-16", "--heartbeat-timeout", "5") as holder:
+        said(holder, "is yours until Ctrl-C")
+        script = "nohup setsid sleep 4242 > /dev/null 2>&1 & echo left behind; wait"
+        with running(world, "execute", "--host", "0", "--", script) as command:
+            said(command, "left behind")
+            until(lambda: sleepers(world, "4242"), "what the command starts")
+            until(lambda: world.free_chips() == 0, "the chips to be taken")
+            holder.send_signal(signal.SIGKILL)
+            until(lambda: world.free_chips() == 8, "the chips")
+            assert not sleepers(world, "4242"), "it would hold the chips that others get"
+            assert command.wait(120) != 0
+    until(lambda: not list(world.kept.iterdir()), "the end of the holder, which leaves nothing")
+
+
+def test_a_holder_that_is_frozen_loses_the_slice_and_says_so_when_it_thaws(world: World) -> None:
+    with running(world, "allocate", "v4-16", "--heartbeat-timeout", "5") as holder:
+        said(holder, "is yours until Ctrl-C")
+        until(lambda: world.free_chips() == 0, "the chips to be taken")
+        holder.send_signal(signal.SIGSTOP)
+        until(lambda: world.free_chips() == 8, "the chips")
+        holder.send_signal(signal.SIGCONT)
+        said(holder, "Slice one is not yours any more")
+        assert holder.wait(120) == 1
+    until(lambda: not list(world.kept.iterdir()), "signs of life to be gone, also those that it gave when it thawed")
+
+
+def test_a_lost_connection_loses_no_slice_and_a_killed_job_leaves_none_taken(world: World) -> None:
+    with running(world, "allocate", "v4-16", "--heartbeat-timeout", "60") as holder:
+        said(holder, "is yours until Ctrl-C")
+        (job,) = (process for process in psutil.process_iter(["cmdline"]) if is_holders_job(process))
+        (sign,) = world.kept.glob("*.alive")
+        ways = descendants_named("ssh", holder.pid)
+        assert ways
+        for way in ways:
+            way.kill()
+        said(holder, "Trying again: the slice is given back if that lasts.")
+        lost_at = time.time_ns()
+        until(lambda: sign.stat().st_mtime_ns > lost_at, "a sign of life over another connection")
+        assert job.is_running() and holder.poll() is None and world.free_chips() == 0
+        with running(
+            world, "execute", "--host", "0", "--", "nohup setsid sleep 4343 > /dev/null 2>&1 & echo left"
+        ) as one:
+            said(one, "left")
+            until(lambda: sleepers(world, "4343"), "what the command starts")
+            job.kill()
+            said(holder, "Slice one is not yours any more")
+            assert holder.wait(120) == 1
+    until(lambda: world.free_chips() == 8, "the chips")
+    with running(world, "allocate", "v4-16") as again:
+        said(again, "is yours until Ctrl-C")
+        assert not sleepers(world, "4343"), "it would hold the chips"
+        again.send_signal(signal.SIGINT)
+        assert again.wait(120) == 130
+    until(lambda: world.free_chips() == 8, "the chips")
+
+
+def is_holders_job(process: psutil.Process) -> bool:
+    """Whether it is what holds a slice, and not what started it."""
+    words = process.info["cmdline"] or []
+    return "tradewind.runtime.dev_slice" in words and not any(word.endswith("sh") for word in words[:1])
+
+
+def test_a_change_of_the_folder_is_run_again(world: World) -> None:
+    (world.folder / "train.py").write_text("import time; print('version 1'); time.sleep(3600)")
+    with running(world, "allocate", "v4-16", "--name", "mine") as holder:
+        said(holder, "is yours until Ctrl-C")
+        words = ("watch", "--name", "mine", "--host", "0", "--debounce", "0.2", "--", "python", "train.py")
+        with running(world, *words) as watching:
+            said(watching, "version 1")
+            (world.folder / "train.py").write_text("print('version 2')")
+            assert not any("version 1" in line for line in said(watching, "version 2"))
+            said(watching, "It ended with 0. Waiting for a change")
+            watching.send_signal(signal.SIGINT)
+            assert watching.wait(120) == 0
+        os.kill(holder.pid, signal.SIGTERM)
+        assert holder.wait(120) == 143
+    until(lambda: world.free_chips() == 8, "the chips")

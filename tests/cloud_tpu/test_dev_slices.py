@@ -1,0 +1,45 @@
+"""What a holder tells of its slice is bounded and checked before anybody goes by it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tradewind.cloud_tpu.host_files import BadDevSliceError, DevHostInfo, DevSlice, is_dev_name
+
+HELD = DevSlice("one", (DevHostInfo("10.0.0.7", "10.0.0.7/12/345"), DevHostInfo("10.0.0.8", "10.0.0.8/13/346")))
+
+
+def test_a_laptop_reads_what_the_holder_wrote_last() -> None:
+    assert DevSlice.in_log("Waiting.\n") is None
+    assert DevSlice.in_log(f"{DevSlice(refused='none').line()}\n{HELD.line()}\nLater\n") == HELD
+    assert DevSlice.in_log(DevSlice(refused="No v4-8 slice is free.").line()) == DevSlice(
+        refused="No v4-8 slice is free."
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"name": "-oProxyCommand=ls"},
+        {"name": "../one"},
+        {"name": "one", "hosts": []},
+        {"hosts": [{"ip": "10.0.0.7; ls", "mark": "a/1/2"}]},
+        {"hosts": [{"ip": "10.0.0.7", "mark": "$(ls)"}]},
+        {"hosts": [{"ip": "10.0.0.7", "mark": "10.0.0.7/1/2\nX=1"}]},
+        {"hosts": [{"ip": "10.0.0.7"}]},
+        {"hosts": 5},
+    ],
+)
+def test_what_names_no_slice_and_no_hosts_is_refused(fields: dict[str, object]) -> None:
+    good = json.loads(HELD.line().partition(" ")[2])
+    with pytest.raises(BadDevSliceError):
+        DevSlice.in_log(f"TRADEWIND_DEV_SLICE {json.dumps({**good, **fields})}")
+    with pytest.raises(BadDevSliceError):
+        DevSlice.in_log("TRADEWIND_DEV_SLICE [1")
+
+
+def test_a_name_is_plain_and_short() -> None:
+    assert all(map(is_dev_name, ("ada", "a", "ada-2", "a" * 30)))
+    assert not any(map(is_dev_name, ("", "2a", "-a", "a-", "a--b", "a.b", "a b", "A", "a" * 31, "a\n", "a/../b", "ä")))

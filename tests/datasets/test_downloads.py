@@ -1,0 +1,396 @@
+"""Downloads from a hub and from servers that break, refuse and lie, to a store: every copy is whole and right."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.datasets.hub_server import (
+    COMMIT,
+    REPO,
+    TOKEN,
+    HubServer,
+    cut,
+    hub,
+    status,
+    whole,
+    wrong,
+)
+from tests.http_server import serving
+from tradewind.datasets import hub as hub_side
+from tradewind.datasets.downloads import (
+    LIST_FILE,
+    Copies,
+    FilesDownloadConfig,
+    HubDownloadConfig,
+    download,
+    download_files,
+    download_hf,
+    read_store,
+)
+from tradewind.datasets.http_reader import (
+    CHUNK_BYTES,
+    MAX_FAILURES,
+    MAX_RETRY_AFTER_S,
+    HttpReader,
+    pause_s,
+    retry_after_s,
+)
+from tradewind.datasets.source_files import DamagedDownloadError, DownloadError, SourceFile, check_name
+from tradewind.rehearsal.local.processes import free_port
+
+__all__ = ["hub"]
+DATA = ("data/a.jsonl", "data/b.jsonl")
+
+
+def config(output: Path, *globs: str, revision: str = COMMIT, repo: str = REPO) -> HubDownloadConfig:
+    return HubDownloadConfig(repo, revision, str(output), list(globs))
+
+
+def copies(output: Path) -> dict[str, bytes]:
+    """What a reader sees: every file that is not hidden, but for the provenance."""
+    return {
+        str(file.relative_to(output)): file.read_bytes()
+        for file in output.rglob("*")
+        if file.is_file() and not file.name.startswith(".") and file.name != "provenance.json"
+    }
+
+
+def shown(server: HubServer) -> dict[str, bytes]:
+    return {name: content for name, content in server.files.items() if not name.startswith(".")}
+
+
+def test_a_repository_is_had_with_all_that_is_no_hidden_file(hub: HubServer, tmp_path: Path) -> None:
+    told = download_hf(config(tmp_path, revision="0123456"))
+    assert copies(tmp_path) == shown(hub)
+    assert told == {"files": 4, "bytes": sum(map(len, shown(hub).values())), "commit": COMMIT}
+    provenance = json.loads((tmp_path / "provenance.json").read_text())
+    assert (provenance["dataset"], provenance["version"], provenance["commit"]) == (REPO, "0123456", COMMIT)
+    assert len(provenance["links"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("glob", "files"),
+    [
+        ("data/*.jsonl", DATA),
+        ("data/**", (*DATA, "data/old/c.jsonl")),
+        ("**/c.jsonl", ("data/old/c.jsonl",)),
+        ("README.md", ("README.md",)),
+    ],
+)
+def test_globs_choose_files(hub: HubServer, tmp_path: Path, glob: str, files: tuple[str, ...]) -> None:
+    download_hf(config(tmp_path, glob))
+    assert sorted(copies(tmp_path)) == sorted(files)
+
+
+def test_a_glob_that_matches_nothing_is_told_and_none_that_do_are_refused(
+    hub: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    download_hf(config(tmp_path, "README.md", "nothing/*"))
+    assert "matches 'nothing/*'" in capsys.readouterr().out
+    with pytest.raises(DownloadError, match=r"None of the 4 files .* it has README.md, data/a.jsonl"):
+        download_hf(config(tmp_path / "none", "nothing/*"))
+    assert not (tmp_path / "none").exists(), "nothing was begun"
+
+
+@pytest.mark.parametrize("after", [0, 1, CHUNK_BYTES, 300_000, 559_999])
+def test_a_connection_cut_at_any_byte_is_taken_up_there(hub: HubServer, tmp_path: Path, after: int) -> None:
+    pauses: list[float] = []
+    hub.fail("data/a.jsonl", cut(after), cut(7))
+    download_hf(config(tmp_path, "data/a.jsonl"), pause=pauses.append)
+    assert copies(tmp_path) == {"data/a.jsonl": hub.files["data/a.jsonl"]}
+    starts = [int(asked.removeprefix("bytes=").rstrip("-")) if asked else 0 for asked in hub.ranges]
+    read_on = after // CHUNK_BYTES * CHUNK_BYTES
+    assert starts == [0, read_on, read_on]
+    assert pauses == [1.0, 2.0] if read_on == 0 else [1.0, 1.0]
+
+
+def test_a_server_that_begins_again_is_read_on_from_where_it_was(hub: HubServer, tmp_path: Path) -> None:
+    pauses: list[float] = []
+    hub.fail("data/a.jsonl", cut(300_000), whole)
+    download_hf(config(tmp_path, "data/a.jsonl"), pause=pauses.append)
+    assert copies(tmp_path) == {"data/a.jsonl": hub.files["data/a.jsonl"]}
+    assert len(hub.ranges) == 2, "nothing was damaged, so nothing is read again"
+
+
+def test_a_busy_hub_is_asked_again_when_it_wishes(hub: HubServer, tmp_path: Path) -> None:
+    pauses: list[float] = []
+    hub.fail(f"/revision/{COMMIT}", status(429, "3"))
+    hub.fail(f"/tree/{COMMIT}", status(503))
+    hub.fail("README.md", status(429, "5"), status(503))
+    download_hf(config(tmp_path, "README.md"), pause=pauses.append)
+    assert pauses == [3.0, 1.0, 5.0, 2.0]
+
+
+def test_a_server_that_stays_broken_is_given_up_and_leaves_nothing(hub: HubServer, tmp_path: Path) -> None:
+    pauses: list[float] = []
+    hub.fail("README.md", *[status(503)] * 20)
+    with pytest.raises(DownloadError, match=rf"README.md cannot be read: it answered 503; tried {MAX_FAILURES + 1}"):
+        download_hf(config(tmp_path, "README.md"), pause=pauses.append)
+    assert copies(tmp_path) == {}
+    assert len(pauses) == MAX_FAILURES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["data/a.jsonl", "README.md"])
+def test_wrong_bytes_are_read_again_and_never_seen(
+    hub: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    hub.fail(name, wrong(b"x" * len(hub.files[name])))
+    download_hf(config(tmp_path, name))
+    assert copies(tmp_path) == {name: hub.files[name]}
+    assert "Reading it again" in capsys.readouterr().out
+    hub.fail(name, *[wrong(b"x" * len(hub.files[name]))] * 3)
+    with pytest.raises(DamagedDownloadError, match="and should give"):
+        download_hf(config(tmp_path / "again", name))
+    assert copies(tmp_path / "again") == {}
+
+
+def test_an_attempt_after_a_failure_copies_only_what_is_missing(hub: HubServer, tmp_path: Path) -> None:
+    hub.fail("data/b.jsonl", status(404))
+    with pytest.raises(DownloadError, match=r"b.jsonl answered 404"):
+        download_hf(config(tmp_path))
+    had = copies(tmp_path)
+    (tmp_path / "data" / "b.jsonl.0123abcd.part").write_bytes(b"what a killed process left")
+    before = hub.asked.copy()
+    told = download_hf(config(tmp_path))
+    again = {path for path, times in (hub.asked - before).items() if "/resolve/" in path}
+    assert again == {f"/datasets/{REPO}/resolve/{COMMIT}/{name}" for name in set(shown(hub)) - set(had)}
+    assert copies(tmp_path) == shown(hub)
+    assert told["files"] == 4
+    assert told["bytes"] == sum(map(len, shown(hub).values()))
+
+
+def test_what_was_begun_from_another_list_is_not_taken_for_a_copy(hub: HubServer, tmp_path: Path) -> None:
+    download_hf(config(tmp_path))
+    hub.files["README.md"] = b"# LETTERS\n"
+    del hub.files["data/old/c.jsonl"]
+    (tmp_path / "mine.txt").write_text("not from the hub")
+    download_hf(config(tmp_path))
+    assert copies(tmp_path) == shown(hub) | {"mine.txt": b"not from the hub"}
+
+
+def test_what_no_download_of_this_list_made_is_copied_anew(hub: HubServer, tmp_path: Path) -> None:
+    download_hf(config(tmp_path, "README.md"))
+    other = tmp_path / "data" / "old" / "c.jsonl"
+    other.parent.mkdir(parents=True)
+    other.write_bytes(b"x" * len(hub.files["data/old/c.jsonl"]))
+    download_hf(config(tmp_path))
+    assert copies(tmp_path) == shown(hub)
+
+
+def test_a_list_that_no_download_wrote_is_not_overwritten(hub: HubServer, tmp_path: Path) -> None:
+    (tmp_path / LIST_FILE).write_text("{")
+    with pytest.raises(DownloadError, match="is not what a download writes"):
+        download_hf(config(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"repo": "people/nothing"}, r"has no dataset 'people/nothing' at revision .*HF_TOKEN"),
+        ({"revision": "gone"}, r"no such revision: dataset 'people/letters' at revision 'gone'"),
+        ({"repo": "a/b/c"}, "cannot be listed"),
+    ],
+)
+def test_what_the_hub_does_not_have_is_named(
+    hub: HubServer, tmp_path: Path, changes: dict[str, str], message: str
+) -> None:
+    with pytest.raises(DownloadError, match=message):
+        download_hf(config(tmp_path / "out", **changes))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_gated_repository_says_what_to_do(hub: HubServer, tmp_path: Path) -> None:
+    hub.fail(f"/revision/{COMMIT}", lambda handler, _: handler.answer(b"{}", 403, {"X-Error-Code": "GatedRepo"}))
+    with pytest.raises(DownloadError, match="accept them on its page"):
+        download_hf(config(tmp_path))
+    hub.fail("README.md", status(401))
+    with pytest.raises(DownloadError, match=r"answered 401: .* HF_TOKEN"):
+        download_hf(config(tmp_path))
+
+
+def test_the_token_goes_to_the_hub_and_not_to_the_server_behind_it(hub: HubServer, tmp_path: Path) -> None:
+    with serving(HubServer(hub.files)) as behind:
+        hub.cdn = behind.url.replace("127.0.0.1", "localhost")
+        download_hf(config(tmp_path))
+    assert set(hub.tokens) == {f"Bearer {TOKEN}"}
+    assert behind.tokens == [None] * 4
+    assert not any(TOKEN.encode() in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+
+
+def test_a_file_of_another_server_is_read_without_the_token(hub: HubServer) -> None:
+    reader = HttpReader({"Authorization": f"Bearer {TOKEN}"}, "http://hub.example")
+    assert list(reader.read(SourceFile("README.md", f"{hub.url}/x/resolve/{COMMIT}/README.md"))) == [b"# Letters\n"]
+    assert hub.tokens == [None]
+
+
+@pytest.mark.parametrize("name", ["../up", "/etc/passwd", "a/../../b", "a\\b", "a//b", "", ".attempts/1.json", "a\nb"])
+def test_a_name_that_leaves_the_output_or_hides_is_refused(name: str) -> None:
+    with pytest.raises(DownloadError, match="The hub names the file"):
+        check_name(name, "The hub")
+
+
+def test_a_hub_that_lists_a_path_outside_is_refused_before_anything_is_written(hub: HubServer, tmp_path: Path) -> None:
+    hub.files["data/../../outside"] = b""
+    with pytest.raises(DownloadError, match="no path below the output"):
+        download_hf(config(tmp_path / "out"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_marins_older_function_has_the_files_where_its_callers_look(hub: HubServer, tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class DownloadConfig:
+        hf_dataset_id: str
+        revision: str
+        gcs_output_path: str
+        hf_urls_glob: Any = ()
+        hf_repo_type_prefix: str = "datasets"
+
+    download(DownloadConfig(REPO, "0123456", str(tmp_path), ["README.md"]))
+    below = tmp_path / "0123456/huggingface.co/datasets" / REPO / "resolve/0123456"
+    assert copies(below) == {"README.md": hub.files["README.md"]}
+    with pytest.raises(DownloadError, match="no path below the output"):
+        download(DownloadConfig(REPO, "../../..", str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("hf_dataset_id", ""), ("revision", ""), ("hf_urls_glob", "data/*"), ("hf_repo_type_prefix", "dataset")],
+)
+def test_a_config_with_a_slip_is_refused_when_it_is_made(field: str, value: Any) -> None:
+    given = {"hf_dataset_id": REPO, "revision": COMMIT, "gcs_output_path": "out", field: value}
+    with pytest.raises(ValueError, match=f"{field}="):
+        HubDownloadConfig(**given)
+
+
+# ---- files at addresses
+
+
+def test_files_come_from_servers_and_stores(hub: HubServer, tmp_path: Path) -> None:
+    local = tmp_path / "there.txt"
+    local.write_bytes(b"in a store")
+    url = f"{hub.url}/x/resolve/{COMMIT}/data/a.jsonl"
+    checksum = hashlib.sha256(hub.files["data/a.jsonl"]).hexdigest()
+    told = download_files(FilesDownloadConfig([url, f"file://{local}"], str(tmp_path / "out"), {url: checksum.upper()}))
+    assert copies(tmp_path / "out") == {"a.jsonl": hub.files["data/a.jsonl"], "there.txt": b"in a store"}
+    assert told == {"files": 2, "bytes": 560_010}
+    assert set(hub.tokens) == {None}, "only the hub gets the token"
+
+
+def test_a_file_with_another_checksum_is_refused(hub: HubServer, tmp_path: Path) -> None:
+    url = f"{hub.url}/x/resolve/{COMMIT}/README.md"
+    with pytest.raises(DamagedDownloadError, match="with the sha256 .* and should give 0000"):
+        download_files(FilesDownloadConfig([url], str(tmp_path / "out"), {url: "0" * 64}))
+    assert copies(tmp_path / "out") == {}
+
+
+def test_a_file_that_becomes_another_one_while_it_is_read_is_refused(hub: HubServer, tmp_path: Path) -> None:
+    url = f"{hub.url}/x/resolve/{COMMIT}/data/a.jsonl"
+    hub.fail("a.jsonl", cut(300_000))
+    reader = HttpReader(pause=lambda _: setattr(hub, "etag", '"another"'))
+    with pytest.raises(DownloadError, match="it may be another file than at first"):
+        list(reader.read(SourceFile("a.jsonl", url)))
+
+
+def test_a_file_of_a_store_that_is_written_over_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    """A store gives each part of a file by itself, of whichever file is there then."""
+    there = tmp_path / "there.txt"
+    there.write_bytes(b"a" * 3 * CHUNK_BYTES)
+    parts = read_store(SourceFile("there.txt", str(there)))
+    assert next(parts) == b"a" * CHUNK_BYTES
+    there.write_bytes(b"b" * (3 * CHUNK_BYTES + 1))
+    with pytest.raises(DownloadError, match="there.txt changed while it was read"):
+        list(parts)
+
+
+def test_a_file_without_a_version_is_not_read_on(hub: HubServer) -> None:
+    hub.etag = ""
+    hub.fail("a.jsonl", cut(300_000))
+    url = f"{hub.url}/x/resolve/{COMMIT}/data/a.jsonl"
+    with pytest.raises(DownloadError, match="it may be another file than at first"):
+        list(HttpReader(pause=lambda _: None).read(SourceFile("a.jsonl", url)))
+
+
+def test_an_encoded_file_is_not_taken_for_the_file(hub: HubServer) -> None:
+    hub.fail("README.md", lambda handler, content: handler.answer(content, 200, {"Content-Encoding": "br"}))
+    url = f"{hub.url}/x/resolve/{COMMIT}/README.md"
+    with pytest.raises(DownloadError, match="came in the encoding 'br'"):
+        list(HttpReader().read(SourceFile("README.md", url)))
+
+
+def test_a_signed_address_that_the_hub_sends_on_to_is_not_told(hub: HubServer, tmp_path: Path) -> None:
+    gone = f"http://127.0.0.1:{free_port()}/file?Signature=s3cret"
+    hub.fail("README.md", *[lambda handler, _: handler.answer(b"", 302, {"Location": gone})] * 20)
+    with pytest.raises(DownloadError, match=r"Connection refused") as told:
+        download_hf(config(tmp_path, "README.md"), pause=lambda _: None)
+    assert "s3cret" not in "".join(traceback.format_exception(told.value))
+
+
+def test_a_file_that_is_called_like_an_unfinished_one_is_not_lost(hub: HubServer, tmp_path: Path) -> None:
+    hub.files["data/x.0123abcd.part"] = b"as it is called at the hub"
+    for _ in range(2):
+        download_hf(config(tmp_path))
+        assert copies(tmp_path) == shown(hub)
+
+
+def test_who_interrupts_a_download_does_not_wait_for_what_has_not_begun(tmp_path: Path) -> None:
+    begun: list[str] = []
+
+    def read(file: SourceFile) -> Iterator[bytes]:
+        begun.append(file.name)
+        if file.name == "0":
+            raise KeyboardInterrupt
+        time.sleep(0.05)  # as long as a file takes
+        yield b""
+
+    with pytest.raises(KeyboardInterrupt):
+        Copies(str(tmp_path), read, lambda files, size: None).make([SourceFile(f"{n}", "") for n in range(500)])
+    assert len(begun) < 200
+
+
+def test_a_range_that_was_not_asked_for_is_not_taken(hub: HubServer) -> None:
+    def shifted(handler: Any, content: bytes) -> None:
+        rest = {"Content-Range": f"bytes 4-{len(content) - 1}/{len(content)}"}
+        handler.answer(content[4:], 206, rest)
+
+    hub.fail("a.jsonl", cut(300_000), shifted)
+    reader = HttpReader(pause=lambda _: None)
+    url = f"{hub.url}/x/resolve/{COMMIT}/data/a.jsonl"
+    assert b"".join(reader.read(SourceFile("a.jsonl", url))) == hub.files["data/a.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"urls": []}, "urls="),
+        ({"urls": "https://a.example/x"}, "urls="),
+        ({"sha256": {"https://a.example/x": "12"}}, "sha256="),
+    ],
+)
+def test_a_list_with_a_slip_is_refused_when_it_is_made(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FilesDownloadConfig(**({"urls": ["https://a.example/x"], "output_path": "out"} | given))
+
+
+def test_pauses_grow_and_are_bounded() -> None:
+    assert [pause_s(failures, None) for failures in (1, 2, 3, 12)] == [1.0, 2.0, 4.0, 60.0]
+    assert pause_s(1, 10_000.0) == MAX_RETRY_AFTER_S
+    assert [retry_after_s(value) for value in ("7", "Wed, 21 Oct 2026 07:28:00 GMT", "-1", None)] == [
+        7.0,
+        None,
+        None,
+        None,
+    ]
+
+
+def test_every_kind_of_repository_has_its_name_at_the_hub() -> None:
+    assert hub_side.REPO_TYPES == {"datasets": "dataset", "spaces": "space", "models": "model", "": "model"}

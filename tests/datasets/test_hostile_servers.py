@@ -1,0 +1,251 @@
+"""Hubs and servers that lie: the token stays at home, nothing grows without end, what is wrong is said in a line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.datasets.hub_server import (
+    COMMIT,
+    REPO,
+    TOKEN,
+    Fault,
+    Handler,
+    HubServer,
+    hub,
+)
+from tests.http_server import serving
+from tradewind.datasets import http_reader
+from tradewind.datasets import hub as listing
+from tradewind.datasets.downloads import FilesDownloadConfig, HubDownloadConfig, download_files, download_hf
+from tradewind.datasets.files import write_text
+from tradewind.datasets.http_reader import RefusedRedirectError, check_redirect
+from tradewind.datasets.source_files import DownloadError, UnusableNameError, check_apart, check_name
+from tradewind.records.manifests import RECORDS_OF_AN_OUTPUT
+from tradewind.text import single_line
+
+__all__ = ["hub"]
+GOOD = {"type": "file", "path": "README.md", "size": 10, "oid": "0" * 40}
+
+
+def downloaded(output: Path, *globs: str) -> dict[str, Any]:
+    return download_hf(HubDownloadConfig(REPO, COMMIT, str(output), list(globs)), pause=lambda _: None)
+
+
+def page(entries: Any, following: str | None = None) -> Fault:
+    """A page of the list of files."""
+    link = {"Link": f'<{following}>; rel="next"'} if following else {}
+    return lambda handler, _: handler.answer(json.dumps(entries).encode(), 200, link)
+
+
+def raw(answer: bytes) -> Fault:
+    """These bytes, whatever they are."""
+
+    def give(handler: Handler, _: bytes) -> None:
+        handler.wfile.write(answer)
+        handler.close_connection = True
+
+    return give
+
+
+def test_a_list_that_goes_on_elsewhere_is_not_followed_with_the_token(hub: HubServer, tmp_path: Path) -> None:
+    with serving(HubServer({})) as other:
+        hub.fail(f"/tree/{COMMIT}", page([GOOD], f"{other.url}/more"))
+        with pytest.raises(DownloadError, match="which is not the hub"):
+            downloaded(tmp_path)
+    assert other.tokens == []
+    assert set(hub.tokens) == {f"Bearer {TOKEN}"}
+
+
+def test_a_list_that_leads_back_to_itself_ends(hub: HubServer, tmp_path: Path) -> None:
+    hub.fail(f"/tree/{COMMIT}", page([GOOD], "?cursor=1"), page([], "?cursor=1"))
+    with pytest.raises(DownloadError, match="leads back to one before"):
+        downloaded(tmp_path)
+
+
+def test_a_list_without_end_is_not_kept(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "MAX_FILES", 1)
+    with pytest.raises(DownloadError, match="more than 1 files"):
+        downloaded(tmp_path)
+    monkeypatch.setattr(listing, "MAX_PAGE_BYTES", 100)
+    with pytest.raises(DownloadError, match="gives more than 100 bytes"):
+        downloaded(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"error": "no"}, "no list but a dict"),
+        ([7], "an entry without a path"),
+        ([GOOD | {"path": 7}], "an entry without a path"),
+        ([GOOD | {"size": "10"}], "no size or no checksum of 'README.md'"),
+        ([GOOD | {"size": -1}], "no size or no checksum"),
+        ([GOOD | {"size": None}], "no size or no checksum"),
+        ([GOOD | {"oid": None}], "no size or no checksum"),
+        ([GOOD | {"oid": 5}], "no size or no checksum"),
+        ([GOOD | {"lfs": {"size": 1}}], "no size or no checksum"),
+        ([GOOD | {"lfs": 5}], "no size or no checksum"),
+        ([GOOD, GOOD], "'README.md' twice"),
+        ([GOOD, GOOD | {"path": "README.md/a"}], "as a file, and 'README.md/a' within it"),
+    ],
+)
+def test_a_list_that_is_none_is_told_in_a_sentence(hub: HubServer, tmp_path: Path, entries: Any, message: str) -> None:
+    hub.fail(f"/tree/{COMMIT}", page(entries))
+    with pytest.raises(DownloadError, match=message):
+        downloaded(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("content", [b"<html>", b"[" * 100_000])
+@pytest.mark.parametrize("end", [f"/tree/{COMMIT}", f"/revision/{COMMIT}"])
+def test_an_answer_that_is_no_json_is_told_in_a_sentence(
+    hub: HubServer, tmp_path: Path, end: str, content: bytes
+) -> None:
+    hub.fail(end, lambda handler, _: handler.answer(content))
+    with pytest.raises(DownloadError, match=r"is no JSON|cannot be read"):
+        downloaded(tmp_path)
+
+
+def test_what_a_server_says_is_one_line_of_bounded_length(hub: HubServer, tmp_path: Path) -> None:
+    said = f"\x1b[2J{'e' * 50_000}"
+    hub.fail(f"/revision/{COMMIT}", lambda handler, _: handler.answer(b"", 400, {"X-Error-Message": said}))
+    with pytest.raises(DownloadError) as told:
+        downloaded(tmp_path)
+    assert str(told.value).isprintable() and len(str(told.value)) < 600
+    etag = f"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nETag: {said}\r\n\r\n11".encode()
+    hub.fail("README.md", raw(etag))
+    with pytest.raises(DownloadError, match="it may be another file") as told:
+        downloaded(tmp_path, "README.md")
+    assert str(told.value).isprintable() and len(str(told.value)) < 1000
+    assert single_line("a\nb\x1b") == "a b?"
+
+
+def test_a_body_that_goes_on_behind_its_end_is_not_read(hub: HubServer, tmp_path: Path) -> None:
+    sent = 0
+
+    def endless(handler: Handler, _: bytes) -> None:
+        nonlocal sent
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+        handler.close_connection = True
+        for _ in range(2000):
+            try:
+                handler.wfile.write(b"x" * (1 << 20))
+            except OSError:  # nobody reads it any more
+                return
+            sent += 1
+
+    hub.fail("README.md", *[endless] * 3)
+    with pytest.raises(DownloadError, match="more than the 10 bytes that it"):
+        downloaded(tmp_path, "README.md")
+    assert sent < 2000
+
+
+@pytest.mark.parametrize(
+    ("head", "is_had"),
+    [
+        (b"200 OK\r\nContent-Length: \xb2", True),
+        (b"200 OK\r\nContent-Length: " + b"9" * 5000, True),
+        (b"206 OK\r\nContent-Length: 10\r\nContent-Range: bytes " + b"9" * 5000 + b"-1/2", False),
+        (b"503 Busy\r\nRetry-After: \xb2\r\nContent-Length: 0", False),
+        (b"302 Found\r\nLocation: http://[\r\nContent-Length: 0", False),
+        (b"302 Found\r\nLocation: file:///etc/passwd\r\nContent-Length: 0", False),
+    ],
+)
+def test_numbers_and_addresses_that_are_none_break_nothing(
+    hub: HubServer, tmp_path: Path, head: bytes, is_had: bool
+) -> None:
+    hub.fail("README.md", *[raw(b"HTTP/1.1 " + head + b"\r\n\r\n# Letters\n")] * 9)
+    if is_had:
+        assert downloaded(tmp_path, "README.md")["bytes"] == 10
+        return
+    with pytest.raises(DownloadError, match="README.md cannot be read"):
+        downloaded(tmp_path, "README.md")
+
+
+# ---- where a server sends on to
+
+
+@pytest.mark.parametrize(
+    ("url", "target"),
+    [
+        ("https://192.0.2.1/a", "http://192.0.2.1/a"),
+        ("http://192.0.2.1/a", "http://169.254.169.254/computeMetadata/v1/"),
+        ("http://127.0.0.1/a", "http://169.254.169.254/"),
+        ("http://192.0.2.1/a", "http://[::ffff:169.254.169.254]/"),
+        ("http://192.0.2.1/a", "http://[fe80::1]/"),
+        ("http://127.0.0.1/a", "http://Metadata.Google.Internal./"),
+        ("http://192.0.2.1/a", "http://127.0.0.1:8265/api/jobs/"),
+        ("http://192.0.2.1/a", "http://localhost:8265/"),
+        ("http://192.0.2.1/a", "http://0.0.0.0:8265/"),
+    ],
+)
+def test_what_only_this_machine_may_ask_is_not_asked(url: str, target: str) -> None:
+    with pytest.raises(RefusedRedirectError, match="was not followed"):
+        check_redirect(url, target)
+
+
+@pytest.mark.parametrize(
+    ("url", "target"),
+    [
+        ("https://192.0.2.1/a", "https://192.0.2.2/b"),
+        ("http://192.0.2.1/a", "https://192.0.2.2/b"),
+        ("http://127.0.0.1:1/a", "http://localhost:2/b"),
+        ("https://10.0.0.1/a", "https://10.0.0.2/b"),
+    ],
+)
+def test_other_servers_may_be_sent_on_to(url: str, target: str) -> None:
+    check_redirect(url, target)
+
+
+def test_a_redirect_is_checked_before_it_is_followed(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def refuse(url: str, target: str) -> None:
+        asked.append((url, target))
+        raise RefusedRedirectError("not there")
+
+    monkeypatch.setattr(http_reader, "check_redirect", refuse)
+    with serving(HubServer({"README.md": b"# Letters\n"})) as other:
+        hub.cdn = other.url
+        with pytest.raises(DownloadError, match="not there"):
+            downloaded(tmp_path, "README.md")
+    assert not other.asked
+    assert [target.startswith(other.url) for _, target in asked] == [True]
+
+
+# ---- names
+
+
+@pytest.mark.parametrize("record", sorted(RECORDS_OF_AN_OUTPUT))
+def test_no_copy_is_called_like_a_record(hub: HubServer, tmp_path: Path, record: str) -> None:
+    hub.files[f"data/{record}"] = b"SUCCESS"
+    downloaded(tmp_path)
+    assert not (tmp_path / "data" / record).exists()
+    with pytest.raises(UnusableNameError, match="called like a record"):
+        check_name(f"data/{record}", "It")
+
+
+def test_a_file_is_not_put_into_a_folder_of_its_name(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_text(f"{tmp_path}/a", "text")
+    assert list(tmp_path.rglob("*")) == [tmp_path / "a"]
+
+
+def test_what_says_where_the_files_are_from_has_its_place(hub: HubServer, tmp_path: Path) -> None:
+    hub.files["provenance.json/a"] = b""
+    with pytest.raises(UnusableNameError, match=r"'provenance.json' as a file"):
+        downloaded(tmp_path)
+    check_apart(["a/b", "a/c", "ab"], "It")
+
+
+def test_no_answer_makes_a_step_of_files_fail_without_a_sentence(hub: HubServer, tmp_path: Path) -> None:
+    hub.fail("README.md", raw(b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\n\r\n"))
+    url = f"{hub.url}/x/resolve/{COMMIT}/README.md"
+    with pytest.raises(RefusedRedirectError, match=r"169.254.169.254"):
+        download_files(FilesDownloadConfig([url], str(tmp_path / "out")))

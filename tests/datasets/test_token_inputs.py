@@ -1,0 +1,120 @@
+"""Which files are tokenized, and with how many requests that is known."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tradewind.datasets.token_inputs import InputFile, check_no_test_data, input_files, unchanged
+from tradewind.datasets.token_rows import TokenizingError, rows_of
+from tradewind.datasets.token_shards import shard_key
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.storage import file_system_at
+
+
+def put(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("{}\n")
+
+
+def names(folder: Path, *paths: str) -> list[str]:
+    found = input_files([str(folder / path) for path in paths], "train_paths")
+    return [os.path.relpath(file.path, folder) for file in found]
+
+
+def test_a_folder_means_all_texts_below_sorted_and_a_glob_those_that_it_matches(tmp_path: Path) -> None:
+    put(tmp_path, "b/z.jsonl", "b/a/y.parquet", "b/x.json.zstd", "a.jsonl.gz", "b/notes.md", "b/provenance.json")
+    put(tmp_path, "b/.cache/w.jsonl", "b/.v.jsonl")
+    assert names(tmp_path, "b", "a.jsonl.gz") == ["b/a/y.parquet", "b/x.json.zstd", "b/z.jsonl", "a.jsonl.gz"]
+    assert names(tmp_path, "b/*.js*", "[a]*") == ["b/x.json.zstd", "b/z.jsonl", "a.jsonl.gz"]
+    assert names(tmp_path, "b/.v.jsonl") == ["b/.v.jsonl"], "one that is named itself"
+
+
+def test_paths_may_overlap_by_no_file(tmp_path: Path) -> None:
+    put(tmp_path, "a/b.jsonl")
+    with pytest.raises(ValueError, match=r"train_paths: .*/a/b\.jsonl stands there twice"):
+        names(tmp_path, "a", "a/b.jsonl")
+
+
+def test_many_files_of_a_bucket_cost_a_listing_and_not_a_request_each(gcs: LocalCloudStorage, gs_folder: str) -> None:
+    fs, root = file_system_at(gs_folder)
+    for number in range(20):
+        fs.pipe_file(f"{root}/{number:02}.jsonl", b"{}")
+    paths = [f"{gs_folder}/{number:02}.jsonl" for number in range(20)]
+    found = []
+    for given in ([gs_folder], paths):
+        fs.invalidate_cache()
+        gcs.requests.clear()
+        found.append(input_files(given, "train_paths"))
+        assert 0 < sum(gcs.requests.values()) <= 4
+    assert found[0] == found[1] and [file.path for file in found[0]] == paths
+
+
+def test_a_file_that_is_written_again_is_in_another_state(
+    tmp_path: Path, gcs: LocalCloudStorage, gs_folder: str
+) -> None:
+    for folder in (str(tmp_path), gs_folder):
+        fs, root = file_system_at(folder)
+        keys = set()
+        for number in range(2):
+            fs.pipe_file(f"{root}/a.jsonl", b"{%d}" % number)
+            if folder == str(tmp_path):
+                os.utime(tmp_path / "a.jsonl", (number, number))
+            fs.invalidate_cache()
+            keys.add(shard_key("recipe", input_files([folder], "train_paths")[0]))
+        assert len(keys) == 2
+
+
+def test_a_file_that_another_one_replaces_while_it_is_read_is_refused(
+    tmp_path: Path, gs_folder: str, s3_folder: str
+) -> None:
+    for folder in (str(tmp_path), gs_folder, s3_folder):
+        fs, root = file_system_at(folder)
+        fs.pipe_file(f"{root}/a.jsonl", b"{}")
+        [file] = input_files([folder], "train_paths")
+        assert list(unchanged(file, "ab")) == ["a", "b"]
+        for happens, content in ((fs.pipe_file, [b"{ }"]), (fs.rm_file, [])):
+            read = unchanged(file, "ab")
+            assert next(read) == "a"
+            happens(f"{root}/a.jsonl", *content)
+            with pytest.raises(TokenizingError, match="a.jsonl changed while it was tokenized"):
+                list(read)
+
+
+def test_what_is_wrong_in_a_file_is_told_only_of_the_file_that_was_listed(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a"}\n[')
+    [file] = input_files([str(path)], "train_paths")
+    with pytest.raises(TokenizingError, match="a.jsonl line 2 is malformed"):
+        list(unchanged(file, rows_of(str(path), "text")))
+    for happens in (lambda: path.write_text("cut"), path.unlink):
+        happens()
+        with pytest.raises(TokenizingError, match="a.jsonl changed while it was tokenized"):
+            list(unchanged(file, rows_of(str(path), "text")))
+
+
+def test_the_key_of_a_shard_says_recipe_and_file() -> None:
+    file = InputFile("/a", 1, "x")
+    others = [InputFile("/b", 1, "x"), InputFile("/a", 2, "x"), InputFile("/a", 1, "y")]
+    assert len({shard_key("r", each) for each in (file, *others)} | {shard_key("s", file)}) == 5
+
+
+@pytest.mark.parametrize("path", ["a/test/b", "a_test_b", "gs://b/my-test.jsonl", "validation", "prevalidations"])
+def test_what_looks_like_test_data_is_not_trained_on(path: str) -> None:
+    with pytest.raises(ValueError, match=r"looks like test data .*allow_test_in_train=True"):
+        check_no_test_data(["fine", path], is_allowed=False)
+
+
+@pytest.mark.parametrize("path", ["latest/b", "testing/b", "test", "contest_a", "valid"])
+def test_other_words_are_no_test_data(path: str) -> None:
+    check_no_test_data([path], is_allowed=False)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.jsonl")
+    for path in ("a.jsonl", "."):
+        with pytest.raises(ValueError, match=r"a\.jsonl is no regular file|holds no file"):
+            names(tmp_path, path)

@@ -1,0 +1,134 @@
+"""A position in the log is written down only when the lines before it are out of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tradewind.deployment import log_position
+from tradewind.deployment.log_position import PositionFile, PositionSaver, SavedPosition
+from tradewind.deployment.task_instances import TaskAddress
+
+UNCONNECTED = "import socket; from tradewind.deployment.log_position import _unix_sockets as found"
+
+
+TASK = TaskAddress("dag", "run", "task", -1)
+
+
+def position(chars: int, follower: str = "a", job: str = "j") -> SavedPosition:
+    return SavedPosition(job, {"chars": chars}, is_exact=False, follower=follower)
+
+
+@pytest.fixture
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Airflow's folder of logs."""
+    monkeypatch.setenv("AIRFLOW__LOGGING__BASE_LOG_FOLDER", str(tmp_path))
+    return tmp_path
+
+
+def test_the_newer_position_of_the_same_follower_counts(logs: Path) -> None:
+    assert PositionFile(TASK).newer_than(position(1)) == position(1), "there is no file yet"
+    assert PositionFile(TASK).write(position(5))
+    assert PositionFile(TASK).newer_than(position(1)) == position(5)
+
+
+@pytest.mark.parametrize("other", [position(1, follower="b"), position(1, job="k"), position(1, follower="")])
+def test_a_file_that_another_follower_or_an_earlier_try_left_does_not_count(logs: Path, other: SavedPosition) -> None:
+    PositionFile(TASK).write(position(5))
+    assert PositionFile(TASK).newer_than(other) == other
+    elsewhere = TaskAddress("dag", "run", "task", 0)
+    assert PositionFile(elsewhere).newer_than(position(1)) == position(1)
+
+
+def test_a_file_that_was_torn_or_cannot_be_written_does_no_harm(logs: Path) -> None:
+    PositionFile(TASK).write(position(5))
+    [file] = (logs / log_position.FILES).iterdir()
+    file.write_text("{")
+    assert PositionFile(TASK).newer_than(position(1)) == position(1)
+    PositionFile(TASK).delete()
+    (logs / log_position.FILES).rmdir()
+    (logs / log_position.FILES).write_text("no folder")
+    assert not PositionFile(TASK).write(position(6))
+
+
+def test_a_log_that_was_read_to_its_end_leaves_no_file_nor_those_of_long_ago(logs: Path) -> None:
+    PositionFile(TASK).write(position(5))
+    old = logs / log_position.FILES / "old.json"
+    old.write_text("{}")
+    os.utime(old, (0, 0))
+    PositionFile(TASK).delete()
+    assert list((logs / log_position.FILES).iterdir()) == []
+
+
+async def test_airflow_is_told_at_once_and_then_rarely_unless_there_is_no_file(
+    logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[SavedPosition] = []
+
+    async def tell(task: TaskAddress, position: SavedPosition) -> bool:
+        told.append(position)
+        return True
+
+    keeper = PositionSaver(TASK, tell)
+    for chars in (1, 2, 3, 3):
+        await keeper.keep(position(chars))
+    assert told == [position(1)]
+    assert PositionFile(TASK).newer_than(told[-1]) == position(3)
+    monkeypatch.setattr(log_position, "SAVE_TO_AIRFLOW_S", 0.0)
+    await keeper.keep(position(3))  # nothing new was printed, and Airflow is told in the end all the same
+    monkeypatch.setattr(log_position, "SAVE_TO_AIRFLOW_S", 15.0)
+    await keeper.end()
+    (logs / log_position.FILES).rmdir()
+    (logs / log_position.FILES).write_text("no folder")
+    await keeper.keep(position(4))
+    assert told == [position(1), position(3), position(4)]
+
+
+@pytest.fixture
+def channel() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    log_position._unix_sockets.cache_clear()
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+    log_position._unix_sockets.cache_clear()
+
+
+async def test_what_the_other_side_has_not_read_is_waited_for(channel: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = channel
+    assert await log_position._lines_are_taken()
+    ours.send(b"line\n" * 100)
+    waiting = asyncio.create_task(log_position._lines_are_taken())
+    done, _ = await asyncio.wait({waiting}, timeout=10 * log_position._DRAIN_POLL_S)
+    assert not done
+    assert theirs.recv(1000) == b"line\n" * 100
+    assert await waiting
+
+
+async def test_a_trigger_does_not_end_before_its_last_lines_are_taken(
+    logs: Path, channel: tuple[socket.socket, socket.socket]
+) -> None:
+    ours, theirs = channel
+    ours.send(b"last line\n")
+    ending = asyncio.create_task(PositionSaver(TASK).end())
+    done, _ = await asyncio.wait({ending}, timeout=10 * log_position._DRAIN_POLL_S)
+    assert not done
+    theirs.recv(1000)
+    await ending
+
+
+@pytest.mark.slow
+def test_only_connected_unix_sockets_are_asked() -> None:
+    code = (
+        f"{UNCONNECTED}\n"
+        "kept = [socket.socket(socket.AF_UNIX), socket.socket(socket.AF_INET), *socket.socketpair()]\n"
+        "assert sorted(found()) == sorted(one.fileno() for one in kept[2:]), found()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdin=subprocess.DEVNULL)

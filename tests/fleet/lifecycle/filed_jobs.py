@@ -1,0 +1,72 @@
+"""The jobs of a cluster as lines of a file, for tests of what is done around a head and not in it.
+
+They are kept in a real backup. Who brings them back adds each line once, as Ray takes each id once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from tradewind.fleet.clusters import FleetCluster
+from tradewind.fleet.lifecycle.job_preservation import BackupResult, ClusterJobBackup, JobBackupError, JobRestoreError
+from tradewind.ray_jobs.job_backup import JobBackup, SavedJob, restored_id
+from tradewind.ray_jobs.job_restore import RestoreResult
+
+
+class FiledJobs(ClusterJobBackup):
+    """Keeps and brings back what stands in ``file``.
+
+    Attributes:
+        over: Jobs that have ended by themselves.
+        is_silent: The head does not answer.
+        lost: Jobs that do not come back this time.
+    """
+
+    def __init__(self, cluster: FleetCluster, tell: Callable[[str], None], root: Path, file: Path) -> None:
+        super().__init__(cluster, tell, root=root)
+        self._name = cluster.name
+        self.file = file
+        self.over: frozenset[str] = frozenset()
+        self.is_silent = False
+        self.lost: frozenset[str] = frozenset()
+
+    @property
+    def running(self) -> list[str]:
+        return self.file.read_text().split() if self.file.exists() else []
+
+    def end_all(self) -> None:
+        """What a restart does to them."""
+        self.file.unlink(missing_ok=True)
+
+    def back_up(self, restart: str, *, is_anew: bool = True) -> BackupResult:
+        if self.is_silent:
+            raise JobBackupError(f"Cluster {self._name}: its jobs cannot be kept: the head is silent.")
+        backup = JobBackup(self.folder / restart)
+        if is_anew:
+            backup.delete()
+        backup.add([SavedJob(job, "RUNNING", "true") for job in self.running], {}, without=self.over)
+        return BackupResult(backup, self.over)
+
+    def restore(
+        self,
+        backup: JobBackup,
+        check: Callable[[], None] = lambda: None,
+        note_rest: Callable[[Collection[str]], None] = lambda jobs: None,
+    ) -> list[RestoreResult]:
+        if self.is_silent:
+            raise JobRestoreError(f"Cluster {self._name}: its head does not take its jobs back yet.")
+        found = []
+        for job in backup.jobs():
+            check()
+            new = restored_id(job.job, backup.restart)
+            if job.job in self.lost:
+                found.append(RestoreResult(job.job, why="refused", is_lost=True, may_come_back=True))
+                continue
+            if new not in self.running:
+                self.file.write_text("\n".join([*self.running, new]))
+            found.append(RestoreResult(job.job, new))
+        rest = [one.job for one in found if one.may_come_back]
+        note_rest(rest)
+        backup.keep_only(rest)
+        return found

@@ -1,0 +1,54 @@
+"""A fleet file, a Google Cloud for it and a bucket for its markers, on this machine."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from tests.fleet.fleets import HEAD, TEMPLATE
+from tradewind.fleet.cluster_files import GeneratedFiles
+from tradewind.fleet.fleet_file import load_fleet
+
+PROJECT: Final = "my-project"
+ZONE: Final = "us-central2-b"
+IMAGE_TAG: Final = (
+    f"projects/{PROJECT}/locations/us-central2/repositories/tradewind/packages/tradewind_cluster/tags/latest"
+)
+TOKEN: Final = "a-token-of-more-than-sixteen"
+_FIELDS: Final = """\
+    ssh_private_key: {key}
+    min_workers: 0
+    max_workers: 8
+    slices: {{v4-16: {{min: 1}}}}
+"""
+
+
+def write_key(folder: Path) -> Path:
+    """An SSH key; its public half is beside it."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(folder / "key")], check=True)
+    return folder / "key"
+
+
+def write_world_fleet(folder: Path, key: Path, more: str = "") -> Path:
+    """A fleet whose cluster ``here`` wants one slice of two hosts, and its cluster files, for machines without Docker.
+
+    ``more`` is lines with further fields of it, or further clusters.
+    """
+    folder.mkdir(exist_ok=True)
+    file = folder / "fleet.yaml"
+    file.write_text(HEAD + _FIELDS.format(key=key) + more)
+    template = TEMPLATE.read_text()
+    template = re.sub(r"(?ms)^docker:\n.*?(?=^# On the machine)", "docker: {}\n\n", template)
+    template = re.sub(
+        r"(?ms)^initialization_commands:\n.*?(?=^# In the c)", "initialization_commands: []\n\n", template
+    )
+    (folder / "cluster.yaml.j2").write_text(template)
+    update(file)
+    return file
+
+
+def update(file: Path) -> None:
+    """Write the cluster files of a fleet file anew."""
+    list(GeneratedFiles.of(load_fleet(file)).update())

@@ -1,0 +1,201 @@
+"""A fleet whose heads and hosts are machines of their own, and an Airflow beside them that runs the shipped DAGs.
+
+A job leaves its traces in the ``/tmp`` of its machine, and waits there for a gate; both are seen and opened from here.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from tests.clusters import CALM
+from tests.fleet.fleets import REPOSITORY
+from tests.fleet.lifecycle.fleet_environment import IMAGE_TAG, PROJECT, TOKEN, ZONE, write_key, write_world_fleet
+from tests.fleet.sshd import find_sshd
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.rehearsal.cloud.google import LocalGoogle
+from tradewind.rehearsal.local.airflow import LocalAirflow
+from tradewind.rehearsal.local.airflow_api import AirflowApi
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import node_env
+from tradewind.rehearsal.machines import NetworkError, SimulatedMachines, missing_for_machines
+
+BUCKET = "my-bucket"
+SECRET = f"projects/{PROJECT}/secrets/RAY_AUTH_TOKEN"
+HEARTBEAT_S = 12.0
+RUN_S = 300.0
+_ENDPOINTS = ("COMPUTE", "TPU", "SECRET_MANAGER", "ARTIFACT_REGISTRY")
+AT_WORK = "echo NAME >> /tmp/starts; echo NAME began; until [ -e /tmp/gate ]; do sleep 0.2; done; echo NAME ended"
+"""The command of a job that leaves a trace and waits for the gate of its machine."""
+CHECKPOINTS = "work/pod-*/checkpoints/*/metadata.json"
+"""Of the training in ``dags``."""
+_DAGS = Path(__file__).with_name("dags")
+
+
+@dataclass
+class World:
+    """A fleet, and the cloud that it is in.
+
+    Attributes:
+        env: What a process has in its environment that is to find it.
+    """
+
+    folder: Path
+    fleet: Path
+    google: LocalGoogle
+    storage: LocalCloudStorage
+    machines: SimulatedMachines
+    env: dict[str, str]
+
+    def starts(self) -> Counter[str]:
+        """Name → how often something of that name has begun, on whatever machine."""
+        files = (self.folder / "hosts").glob("*/starts")
+        return Counter(line for file in files for line in file.read_text().split())
+
+    def drivers(self) -> list[str]:
+        """What the drivers of steps have said on the machines, at last."""
+        files = (self.folder / "hosts").glob("*/tradewind-log-*/driver.log")
+        return [line for file in sorted(files) for line in file.read_text().splitlines()[-8:]]
+
+    def read(self, glob: str) -> list[bytes]:
+        """What is in the objects of the bucket that ``glob`` names, by the store itself."""
+        objects = dict(self.storage.buckets.bucket(BUCKET).objects)
+        return [one.data for name, one in objects.items() if fnmatch(name, glob)]
+
+    def saved_steps(self) -> int:
+        """How many checkpoints the training has."""
+        return len(self.read(CHECKPOINTS))
+
+    def open_gate(self) -> None:
+        """Let everything end that waits on a machine."""
+        for machine in self.machines.running.values():
+            (machine.folder / "gate").touch()
+
+    def close_gate(self) -> None:
+        """Let it wait again."""
+        for machine in self.machines.running.values():
+            (machine.folder / "gate").unlink(missing_ok=True)
+
+
+@dataclass
+class WorldAirflow:
+    """An Airflow that knows the fleet by its file alone."""
+
+    airflow: LocalAirflow
+    api: AirflowApi
+
+    def begin(self, dag_id: str, conf: dict[str, Any] | None = None) -> str:
+        """Trigger a run; its id."""
+        self.api.wait_for_dag(dag_id, 60.0)
+        self.api.unpause(dag_id)
+        return self.api.trigger(dag_id, conf)
+
+    def states(self, dag_id: str, run_id: str) -> dict[str, tuple[str, int]]:
+        """Task id → its state, and in which try it is."""
+        found = self.api.task_instances(dag_id, run_id)
+        return {one["task_id"]: (one["state"], one["try_number"]) for one in found}
+
+    def end(self, dag_id: str, run_id: str) -> dict[str, tuple[str, int]]:
+        """The same once the run has ended."""
+        self.api.wait_for_run(dag_id, run_id, RUN_S, on_poll=lambda run: self.airflow.raise_if_a_component_died())
+        return self.states(dag_id, run_id)
+
+    def is_left(self, dag_id: str, task_id: str) -> bool:
+        """Whether the scheduler knows that the task's process has ended.
+
+        Airflow 3.3 fails a task that waits if it is answered, and queued again, before that (apache/airflow#67287): so
+        fast is no person.
+        """
+        log = (self.airflow.stack.logs / "airflow-scheduler.log").read_text(errors="replace")
+        return f"TaskInstance Finished: dag_id={dag_id}, task_id={task_id}," in log
+
+    def log(self, dag_id: str, run_id: str, task_id: str) -> str:
+        """That of the task's first try."""
+        return self.api.task_log(dag_id, run_id, task_id, 1)
+
+
+def until(is_true: Callable[[], bool], what: str, seen: Callable[[], object] = str) -> None:
+    """Wait until it is so; fail, with what was seen, if it is not in three minutes."""
+    deadline = time.monotonic() + 180.0
+    while not is_true():
+        assert time.monotonic() < deadline, f"waited in vain for {what}: {seen()}"
+        time.sleep(0.5)
+
+
+@contextmanager
+def running_world(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[World]:
+    """The fleet for the length of the block; this process finds it too."""
+    find_sshd()
+    if (missing := missing_for_machines()) is not None:
+        pytest.skip(missing)
+    key = write_key(folder)
+    storage = LocalCloudStorage()
+    storage.start()
+    env = {name: value for name, value in node_env(folder / "home").items() if name.startswith("RAY_")}
+    machines = SimulatedMachines(
+        folder / "hosts",
+        user="ray",
+        public_key=key.with_suffix(".pub").read_text(),
+        env={**env, "RAY_AUTH_MODE": "token", "STORAGE_EMULATOR_HOST": storage.url},
+    )
+    google = LocalGoogle((PROJECT, ZONE), machines=machines.of_compute, hosts=machines.of_slices)
+    google.secrets.put(SECRET, TOKEN)
+    google.secrets.put(f"projects/{PROJECT}/secrets/hugging", "as it began")
+    try:
+        machines.network.start()
+    except NetworkError as error:  # root of a container may lack the right to
+        storage.stop()
+        pytest.skip(str(error))
+    google.start()
+    storage.buckets.create(BUCKET)
+    machines.serve(google, storage)
+    google.registry.tags.add(IMAGE_TAG)
+    fleet = write_world_fleet(folder / "infra", key, "    environment: {HF_TOKEN: hugging}\n")
+    found = {
+        **{f"TRADEWIND_{name}_ENDPOINT": google.url for name in _ENDPOINTS},
+        "STORAGE_EMULATOR_HOST": storage.url,
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "XDG_STATE_HOME": str(folder / "state"),
+        "TRADEWIND_FLEET": str(fleet),
+    }
+    for name, value in found.items():
+        patch.setenv(name, value)
+    fsspec.get_filesystem_class("gs").clear_instance_cache()
+    try:
+        yield World(folder, fleet, google, storage, machines, found)
+    finally:
+        google.end_all()
+        machines.network.stop()
+        for server in (google, storage):
+            server.stop()
+
+
+@contextmanager
+def running_airflow(world: World) -> Iterator[WorldAirflow]:
+    """An Airflow with the shipped DAGs and those beside this file."""
+    stack, dags = LocalStack(world.folder / "house"), world.folder / "dags"
+    shutil.copytree(_DAGS, dags, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(REPOSITORY / "dags" / "cluster_restart.py", dags)
+    settings = {
+        **CALM,
+        **world.env,
+        "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
+        "AIRFLOW__TRADEWIND__PREFIX": f"gs://{BUCKET}",
+        "AIRFLOW__TRADEWIND__LEASE_HEARTBEAT_SECONDS": str(HEARTBEAT_S),
+    }
+    airflow = LocalAirflow(stack, dags_folder=dags, connections={}, settings=settings)
+    try:
+        airflow.start()
+        yield WorldAirflow(airflow, AirflowApi(airflow.url, airflow.username, airflow.password))
+    finally:
+        stack.stop(grace_seconds=5.0)

@@ -1,0 +1,84 @@
+"""The files beside a fleet file follow it, and nothing that somebody else wrote is touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fleet.fleets import many_clusters, write_fleet
+from tradewind.fleet.cluster_files import GeneratedFiles
+from tradewind.fleet.errors import FleetError
+from tradewind.fleet.fleet_file import load_fleet
+
+
+def files_of(file: Path) -> GeneratedFiles:
+    return GeneratedFiles.of(load_fleet(file))
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_what_is_missing_is_written_and_then_nothing_is_left_to_do(tmp_path: Path) -> None:
+    file = write_fleet(tmp_path, many_clusters(2), inside=False)
+    said = list(files_of(file).update())
+    assert len(said) == 4 and f"Wrote {tmp_path}/clusters/here.yaml." in said
+    assert {file.name for file in (tmp_path / "clusters").iterdir()} == {"here.yaml", "extra-0.yaml", "extra-1.yaml"}
+    after = files_of(file)
+    assert (after.stale, after.surplus) == ((), ()) and list(after.update()) == []
+
+
+def test_only_what_differs_is_written(tmp_path: Path) -> None:
+    list(files_of(write_fleet(tmp_path, many_clusters(2), inside=False)).update())
+    changed = write_fleet(tmp_path, many_clusters(2).replace("extra-1: {", "extra-1: {tag: new, "), inside=False)
+    assert files_of(changed).stale == (tmp_path / "clusters" / "extra-1.yaml",)
+
+
+def test_a_file_that_was_edited_or_a_schema_that_is_older_is_stale(tmp_path: Path) -> None:
+    file = write_fleet(tmp_path)
+    list(files_of(file).update())
+    edited, schema = tmp_path / "clusters" / "here.yaml", tmp_path / "fleet.schema.json"
+    edited.write_text(edited.read_text().replace("max_workers: 1024", "max_workers: 9"))
+    schema.write_text("{}")
+    assert files_of(file).stale == (edited, schema)
+
+
+def test_files_of_clusters_that_are_gone_are_removed_and_those_of_people_are_not(tmp_path: Path) -> None:
+    list(files_of(write_fleet(tmp_path, many_clusters(2), inside=False)).update())
+    own, note = tmp_path / "clusters" / "mine.yaml", tmp_path / "clusters" / "notes.txt"
+    own.write_text("cluster_name: mine\n")
+    note.write_text("note\n")
+    files = files_of(write_fleet(tmp_path, many_clusters(1), inside=False))
+    assert files.surplus == (tmp_path / "clusters" / "extra-1.yaml",)
+    assert [sentence.split(":")[0] for sentence in files.update()] == [f"Removed {files.surplus[0]}"]
+    assert not files.surplus[0].exists() and own.exists() and note.exists()
+
+
+def test_somebodys_own_file_is_not_overwritten(tmp_path: Path) -> None:
+    file = write_fleet(tmp_path)
+    own = tmp_path / "clusters" / "here.yaml"
+    own.parent.mkdir()
+    own.write_text("cluster_name: here\n")
+    before = contents(tmp_path)
+    with pytest.raises(FleetError, match="here.yaml does not begin with .* somebody's own: move it away"):
+        files_of(file)
+    assert contents(tmp_path) == before
+
+
+def test_to_compare_writes_nothing(tmp_path: Path) -> None:
+    file = write_fleet(tmp_path)
+    before = contents(tmp_path)
+    assert len(files_of(file).stale) == 2
+    assert contents(tmp_path) == before
+
+
+def test_a_file_is_replaced_whole_by_another_one(tmp_path: Path) -> None:
+    """A reader that has it open, such as ``ray up``, goes on reading the old one."""
+    file = write_fleet(tmp_path)
+    list(files_of(file).update())
+    made = tmp_path / "clusters" / "here.yaml"
+    with made.open() as reader:
+        list(files_of(write_fleet(tmp_path, "tag: other\n")).update())
+        assert "other" not in reader.read() and "other" in made.read_text()
+    assert sorted(file.name for file in made.parent.iterdir()) == ["here.yaml"]

@@ -1,0 +1,142 @@
+"""The host by which the autoscaler judges a slice is one that works, as long as there is one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+import pytest
+from ray.core.generated.autoscaler_pb2 import NodeState, NodeStatus
+from ray.exceptions import RpcError
+
+from tradewind.fleet.provider_google import (
+    Representatives,
+    UsageSnapshot,
+    idle_of,
+    idle_seconds,
+    newly_used_slices,
+    representative,
+)
+
+HOSTS = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+FIRST, SECOND, THIRD = HOSTS
+TIMEOUT_S = 300.0
+
+
+def stands(idle_s: Mapping[str, float], *lost: str) -> str:
+    return representative(HOSTS, idle_s, lost, TIMEOUT_S)
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "expected"),
+    [
+        ((900.0, 0.0, 900.0), SECOND),
+        ((900.0, 299.0, 12.0), THIRD),
+        ((290.0, 0.0, 0.0), SECOND),
+        ((4.0, 0.0, 0.0), FIRST),  # a pod lets go of its hosts one after the other
+        ((0.0, 900.0, 900.0), FIRST),
+        ((900.0, 300.0, 300.0), FIRST),  # nobody needs the slice
+    ],
+)
+def test_the_host_that_was_used_last_stands_for_its_slice(idle_s: tuple[float, ...], expected: str) -> None:
+    assert stands(dict(zip(HOSTS, idle_s, strict=True))) == expected
+
+
+def test_a_lost_host_stands_for_a_slice_that_nobody_uses() -> None:
+    assert stands({FIRST: 900.0, THIRD: 900.0}, SECOND) == SECOND
+    assert stands({SECOND: 0.0, THIRD: 900.0}, FIRST) == SECOND, "a host works, so nothing is restarted"
+    assert stands({FIRST: 900.0, THIRD: 900.0}) == FIRST, "it is away for a moment only"
+    assert stands({}) == FIRST
+
+
+def test_a_slice_is_judged_idle_only_if_all_its_hosts_are() -> None:
+    numbers = random.Random(13)
+    for _ in range(2000):
+        living = [host for host in HOSTS if numbers.random() < 0.8]
+        idle_s = {host: numbers.choice([0.0, 1.0, 5.0, 299.0, 300.0, 301.0, 4000.0]) for host in living}
+        lost = [host for host in HOSTS if host not in living and numbers.random() < 0.5]
+        chosen = stands(idle_s, *lost)
+        if min(idle_s.values(), default=TIMEOUT_S) < TIMEOUT_S:
+            assert idle_s.get(chosen, TIMEOUT_S) < TIMEOUT_S, f"{idle_s}, {lost}: {chosen}"
+        else:
+            assert chosen in lost or chosen == FIRST
+
+
+def test_a_slice_that_was_to_be_deleted_and_is_taken_into_use_is_noticed() -> None:
+    def look(at: float, **slices: float) -> UsageSnapshot:
+        return UsageSnapshot(at, {}, slices)
+
+    assert newly_used_slices(look(0, a=298.0), look(5, a=1.0), TIMEOUT_S) == ["a"]
+    assert newly_used_slices(look(0, a=298.0), look(5, a=303.0), TIMEOUT_S) == []
+    assert newly_used_slices(look(0, a=200.0), look(5, a=1.0), TIMEOUT_S) == [], "nobody would have deleted it"
+    assert newly_used_slices(look(0, a=float("inf")), look(5, a=1.0), TIMEOUT_S) == [], "its hosts came back"
+    assert newly_used_slices(look(0), look(5, a=0.0), TIMEOUT_S) == [], "it is new"
+
+
+def test_of_each_address_the_living_node_counts_that_was_used_last() -> None:
+    seen = [
+        (FIRST, NodeStatus.IDLE, 900_000),
+        (SECOND, NodeStatus.RUNNING, 0),
+        (THIRD, NodeStatus.DEAD, 0),
+        (FIRST, NodeStatus.DEAD, 0),
+        (SECOND, NodeStatus.IDLE, 4_000),
+    ]
+    nodes = [NodeState(node_ip_address=ip, status=status, idle_duration_ms=ms) for ip, status, ms in seen]
+    assert idle_of(nodes) == {FIRST: 900.0, SECOND: 0.0}
+
+
+class Cluster:
+    """One slice, of which the test says how it is."""
+
+    def __init__(self) -> None:
+        self.idle_s: dict[str, float] | None = dict.fromkeys(HOSTS, 0.0)
+        self.now = 0.0
+        self.chosen = Representatives(self.ask, idle_timeout_s=TIMEOUT_S, lost_after_s=600.0, clock=lambda: self.now)
+
+    def ask(self) -> Mapping[str, float]:
+        if self.idle_s is None:
+            raise RpcError("Deadline Exceeded")
+        return self.idle_s
+
+    def round_at(self, now: float) -> bool:
+        self.now = now
+        return self.chosen.choose({"a": HOSTS})
+
+
+def test_nothing_may_be_deleted_while_gcs_does_not_answer(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster()
+    assert cluster.chosen.of("a") is None
+    assert cluster.round_at(0.0) and cluster.chosen.of("a") == FIRST
+    cluster.idle_s = None
+    assert not cluster.round_at(5.0)
+    assert "GCS does not say which hosts work: Deadline Exceeded" in caplog.text
+    cluster.idle_s = {**dict.fromkeys(HOSTS, 900.0), THIRD: 0.0}
+    assert cluster.round_at(10.0) and cluster.chosen.of("a") == THIRD
+
+
+def test_who_is_no_autoscaler_cannot_ask() -> None:
+    representatives = Representatives(idle_seconds, idle_timeout_s=TIMEOUT_S, lost_after_s=600.0)
+    assert not representatives.choose({"a": HOSTS})
+
+
+def test_a_host_is_lost_after_it_was_away_for_long_enough_without_a_break() -> None:
+    cluster = Cluster()
+    away = {FIRST: 900.0, THIRD: 900.0}
+    stands = []
+    for now, idle_s in ((0.0, away), (599.0, away), (600.0, {**away, SECOND: 900.0}), (605.0, away), (1204.0, away)):
+        cluster.idle_s = idle_s
+        cluster.round_at(now)
+        stands.append(cluster.chosen.of("a"))
+    assert stands == [FIRST] * 5
+    cluster.round_at(1205.0)
+    assert cluster.chosen.of("a") == SECOND
+
+
+def test_a_slice_that_just_woke_makes_the_autoscaler_look_again() -> None:
+    cluster = Cluster()
+    cluster.idle_s = dict.fromkeys(HOSTS, 298.0)
+    assert cluster.round_at(0.0)
+    cluster.idle_s = {**dict.fromkeys(HOSTS, 303.0), SECOND: 0.5}
+    assert not cluster.round_at(5.0)
+    cluster.idle_s = {**dict.fromkeys(HOSTS, 308.0), SECOND: 0.0}
+    assert cluster.round_at(10.0) and cluster.chosen.of("a") == SECOND

@@ -1,0 +1,233 @@
+"""A cluster's file: what stands in it, and that its commands do in a real shell what they are for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ray.autoscaler._private.util import with_envs
+
+from tests.fleet.fleets import SHIPPED, TEMPLATE, write_fleet
+from tradewind.fleet.cluster_files import HEADER, ClusterTemplate
+from tradewind.fleet.errors import FleetError
+from tradewind.fleet.fleet_file import load_fleet
+
+GCLOUD = """#!/usr/bin/env bash
+# Google's command line, as far as a node asks it for a secret.
+echo "$*" >> "$HOME/gcloud.log"
+for argument; do
+  case "$argument" in
+    --secret=*) secret="${argument#*=}" ;;
+    --out-file=*) file="${argument#*=}" ;;
+  esac
+done
+[ "$secret" != MISSING ] || exit 1
+printf "%s" "it's \\"$secret\\" \\$HOME" > "$file"
+"""
+RAY = """#!/usr/bin/env bash
+echo "$*" >> "$HOME/ray.log"
+env | grep -E '^(HF_TOKEN|RAY_gcs|RAY_enable)' | sort >> "$HOME/ray.log" || true
+"""
+
+
+def content(folder: Path, more: str = "") -> dict[str, Any]:
+    """The file of the cluster ``here``, with these further fields."""
+    fleet = load_fleet(write_fleet(folder, more))
+    return dict(yaml.safe_load(ClusterTemplate(TEMPLATE).text(fleet.cluster())))
+
+
+class Node:
+    """A home and a shell in which gcloud and ray only note what they are asked for."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        for name, text in {"gcloud": GCLOUD, "ray": RAY}.items():
+            program = home / "bin" / name
+            program.parent.mkdir(exist_ok=True)
+            program.write_text(text)
+            program.chmod(0o755)
+
+    def run(self, command: str) -> int:
+        """Run ``command`` as Ray does: with ``~/`` written out, in a subshell of bash."""
+        env = {"HOME": str(self.home), "PATH": f"{self.home}/bin:{os.environ['PATH']}", "RAY_HEAD_IP": "10.0.0.2"}
+        expanded = command.replace("~/", f"{self.home}/")
+        return subprocess.run(["bash", "-c", f"true && ({expanded})"], env=env, check=False).returncode
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    home = tmp_path / "home"
+    home.mkdir()
+    return Node(home)
+
+
+def test_the_head_has_no_cpus_and_keeps_its_state_on_a_disk_of_its_own(tmp_path: Path) -> None:
+    head = content(tmp_path)["available_node_types"]["head_default"]
+    assert head["resources"] == {"CPU": 0, "head_node": 1} and head["max_workers"] == 0
+    boot, state = head["node_config"]["disks"]
+    assert (boot["autoDelete"], boot["initializeParams"]["diskSizeGb"]) == (True, 200)
+    assert state["autoDelete"] is False and "initializeParams" not in state
+    assert state["source"] == "projects/my-project/zones/us-central2-b/disks/ray-here-state"
+
+
+def test_what_ray_keeps_is_mounted_from_that_disk(tmp_path: Path) -> None:
+    made = content(tmp_path)
+    start = made["head_start_ray_commands"][-1]
+    mounts = [option for option in made["docker"]["head_run_options"] if "--mount" in option]
+    targets = {option.rpartition("target=")[2] for option in mounts}
+    assert targets == {"/tmp/ray", "/var/lib/ray-gcs"}
+    assert "--temp-dir=/tmp/ray" in start and "RAY_gcs_storage_path=/var/lib/ray-gcs" in start
+    assert all("source=/mnt/disks/tradewind-state/" in option for option in mounts)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "scheduling"), [("preemptible", "preemptible"), ("reserved", "reserved"), ("best_effort", "spot")]
+)
+def test_slices_are_asked_for_as_the_fleet_file_says(capacity: str, scheduling: str, tmp_path: Path) -> None:
+    more = f"capacity: {capacity}\nmin_workers: 2\nslices: {{v4-16: {{min: 1, max: 7}}}}\n"
+    types = content(tmp_path, more)["available_node_types"]
+    base, other = types["tpu_worker"], types["tpu_slice_v4_16"]
+    assert (base["min_workers"], other["min_workers"], other["max_workers"]) == (2, 1, 7)
+    assert base["resources"] == {"CPU": 120, "TPU": 4}
+    assert base["node_config"]["schedulingConfig"] == {scheduling: True}
+    assert (base["node_config"]["acceleratorType"], base["node_config"]["runtimeVersion"]) == (
+        "v4-8", "tpu-ubuntu2204-base",
+    )  # fmt: skip
+    assert base["node_config"]["serviceAccount"]["email"].startswith("worker@")
+    assert types["head_default"]["node_config"]["serviceAccounts"][0]["email"].startswith("head@")
+
+
+def test_both_prefixes_are_the_bucket_and_ray_asks_for_a_token(tmp_path: Path) -> None:
+    shared = content(tmp_path)["docker"]["run_options"]
+    for variable in ("TRADEWIND_PREFIX=gs://my-bucket", "MARIN_PREFIX=gs://my-bucket", "RAY_AUTH_MODE=token"):
+        assert f"-e {variable}" in shared
+
+
+def test_a_registry_that_is_not_googles_is_not_logged_in_to(tmp_path: Path) -> None:
+    commands = content(tmp_path, "image: ghcr.io/team/cluster\n")["initialization_commands"]
+    assert not [command for command in commands if "configure-docker" in command]
+
+
+@pytest.mark.parametrize("kind", ["head", "worker"])
+def test_token_and_secrets_come_into_files_for_one_user_and_from_there_to_ray(
+    kind: str, node: Node, tmp_path: Path
+) -> None:
+    stop, *_, fetch, start = content(tmp_path, "environment: {HF_TOKEN: hugging}\n")[f"{kind}_start_ray_commands"]
+    assert stop == "ray stop"
+    stale = node.home / ".tradewind" / "environment" / "GONE"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("old")
+    assert node.run(fetch) == 0 and node.run(start) == 0
+    token, variable = node.home / ".ray" / "auth_token", stale.with_name("HF_TOKEN")
+    assert {file.name for file in stale.parent.iterdir()} == {"HF_TOKEN"}
+    for file, secret in {token: "RAY_AUTH_TOKEN", variable: "hugging"}.items():
+        assert file.read_text() == f'it\'s "{secret}" $HOME' and file.stat().st_mode & 0o777 == 0o600
+    told, *env = (node.home / "ray.log").read_text().splitlines()
+    assert told.startswith("start ") and "it's" not in told
+    assert 'HF_TOKEN=it\'s "hugging" $HOME' in env
+    assert ("RAY_gcs_storage=rocksdb" in env) == (kind == "head")
+    assert "--project=my-project" in (node.home / "gcloud.log").read_text()
+
+
+def test_a_plain_ray_up_starts_the_first_autoscaler_too(node: Node, tmp_path: Path) -> None:
+    as_of_plain = with_envs(content(tmp_path)["head_start_ray_commands"], {"RAY_enable_autoscaler_v2": "1"})
+    assert node.run(as_of_plain[-1]) == 0
+    assert "RAY_enable_autoscaler_v2=0" in (node.home / "ray.log").read_text().splitlines()
+
+
+def test_a_secret_that_cannot_be_had_ends_the_start_and_leaves_the_old_token(node: Node, tmp_path: Path) -> None:
+    token = node.home / ".ray" / "auth_token"
+    token.parent.mkdir()
+    token.write_text("old")
+    assert node.run(content(tmp_path, "token_secret: MISSING\n")["head_start_ray_commands"][1]) != 0
+    assert token.read_text() == "old"
+
+
+def test_every_command_is_what_bash_can_read(tmp_path: Path) -> None:
+    made = content(tmp_path)
+    commands = [command for section, found in made.items() if section.endswith("_commands") for command in found]
+    assert len(commands) > 8
+    for command in commands:
+        subprocess.run(["bash", "-n", "-c", command], check=True)
+
+
+def test_the_same_cluster_has_the_same_hash_and_any_change_another(tmp_path: Path) -> None:
+    hashes = [
+        content(tmp_path, more)["provider"]["labels"]["tradewind-config"]
+        for more in ("", "", "tag: other\n", "slices: {v4-16: {max: 3}}\n", "owner: me\n")
+    ]
+    assert hashes[0] == hashes[1] and len(set(hashes)) == 4
+    changed = tmp_path / "changed.j2"
+    changed.write_text(TEMPLATE.read_text() + "# more\n")
+    fleet = load_fleet(write_fleet(tmp_path))
+    assert hashes[0] not in ClusterTemplate(changed).text(fleet.cluster())
+
+
+def test_a_change_that_needs_no_new_head_leaves_its_node_config_alone(tmp_path: Path) -> None:
+    """Ray replaces the head when its ``node_config`` changes, and with it every job."""
+    first, second = (
+        content(tmp_path, more)["available_node_types"]["head_default"]["node_config"]
+        for more in ("", "tag: other\nslices: {v4-16: {max: 3}}\nmin_workers: 9\nenvironment: {A: B}\n")
+    )
+    assert first == second
+
+
+def test_every_file_begins_with_the_header() -> None:
+    fleet = load_fleet(SHIPPED)
+    assert ClusterTemplate(TEMPLATE).text(fleet.cluster()).startswith(HEADER + "\n")
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (None, "cannot be read (No such file or directory): it belongs beside the fleet file"),
+        ("{% if %}", "cannot be read: "),
+        ("{{ cluster.colour }}", "cannot be filled in for here: "),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_named(source: str | None, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "other.j2"
+    if source is not None:
+        file.write_text(source)
+    cluster = load_fleet(write_fleet(tmp_path)).cluster()
+    with pytest.raises(FleetError) as caught:
+        ClusterTemplate(file).text(cluster)
+    assert str(file) in str(caught.value) and says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ cluster.__class__.__init__.__globals__ }}",
+        "{{ ().__class__.__mro__[1].__subclasses__() }}",
+        "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+        "{{ lipsum.__globals__['os'].environ }}",
+        "{{ '{0.__class__}'.format(cluster) }}",
+        "{% include '/etc/passwd' %}",
+        "{% import 'cluster.yaml.j2' as other %}",
+        "{{ range(10 ** 9) | list }}",
+        "{{ 1 / 0 }}",
+        "{{ cluster.pools[999].kind }}",
+        "{{ cluster.name + 1 }}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+        "{{ " + "(" * 20_000,
+    ],
+    ids=lambda text: text[:40],
+)
+def test_a_template_runs_no_code_and_reads_no_file(tmp_path: Path, text: str) -> None:
+    file = write_fleet(tmp_path).with_name("cluster.yaml.j2")
+    file.write_text(text)
+    with pytest.raises(FleetError, match=r"The template .*cluster\.yaml\.j2 cannot be (read|filled in)") as refused:
+        print(ClusterTemplate(file).text(load_fleet(tmp_path / "fleet.yaml").cluster()))
+    assert str(refused.value).isprintable() and len(str(refused.value)) < 700
+
+
+@pytest.mark.parametrize(("content", "why"), [(b"\xff", "no text in UTF-8"), (b"a" * ((1 << 20) + 1), "more than")])
+def test_what_is_no_template_is_refused(tmp_path: Path, content: bytes, why: str) -> None:
+    (tmp_path / "cluster.yaml.j2").write_bytes(content)
+    with pytest.raises(FleetError, match=why):
+        ClusterTemplate(tmp_path / "cluster.yaml.j2")

@@ -1,0 +1,123 @@
+"""Cluster files that anybody may have written: what Ray would take or drop without a word is found with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fleet.fleets import TEMPLATE, write_fleet
+from tradewind.fleet.cluster_file_checks import check_cluster_file
+from tradewind.fleet.cluster_files import ClusterTemplate
+from tradewind.fleet.errors import BadFileError
+from tradewind.fleet.fleet_file import load_fleet
+
+RAYS_OWN = """\
+cluster_name: mine
+max_workers: 2
+provider: {type: gcp, region: us-west1, availability_zone: us-west1-a, project_id: my-project}
+auth: {ssh_user: ubuntu}
+head_node_type: head
+available_node_types:
+  head:
+    resources: {CPU: 2}
+    node_config: &node
+      machineType: n1-standard-2
+      disks:
+        - {boot: true, initializeParams: {diskSizeGb: 50, sourceImage: a/b}}
+  worker:
+    resources: {CPU: 2}
+    node_config:
+      <<: *node
+      scheduling: {preemptible: true}
+"""
+"""As in Ray's own examples, where Ray fills in the rest."""
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "mine.yaml"
+    file.write_text(text)
+    return file
+
+
+def problems(folder: Path, text: str) -> list[str]:
+    """What is said of a cluster file, without the path before it."""
+    file = written(folder, text)
+    with pytest.raises(BadFileError) as caught:
+        check_cluster_file(file)
+    return str(caught.value).replace(f"{file}:", "").splitlines()
+
+
+def ours(folder: Path, old: str = "", new: str = "") -> str:
+    """A file that was made from a fleet file, with one thing changed."""
+    text = ClusterTemplate(TEMPLATE).text(load_fleet(write_fleet(folder)).cluster())
+    assert old in text
+    return text.replace(old, new, 1)
+
+
+def line_of(text: str, part: str) -> int:
+    return next(number for number, line in enumerate(text.splitlines(), 1) if part in line)
+
+
+def test_a_file_that_ray_completes_is_right(tmp_path: Path) -> None:
+    check_cluster_file(written(tmp_path, RAYS_OWN))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("preemptible: true", "preemptable: true", "schedulingConfig.preemptable: Google Cloud knows no such field"),
+        ("runtimeVersion:", "runtimeVersions:", "runtimeVersions: Google Cloud knows no such field: did you mean"),
+        ("preemptible: true", 'preemptible: "yes"', "schedulingConfig.preemptible: 'yes' is not true or false"),
+        ("acceleratorType: v4-8", "acceleratorType: v4x8", "`acceleratorType` should match v(generation)-(cores/"),
+        ("      acceleratorType: v4-8\n", "", "node_config: Invalid node. For a Compute instance"),
+        ("      machineType: n2-standard-8\n", "", "head_default.node_config: Invalid node."),
+        ("diskSizeGb: 200", "diskSize: 200", "disks.0.initializeParams.diskSize: Google Cloud knows no such"),
+        ("diskSizeGb: 200", "diskSizeGb: [200]", "diskSizeGb: [200] is not text"),
+        ("autoDelete: false", "autodelete: false", "disks.1.autodelete: Google Cloud knows no such field: did"),
+        ("machineType: n2-standard-8", "status: UP\n      machineType: n2-standard-8", "sets this field itself: leave"),
+        ("metadata:\n        items:", "metadata:\n        itms:", "metadata.itms: Google Cloud knows no such field"),
+        ("max_workers: 1024", "max_worker: 1024", "max_worker: there is no such field: did you mean max_workers"),
+        ("CPU: 120", "CPU: many", "resources.CPU: 'many' is text, where a whole number belongs."),
+        ("file_mounts: {}\n", "", "the file: section 'file_mounts' is missing: for an external provider Ray fills in"),
+        ("cluster_synced_files: []\n", "", "section 'cluster_synced_files' is missing"),
+        ("head_node_type: head_default", "head_node_type: other", "Ray refuses the file: `head_node_type` must be"),
+        ("min_workers: 4", "min_workers: 4000", "Ray refuses the file: The specified global `max_workers` is smaller"),
+        ("  type: external\n", "  type: external\n  gcp_credentials: {type: service_account}\n", "Ray would write"),
+        ("  type: external\n", "", "provider: 'type' is missing: add it e.g. aws, azure, gcp"),
+        ("container_name: ray_docker", 'container_name: ""', "Must provide a container & image name"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_in_a_sentence_with_its_place(old: str, new: str, says: str, tmp_path: Path) -> None:
+    assert says in "\n".join(problems(tmp_path, ours(tmp_path, old, new)))
+
+
+def test_the_line_is_that_of_the_field(tmp_path: Path) -> None:
+    text = ours(tmp_path, "preemptible: true", "preemptable: true")
+    (said,) = problems(tmp_path, text)
+    assert said.startswith(f"{line_of(text, 'preemptable')}: available_node_types.tpu_worker.node_config.")
+
+
+def test_a_file_for_another_cloud_is_judged_by_ray_alone(tmp_path: Path) -> None:
+    text = (
+        "cluster_name: mine\nprovider: {type: aws, region: us-west-2}\nmax_workers: 2\nhead_node_type: head\n"
+        "available_node_types: {head: {resources: {CPU: 1}, node_config: {InstanceType: m5.large}}}\n"
+    )
+    check_cluster_file(written(tmp_path, text))
+    assert "there is no such field" in problems(tmp_path, f"{text}colour: red\n")[0]
+
+
+def test_an_unknown_cloud_is_refused(tmp_path: Path) -> None:
+    text = RAYS_OWN.replace("type: gcp", "type: gpc")
+    assert problems(tmp_path, text) == ["1: Ray refuses the file: Unsupported node provider: gpc"]
+
+
+def test_problems_of_one_node_type_do_not_hide_those_of_another(tmp_path: Path) -> None:
+    text = RAYS_OWN.replace("machineType", "machine").replace("scheduling:", "schedule:")
+    assert len(problems(tmp_path, text)) == 2
+
+
+@pytest.mark.parametrize("text", ["", "[]", "a", "provider: gcp", "cluster_name: a\nprovider: {type: external}\n"])
+def test_a_file_of_another_form_is_refused_in_sentences(text: str, tmp_path: Path) -> None:
+    for said in problems(tmp_path, text):
+        assert said.split(":")[0].isdecimal() and said.endswith(".")

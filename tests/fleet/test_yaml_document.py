@@ -1,0 +1,120 @@
+"""YAML with lines: what is read is what PyYAML reads, and nothing makes it large, deep or ambiguous."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tradewind.fleet.errors import BadFileError
+from tradewind.fleet.yaml_schema import MAX_FILE_BYTES, YamlDocument, read_yaml
+
+
+def document(folder: Path, text: str) -> YamlDocument:
+    file = folder / "a.yaml"
+    file.write_text(text)
+    return read_yaml(file)
+
+
+def refusal(folder: Path, text: str) -> str:
+    with pytest.raises(BadFileError) as caught:
+        document(folder, text)
+    return str(caught.value).replace(f"{folder}/", "")
+
+
+NAMES = st.text("abcdefghij-_", min_size=1, max_size=5).map(lambda name: f"k{name}")
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@pytest.mark.slow
+@settings(deadline=None)
+@given(value=st.dictionaries(NAMES, VALUES, max_size=4), flow=st.booleans())
+def test_any_document_is_read_as_pyyaml_reads_it(
+    value: dict[str, Any], flow: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    text = yaml.safe_dump(value, default_flow_style=flow)
+    assert document(tmp_path_factory.getbasetemp(), text).value == value
+
+
+def test_each_value_knows_its_line_and_a_missing_one_that_of_what_it_would_be_in(tmp_path: Path) -> None:
+    read = document(tmp_path, "a:\n  b: 1\n\n  c:\n    - x\n    - y: 2\nd: {e: 3}\n")
+    paths: list[tuple[str | int, ...]] = [
+        ("a",),
+        ("a", "b"),
+        ("a", "c"),
+        ("a", "c", 1, "y"),
+        ("d", "e"),
+        ("d", "z"),
+        (),
+    ]
+    assert [read.line_of(path) for path in paths] == [1, 2, 4, 6, 7, 7, 1]
+
+
+def test_aliases_and_merges_are_read_as_pyyaml_reads_them(tmp_path: Path) -> None:
+    text = (
+        "base: &base {a: 1, b: {c: 2}}\nother: &other {b: 3, d: 4}\nown:\n  b: 9\n  <<: [*base, *other]\nsame: *base\n"
+    )
+    assert document(tmp_path, text).value == yaml.safe_load(text)
+
+
+def test_an_empty_file_is_an_empty_table(tmp_path: Path) -> None:
+    assert document(tmp_path, "# nothing\n").value == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: 1\nb: 2\na: 3\n", "a.yaml:3: a stands here and in line 1"),
+        ("a:\n  b: 1\n  b: 1\n", "a.yaml:3: a.b stands here and in line 2"),
+        ("a: 1\n b: 2\n", "a.yaml:2: this is no YAML"),
+        ("a: [1\n", "this is no YAML"),
+        ("a: \x07\n", "this is no YAML"),
+        ("a: 1\n---\nb: 2\n", "this is no YAML"),
+        ("a: *nobody\n", "this is no YAML"),
+        ("a: !!python/object/apply:os.system [id]\n", "the tag tag:yaml.org,2002:python/object/apply:os.system means"),
+        ("a: !secret x\n", "a.yaml:1: 'x' is not what its tag !secret says"),
+        ("a: !!int x\n", "is not what its tag"),
+        ("a: " + "9" * 5000, "is not what its tag"),
+        ("1: a\n", "the key '1' is no text"),
+        ("on: a\n", "the key 'on' is no text"),
+        ("? [a]\n: b\n", "is no text"),
+        ("a: " + "[" * 100_000, "a.yaml:1: values nest more than 30 deep"),
+        ("".join(f"{' ' * depth}a:\n" for depth in range(40)), "nest more than 30 deep"),
+        ("a: &a\n  - *a\n", "repeat too much, or themselves"),
+        ("a: &a {<<: *a}\n", "repeat too much, or themselves"),
+        ("a: 1\n" * (MAX_FILE_BYTES // 5 + 1), "a.yaml:1: the file is larger than 1 MiB"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_a_sentence_with_its_line(text: str, says: str, tmp_path: Path) -> None:
+    assert says in refusal(tmp_path, text)
+
+
+@pytest.mark.slow
+def test_aliases_of_aliases_do_not_fill_the_memory(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [x, x]"] + [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, 10)]
+    assert "repeat too much" in refusal(tmp_path, "\n".join(lines))
+
+
+def test_all_keys_that_stand_twice_are_named_at_once(tmp_path: Path) -> None:
+    assert len(refusal(tmp_path, "a: 1\na: 2\nb: {c: 1, c: 2}\n").splitlines()) == 2
+
+
+@pytest.mark.parametrize("name", ["missing.yaml", "folder"])
+def test_a_file_that_is_none_is_said_to_be_none(name: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(BadFileError, match=f"{name}:1: the file cannot be read"):
+        read_yaml(tmp_path / name)
+
+
+def test_what_is_no_text_is_said_to_be_none(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_bytes(b"a: \xff\xfe\n")
+    with pytest.raises(BadFileError, match="no text in UTF-8"):
+        read_yaml(tmp_path / "a.yaml")

@@ -1,0 +1,47 @@
+"""The cluster's side: reads written configs, and tells what they have become, with the Levanter that is installed.
+
+Run as a program of its own, which a folder of the user's files may be given to.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from typing import Any
+
+from tests.marin.shown import shown
+from tradewind.serialization.errors import StepRuntimeError
+from tradewind.serialization.spec import decode
+
+VOCAB = 128256
+
+
+def told(written: Any) -> dict[str, Any]:
+    """What a written value has become."""
+    try:
+        value = decode(written)
+    except StepRuntimeError as fault:
+        return {"error": f"{type(fault).__name__}: {fault}"}
+    except Exception:
+        return {"error": traceback.format_exc()}
+    answer: dict[str, Any] = {"value": shown(value)}
+    if hasattr(value, "flops_per_token") and hasattr(value, "max_seq_len"):
+        answer["flops_per_token"] = repr(value.flops_per_token(VOCAB, value.max_seq_len))
+        answer["total_trainable_params"] = repr(value.total_trainable_params(VOCAB))
+    return answer
+
+
+def main() -> None:
+    """Answer what stands in standard input: name -> written value."""
+    sys.path[:0] = sys.argv[1:]
+    answers = {name: told(written) for name, written in json.load(sys.stdin).items()}
+    kept_out = [name for name in sys.modules if name.partition(".")[0] == "airflow"]
+    kept_out += [
+        name for name in sys.modules if name.startswith(("tradewind.marin.loading", "tradewind.marin.sandbox"))
+    ]
+    print(json.dumps({"answers": answers, "imported": kept_out}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""Builds steps again, by hand, whose version Marin's own executor recorded: with our names, from what the text says.
+
+What only our classes decide is not taken from the text: which references a config holds, in which order they are
+counted, and which texts its values have. Where the record tells nothing of an order (of a dictionary's keys), the
+numbers of its references give it.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tradewind.marin.legacy import modules
+from tradewind.steps import ExecutorStep, InputName, Recipe, output_path_of, this_output_path, versioned
+
+Version = Mapping[str, Any]
+"""``name``, ``config`` (path -> value), ``dependencies`` and perhaps ``pseudo_dependencies`` (keys of versions)."""
+REFERENCE = re.compile(r"^DEP\[(\d+)\](?:/(.*))?$", re.DOTALL)
+COMPONENT = re.compile(r"^((?:(?!\.configs\.).)*?)\.(cache_dir|(?:train|validation)_urls(?:\.\[\d+\])?)$")
+
+
+class Rebuilt:
+    """Steps of recorded versions, each made once.
+
+    Attributes:
+        kinds: Key -> which of our classes the step's config is, or ``other`` for one made up from its paths.
+    """
+
+    def __init__(self, versions: Mapping[str, Version]) -> None:
+        self._versions = versions
+        self._steps: dict[str, ExecutorStep] = {}
+        self.kinds: dict[str, str] = {}
+
+    def step(self, key: str) -> ExecutorStep:
+        """The step of a version, and all that it depends on."""
+        if key not in self._steps:
+            config = _Config(self, key, self._versions[key])
+            self.kinds[key], made = config.made()
+            self._steps[key] = ExecutorStep(self._versions[key]["name"], None, made, recipe=Recipe.NOVEMBER_2025)
+        return self._steps[key]
+
+
+class _Config:
+    def __init__(self, rebuilt: Rebuilt, key: str, version: Version) -> None:
+        self._rebuilt = rebuilt
+        self._values: Mapping[str, Any] = version["config"]
+        self._dependencies, self._pseudo = self._numbered(version)
+        self._roots = {path.split(".")[0] for path in self._values}
+
+    def _numbered(self, version: Version) -> tuple[list[str], set[int]]:
+        """The key of each number that a reference has, and the numbers of those that nothing waits for.
+
+        The record numbers both together and lists them apart: nobody waits for a checkpoint that a training begins
+        with where there is a list of such.
+        """
+        pseudo = list(version.get("pseudo_dependencies", ()))
+        if not pseudo or not version["dependencies"]:
+            return [*version["dependencies"], *pseudo], set(range(len(pseudo)))
+        told = [REFERENCE.match(str(value)) for path, value in self._values.items() if ".initialize_from" in path]
+        numbers = {int(found[1]) for found in told if found}
+        waiting, others = iter(version["dependencies"]), iter(pseudo)
+        count = len(version["dependencies"]) + len(pseudo)
+        return [next(others if number in numbers else waiting) for number in range(count)], numbers
+
+    def made(self) -> tuple[str, Any]:
+        """Which kind of config it is, and the config."""
+        roots, has = self._roots, self._values.__contains__
+        if "train_config" in roots and any(path.startswith("train_config.data.configs.") for path in self._values):
+            return "TrainLmOnPodConfig", self._training()
+        if "evals" in roots:
+            return "EvaluationConfig", self._evaluation()
+        if "speedrun_config" in roots:
+            return "SpeedrunResultsConfig", self._speedrun()
+        is_tokenizing = "tokenizer" in roots and roots <= {"tokenizer", "train_paths", "validation_paths"}
+        if is_tokenizing and not self._values.get("train_paths"):  # a whole list there is of before that class
+            return ("TokenizeConfig" if len(roots) > 1 else "HfTokenizeConfig"), self._tokenizing()
+        if roots == {"revision"} or roots == {"revision", "hf_dataset_id"}:
+            return "DownloadConfig", self._download()
+        if "datasets" in roots and any(path.startswith("datasets.configs.") for path in self._values):
+            return "VizLmConfig", self._log_probs()
+        if has("extract_method") and has("remove_reference_section"):
+            return "ExtractionConfig", self._extraction()
+        return "other", self._made_up()
+
+    def _value(self, path: str) -> Any:
+        """The placeholder that counts as what the record has at a path."""
+        told = self._values[path]
+        found = REFERENCE.match(told) if isinstance(told, str) else None
+        if not found:
+            return versioned(told)
+        number, name = int(found[1]), found[2]
+        reference = output_path_of(self._rebuilt.step(self._dependencies[number]), name)
+        return reference.nonblocking() if number in self._pseudo else reference
+
+    def _or(self, path: str, otherwise: Any) -> Any:
+        return self._value(path) if path in self._values else otherwise
+
+    def _list(self, path: str) -> Any:
+        """A list whose members count one by one, or that counts as a whole."""
+        if path in self._values:
+            return self._value(path)
+        numbered = [other for other in self._values if re.fullmatch(re.escape(path) + r"\.\[\d+\]", other)]
+        return [self._value(f"{path}.[{at}]") for at in range(len(numbered))]
+
+    def _first_reference(self, paths: list[str]) -> int:
+        told = (REFERENCE.match(str(self._values[path])) for path in paths)
+        return min((int(found[1]) for found in told if found), default=10**6)
+
+    def _tokenizing(self) -> Any:
+        own = modules()["marin.processing.tokenize.tokenize"]
+        if self._roots == {"tokenizer"}:
+            return own.HfTokenizeConfig(id="org/set", cache_path=this_output_path(), tokenizer=self._value("tokenizer"))
+        if any(path.startswith("validation_paths.[0].configs.") for path in self._values):  # a slip in one experiment
+            mixture = self._mixture("validation_paths.[0].configs.")
+            return own.TokenizeConfig([], [mixture], this_output_path(), self._value("tokenizer"))
+        return own.TokenizeConfig(
+            train_paths=self._list("train_paths"), validation_paths=self._list("validation_paths"),
+            cache_path=this_output_path(), tokenizer=self._value("tokenizer"), allow_test_in_train=True,
+        )  # fmt: skip
+
+    def _mixture(self, prefix: str) -> Any:
+        """The mixture of the tokenizing steps that the record's components name, through our function for mixtures."""
+        parts: dict[str, list[str]] = {}
+        for path in self._values:
+            found = COMPONENT.match(path.removeprefix(prefix)) if path.startswith(prefix) else None
+            if found:
+                parts.setdefault(found[1], []).append(path)
+        ordered = sorted(parts, key=lambda name: self._first_reference(parts[name]))
+        sources = {name: self._source(prefix + name) for name in ordered}
+        mixture = modules()["levanter.data.text"].LMMixtureDatasetConfig
+        return mixture(
+            configs=sources, train_weights=dict.fromkeys(sources, 1.0), cache_dir=None,
+            tokenizer=self._or(prefix.removesuffix("configs.") + "tokenizer", "unversioned"),
+        )  # fmt: skip
+
+    def _source(self, path: str) -> Any:
+        """What training reads of a tokenizing step, by our function; of a cache that comes otherwise, by its paths."""
+        cache = self._or(path + ".cache_dir", None)
+        step = cache.step if isinstance(cache, InputName) else None
+        if hasattr(step and step.config, "as_lm_dataset_source_config"):
+            own = modules()["marin.processing.tokenize.data_configs"]
+            is_raw = any(told.startswith((f"{path}.train_urls", f"{path}.validation_urls")) for told in self._values)
+            return own.step_to_lm_mixture_component(step, include_raw_paths=is_raw)
+        return modules()["levanter.data.text"].UrlDatasetSourceConfig(
+            cache_dir=cache, train_urls=self._list(path + ".train_urls"),
+            validation_urls=self._list(path + ".validation_urls"),
+        )  # fmt: skip
+
+    def _training(self) -> Any:
+        levanter = modules()["levanter.main.train_lm"]
+        optim = modules()["levanter.optim"]
+        hyper = [path.rpartition(".")[2] for path in self._values if path.startswith("train_config.optimizer.")]
+        adam = optim.AdamConfig(**{name: self._value(f"train_config.optimizer.{name}") for name in hyper})
+        training = levanter.TrainLmConfig(
+            data=self._mixture("train_config.data.configs."), optimizer=adam,
+            trainer=modules()["levanter.trainer"].TrainerConfig(
+                initialize_from=self._or("train_config.trainer.initialize_from", None)
+            ),
+            initialize_from_hf=self._or("train_config.initialize_from_hf", False),
+            initialize_from_checkpoint_path=self._or("train_config.initialize_from_checkpoint_path", None),
+        )  # fmt: skip
+        resources = modules()["marin.resources"].TpuPodConfig(self._or("resources.tpu_type", "v4-8"))
+        return modules()["marin.training.training"].TrainLmOnPodConfig(train_config=training, resources=resources)
+
+    def _evaluation(self) -> Any:
+        own = modules()["marin.evaluation.evaluation_config"]
+        evals = [own.EvalTaskConfig(**_arguments(shown)) for shown in self._values["evals"]]
+        return own.EvaluationConfig(
+            evaluator="levanter_lm_evaluation_harness", model_name=None,
+            model_path=self._or("model_path", "gs://a/model"), evaluation_path=this_output_path(),
+            evals=versioned(evals), max_eval_instances=self._or("max_eval_instances", None),
+        )  # fmt: skip
+
+    def _speedrun(self) -> Any:
+        own = modules()["marin.speedrun.speedrun"]
+        author = own.Author(name="A", affiliation="B")
+        warmup = self._or("speedrun_config.train_config.warmup", None)
+        training = dataclasses.make_dataclass("SimpleTrainConfig", ["warmup"])(warmup)
+        told = own.SpeedrunConfig(
+            author, "c", modules()["levanter.models.llama"].LlamaConfig(), training,
+            self._or("speedrun_config.tokenized_dataset", None),
+        )  # fmt: skip
+        run = self._or("wandb_run_id", "a-run")
+        return own.SpeedrunResultsConfig(run, "entity", "project", told, self._value("output_path"))
+
+    def _download(self) -> Any:
+        own = modules()["marin.download"]
+        return own.HfDownloadConfig(self._or("hf_dataset_id", "org/set"), self._value("revision"))
+
+    def _log_probs(self) -> Any:
+        own = modules()["marin.evaluation.visualize"]
+        return own.VizLmConfig(
+            checkpoint_path=self._or("checkpoint_path", "org/model"), datasets=self._mixture("datasets.configs."),
+            model=modules()["levanter.models.llama"].LlamaConfig(),
+        )  # fmt: skip
+
+    def _extraction(self) -> Any:
+        convert = modules()["marin.schemas.web.convert"]
+        given = {name: self._value(name) for name in self._roots - {"extract_config"}}
+        has_links = "extract_config.links" in self._values
+        extract = convert.ResiliparseConfig(links=self._value("extract_config.links") if has_links else False)
+        if "word_threshold" in self._roots:
+            made = modules()["marin.transform.wikipedia.transform_wikipedia"].WikiExtractionConfig
+            given.setdefault("extract_method", "resiliparse")
+            return made(**given, output_path=this_output_path(), extract_config=extract)
+        made = modules()["marin.transform.ar5iv.transform_ar5iv"].Ar5ivExtractionConfig
+        given.setdefault("revision", "042024")
+        return made(**given, output_path=this_output_path(), extract_config=extract)
+
+    def _made_up(self) -> Any:
+        """Any config: a dictionary for each path, in the order in which its references are counted."""
+        ordered = sorted(self._values, key=lambda path: (self._first_reference([path]), path))
+        return {path: self._value(path) for path in ordered}
+
+
+def _arguments(shown: str) -> dict[str, Any]:
+    """Name -> value of a call such as ``EvalTaskConfig(name='boolq', num_fewshot=10)``."""
+    call = ast.parse(shown, mode="eval").body
+    assert isinstance(call, ast.Call)
+    return {word.arg: ast.literal_eval(word.value) for word in call.keywords if word.arg}
+
+
+def with_dependencies(versions: Mapping[str, Version], keys: list[str]) -> Iterator[str]:
+    """The keys and all that they depend on, each once."""
+    seen: set[str] = set()
+    pending = list(keys)
+    while pending:
+        key = pending.pop()
+        if key not in seen:
+            seen.add(key)
+            yield key
+            pending += [*versions[key]["dependencies"], *versions[key].get("pseudo_dependencies", ())]

@@ -1,0 +1,92 @@
+"""Tokenizers that are in no table are read from the Hugging Face cache that the user names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tradewind.marin.legacy import modules
+from tradewind.marin.legacy.tokenizers import UnknownTokenizerError
+
+TOKENIZER = {
+    "model": {"vocab": {"a": 0, "b": 1, "<s>": 2}},
+    "added_tokens": [{"id": 2, "content": "<s>"}, {"id": 3, "content": "<x>"}],
+}
+CONFIG = {
+    "bos_token": "<s>", "eos_token": {"content": "</s>"}, "add_bos_token": True, "pad_token": None,
+    "added_tokens_decoder": {"4": {"content": "<y>"}}, "additional_special_tokens": ["<x>"],
+}  # fmt: skip
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache with one tokenizer."""
+    for name in ("HF_HOME", "HF_HUB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    model = tmp_path / "hub/models--org--small"
+    write(model / "snapshots/abc/tokenizer.json", json.dumps(TOKENIZER))
+    write(model / "snapshots/abc/tokenizer_config.json", json.dumps(CONFIG))
+    write(model / "refs/main", "abc\n")
+    write(model / "refs/v1.2", "abc")
+    return tmp_path / "hub"
+
+
+def write(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def load(name: str, **given: Any) -> Any:
+    return modules()["levanter.compat.hf_checkpoints"].load_tokenizer(name, **given)
+
+
+@pytest.mark.parametrize("given", [{}, {"revision": "v1.2"}, {"revision": "abc"}, {"revision": "main"}])
+def test_both_sizes_are_those_of_the_files(cache: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str]) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(cache))
+    assert (load("org/small", **given).vocab_size, len(load("org/small", **given))) == (3, 6)
+
+
+def test_the_cache_may_be_in_the_home_that_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(cache.parent))
+    assert load("org/small").vocab_size == 3
+
+
+def test_a_vocabulary_may_be_a_list_of_tokens_with_scores(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(cache))
+    listed = {"model": {"vocab": [["a", -1.0], ["b", -2.0]]}}
+    write(cache / "models--org--small/snapshots/abc/tokenizer.json", json.dumps(listed))
+    assert (load("org/small").vocab_size, len(load("org/small"))) == (2, 6)
+
+
+@pytest.mark.parametrize(
+    ("name", "revision"),
+    [("org/other", None), ("org/small", "v3"), ("../hub/x", None), ("org/small", "../snapshots/abc"), ("/etc", None)],
+)
+def test_what_the_cache_lacks_is_refused(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, name: str, revision: str | None
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(cache))
+    with pytest.raises(UnknownTokenizerError, match="is in no table, and nothing is fetched.*set HF_HUB_CACHE there"):
+        load(name, revision=revision)
+
+
+def test_no_cache_is_read_that_nobody_names(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(cache.parent))
+    write(cache.parent / ".cache/huggingface/hub/models--org--small/refs/main", "abc")
+    with pytest.raises(UnknownTokenizerError, match="is in no table"):
+        load("org/small")
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "{}", '{"model": {"vocab": 3}}', '{"model": {"vocab": {}}, "added_tokens": [1]}']
+)
+def test_a_file_that_is_no_tokenizer_is_told_with_its_place(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(cache))
+    write(cache / "models--org--small/snapshots/abc/tokenizer.json", text)
+    with pytest.raises(UnknownTokenizerError, match=r"The tokenizer org/small in .*models--org--small cannot be read"):
+        load("org/small")

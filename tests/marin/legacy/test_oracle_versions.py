@@ -1,0 +1,52 @@
+"""Steps that are built by hand from the light classes get the versions that Marin's own executor recorded.
+
+``oracle_versions.json`` holds a few of each kind; ``scripts/marin/versions.py`` does the same with all 2,967.
+``published_versions.json`` holds the versions of 59 outputs that Marin published, in results of speedruns and in lists
+of token caches, and those of what they read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.marin.legacy.rebuilding import Rebuilt
+from tradewind.steps import resolve
+
+VERSIONS: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "oracle_versions.json").read_text())
+REBUILT = Rebuilt(VERSIONS)
+PUBLISHED: dict[str, Any] = json.loads((Path(__file__).parent / "published_versions.json").read_text())
+
+
+@pytest.mark.parametrize("key", sorted(VERSIONS))
+def test_a_step_built_by_hand_has_the_recorded_version(key: str) -> None:
+    step = REBUILT.step(key)
+    text = resolve([step], "gs://bucket").of(step).version_json
+    assert json.loads(text)["config"] == VERSIONS[key]["config"]
+    assert hashlib.md5(text.encode()).hexdigest()[:12] == key
+
+
+def test_every_kind_of_config_is_among_them() -> None:
+    for key in VERSIONS:
+        REBUILT.step(key)
+    kinds = Counter(REBUILT.kinds[key] for key in VERSIONS)
+    assert set(kinds) == {
+        "TrainLmOnPodConfig", "TokenizeConfig", "HfTokenizeConfig", "EvaluationConfig", "VizLmConfig",
+        "SpeedrunResultsConfig", "DownloadConfig", "ExtractionConfig", "other",
+    }  # fmt: skip
+    assert kinds["other"] < kinds.total() / 3
+
+
+@pytest.mark.slow
+def test_the_outputs_that_marin_published_have_their_paths() -> None:
+    rebuilt = Rebuilt(PUBLISHED["versions"])
+    assert len(PUBLISHED["published"]) == 59
+    for key in PUBLISHED["published"]:
+        step = rebuilt.step(key)
+        path = f"gs://bucket/{PUBLISHED['versions'][key]['name']}-{key[:6]}"
+        assert resolve([step], "gs://bucket").of(step).output_path == path

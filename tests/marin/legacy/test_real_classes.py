@@ -1,0 +1,92 @@
+"""The light classes say of themselves what the real ones said: ``real_classes.json`` was written by these."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tradewind.marin.legacy.classes import Builder
+from tradewind.marin.legacy.table import module_rows
+
+REAL = json.loads((Path(__file__).parent / "real_classes.json").read_text())
+CLASSES: dict[str, dict[str, Any]] = REAL["classes"]
+SIZES: dict[str, list[dict[str, Any]]] = REAL["sizes"]
+VOCAB = 128256
+ONLY_ON_DEVICES = {("levanter.trainer.TrainerConfig", "EvalBatch")}
+"""Axes whose length is a number of devices, which is refused."""
+
+
+@pytest.fixture(scope="module")
+def made() -> Builder:
+    return Builder(module_rows())
+
+
+def having(fact: str) -> list[str]:
+    return sorted(name for name, facts in CLASSES.items() if fact in facts)
+
+
+def test_nearly_every_class_of_the_tables_was_compared() -> None:
+    in_tables = {f"{module}.{name}" for module, row in module_rows().items() for name in row.classes}
+    uncompared = {name for name in in_tables - set(CLASSES) if name.startswith(("levanter.", "haliax."))}
+    assert uncompared == {
+        "levanter.inference.openai.InferenceRequest",
+        "levanter.inference.openai.InferenceResponse",
+        "levanter.inference.openai.InferenceServerConfig",
+        "levanter.main.inference_repl.InferenceReplConfig",
+    }
+    assert (len(having("fields")), len(having("text")), len(having("members"))) == (149, 75, 7)
+
+
+@pytest.mark.parametrize("name", having("fields"))
+def test_fields_stand_in_the_order_of_the_real_class(made: Builder, name: str) -> None:
+    light = made.find(name)
+    fields = " ".join(spec.name + ("*" if spec.kw_only else "") for spec in dataclasses.fields(light))
+    assert fields == CLASSES[name]["fields"]
+    assert light.__dataclass_params__.frozen is CLASSES[name]["frozen"]
+
+
+@pytest.mark.parametrize("name", having("text"))
+def test_defaults_have_the_text_of_the_real_ones(made: Builder, name: str) -> None:
+    assert repr(made.find(name)()) == CLASSES[name]["text"]
+
+
+@pytest.mark.parametrize("name", [name for name in having("axes") if CLASSES[name]["axes"]])
+def test_axes_are_called_and_sized_as_the_real_ones(made: Builder, name: str) -> None:
+    config = made.find(name)()
+    axes = {axis: text for axis, text in CLASSES[name]["axes"].items() if (name, axis) not in ONLY_ON_DEVICES}
+    assert {axis: repr(getattr(config, axis)) for axis in axes} == axes
+
+
+@pytest.mark.parametrize("name", having("members"))
+def test_members_of_enums_look_like_the_real_ones(made: Builder, name: str) -> None:
+    members = made.find(name)
+    assert issubclass(members, enum.Enum)
+    assert [[member.name, repr(member), str(member)] for member in members] == CLASSES[name]["members"]
+
+
+@pytest.mark.parametrize("name", having("choices"))
+def test_registries_know_the_real_choices(made: Builder, name: str) -> None:
+    known = made.find(name).get_known_choices()
+    assert {key: f"{choice.__module__}.{choice.__qualname__}" for key, choice in known.items()} == CLASSES[name][
+        "choices"
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(SIZES))
+def test_models_cost_and_weigh_what_the_real_ones_do(made: Builder, name: str) -> None:
+    for row in SIZES[name]:
+        model = made.find(name)(**row["given"])
+        for asked in ("flops_per_token", "total_trainable_params"):
+            if row[asked] == "TypeError":
+                with pytest.raises(TypeError):
+                    getattr(model, asked)(VOCAB)
+            else:
+                assert (asked, repr(getattr(model, asked)(VOCAB))) == (asked, repr(row[asked])), row["given"]
+        if "attention" in row:
+            assert repr(model) == row["text"]
+            assert repr(model.attention_config()) == row["attention"]

@@ -1,0 +1,227 @@
+"""The few functions of heavy libraries that answer while a file is loaded, and only what is certain."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.marin.checkouts import EXECUTOR, names, put, run, write_checkout
+from tradewind.marin import RefusedFileError
+from tradewind.marin.sandbox.answers import KNOWN_FUNCTIONS, KnownNumber
+from tradewind.marin.sandbox.evaluation import evaluate
+
+MAKE = "executor_main([ExecutorStep(name, None, None)])\n"
+
+
+def named(root: Path, text: str) -> str:
+    """The name of the step that a file makes of ``name``."""
+    write_checkout(root, a=EXECUTOR + text + MAKE)
+    return names(run(root, "a"))[0][0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("imported", ["import regex", "from regex import regex"])
+def test_the_text_of_a_regular_expression_is_known_and_what_it_matches_is_not(tmp_path: Path, imported: str) -> None:
+    made = f"{imported}\nword = regex.compile(r'[a-z]+', regex.VERBOSE | regex.V1)\n"
+    assert named(tmp_path, f"{made}name = regex.compile(f'<{{word.pattern}}>').pattern\n") == "<[a-z]+>"
+    with pytest.raises(RefusedFileError, match=r"^experiments/a.py:4 .* its truth is asked of regex.*\.match"):
+        named(tmp_path, f"{made}name = 'a' if word.match('a') else 'b'\n")
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [(0.1 + 0.2, 0.3), (1, 1.00001), (1, 1.0001), (0, 1e-8), (0, 2e-8), (1e-9, 2e-9), (-1.0, 1.0), (7, 7)]
+)
+def test_numbers_are_close_where_numpy_says_so(a: float, b: float) -> None:
+    is_close = KNOWN_FUNCTIONS["numpy"]["isclose"]
+    assert bool(is_close(a, b)) is bool(np.isclose(a, b))
+    assert bool(is_close(b, a, rtol=1e-3)) is bool(np.isclose(b, a, rtol=1e-3))
+    assert bool(is_close(a, b, atol=1.0)) is bool(np.isclose(a, b, atol=1.0))
+
+
+@pytest.mark.parametrize("asked", ["np.isclose([1], 1)", "np.isclose(SIZE, 1)", "np.isclose(2**60, 2**60 + 1)"])
+def test_whether_other_values_are_close_is_known_only_on_the_cluster(tmp_path: Path, asked: str) -> None:
+    text = f"import numpy as np\nfrom heavy import SIZE\nname = 'a' if {asked} else 'b'\n"
+    with pytest.raises(RefusedFileError, match=r"^experiments/a.py:4 .* numpy.isclose"):
+        named(tmp_path, text)
+
+
+@pytest.mark.parametrize("asked", ["str({})", "~{}", "{} + 1", "[1, 2][{}]"])
+def test_of_whether_they_are_close_only_the_truth_is_known(tmp_path: Path, asked: str) -> None:
+    text = f'import numpy as np\nname = f"{{{asked.format("np.isclose(1, 1)")}}}"\n'
+    with pytest.raises(RefusedFileError, match=r"^experiments/a.py:3 .* is asked of numpy.isclose"):
+        named(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "np.array([1, 3]) * 1_000_000_000",
+        "10 - np.array([1, 3]) + 5",
+        "np.array((1, 2.5)) / 3",
+        "1 / np.array([3, 7])",
+    ],
+)
+def test_an_array_of_numbers_gives_the_numbers_that_numpy_gives(asked: str) -> None:
+    real = eval(asked, {"np": np})
+    ours = eval(asked, {"np": SimpleNamespace(**KNOWN_FUNCTIONS["numpy"])})
+    assert len(ours) == len(real)
+    for number, expected in zip(ours, real, strict=True):
+        assert (str(number), repr(number), f"{number:.3f}") == (str(expected), repr(expected), f"{expected:.3f}")
+        assert repr(number / 7) == repr(expected / 7)
+        assert math.ceil(number / 7) == math.ceil(expected / 7)
+        assert (int(number), float(number), hash(number)) == (int(expected), float(expected), hash(expected))
+        assert [bool(number < 3), bool(number >= 3), bool(number == 3)] == [expected < 3, expected >= 3, expected == 3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("versioned(number)", r"versioned\(\) is given numpy.int64\(4\)"),
+        ("number // 2", "its value is asked of numpy.int64"),
+        ("number * 2**53", "its value is asked of numpy.int64"),
+        ("number * SIZE", "its value is asked of numpy.int64"),
+        ("number / 0", "its value is asked of numpy.int64"),
+        ("np.array([[1], [2]])[0] * 2", "its value is asked of numpy.array"),
+        ("list(np.array([1], dtype='int8'))", "what is in it is asked of numpy.array"),
+        ("list(np.array([2**60]))", "what is in it is asked of numpy.array"),
+    ],
+)
+def test_what_python_and_numpy_may_compute_differently_is_refused(tmp_path: Path, asked: str, told: str) -> None:
+    text = f"import numpy as np\nfrom heavy import SIZE\nnumber = list(np.array([4]))[0]\nname = str({asked})\n"
+    with pytest.raises(RefusedFileError, match=rf"^experiments/a.py:5 .*{told}"):
+        named(tmp_path, text)
+
+
+def test_a_number_of_numpys_is_no_integer_of_pythons() -> None:
+    assert not isinstance(KnownNumber(3), int)
+    assert not isinstance(np.int64(3), int)
+
+
+def test_whether_a_path_of_this_machine_is_there_is_looked_up_in_the_checkout(tmp_path: Path) -> None:
+    text = "from levanter.utils import fsspec_utils\nname = f\"x-{fsspec_utils.exists('data/words')}\"\n"
+    assert named(tmp_path, text) == "x-False"
+    put(tmp_path / "data/words", "a b\n")
+    assert names(run(tmp_path, "a")) == [["x-True"]]
+
+
+@pytest.mark.parametrize("path", ["'gs://bucket/a'", "'zip::data'", "SIZE"])
+def test_whether_any_other_path_is_there_is_known_only_on_the_cluster(tmp_path: Path, path: str) -> None:
+    text = (
+        f"from levanter.utils import fsspec_utils\nfrom heavy import SIZE\nname = 'ab'[fsspec_utils.exists({path})]\n"
+    )
+    with pytest.raises(
+        RefusedFileError, match=r"^experiments/a.py:4 .* is asked of levanter.utils.fsspec_utils.exists"
+    ):
+        named(tmp_path, text)
+
+
+KINDS = ["tuple[heavy.Response, int | None] | tuple[None, str]", "list[heavy.Response] | None", "heavy.Response | None"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_annotation_may_be_made_of_types_that_only_a_cluster_knows(tmp_path: Path, kind: str) -> None:
+    text = f"import dataclasses, heavy\ndef fetch(url: {kind}) -> {kind}: ...\nname = 'x'\n"
+    text += f"@dataclasses.dataclass\nclass Held:\n    value: {kind}\nname = dataclasses.fields(Held)[0].name\n"
+    text += f"later: {kind}\n"
+    assert named(tmp_path, text) == "value"
+
+
+def test_annotations_that_are_texts_stay_as_they_are_written(tmp_path: Path) -> None:
+    write_checkout(
+        tmp_path,
+        a=f"from __future__ import annotations\n{EXECUTOR}value: int | None\nname = __annotations__['value']\n{MAKE}",
+    )
+    assert names(run(tmp_path, "a")) == [["int | None"]]
+
+
+def test_outside_of_annotations_a_union_is_compared_as_before(tmp_path: Path) -> None:
+    with pytest.raises(
+        RefusedFileError, match=r"^experiments/a.py:3 .* equals another value is asked of heavy.Response"
+    ):
+        named(tmp_path, "import heavy\nkind = tuple[heavy.Response] | tuple[None]\nname = 'x'\n")
+
+
+def test_a_module_that_failed_beside_our_names_fails_for_the_next_files_too(tmp_path: Path) -> None:
+    put(tmp_path / "src/marin/speedrun/speedrun.py", "from heavy import SIZE\nCOUNT = int(SIZE)\n")
+    text = EXECUTOR + "from marin.speedrun.speedrun import default_speedrun\nname = 'x'\n" + MAKE
+    write_checkout(tmp_path, a=text, b=text, c=text)
+    files = [tmp_path / f"experiments/{name}.py" for name in "abc"]
+    for outcome in evaluate(tmp_path, files, 20.0).values():
+        assert str(outcome).startswith("src/marin/speedrun/speedrun.py:2 cannot become a DAG: its number is asked")
+
+
+@pytest.mark.slow
+def test_marin_by_the_folder_that_it_lies_in_is_marin(tmp_path: Path) -> None:
+    text = "import src.marin.processing.tokens\nfrom src.marin.processing.tokens import tokenize\n"
+    text += "from src.marin.execution.executor import ExecutorStep as Same\nimport marin.processing.tokens as tokens\n"
+    text += "name = f'{Same is ExecutorStep}-{tokenize is tokens.tokenize}-{src.marin.processing.tokens is tokens}'\n"
+    assert named(tmp_path, text) == "True-True-True"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "linspace(0.001, 0.1, 7)",
+        "linspace(1, 2, num=5, endpoint=False)",
+        "linspace(3, 3, 1)",
+        "logspace(-5, -1, 9)",
+        "logspace(0, 3, num=4, base=2)",
+        "geomspace(1e-4, 0.3, 11)",
+        "geomspace(1, 1000, num=4, endpoint=False)",
+        "arange(5)",
+        "arange(0.1, 1, 0.1)",
+        "arange(10, 0, -3)",
+    ],
+)
+def test_spaced_numbers_are_numpys_to_the_last_bit(tmp_path: Path, asked: str) -> None:
+    real = eval(f"np.{asked}", {"np": np})
+    text = f"import numpy as np\nfound = np.{asked}\n"
+    text += "name = ' '.join([*(float(each).hex() for each in found), *map(repr, found.tolist()), f'{len(found)}'])\n"
+    told = [*(float(each).hex() for each in real), *map(repr, real.tolist()), f"{len(real)}"]
+    assert named(tmp_path, text) == " ".join(told)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "linspace(0, SIZE)",
+        "linspace(0, 1, dtype=int)",
+        "arange(2**60)",
+        "geomspace([1], 2)",
+        "logspace(0, 400, 3)",
+        "linspace(0, 1, 10**12)",
+        "linspace(0, 1, num=10**12)",
+        "arange(0, 1, 1e-6)",
+        "arange(1e12)",
+    ],
+)
+def test_other_spaced_numbers_are_known_only_on_the_cluster(tmp_path: Path, asked: str) -> None:
+    text = f"import numpy as np\nfrom heavy import SIZE\nname = str(len(np.{asked}))\n"
+    with pytest.raises(RefusedFileError, match=r"^experiments/a.py:4 .* asked of numpy"):
+        named(tmp_path, text)
+
+
+@pytest.mark.slow
+def test_numpy_is_imported_only_for_a_file_that_calls_it(tmp_path: Path) -> None:
+    """In a process of its own: in this one it is there."""
+    text = "import numpy as np\n{line}executor_main([ExecutorStep('s', None, None)])\n"
+    write_checkout(tmp_path, a=EXECUTOR + text.format(line=""), b=EXECUTOR + text.format(line="np.linspace(0, 1, 3)\n"))
+    code = f"""
+import sys
+from pathlib import Path
+from tests.marin.checkouts import run
+for name in ("a", "b"):
+    run(Path({str(tmp_path)!r}), name)
+    print("numpy" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]

@@ -1,0 +1,308 @@
+"""This process is as it was after a file was loaded, whether that went well or not; and files are kept from much."""
+
+from __future__ import annotations
+
+import contextvars
+import decimal
+import gc
+import locale
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import time
+import types
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.marin.checkouts import EXECUTOR, STEP, names, run, write_checkout
+from tradewind.marin import RefusedFileError
+from tradewind.steps import ExecutorStep
+
+CHANGES = (
+    EXECUTOR
+    + """
+import gc, logging, os, random, sys, warnings, types
+import numpy, levanter.optim, experiments.defaults
+assert sys.argv == [__file__] and os.getcwd() == os.path.dirname(os.path.dirname(__file__))
+assert sys.modules["__main__"].executor_main is executor_main and sys.modules["experiments.defaults"]
+sys.argv += ["--force"]; sys.path.insert(0, "/nowhere"); sys.meta_path.clear(); sys.setrecursionlimit(5000)
+sys.modules["put.by.hand"] = types.ModuleType("put.by.hand")
+os.chdir("/"); os.environ["ADDED"] = "1"; os.environ["HOME"] = "elsewhere"; random.seed(3); gc.disable()
+logging.basicConfig(level=logging.DEBUG, force=True); logging.disable(logging.CRITICAL)
+logging.getLogger("tests.known").setLevel(logging.ERROR); logging.getLogger("tests.known").propagate = False
+logging.getLogger("tests.new").addHandler(logging.NullHandler()); warnings.simplefilter("error")
+import builtins, contextvars, decimal, locale, signal, socket, threading
+signal.signal(signal.SIGTERM, signal.SIG_IGN); socket.setdefaulttimeout(3); threading.excepthook = print
+sys.settrace(lambda *args: None); sys.setprofile(lambda *args: None); sys.setswitchinterval(9)
+sys.unraisablehook = print; decimal.getcontext().prec = 3; builtins.open = print
+locale.setlocale(locale.LC_ALL, "C"); [each for each in contextvars.copy_context()][0].set(None)
+"""
+)
+
+
+def state() -> dict[str, Any]:
+    known = logging.getLogger("tests.known")
+    return {
+        "modules": {name: id(module) for name, module in sys.modules.items() if name.partition(".")[0] not in STDLIB},
+        "sys": (list(sys.argv), list(sys.path), list(sys.meta_path), sys.getrecursionlimit(), id(sys.argv)),
+        "os": (os.getcwd(), dict(os.environ)),
+        "random": random.getstate(),
+        "root": (logging.getLogger().level, logging.getLogger().handlers[:], logging.getLogger().manager.disable),
+        "known": (known.level, known.propagate, known.handlers[:]),
+        "new": logging.getLogger("tests.new").handlers[:],
+        "warnings": warnings.filters[:],
+        "gc": gc.isenabled(),
+        "profile": (sys.getprofile(), sys.getswitchinterval()),
+        "hooks": (sys.gettrace(), threading.excepthook, sys.unraisablehook, id(open), socket.getdefaulttimeout()),
+        "signals": [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGURG)],
+        "context": (KNOWN.get(), decimal.getcontext().prec, locale.setlocale(locale.LC_ALL)),
+    }
+
+
+STDLIB = sys.stdlib_module_names
+KNOWN: contextvars.ContextVar[str | None] = contextvars.ContextVar("KNOWN", default="default")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["executor_main([])", "1 / 0", "raise SystemExit(3)", "int(levanter.optim.x)"])
+def test_all_is_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    real = types.ModuleType("levanter")
+    for name in ("levanter", "experiments", "marin"):
+        monkeypatch.setitem(sys.modules, name, real)
+    write_checkout(tmp_path, a=CHANGES + end + "\n")
+    KNOWN.set("ours")
+    before = state()
+    if end.startswith("executor_main"):
+        run(tmp_path, "a")
+    else:
+        with pytest.raises(RefusedFileError):
+            run(tmp_path, "a")
+    assert state() == before
+
+
+@pytest.mark.slow
+def test_ci_is_unset_for_a_file_and_what_it_reads_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "true")
+    monkeypatch.setenv("SIZE", "3")
+    text = "import os\nassert os.getenv('CI') is None and 'CI' not in os.environ\nassert os.environ['SIZE'] == '3'\n"
+    text += "os.environ['OWN_TOKEN'] = 'x'; assert os.environ.get('OWN_TOKEN') == 'x' and os.getenv('NO', 'd') == 'd'\n"
+    write_checkout(tmp_path, a=EXECUTOR + text + "executor_main([])\n")
+    assert run(tmp_path, "a").environment == {"CI": "true", "SIZE": "3", "OWN_TOKEN": None, "NO": None}
+    assert "OWN_TOKEN" not in os.environ and os.environ["CI"] == "true"
+
+
+FORBIDDEN = {
+    "import sys; sys.exit()": r"it ends itself with exit\(\) before it has called executor_main",
+    "exit(2)": r"it ends itself with exit\(2\)",
+    "import os; os._exit(0)": r"it ends or changes this process with os._exit\(\)",
+    "import socket; socket.socket()": "it opens a network connection",
+    "import urllib.request; urllib.request.urlopen('http://127.0.0.1:9')": "it opens a network connection",
+    "import socket; socket.getaddrinfo('localhost', 1)": "it opens a network connection",
+    "import subprocess; subprocess.run(['true'])": "it starts a process",
+    "import os; os.system('true')": "it starts a process",
+    "import os; os.fork()": "it starts a process",
+    "import threading; threading.Thread(target=print).start()": "it starts a thread",
+    "import concurrent.futures as c; list(c.ThreadPoolExecutor().map(print, [1]))": "it starts a thread",
+    "import os; os.environ['SOME_API_KEY']": "it reads the secret SOME_API_KEY",
+    "import os; os.getenv('HF_TOKEN')": "it reads the secret HF_TOKEN",
+    "from os import environ; environ.get('DB_PASSWORD')": "it reads the secret DB_PASSWORD",
+    "import pathlib; (pathlib.Path.home() / '.netrc').read_text()": "it reads the secret file .netrc",
+    "open('/home/ada/.aws/config')": "it reads the secret file config",
+    "open(b'/home/ada/.netrc')": "it reads the secret file .netrc",
+    "import io, pathlib; io.FileIO(pathlib.Path('.env'))": "it reads the secret file .env",
+    "open('/home/ada/.cache/huggingface/token')": "it reads the secret file token",
+    "open('/run/secrets/db')": "it reads the secret file db",
+    "open('/proc/self/environ')": "it reads the secret file environ",
+    "import os; os.environ['PGPASSWORD']": "it reads the secret PGPASSWORD",
+    "import os; os.environ['AIRFLOW_CONN_DB']": "it reads the secret AIRFLOW_CONN_DB",
+    "import os; os.environ['AIRFLOW__DATABASE__SQL_ALCHEMY_CONN']": "it reads the secret AIRFLOW__DATABASE__SQL",
+    "import os; os.environ['SOME_URL']": "it reads the secret SOME_URL",
+    "import os; os.path.expandvars('$HF_TOKEN')": "it reads the secret HF_TOKEN",
+    "import ctypes; ctypes.CDLL(None)": "it calls a library of C",
+    "import _thread; _thread.start_new_thread(print, ())": "it starts a thread",
+    "from multiprocessing import util; util.spawnv_passfds(b'/bin/true', [b'true'], [])": "it starts a process",
+    "open('experiments/new.txt', 'a')": "it writes the file new.txt",
+    "import os; os.open('experiments/defaults.py', os.O_RDWR)": "it writes the file defaults.py",
+    "import os; os.rename('experiments/defaults.py', 'experiments/other.py')": "it moves or changes files",
+    "import os; os.truncate('experiments/defaults.py', 0)": "it moves or changes files",
+    "import os; os.remove('experiments/defaults.py')": "it deletes files",
+    "import shutil; shutil.rmtree('experiments')": "it deletes files",
+    "import os; os.umask(0)": r"it ends or changes this process with os.umask\(\)",
+    "import posix; posix.abort()": r"it ends or changes this process with os.abort\(\)",
+    "import os; os.dup2(2, 1)": r"it ends or changes this process with os.dup2\(\)",
+    "import os; os.chmod('experiments/defaults.py', 0)": "it moves or changes files",
+    "import sqlite3; sqlite3.connect('new.db')": "it opens a database",
+    "import sys; sys.addaudithook(print)": "it listens to all that this process does, without end",
+    "import resource as r; r.setrlimit(r.RLIMIT_CORE, (0, 0))": "it changes the limits of this process",
+    "import signal, threading as t; signal.pthread_kill(t.get_ident(), 9)": "it signals a process",
+    "import os; os.environb[b'A'] = b'b'": "TypeError: 'mappingproxy' object does not support item assignment",
+    "import posix; posix.environ[b'A'] = b'b'": "TypeError: 'mappingproxy' object does not support item assignment",
+    "input()": r"it asks for input\(\)",
+}
+OWN_ERRORS = ("exit", "environ[", "environb[")
+CAUGHT = "try:\n    {}\nexcept BaseException:\n    pass"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "around"),
+    [
+        *((line, "{}") for line in FORBIDDEN),
+        *(
+            (line, CAUGHT)
+            for line in FORBIDDEN
+            if "_exit" in line
+            or not any(each in line for each in OWN_ERRORS[:1])
+            and "environb" not in line
+            and "posix.environ" not in line
+        ),
+    ],
+)
+def test_what_no_dag_file_may_do_is_refused_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, around: str
+) -> None:
+    for name in ("SOME_API_KEY", "HF_TOKEN", "DB_PASSWORD", "PGPASSWORD", "AIRFLOW_CONN_DB"):
+        monkeypatch.setenv(name, "never shown")
+    monkeypatch.setenv("SOME_URL", "postgres://ada:never%20shown@host/db")
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "never shown")
+    write_checkout(tmp_path, a=EXECUTOR + around.format(line) + "\nexecutor_main([])\n")
+    with pytest.raises(
+        RefusedFileError, match=rf"^experiments/a.py:[23] cannot become a DAG: {FORBIDDEN[line]}"
+    ) as told:
+        run(tmp_path, "a")
+    assert "never shown" not in str(told.value) and str(told.value).count(". ") == 0
+    assert (tmp_path / "experiments/defaults.py").stat().st_size and not (tmp_path / "experiments/new.txt").exists()
+
+
+def test_no_copy_of_the_environment_holds_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "never shown")
+    monkeypatch.setenv("SOME_URL", "postgres://ada:never%20shown@host/db")
+    monkeypatch.setenv("SIZE", "3")
+    text = "import os\ncopies = [dict(os.environ), os.environ.copy(), os.environb, [os.getenvb(b'HF_TOKEN')]]\n"
+    text += "assert os.path.expandvars('$SIZE-${SIZE}-$NO') == '3-3-$NO' and os.environb[b'SIZE'] == b'3'\n"
+    text += "executor_main([ExecutorStep('s', None, str(copies))])\n"
+    write_checkout(tmp_path, a=EXECUTOR + text)
+    (step,) = run(tmp_path, "a").calls[0].steps
+    assert isinstance(step, ExecutorStep) and "SIZE" in step.config and "HF_TOKEN" not in step.config
+    assert "never" not in step.config
+
+
+def test_what_steers_a_terminal_is_told_as_text(tmp_path: Path) -> None:
+    write_checkout(tmp_path, a=EXECUTOR + "raise ValueError('\\x1b[2J \\x9b31m')\n")
+    with pytest.raises(RefusedFileError) as told:
+        run(tmp_path, "a")
+    assert str(told.value).endswith(r"ValueError: \x1b[2J \x9b31m")
+    assert told.value.reason is not None and told.value.reason.text == r"ValueError: \x1b[2J \x9b31m"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "while True: pass",
+        "import time\ntime.sleep(1000)",
+        "for n in range(3):\n    try:\n        while True: abs(1)\n    except BaseException: pass",
+        "for n in 1, 2:\n  try:\n    for m in 1, 2:\n      try:\n        while 1: abs(1)\n      except: 1\n  except: 2",
+        "for n in range(3):\n    try:\n        while True: abs(1)\n    finally: continue",
+        "import contextlib\nwith contextlib.suppress(BaseException):\n    while True: abs(1)",
+        "import contextlib, os, threading, time\nbegun = time.monotonic()\nwith contextlib.ExitStack() as stack:\n"
+        "    stack.callback(lambda: time.monotonic() > begun + 20 and os.mkdir('went on'))\n"
+        "    threading.Event().wait(25)",
+    ],
+)
+def test_a_file_that_does_not_end_is_ended(tmp_path: Path, loop: str) -> None:
+    write_checkout(tmp_path, a=f"{EXECUTOR}{loop}\nimport os\nos.mkdir('went on')\n")
+    with pytest.raises(
+        RefusedFileError, match=r"^experiments/a.py:?\d* cannot become a DAG: it does not end: after 0.2 s"
+    ):
+        run(tmp_path, "a", limit_s=0.2)
+    assert "suppress" in loop or not (tmp_path / "went on").exists()
+
+
+def test_other_threads_find_the_real_modules_and_may_do_what_a_file_may_not(tmp_path: Path) -> None:
+    waits = "import numpy, os, time\nos.makedirs('begun', exist_ok=True)\n"
+    waits += "while not os.path.exists('seen'): time.sleep(0.01)\n"
+    write_checkout(tmp_path, a=f"{EXECUTOR}{waits}executor_main([])\n")
+    begun, seen = tmp_path / "begun", tmp_path / "seen"
+
+    def look() -> None:
+        while not begun.exists():
+            time.sleep(0.01)
+        import numpy
+
+        with socket.socket():
+            seen.write_text(str(numpy.array([1]).sum()))
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    run(tmp_path, "a")
+    thread.join()
+    assert seen.read_text() == "1"
+
+
+@pytest.mark.slow
+def test_files_that_are_loaded_at_once_wait_for_each_other(tmp_path: Path) -> None:
+    for number in range(4):
+        name = f"a{number}"
+        write_checkout(
+            tmp_path,
+            **{name: f"{EXECUTOR}import time\ntime.sleep(0.02)\nexecutor_main([ExecutorStep({name!r}, None, None)])\n"},
+        )
+    found: list[Any] = []
+    load: Callable[[int], None] = lambda number: found.append(names(run(tmp_path, f"a{number}")))  # noqa: E731
+    threads = [threading.Thread(target=load, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [[[f"a{number}"]] for number in range(4)]
+
+
+def test_a_function_that_imports_later_still_finds_its_own_world(tmp_path: Path) -> None:
+    text = "def later(config):\n    from levanter.own_name import Config\n    return Config(lr=1)\n"
+    write_checkout(tmp_path, a=EXECUTOR + text + "executor_main([ExecutorStep('s', later, None)])\n")
+    before = set(sys.modules)
+    (step,) = run(tmp_path, "a").calls[0].steps
+    assert type(step.fn(None)).__name__ == "Stub"  # type: ignore[union-attr,misc]
+    assert not {name for name in set(sys.modules) - before if name.partition(".")[0] not in STDLIB | {"tradewind"}}
+    assert STEP
+
+
+PREFIX_READS = ["os.environ['MARIN_PREFIX']", "os.environ.get('MARIN_PREFIX')", "os.getenv('MARIN_PREFIX', 'x')"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variable", ["MARIN_PREFIX", "TRADEWIND_PREFIX"])
+@pytest.mark.parametrize("read", PREFIX_READS)
+def test_a_file_finds_where_outputs_go_however_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, read: str
+) -> None:
+    for each in ("MARIN_PREFIX", "TRADEWIND_PREFIX"):
+        monkeypatch.delenv(each, raising=False)
+    text = f"import os\nexecutor_main([ExecutorStep(os.path.join({read}, 'a'), None, None)])\n"
+    write_checkout(tmp_path, a=EXECUTOR + text)
+    with pytest.raises(RefusedFileError, match=r"^experiments/a.py:3 .* it reads MARIN_PREFIX, which is not set where"):
+        run(tmp_path, "a")
+    for value in ("gs://one", "gs://two"):
+        monkeypatch.setenv(variable, value)
+        (step,) = run(tmp_path, "a").calls[0].steps
+        assert isinstance(step, ExecutorStep) and step.name == f"{value}/a"
+
+
+def test_whether_it_is_said_is_no_question_that_a_file_may_branch_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for each in ("MARIN_PREFIX", "TRADEWIND_PREFIX"):
+        monkeypatch.delenv(each, raising=False)
+    text = "import os\nname = 'a' if 'MARIN_PREFIX' in os.environ else 'b'\n"
+    write_checkout(tmp_path, a=EXECUTOR + text + "executor_main([ExecutorStep(name, None, None)])\n")
+    with pytest.raises(RefusedFileError, match=r"^experiments/a.py:3 .* it reads MARIN_PREFIX"):
+        run(tmp_path, "a")

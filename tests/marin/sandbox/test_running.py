@@ -1,0 +1,239 @@
+"""A file is run as it is, and each call of ``executor_main`` in it is seen."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.marin.checkouts import EXECUTOR, STEP, names, put, run, write_checkout
+from tradewind.marin import RefusedFileError
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.spec import step_spec
+from tradewind.steps import resolve
+
+CALLS = {
+    "at module level": "executor_main(steps=[step])\n",
+    "under the guard": "if __name__ == '__main__':\n    executor_main([step], 'Said.')\n",
+    "in a function": "def main():\n    executor_main([step])\nif __name__ == '__main__':\n    main()\n",
+    "with exit at the end": "def main():\n    executor_main([step])\nraise SystemExit(main())\n",
+    "with its config first": (
+        "from marin.execution import ExecutorMainConfig\nexecutor_main(ExecutorMainConfig(prefix='gs://b'), [step])\n"
+    ),
+    "with its config by name": (
+        "from marin.execution import ExecutorMainConfig\nexecutor_main(config=ExecutorMainConfig(), steps=[step])\n"
+    ),
+    "under draccus": (
+        "import draccus\nfrom dataclasses import dataclass\n@dataclass\nclass Config:\n    n: int = 1\n"
+        "@draccus.wrap()\ndef main(config: Config):\n    assert config.n == 1\n    executor_main([step])\nmain()\n"
+    ),
+    "by another name": "import marin.execution.executor as executor\nexecutor.executor_main(steps=[step])\n",
+    "with a path of a step": "executor_main(steps=[step / 'part'])\n",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", CALLS)
+def test_executor_main_is_one_dag_wherever_it_is_called(tmp_path: Path, form: str) -> None:
+    write_checkout(tmp_path, a=EXECUTOR + STEP + CALLS[form])
+    assert names(run(tmp_path, "a")) == [["made"]]
+
+
+def test_a_loop_makes_one_dag_each_time_also_without_steps(tmp_path: Path) -> None:
+    text = "for i in range(3):\n    executor_main([ExecutorStep(f's{i}', None, None)] * (i != 1), f'd{i}')\n"
+    write_checkout(tmp_path, a=EXECUTOR + text)
+    found = run(tmp_path, "a")
+    assert names(found) == [["s0"], [], ["s2"]]
+    assert [(call.description, str(call.place)) for call in found.calls] == [
+        (f"d{i}", "experiments/a.py:3") for i in range(3)
+    ]
+
+
+def test_an_experiment_runs_on_the_users_own_helpers_and_has_their_steps(tmp_path: Path) -> None:
+    write_checkout(tmp_path)
+    (call,) = run(tmp_path, "tutorials/train_tiny").calls
+    resolved = resolve(call.steps, "gs://bucket")
+    assert [step.name for step in resolved.steps] == [
+        "tokenized/corpus", "tokenized/paloma", "checkpoints/tiny-0.1", "checkpoints/tiny-0.01"
+    ]  # fmt: skip
+    assert resolved.steps[0].version["config"] == {"tokenizer": "gpt2"}
+    assert resolved.steps[2].version["config"] == {"tokens": "DEP[0]"}
+
+
+def test_the_same_name_is_one_object_however_it_is_imported(tmp_path: Path) -> None:
+    write_checkout(
+        tmp_path,
+        a="""
+        import marin.execution
+        import marin.execution.executor as executor
+        from marin.execution import ExecutorStep
+        from marin.execution.executor import ExecutorStep as Step, executor_main
+        import experiments.defaults
+        from experiments import defaults
+        import importlib
+        assert marin.execution.ExecutorStep is ExecutorStep is Step is executor.ExecutorStep
+        assert experiments.defaults is defaults is importlib.import_module("experiments.defaults")
+        assert isinstance(defaults.default_train("x", "y", 1.0), ExecutorStep)
+        executor_main(steps=[])
+        """,
+    )
+    run(tmp_path, "a")
+
+
+@pytest.mark.slow
+def test_neighbours_of_a_file_are_found_and_are_its_own(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        put(tmp_path / "experiments" / folder / "near.py", f"NAME = {folder!r}\n")
+    text = EXECUTOR + "from near import NAME\nexecutor_main([ExecutorStep(NAME, None, None)])\n"
+    write_checkout(tmp_path, one__a=text, two__a=text)
+    assert [names(run(tmp_path, f"{folder}/a")) for folder in ("one", "two", "one")] == [
+        [["one"]],
+        [["two"]],
+        [["one"]],
+    ]
+
+
+@pytest.mark.slow
+def test_a_changed_helper_counts_at_once_and_a_failed_import_is_not_kept(tmp_path: Path) -> None:
+    text = EXECUTOR + "from experiments.helper import NAME\nexecutor_main([ExecutorStep(NAME, None, None)])\n"
+    write_checkout(tmp_path, a=text, helper="raise RuntimeError('half written')\n")
+    with pytest.raises(RefusedFileError, match=r"^experiments/helper.py:1 cannot become a DAG: RuntimeError: half wr"):
+        run(tmp_path, "a")
+    for name in ("first", "second one"):
+        put(tmp_path / "experiments/helper.py", f"NAME = {name!r}\n")
+        assert names(run(tmp_path, "a")) == [[name]]
+
+
+@pytest.mark.slow
+def test_so_it_does_when_a_copy_keeps_size_and_time_of_the_file(tmp_path: Path) -> None:
+    text = EXECUTOR + "from experiments.helper import NAME\nexecutor_main([ExecutorStep(NAME, None, None)])\n"
+    write_checkout(tmp_path, a=text)
+    for name in ("one", "two"):
+        helper = put(tmp_path / "experiments/helper.py", f"NAME = {name!r}\n")
+        os.utime(helper, ns=(1, 1))
+        assert names(run(tmp_path, "a")) == [[name]]
+
+
+@pytest.mark.slow
+def test_what_is_read_counts_as_it_was_when_it_was_read_and_so_does_what_a_folder_holds(tmp_path: Path) -> None:
+    data = put(tmp_path / "experiments/data/one.txt", "first")
+    text = "import os\nfolder = os.path.abspath('experiments/data')\nos.chdir('/')\n"
+    text += "name = '-'.join(open(f'{folder}/{each}').read() for each in sorted(os.listdir(folder)))\n"
+    text += "open(f'{folder}/one.txt').close()\nexecutor_main([ExecutorStep(name, None, None)])\n"
+    write_checkout(tmp_path, a=EXECUTOR + text)
+    assert names(run(tmp_path, "a")) == [["first"]]
+    data.write_text("second")
+    assert names(run(tmp_path, "a")) == [["second"]]
+    put(tmp_path / "experiments/data/two.txt", "other")
+    assert names(run(tmp_path, "a")) == [["second-other"]]
+
+
+def test_all_names_of_a_module_of_ours_may_be_imported(tmp_path: Path) -> None:
+    text = "from marin.execution.executor import *\nexecutor_main([ExecutorStep('s', None, None)])\n"
+    write_checkout(tmp_path, a=text)
+    assert names(run(tmp_path, "a")) == [["s"]]
+
+
+def test_a_file_that_no_one_wrote_is_not_read(tmp_path: Path) -> None:
+    write_checkout(tmp_path, a="")
+    os.truncate(tmp_path / "experiments/a.py", 10**12)
+    with pytest.raises(RefusedFileError, match=r"^experiments/a.py cannot .* a.py has more than 4,000,000 bytes"):
+        run(tmp_path, "a")
+
+
+@pytest.mark.slow
+def test_an_import_that_failed_is_tried_again_by_the_next(tmp_path: Path) -> None:
+    text = "from experiments import flag\ntry:\n    import experiments.helper\n"
+    text += "except RuntimeError:\n    flag.READY = True\n"
+    text += "from experiments.helper import NAME\nexecutor_main([ExecutorStep(NAME, None, None)])\n"
+    helper = "from experiments import flag\nif not flag.READY:\n    raise RuntimeError\nNAME = 'late'\n"
+    write_checkout(tmp_path, a=EXECUTOR + text, helper=helper, flag="READY = False\n")
+    assert names(run(tmp_path, "a")) == [["late"]]
+
+
+@pytest.mark.slow
+def test_a_module_that_came_to_the_checkout_is_no_stand_in_any_more(tmp_path: Path) -> None:
+    text = EXECUTOR + "import sizes\nexecutor_main([ExecutorStep(str(sizes.SMALL), None, None)])\n"
+    write_checkout(tmp_path, a=text)
+    with pytest.raises(RefusedFileError, match=r"experiments/a.py:3 .* its text is asked of sizes.SMALL"):
+        run(tmp_path, "a")
+    put(tmp_path / "sizes.py", "SMALL = 3\n")
+    assert names(run(tmp_path, "a")) == [["3"]]
+
+
+def test_relative_data_files_are_found_from_the_checkouts_root(tmp_path: Path) -> None:
+    put(tmp_path / "experiments/words.txt", "one two")
+    write_checkout(
+        tmp_path,
+        a=EXECUTOR + "name = open('experiments/words.txt').read()\nexecutor_main([ExecutorStep(name, None, None)])\n",
+    )
+    assert names(run(tmp_path, "a")) == [["one two"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            "import marin.no_such",
+            r"ModuleNotFoundError: No module named 'marin.no_such': neither the checkout .* nor Tr",
+        ),
+        ("from experiments.gone import x", r"No module named 'experiments.gone'"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("x = = 1", "SyntaxError: invalid syntax"),
+        ("executor_main([1])", "executor_main is given a int where it wants steps"),
+        ("executor_main([], description=3)", "a description that is no text"),
+    ],
+)
+def test_a_file_that_breaks_is_named_with_line_and_reason(tmp_path: Path, line: str, told: str) -> None:
+    write_checkout(tmp_path, a=EXECUTOR + STEP + line + "\n")
+    with pytest.raises(RefusedFileError, match=rf"^experiments/a.py:3 cannot become a DAG: .*{told}"):
+        run(tmp_path, "a")
+
+
+def test_what_our_names_lack_of_a_module_is_the_users_own_and_works_with_ours(tmp_path: Path) -> None:
+    put(
+        tmp_path / "src/marin/execution/executor.py",
+        """
+        import ray
+        from dataclasses import dataclass
+
+        @dataclass(frozen=True)
+        class ExecutorStep:
+            name: str
+
+        def chain(names):
+            return [ExecutorStep(name, None, None) for name in names]
+        """,
+    )
+    text = "from marin.execution.executor import chain\nfrom marin.execution import ExecutorStep, executor_main\n"
+    text += "steps = chain(['a', 'b'])\nassert isinstance(steps[0], ExecutorStep)\nexecutor_main(steps)\n"
+    write_checkout(tmp_path, a=text)
+    assert names(run(tmp_path, "a")) == [["a", "b"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_checkout", [True, False])
+def test_a_function_that_has_its_modules_name_is_the_function(tmp_path: Path, has_checkout: bool) -> None:
+    if has_checkout:
+        put(tmp_path / "src/marin/processing/tokenize/__init__.py", "from .tokenize import tokenize\n")
+        text = "import ray\n@ray.remote(num_cpus=0.1)\ndef tokenize(config): ...\n"
+        put(tmp_path / "src/marin/processing/tokenize/tokenize.py", text)
+    text = "from marin.processing.tokenize.tokenize import TokenizeConfig, tokenize as direct\n"
+    text += "from marin.processing.tokenize import TokenizeConfig as Same, tokenize\nassert TokenizeConfig is Same\n"
+    text += "executor_main([ExecutorStep(f'{i}', fn, {}) for i, fn in enumerate((tokenize, direct))])\n"
+    write_checkout(tmp_path, a=EXECUTOR + text)
+    first, second = (
+        step_spec(step, CodeFolder(tmp_path)).function
+        for step in resolve(run(tmp_path, "a").calls[0].steps, "gs://b").steps
+    )
+    assert second == "marin.processing.tokenize.tokenize:tokenize"
+    assert first == (second if has_checkout else "marin.processing.tokenize:tokenize")
+
+
+def test_steps_that_stand_in_configs_are_not_walked_into_however_long_their_chain(tmp_path: Path) -> None:
+    chain = "for i in range(120):\n    step = ExecutorStep(f's{i}', None, {'from': step})\n"
+    write_checkout(tmp_path, a=EXECUTOR + STEP + chain + "executor_main(steps=[step])\n")
+    (call,) = run(tmp_path, "a").calls
+    assert len(resolve(call.steps, "gs://bucket").steps) == 121

@@ -1,0 +1,199 @@
+"""A file gives the same steps at every parse, or is refused with the line that makes them differ."""
+
+from __future__ import annotations
+
+import gc
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.marin.checkouts import EXECUTOR, names, put, run, write_checkout
+from tradewind.marin import RefusedFileError
+from tradewind.marin.sandbox.evaluation import Evaluated, evaluate
+
+UNSTABLE = {
+    "datetime": "from datetime import datetime\nname = datetime.now().strftime('%f')\n",
+    "time": "import time\nname = str(time.time())\n",
+    "uuid": "import uuid\nname = uuid.uuid4().hex\n",
+    "chance": "import random\nname = str(random.random())\n",
+    "an address": "\nname = str(id(object()))[-9:] + str([id(object()) for _ in range(9)])\n",
+    "a hash": "\nname = str(hash('text'))\n",
+    "the first digits of a hash": "\nname = str(abs(hash('text')))[:5]\n",
+    "the last digit of a hash": "\nname = str(hash('text') % 2)\n",
+    "the day": "from datetime import date\nname = str(date.today())\n",
+    "the month": "import datetime\nname = str(datetime.date.today().month)\n",
+    "the day of the week": "import datetime as d\nname = d.datetime.now(tz=d.UTC).strftime('%a')\n",
+    "the hour": "from datetime import datetime\nname = str(datetime.today().hour)\n",
+    "the minute in UTC": "from datetime import datetime\nname = str(datetime.utcnow().minute)\n",
+    "the day by time": "import time\nname = time.strftime('%Y-%m-%d')\n",
+    "the hour by time": "import time\nname = str(time.localtime().tm_hour)\n",
+    "the minute by time": "import time\nname = str(time.gmtime(None).tm_min)\n",
+    "the year by time": "import time\nname = time.ctime()[-4:]\n",
+    "the year by a tuple": "import time\nname = time.asctime()[-4:]\n",
+    "the day in seconds": "import time\nname = str(int(time.time()) // 86400)\n",
+    "the day in nanoseconds": "import time\nname = str(time.time_ns() // 86_400_000_000_000)\n",
+    "the process": "import os\nname = str(os.getpid())\n",
+    "the order of a set": "\nname = '-'.join({'a', 'b', 'c'})\n",
+    "the order of a set that is made": "\nname = '-'.join(set('abc') | {'d'})\n",
+    "the order of a comprehension": "\nname = '-'.join({letter for letter in 'abc'} - {'d'})\n",
+    "the order of a frozen set": "\nname = str(frozenset('abc')).replace('\\'', '')\n",
+    "the first of a set": "\nname = {'a', 'b'}.pop()\n",
+    "the machine": "import socket\nname = socket.gethostname()\n",
+    "how large the machine is": "import os\nname = str(os.cpu_count())\n",
+    "the order of a folder": "import os\nname = '-'.join(os.listdir('.'))\n",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [kind for kind in UNSTABLE if kind != "an address"])
+def test_a_name_that_differs_from_time_to_time_is_refused_with_its_line(tmp_path: Path, kind: str) -> None:
+    write_checkout(tmp_path, a=EXECUTOR + UNSTABLE[kind] + "executor_main([ExecutorStep('x-' + name, None, None)])\n")
+    with pytest.raises(
+        RefusedFileError, match=r"^experiments/a.py:3 .* evaluated twice, a step is called 'x-.*', then 'x.* down\.$"
+    ):
+        run(tmp_path, "a")
+
+
+@pytest.mark.slow
+def test_a_set_whose_order_is_not_asked_may_be_used_as_ever(tmp_path: Path) -> None:
+    text = """
+        seen, sizes, empty = {"a", "b"}, {1, 2, 3}, set()
+        seen |= {"c"}
+        empty.add("a")
+        assert type(seen) is set and isinstance(seen, set) and isinstance(seen | {"d"}, set) and "c" in seen
+        assert seen == set("abc") and set("ab") < seen and seen - {"a"} == seen & {"b", "c"} == set("bc")
+        assert {"d"}.union(seen) == {*"abcd"} and hash(frozenset("ab")) == hash(frozenset("ba"))
+        assert seen.copy().pop() in seen and len(set("abc") ^ {"a"}) == 2 and set[int] and not set()
+        name = f"{sorted(seen)} {list(sizes)} {empty} {set()} {frozenset()} {max(seen)}"
+    """
+    put(tmp_path / "experiments/told.py", text)
+    write_checkout(
+        tmp_path, a=EXECUTOR + "from experiments.told import name\nexecutor_main([ExecutorStep(name, None, None)])\n"
+    )
+    assert names(run(tmp_path, "a")) == [["['a', 'b', 'c'] [1, 2, 3] {'a'} set() frozenset() c"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "made", ["[]; config.append(config)", "{}; config['a'] = config", "{'a': versioned(Broken())}", "Endless()"]
+)
+def test_values_that_cannot_be_looked_at_cost_the_other_files_nothing(tmp_path: Path, made: str) -> None:
+    text = EXECUTOR + "import dataclasses, time\nclass Broken:\n    def __repr__(self): raise ValueError('no text')\n"
+    text += "@dataclasses.dataclass\nclass Endless:\n    a: int = 1\n    def __getattribute__(self, name):\n"
+    text += "        end = time.monotonic() + 2\n        while time.monotonic() < end: pass\n"
+    text += f"config = {made}\nexecutor_main([ExecutorStep('s', None, config)])\n"
+    write_checkout(tmp_path, a=text, b=EXECUTOR + "executor_main([ExecutorStep('s', None, None)])\n")
+    files = [tmp_path / f"experiments/{name}.py" for name in "ab"]
+    broken, whole = evaluate(tmp_path, files, 0.5).values()
+    assert "cannot become a DAG: its steps cannot be looked at: " in str(broken) and isinstance(whole, Evaluated)
+
+
+@pytest.mark.slow
+def test_a_file_that_loads_files_is_refused(tmp_path: Path) -> None:
+    text = "import tradewind.marin as marin\ntry: marin.marin_experiment(__file__)\nexcept BaseException: ...\n"
+    write_checkout(tmp_path, a=EXECUTOR + text)
+    with pytest.raises(RefusedFileError, match=r"^experiments/a.py:3 .* it loads Marin's files while it is itself"):
+        run(tmp_path, "a")
+
+
+def test_a_time_that_is_given_is_the_same_whenever_it_is_told(tmp_path: Path) -> None:
+    text = """
+        import datetime, os, time
+        from dataclasses import dataclass, field
+        from datetime import date, datetime as when
+
+        @dataclass
+        class Dated:
+            day: date = field(default_factory=date.today)
+
+        made = when(2025, 1, 2)
+        assert isinstance(made, when) and isinstance(when.now(), when) and isinstance(Dated().day, date)
+        assert isinstance(made, date) and issubclass(when, date) and not isinstance(date.today(), when)
+        assert type(made).__name__ == "datetime" and made < when.now() and made < when.max
+        told = [when.fromisoformat("2025-01-02"), when.strptime("2025", "%Y"), date(2025, 1, 2), when.fromtimestamp(0)]
+        told += [time.strftime("%Y", time.gmtime(0)), time.gmtime(0), time.ctime(0), time.asctime(time.gmtime(0))]
+        name = str([made, *told])
+    """
+    put(tmp_path / "experiments/told.py", text)
+    write_checkout(
+        tmp_path, a=EXECUTOR + "from experiments.told import name\nexecutor_main([ExecutorStep(name, None, None)])\n"
+    )
+    assert "2025, 1, 2" in names(run(tmp_path, "a"))[0][0]
+
+
+@pytest.mark.slow
+def test_a_line_is_not_blamed_for_what_the_standard_library_does_for_it(tmp_path: Path) -> None:
+    text = "import dataclasses, time\n@dataclasses.dataclass\nclass A:\n    b: int = 1\n\nname = str(time.time())\n"
+    write_checkout(tmp_path, a=EXECUTOR + text + "executor_main([ExecutorStep(name, None, None)])\n")
+    with pytest.raises(RefusedFileError, match=r"^experiments/a.py:7 .* evaluated twice"):
+        run(tmp_path, "a")
+
+
+@pytest.mark.slow
+def test_also_when_a_helper_reads_the_clock_as_it_is_imported(tmp_path: Path) -> None:
+    put(tmp_path / "experiments/stamp.py", "import time\n\nNOW = time.time_ns()\n")
+    text = "from experiments.stamp import NOW\nexecutor_main([ExecutorStep(f'x-{NOW}', None, None)])\n"
+    write_checkout(tmp_path, a=EXECUTOR + text)
+    with pytest.raises(RefusedFileError, match=r"^experiments/stamp.py:3 .* \(loading experiments/a.py\)"):
+        run(tmp_path, "a")
+
+
+@pytest.mark.slow
+def test_nor_for_what_is_called_when_garbage_is_collected_there(tmp_path: Path) -> None:
+    threshold = gc.get_threshold()
+    gc.callbacks.append(_read_clock)
+    gc.set_threshold(1)
+    try:
+        test_also_when_a_helper_reads_the_clock_as_it_is_imported(tmp_path)
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(_read_clock)
+
+
+def _read_clock(phase: str, info: dict[str, int]) -> None:
+    time.perf_counter()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ("versioned(time.time())", "step 's' has another version or path"),
+        ("[{'a': versioned([time.time()])}]", "step 's' has another version or path"),
+    ],
+)
+def test_a_version_that_differs_is_refused_and_what_does_not_count_is_not(
+    tmp_path: Path, config: str, told: str
+) -> None:
+    write_checkout(tmp_path, a=EXECUTOR + f"import time\nexecutor_main([ExecutorStep('s', None, {config})])\n")
+    with pytest.raises(RefusedFileError, match=rf"^experiments/a.py:3 .* {told}.*, or take it from run_param\(\)\.$"):
+        run(tmp_path, "a")
+    put(
+        tmp_path / "experiments/a.py", EXECUTOR + "import time\nexecutor_main([ExecutorStep('s', None, time.time())])\n"
+    )
+    assert names(run(tmp_path, "a")) == [["s"]]
+
+
+@pytest.mark.slow
+def test_the_count_of_calls_must_be_the_same(tmp_path: Path) -> None:
+    text = "import time\nfor _ in range(2 + time.time_ns() // 1000 % 7919):\n    executor_main([])\n"
+    write_checkout(tmp_path, a=EXECUTOR + text)
+    with pytest.raises(RefusedFileError, match=r"^experiments/a.py:3 .* executor_main is called \d+ times, then \d+"):
+        run(tmp_path, "a")
+
+
+@pytest.mark.slow
+def test_what_a_file_does_to_shared_helpers_does_not_reach_the_others(tmp_path: Path) -> None:
+    put(tmp_path / "experiments/shared.py", "WEIGHTS = {'a': 1}\n")
+    text = EXECUTOR + "from experiments.shared import WEIGHTS\nWEIGHTS['{0}'] = 2\n"
+    text += "executor_main([ExecutorStep('-'.join(WEIGHTS), None, None)])\n"
+    write_checkout(tmp_path, **{name: text.format(name) for name in "xyz"})
+    files = [tmp_path / f"experiments/{name}.py" for name in "xyz"]
+    for _ in range(2):
+        outcomes = evaluate(tmp_path, files, 20.0).values()
+        assert [names(each.run) for each in outcomes if isinstance(each, Evaluated)] == [
+            [["a-x"]],
+            [["a-y"]],
+            [["a-z"]],
+        ]

@@ -1,0 +1,90 @@
+"""How a cluster gets a value that only it knows: what was called, with what, and what is a decorator's work instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.marin.checkouts import EXECUTOR, run, write_checkout
+from tradewind.marin import RefusedFileError
+from tradewind.steps import (
+    AttributeReference,
+    CallReference,
+    ClusterValue,
+    ExecutorStep,
+    ModuleReference,
+    cluster_reference,
+)
+
+HEAD = EXECUTOR + "import dataclasses\nimport ray\nfrom heavy.library import Config, jit\n"
+LLAMA = "from levanter.models.llama import LlamaConfig\nfrom transformers import AutoConfig\n"
+MADE = "def plain(x): ...\n@jit\ndef done(x): ...\n@jit\n@jit\ndef twice(x): ...\n@ray.remote\ndef far(x): ...\n"
+
+
+def way(root: Path, text: str, value: str) -> Any:
+    """How a cluster gets ``value``, an expression of a file."""
+    write_checkout(root, a=f"{HEAD}{text}executor_main([ExecutorStep('s', None, {value})])\n")
+    (step,) = run(root, "a").calls[0].steps
+    assert isinstance(step, ExecutorStep)
+    return written(step.config)
+
+
+def written(value: Any) -> Any:
+    """A way as nested tuples."""
+    if not isinstance(value, ClusterValue):
+        return getattr(getattr(value, "function", value), "__name__", value)
+    found = cluster_reference(value)
+    if isinstance(found, ModuleReference):
+        return f"{found.module}:{found.path}"
+    if isinstance(found, AttributeReference):
+        return (written(found.of), f".{found.attribute}")
+    assert isinstance(found, CallReference)
+    arguments = [*map(written, found.args), *((name, written(given)) for name, given in found.kwargs.items())]
+    return (written(found.of), arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("Config(1, a=2)", ("heavy.library:Config", [1, ("a", 2)])),
+        ("Config.load('x').inner", (("heavy.library:Config.load", ["x"]), ".inner")),
+        ("Config(jit(3))", ("heavy.library:Config", [("heavy.library:jit", [3])])),
+        ("Config(twice)", ("heavy.library:Config", ["experiments.a:twice"])),
+        ("jit(Config)", ("heavy.library:jit", ["heavy.library:Config"])),
+        ("jit(plain)", ("heavy.library:jit", ["plain"])),
+        ("Config(plain)", ("heavy.library:Config", ["plain"])),
+        ("Config(far)", ("heavy.library:Config", ["far"])),
+        ("Config(Path)", ("heavy.library:Config", ["Path"])),
+        ("jit(jit(plain))", ("heavy.library:jit", [("heavy.library:jit", ["plain"])])),
+        ("done", "experiments.a:done"),
+        ("twice", "experiments.a:twice"),
+        ("Config(done)", ("heavy.library:Config", ["experiments.a:done"])),
+        ("dataclasses.replace(Config(1), a=2)", ("dataclasses:replace", [("heavy.library:Config", [1]), ("a", 2)])),
+    ],
+)
+def test_a_value_is_made_again_as_the_file_has_made_it(tmp_path: Path, value: str, expected: Any) -> None:
+    assert way(tmp_path, f"from pathlib import Path\n{MADE}", value) == expected
+
+
+def test_a_models_config_is_made_of_the_hubs_on_the_cluster(tmp_path: Path) -> None:
+    value = "dataclasses.replace(LlamaConfig.from_hf_config(AutoConfig.from_pretrained('org/llama')), seq_len=512)"
+    made = (
+        "levanter.models.llama:LlamaConfig.from_hf_config",
+        [("transformers:AutoConfig.from_pretrained", ["org/llama"])],
+    )
+    assert way(tmp_path, LLAMA, value) == ("dataclasses:replace", [made, ("seq_len", 512)])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("name = str(LlamaConfig.from_hf_config(3).seq_len)", "its text is asked of levanter.models.llama.LlamaConfig"),
+        ("class Own(LlamaConfig): ...\nOwn.from_hf_config(3)", "from_hf_config needs the real library"),
+    ],
+)
+def test_nothing_is_known_of_it_here(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(RefusedFileError, match=f"^experiments/a.py.*{told}"):
+        way(tmp_path, f"{LLAMA}{text}\n", "None")

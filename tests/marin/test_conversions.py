@@ -1,0 +1,360 @@
+"""Configs that are built light, written down, and read back by a process with the real Levanter are the real ones.
+
+That process is started once for all tests here, because it takes seconds to import Levanter.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.marin.changes import FILE, changes, installed_sources
+from tests.marin.checkouts import EXECUTOR, put, run, write_checkout
+from tests.marin.comparing import CHANGES, GONE, NOW, differences
+from tests.marin.legacy.rebuilding import Rebuilt
+from tests.marin.shown import shown
+from tests.marin.written import plain, stirred, written
+from tradewind.marin.legacy import modules
+from tradewind.marin.legacy.classes import builder
+from tradewind.marin.legacy.table import module_rows
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.spec import step_spec
+from tradewind.steps import resolve
+
+pytestmark = pytest.mark.slow
+ERA = Path(__file__).parents[0] / "legacy"
+VERSIONS = json.loads((ERA / "oracle_versions.json").read_text())
+SIZES = json.loads((ERA / "real_classes.json").read_text())["sizes"]
+VOCAB = 128256
+"""The same as the cluster's side has."""
+ABSTRACT = {
+    "levanter.data.audio.AudioTaskConfig", "levanter.data.text.LmDatasetSourceConfigBase",
+    "levanter.layers.normalization.LayerNormConfigBase", "levanter.layers.rotary.RotaryEmbeddingsConfig",
+    "levanter.models.lm_model.LmConfig", "levanter.optim.config.HessianOptConfig",
+    "levanter.optim.config.OptimizerConfig",
+}  # fmt: skip
+"""Bases that no config is an object of."""
+OTHERWISE = {"levanter.data.text.SupervisedLmDatasetFormat"}
+"""Still there under its name, with another meaning."""
+KEPT = frozenset({*GONE, "shuffle", "data"})
+"""Fields that are not given other values where all classes are tried: other values are refused, or tried one by one."""
+
+
+def names() -> list[str]:
+    """All dataclasses of the era's libraries that can be made of plain values."""
+    found = [
+        f"{module}.{name}"
+        for module, row in module_rows().items()
+        if module.startswith(("levanter.", "haliax."))
+        for name, described in row.classes.items()
+        if described.dataclass is not None
+    ]
+    return [name for name in found if name not in ABSTRACT and plain(name) is not None]
+
+
+NONE_BY_DEFAULT = {f"levanter.data.text.{name}" for name in ("SingleDatasetLMConfigBase", "UrlSingleDatasetLMConfig")}
+"""No data, where no data was given."""
+GONE_CLASSES = [name for name in names() if name in OTHERWISE | (set(CHANGES["gone"]) - set(NOW) - NONE_BY_DEFAULT)]
+TRANSLATED = [name for name in names() if name not in GONE_CLASSES]
+USERS_FILE = (
+    EXECUTOR
+    + """
+from dataclasses import dataclass, replace
+from levanter.data.text import LMDatasetSourceConfig, LMMixtureDatasetConfig, UrlDatasetSourceConfig
+from levanter.distributed import RayConfig
+from levanter.infra.ray_tpu import TPUConfig, run_on_pod_resumable
+from levanter.models.llama import LlamaConfig
+from levanter.trainer import TrainerConfig
+from levanter.utils.types import BlockFoldable
+from levanter.models.lm_model import LmConfig
+from levanter.optim import AdamConfig
+
+@dataclass(frozen=True)
+class WideConfig(LlamaConfig):
+    width: int = 2
+    seq_len: int = 64
+    def flops_per_token(self, vocab_size, context_length=None):
+        return 7.0
+
+@dataclass(frozen=True)
+class OwnConfig(LmConfig):
+    seq_len: int = 32
+    @property
+    def model_type(self): return object
+    @property
+    def Embed(self): return None
+
+@AdamConfig.register_subclass("warm")
+@dataclass(frozen=True)
+class WarmConfig(AdamConfig):
+    heat: float = 0.5
+
+MODEL = LlamaConfig(seq_len=64, num_layers=2, cross_entropy_block_size=7)
+LONGER = replace(MODEL, seq_len=128)
+MIXTURE = LMMixtureDatasetConfig(cache_dir=None, configs={"a": UrlDatasetSourceConfig(cache_dir="c")}, shuffle=True)
+OTHER = replace(MIXTURE, configs={"b": UrlDatasetSourceConfig(cache_dir="d")}, train_weights={"b": 1.0})
+TRAINER = TrainerConfig(replica_dcn_axis_size=-1, ray=RayConfig(auto_start_cluster=False), profiler=True)
+
+def unused(layers: BlockFoldable[int], source: LMDatasetSourceConfig) -> None:
+    run_on_pod_resumable(None)
+
+def work(config): ...
+
+def made(model=MODEL):
+    flops = MODEL.flops_per_token(100) == MODEL.flops_per_token(100, 64)
+    sources = {**MIXTURE.configs, **OTHER.configs}
+    return {"length": model.seq_len, "longer": LONGER.max_seq_len, "flops": flops, "mixture": MIXTURE,
+            "sources": {name: source.cache_dir for name, source in sources.items()}, "trainer": TRAINER}
+
+if __name__ == "__main__":
+    config = {"wide": WideConfig(width=5), "own": OwnConfig(cross_entropy_block_size=9), "warm": WarmConfig(heat=2.5)}
+    config["made"] = made
+    executor_main([ExecutorStep("s", work, config)])
+"""
+)
+LEVANTER = modules()
+MIXTURE = {"tokenizer": "gpt2", "cache_dir": None, "train_weights": {"a": 1.0}}
+
+
+def source(**given: Any) -> Any:
+    return LEVANTER["levanter.data.text"].UrlDatasetSourceConfig(**given)
+
+
+def mixture(**given: Any) -> Any:
+    text = LEVANTER["levanter.data.text"]
+    one = source(tags=["t"], cache_dir="gs://b/a", train_urls=["gs://b/*.gz"], format=text.ChatLmDatasetFormat())
+    return text.LMMixtureDatasetConfig(**{**MIXTURE, "configs": {"a": one, "b": source(cache_dir="gs://b/b")}, **given})
+
+
+def trainer(**given: Any) -> Any:
+    return LEVANTER["levanter.trainer"].TrainerConfig(**given)
+
+
+CASES: dict[str, Any] = {
+    "no permutation": mixture(shuffle=True),
+    "feistel": mixture(shuffle=True, permutation_type="feistel"),
+    "eras": mixture(shuffle=1000),
+    "eras of none": mixture(shuffle=0),
+    "ignored token": mixture(ignore_token_id=5),
+    "ignored none": mixture(ignore_token_id=None),
+    "staged": mixture(train_weights=[(0, {"a": 1.0}), (8, {"a": 0.5, "b": 0.5})], num_validation_sequences={"a": 4}),
+    "chat": LEVANTER["levanter.data.text"].ChatLmDatasetFormat(pack=False),
+    "single turn": LEVANTER["levanter.data.text"].ChatLmDatasetFormat(single_turn=True),
+    "single": LEVANTER["levanter.data.text"].UrlSingleDatasetLMConfig(train_urls=["gs://b/a"]),
+    "epochs": LEVANTER["levanter.main.train_lm"].TrainLmConfig(epoch=2),
+    "as Marin trains": trainer(
+        replica_dcn_axis_size=-1, axis_resources={"token": ("replica", "data"), "batch": "data", "far": "replica"},
+        mp=LEVANTER["jmp"].get_policy("p=f32,c=bfloat16"),
+    ),
+    "sharded": trainer(
+        tensor_parallel_axes=["mlp", "kv_head"], fsdp_axis=["embed", "vocab"], model_axis_size=4,
+        replica_ici_axis_size=2, replica_dcn_axis_size=3, batch_axis="rows", parameter_axis_resources={"x": "model"},
+    ),
+    "unsharded": trainer(fsdp_axis=None),
+    "profiled": trainer(profiler=True, profiler_start_step=3, profiler_num_steps=9, profiler_perfetto_link=True),
+    "without Levanter's Ray": trainer(ray=LEVANTER["levanter.distributed"].RayConfig(auto_start_cluster=False)),
+    "hyena": LEVANTER["levanter.models.gpt2_hyena"].Gpt2HyenaConfig(
+        hyena=LEVANTER["levanter.models.hyena"].HyenaConfig(seq_len=512)
+    ),
+    "whisper": LEVANTER["levanter.models.whisper"].WhisperConfig(max_length=99),
+    "in blocks": LEVANTER["levanter.models.llama"].LlamaConfig(cross_entropy_block_size=32000),
+    "shards": LEVANTER["levanter.store.cache"].CacheOptions(num_shard_groups=256, batch_size=64),
+    "resources": LEVANTER["marin.resources"].TpuPodConfig("v4-128"),
+    "speedrun": LEVANTER["marin.speedrun.speedrun"].SpeedrunConfig(
+        author=LEVANTER["marin.speedrun.speedrun"].Author("A", "B"), description="c", train_config={},
+        model_config=LEVANTER["levanter.models.llama"].LlamaConfig(), tokenized_dataset=None,
+    ),
+    "tokenizing": LEVANTER["marin.processing.tokenize.tokenize"].TokenizeConfig(["gs://b/x"], [], "gs://c", "gpt2"),
+}  # fmt: skip
+
+
+def oracle_configs() -> dict[str, Any]:
+    """The configs of recorded steps, as their functions get them."""
+    rebuilt = Rebuilt(VERSIONS)
+    steps = [rebuilt.step(key) for key in VERSIONS]
+    plan = resolve(steps, "gs://bucket")
+    return {
+        f"{rebuilt.kinds[key]} {key}": plan.of(step).config
+        for key, step in zip(VERSIONS, steps, strict=True)
+        if rebuilt.kinds[key] not in ("other", "SpeedrunResultsConfig")  # whose training config is made up
+    }
+
+
+@pytest.fixture(scope="module")
+def lights() -> dict[str, Any]:
+    """Name -> light config, of everything that is written here."""
+    sized = {
+        f"sized {name} {number}": builder().find(name)(**row["given"])
+        for name, rows in SIZES.items()
+        for number, row in enumerate(rows)
+    }
+    classes = {name: plain(name) for name in names()}
+    others = {f"{name} stirred": stirred(config, KEPT) for name, config in classes.items()}
+    return {**classes, **others, **sized, **CASES, **oracle_configs()}
+
+
+@pytest.fixture(scope="module")
+def cluster(lights: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+    """What the cluster's process answers: ``answers`` by name, and what it should not have ``imported``."""
+    root = tmp_path_factory.mktemp("checkout")
+    put(root / "experiments/own.py", USERS_FILE)
+    (step,) = resolve(run(write_checkout(root), "own").calls[0].steps, str(root / "out")).steps
+    asked = {name: written(config) for name, config in lights.items()}
+    asked["users"] = step_spec(step, CodeFolder(root)).config
+    libraries = root / "libraries"
+    put(
+        libraries / "marin/execution/executor.py",
+        EXECUTOR.partition("import ")[2].replace(", ", " = ").strip() + " = None\n",
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.marin.cluster", str(root), str(libraries)],
+        input=json.dumps(asked), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+@pytest.fixture(scope="module")
+def answers(cluster: Mapping[str, Any]) -> Mapping[str, Any]:
+    return dict(cluster["answers"])
+
+
+def fields(answers: Mapping[str, Any], name: str) -> dict[str, Any]:
+    assert "value" in answers[name], answers[name]
+    return dict(answers[name]["value"]["fields"])
+
+
+def test_the_committed_changes_are_those_of_the_installed_levanter() -> None:
+    assert json.loads(FILE.read_text()) == changes(installed_sources())
+
+
+def test_every_field_that_is_gone_is_dealt_with() -> None:
+    gone = {name for change in CHANGES["changed"].values() for name in change.get("gone", ())}
+    supervised = {"input_field", "output_field", "separate_with", "pack", "mask_inputs"}
+    assert gone - supervised == set(GONE) - {"configs", "ignore_token_id"}
+
+
+def test_neither_airflow_nor_the_loader_is_imported_on_a_cluster(cluster: Mapping[str, Any]) -> None:
+    assert cluster["imported"] == []
+
+
+@pytest.mark.parametrize("name", TRANSLATED)
+def test_a_config_becomes_one_of_the_installed_class_with_equal_values(
+    answers: Mapping[str, Any], lights: Mapping[str, Any], name: str
+) -> None:
+    for each in (name, f"{name} stirred")[: 1 if name in NONE_BY_DEFAULT else 2]:
+        assert "value" in answers[each], answers[each]
+        assert list(differences(shown(lights[each]), answers[each]["value"])) == []
+
+
+def test_other_values_than_the_defaults_were_tried(lights: Mapping[str, Any]) -> None:
+    tried = [name for name in TRANSLATED if lights[f"{name} stirred"] != lights[name]]
+    assert len(tried) > 60 and {"levanter.optim.config.AdamConfig", "levanter.trainer.TrainerConfig"} <= set(tried)
+
+
+@pytest.mark.parametrize("name", GONE_CLASSES)
+def test_a_class_that_is_gone_is_refused_with_both_versions(answers: Mapping[str, Any], name: str) -> None:
+    error = answers[name]["error"]
+    assert error.startswith(f"TranslationError: config is a {name} of levanter 1.2.dev1644, and levanter 0.2.")
+
+
+@pytest.mark.parametrize("name", [name for name, config in CASES.items()])
+def test_a_case_is_translated_or_refused_with_its_field(
+    answers: Mapping[str, Any], lights: Mapping[str, Any], name: str
+) -> None:
+    refused = {
+        "eras": "config.shuffle is 1000", "ignored token": "config.ignore_token_id is 5",
+        "single turn": "config.single_turn is True", "single": "config is a levanter.data.text.UrlSingle",
+        "epochs": "config.epoch is 2, which levanter.main.train_lm.TrainLmConfig of levanter 1.2.dev1644 took, and "
+        "levanter 0.2.",
+    }  # fmt: skip
+    if name in refused:
+        assert answers[name]["error"].startswith(f"TranslationError: {refused[name]}")
+    else:
+        assert "value" in answers[name], answers[name]
+        assert list(differences(shown(lights[name]), answers[name]["value"])) == []
+
+
+def test_a_mixture_says_what_it_meant_then(answers: Mapping[str, Any]) -> None:
+    then = fields(answers, "no permutation")
+    assert (then["shuffle"], then["permutation_type"]) == (True, "linear")
+    assert fields(answers, "feistel")["permutation_type"] == "feistel"
+    assert fields(answers, "eras of none")["shuffle"] is False
+    assert fields(answers, "staged")["shuffle_before_trainval_split"] is False
+    assert fields(answers, "staged")["train_weights"] == [[0, {"a": 1.0}], [8, {"a": 0.5, "b": 0.5}]]
+    chat = fields(answers, "chat")
+    assert (chat["pack"], chat["system_prompt"], chat["chat_template_kwargs"]) == (False, None, None)
+
+
+def test_axes_of_devices_are_a_mesh_today(answers: Mapping[str, Any]) -> None:
+    assert fields(answers, "as Marin trains")["mesh"]["fields"] == {
+        "axes": {"data": -1, "replica": 1, "model": 1}, "dcn_axes": {"replica_dcn": -1}, "batch_axis_name": "batch",
+        "shared_mapping": {"token": ["replica_dcn", "replica", "data"], "far": ["replica_dcn", "replica"]},
+        "compute_mapping": {}, "param_mapping": {"embed": "data"},
+    }  # fmt: skip
+    assert fields(answers, "sharded")["mesh"]["fields"] == {
+        "axes": {"data": -1, "replica": 2, "model": 4}, "dcn_axes": {"replica_dcn": 3}, "batch_axis_name": "rows",
+        "shared_mapping": {"mlp": "model", "kv_head": "model"}, "compute_mapping": {},
+        "param_mapping": {"x": "model", "embed": "data", "vocab": "data"},
+    }  # fmt: skip
+    assert fields(answers, "unsharded")["mesh"]["fields"]["param_mapping"] == {}
+
+
+def test_a_length_that_stands_in_two_places_today_is_the_same_in_both(answers: Mapping[str, Any]) -> None:
+    hyena = fields(answers, "hyena")
+    assert (hyena["max_seq_len"], hyena["hyena"]["fields"]["max_seq_len"]) == (512, 512)
+    whisper = fields(answers, "whisper")
+    assert (whisper["max_seq_len"], whisper["max_length"]) == (99, 99)
+
+
+@pytest.mark.parametrize("name", sorted(SIZES))
+def test_models_cost_and_weigh_what_the_light_ones_do(
+    answers: Mapping[str, Any], lights: Mapping[str, Any], name: str
+) -> None:
+    for number in range(len(SIZES[name])):
+        light, real = lights[f"sized {name} {number}"], answers[f"sized {name} {number}"]
+        assert list(differences(shown(light), real["value"])) == []
+        for asked in ("flops_per_token", "total_trainable_params"):
+            if SIZES[name][number][asked] == "TypeError":  # then, it could not be asked
+                continue
+            assert (asked, real[asked]) == (asked, repr(getattr(light, asked)(VOCAB)))
+
+
+def test_configs_of_recorded_steps_are_read_back(answers: Mapping[str, Any], lights: Mapping[str, Any]) -> None:
+    recorded = [name for name in lights if name.rpartition(" ")[2] in VERSIONS]
+    assert {name.split()[0] for name in recorded} == {
+        "TrainLmOnPodConfig", "TokenizeConfig", "HfTokenizeConfig", "EvaluationConfig", "VizLmConfig",
+        "DownloadConfig", "ExtractionConfig",
+    }  # fmt: skip
+    for name in recorded:
+        assert "value" in answers[name], answers[name]
+        assert list(differences(shown(lights[name]), answers[name]["value"])) == [], name
+
+
+def test_a_users_class_inherits_from_the_real_one_on_a_cluster(answers: Mapping[str, Any]) -> None:
+    assert "value" in answers["users"], answers["users"]
+    values = {key: value["fields"] for key, value in answers["users"]["value"].items() if key != "made"}
+    assert {key: value["class"] for key, value in answers["users"]["value"].items() if key != "made"} == {
+        "wide": "experiments.own.WideConfig", "own": "experiments.own.OwnConfig", "warm": "experiments.own.WarmConfig",
+    }  # fmt: skip
+    wide = values["wide"]
+    assert (wide["width"], wide["seq_len"], wide["max_seq_len"]) == (5, 64, 64)
+    assert (values["own"]["seq_len"], values["own"]["max_seq_len"]) == (32, 32)
+    assert values["warm"]["heat"] == 2.5 and values["warm"]["learning_rate"] == 6e-4
+
+
+def test_a_users_file_makes_configs_with_the_fields_of_then_while_it_is_imported(answers: Mapping[str, Any]) -> None:
+    made = answers["users"]["value"]["made"]
+    assert (made["length"], made["longer"], made["flops"]) == (64, 128, True)
+    assert made["sources"] == {"a": "c", "b": "d"}
+    assert (made["mixture"]["fields"]["permutation_type"], made["mixture"]["fields"]["shuffle"]) == ("linear", True)
+    trainer = made["trainer"]["fields"]
+    assert trainer["profiler"]["fields"]["num_steps"] == 100 and trainer["mesh"]["fields"]["shared_mapping"] == {}
+    assert trainer["mp"]["fields"]["param_dtype"] == "float32"

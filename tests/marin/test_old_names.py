@@ -1,0 +1,133 @@
+"""A user's file is imported on a cluster whose Levanter lacks names that the file imports."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.marin.checkouts import put
+from tests.marin.written import written
+from tradewind.marin import old_names
+from tradewind.marin.legacy import modules
+from tradewind.serialization.errors import FunctionImportError, TranslationError
+from tradewind.serialization.references import Reference
+from tradewind.serialization.spec import decode
+
+MADE_HERE = ("levanter", "marin", "users_file", "broken_file")
+FILE = """
+    from levanter.data.text import NEW, LMDatasetSourceConfig
+    from levanter.distributed import RayConfig
+    from levanter.infra.ray_tpu import TPUConfig, run_on_pod_resumable
+
+    class Kept:
+        where: run_on_pod_resumable | None = None
+
+    def work(function=run_on_pod_resumable):
+        return function("v4-8")
+"""
+
+
+@pytest.fixture
+def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that is imported from, with a Levanter that has little; this process is as before afterwards."""
+    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in MADE_HERE}
+    for name in before:
+        del sys.modules[name]
+    for package in ("", "data/", "infra/"):
+        put(tmp_path / f"levanter/{package}__init__.py", "")
+    put(tmp_path / "levanter/data/text.py", "NEW = 1\n")
+    put(tmp_path / "levanter/distributed.py", "import levanter.data.text\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] in MADE_HERE]:
+        del sys.modules[name]
+    sys.modules.update(before)
+
+
+def test_names_that_are_gone_can_be_imported(libraries: Path) -> None:
+    put(libraries / "users_file.py", FILE)
+    work = Reference("users_file", "work").load()
+    file = sys.modules["users_file"]
+    assert file.NEW == 1
+    assert file.RayConfig is modules()["levanter.distributed"].RayConfig
+    assert file.TPUConfig is modules()["levanter.infra.ray_tpu"].TPUConfig
+    with pytest.raises(
+        TranslationError, match=r"^levanter\.infra\.ray_tpu\.run_on_pod_resumable of levanter 1\.2\.dev"
+    ):
+        work()
+
+
+def test_a_file_that_needs_no_old_name_is_imported_without_any(libraries: Path) -> None:
+    put(libraries / "users_file.py", "from levanter.data.text import NEW\ndef work(): ...\n")
+    Reference("users_file", "work").load()
+    with pytest.raises(ImportError):
+        importlib.import_module("levanter.infra.ray_tpu")
+
+
+def test_a_name_that_nobody_ever_had_is_still_an_error(libraries: Path) -> None:
+    put(libraries / "broken_file.py", "from levanter.data.text import never_there\ndef work(): ...\n")
+    with pytest.raises(FunctionImportError, match="never_there"):
+        Reference("broken_file", "work").load()
+    text = importlib.import_module("levanter.data.text")
+    assert not hasattr(text, "never_there") and not hasattr(text, "__wrapped__")
+
+
+def test_marins_own_functions_are_not_run_with_names_that_are_only_left_over(libraries: Path) -> None:
+    source = "from levanter.infra.ray_tpu import run_on_pod_resumable\ndef run_levanter_train_lm(config): ...\n"
+    put(libraries / "marin/training/training.py", source)
+    with pytest.raises(FunctionImportError, match="Marin's own and runs from the checkout, with the libraries of that"):
+        Reference("marin.training.training", "run_levanter_train_lm").load()
+
+
+def test_without_levanter_none_is_made_up(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old_names.provide()
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if not Path(path, "levanter").is_dir()])
+    importlib.invalidate_caches()
+    with pytest.raises(ModuleNotFoundError, match="No module named 'levanter'"):
+        importlib.import_module("levanter.infra.ray_tpu")
+
+
+def test_they_are_provided_once(libraries: Path) -> None:
+    before = len(sys.meta_path)
+    old_names.provide()
+    old_names.provide()
+    assert len(sys.meta_path) == before + 1
+
+
+def test_a_light_class_is_no_counterpart(libraries: Path) -> None:
+    old_names.provide()
+    with pytest.raises(TranslationError, match=r"^config is a levanter\.distributed\.RayConfig of levanter 1\.2\.dev"):
+        decode(written(modules()["levanter.distributed"].RayConfig()))
+
+
+MODEL = """
+    from dataclasses import dataclass
+
+    @dataclass(frozen=True)
+    class LlamaConfig:
+        max_seq_len: int = 1
+        num_heads: int = 32
+"""
+
+
+def test_a_file_that_only_makes_a_config_with_a_field_of_then_is_imported(libraries: Path) -> None:
+    put(libraries / "levanter/models/llama.py", MODEL)
+    put(libraries / "users_file.py", "from levanter.models.llama import LlamaConfig\nMODEL = LlamaConfig(seq_len=5)\n")
+    model = Reference("users_file", "MODEL").load()
+    assert (model.max_seq_len, model.seq_len, model.num_heads) == (5, 5, 32)
+    with pytest.raises(AttributeError, match="never_there"):
+        model.never_there  # noqa: B018
+
+
+def test_a_field_that_has_no_counterpart_is_refused_while_a_file_is_imported(libraries: Path) -> None:
+    put(libraries / "levanter/models/llama.py", MODEL)
+    put(libraries / "broken_file.py", "from levanter.models.llama import LlamaConfig\nLlamaConfig(use_bias=True)\n")
+    with pytest.raises(
+        FunctionImportError, match=r"TranslationError: LlamaConfig\.use_bias is True, which levanter\.mo"
+    ):
+        Reference("broken_file", "MODEL").load()

@@ -1,0 +1,119 @@
+"""Reading a written config back, with libraries that are made up: whatever is installed decides what is translated."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import types
+from typing import Any
+
+import pytest
+
+from tests.marin.written import written
+from tradewind.marin.legacy import modules
+from tradewind.marin.legacy.classes import builder
+from tradewind.serialization.errors import FunctionImportError, TranslationError
+from tradewind.serialization.spec import decode
+
+
+def install(monkeypatch: pytest.MonkeyPatch, name: str, *fields: Any, bases: tuple[type, ...] = ()) -> Any:
+    """A class of a library that is installed; its parents' modules are too."""
+    module, _, last = name.rpartition(".")
+    parts = module.split(".")
+    for count in range(1, len(parts) + 1):
+        part = ".".join(parts[:count])
+        if part not in sys.modules or getattr(sys.modules[part], "__file__", None):
+            made = types.ModuleType(part)
+            made.__path__ = []
+            monkeypatch.setitem(sys.modules, part, made)
+    kind = dataclasses.make_dataclass(last, fields, bases=bases)
+    kind.__module__ = module
+    setattr(sys.modules[module], last, kind)
+    return kind
+
+
+def test_a_levanter_of_the_era_gets_the_values_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    light = modules()["levanter.store.cache"].CacheOptions(num_shard_groups=7)
+    kind = install(
+        monkeypatch, "levanter.store.cache.CacheOptions", "num_shard_groups", "target_size_per_flush", "batch_size"
+    )
+    assert decode(written(light)) == kind(7, "512MB", 128)
+
+
+@pytest.mark.slow
+def test_a_field_that_is_gone_is_left_out_only_at_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = install(monkeypatch, "levanter.optim.config.AdamConfig", "learning_rate", "beta1")
+    adam = modules()["levanter.optim"].AdamConfig
+    assert decode(written(adam(beta1=0.5))) == kind(6e-4, 0.5)
+    with pytest.raises(
+        TranslationError, match=r"^config\.nesterov is True, which levanter\.optim\.config\.AdamConfig "
+    ):
+        decode(written(adam(nesterov=True)))
+
+
+@pytest.mark.slow
+def test_a_default_that_is_an_object_of_the_era_is_known_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = modules()["levanter.main.eval_lm"].EvalLmConfig
+    install(monkeypatch, "levanter.main.eval_lm.EvalLmConfig", "checkpoint_path")
+    light = training(checkpoint_path="gs://b/c")
+    assert decode(written(light)).checkpoint_path == "gs://b/c"
+    longer = dataclasses.replace(light, model=modules()["levanter.models.llama"].LlamaConfig(seq_len=1))
+    with pytest.raises(TranslationError, match=r"^config\.model is levanter\.models\.llama:LlamaConfig, which "):
+        decode(written(longer))
+
+
+@pytest.mark.slow
+def test_an_unknown_field_and_an_unknown_class_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = written({"a": [modules()["marin.resources"].TpuPodConfig("v4-8")]})
+    said["a"][0]["fields"]["tpu_color"] = "red"
+    with pytest.raises(TranslationError, match=r"^config\.a\.\[0\]\.tpu_color is red, which marin\.resources\.Tpu"):
+        decode(said)
+    install(monkeypatch, "levanter.optim.config.AdamConfig")
+    sophia = modules()["levanter.optim"].SophiaHConfig
+    with pytest.raises(TranslationError, match=r"^config is a levanter\.optim\.sophia\.SophiaHConfig of levanter 1\.2"):
+        decode(written(sophia()))
+
+
+def test_what_the_class_itself_refuses_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Strict:
+        def __post_init__(self) -> None:
+            raise ValueError("no batches")
+
+    install(monkeypatch, "levanter.store.cache.CacheOptions", "batch_size", bases=(Strict,))
+    with pytest.raises(
+        TranslationError, match=r"^config\.b is a levanter\.store\..*: it says ValueError: no batches\.$"
+    ):
+        decode(written({"b": modules()["levanter.store.cache"].CacheOptions()}))
+
+
+def test_a_class_of_marins_is_the_checkouts_where_it_can_be_imported_and_else_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    light = modules()["marin.resources"].GpuConfig(gpu_count=2)
+    assert decode(written(light)) == light
+    kind = install(
+        monkeypatch,
+        "marin.resources.GpuConfig",
+        "gpu_count",
+        "runtime_env",
+        "accelerator_type",
+        "device_flops_override",
+    )
+    assert type(decode(written(light))) is kind
+
+
+def test_a_users_class_that_cannot_be_imported_says_so() -> None:
+    said = written(modules()["marin.resources"].TpuPodConfig("v4-8"))
+    said["class"] = "experiments.gone:Config"
+    with pytest.raises(FunctionImportError, match="experiments.gone"):
+        decode(said)
+
+
+def test_light_classes_and_those_that_are_written_anew_are_written_with_their_era() -> None:
+    for light, of in (
+        (modules()["levanter.store.cache"].CacheOptions(), "levanter.store.cache:CacheOptions"),
+        (modules()["marin.resources"].CpuOnlyConfig(num_cpus=1), "marin.resources:CpuOnlyConfig"),
+    ):
+        said = written(light)
+        assert (said["$translated"], said["class"], said["of"]) == ("tradewind.marin.translation:rebuilt", of, of)
+    assert "$translated" in written(builder().find("levanter.models.llama.LlamaConfig")())

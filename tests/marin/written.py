@@ -1,0 +1,59 @@
+"""The side that a DAG file is on: light configs, written down as a step's are."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from tradewind.marin.legacy.classes import builder
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.spec import Encoder
+
+NO_CODE = CodeFolder(Path("/nonexistent"))
+REQUIRED = {"str": "a/b", "int": 3, "float": 0.5, "bool": True, "list[str]": ["a/b"], "Optional[int]": None}
+"""Values for fields that have no default, by their annotations."""
+
+
+def written(value: Any) -> Any:
+    """``value`` as the cluster gets it."""
+    return json.loads(json.dumps(Encoder(NO_CODE).encode(value, "config")))
+
+
+def plain(name: str) -> Any:
+    """A config of the class with its defaults, or None where a field without one is no plain value."""
+    made = builder().find(name)
+    required = {
+        spec.name: REQUIRED.get(str(spec.type))
+        for spec in dataclasses.fields(made)
+        if spec.init and spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING
+    }
+    try:
+        return None if None in required.values() else made(**required)
+    except (TypeError, ValueError, AttributeError):
+        return None
+
+
+def stirred(config: Any, kept: frozenset[str]) -> Any:
+    """``config`` with other values wherever its class takes them, but for the fields in ``kept``."""
+    for spec in dataclasses.fields(config):
+        if spec.name in kept or not spec.init:
+            continue
+        try:
+            config = dataclasses.replace(config, **{spec.name: _other(getattr(config, spec.name), kept)})
+        except (TypeError, ValueError, AssertionError):
+            continue
+    return config
+
+
+def _other(value: Any, kept: frozenset[str]) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value * 2 + 1
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return stirred(value, kept)
+    if isinstance(value, list | tuple):
+        return type(value)(_other(item, kept) for item in value)
+    return value

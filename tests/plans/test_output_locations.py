@@ -1,0 +1,132 @@
+"""Where steps may write, before a prefix is known and after."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tradewind import experiment_dag
+from tradewind.plans.output_locations import UnsafeOutputPathError, check_given_places, check_output_places
+from tradewind.plans.prefixes import configured_roots, roots_in
+from tradewind.steps import ExecutorStep, resolve
+from tradewind.storage import NO_ROOTS, Roots, StorageError
+
+
+def step(name: str = "s", override: str | None = None) -> ExecutorStep:
+    return ExecutorStep(name, None, None, override_output_path=override)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("../other", "'..'"),
+        ("a/../../b", "'..'"),
+        ("..", "'..'"),
+        ("/etc/x", "a path of its own"),
+        ("gs://bucket/x", "a path of its own"),
+        ("http://host/x", "a path of its own"),
+        ("reference://::x", "'::'"),
+        ("a\0b", "NUL"),
+        ("a\udc80", "half of a character"),
+        (".attempts/x", "its own records"),
+        (".tradewind/pins", "its own records"),
+    ],
+)
+def test_a_name_that_leads_out_of_the_prefix_is_an_error_of_the_dag_file(name: str, why: str) -> None:
+    with pytest.raises(UnsafeOutputPathError, match=re.escape(why)):
+        check_given_places([step(name)])
+
+
+@pytest.mark.parametrize(
+    ("override", "why"),
+    [
+        ("../other", "'..'"),
+        ("a/../b", "'..'"),
+        ("/data/../x", "'..'"),
+        ("", "the prefix itself"),
+        (".", "the prefix itself"),
+        ("./", "the prefix itself"),
+        ("a\0", "NUL"),
+        ("http://host/x", "no store that Tradewind knows"),
+        ("http://[", "no store that Tradewind knows"),
+        ("gs://me:hunter2@bucket/x", "no right path"),
+        ("gs://", "no right path"),
+        ("gs://bucket", "a whole store"),
+        ("s3://bucket/", "a whole store"),
+        ("/", "a whole store"),
+        ("file:///", "a whole store"),
+        ("train:v1", "neither a path below the prefix"),
+        ("file:x", "no right path"),
+        ("zip://a::b", "'::'"),
+        (b"bytes", "text, not bytes"),
+        (".tradewind", "its own records"),
+    ],
+)
+def test_an_override_that_no_prefix_makes_right_is_an_error_of_the_dag_file(override: str, why: str) -> None:
+    with pytest.raises(UnsafeOutputPathError, match=re.escape(why)) as refused:
+        check_given_places([step("mine", override)])
+    assert "Step 'mine': override_output_path" in str(refused.value) and "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["a", "a/b", "data/raw v2", "x:y", "a.b", "...", "a..b", ".", "é", "~", "a=1"])
+def test_other_names_are_fine(name: str) -> None:
+    check_given_places([step(name)])
+
+
+def test_a_dag_file_with_such_a_step_cannot_be_loaded() -> None:
+    with pytest.raises(UnsafeOutputPathError, match="override_output_path: the path '../other'"):
+        experiment_dag("made", [step("s", "../other")])
+
+
+def checked(override: str | None, prefix: str, roots: Roots = NO_ROOTS, outside: tuple[str, ...] = ()) -> Roots:
+    return check_output_places(resolve([step("s", override)], prefix).steps, prefix, lambda: roots, outside)
+
+
+def test_an_absolute_output_is_judged_when_the_prefix_is_known() -> None:
+    assert checked("/store/mine", "/store") == Roots(("/store",))
+    assert checked("gs://b/x", "/store", Roots(("gs://b",))) == Roots(("/store", "gs://b/x"))
+    assert checked("gs://b/x", "/store", outside=("s",)) == Roots(("/store", "gs://b/x"))
+    assert checked("gs://b/x", "/store", outside=("gs://b",)) == Roots(("/store", "gs://b/x"))
+    for outside in ((), ("gs://b/y",), ("other",), ("gs://b2",)):
+        with pytest.raises(UnsafeOutputPathError, match=r"Step 's': override_output_path: .*allow_outside=\('s',\)"):
+            checked("gs://b/x", "/store", Roots(("gs://other",)), outside)
+
+
+@pytest.mark.parametrize("override", ["/store", "/store/", "/", "/store/."])
+def test_an_output_that_is_the_prefix_or_above_it_is_refused_even_where_it_is_allowed(override: str) -> None:
+    with pytest.raises(UnsafeOutputPathError):
+        checked(override, "/store", Roots(("/",)), ("s", "/"))
+
+
+def test_the_roots_are_not_asked_for_while_all_outputs_lie_below_the_prefix() -> None:
+    def never() -> Roots:
+        raise AssertionError
+
+    steps = resolve([step("a"), step("b", "fixed")], "gs://bucket").steps
+    assert check_output_places(steps, "gs://bucket", never) == Roots(("gs://bucket",))
+
+
+def test_a_linked_folder_below_the_prefix_may_be_an_output_but_not_the_prefix_itself(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "store/disk").symlink_to(tmp_path / "disk")
+    (tmp_path / "store/top").symlink_to(tmp_path / "store")
+    checked("disk/mine", f"{tmp_path}/store")
+    with pytest.raises(UnsafeOutputPathError, match="is the prefix of the run"):
+        checked("top", f"{tmp_path}/store")
+
+
+def test_the_configuration_names_roots_by_line_or_comma() -> None:
+    assert roots_in(None) is None and roots_in(" \n,") is None
+    assert roots_in("gs://a, gs://b/c\n /data ") == Roots(("gs://a", "gs://b/c", "/data"))
+    with pytest.raises(StorageError, match="^allowed_roots in the .tradewind. section"):
+        roots_in("gs://a, relative")
+
+
+def test_without_allowed_roots_the_deployments_prefix_is_the_root() -> None:
+    environ = {"TRADEWIND_PREFIX": "/env", "MARIN_PREFIX": ""}
+    assert configured_roots(None, environ, "gs://b") == Roots(("/env", "gs://b"))
+    assert configured_roots("/only", environ, "gs://b") == Roots(("/only",))
+    assert configured_roots(None, {}, None) == Roots()

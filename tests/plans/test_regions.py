@@ -1,0 +1,207 @@
+"""Reads that leave a step's region are found, named with their sizes, and refused unless somebody allowed them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import pytest
+
+from tradewind.plans.regions import (
+    CrossRegionRead,
+    CrossRegionReadError,
+    StepReads,
+    bucket_of,
+    cross_region_reads,
+    is_inside,
+    paths_read,
+)
+from tradewind.steps import (
+    ExecutorStep,
+    ExperimentError,
+    InputName,
+    lazy,
+    mirrored,
+    output_path_of,
+    resolve,
+    this_output_path,
+    versioned,
+)
+from tradewind.steps.amounts import human_size
+
+HERE, THERE = "gs://marin-us-central2/data", "gs://marin-eu-west4/data"
+LOCATIONS = {"marin-us-central2": "us-central2", "marin-eu-west4": "europe-west4"}
+
+
+@dataclass(frozen=True)
+class Config:
+    value: Any
+    output_path: Any = None
+
+
+def reads(*paths: str, region: str | None = "us-central2", name: str = "train") -> list[StepReads]:
+    return [StepReads(name, region, paths)]
+
+
+def refused(steps: list[StepReads], **arguments: Any) -> list[str]:
+    return [read.path for read in cross_region_reads(steps, arguments.pop("location_of", LOCATIONS.get), **arguments)]
+
+
+# ---- what a step reads
+
+
+def test_a_step_reads_the_bucket_paths_in_its_filled_in_config() -> None:
+    raw = ExecutorStep("raw", None, None)
+    later = ExecutorStep("later", None, None)
+    config = Config(
+        {
+            "input": output_path_of(raw, "shards"),
+            "pseudo": later.nonblocking(),
+            "hard_coded": InputName.hardcoded("gs://elsewhere/a"),
+            "relative": InputName.hardcoded("raw/b"),
+            "plain": ["gs://elsewhere/c", ("gcs://elsewhere/d",), {"gs://elsewhere/e"}],
+            "versioned": versioned("gs://elsewhere/f"),
+            "lazy": lazy("a.b:C", path="gs://elsewhere/g"),
+            "again": "gs://elsewhere/a",
+        },
+        this_output_path("checkpoints"),
+    )
+    step = ExecutorStep("train", None, config)
+    experiment = resolve([step], "gs://prefix")
+    assert paths_read(experiment.of(step)) == (
+        f"{experiment.of(raw).output_path}/shards",
+        experiment.of(later).output_path,
+        "gs://elsewhere/a",
+        "gs://prefix/raw/b",
+        "gs://elsewhere/c",
+        "gcs://elsewhere/d",
+        "gs://elsewhere/e",
+        "gs://elsewhere/f",
+        "gs://elsewhere/g",
+    )
+
+
+def test_a_step_with_local_mirrored_and_other_paths_reads_from_no_bucket() -> None:
+    raw = ExecutorStep("raw", None, None)
+    values = [output_path_of(raw), mirrored("gs://elsewhere/a"), "s3://b/c", "/d", PurePosixPath("e"), 3, None, "gs://"]
+    step = ExecutorStep("train", None, Config(values, this_output_path()))
+    assert paths_read(resolve([step], "/prefix").of(step)) == ()
+
+
+def test_a_bucket_is_the_first_part_of_a_google_path() -> None:
+    assert [bucket_of(path) for path in ("gs://a/b/c", "gs://a", "gcs://a/b", "s3://a/b", "/a", "gs:///b")] == [
+        "a",
+        "a",
+        "a",
+        None,
+        None,
+        None,
+    ]
+
+
+# ---- what is inside
+
+
+@pytest.mark.parametrize(
+    ("region", "location", "inside"),
+    [
+        ("us-central2", "US-CENTRAL2", True),
+        ("us-central2", "us-central1", False),
+        ("us-central2", "US", True),
+        ("us-central2", "EU", False),
+        ("europe-west4", "EU", True),
+        ("europe-west2", "EU", False),  # London and Zurich are no part of it
+        ("asia-northeast1", "ASIA", True),
+        ("australia-southeast1", "ASIA", False),
+        ("us-central1", "NAM4", True),
+        ("us-central2", "NAM4", False),
+        ("asia-northeast2", "ASIA1", True),
+        ("us-east5", "us-east1+us-east5", True),
+        ("us-east4", "us-east1+us-east5", False),
+        ("EUROPE-WEST4", "europe-west4", True),
+    ],
+)
+def test_a_location_holds_the_regions_that_google_says(region: str, location: str, inside: bool) -> None:
+    assert is_inside(region, location) is inside
+
+
+# ---- what is refused
+
+
+def test_a_read_from_another_region_is_found_and_one_from_its_own_is_not() -> None:
+    assert refused(reads(HERE, THERE)) == [THERE]
+    assert refused(reads(HERE, THERE, region="europe-west4")) == [HERE]
+
+
+def test_every_bucket_is_asked_for_and_one_that_nobody_knows_is_left_alone() -> None:
+    asked: list[str] = []
+
+    def location_of(bucket: str) -> str | None:
+        asked.append(bucket)
+        return {"far": "ASIA", "near": "US"}.get(bucket)
+
+    steps = reads("gs://near/a", "gs://far/a", "gs://unknown/a")
+    assert refused(steps, location_of=location_of) == ["gs://far/a"]
+    assert asked == ["near", "far", "unknown"]
+
+
+def test_a_step_whose_region_nobody_has_said_is_left_alone() -> None:
+    assert refused(reads("gs://any/a", THERE, region=None)) == []
+
+
+@pytest.mark.parametrize("allowed", ["train", THERE, "gs://marin-eu-west4", "gs://marin-eu-west4/", "gs://"])
+def test_a_read_that_is_allowed_by_step_or_by_path_is_not_refused(allowed: str) -> None:
+    assert refused(reads(THERE), allowed=(allowed,)) == []
+
+
+@pytest.mark.parametrize("allowed", ["trai", "gs://marin-eu-west4/da", f"{THERE}/deeper"])
+def test_part_of_a_name_allows_nothing(allowed: str) -> None:
+    assert refused(reads(THERE), allowed=(allowed,)) == [THERE]
+
+
+def test_sizes_are_asked_once_and_only_for_what_is_refused() -> None:
+    asked: list[str] = []
+
+    def size_of(path: str) -> int:
+        asked.append(path)
+        return 1_500_000_000_000
+
+    steps = reads(HERE, THERE) + reads(THERE, name="evaluate")
+    found = cross_region_reads(steps, LOCATIONS.get, size_of=size_of)
+    assert asked == [THERE]
+    assert [(read.step, read.size) for read in found] == [("train", 1_500_000_000_000), ("evaluate", 1_500_000_000_000)]
+
+
+def test_the_refusal_names_every_read_with_its_size_and_what_to_do() -> None:
+    error = CrossRegionReadError(
+        [
+            CrossRegionRead("train", "us-central2", THERE, "europe-west4", 1_500_000_000_000),
+            CrossRegionRead("train", "us-central2", f"{THERE}2", "europe-west4", 25_000_000_000),
+            CrossRegionRead("evaluate", "us-central2", THERE, "europe-west4", 1_500_000_000_000),
+            CrossRegionRead("evaluate", "us-central2", "gs://far/new", "asia", None),
+        ]
+    )
+    assert isinstance(error, ExperimentError) and len(error.reads) == 4
+    first, *lines = str(error).splitlines()
+    assert "(1.52 TB in all)" in first and "allow_cross_region=('train',)" in first  # the same path is counted once
+    assert lines == [
+        f"  step 'train' in us-central2 reads {THERE} (1.5 TB) in europe-west4",
+        f"  step 'train' in us-central2 reads {THERE}2 (25 GB) in europe-west4",
+        f"  step 'evaluate' in us-central2 reads {THERE} (1.5 TB) in europe-west4",
+        "  step 'evaluate' in us-central2 reads gs://far/new (of unknown size) in asia",
+    ]
+
+
+def test_sizes_read_well() -> None:
+    sizes = [0, 7, 999, 1000, 999_499, 999_500, 12_345_678, 5 * 10**15]
+    assert [human_size(size) for size in sizes] == [
+        "0 bytes",
+        "7 bytes",
+        "999 bytes",
+        "1 kB",
+        "999 kB",
+        "1 MB",
+        "12.3 MB",
+        "5 PB",
+    ]

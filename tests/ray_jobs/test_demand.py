@@ -1,0 +1,185 @@
+"""A job that waits is told what for, and is given up only when nothing that is, was or could come would serve it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.ray_jobs.autoscaled import AutoscaledRay
+from tradewind.ray_jobs.api import JobsApi
+from tradewind.ray_jobs.client import RayJobs
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.demand import Demand, PendingReason, explain_pending, explain_pending_job
+from tradewind.ray_jobs.nodes import NodeInfo, NodeType, fetch_nodes, parse_node_types
+from tradewind.ray_jobs.request import JobRequest
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
+
+GB = 2**30
+SLICE_LABELS = {"ray.io/tpu-slice-name": "s1", "zone": "b"}
+HEAD = NodeInfo("h", "10.0.0.1", is_head=True, total={"CPU": 8.0, "memory": 16.0 * GB}, free={"CPU": 2.0})
+HOST = NodeInfo("w", "10.0.0.2", total={"CPU": 4.0, "TPU": 4.0}, labels=SLICE_LABELS)
+DEAD = NodeInfo("d", "10.0.0.3", is_alive=False, why="preempted", total=HOST.total, labels=SLICE_LABELS)
+TPUS = Demand({"TPU": 4.0})
+
+
+def judged(
+    demand: Demand, *nodes: NodeInfo, kinds: list[NodeType] | None = None, waited_s: float = 0.0
+) -> PendingReason:
+    return explain_pending(demand, nodes, kinds, waited_s, 60.0)
+
+
+# ---- pure
+
+
+def test_a_demand_is_made_of_what_the_request_names() -> None:
+    request = JobRequest("j", "true", num_cpus=2, num_gpus=0, memory_bytes=GB, resources={"s": 0.5})
+    assert Demand.of(request).resources == {"CPU": 2.0, "memory": float(GB), "s": 0.5}
+    assert Demand.of(JobRequest("j", "true")) == Demand()
+    labelled = Demand.of(JobRequest("j", "true", num_cpus=1, label_selector={"zone": "!b"}))
+    assert Demand.from_json(json.loads(json.dumps(labelled.to_json()))) == labelled
+
+
+def test_without_an_autoscaler_a_demand_is_given_up_only_after_the_grace() -> None:
+    early, late = judged(TPUS, HEAD), judged(TPUS, HEAD, waited_s=61.0)
+    assert early.text.startswith(
+        "no node of the cluster can serve it: asked 4 TPU; the most that one node has is 0 TPU"
+    )
+    assert early.text.endswith("waiting, since a node may still join.") and not early.is_infeasible
+    assert late.is_infeasible and "asked 4 TPU" in late.text
+
+
+def test_a_node_that_died_may_come_back_however_long_it_takes() -> None:
+    judgement = judged(TPUS, HEAD, DEAD, waited_s=1e6)
+    assert not judgement.is_infeasible
+    assert "s1 could, but is gone (preempted)" in judgement.text
+
+
+def test_a_busy_cluster_is_told_with_what_is_free() -> None:
+    judgement = judged(Demand({"CPU": 4.0}), HEAD, waited_s=1e6)
+    assert judgement == PendingReason(
+        "every node that can serve 4 CPU is busy (10.0.0.1: 2 of 8 CPU free); waiting for room."
+    )
+
+
+def test_where_there_is_room_or_nobody_knows_the_job_is_being_started() -> None:
+    assert "has room for 2 CPU" in judged(Demand({"CPU": 2.0}), HEAD).text
+    assert "s1 can serve 4 TPU, but Ray has not started it yet" in judged(TPUS, HEAD, HOST).text
+    assert "environment" in judged(Demand(), HEAD).text
+
+
+def test_a_node_type_that_the_autoscaler_lists_is_waited_for_though_none_is_there() -> None:
+    kinds = [NodeType("v4", {"CPU": 4.0, "TPU": 4.0}, most=2)]
+    assert judged(TPUS, HEAD, kinds=kinds, waited_s=1e6) == PendingReason(
+        "the autoscaler can add v4 for 4 TPU; waiting for a node."
+    )
+
+
+def test_what_no_node_type_has_is_infeasible_at_once() -> None:
+    kinds = [NodeType("v4", {"CPU": 4.0, "TPU": 4.0}, most=2), NodeType("off", {"GPU": 9.0}, most=0)]
+    judgement = judged(Demand({"GPU": 1.0}), HEAD, kinds=kinds)
+    assert judgement.is_infeasible
+    assert "asked 1 GPU" in judgement.text and judgement.text.endswith("can add is v4 with 4 CPU, 4 TPU.")
+
+
+def test_what_ray_adds_when_a_node_starts_is_not_missed_in_a_node_type() -> None:
+    kinds = [NodeType("v4", {"CPU": 4.0, "TPU": 4.0}, most=2)]
+    added = {"TPU": 4.0, "TPU-v4-8-head": 1.0, "accelerator_type:TPU-V4": 0.01, "memory": 1.0 * GB}
+    assert not judged(Demand(added, {"ray.io/tpu-topology": "2x2x1"}), HEAD, kinds=kinds).is_infeasible
+    assert judged(Demand({"TPU": 4.0}, {"zone": "b"}), HEAD, kinds=kinds).is_infeasible
+
+
+@pytest.mark.parametrize(
+    ("selector", "fits"),
+    [("b", True), ("a", False), ("!a", True), ("!b", False), ("in(a, b)", True), ("in(a)", False), ("!in(a)", True)],
+)
+def test_label_selectors_mean_what_ray_means(selector: str, fits: bool) -> None:
+    assert Demand({"TPU": 1.0}, {"zone": selector}).fits(HOST.total, HOST.labels) is fits
+    assert Demand({}, {"nowhere": "!b"}).fits(HOST.total, HOST.labels)
+
+
+def test_a_log_without_a_configuration_gives_no_node_types() -> None:
+    for log in (
+        "",
+        "INFO -- StandardAutoscaler: {'provider': ",
+        "StandardAutoscaler: 7\n",
+        "Using Autoscaling Config: \n[",
+    ):
+        assert parse_node_types(log) is None
+
+
+# ---- on real heads
+
+
+def ask(address: str, demand: Demand, waited_s: float = 0.0) -> PendingReason:
+    async def one() -> PendingReason:
+        async with JobsApi(RayCluster("here", address)) as api:
+            return await explain_pending_job(api, demand, waited_s=waited_s)
+
+    return asyncio.run(one())
+
+
+def wait_for_text(address: str, demand: Demand, text: str) -> PendingReason:
+    deadline = time.monotonic() + 120
+    while text not in (judgement := ask(address, demand)).text:
+        assert time.monotonic() < deadline, judgement
+        time.sleep(0.5)
+    return judgement
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
+    stack = LocalStack(tmp_path_factory.mktemp("ray"))
+    ray = LocalRay(stack, token="", num_cpus=2, slices=[LocalSlice("my_slice", "v4-8")])
+    try:
+        ray.start(timeout_seconds=300)
+        yield ray
+    finally:
+        stack.stop()
+
+
+@pytest.mark.ray
+def test_a_plain_cluster_says_what_is_busy_missing_and_gone(ray: LocalRay) -> None:
+    jobs = RayJobs(RayCluster("here", ray.address))
+    jobs.submit_or_attach(JobRequest("holds", "sleep 600", resources={"my_slice": 0.75}))
+    half = Demand({"my_slice": 0.5})
+    busy = wait_for_text(ray.address, half, "is busy (my_slice: 0.25 of 1 my_slice free)")
+    assert not busy.is_infeasible
+    never = Demand({"other": 1.0})
+    assert not ask(ray.address, never).is_infeasible
+    assert ask(ray.address, never, waited_s=3600.0).is_infeasible
+    ray.kill_slice("my_slice")
+    wait_for_text(ray.address, half, "my_slice could, but is gone")
+    assert not ask(ray.address, half, waited_s=3600.0).is_infeasible
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("generation", [1, 2])
+def test_an_autoscaled_cluster_knows_at_once_what_can_never_come(tmp_path: Path, generation: int) -> None:
+    stack = LocalStack(tmp_path)
+    ray = AutoscaledRay(stack, generation=generation)
+    try:
+        ray.start(timeout_seconds=300)
+        wait_for_text(ray.address, Demand({"TPU": 4.0}), "the autoscaler can add big for 4 TPU")
+        for demand in (Demand({"GPU": 1.0}), Demand({"CPU": 64.0}), Demand({"CPU": 4.0}, {"kind": "other"})):
+            judgement = ask(ray.address, demand)
+            assert judgement.is_infeasible and "big with 8 CPU, 4 TPU" in judgement.text
+        assert not ask(ray.address, Demand({"CPU": 4.0}, {"kind": "big"})).is_infeasible
+        assert ask(ray.address, Demand({"rare": 1.0})).is_infeasible, "there may be none of that type"
+    finally:
+        stack.stop()
+
+
+@pytest.mark.ray
+def test_nodes_are_told_with_what_they_have(ray: LocalRay) -> None:
+    async def nodes() -> list[NodeInfo]:
+        async with JobsApi(RayCluster("here", ray.address)) as api:
+            return await fetch_nodes(api)
+
+    [head] = [node for node in asyncio.run(nodes()) if node.is_head]
+    assert head.is_alive and head.total["CPU"] == 2.0 and head.ip.startswith("127.")

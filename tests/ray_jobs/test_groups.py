@@ -1,0 +1,254 @@
+"""Groups of a project become one environment with the versions of its lock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.ray_jobs.tiny_wheels import write_lock, write_wheel
+from tradewind.ray_jobs.dependencies import environment_of, find_project
+from tradewind.ray_jobs.errors import BadDependencyGroupError
+
+PYPROJECT = """
+[project]
+name = "My_Project"
+version = "0.1"
+requires-python = ">=3.11"
+dependencies = ["base"]
+
+[project.optional-dependencies]
+Speak_Up = ["speaker<2"]
+everything = ["my-project[speak-up]", "whisper"]
+nothing = []
+windows = ["winonly; sys_platform == 'win32'"]
+by-python = ["oldie; python_version < '3.12'"]
+with-ray = ["ray[default]", "whisper"]
+
+[dependency-groups]
+talk = ["speaker", {include-group = "quiet"}]
+quiet = ["whisper"]
+
+[tool.uv]
+package = false
+"""
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheels")
+    for version in ("1.0", "1.5", "2.0"):
+        write_wheel(folder, "speaker", version, requires=["voice"])
+    write_wheel(folder, "voice", "0.3", requires=["breath; python_version < '3.12'", "winonly; os_name == 'nt'"])
+    write_wheel(folder, "ray", "9.9", requires=["voice; extra == 'default'", "base"])
+    for name in ("whisper", "base", "winonly", "oldie", "breath"):
+        write_wheel(folder, name, "0.1")
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    (folder / "dags").mkdir(parents=True)
+    (folder / "pyproject.toml").write_text(PYPROJECT)
+    return folder
+
+
+@pytest.fixture
+def locked(project: Path, wheels: Path) -> Path:
+    write_lock(project, wheels)
+    return project
+
+
+def packages(groups: list[str], project: Path) -> list[str]:
+    found = environment_of(groups, project / "dags")
+    return found["uv"]["packages"] if found else []
+
+
+def refused(groups: list[str], project: Path) -> str:
+    with pytest.raises(BadDependencyGroupError) as caught:
+        environment_of(groups, project / "dags")
+    return str(caught.value)
+
+
+# ---- uv.lock
+
+
+BREATH = "breath==0.1 ; (python_full_version < '3.12')"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("group", "wanted"),
+    [
+        ("speak-up", [BREATH, "speaker==1.5", "voice==0.3"]),
+        ("Speak_Up", [BREATH, "speaker==1.5", "voice==0.3"]),
+        ("everything", [BREATH, "speaker==1.5", "voice==0.3", "whisper==0.1"]),
+        ("talk", [BREATH, "speaker==1.5", "voice==0.3", "whisper==0.1"]),
+        ("nothing", []),
+        ("windows", []),
+        ("by-python", ["oldie==0.1 ; (python_full_version < '3.12')"]),
+        ("with-ray", ["base==0.1", BREATH, "voice==0.3", "whisper==0.1"]),
+    ],
+)
+def test_a_uv_lock_gives_all_that_a_group_needs_on_linux_except_ray(
+    locked: Path, group: str, wanted: list[str]
+) -> None:
+    assert packages([group], locked) == wanted
+
+
+def test_a_whole_lock_needs_no_resolving_on_the_cluster(locked: Path) -> None:
+    environment = environment_of(["quiet"], locked / "dags", ["--no-index", "--find-links", "/wheels"])
+    assert environment["uv"]["uv_pip_install_options"] == ["--no-deps", "--no-index", "--find-links", "/wheels"]
+    assert environment["config"] == {"setup_timeout_seconds": 1800}
+
+
+def test_a_named_version_stands_beside_a_group_and_before_its_lock(locked: Path) -> None:
+    environment = environment_of(["talk", "speaker==1.0", "scipy==1.14"], locked / "dags")
+    assert environment["uv"]["packages"] == [BREATH, "voice==0.3", "whisper==0.1", "speaker==1.0", "scipy==1.14"]
+    assert environment["uv"]["uv_pip_install_options"] == []
+
+
+def test_a_lock_that_is_older_than_the_group_is_refused(locked: Path) -> None:
+    file = locked / "pyproject.toml"
+    file.write_text(file.read_text().replace("nothing = []", 'nothing = []\nlater = ["whisper"]'))
+    assert refused(["later"], locked) == f"{locked / 'uv.lock'} is older than the group 'later': run 'uv lock' there."
+
+
+def test_the_text_of_an_environment_depends_on_nothing_but_project_and_groups(locked: Path) -> None:
+    assert environment_of(["talk", "nothing"], locked) == environment_of(["talk", "nothing"], locked / "dags")
+    (locked / "dags" / "new.py").touch()
+    assert environment_of(["talk", "nothing"], locked) == environment_of(["talk", "nothing"], locked / "dags")
+
+
+def test_sources_other_than_an_index(project: Path) -> None:
+    (project / "uv.lock").write_text("""
+requires-python = ">=3.11"
+[[package]]
+name = "my-project"
+source = { virtual = "." }
+[package.optional-dependencies]
+speak-up = [{ name = "from-git" }, { name = "from-url" }, { name = "member" }]
+nothing = [{ name = "from-file" }]
+[[package]]
+name = "from-git"
+version = "1"
+source = { git = "https://host/repo?subdirectory=sub&rev=main#0a1b2c" }
+[[package]]
+name = "from-url"
+version = "1"
+source = { url = "https://host/x-1-py3-none-any.whl" }
+[[package]]
+name = "member"
+version = "1"
+source = { editable = "libs/member" }
+dependencies = [{ name = "of-member" }]
+[[package]]
+name = "of-member"
+version = "2"
+source = { registry = "https://host/simple" }
+[[package]]
+name = "from-file"
+version = "1"
+source = { path = "../x-1-py3-none-any.whl" }
+""")
+    assert packages(["speak-up"], project) == [
+        "from-git @ git+https://host/repo@0a1b2c#subdirectory=sub",
+        "from-url @ https://host/x-1-py3-none-any.whl",
+        "of-member==2",
+    ]
+    assert "takes 'from-file' from the file ../x-1-py3-none-any.whl" in refused(["nothing"], project)
+
+
+# ---- pinned requirements
+
+
+def test_a_pinned_file_gives_versions_and_what_its_notes_tell(project: Path) -> None:
+    (project / "requirements.lock").write_text(
+        "# made by a tool\n"
+        "breath==0.2 ; python_version < '3.12' \\\n    --hash=sha256:00\n    # via voice\n"
+        "speaker==1.0 \\\n    --hash=sha256:00 \\\n    --hash=sha256:11\n    # via my-project (pyproject.toml)\n"
+        "other==7  # via base\n"
+        "voice==0.3\n    # via\n    #   speaker\n    #   singer\n"
+        "--pre\n"
+    )
+    environment = environment_of(["speak-up"], project / "dags")
+    assert environment["uv"]["packages"] == ['breath==0.2; python_version < "3.12"', "speaker==1.0", "voice==0.3"]
+    assert environment["uv"]["uv_pip_install_options"] == []
+
+
+def test_without_notes_the_groups_own_versions_are_pinned_and_the_rest_is_resolved(project: Path) -> None:
+    (project / "requirements.lock").write_text("speaker==1.0\nvoice==0.3\n")
+    assert packages(["everything"], project) == ["speaker==1.0", "whisper"]
+
+
+def test_a_lock_goes_before_other_requirements(project: Path) -> None:
+    (project / "requirements-dev.txt").write_text("speaker==1.1\n")
+    assert packages(["speak-up"], project) == ["speaker==1.1"]
+    (project / "requirements.txt").write_text("speaker==1.2\n")
+    assert packages(["speak-up"], project) == ["speaker==1.2"]
+    (project / "requirements.lock").write_text("speaker==1.3\n")
+    assert packages(["speak-up"], project) == ["speaker==1.3"]
+
+
+def test_a_pin_that_the_project_does_not_want_is_refused(project: Path) -> None:
+    (project / "requirements.lock").write_text("speaker==2.0\n")
+    assert "pins speaker==2.0, and the project wants speaker<2: write the lock anew." in refused(["speak-up"], project)
+
+
+def test_ray_is_left_to_the_cluster(project: Path) -> None:
+    assert packages(["with-ray"], project) == ["whisper"]
+
+
+# ---- groups and projects
+
+
+def test_an_unknown_group_is_refused_with_those_that_there_are(project: Path) -> None:
+    message = refused(["speakup"], project)
+    assert f"'speakup', which is no extra or group of {project / 'pyproject.toml'}" in message
+    assert "there are by-python, everything, nothing, quiet, speak-up, talk, windows, with-ray;" in message
+
+
+@pytest.mark.parametrize("entry", ["scipy==1.14", "scipy<2,>=1", "scipy[fast]", "x @ https://host/x.whl"])
+def test_a_requirement_needs_no_project(tmp_path: Path, entry: str) -> None:
+    assert packages([entry], tmp_path) == [entry]
+
+
+def test_a_group_without_any_project_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    message = refused(["train"], tmp_path)
+    assert f"there is no pyproject.toml at or above {tmp_path / 'dags'}" in message and "'scipy==1.14'" in message
+
+
+@pytest.mark.parametrize("entry", ["not a name", "../x", "", "-r requirements.txt", "--pre"])
+def test_what_is_neither_a_group_nor_a_requirement_is_refused(project: Path, entry: str) -> None:
+    assert "neither a group nor a requirement" in refused([entry], project)
+
+
+def test_one_text_in_place_of_a_list_is_refused(project: Path) -> None:
+    assert refused("train", project).endswith("write a list of texts, such as ['scipy==1.14'].")  # type: ignore[arg-type]
+
+
+def test_no_groups_mean_no_environment_of_its_own(project: Path) -> None:
+    assert environment_of([], project) == {}
+
+
+def test_groups_that_include_themselves_or_nothing_known_are_refused(project: Path) -> None:
+    (project / "pyproject.toml").write_text(
+        '[dependency-groups]\na = [{include-group = "b"}]\nb = [{include-group = "a"}]\nc = [{include-group = "z"}]\n'
+    )
+    assert "'a' includes itself" in refused(["a"], project)
+    assert "includes 'z', which is none" in refused(["c"], project)
+
+
+def test_a_project_that_cannot_be_read_is_refused(project: Path) -> None:
+    (project / "uv.lock").write_text("no = [toml")
+    assert "uv.lock cannot be read" in refused(["talk"], project)
+    (project / "pyproject.toml").write_text("no = [toml")
+    assert "pyproject.toml cannot be read" in refused(["talk"], project)
+
+
+def test_a_settings_file_without_a_project_is_passed_over(project: Path) -> None:
+    (project / "dags" / "pyproject.toml").write_text("[tool.ruff]\n")
+    found = find_project(project / "dags")
+    assert found is not None and found.file == project / "pyproject.toml"

@@ -1,0 +1,108 @@
+"""A job whose node is gone has ended, though Ray says for ever that it runs: who waits for it need not rely on Ray."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.clusters import HASTY
+from tests.ray_jobs.proxy import LIST, Proxy
+from tradewind.ray_jobs import nodes as lost_nodes
+from tradewind.ray_jobs.api import JobsApi
+from tradewind.ray_jobs.client import RayJobs
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.details import JobDetails
+from tradewind.ray_jobs.follow.follow import FollowResult, follow_job
+from tradewind.ray_jobs.follow.log_lines import JobLog
+from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind, classify, judge_ending
+from tradewind.ray_jobs.follow.poller import watching
+from tradewind.ray_jobs.follow.stopping import stop_job
+from tradewind.ray_jobs.nodes import NodeInfo
+from tradewind.ray_jobs.request import JobRequest
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import LocalRay
+
+NODES = "/api/v0/nodes"
+
+
+@pytest.fixture
+def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalRay]:
+    """A head that soon notices what dies, and followers that soon look and believe."""
+    monkeypatch.setattr(lost_nodes, "CHECK_INTERVAL_S", 0.5)
+    monkeypatch.setattr(lost_nodes, "RECHECK_S", 0.5)
+    monkeypatch.setattr(lost_nodes, "CONFIRM_S", 3.0)
+    stack = LocalStack(tmp_path / "ray")
+    ray = LocalRay(stack, token="", num_cpus=2, env=HASTY)
+    try:
+        ray.start()
+        yield ray
+    finally:
+        stack.stop()
+
+
+def kill_node_under_head(ray: LocalRay) -> None:
+    """The head's own node dies with its agent and its jobs; what answers requests lives on."""
+    [node] = [process for process in ray.stack.processes() if process.name() == "raylet"]
+    node.kill()
+
+
+async def look_around(proxy: Proxy, looks: int) -> None:
+    before = proxy.asked[NODES]
+    async with asyncio.timeout(60):
+        while proxy.asked[NODES] < before + looks:
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+async def test_a_job_that_ray_calls_running_for_ever_ends_with_its_node(ray: LocalRay) -> None:
+    jobs = RayJobs(RayCluster("here", ray.address))
+    lines: list[str] = []
+    jobs.submit_or_attach(JobRequest("lost", "echo started; sleep 3600"))
+    proxy = Proxy(ray.address)
+    async with asyncio.timeout(180), proxy.serving() as counted, AsyncExitStack() as many:
+        followed = asyncio.create_task(follow_job(jobs.cluster, "lost", log=JobLog(lines.extend), notice=print))
+        while "started" not in lines:
+            await asyncio.sleep(0.1)
+
+        watched = [await many.enter_async_context(watching(counted, "lost")) for _ in range(300)]
+        await look_around(proxy, 3)
+        assert proxy.asked[NODES] <= proxy.asked[f"{LIST}lost"] + 1, "one look serves all followers"
+        assert {one.details and one.details.status for one in watched} == {"RUNNING"}, "a node that lives is no matter"
+
+        kill_node_under_head(ray)
+        end = await followed
+        stopped = await stop(jobs.cluster)
+        ending = await judged(jobs.cluster, end)
+    assert ending.kind is EndingKind.HEAD_LOST and "head, which is gone" in ending.sentence
+    assert stopped is not None and stopped.has_ended
+    assert jobs.details("lost").status == "RUNNING", "Ray itself has not noticed"  # type: ignore[union-attr]
+
+
+async def stop(cluster: RayCluster) -> JobDetails | None:
+    async with JobsApi(cluster) as api:
+        return await stop_job(api, "lost", print)
+
+
+async def judged(cluster: RayCluster, end: FollowResult) -> Ending:
+    async with JobsApi(cluster) as api:
+        return await judge_ending(api, "lost", end.details, end.last_lines)
+
+
+@pytest.mark.parametrize(
+    ("node", "kind"),
+    [
+        (NodeInfo("n", is_alive=False, why="health check failed"), EndingKind.PREEMPTED),
+        (NodeInfo("n", is_alive=False, is_head=True), EndingKind.HEAD_LOST),
+        (None, EndingKind.PREEMPTED),
+    ],
+)
+def test_such_a_job_is_a_loss_that_costs_no_retry(node: NodeInfo | None, kind: EndingKind) -> None:
+    lost = JobDetails("j", "RUNNING", node_id="n").without_node()
+    ending = classify("j", lost, [], node)
+    assert ending.kind is kind
+    assert "the next attempt may go on" in ending.sentence

@@ -1,0 +1,174 @@
+"""What travels with a job is what Ray would take, without what nobody needs, and never more than Ray takes."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from ray._private.runtime_env.packaging import create_package
+from ray.job_submission import JobSubmissionClient
+
+from tests.ray_jobs.ended_jobs import ended_job
+from tradewind.ray_jobs.client import RayJobs
+from tradewind.ray_jobs.errors import BadWorkingDirError, RayJobRefusedError
+from tradewind.ray_jobs.request import JobRequest
+from tradewind.ray_jobs.runtime_env import WorkingDirPackage, package_limit, prepare_runtime_env
+
+KEPT = ("pipeline.py", "pkg/__init__.py", "pkg/logs/__init__.py", "pkg/data.json", ".gitignore", "tests/helper.py")
+LEFT = (
+    ".git/HEAD", "third_party/lib/.git", "third_party/other/.git/config", "pkg/__pycache__/x.cpython-311.pyc",
+    ".venv/bin/python", "node_modules/x/index.js", "logs/run.log", "outputs/model.bin", "docs/index.md", ".env",
+    "objects.pack", "pkg/.DS_Store", ".mypy_cache/x", "ignored/by_git", "pkg/ignored_by_ray", "scratch/mine.txt",
+)  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "code"
+    for name in (*KEPT, *LEFT):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"contents of {name}\n")
+    (root / ".gitignore").write_text("/ignored\n")
+    (root / "pkg" / ".rayignore").write_text("ignored_by_ray\n")
+    return root
+
+
+def travelling(runtime_env: dict) -> set[str]:
+    ready = prepare_runtime_env(runtime_env)
+    return {file.path for file in WorkingDirPackage(Path(ready["working_dir"]), ready["excludes"]).files()}
+
+
+def sparse(file: Path, size: int) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("wb") as opened:
+        opened.truncate(size)
+
+
+def refused(runtime_env: dict) -> str:
+    with pytest.raises(BadWorkingDirError) as caught:
+        prepare_runtime_env(runtime_env)
+    return str(caught.value)
+
+
+def test_what_nobody_needs_stays_at_any_depth(folder: Path) -> None:
+    files = travelling({"working_dir": str(folder), "excludes": ["scratch"]})
+    assert {name for name in files if not name.startswith("third_party/")} == {*KEPT, "pkg/.rayignore"}
+    assert not [name for name in files if ".git" in Path(name).parts]
+
+
+def test_an_own_pattern_brings_a_folder_back(folder: Path) -> None:
+    assert "docs/index.md" in travelling({"working_dir": str(folder), "excludes": ["!/docs"]})
+
+
+def test_ray_makes_a_package_of_just_these_files_and_this_size(folder: Path, tmp_path: Path) -> None:
+    excludes = prepare_runtime_env({"working_dir": str(folder)})["excludes"]
+    for keeps_name in (False, True):
+        made = tmp_path / f"made-{keeps_name}.zip"
+        create_package(str(folder), made, include_gitignore=True, include_parent_dir=keeps_name, excludes=excludes)
+        travels = WorkingDirPackage(folder, excludes, keeps_name=keeps_name)
+        assert travels.package_bytes(list(travels.files())) == os.path.getsize(made)
+
+
+@pytest.mark.parametrize(
+    ("link", "leads_to", "why"),
+    [
+        ("key", "../../outside/key", "leads out of it, to "),
+        ("key", "/proc/self/environ", "leads out of it, to /proc/"),
+        ("pkg/keys", "../../outside", "leads out of it, to "),
+        ("up", "..", "leads out of it, to "),
+        ("pkg/settings", "../.env", "leads to .env, which stays here"),
+        ("shown", "ignored", "leads to ignored, which stays here"),
+        ("pkg/again", "..", "leads to a folder around it"),
+        ("again", ".", "leads to a folder around it"),
+    ],
+)
+def test_a_link_takes_nothing_along_that_would_not_go_by_itself(
+    link: str, leads_to: str, why: str, folder: Path
+) -> None:
+    (folder.parent / "outside").mkdir()
+    (folder.parent / "outside" / "key").write_text("hidden")
+    (folder / link).symlink_to(leads_to.replace("../../outside", str(folder.parent / "outside")))
+    told = refused({"working_dir": str(folder)})
+    assert f"the link {link!r} {why}" in told and "hidden" not in told
+    assert link not in travelling({"working_dir": str(folder), "excludes": [link]}), "it may be left out"
+
+
+def test_links_to_each_other_have_an_end(folder: Path) -> None:
+    for name in ("a", "b"):
+        (folder / name).mkdir()
+        for number in range(3):
+            (folder / name / f"to-{number}").symlink_to(folder / ("b" if name == "a" else "a"))
+    told = refused({"working_dir": str(folder)})
+    assert re.search(r"the link '[ab]/to-\d/to-\d' leads to a folder around it, or from one link to another", told)
+
+
+def test_links_within_the_folder_go_as_what_they_lead_to(folder: Path) -> None:
+    (folder / "alias").symlink_to("pkg")
+    (folder / "pkg" / "script.py").symlink_to("../pipeline.py")
+    (folder / "nowhere").symlink_to("gone")
+    (folder / "circle").symlink_to("circle")
+    (folder.parent / "link-to-all").symlink_to(folder)
+    for root in (folder, folder.parent / "link-to-all"):
+        files = travelling({"working_dir": str(root)})
+        assert {"alias/data.json", "pkg/script.py", "pkg/data.json", "pipeline.py"} <= files
+        assert not files & {"nowhere", "circle"}
+
+
+def test_the_history_of_a_repository_is_refused_when_it_is_brought_back(folder: Path) -> None:
+    message = refused({"working_dir": str(folder), "excludes": ["!.git"]})
+    assert f"working_dir {folder} would carry " in message and "'!.git'" in message
+
+
+def test_a_folder_above_the_limit_is_refused_with_what_is_large_in_it(folder: Path) -> None:
+    sparse(folder / "data" / "a.bin", package_limit() - 3 * 2**20)
+    sparse(folder / "data" / "deep" / "b.bin", 2 * 2**20)
+    sparse(folder / "weights.bin", 2 * 2**20)
+    sparse(folder / ".git" / "huge.bin", 2**40)
+    message = refused({"working_dir": str(folder)})
+    limit = package_limit() / 2**20
+    assert f"Ray's Jobs API takes less than {limit:.1f} MiB" in message
+    assert f"the largest in it are data/ ({limit - 1:.1f} MiB), weights.bin (2.0 MiB), " in message
+    assert "huge" not in message
+    prepare_runtime_env({"working_dir": str(folder), "excludes": ["data"]})
+
+
+def test_a_module_and_an_archive_above_the_limit_are_refused_too(tmp_path: Path) -> None:
+    sparse(tmp_path / "module" / "table.bin", package_limit())
+    sparse(tmp_path / "code.zip", package_limit())
+    assert "py_modules" in refused({"py_modules": [str(tmp_path / "module")]})
+    assert "would be a package of" in refused({"working_dir": str(tmp_path / "code.zip")})
+
+
+# ---- on a real head
+
+
+@pytest.mark.ray
+def test_what_should_arrive_arrives_and_nothing_else(jobs: RayJobs, folder: Path) -> None:
+    runtime_env = prepare_runtime_env({"working_dir": str(folder), "excludes": ["scratch", "third_party"]})
+    command = "find . -type f -not -name '*.log' | sort | sed s,^./,FOUND:,"
+    jobs.submit_or_attach(JobRequest("arrives", command, runtime_env))
+    status, lines = ended_job(jobs, "arrives")
+    assert status == "SUCCEEDED", lines
+    assert {line.removeprefix("FOUND:") for line in lines if line.startswith("FOUND:")} == {*KEPT, "pkg/.rayignore"}
+
+
+@pytest.mark.ray
+def test_the_limit_is_where_the_cluster_draws_it(jobs: RayJobs, tmp_path: Path) -> None:
+    below, above = tmp_path / "below", tmp_path / "above"
+    sparse(below / "data.bin", package_limit() - 2**12)
+    sparse(above / "data.bin", package_limit())
+    assert jobs.submit_or_attach(JobRequest("below", "true", prepare_runtime_env({"working_dir": str(below)})))
+    refused({"working_dir": str(above)})
+    with pytest.raises(RayJobRefusedError, match="413|exceed"):
+        jobs.submit_or_attach(JobRequest("above", "true", {"working_dir": str(above)}))
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("bad", ["a#b", "a?b", "..", "a{b}"])
+def test_ray_takes_the_ids_that_we_refuse_and_then_cannot_find_them(jobs: RayJobs, bad: str) -> None:
+    client = JobSubmissionClient(jobs.cluster.address)
+    client.submit_job(entrypoint="true", submission_id=bad)
+    with pytest.raises(RuntimeError):
+        client.get_job_info(bad)

@@ -1,0 +1,211 @@
+"""The pure parts of the recipes: sizes, metrics, bytes, report."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tradewind.datasets.documents import Document, write_documents
+from tradewind.recipes.evaluate_lm import LmEvalConfig, Score, bytes_of_predicted, evaluate_lm, result_lines
+from tradewind.recipes.lm import stored_models
+from tradewind.recipes.lm.levanter_parts import cache_folder, check_cache
+from tradewind.recipes.metrics.file import MetricsFile, read_metrics, series
+from tradewind.recipes.metrics.tracking import TrackingOptions, TrainingLog
+from tradewind.recipes.model_spec import MODEL_SIZES
+from tradewind.recipes.report import ReportConfig, loss_curve, report_text, smoothed, write_report
+from tradewind.recipes.token_cache import TokenCacheConfig, build_token_cache
+from tradewind.recipes.tokenizers import BpeTokenizerConfig, train_bpe_tokenizer
+from tradewind.recipes.train_lm import LmTrainConfig, train_lm
+
+SETTINGS: Any = {"model_size": "tiny", "num_train_steps": 9, "learning_rate": 0.1, "batch_size": 8, "seq_len": 32}
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+import tradewind.datasets, tradewind.marin.defaults, tradewind.recipes
+for package in (tradewind.datasets, tradewind.marin.defaults, tradewind.recipes):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if not module.name.endswith((".comparing.reading", ".speedruns.submitters")):  # imported where they are called
+            importlib.import_module(module.name)
+outside = {name.split(".")[0] for name in sys.modules} - sys.stdlib_module_names - {"tradewind", "__main__"}
+sys.exit(str(sorted(name for name in outside if not name.startswith(("_", "sitecustomize")))) if outside & set(
+    "airflow fsspec haliax jax levanter matplotlib numpy pandas pyarrow ray tokenizers transformers".split()) else 0)
+"""
+
+
+@pytest.mark.slow
+def test_no_module_loads_more_than_the_standard_library() -> None:
+    subprocess.run([sys.executable, "-c", IMPORT_ALL], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"model_size": "huge"}, "model_size='huge': give one of tiny, small"),
+        ({"seq_len": 1}, "seq_len=1"),
+        ({"num_train_steps": 0}, "num_train_steps=0"),
+        ({"learning_rate": 0.0}, "learning_rate=0.0"),
+        ({"checkpoint_seconds": 0.0}, "checkpoint_seconds=0.0"),
+    ],
+)
+def test_training_settings_out_of_range_are_named(tmp_path: Path, setting: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        train_lm(LmTrainConfig("cache", "tokenizer", str(tmp_path), **{**SETTINGS, **setting}))
+
+
+def test_token_caches_of_both_kinds_of_steps_are_found(tmp_path: Path) -> None:
+    for splits in ("clean/corpus/train", "clean/corpus/validation", "files/train", "files/validation", "half/train"):
+        (tmp_path / splits).mkdir(parents=True)
+        (tmp_path / splits / "shard_ledger.json").touch()
+    assert cache_folder(f"{tmp_path}/clean") == f"{tmp_path}/clean/corpus"
+    assert cache_folder(f"{tmp_path}/files") == f"{tmp_path}/files"
+    check_cache(f"{tmp_path}/clean")
+    check_cache(f"{tmp_path}/files")
+    with pytest.raises(ValueError, match="cache for validation under cache_path .*/half: give its step"):
+        check_cache(f"{tmp_path}/half")
+
+
+def test_evaluation_names_what_is_missing(tmp_path: Path) -> None:
+    config = LmEvalConfig(str(tmp_path / "train"), "cache", "tokenizer", str(tmp_path / "eval"), "tiny", seq_len=32)
+    with pytest.raises(ValueError, match="no checkpoints under train_path"):
+        evaluate_lm(config)
+    (tmp_path / "train" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(ValueError, match="no Hugging Face export under train_path"):
+        evaluate_lm(config)
+
+
+def test_a_report_on_an_unfinished_training_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="train_path is the output of a step that has not ended"):
+        write_report(ReportConfig(str(tmp_path), str(tmp_path), str(tmp_path / "report")))
+
+
+def test_a_vocabulary_smaller_than_the_bytes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="vocab_size=256: give a whole number of at least 257"):
+        train_bpe_tokenizer(BpeTokenizerConfig(str(tmp_path), str(tmp_path / "out"), vocab_size=256))
+
+
+@pytest.mark.slow
+def test_the_same_documents_give_the_same_tokenizer(tmp_path: Path) -> None:
+    write_documents(str(tmp_path / "raw"), [Document("a.py", "def f(x):\n    return x + 1  # naïve\n" * 20)])
+    for name in ("one", "two"):
+        result = train_bpe_tokenizer(BpeTokenizerConfig(str(tmp_path / "raw"), str(tmp_path / name), vocab_size=270))
+        assert result == {"vocab_size": 270, "documents": 1}
+    one, two = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("one", "two")
+    )  # fmt: skip
+    assert one == two and "tokenizer.json" in one
+
+
+def test_a_token_cache_without_tokenizer_is_refused(tmp_path: Path) -> None:
+    for split in ("train", "validation"):
+        write_documents(str(tmp_path / split), [Document("a.py", "x = 1")])
+    with pytest.raises(ValueError, match="no tokenizer under tokenizer_path"):
+        build_token_cache(TokenCacheConfig(str(tmp_path), str(tmp_path), str(tmp_path / "cache")))
+
+
+def test_sizes_have_heads_that_fit() -> None:
+    for size in MODEL_SIZES.values():
+        assert size.hidden_dim % size.num_heads == 0
+        assert size.num_heads % size.num_kv_heads == 0
+
+
+def test_of_two_lines_about_a_step_the_later_counts(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    first = MetricsFile(str(path))
+    for step, loss in enumerate([3.0, 2.0, 1.5]):
+        first.append(step, {"train/loss": loss})
+    with path.open("a") as file:
+        file.write('{"step": 3, "train')  # killed here; the next attempt resumes at step 2
+    second = MetricsFile(str(path))
+    second.append(2, {"train/loss": 1.6})
+    second.append(2, {"eval/loss": 1.7})
+    metrics = read_metrics(str(path))
+    assert series(metrics, "train/loss") == ([0, 1, 2], [3.0, 2.0, 1.6])
+    assert series(metrics, "eval/loss") == ([2], [1.7])
+
+
+def test_metrics_on_an_object_store_outlive_the_process_that_wrote_them() -> None:
+    path = "memory://test-metrics/run/metrics.jsonl"
+    for step in (0, 1):
+        metrics = MetricsFile(path)
+        metrics.append(step, {"train/loss": 1.0})
+        metrics.flush()
+    assert [row["step"] for row in read_metrics(path)] == [0, 1]
+
+
+def test_progress_is_a_line_every_few_steps_and_none_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = TrainingLog(TrackingOptions(str(tmp_path / "m.jsonl"), total_steps=6, tokens_per_step=8, steps_per_line=2))
+    for step in (2, 3, 4, 5, 5):
+        log.log({"train/loss": 4.0 - step / 10, "optim/other": 1.0}, step=step)
+    log.log({"eval/loss": 3.25}, step=5)
+    log.log({"throughput/total": 1.0}, step=5)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  tokens/s")[0] for line in lines] == [
+        "step 4/6  loss 3.700",
+        "step 6/6  loss 3.500",
+        "step 6/6  validation loss 3.250",
+    ]
+    assert all("tokens/s" in line for line in lines[:2])
+    assert len((tmp_path / "m.jsonl").read_text().splitlines()) == 5
+
+
+def test_bytes_of_predicted_tokens_leave_out_firsts_ends_and_the_space_before_them() -> None:
+    # Token n spells n bytes; 0 is the end of a text. A text of 5 bytes is followed by a space: 3 + 3 - 1.
+    tokens = np.array([4, 3, 3, 0, 2, 2, 1, 0, 9, 9, 9])
+    token_bytes = np.arange(10)
+    assert bytes_of_predicted(tokens, 4, token_bytes, end_of_text=0) == (3 + (3 - 1) + 0) + (2 + (1 - 1) + 0)
+    assert bytes_of_predicted(tokens, 11, token_bytes, end_of_text=0) == 3 + 2 + 2 + 2 + 0 + 27
+    assert tokens[0] == 4 and token_bytes[9] == 9
+
+
+def test_a_bit_per_byte_is_ln_2_nats_per_byte() -> None:
+    score = Score(nats=float(np.log(2)) * 300, tokens=100, text_bytes=150)
+    assert score.bits_per_byte == pytest.approx(2.0)
+    assert score.loss == pytest.approx(np.log(2) * 3)
+
+
+def test_a_smoothed_constant_is_that_constant() -> None:
+    assert smoothed([2.0, 2.0, 2.0]) == pytest.approx([2.0, 2.0, 2.0])
+
+
+@pytest.mark.slow
+def test_the_curve_is_a_png_even_without_a_measurement() -> None:
+    assert loss_curve([], "empty").startswith(b"\x89PNG")
+
+
+def test_a_report_has_the_sample_in_its_block_and_all_that_was_set() -> None:
+    losses = {"loss": 1.0, "bpb": 1.0}
+    results = {"checkpoint": losses, "hf": losses, "tokens": 1, "bytes": 2, "prompt": "x", "sample": "a\n```\nb"}
+    training = {"steps": 1, "tokens": 8, "parameters": 1, "settings": {"seed": 0, "wandb": None, "tensorboard": False}}
+    page = report_text("Title", training, results, [])
+    assert "The model goes on with `x`:\n\n````text\na\n```\nb\n````\n" in page
+    assert "The model begins a text:" in report_text("Title", training, {**results, "prompt": None}, [])
+    assert page.endswith("|\n| `seed` | `0` |\n"), "a setting of 0 is one"
+
+
+def test_the_log_of_an_evaluation_says_what_came_out() -> None:
+    results = {"checkpoint": {"loss": 2.8491, "bpb": 3.2359}, "hf": {"loss": 2.9, "bpb": 3.3}, "tokens": 8757}
+    assert result_lines("train-1a2b3c", results) == [
+        "evaluated train-1a2b3c on 8,757 tokens: loss 2.849, 3.236 bits per byte",
+        "  export: loss 2.900, 3.300 bits per byte",
+    ]
+
+
+def test_a_report_is_also_of_a_training_that_does_not_tell_its_settings_and_that_goes_on_with_another() -> None:
+    losses = {"loss": 1.0, "bpb": 1.0}
+    results = {"checkpoint": losses, "hf": losses, "tokens": 1, "bytes": 2, "prompt": None, "sample": "a"}
+    training = {"steps": 40, "first_step": 20, "tokens": 2000, "parameters": 1}
+    metrics = [{"step": step, "time": step / 2, "train/loss": 1.0} for step in range(20, 40)]
+    page = report_text("Title", training, results, metrics)
+    assert "2,000 tokens in 20 steps" in page, "its own"
+    assert "200 tokens/s" in page
+    assert page.endswith("\n```\n") and "Settings" not in page
+
+
+@pytest.mark.parametrize("path", ["owner/name@main", "hf://owner/name@main"])
+def test_weights_of_the_hub_are_looked_for_there_however_it_is_named(path: str) -> None:
+    fs, name = stored_models._file_system_of(path)
+    assert (fs.protocol, name) == ("hf", "owner/name@main")

@@ -1,0 +1,124 @@
+"""Buckets in another region than the machines are refused; what nobody tells is left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tradewind.recipes.lm.config import LevanterTrainConfig
+from tradewind.recipes.lm.data_locations import check_places, check_regions, region_of_this_machine
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest, LoopbackServer
+
+
+class ZoneServer(LoopbackServer):
+    """The metadata that a Google Cloud machine reads, as far as its zone goes."""
+
+    def answer(self, call: HttpRequest) -> Answer:
+        if call.path != "/computeMetadata/v1/instance/zone" or call.headers.get("Metadata-Flavor") != "Google":
+            return self.refusal("zone", 404, "Not found")
+        return Answer("zone", body=b"projects/123/zones/us-central2-b", headers={"Metadata-Flavor": "Google"})
+
+    def refusal(self, kind: str, status: int, message: str) -> Answer:
+        return Answer(kind, status, message.encode())
+
+
+@pytest.fixture(autouse=True)
+def zone(cloud: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch) -> Iterator[ZoneServer]:
+    server = ZoneServer()
+    server.start()
+    monkeypatch.setenv("GCE_METADATA_HOST", server.url.removeprefix("http://"))
+    region_of_this_machine.cache_clear()
+    yield server
+    region_of_this_machine.cache_clear()
+    server.stop()
+
+
+def test_only_a_bucket_that_is_known_to_be_elsewhere_is_refused(cloud: LocalCloudStorage) -> None:
+    for name, location in (("here", "US-CENTRAL2"), ("wide", "US"), ("away", "europe-west4"), ("dual", "NAM4")):
+        cloud.buckets.create(name, location)
+    check_regions(
+        {
+            "output_path": "gs://here/out",
+            "cache_path": "gs://wide/tokens",
+            "tokenizer_path": "gs://unknown/tokenizer",
+            "initialize_from": None,
+            "temporary_checkpoint_path": "/tmp/local",
+        }
+    )
+    with pytest.raises(ValueError, match="output_path: bucket away is in europe-west4 and the machines are in us-cent"):
+        check_regions({"cache_path": "gs://here/tokens", "output_path": "gs://away/out"})
+    with pytest.raises(ValueError, match="temporary_checkpoint_path: bucket dual is in nam4"):
+        check_regions({"temporary_checkpoint_path": "gs://dual/temporary"})
+
+
+def test_without_a_bucket_nobody_is_asked(zone: ZoneServer) -> None:
+    check_regions({"output_path": "/local"})
+    assert not zone.requests
+
+
+def test_a_machine_that_is_not_of_google_cloud_checks_nothing(
+    cloud: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.buckets.create("far", "asia-east1")
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:1")
+    check_regions({"output_path": "gs://abroad/out"})
+    assert region_of_this_machine() is None
+
+
+@dataclass
+class Source:
+    train_urls: list[str]
+    validation_urls: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Component:
+    source: Any
+    cache_dir: str
+    flat_cache: bool = False
+
+
+@dataclass
+class Data:
+    components: dict[str, Component]
+    train_weights: dict[str, float]
+    tokenizer: str
+    cache_dir: str | None = None
+    auto_build_caches: bool = True
+
+
+@dataclass
+class Given:
+    """As much of a config of Levanter's as says where things lie."""
+
+    data: Data
+    initialize_from_checkpoint_path: str | None = None
+
+
+def test_a_config_of_levanters_may_name_fields_that_are_elsewhere(cloud: LocalCloudStorage, tmp_path: Path) -> None:
+    for name, location in (("nearby", "US-CENTRAL2"), ("abroad", "europe-west4")):
+        cloud.buckets.create(name, location)
+    data = Data(
+        {"web": Component(Source(["gs://abroad/a.jsonl"]), str(tmp_path))}, {"web": 1.0}, "gs://nearby/tokenizer"
+    )
+    given = Given(data, "gs://abroad/checkpoints/step-3")
+
+    def check(*allowed: str) -> None:
+        check_places(LevanterTrainConfig(given, "gs://nearby/out", allow_out_of_region=allowed))
+
+    begin = "train_config.initialize_from_checkpoint_path: bucket abroad is in europe-west4 .*; or name the field in"
+    source = "train_config.data.components.web.source.train_urls.0: bucket abroad is in europe-west4"
+    with pytest.raises(ValueError, match=source):
+        check("initialize_from_checkpoint_path")  # these texts would be read, as nobody has tokenized them
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train/shard_ledger.json").touch()
+    with pytest.raises(ValueError, match=begin):
+        check()
+    with pytest.raises(ValueError, match=begin):
+        check("data")
+    check("data", "train_config.initialize_from_checkpoint_path")

@@ -1,0 +1,417 @@
+"""Claimants, followers, keepers, readers and people in one world (see ``lease_world``), as Hypothesis drives them.
+
+A keeper's child may outlive it: the guard kills it when the last renewal is too old, and a guard that is frozen too
+leaves that to the kernel, later. It writes files of the same name in each attempt, until then.
+
+The world holds every change of the lease against the rules. What must hold between them is checked after every step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import fsspec
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from tests.records.lease_model import OUTPUT, Fate, ModelFiles, Process, World, running
+from tradewind.attempts.decisions import Claim, Finished, Reattach, RerunRequest, TaskIdentity, decide_start
+from tradewind.attempts.renewal import LeaseEndReason, LeaseRenewer
+from tradewind.records.attempts import Attempt, AttemptError, AttemptOutcome
+from tradewind.records.cleanup import remove_leftovers
+from tradewind.records.lease import Lease, LeaseTimes, Phase
+from tradewind.records.lease_store import HeldLease, LeaseStore
+from tradewind.records.lifecycle import (
+    claim_attempt,
+    commit_attempt,
+    complete_commit,
+    fail_attempt,
+    next_attempt_number,
+    stop_attempt,
+)
+from tradewind.records.record import Record, RecordState, Status, read_status, write_status
+from tradewind.storage.errors import LeaseLostError, StoreError
+
+DATA = f"{OUTPUT}/data"
+RUNS = ("one", "two", "three")
+SKEWS_S = (0.0, -300.0, 300.0)
+PAUSES_S = (1.0, 10.0, 29.0, 31.0, 61.0, 74.0, 91.0, 200.0)
+PICKS = st.integers(0, 99)
+REQUESTS = st.sampled_from([40, 40, 40, 1, 2, 3, 4, 5, 8])
+"""How many requests of a process are answered at once: most often all."""
+FATES = st.sampled_from(Fate)
+BAD_FATES = st.sampled_from([fate for fate in Fate if fate is not Fate.ANSWERED])
+
+
+@dataclass
+class Job:
+    """A job in Ray's table, which may start late, twice, or never."""
+
+    attempt: Attempt
+    starts: int = 0
+
+
+@dataclass
+class Child:
+    """The process of a function. Nobody else but its guard, or the kernel, can know that it must end.
+
+    Attributes:
+        attempt: Whose files it writes.
+        killed_at: When the kernel has killed it at the latest, by the clock of its machine.
+        clock: That clock.
+    """
+
+    attempt: Attempt
+    times: LeaseTimes
+    clock: Callable[[], float]
+    killed_at: float = math.inf
+    has_ended: bool = False
+
+    def renewed(self, at: float) -> None:
+        """Its keeper says when it began to renew last."""
+        self.killed_at = at + self.times.kill_s
+
+    @property
+    def lives(self) -> bool:
+        """Whether it may still write."""
+        return not self.has_ended and self.clock() < self.killed_at
+
+    def write(self) -> None:
+        """Write its file, which has the name that it has in every attempt."""
+        files().put_now(DATA, self.attempt.job)
+
+
+@dataclass
+class Driver:
+    """What one process of a job knows."""
+
+    process: Process
+    keeper: LeaseRenewer | None = None
+    looker: Process | None = None
+    is_at_work: bool = False
+    is_writing: bool = False
+    told: LeaseEndReason | None = None
+    how_it_ends: str = ""
+
+    def end_work(self, end: LeaseEndReason) -> None:
+        self.told = end
+
+    @property
+    def believes(self) -> bool:
+        """Whether its function runs, and nothing has told it that it must not."""
+        keeper = self.keeper
+        is_held = keeper is not None and keeper.end in (None, LeaseEndReason.STOP_REQUESTED) and not keeper.is_over
+        return self.is_at_work and is_held and not self.process.ended
+
+
+class LeaseMachine(RuleBasedStateMachine):
+    """The rules that change the world."""
+
+    make_store: ClassVar[type[LeaseStore]] = LeaseStore
+    make_keeper: ClassVar[type[LeaseRenewer]] = LeaseRenewer
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.jobs: list[Job] = []
+        self.drivers: list[Driver] = []
+        self.children: list[Child] = []
+        self.tries: dict[str, Process] = {}
+        self.numbers = 0
+
+    def teardown(self) -> None:
+        for process in self.world.processes:
+            with suppress(AssertionError):
+                process.kill()
+
+    # ---- processes come and go
+
+    def spawn(
+        self, run: Callable[[Process], None], answered: int, incarnation: str | None = None, job: str = ""
+    ) -> Process:
+        skew_s = SKEWS_S[len(self.world.processes) % len(SKEWS_S)]
+        process = Process(self.world, run, skew_s, incarnation, job)
+        self.world.processes.append(process)
+        process.resume()
+        let_go_on(process, answered)
+        return process
+
+    def active(self) -> list[Process]:
+        return [process for process in self.world.processes if not process.ended]
+
+    @initialize(events=st.integers(0, 4), answered=REQUESTS)
+    def something_has_happened(self, events: int, answered: int) -> None:
+        if events > 0:
+            self.a_try_starts("two", False, answered if answered < 4 else 1)
+            self.a_try_starts("one", False, 40 if events > 1 else answered)
+        if events > 1 and self.jobs:
+            self.a_follower_renews(0, answered)
+            self.ray_starts_a_job(0, 40 if events > 2 else answered)
+        if events > 3 and self.kept():
+            self.a_function_ends_and_the_last_write_goes_wrong(0, "returns", False, Fate.ANSWERED)
+
+    @rule(run=st.sampled_from(RUNS), seconds=st.sampled_from((31.0, 61.0, 74.0, 91.0, 100.0)), answered=REQUESTS)
+    def another_try_comes_after_a_while(self, run: str, seconds: float, answered: int) -> None:
+        self.world.time += seconds
+        known = len(self.jobs)
+        self.a_try_starts(run, False, 40)
+        if len(self.jobs) > known:
+            self.ray_starts_a_job(0, answered)
+
+    @precondition(lambda self: self.active())
+    @rule(pick=PICKS, answered=REQUESTS)
+    def goes_on(self, pick: int, answered: int) -> None:
+        let_go_on(self.active()[pick % len(self.active())], answered)
+
+    @precondition(lambda self: self.active())
+    @rule(backwards=st.booleans())
+    def everybody_goes_on(self, backwards: bool) -> None:
+        for process in self.active()[:: -1 if backwards else 1]:
+            let_go_on(process, 10)
+
+    @precondition(lambda self: self.active())
+    @rule(pick=PICKS, fate=BAD_FATES)
+    def something_goes_wrong(self, pick: int, fate: Fate) -> None:
+        self.active()[pick % len(self.active())].resume(fate)
+
+    @rule(seconds=st.sampled_from(PAUSES_S))
+    def time_passes(self, seconds: float) -> None:
+        self.world.time += seconds
+
+    @precondition(lambda self: self.world.late)
+    @rule(pick=PICKS)
+    def a_late_write_arrives(self, pick: int) -> None:
+        _, write = self.world.late.pop(pick % len(self.world.late))
+        with suppress(FileNotFoundError):
+            write()
+
+    # ---- claimants
+
+    @rule(run=st.sampled_from(RUNS), clears=st.booleans(), answered=REQUESTS)
+    def a_try_starts(self, run: str, clears: bool, answered: int) -> None:
+        before = self.tries.get(run)
+        if before is None or before.ended:
+            lease = self.world.lease
+            was_made = clears and lease is not None and lease.phase is Phase.COMMITTED
+            asked = (
+                RerunRequest(was_reused=True, planned_attempt=lease.attempt) if lease and was_made else RerunRequest()
+            )
+            self.numbers += 1
+            by = {"dag": "d", "run": run, "task": "t", "map_index": -1, "try": self.numbers, "max_tries": 3}
+            self.tries[run] = self.spawn(lambda process: self.try_(process, TaskIdentity(by), asked), answered)
+
+    def try_(self, process: Process, task: TaskIdentity, asked: RerunRequest) -> None:
+        store = process.store(self.make_store)
+        seen = store.read()
+        record = Record(None, seen.lease, seen.age_s, has_output=True) if seen else Record()
+        start = decide_start(record, task, asked)
+        if isinstance(start, Finished) and start.lease is not None:
+            complete_commit(OUTPUT, start.lease)
+        if isinstance(start, Claim) or (isinstance(start, Reattach) and self.never_had(start.lease)):
+            process.may_withdraw = asked.planned_attempt if asked.was_reused else None
+            self.claim(process, store, seen, task.by, isinstance(start, Claim) and start.withdraws)
+
+    def never_had(self, lease: Lease) -> bool:
+        return lease.phase is Phase.CLAIMED and all(one.attempt.job != lease.job for one in self.jobs)
+
+    def claim(
+        self, process: Process, store: LeaseStore, over: HeldLease | None, by: dict[str, Any], withdraws: bool
+    ) -> None:
+        number = next_attempt_number(OUTPUT, over.lease if over else None)
+        attempt = Attempt(number, f"job-{number}-{by['try']}", "", by, {}, withdraws=withdraws)
+        if claim_attempt(store, OUTPUT, over, attempt, "v", 30.0) is not None:
+            self.jobs.append(Job(attempt))  # submitted; Ray starts it when it likes
+
+    # ---- jobs, their keepers and their followers
+
+    @precondition(lambda self: self.jobs)
+    @rule(pick=PICKS, answered=REQUESTS)
+    def ray_starts_a_job(self, pick: int, answered: int) -> None:
+        job = self.jobs[-1 - pick % min(3, len(self.jobs))]
+        if job.starts < 2:
+            job.starts += 1
+            self.numbers += 1
+            incarnation = f"keeper-{self.numbers}"
+            self.spawn(lambda process: self.drive(process, job.attempt), answered, incarnation, job.attempt.job)
+
+    def drive(self, process: Process, attempt: Attempt) -> None:
+        assert process.incarnation is not None
+        driver = Driver(process)
+        self.drivers.append(driver)
+        store = process.store(self.make_store)
+        held = store.take_over(attempt.job, process.incarnation)
+        process.stand()  # it may be frozen just here
+        child = Child(attempt, held.lease.times, store.clock)
+        keeper = driver.keeper = self.make_keeper(store, held, driver.end_work, child.renewed)
+        child.renewed(held.written_at)
+        process.must_end = lambda: keeper.is_over
+        driver.is_at_work = True
+        if not self.has_prepared(attempt, keeper):
+            driver.is_at_work = False
+            return
+        self.children.append(child)
+        while not driver.told and not driver.how_it_ends:
+            process.stand()
+        driver.is_at_work = False
+        if driver.how_it_ends and child.lives:
+            child.write()
+        child.has_ended = True  # its guard has ended it, and says so
+        while True:
+            with suppress(StoreError):
+                return self.end_turn(driver, keeper, attempt)
+
+    def has_prepared(self, attempt: Attempt, keeper: LeaseRenewer) -> bool:
+        """Remove what earlier attempts left, as a driver does before its function runs; False if it gives up."""
+        try:
+            write_status(OUTPUT, Status.RUNNING)
+            if attempt.number > 1:
+                remove_leftovers(OUTPUT, (), keeper.check)
+        except (StoreError, LeaseLostError):
+            return False
+        return True
+
+    def end_turn(self, driver: Driver, keeper: LeaseRenewer, attempt: Attempt) -> None:
+        def finish(**changes: Any) -> HeldLease:
+            while driver.looker is not None and not driver.looker.ended:
+                driver.process.stand()  # the keeper's own lock
+            driver.is_writing = True
+            try:
+                return keeper.finish(**changes)
+            finally:
+                driver.is_writing = False
+
+        if driver.told is LeaseEndReason.STOP_REQUESTED or driver.told is LeaseEndReason.FENCED:
+            stop_attempt(finish, OUTPUT, attempt, AttemptOutcome.STOPPED)
+        elif driver.how_it_ends == "raises":
+            fail_attempt(finish, OUTPUT, attempt, AttemptError("ValueError", "no"))
+        else:
+            commit_attempt(finish, OUTPUT, attempt, lambda: None)  # also when the lease is lost: it must not count
+
+    @precondition(lambda self: any(child.lives for child in self.children))
+    @rule(pick=PICKS)
+    def a_function_writes(self, pick: int) -> None:
+        """Also one whose keeper and guard are dead or frozen, until the kernel kills it."""
+        living = [child for child in self.children if child.lives]
+        child, lease = living[pick % len(living)], self.world.lease
+        assert lease is not None and lease.attempt == child.attempt.number, "an old function writes beside a new turn"
+        child.write()
+
+    def kept(self) -> list[Driver]:
+        return [one for one in self.drivers if one.keeper is not None and not one.process.ended]
+
+    @precondition(lambda self: self.kept())
+    @rule(pick=PICKS, answered=REQUESTS)
+    def a_keeper_looks(self, pick: int, answered: int) -> None:
+        driver = self.kept()[pick % len(self.kept())]
+        keeper = driver.keeper
+        if keeper is not None and not driver.is_writing and (driver.looker is None or driver.looker.ended):
+            driver.looker = self.spawn(lambda _: keeper.check_lease(), answered, driver.process.incarnation)
+
+    @precondition(lambda self: self.kept())
+    @rule(pick=PICKS)
+    def a_keeper_counts(self, pick: int) -> None:
+        keeper = self.kept()[pick % len(self.kept())].keeper
+        assert keeper is not None
+        keeper.fence()
+
+    @precondition(lambda self: self.kept())
+    @rule(
+        pick=PICKS, how=st.sampled_from(["returns", "returns", "raises"]), answered=REQUESTS, then=st.sampled_from(Fate)
+    )
+    def a_function_ends(self, pick: int, how: str, answered: int, then: Fate) -> None:
+        driver = self.kept()[-1 - pick % len(self.kept())]
+        driver.how_it_ends = how
+        let_go_on(driver.process, answered)
+        if not driver.process.ended:
+            driver.process.resume(then)
+
+    @precondition(lambda self: self.kept())
+    @rule(pick=PICKS, how=st.sampled_from(["returns", "returns", "raises"]), is_sent=st.booleans(), fate=FATES)
+    def a_function_ends_and_the_last_write_goes_wrong(self, pick: int, how: str, is_sent: bool, fate: Fate) -> None:
+        driver = self.kept()[-1 - pick % len(self.kept())]
+        driver.how_it_ends = how
+        for _ in range(20):
+            if not driver.process.ended and not driver.is_writing:
+                driver.process.resume()
+        if is_sent and not driver.process.ended:
+            driver.process.resume()
+        if fate is not Fate.ANSWERED and not driver.process.ended:
+            driver.process.resume(fate)
+
+    @precondition(lambda self: self.jobs)
+    @rule(pick=PICKS, answered=REQUESTS)
+    def a_follower_renews(self, pick: int, answered: int) -> None:
+        job = self.jobs[-1 - pick % min(3, len(self.jobs))].attempt.job
+
+        def renew(process: Process) -> None:
+            store = process.store(self.make_store)
+            held = store.read()
+            if held is not None and held.lease.job == job and held.lease.phase is Phase.CLAIMED:
+                store.change(held)
+
+        self.spawn(renew, answered)
+
+    # ---- readers and people
+
+    @precondition(lambda self: self.world.commits)
+    @rule(answered=REQUESTS)
+    def a_reader_completes_a_commit(self, answered: int) -> None:
+        def read(process: Process) -> None:
+            held = process.store(self.make_store).read()
+            if held is not None and held.lease.phase is Phase.COMMITTED:
+                complete_commit(OUTPUT, held.lease)
+
+        self.spawn(read, answered)
+
+    @precondition(lambda self: self.jobs)
+    @rule(pick=PICKS, phase=st.sampled_from([None, None, Phase.STOPPED, Phase.FAILED]), answered=REQUESTS)
+    def a_job_is_stopped_or_its_end_is_written(self, pick: int, phase: Phase | None, answered: int) -> None:
+        job = self.jobs[-1 - pick % min(3, len(self.jobs))].attempt.job
+
+        def stop(process: Process) -> None:
+            store = process.store(self.make_store)
+            if phase is None:
+                store.request_stop(job, {"try": 1})
+            else:
+                store.end_unstarted(job, phase)
+
+        self.spawn(stop, answered)
+
+    # ---- what always holds
+
+    @invariant()
+    def at_most_one_keeper_believes_that_it_holds_the_turn(self) -> None:
+        believers = [driver for driver in self.drivers if driver.believes]
+        assert len(believers) <= 1, "two keepers at work at one time"
+
+    @invariant()
+    def an_output_counts_only_with_a_committed_lease(self) -> None:
+        assert running.process is None
+        lease = self.world.lease
+        record = Record(read_status(OUTPUT), lease, self.world.lease_age_s, has_output=True)
+        is_committed = lease is not None and lease.phase is Phase.COMMITTED
+        assert (record.state is RecordState.FINISHED) is is_committed
+        assert not is_committed or lease == self.world.commits[-1]
+        if lease is not None and is_committed:
+            assert files().text_of(DATA) == lease.job, "the files of a result are another attempt's, or gone"
+
+
+def files() -> ModelFiles:
+    found: ModelFiles = fsspec.filesystem("model")
+    return found
+
+
+def let_go_on(process: Process, answered: int) -> None:
+    for _ in range(answered):
+        if not process.ended:
+            process.resume()

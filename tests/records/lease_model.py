@@ -1,0 +1,261 @@
+"""A small world for the model of leases: one store, one time, and processes that stop at every request to the store.
+
+The processes run the real code. Whoever drives the world lets one of them go on by one request at a time and says what
+becomes of the request: it is answered, its answer is lost, it arrives much later, the store is down, or its process
+dies. The store keeps the contract of ``conditional``; every change of the lease is held against the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ClassVar
+
+import fsspec
+import greenlet  # type: ignore[import-untyped]
+from fsspec.implementations.memory import MemoryFileSystem
+
+from tradewind.records.lease import Lease, Phase
+from tradewind.records.lease_store import HeldLease, LeaseStore
+from tradewind.storage import paths
+from tradewind.storage.backends import StoreRefusedError
+from tradewind.storage.errors import LeaseLostError, StoreError, StoreUnavailableError
+from tradewind.storage.swap import StoredObject
+
+OUTPUT = "model://out"
+
+
+class Fate(Enum):
+    """What becomes of a request."""
+
+    ANSWERED = "answered"
+    LOST = "done, but the answer is lost"
+    LATE = "not done yet, and given up"
+    DOWN = "not done"
+    REFUSED = "not done, and refused"
+    DIES = "its process dies first"
+
+
+class DiedError(BaseException):
+    """The process was killed."""
+
+
+@dataclass
+class Process:
+    """Runs real code as a greenlet, which stands still at every request until it is told to go on."""
+
+    world: World
+    run: Callable[[Process], None]
+    skew_s: float = 0.0
+    incarnation: str | None = None
+    job: str = ""
+    may_withdraw: int | None = None
+    must_end: Callable[[], bool] = lambda: False
+    """Whether it ends as soon as it runs again, however far it has come: a driver that was frozen past its fence."""
+    ended: bool = False
+    _greenlet: greenlet.greenlet | None = None
+
+    def resume(self, fate: Fate = Fate.ANSWERED) -> None:
+        """Let it go on to its next request or its end."""
+        if self._greenlet is None:
+            self._greenlet = greenlet.greenlet(self._main)
+        before, running.process = running.process, self
+        try:
+            self._greenlet.switch(fate)
+        finally:
+            running.process = before
+
+    def stand(self) -> Fate:
+        """Called by the process itself: wait to be resumed."""
+        assert self._greenlet is not None and self._greenlet.parent is not None
+        fate: Fate = self._greenlet.parent.switch()
+        if fate is Fate.DIES:
+            raise DiedError
+        return fate
+
+    def kill(self) -> None:
+        if not self.ended:
+            self.resume(Fate.DIES)
+
+    def store(self, make: type[LeaseStore]) -> LeaseStore:
+        """The lease as this process sees it: its clocks are off by its own skew."""
+        world = self.world
+        return make(
+            OUTPUT,
+            now=lambda: world.time + self.skew_s,
+            clock=lambda: world.time + 1000 * self.skew_s,
+            read=world.read,
+            write=world.write,
+        )
+
+    def _main(self, fate: Fate) -> None:
+        try:
+            if fate is not Fate.DIES:
+                self.run(self)
+        except (DiedError, StoreError, LeaseLostError):
+            pass
+        finally:  # a broken rule is heard of by whoever drives the world
+            self.ended = True
+
+
+class Running:
+    process: Process | None = None
+
+
+running = Running()
+
+
+def asked(do: Callable[[], Any]) -> Any:
+    """One request of the running process; outside of processes it is answered at once."""
+    process = running.process
+    if process is None:
+        return do()
+    fate = process.stand()
+    if fate is Fate.DOWN:
+        raise StoreUnavailableError("The store is down.")
+    if fate is Fate.REFUSED:
+        raise StoreRefusedError("The store refuses.")
+    if fate is Fate.LATE:
+        process.world.late.append((process, do))
+        raise StoreUnavailableError("There was no answer.")
+    answer = do()
+    if process.stand() in (Fate.ANSWERED, Fate.LATE):
+        return answer
+    raise StoreUnavailableError("The answer was lost.")
+
+
+class ModelFiles(MemoryFileSystem):
+    """The files beside the lease."""
+
+    protocol = "model"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> str:
+        return str(super()._strip_protocol(str(path).replace("model://", "memory://")))
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+        asked(lambda: MemoryFileSystem.pipe_file(self, path, value, mode=mode, **kwargs))
+
+    def cat_file(self, path: str, *args: Any, **kwargs: Any) -> bytes:
+        answer: bytes = asked(lambda: MemoryFileSystem.cat_file(self, path, *args, **kwargs))
+        return answer
+
+    def rm_file(self, path: str) -> None:
+        """As Google Cloud Storage does it for one who names the generation: another object of the name stays."""
+        meant = self.store.get(self._strip_protocol(path))
+
+        def remove() -> None:
+            if self.store.get(self._strip_protocol(path)) is meant and meant is not None:
+                MemoryFileSystem.rm_file(self, path)
+
+        if running.process is not None and running.process.must_end():
+            raise DiedError
+        asked(remove)
+
+    def put_now(self, path: str, text: str) -> None:
+        """Write at once, as a function does whose process lives: the store is in no trouble."""
+        MemoryFileSystem.pipe_file(self, path, text.encode())
+
+    def text_of(self, path: str) -> str | None:
+        """What lies there, asked by nobody."""
+        found = self.store.get(self._strip_protocol(path))
+        return None if found is None else found.getvalue().decode()
+
+
+fsspec.register_implementation("model", ModelFiles, clobber=True)
+paths._SCHEMES["model"] = "memory"  # a store of the tests' own, which the gate would not know
+
+
+class World:
+    """Time, the lease, and the processes."""
+
+    def __init__(self) -> None:
+        self.time = 1e6
+        self.processes: list[Process] = []
+        self.late: list[tuple[Process, Callable[[], Any]]] = []
+        self.commits_due = 1
+        self.commits: list[Lease] = []
+        self._lease: Lease | None = None
+        self._tag = 0
+        self._written_at = 0.0
+        ModelFiles.store.clear()
+        ModelFiles.pseudo_dirs[:] = [""]
+
+    @property
+    def lease(self) -> Lease | None:
+        return self._lease
+
+    @property
+    def lease_age_s(self) -> float:
+        return self.time - self._written_at
+
+    def read(self, path: str) -> StoredObject | None:
+        found: StoredObject | None = asked(self._stored)
+        return found
+
+    def write(self, path: str, text: str, expected: str | None) -> StoredObject | None:
+        writer = running.process
+        written: StoredObject | None = asked(lambda: self._swap(writer, Lease.from_json(text), expected))
+        return written
+
+    def overwrite(self, lease: Lease) -> HeldLease:
+        """What no real store call does: write whatever is there."""
+        writer = running.process
+        stored = asked(lambda: self._swap(writer, lease, self._expected()))
+        return HeldLease(lease, stored.tag, stored.age_s, self.time)
+
+    def _stored(self) -> StoredObject | None:
+        if self._lease is None:
+            return None
+        return StoredObject(self._lease.to_json(), str(self._tag), self.lease_age_s)
+
+    def _expected(self) -> str | None:
+        return str(self._tag) if self._lease is not None else None
+
+    def _swap(self, writer: Process | None, lease: Lease, expected: str | None) -> StoredObject | None:
+        if expected != self._expected():
+            return None
+        if writer is not None:
+            self._check(writer, self._lease, lease)
+        self._lease, self._tag, self._written_at = lease, self._tag + 1, self.time
+        return self._stored()
+
+    def _check(self, writer: Process, old: Lease | None, new: Lease) -> None:
+        assert old is None or new.counter > old.counter, "a counter did not grow"
+        if old is None or old.worker_id != new.worker_id:
+            self._check_claim(writer, old, new)
+        elif old.phase is not new.phase:
+            self._check_step(writer, old, new)
+        elif new.phase is Phase.RUNNING and writer.incarnation != old.incarnation:
+            is_request = not old.stop_requested and bool(new.stop_requested)
+            assert is_request, "somebody else renewed the lease of a keeper"
+        if new.phase is Phase.COMMITTED:
+            self.commits.append(new)
+            assert len(self.commits) <= self.commits_due, "two results without a withdrawal between them"
+
+    def _check_claim(self, writer: Process, old: Lease | None, new: Lease) -> None:
+        assert new.phase is Phase.CLAIMED and new.incarnation is None, "a turn began without a claim"
+        if old is None:
+            return
+        assert new.attempt > old.attempt, "an attempt was counted twice"
+        if old.phase is Phase.RUNNING:
+            assert self.lease_age_s > old.stale_s, "a lease was taken over early"
+        if old.phase is Phase.CLAIMED and old.by["run"] != new.by["run"]:
+            assert self.lease_age_s > old.stale_s, "a claim was taken over early"
+        if old.phase is Phase.COMMITTED:
+            assert old.attempt == writer.may_withdraw, "a result was withdrawn though nobody asked"
+            self.commits_due += 1
+
+    def _check_step(self, writer: Process, old: Lease, new: Lease) -> None:
+        same = (old.attempt, old.job) == (new.attempt, new.job)
+        assert same, "a turn became another one"
+        if old.phase is Phase.CLAIMED and new.phase is Phase.RUNNING:
+            assert (new.incarnation, new.job) == (writer.incarnation, writer.job), "somebody began for another"
+        elif old.phase is Phase.CLAIMED:
+            assert new.phase in (Phase.STOPPED, Phase.FAILED), "a turn that never ran was committed"
+        else:
+            assert old.phase is Phase.RUNNING, "a turn ended twice"
+            assert new.incarnation == writer.incarnation, "somebody ended the turn of another"

@@ -1,0 +1,328 @@
+"""What was made elsewhere becomes a result like any other, and never in the place of one."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tradewind.attempts.renewal import LeaseRenewer
+from tradewind.records.adoption import (
+    Adoption,
+    AlreadyFinishedError,
+    LinkOutsideError,
+    LinkToFolderError,
+    NothingToAdoptError,
+    adopt,
+)
+from tradewind.records.attempts import Attempt, AttemptOutcome, newest_attempt
+from tradewind.records.lease import Lease, Phase
+from tradewind.records.lease_store import HeldLease, LeaseClaim, LeaseHolder, LeaseStore, OutputBusyError
+from tradewind.records.lifecycle import commit_attempt, next_attempt_number
+from tradewind.records.manifests import read_manifest, verify_output
+from tradewind.records.record import RecordState, Status, read_record, read_status, write_status
+from tradewind.steps import ExecutorStep, ResolvedStep, resolve, versioned
+from tradewind.storage.backends import StoreRefusedError
+from tradewind.storage.errors import LeaseLostError
+from tradewind.storage.files import list_names, read_text
+from tradewind.storage.swap import StoredObject, write_if
+
+VERSION = "0123456789abcdef0123456789abcdef"
+
+
+@dataclass(frozen=True)
+class Config:
+    value: Any
+
+
+def keep(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHolder]:
+    return LeaseRenewer(store, held, end_work=lambda end: None)
+
+
+@pytest.fixture(params=["local", "memory", "gs"])
+def prefix(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "gs":
+        request.getfixturevalue("cloud")
+        return f"gs://bucket/{tmp_path.name}"
+    return str(tmp_path / "store") if request.param == "local" else f"memory://{tmp_path.name}-adoption"
+
+
+@pytest.fixture
+def step(prefix: str) -> ResolvedStep:
+    raw = ExecutorStep("raw", None, None)
+    [resolved] = resolve([ExecutorStep("train", None, Config([versioned(1), raw]))], prefix).steps[-1:]
+    return resolved
+
+
+def files_at(folder: str, **texts: str) -> str:
+    from tradewind.storage.files import write_text
+
+    for name, text in texts.items():
+        write_text(f"{folder}/{name}", text)
+    return folder
+
+
+def adoption_of(step: ResolvedStep, source: str, *, copies: bool = False) -> Adoption:
+    return Adoption(step, "my.module.train", source, {"adopted": source, "user": "ada"}, copies=copies)
+
+
+def test_files_at_the_output_path_become_a_committed_result(step: ResolvedStep) -> None:
+    path = files_at(step.output_path, model="weights", log="12")
+    lease = adopt(adoption_of(step, path), keep)
+
+    record = read_record(path)
+    assert (record.state, record.lease) == (RecordState.FINISHED, lease)
+    assert (lease.phase, lease.attempt, lease.version) == (Phase.COMMITTED, 1, step.digest)
+    assert dict(lease.by) == {"adopted": path, "user": "ada"}
+    assert read_status(path) is Status.SUCCESS
+    manifest = read_manifest(path, 1)
+    assert manifest is not None and [file.path for file in manifest.files] == ["log", "model"]
+    assert verify_output(path, manifest, lease.digest) == []
+    attempt = newest_attempt(path)
+    assert attempt is not None and attempt.outcome is AttemptOutcome.SUCCEEDED
+    assert attempt.spec["adopted"] == path
+
+
+def test_the_step_info_says_what_the_step_is(step: ResolvedStep) -> None:
+    from tradewind.storage.files import read_text
+
+    path = files_at(step.output_path, model="weights")
+    adopt(adoption_of(step, path), keep)
+    info = json.loads(read_text(f"{path}/.executor_info") or "")
+    assert info is not None
+    assert (info["name"], info["fn_name"], info["output_path"]) == ("train", "my.module.train", path)
+    assert info["dependencies"] == [step.dependencies[0].output_path]
+
+
+def test_files_from_elsewhere_are_copied_without_their_records(step: ResolvedStep, prefix: str, tmp_path: Path) -> None:
+    source = files_at(
+        str(tmp_path / "elsewhere"), **{"model": "weights", "deep/log": "12", ".executor_status": "FAILED"}
+    )
+    (tmp_path / "elsewhere/a::b").write_text("an odd name")
+    files_at(step.output_path, **{"half": "left by a dead attempt", ".executor_status": "FAILED"})
+    adopt(adoption_of(step, source, copies=True), keep)
+    manifest = read_manifest(step.output_path, 1)
+    assert manifest is not None and [file.path for file in manifest.files] == ["a::b", "deep/log", "model"]
+    assert read_status(step.output_path) is Status.SUCCESS
+    assert (tmp_path / "elsewhere/model").read_text() == "weights"
+
+
+def test_a_link_to_a_folder_is_copied_as_a_link_and_refused_where_there_are_no_links(
+    step: ResolvedStep, prefix: str, tmp_path: Path
+) -> None:
+    source = files_at(str(tmp_path / "elsewhere"), model="weights")
+    (tmp_path / "elsewhere" / "newest").symlink_to("step-100")
+    (tmp_path / "elsewhere" / "step-100").mkdir()
+    (tmp_path / "elsewhere" / "step-100" / "state").write_text("1")
+    if "://" in prefix:
+        with pytest.raises(LinkToFolderError, match="newest is a link to a folder, or to nothing, which a bucket"):
+            adopt(adoption_of(step, source, copies=True), keep)
+        return
+    lease = adopt(adoption_of(step, source, copies=True), keep)
+    assert (Path(step.output_path) / "newest" / "state").read_text() == "1"
+    manifest = read_manifest(step.output_path, lease.attempt)
+    assert manifest is not None and [file.path for file in manifest.files] == ["model", "newest", "step-100/state"]
+    assert verify_output(step.output_path, manifest, lease.digest) == []
+
+
+def test_files_from_elsewhere_are_not_taken_without_copying(step: ResolvedStep, prefix: str) -> None:
+    source = files_at(f"{prefix}/elsewhere", model="weights")
+    with pytest.raises(NothingToAdoptError, match=rf"belongs at {step.output_path}: copy or move {source} there"):
+        adopt(adoption_of(step, source), keep)
+    assert read_record(step.output_path).state is RecordState.NONE
+
+
+def test_where_there_are_no_files_nothing_is_adopted(step: ResolvedStep, prefix: str) -> None:
+    for source, copies in ((step.output_path, False), (f"{prefix}/nowhere", True)):
+        with pytest.raises(NothingToAdoptError, match="There are no files"):
+            adopt(adoption_of(step, source, copies=copies), keep)
+    assert LeaseStore(step.output_path).read() is None
+
+
+@pytest.mark.parametrize("by_marin", [True, False])
+def test_a_result_is_not_replaced(step: ResolvedStep, by_marin: bool) -> None:
+    path = files_at(step.output_path, model="weights")
+    if by_marin:
+        write_status(path, Status.SUCCESS)
+    else:
+        adopt(adoption_of(step, path), keep)
+    with pytest.raises(AlreadyFinishedError, match="'train' has a finished output"):
+        adopt(adoption_of(step, path), keep)
+
+
+def test_a_step_at_work_is_left_alone(step: ResolvedStep) -> None:
+    path = files_at(step.output_path, model="weights")
+    held = LeaseStore(path).claim(None, LeaseClaim(1, "job", "cluster", {"run": "r"}, VERSION))
+    with pytest.raises(OutputBusyError, match="at work"):
+        adopt(adoption_of(step, path), keep)
+    now = LeaseStore(path).read()
+    assert held is not None and now is not None and now.lease == held.lease
+
+
+def test_what_a_failed_attempt_left_can_be_adopted_as_the_next_attempt(step: ResolvedStep) -> None:
+    path = files_at(step.output_path, model="weights")
+    store = LeaseStore(path)
+    held = store.claim(None, LeaseClaim(1, "job", "cluster", {"run": "r"}, VERSION))
+    assert held is not None
+    store.change(held, phase=Phase.FAILED)
+    lease = adopt(adoption_of(step, path), keep)
+    assert (lease.phase, lease.attempt) == (Phase.COMMITTED, 2)
+
+
+def test_nobody_can_take_the_turn_while_files_are_copied_and_a_turn_that_is_lost_commits_nothing(
+    step: ResolvedStep, prefix: str
+) -> None:
+    source = files_at(f"{prefix}/elsewhere", model="weights")
+    seen: list[RecordState] = []
+
+    def lose(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHolder]:
+        seen.append(read_record(step.output_path).state)
+        store.claim(held, LeaseClaim(7, "another", "cluster", {"run": "r"}, VERSION))
+        return keep(store, held)
+
+    with pytest.raises(LeaseLostError):
+        adopt(adoption_of(step, source, copies=True), lose)
+    assert seen == [RecordState.AT_WORK]
+    now = LeaseStore(step.output_path).read()
+    assert now is not None and (now.lease.attempt, now.lease.phase) == (7, Phase.CLAIMED)
+    assert read_status(step.output_path) is None
+
+
+def test_nothing_is_copied_once_the_turn_is_over(step: ResolvedStep, prefix: str) -> None:
+    source = files_at(f"{prefix}/elsewhere", model="weights")
+
+    @contextmanager
+    def lose(store: LeaseStore, held: HeldLease) -> Iterator[LeaseHolder]:
+        with LeaseRenewer(store, held, end_work=lambda end: None) as keeper:
+            store.claim(held, LeaseClaim(7, "another", "cluster", {"run": "r"}, VERSION))
+            keeper.check_lease()
+            yield keeper
+
+    with pytest.raises(LeaseLostError):
+        adopt(adoption_of(step, source, copies=True), lose)
+    assert "model" not in list_names(step.output_path)
+
+
+def test_who_is_faster_than_an_adoption_keeps_the_turn(
+    step: ResolvedStep, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LeaseStore(files_at(step.output_path, model="weights"))
+
+    def counts_slowly(path: str, lease: Lease | None) -> int:
+        store.claim(None, LeaseClaim(1, "another", "cluster", {"run": "r"}, VERSION))
+        return next_attempt_number(path, lease)
+
+    monkeypatch.setattr("tradewind.records.adoption.next_attempt_number", counts_slowly)
+    with pytest.raises(OutputBusyError, match="has just begun to make"):
+        adopt(adoption_of(step, step.output_path), keep)
+    held = store.read()
+    assert held is not None and (held.lease.job, held.lease.phase) == ("another", Phase.CLAIMED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_told", [True, False])
+def test_an_adoption_that_comes_too_late_leaves_the_manifest_of_the_winner_alone(
+    step: ResolvedStep, is_told: bool
+) -> None:
+    path = files_at(step.output_path, model="weights")
+    winners: list[Lease] = []
+
+    @contextmanager
+    def lose(store: LeaseStore, held: HeldLease) -> Iterator[LeaseHolder]:
+        ended = threading.Event()
+        with LeaseRenewer(store, held, end_work=lambda end: ended.set()) as keeper:
+            store.claim(held, LeaseClaim(2, "another", "cluster", {"run": "r"}, VERSION))
+            begun = store.take_over("another", "its keeper")
+            files_at(path, model="better weights")
+            winner = Attempt(2, "another", "cluster", {"run": "r"}, {})
+            winners.append(commit_attempt(partial(store.change, begun), path, winner, lambda: None).lease)
+            assert ended.wait(60) if is_told else not ended.is_set()
+            files_at(path, late="written by whoever brings it in")
+            yield keeper
+
+    with pytest.raises(LeaseLostError):
+        adopt(adoption_of(step, path), lose)
+    manifest = read_manifest(path, 2)
+    assert manifest is not None and manifest.digest == winners[0].digest
+    assert list_names(f"{path}/.attempts/1") == ([] if is_told else ["manifest.json"])
+
+
+def test_an_adoption_that_fails_ends_its_turn(step: ResolvedStep, tmp_path: Path, prefix: str) -> None:
+    source = files_at(str(tmp_path / "elsewhere"), model="weights")
+
+    def vanish(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHolder]:
+        (tmp_path / "elsewhere/model").unlink()
+        return keep(store, held)
+
+    with pytest.raises(FileNotFoundError):
+        adopt(adoption_of(step, source, copies=True), vanish)
+    assert read_record(step.output_path).state is RecordState.STOPPED
+    lease = adopt(adoption_of(step, files_at(source, model="again"), copies=True), keep)
+    assert lease.attempt == 2
+
+
+@pytest.mark.slow
+def test_a_commit_that_the_store_refuses_at_first_is_tried_again(step: ResolvedStep) -> None:
+    files_at(step.output_path, model="weights")
+    refused: list[str] = []
+
+    @contextmanager
+    def refuse_once(store: LeaseStore, held: HeldLease) -> Iterator[LeaseHolder]:
+        def write(path: str, text: str, expected: str | None) -> StoredObject | None:
+            if not refused:
+                refused.append(path)
+                raise StoreRefusedError(f"{path}: the store answered 403")
+            return write_if(path, text, expected)
+
+        with LeaseRenewer(LeaseStore(step.output_path, write=write), held, end_work=lambda end: None) as keeper:
+            yield keeper
+
+    assert adopt(adoption_of(step, step.output_path), refuse_once).phase is Phase.COMMITTED
+    assert refused
+
+
+@pytest.mark.parametrize("target", ["../treasure", "../vault", "../nothing", "deep/../../treasure", "."])
+def test_a_link_that_leads_out_of_what_is_copied_is_refused_before_anything_is_claimed(
+    step: ResolvedStep, tmp_path: Path, target: str
+) -> None:
+    source = files_at(str(tmp_path / "elsewhere"), model="weights")
+    files_at(str(tmp_path / "vault"), key="not yours")
+    (tmp_path / "treasure").write_text("not yours")
+    (tmp_path / "elsewhere/link").symlink_to(target if target != "." else tmp_path)
+    with pytest.raises(LinkOutsideError, match="link is a link, or lies behind one, that leads out of"):
+        adopt(adoption_of(step, source, copies=True), keep)
+    assert list_names(step.output_path) == []
+
+
+def test_a_link_to_another_file_of_what_is_copied_becomes_that_file(step: ResolvedStep, tmp_path: Path) -> None:
+    source = files_at(str(tmp_path / "elsewhere"), model="weights")
+    (tmp_path / "elsewhere/newest").symlink_to(tmp_path / "elsewhere/model")
+    adopt(adoption_of(step, source, copies=True), keep)
+    assert read_text(f"{step.output_path}/newest") == "weights"
+    if "://" not in step.output_path:
+        assert not (Path(step.output_path) / "newest").is_symlink()
+
+
+@pytest.mark.parametrize("copied", ["link/x", "link/deep/x", "link"])
+def test_nothing_is_copied_through_a_link_that_comes_to_lie_at_the_output(
+    tmp_path: Path, copied: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [step] = resolve([ExecutorStep("train", None, Config(versioned(1)))], str(tmp_path / "store")).steps
+    source = files_at(str(tmp_path / "elsewhere"), **{copied: "weights"})
+    vault = files_at(str(tmp_path / "vault"), x="not yours")
+
+    def plant(*nothing: Any) -> None:
+        (Path(step.output_path) / "link").symlink_to(f"{vault}/x" if copied == "link" else vault)
+
+    monkeypatch.setattr("tradewind.records.adoption.remove_leftovers", plant)
+    with pytest.raises(LinkOutsideError, match="leads out of"):
+        adopt(adoption_of(step, source, copies=True), keep)
+    assert (tmp_path / "vault/x").read_text() == "not yours" and list_names(vault) == ["x"]
+    assert read_record(step.output_path).state is RecordState.STOPPED

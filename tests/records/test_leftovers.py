@@ -1,0 +1,214 @@
+"""A new attempt starts without the files of earlier ones; records, other outputs and what it resumes from stay."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tradewind.records.cleanup import UnsafeRemovalError, remove_leftovers
+from tradewind.records.record import Status, write_status
+from tradewind.storage.errors import LeaseLostError, StoreUnavailableError
+from tradewind.storage.files import read_many, write_text
+from tradewind.storage.trees import list_files
+
+
+def removed(folder: str, keep: Sequence[str] = ()) -> list[str]:
+    return remove_leftovers(folder, keep, check_turn=lambda: None)
+
+
+@pytest.fixture(params=["local", "memory", "gs"])
+def output(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "gs":
+        request.getfixturevalue("cloud")
+    prefix = {"local": str(tmp_path), "memory": f"memory://{tmp_path.name}", "gs": f"gs://bucket/{tmp_path.name}"}
+    folder = f"{prefix[request.param]}/out-abc123"
+    write_status(folder, Status.RUNNING)
+    return folder
+
+
+def put(folder: str, *paths: str, text: str = "text") -> None:
+    with ThreadPoolExecutor(8) as pool:
+        for _ in pool.map(lambda path: write_text(f"{folder}/{path}", text), paths):
+            pass
+
+
+def left_at(folder: str) -> list[str]:
+    return [file.path for file in list_files(folder)]
+
+
+def test_all_files_of_earlier_attempts_are_removed(output: str) -> None:
+    put(output, "b/deep/x", "a", ".artifact.json", "[ab]", ".hidden/y")
+    assert removed(output) == [".artifact.json", ".hidden/y", "[ab]", "a", "b/deep/x"]
+    assert left_at(output) == [".executor_status"]
+    assert removed(output) == []
+
+
+def test_records_stay(output: str) -> None:
+    records = [".attempts/1.json", ".attempts/1/driver.log", ".executor_info", ".executor_status", ".manifest.json"]
+    half_written = f"..executor_status.lock.{'0' * 32}"
+    put(output, *records, half_written, "a")
+    assert removed(output, []) == ["a"]
+    assert left_at(output) == sorted([*records, half_written])
+
+
+def test_the_outputs_of_other_steps_below_stay(output: str) -> None:
+    others = ["other/.executor_info", "other/deep/x", "other/x"]
+    put(output, *others, "other-not/x", "x")
+    assert removed(output) == ["other-not/x", "x"]
+    assert left_at(output) == [".executor_status", *others]
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept"),
+    [
+        (["checkpoints/**"], {"checkpoints/step-1/w", "checkpoints/last"}),
+        (["checkpoints"], {"checkpoints/step-1/w", "checkpoints/last"}),
+        (["./checkpoints/"], {"checkpoints/step-1/w", "checkpoints/last"}),
+        (["checkpoints/*"], {"checkpoints/step-1/w", "checkpoints/last"}),
+        (["checkpoints/step-?"], {"checkpoints/step-1/w"}),
+        (["**/w"], {"checkpoints/step-1/w", "w"}),
+        (["*.done", "last"], {"0.done"}),
+        (["shards/[0-4].x"], {"shards/4.x"}),
+        (["**"], {"0.done", "checkpoints/step-1/w", "checkpoints/last", "shards/4.x", "shards/5.x", "w"}),
+        (["."], {"0.done", "checkpoints/step-1/w", "checkpoints/last", "shards/4.x", "shards/5.x", "w"}),
+        (["checkpoint"], set()),
+    ],
+)
+def test_what_a_pattern_names_stays(output: str, keep: list[str], kept: set[str]) -> None:
+    files = ["0.done", "checkpoints/step-1/w", "checkpoints/last", "shards/4.x", "shards/5.x", "w"]
+    put(output, *files)
+    assert removed(output, keep) == sorted({*files} - kept)
+    assert {*left_at(output)} == kept | {".executor_status"}
+
+
+@pytest.mark.parametrize("pattern", ["/checkpoints", "../other/**", "a/../../b", "check**", "a/**b"])
+def test_a_pattern_that_cannot_fit_is_refused_before_anything_is_removed(output: str, pattern: str) -> None:
+    put(output, "checkpoints/last")
+    with pytest.raises(UnsafeRemovalError, match="pattern"):
+        removed(output, ["kept", pattern])
+    assert left_at(output) == [".executor_status", "checkpoints/last"]
+
+
+@pytest.mark.parametrize("path", ["/", "file:///", "memory://", "memory:///", "//", "gs://bucket", "gs://bucket/"])
+def test_the_root_of_a_store_is_refused(path: str) -> None:
+    with pytest.raises(UnsafeRemovalError, match="root of a store"):
+        removed(path)
+
+
+def test_a_folder_without_a_record_is_refused(output: str) -> None:
+    put(output, "data/precious")
+    with pytest.raises(UnsafeRemovalError, match="holds no record of a step"):
+        removed(f"{output}/data")
+    assert left_at(f"{output}/data") == ["precious"]
+
+
+def test_a_prefix_is_refused_even_if_a_step_was_given_it_as_its_output(output: str) -> None:
+    put(output, "raw/precious", "experiments/nightly-0a1b2c.json")
+    with pytest.raises(UnsafeRemovalError, match="is a prefix"):
+        removed(output)
+    assert "raw/precious" in left_at(output)
+
+
+def test_an_output_with_a_folder_of_experiments_is_no_prefix(output: str) -> None:
+    put(output, "experiments/table.json")
+    assert removed(output) == ["experiments/table.json"]
+
+
+def test_no_empty_folder_is_left_but_those_of_records_and_other_outputs(tmp_path: Path) -> None:
+    write_status(str(tmp_path), Status.RUNNING)
+    put(str(tmp_path), "a/b/c/x", "kept/x", "a/other/.executor_info")
+    for folder in ("empty/deep", "a/other/empty", ".attempts/2"):
+        os.makedirs(tmp_path / folder)
+    assert removed(str(tmp_path), ["kept/**"]) == ["a/b/c/x"]
+    folders = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_dir()}
+    assert folders == {".attempts", ".attempts/2", "a", "a/other", "a/other/empty", "kept"}
+
+
+def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:
+    output, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    write_status(str(output), Status.RUNNING)
+    put(str(elsewhere), "precious")
+    (output / "folder").symlink_to(elsewhere)
+    (output / "file").symlink_to(elsewhere / "precious")
+    assert removed(str(output)) == ["file", "folder"]
+    assert (elsewhere / "precious").read_text() == "text"
+    assert left_at(str(output)) == [".executor_status"]
+
+
+# ---- a turn that ends meanwhile
+
+
+MANY = [f"{number:03}" for number in range(150)]
+"""More than are removed at once."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("any_folder", ["local", "gs"], indirect=True)
+@pytest.mark.parametrize(("checks", "left"), [(0, 150), (1, 50)])
+def test_whose_turn_is_over_removes_no_further_batch(any_folder: str, checks: int, left: int) -> None:
+    write_status(any_folder, Status.RUNNING)
+    put(any_folder, *MANY)
+    passed = iter(range(checks))
+
+    def check_turn() -> None:
+        if next(passed, None) is None:
+            raise LeaseLostError("others are at work")
+
+    with pytest.raises(LeaseLostError):
+        remove_leftovers(any_folder, (), check_turn)
+    assert len(left_at(any_folder)) == left + len([".executor_status"])
+
+
+def test_whose_turn_is_over_removes_no_folder_either(tmp_path: Path) -> None:
+    """The next attempt may have made it, and not filled it yet."""
+    output = str(tmp_path / "out")
+    write_status(output, Status.RUNNING)
+    put(output, "part/model")
+    checks = count(1)
+
+    def check_turn() -> None:
+        if next(checks) == 2:
+            raise LeaseLostError("others are at work")
+
+    with pytest.raises(LeaseLostError):
+        remove_leftovers(output, (), check_turn)
+    assert left_at(output) == [".executor_status"] and Path(output, "part").is_dir()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("any_folder", ["local", "gs", "s3"], indirect=True)
+def test_what_the_next_attempt_has_written_stays_though_this_one_was_frozen_after_its_check(any_folder: str) -> None:
+    write_status(any_folder, Status.RUNNING)
+    put(any_folder, *MANY)
+    rounds = count(1)
+
+    def check_turn() -> None:
+        match next(rounds):
+            case 2:  # we freeze when we have looked, the next attempt takes over and commits, and we thaw
+                put(any_folder, *MANY, text="of the next attempt")
+            case 3:
+                raise LeaseLostError("others are at work")
+
+    with pytest.raises(LeaseLostError):
+        remove_leftovers(any_folder, (), check_turn)
+    texts = read_many([f"{any_folder}/{name}" for name in MANY])
+    assert [*texts.values()] == ["of the next attempt"] * len(MANY)
+
+
+def test_on_s3_an_equal_file_of_the_next_attempt_is_taken_for_the_old_one(s3_folder: str) -> None:
+    write_status(s3_folder, Status.RUNNING)
+    put(s3_folder, "a")
+    remove_leftovers(s3_folder, (), lambda: put(s3_folder, "a"))
+    assert left_at(s3_folder) == [".executor_status"], "as the docs say; a full check finds it"
+
+
+def test_a_folder_that_somebody_else_writes_into_all_the_time_is_refused(output: str) -> None:
+    put(output, "0")
+    names = count(1)
+    with pytest.raises(StoreUnavailableError, match="do not go, or come back, such as 2"):
+        remove_leftovers(output, (), lambda: put(output, str(next(names))))

@@ -1,0 +1,220 @@
+"""A manifest says what an output holds, so that what is missing, changed or added is found."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+from fsspec.core import url_to_fs
+
+from tradewind.records.lease import Lease, lease_path
+from tradewind.records.manifests import (
+    BadManifestError,
+    Manifest,
+    Problem,
+    make_manifest,
+    read_manifest,
+    verify_output,
+    write_manifest,
+)
+from tradewind.records.record import Status, write_status
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.storage.files import write_text
+from tradewind.storage.trees import StoredFile
+
+
+@pytest.fixture(params=["local", "memory", "gs"])
+def output(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "gs":
+        request.getfixturevalue("cloud")
+        return f"gs://bucket/{tmp_path.name}/out-abc123"
+    return str(tmp_path / "out-abc123") if request.param == "local" else f"memory://{tmp_path.name}/out-abc123"
+
+
+def put(folder: str, *paths: str, text: str = "text") -> None:
+    for path in paths:
+        write_text(f"{folder}/{path}", text)
+
+
+def put_records(folder: str) -> None:
+    write_status(folder, Status.RUNNING)
+    write_text(lease_path(folder), Lease("me", 0.0).to_json())
+    put(folder, ".executor_info", ".executor_status.lock.guard", ".attempts/1.json", ".attempts/1/driver.log")
+    put(folder, f"..executor_status.{'0' * 31}a", f"..manifest.json.{'f' * 32}")
+
+
+def md5(text: str) -> str:
+    return f"md5:{hashlib.md5(text.encode()).hexdigest()}"
+
+
+def paths_of(manifest: Manifest | None) -> list[str]:
+    return [file.path for file in manifest.files] if manifest else []
+
+
+def test_the_manifest_holds_the_files_of_the_output_with_sizes_and_checksums(output: str) -> None:
+    put_records(output)
+    put(output, "b/deep/x", ".artifact.json", "a", ".hidden/y", "b/.executor_notes")
+    manifest = make_manifest(output, 3)
+    assert manifest.attempt == 3
+    assert paths_of(manifest) == [".artifact.json", ".hidden/y", "a", "b/.executor_notes", "b/deep/x"]
+    assert {(file.size, file.checksum) for file in manifest.files} == {(4, md5("text"))}
+    assert manifest.size == 20
+
+
+def test_the_outputs_of_other_steps_below_are_not_part_of_it(output: str) -> None:
+    put_records(output)
+    put(output, "own", "with-status/x", "with-status/deep/x", "with-lease/x", "deep/with-info/x", "with-status-2/x")
+    write_status(f"{output}/with-status", Status.SUCCESS)
+    put(output, "with-lease/.executor_status.lock", "deep/with-info/.executor_info")
+    assert paths_of(make_manifest(output, 1)) == ["own", "with-status-2/x"]
+
+
+def test_the_manifest_is_read_back_as_it_was_written(output: str) -> None:
+    assert read_manifest(output, 2) is None
+    put(output, 'odd " name\n', "é", "a")
+    manifest = make_manifest(output, 2)
+    write_manifest(output, manifest)
+    assert read_manifest(output, 2) == manifest
+    assert read_manifest(output, 2) == make_manifest(output, 2)  # its own file is not in it
+
+
+def test_each_attempt_has_a_manifest_of_its_own(output: str) -> None:
+    put(output, "a")
+    first = make_manifest(output, 1)
+    write_manifest(output, first)
+    put(output, "b")
+    write_manifest(output, make_manifest(output, 2))
+    assert (read_manifest(output, 1), read_manifest(output, 2)) == (first, make_manifest(output, 2))
+
+
+def test_an_older_output_has_its_manifest_beside_it(output: str) -> None:
+    put(output, "a")
+    older = make_manifest(output, 3)
+    write_text(f"{output}/.manifest.json", older.to_json())
+    assert read_manifest(output, 3) == older == make_manifest(output, 3)
+    put(output, "b")
+    write_manifest(output, newer := make_manifest(output, 4))
+    assert read_manifest(output, 4) == newer != older
+
+
+def test_a_local_name_that_is_no_text_is_kept(tmp_path: Path) -> None:
+    with open(os.fsencode(tmp_path) + b"/\xff", "wb"):
+        pass
+    manifest = make_manifest(str(tmp_path), 1)
+    write_manifest(str(tmp_path), manifest)
+    assert read_manifest(str(tmp_path), 1) == manifest
+    assert verify_output(str(tmp_path), manifest, manifest.digest) == []
+
+
+def test_the_text_has_one_file_a_line_and_the_digest_covers_these_lines() -> None:
+    manifest = Manifest(2, (StoredFile("a", 1, "md5:0"), StoredFile("b", 2)))
+    lines = manifest.to_json().splitlines()
+    assert lines == [
+        '{"attempt": 2, "files": [',
+        '{"path": "a", "size": 1, "checksum": "md5:0"},',
+        '{"path": "b", "size": 2, "checksum": null}',
+        "]}",
+    ]
+    assert manifest.digest == hashlib.sha256("\n".join(lines[1:-1]).encode()).hexdigest()
+    assert json.loads(Manifest(1, ()).to_json()) == {"attempt": 1, "files": []}
+
+
+def test_identical_files_give_the_same_digest_in_any_attempt_and_anywhere(tmp_path: Path) -> None:
+    one, two = str(tmp_path / "one"), "memory://" + tmp_path.name
+    put(one, "a", "b/c")
+    put(two, "b/c", "a")
+    put_records(two)
+    assert make_manifest(one, 1).digest == make_manifest(two, 7).digest
+    put(two, "a", text="TEXT")
+    assert make_manifest(one, 1).digest != make_manifest(two, 1).digest
+
+
+@pytest.mark.parametrize(
+    ("files", "witness"),
+    [
+        ({"small": 1, "large": 9, ".larger": 99, ".cache/largest": 999, ".artifact.json": 50}, "large"),
+        ({"b": 3, "a": 3, "c/d": 3}, "a"),
+        ({"_SUCCESS": 0}, "_SUCCESS"),
+        ({".artifact.json": 5, ".cache/x": 9}, ".artifact.json"),
+        ({".cache/x": 9}, None),
+        ({}, None),
+    ],
+)
+def test_the_witness_is_the_largest_file_that_is_not_hidden_else_the_result(
+    files: dict[str, int], witness: str | None
+) -> None:
+    assert Manifest(1, tuple(StoredFile(path, size) for path, size in files.items())).sentinel_file == witness
+
+
+@pytest.mark.parametrize("text", ["", "half", '{"attempt": 1}', '{"attempt": 1, "files": [{"name": "x"}]}', "[]"])
+@pytest.mark.parametrize("file", [".manifest.json", ".attempts/1/manifest.json"])
+def test_what_is_no_manifest_is_refused(tmp_path: Path, text: str, file: str) -> None:
+    write_text(f"{tmp_path}/{file}", text)
+    with pytest.raises(BadManifestError, match=rf"{file} cannot be read, because"):
+        read_manifest(str(tmp_path), 1)
+
+
+def test_an_untouched_output_has_no_problems(output: str) -> None:
+    put(output, "a", "b/c", ".artifact.json")
+    manifest = make_manifest(output, 1)
+    write_manifest(output, manifest)
+    put_records(output)
+    assert verify_output(output, manifest, manifest.digest) == []
+
+
+def test_files_that_are_missing_changed_or_added_are_named(output: str) -> None:
+    put(output, "gone", "grown", "changed", "same")
+    manifest = make_manifest(output, 1)
+    fs, name = url_to_fs(output)
+    fs.rm_file(f"{name}/gone")
+    put(output, "grown", text="longer text")
+    put(output, "changed", text="TEXT")
+    put(output, "b/new")
+    assert verify_output(output, manifest) == [
+        Problem("b/new", "not in the manifest"),
+        Problem("changed", "checksum differs"),
+        Problem("gone", "missing"),
+        Problem("grown", "11 bytes instead of 4"),
+    ]
+
+
+def test_on_cloud_storage_a_manifest_is_made_and_verified_without_reading_a_file(cloud: LocalCloudStorage) -> None:
+    output = "gs://bucket/unread-abc123"
+    put(output, "a", "b/c")
+    cloud.requests.clear()
+    manifest = make_manifest(output, 1)
+    assert verify_output(output, manifest, manifest.digest) == []
+    assert cloud.requests == {"list": 2}
+
+
+def test_an_output_that_is_mirrored_to_another_store_is_verified_by_what_its_files_hold(
+    cloud: LocalCloudStorage, tmp_path: Path
+) -> None:
+    put("gs://bucket/mirrored-abc123", "a", "b/c")
+    put(str(tmp_path), "a", "b/c")
+    manifest = make_manifest("gs://bucket/mirrored-abc123", 1)
+    assert verify_output(str(tmp_path), manifest) == []
+    put(str(tmp_path), "a", text="TEXT")
+    assert verify_output(str(tmp_path), manifest) == [Problem("a", "checksum differs")]
+
+
+def test_a_manifest_that_was_not_committed_is_a_problem_of_its_own(output: str) -> None:
+    put(output, "a")
+    committed = make_manifest(output, 1).digest
+    put(output, "a", text="thawed and written later")
+    later = make_manifest(output, 1)
+    assert [str(problem) for problem in verify_output(output, later, committed)] == [
+        "manifest.json: not the one that was committed"
+    ]
+
+
+def test_files_without_a_checksum_are_compared_by_size_and_others_are_told_apart(tmp_path: Path) -> None:
+    output = str(tmp_path)
+    put(output, "composed", "in-parts")
+    manifest = Manifest(1, (StoredFile("composed", 4, "crc32c:AAAAAA=="), StoredFile("in-parts", 4)))
+    assert verify_output(output, manifest) == [
+        Problem("composed", "cannot be compared: the manifest has its crc32c, and the store keeps none")
+    ]

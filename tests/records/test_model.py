@@ -1,0 +1,74 @@
+"""Leases under everything that can go wrong between any two requests, searched by Hypothesis; see ``lease_machine``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import Phase as Stage
+from hypothesis.stateful import (
+    run_state_machine_as_test,
+)
+
+from tests.records.lease_machine import LeaseMachine
+from tests.records.lease_model import running
+from tradewind.records.lease import Phase
+from tradewind.records.lease_store import HeldLease, LeaseStore
+
+LeaseMachine.TestCase.settings = settings(
+    max_examples=200,
+    stateful_step_count=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+TestLeases = pytest.mark.slow(LeaseMachine.TestCase)
+
+
+# ---- what a search finds seldom
+
+
+def test_nobody_takes_over_while_the_kernel_has_still_to_end_a_function_whose_keeper_and_guard_are_frozen() -> None:
+    machine = LeaseMachine()
+    machine.a_try_starts("one", False, 40)
+    machine.ray_starts_a_job(0, 40)
+    machine.time_passes(74.0)  # past the fence, of which they could not hear
+    machine.a_try_starts("two", False, 40)
+    machine.a_function_writes(0)  # beside no other turn
+    machine.time_passes(17.0)
+    assert not any(child.lives for child in machine.children)
+    machine.a_try_starts("three", False, 40)
+    assert [job.attempt.number for job in machine.jobs] == [1, 2]
+    machine.teardown()
+
+
+# ---- a model that finds nothing would prove nothing
+
+
+class OverwritingStore(LeaseStore):
+    """Commits whatever is there now."""
+
+    def change(self, held: HeldLease, **changes: Any) -> HeldLease:
+        process = running.process
+        if process is None or changes.get("phase") is not Phase.COMMITTED:
+            return super().change(held, **changes)
+        return process.world.overwrite(held.lease.renewed(self._now(), **changes))
+
+
+@pytest.mark.slow
+def test_the_model_catches_a_commit_after_a_lost_lease() -> None:
+    class Mutant(LeaseMachine):
+        make_store = OverwritingStore
+
+    with pytest.raises(AssertionError):
+        search(Mutant)
+
+
+def search(machine: type[LeaseMachine], examples: int = 1000) -> None:
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            LeaseMachine.TestCase.settings, max_examples=examples, phases=[Stage.generate], print_blob=False
+        ),
+    )

@@ -1,0 +1,73 @@
+"""Of 32 who want to make one version one does, on every kind of store, also when owners are killed at any moment."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.records.racers import Race, command
+from tradewind.records.lease import Phase
+from tradewind.records.lifecycle import complete_commit
+from tradewind.records.record import RecordState, Status, read_records, read_status
+from tradewind.storage.errors import StoreUnavailableError
+from tradewind.storage.files import read_text
+
+pytestmark = pytest.mark.slow
+
+REPOSITORY = Path(__file__).parents[2]
+RACERS = 32
+PATIENCE_S = 700.0
+
+
+def check(race: Race) -> int:
+    """What must be true of every version; how many attempts there were."""
+    records = read_records(race.outputs)
+    proofs = [file.name.split("-") for file in Path(race.proofs).iterdir()]
+    for number, path in enumerate(race.outputs):
+        record = records[path]
+        assert record.state is RecordState.FINISHED, path
+        assert record.lease is not None and record.lease.phase is Phase.COMMITTED
+        ran = sorted(int(proof[2]) for proof in proofs if proof[:2] == [str(number), "run"])
+        assert ran[-1] == record.lease.attempt, "nobody ran after the commit, and who committed did run"
+        assert read_text(f"{path}/{race.data.format(record.lease.attempt)}") == record.lease.job
+        complete_commit(path, record.lease)
+        assert read_status(path) is Status.SUCCESS
+    return sum(proof[1] == "run" for proof in proofs)
+
+
+def race_of_processes(folder: str, proofs: Path, versions: int, heartbeat_s: float, pause_s: float = 0.0) -> None:
+    race = Race([f"{folder}/{n}" for n in range(versions)], str(proofs), heartbeat_s, RACERS, PATIENCE_S, pause_s)
+    done = subprocess.run(command(race), cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and int(done.stdout or -1) > 0, done.stdout + done.stderr
+    assert check(race) >= versions
+
+
+def test_one_of_many_processes_makes_a_version_on_a_shared_disk(tmp_path: Path) -> None:
+    (tmp_path / "proofs").mkdir()
+    race_of_processes(str(tmp_path / "store"), tmp_path / "proofs", 90, 0.3)
+
+
+def test_one_of_many_processes_makes_a_version_on_cloud_storage(gs_folder: str, tmp_path: Path) -> None:
+    race_of_processes(gs_folder, tmp_path, 16, 0.8)
+
+
+@pytest.mark.long
+def test_one_of_many_processes_makes_a_version_on_s3(s3_folder: str, tmp_path: Path) -> None:
+    race_of_processes(s3_folder, tmp_path, 8, 1.5, 8.0)  # it tells ages in whole seconds
+
+
+def test_one_of_many_threads_makes_a_version_in_memory(tmp_path: Path) -> None:
+    race = Race([f"memory://race/{n}" for n in range(86)], str(tmp_path), 0.3, RACERS, PATIENCE_S, data="data-{}")
+
+    def die(luck: random.Random) -> None:
+        if luck.randrange(100) < 20:
+            raise StoreUnavailableError("This thread goes on as if it had died here.")
+
+    with ThreadPoolExecutor(RACERS) as pool:
+        for done in [pool.submit(race.run, str(number), die) for number in range(RACERS)]:
+            done.result(PATIENCE_S)
+    assert check(race) > len(race.outputs)

@@ -1,0 +1,40 @@
+"""Whoever is cut off has ended before others may take over, whatever the deployment sets."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tradewind.records.lease import Lease, LeaseTimes
+from tradewind.runtime.driver.process_guard import POLL_S
+
+HEARTBEATS = st.floats(1.0, 3600.0)
+
+
+@pytest.mark.slow
+@given(HEARTBEATS, st.floats(0.0, 3600.0), st.floats(0.0, 3600.0))
+def test_looks_and_polite_ends_fit_between_the_fence_and_a_takeover(
+    heartbeat_s: float, grace_s: float, asked_to_stop_at: float
+) -> None:
+    times = LeaseTimes(heartbeat_s)
+    driver_ends = times.fence_s + times.fence_poll_s
+    guard_ends = min(asked_to_stop_at + grace_s, times.fence_s) + POLL_S  # a grace goes no further than the fence
+    assert max(driver_ends, guard_ends) <= times.kill_s < times.stale_s
+
+
+@given(HEARTBEATS)
+def test_an_owner_has_time_for_a_renewal_and_for_looks_before_its_fence(heartbeat_s: float) -> None:
+    times = LeaseTimes(heartbeat_s)
+    assert heartbeat_s + times.poll_s < times.fence_s
+    assert times.kill_s == 1.25 * times.fence_s  # as hosts count, which know the fence only
+
+
+@given(HEARTBEATS)
+def test_a_lease_has_the_times_of_its_own_heartbeat(heartbeat_s: float) -> None:
+    lease, times = Lease("me", 0.0, heartbeat_s=heartbeat_s), LeaseTimes(heartbeat_s)
+    assert (lease.fence_s, lease.stale_s) == (times.fence_s, times.stale_s)
+
+
+def test_the_times_of_marin_are_those_of_a_heartbeat_of_thirty_seconds() -> None:
+    assert (LeaseTimes().fence_s, LeaseTimes().kill_s, LeaseTimes().stale_s) == (60.0, 75.0, 90.0)

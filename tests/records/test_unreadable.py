@@ -1,0 +1,200 @@
+"""A lease whose file cannot be read is nobody's: it is not claimed over, and neither a result nor the end of a turn."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tradewind.attempts.renewal import LeaseRenewer
+from tradewind.attempts.step_lease import StepLease
+from tradewind.plans.garbage.collection import RequiredOutputs, find_garbage
+from tradewind.plans.garbage.withdrawal import UnreadableRecordError
+from tradewind.plans.planning import plan_now, read_outputs
+from tradewind.plans.selection import Selection
+from tradewind.records.adoption import Adoption, adopt
+from tradewind.records.attempts import Attempt
+from tradewind.records.lease import Lease, Phase, UnreadableLeaseError, lease_path
+from tradewind.records.lease_store import LeaseClaim, LeaseStore
+from tradewind.records.lifecycle import InputChangedError, check_inputs_unchanged
+from tradewind.records.record import Record, RecordState, read_record
+from tradewind.steps import ExecutorStep, ResolvedStep, resolve, versioned
+
+COMMITTED = Lease("w", 5.0, Phase.COMMITTED, 2, "job-2", digest="d", witness=None)
+RUNNING = Lease("w", 5.0, Phase.RUNNING, 2, "job-2", incarnation="keeper")
+
+
+def with_field(name: str, value: Any, lease: Lease = COMMITTED) -> str:
+    return json.dumps(json.loads(lease.to_json()) | {name: value})
+
+
+def without(name: str) -> str:
+    return json.dumps({field: value for field, value in json.loads(COMMITTED.to_json()).items() if field != name})
+
+
+FLAWS = {
+    "empty": ("", "it is empty"),
+    "cut off": (COMMITTED.to_json()[:70], "it holds no JSON"),
+    "deep": ("[" * 100_000, "it is nested too deeply"),
+    "null": ("null", "it holds no JSON object"),
+    "a list": (f"[{COMMITTED.to_json()}]", "it holds no JSON object"),
+    "no worker": (without("worker_id"), "its worker_id is missing"),
+    "no time": (without("timestamp"), "its timestamp is missing"),
+    "heartbeat null": (with_field("heartbeat_s", None), "its heartbeat_s is not a number above 0"),
+    "heartbeat text": (with_field("heartbeat_s", "30"), "its heartbeat_s is not a number above 0"),
+    "heartbeat below zero": (with_field("heartbeat_s", -1), "its heartbeat_s is not a number above 0"),
+    "heartbeat zero": (with_field("heartbeat_s", 0), "its heartbeat_s is not a number above 0"),
+    "heartbeat NaN": (with_field("heartbeat_s", float("nan")), "its heartbeat_s is not a number above 0"),
+    "heartbeat without end": (with_field("heartbeat_s", float("inf")), "its heartbeat_s is not a number above 0"),
+    "heartbeat too large": (with_field("heartbeat_s", 10**400), "its heartbeat_s is not a number above 0"),
+    "heartbeat true": (with_field("heartbeat_s", True), "its heartbeat_s is not a number above 0"),
+    "time NaN": (with_field("timestamp", float("nan")), "its timestamp is not a time"),
+    "a later phase": (with_field("phase", "archived"), "its phase is not one of claimed"),
+    "no phase's name": (with_field("phase", ""), "its phase is not one of claimed"),
+    "phase of no text": (with_field("phase", ["committed"]), "its phase is not one of claimed"),
+    "attempt text": (with_field("attempt", "2"), "its attempt is not a whole number"),
+    "attempt below zero": (with_field("attempt", -2), "its attempt is not a whole number"),
+    "job null": (with_field("job", None), "its job is not text"),
+    "by text": (with_field("by", "me"), "its by is not an object"),
+    "removing text": (with_field("removing", "me"), "its removing is not an object"),
+    "digest number": (with_field("digest", 5), "its digest is not text"),
+}
+
+
+@pytest.mark.parametrize(("text", "flaw"), FLAWS.values(), ids=list(FLAWS))
+def test_what_is_no_lease_says_why_and_is_neither_marins_nor_an_end(text: str, flaw: str) -> None:
+    lease = Lease.from_json(text)
+    assert lease.flaw is not None and flaw in lease.flaw
+    assert not lease.written_by_marin and lease.is_live
+    for age_s in (0.0, 1e9):
+        assert Record(lease=lease, lease_age_s=age_s, has_output=True).state is RecordState.UNREADABLE
+
+
+def test_a_flaw_is_not_written() -> None:
+    assert "flaw" not in json.loads(COMMITTED.to_json())
+    assert Lease.from_json(with_field("flaw", "of somebody else")) == COMMITTED
+
+
+# ---- in a store
+
+
+@pytest.fixture(params=["cut off", "heartbeat below zero", "a later phase", "no text"])
+def text(request: pytest.FixtureRequest) -> bytes:
+    return b"\xff\xfe\x00" if request.param == "no text" else FLAWS[request.param][0].encode()
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> list[ResolvedStep]:
+    raw = ExecutorStep("raw", None, {"lines": versioned(1)})
+    tidy = ExecutorStep("tidy", None, {"input": raw})
+    return resolve([tidy], str(tmp_path)).steps
+
+
+def damage(path: str, text: bytes, age_s: float = 1e6) -> None:
+    """What lies there is old, so that nobody could take it for a turn."""
+    file = Path(lease_path(path))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(text)
+    os.utime(file, (time.time() - age_s, time.time() - age_s))
+
+
+def test_a_lease_that_cannot_be_read_is_never_claimed_over_however_old_it_is(
+    steps: list[ResolvedStep], text: bytes
+) -> None:
+    turns = StepLease(steps[0], {"run": "r"})
+    damage(turns.path, text)
+    assert read_record(turns.path).state is RecordState.UNREADABLE
+    with pytest.raises(UnreadableLeaseError, match=r"executor_status.lock cannot be read, because it.* `rm /"):
+        turns.read()
+    store = turns.store
+    seen = store.read()
+    assert seen is not None
+    with pytest.raises(UnreadableLeaseError):
+        store.claim(seen, LeaseClaim(1, "job", "", {}, ""))
+    with pytest.raises(UnreadableLeaseError):
+        store.mark_removing(seen, {})
+    assert store.claim(None, LeaseClaim(1, "job", "", {}, "")) is None
+    assert Path(lease_path(turns.path)).read_bytes() == text
+
+
+def test_a_step_whose_input_has_a_lease_that_cannot_be_read_says_so(steps: list[ResolvedStep], text: bytes) -> None:
+    raw, tidy = steps
+    damage(raw.output_path, text)
+    with pytest.raises(UnreadableLeaseError, match=raw.output_path):
+        StepLease(tidy, {"run": "r"}).claim(None, lambda: pytest.fail("nothing is to be run"))
+    attempt = Attempt(1, "job", "", {}, {}, inputs={raw.output_path: "d"})
+    with pytest.raises(InputChangedError, match="a lease that cannot be read"):
+        check_inputs_unchanged(attempt)
+
+
+@pytest.mark.parametrize("selection", [Selection(), Selection(force=("raw",)), Selection(force_run_failed=False)])
+def test_a_plan_blocks_the_step_and_says_where_and_what_to_do(
+    steps: list[ResolvedStep], text: bytes, selection: Selection
+) -> None:
+    raw, tidy = steps
+    damage(raw.output_path, text)
+    outputs = read_outputs([step.output_path for step in steps])
+    plan = plan_now("/p", [(step.name, step) for step in steps], {"tidy"}, outputs, selection)
+    assert [(step.name, step.decision.value) for step in plan.steps] == [("raw", "BLOCKED"), ("tidy", "BLOCKED")]
+    assert plan.steps[0].reason.startswith("lease cannot be read: it")
+    assert plan.steps[1].reason == "needs `raw`, whose lease cannot be read"
+    [warning] = plan.warnings
+    assert f"The lease {lease_path(raw.output_path)} cannot be read" in warning and "remove it with `rm" in warning
+
+
+def test_what_nobody_reads_blocks_nobody(steps: list[ResolvedStep], text: bytes) -> None:
+    raw, tidy = steps
+    damage(raw.output_path, text)
+    made = StepLease(tidy, {}).store
+    held = made.claim(None, LeaseClaim(1, "job", "", {}, tidy.digest))
+    assert held is not None
+    made.change(held, phase=Phase.COMMITTED)
+    outputs = read_outputs([step.output_path for step in steps])
+    plan = plan_now("/p", [(step.name, step) for step in steps], {"tidy"}, outputs)
+    assert [step.decision.value for step in plan.steps] == ["PRUNED", "REUSE"]
+    assert plan.warnings == ()
+
+
+def test_nothing_is_adopted_over_it(steps: list[ResolvedStep], text: bytes, tmp_path: Path) -> None:
+    raw = steps[0]
+    damage(raw.output_path, text)
+    Path(raw.output_path, "data").write_text("x")
+    with pytest.raises(UnreadableLeaseError):
+        adopt(Adoption(raw, "fn", raw.output_path, {}), LeaseRenewer)  # type: ignore[arg-type]
+    assert Path(lease_path(raw.output_path)).read_bytes() == text
+
+
+def test_whoever_collects_garbage_keeps_everything(steps: list[ResolvedStep], text: bytes, tmp_path: Path) -> None:
+    damage(steps[0].output_path, text)
+    with pytest.raises(UnreadableRecordError, match=r"cannot be read, because .* everything is kept"):
+        find_garbage(str(tmp_path), RequiredOutputs(), 0.0)
+
+
+def test_a_keeper_whose_lease_is_spoilt_has_lost_it_and_repairs_nothing(tmp_path: Path) -> None:
+    path = str(tmp_path / "out")
+    store = LeaseStore(path)
+    assert store.claim(None, LeaseClaim(1, "job", "", {}, "", heartbeat_s=5.0)) is not None
+    ends: list[str] = []
+    keeper = LeaseRenewer(store, store.take_over("job", "me"), lambda end: ends.append(end.name))
+    damage(path, b"{", age_s=0.0)
+    keeper.check_lease()
+    assert ends == ["LOST"]
+    assert store.request_stop("job", {}) is None and not store.end_unstarted("job", Phase.STOPPED)
+    assert Path(lease_path(path)).read_text() == "{"
+
+
+@pytest.mark.parametrize(
+    ("output_path", "command"),
+    [
+        ("gcs://b/o p", "`gcloud storage rm 'gs://b/o p/.executor_status.lock'`"),
+        ("s3a://b/o", "`aws s3 rm s3://b/o/.executor_status.lock`"),
+        ("file:///o", "`rm /o/.executor_status.lock`"),
+        ("/o p", "`rm '/o p/.executor_status.lock'`"),
+    ],
+)
+def test_the_command_that_removes_a_lease_is_that_of_its_store(output_path: str, command: str) -> None:
+    assert command in str(UnreadableLeaseError(output_path, Lease.as_unreadable("it is empty")))

@@ -1,0 +1,205 @@
+"""What a step on slices is checked for before anything is reserved, how far it got, and whose error it tells."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.claims import claimed
+from tradewind.records.attempts import Attempt, AttemptError, attempt_folder
+from tradewind.runtime.driver.child import read_error, write_error
+from tradewind.runtime.driver.fencing import LeaseDeadline
+from tradewind.runtime.driver.pod_step import devices_of, given_up, newest_progress, preflight_error
+from tradewind.runtime.pods.budgets import Budgets, History, PodGivenUpError
+from tradewind.runtime.pods.verdicts import Evidence, determine_incident
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.spec import StepSpec, step_spec
+from tradewind.steps import ExecutorStep, Hosts, TpuSlice, resolve, this_output_path
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@dataclass(frozen=True)
+class Config:
+    output_path: Any
+    batch_size: int = 8
+
+
+def train(config: Config) -> None: ...
+
+
+def check_batch(config: Config, devices: int) -> None:
+    print(f"checked on {os.environ['JAX_PLATFORMS']} with {os.environ['TOKEN']}")
+    if config.batch_size % devices:
+        raise ValueError(f"batch_size={config.batch_size} is not a multiple of the {devices} devices.")
+
+
+train.preflight = check_batch  # type: ignore[attr-defined]
+
+
+def unchecked(config: Config) -> None: ...
+
+
+def counts_slices(config: Config) -> None: ...
+
+
+def refuse_several(config: Config, devices: int, num_slices: int) -> None:
+    if num_slices > 1:
+        raise ValueError(f"{devices} devices on {num_slices} slices")
+
+
+counts_slices.preflight = refuse_several  # type: ignore[attr-defined]
+
+
+def dies_in_its_check(config: Config) -> None: ...
+
+
+dies_in_its_check.preflight = lambda config, devices: os.abort()  # type: ignore[attr-defined]
+
+
+def claimed_attempt(fn: Any, store: Path, resources: Any, **config: Any) -> tuple[Attempt, StepSpec]:
+    step = ExecutorStep("s", fn, Config(this_output_path(), **config), resources=resources)
+    resolved = resolve([step], str(store)).of(step)
+    spec = step_spec(resolved, CodeFolder(REPOSITORY))
+    return claimed(resolved, spec), spec
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]))
+
+
+def checked(fn: Any, store: Path, resources: Any, **config: Any) -> AttemptError | None:
+    attempt, spec = claimed_attempt(fn, store, resources, **config)
+    return preflight_error(attempt, spec, resources, {"TOKEN": "s3cret-token"}, LeaseDeadline())
+
+
+@pytest.mark.slow
+def test_a_config_that_the_steps_own_check_refuses_is_refused_in_its_words(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    refused = checked(train, tmp_path, TpuSlice("v4-16", (2, 4)), batch_size=24)
+    assert refused is not None
+    assert (refused.type, refused.message) == ("ValueError", "batch_size=24 is not a multiple of the 16 devices.")
+    assert "check_batch" in refused.traceback
+    assert "checked on cpu with s3cret-token" in capfd.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_config_that_only_fits_the_smallest_pod_is_refused(tmp_path: Path) -> None:
+    refused = checked(train, tmp_path, TpuSlice("v4-16", (4, 3)), batch_size=48)
+    assert refused is not None
+    assert refused.message == "batch_size=48 is not a multiple of the 32 devices."
+
+
+@pytest.mark.slow
+def test_a_check_that_asks_is_told_how_many_slices_there_are(tmp_path: Path) -> None:
+    refused = checked(counts_slices, tmp_path, TpuSlice("v4-16", (3, 1)))
+    assert refused is not None and refused.message == "24 devices on 3 slices"
+    assert checked(counts_slices, tmp_path / "hosts", Hosts(2)) is None
+
+
+@pytest.mark.slow
+def test_a_config_that_passes_and_a_function_without_a_check_are_fine(tmp_path: Path) -> None:
+    assert checked(train, tmp_path / "a", TpuSlice("v4-16"), batch_size=24) is None
+    assert checked(unchecked, tmp_path / "b", Hosts(2)) is None
+
+
+@pytest.mark.slow
+def test_a_check_that_dies_says_nothing_against_the_config(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert checked(dies_in_its_check, tmp_path, Hosts(2)) is None
+    assert "the check of the config died" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("resources", "devices"),
+    [
+        (TpuSlice("v4-8"), 4),
+        (TpuSlice("v6e-8"), 8),
+        (TpuSlice("v4-16", num_slices=3), 24),
+        (TpuSlice("v4-16", num_slices=(4, 2)), 16),
+        (Hosts(3), 3),
+        (Hosts(2, gpus=8), 16),
+    ],
+)
+def test_the_devices_that_a_function_has_at_least(resources: Any, devices: int) -> None:
+    assert devices_of(resources) == devices
+
+
+# ---- how far it got
+
+
+def put(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("")
+
+
+RESUMABLE = ("checkpoints/**", "metrics.jsonl")
+
+
+def test_progress_is_the_newest_complete_checkpoint(tmp_path: Path) -> None:
+    progress = lambda: newest_progress(str(tmp_path), RESUMABLE)  # noqa: E731
+    assert progress() is None
+    put(tmp_path, "checkpoints/step-20/metadata.json", "checkpoints/step-20/model/0", "other/step-999/metadata.json")
+    assert progress() == "checkpoints/step-20"
+    put(tmp_path, "metrics.jsonl", "checkpoints/step-120/model/0")  # half written
+    assert progress() == "checkpoints/step-20"
+    put(tmp_path, "checkpoints/step-120/metadata.json")
+    assert progress() == "checkpoints/step-120"
+
+
+def test_without_checkpoints_the_files_that_a_step_goes_on_from_are_its_progress(tmp_path: Path) -> None:
+    put(tmp_path, "shards/part-9.parquet", "shards/part-10.parquet", "log.txt", ".attempts/1/timeline.json")
+    assert newest_progress(str(tmp_path), ("shards/*.parquet",)) == "shards/part-10.parquet, 2 in all"
+    assert newest_progress(str(tmp_path), ("**",)) == "shards/part-10.parquet, 3 in all"
+    assert newest_progress(str(tmp_path), ()) is None
+
+
+# ---- whose error
+
+
+def test_the_error_of_the_last_restart_is_told_and_never_that_of_an_earlier_one(tmp_path: Path) -> None:
+    for restart, rank in [(0, 0), (0, 1), (2, 1), (10, 1), (10, 0)]:
+        write_error(str(tmp_path), 1, AttemptError("E", f"{restart}/{rank}", f"of {restart}"), rank, restart)
+    put(Path(attempt_folder(str(tmp_path), 1)), "host-0.log", "timeline.json")
+
+    def told(restart: int, printed: str | None = None) -> str | None:
+        found = read_error(str(tmp_path), 1, restart, printed)
+        return found and found.message
+
+    assert (told(10), told(2), told(0), told(1)) == ("10/0", "2/1", "0/0", None)
+    write_error(str(tmp_path), 1, AttemptError("E", "its own", "Traceback (most recent call last):\n  …\n"), 7, 10)
+    assert told(10, "Traceback (most recent call last):\n") == "its own"
+    assert told(10, "cut off") == "10/0"
+
+
+def given_up_after(error: AttemptError | None, exit_code: int = 1) -> PodGivenUpError:
+    left = None if error is None else {"type": error.type, "message": error.message, "traceback": error.traceback}
+    incident = determine_incident(Evidence(0, "slice-1", "v4-16", 2, exit_code=exit_code, error=left))
+    history = History().after(incident, 0.0).after(incident, 60.0)
+    why = history.end(Budgets(max_failures=1))
+    assert why is not None
+    return PodGivenUpError(why, incident, history)
+
+
+def test_an_attempt_that_was_given_up_shows_the_functions_own_error_and_the_history(tmp_path: Path) -> None:
+    attempt, spec = claimed_attempt(train, tmp_path, TpuSlice("v4-16"))
+    raised = AttemptError("ValueError", "no such column", "Traceback …")
+    write_error(spec.output_path, attempt.number, raised, rank=1, restart=1)
+    told = given_up(given_up_after(raised), attempt, spec, 1)
+    assert (told.type, told.traceback) == ("ValueError", raised.traceback)
+    assert told.message.startswith("no such column (It failed 2 times, and max_failures=1. 0 preemptions, 2 failures: ")
+
+
+def test_an_attempt_that_was_given_up_without_an_error_of_the_function_says_what_happened(tmp_path: Path) -> None:
+    attempt, spec = claimed_attempt(train, tmp_path, TpuSlice("v4-16"))
+    write_error(spec.output_path, attempt.number, AttemptError("ValueError", "of the first start"))
+    told = given_up(given_up_after(None, exit_code=-9), attempt, spec, 0)
+    assert told.type == "PodGivenUpError"
+    assert "It failed 2 times, and max_failures=1" in told.message and "SIGKILL" in told.message
+    assert told.traceback == ""

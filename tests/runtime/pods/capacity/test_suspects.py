@@ -1,0 +1,74 @@
+"""Which failures speak against a slice, and whether a pod can do without it."""
+
+from dataclasses import replace
+
+import pytest
+
+from tradewind.runtime.pods.capacity.reservation import Relocation, SliceBlocklist, find_relocation, should_block
+from tradewind.runtime.pods.verdicts import Cause, Incident
+
+RAISED = Incident(Cause.EXCEPTION, "Host 0 of the v4-16 slice a raised ValueError.", slice_name="a")
+
+
+def after(suspected, own=(), free=(), known=(), smallest=1, may_grow=False):
+    return find_relocation(suspected, own=own, free=free, known=known, smallest=smallest, may_grow=may_grow)
+
+
+@pytest.mark.parametrize("cause", [cause for cause in Cause if not cause.is_preemption])
+def test_a_failure_without_a_step_speaks_against_its_slice(cause):
+    assert should_block(replace(RAISED, cause=cause), has_stepped=False)
+
+
+def test_a_failure_after_steps_does_not_unless_it_is_silence():
+    assert not should_block(RAISED, has_stepped=True)
+    assert should_block(replace(RAISED, cause=Cause.SILENT), has_stepped=True)
+
+
+def test_a_preemption_speaks_against_no_slice_and_hosts_without_one_cannot_be_suspected():
+    assert not should_block(replace(RAISED, cause=Cause.NODE_DIED), has_stepped=False)
+    assert not should_block(replace(RAISED, slice_name=None), has_stepped=False)
+
+
+def test_a_free_slice_is_taken_instead():
+    assert after({"a"}, own=["a"], free=["b"], known=["a", "b"]) is Relocation.AVAILABLE
+    assert after({"a"}, own=["a", "c"], free=["b"], smallest=2) is Relocation.AVAILABLE
+
+
+def test_a_flexible_pod_goes_on_with_fewer():
+    assert after({"a"}, own=["a", "b"], known=["a", "b"], smallest=1) is Relocation.AVAILABLE
+    assert after({"a"}, own=["a", "b"], known=["a", "b"], smallest=2) is Relocation.UNAVAILABLE
+
+
+def test_a_slice_that_others_have_and_one_that_the_cluster_would_add_may_come():
+    assert after({"a"}, own=["a"], known=["a", "b"]) is Relocation.EXPECTED
+    assert after({"a"}, own=["a"], known=["a"], may_grow=True) is Relocation.EXPECTED
+
+
+def test_the_one_slice_that_there_is_is_kept_and_so_is_the_last_of_many_suspects():
+    assert after({"a"}, own=["a"], known=["a"]) is Relocation.UNAVAILABLE
+    assert after({"a", "b"}, own=["b"], free=["a"], known=["a", "b"]) is Relocation.UNAVAILABLE
+
+
+def test_a_pod_that_has_waited_in_vain_for_another_slice_does_not_wait_again():
+    suspects = SliceBlocklist(smallest=1)
+    suspects.add("a", {"node-a"})
+    busy = {"own": ["a"], "free": [], "known": ["a", "b"], "may_grow": True}
+    assert suspects.relocation(RAISED, **busy) is Relocation.EXPECTED and suspects.relocation_wait_s > 0
+    suspects.reserved(["a"])
+    assert suspects.relocation(RAISED, **busy) is Relocation.UNAVAILABLE and suspects.relocation_wait_s == 0
+    assert suspects.relocation(RAISED, **{**busy, "free": ["b"]}) is Relocation.AVAILABLE
+    suspects.reserved(["b"])
+    assert suspects.relocation_wait_s > 0
+
+
+def test_a_slice_whose_machines_are_replaced_is_suspected_no_more():
+    suspects = SliceBlocklist(smallest=1)
+    suspects.add("a", {"node-a"})
+    suspects.replaced({"a"})
+    on_b = replace(RAISED, slice_name="b")
+    assert suspects.relocation(on_b, own=["b"], free=["a"], known=["a", "b"], may_grow=False) is Relocation.AVAILABLE
+
+
+def test_a_preemption_asks_for_no_other_slice():
+    lost = replace(RAISED, cause=Cause.NODE_DIED)
+    assert SliceBlocklist(1).relocation(lost, own=["a"], free=["b"], known=[], may_grow=True) is Relocation.UNAVAILABLE

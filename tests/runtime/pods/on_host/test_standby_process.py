@@ -1,0 +1,38 @@
+"""Large libraries are imported with the garbage collector at rest, and it is as it was afterwards."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tradewind.runtime.pods.on_host.standby_process import import_quickly
+
+
+@pytest.fixture(params=[True, False])
+def collects(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Whether the collector is on before."""
+    before = gc.isenabled()
+    (gc.enable if request.param else gc.disable)()
+    yield request.param
+    (gc.enable if before else gc.disable)()
+
+
+@pytest.mark.slow
+def test_the_collector_rests_while_modules_are_imported_and_no_longer(
+    collects: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"large_library_{collects}"
+    (tmp_path / f"{name}.py").write_text("import gc\nassert not gc.isenabled()\n")
+    frozen = gc.get_freeze_count()
+    import_quickly([name])
+    assert gc.isenabled() is collects and gc.get_freeze_count() > frozen
+
+
+def test_the_collector_goes_on_after_an_import_that_fails(collects: bool) -> None:
+    with pytest.raises(ModuleNotFoundError):
+        import_quickly(["no_such_library"])
+    assert gc.isenabled() is collects

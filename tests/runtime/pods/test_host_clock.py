@@ -1,0 +1,30 @@
+"""A host never counts a renewal as later than it was, however its clock and the messages go."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tradewind.records.lease import LeaseTimes
+from tradewind.runtime.pods.host_status import HostClock
+
+SECONDS = st.floats(0, 1e4, allow_nan=False)
+
+
+@pytest.mark.slow
+@given(st.floats(-1e6, 1e6), st.lists(st.tuples(SECONDS, SECONDS, SECONDS), min_size=1), st.floats(1.0, 600.0))
+def test_a_host_ends_before_others_may_take_over_whatever_its_clock_shows_and_however_late_messages_come(
+    offset: float, rounds: list[tuple[float, float, float]], heartbeat_s: float
+) -> None:
+    """Times are the driver's; each round is an answer's way to the driver, its rest there, and the way to the host."""
+    times, now, renewed_at, host_ends = LeaseTimes(heartbeat_s), 0.0, 0.0, 0.0
+    for way_back, rest, way_out in rounds:
+        sent_at, received_at = now + offset, now + way_back
+        if rest < times.heartbeat_s:
+            renewed_at = received_at
+        told = HostClock(sent_at, received_at).at_least(renewed_at)
+        host_ends = max(host_ends, told - offset + times.fence_s)
+        now = received_at + rest + way_out
+        assert host_ends <= renewed_at + times.fence_s + 1e-3
+    assert host_ends < renewed_at + times.kill_s

@@ -1,0 +1,75 @@
+"""A machine that is gone may refuse connections, or, when it vanished whole, answer nothing at all."""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tradewind.runtime.pods.nodes import START_S, Node, is_listening, start_limit_s, unresponsive_nodes
+
+
+@pytest.fixture
+def listening() -> Iterator[tuple[str, int]]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()
+
+
+@pytest.fixture
+def refusing() -> tuple[str, int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address: tuple[str, int] = server.getsockname()
+    return address
+
+
+@pytest.fixture
+def vanished() -> Iterator[tuple[str, int]]:
+    """An address that answers nobody: its queue of connections is full, so the kernel drops what comes."""
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        while True:
+            waiting = stack.enter_context(socket.socket())
+            waiting.settimeout(0.3)
+            try:
+                waiting.connect(server.getsockname())
+            except TimeoutError:
+                break
+        yield server.getsockname()
+
+
+def test_who_listens_answers(listening: tuple[str, int]) -> None:
+    assert is_listening(*listening)
+
+
+@pytest.mark.slow
+def test_who_refuses_and_who_says_nothing_at_all_do_not(refusing: tuple[str, int], vanished: tuple[str, int]) -> None:
+    assert not is_listening(*refusing)
+    assert not is_listening(*vanished, timeout_s=0.5)
+
+
+@pytest.mark.slow
+def test_silent_nodes_are_named(
+    listening: tuple[str, int], refusing: tuple[str, int], vanished: tuple[str, int]
+) -> None:
+    nodes = [Node("there", *listening), Node("refuses", *refusing), Node("vanished", *vanished)]
+    assert unresponsive_nodes(nodes, timeout_s=0.5) == {"refuses", "vanished"}
+    assert unresponsive_nodes([]) == set()
+
+
+@pytest.mark.parametrize(
+    ("environment", "more_s"),
+    [
+        ({}, 0.0),
+        ({"env_vars": {"A": "1"}, "config": {"setup_timeout_seconds": 1800}}, 0.0),
+        ({"uv": {"packages": ["x"]}, "config": {"setup_timeout_seconds": 1800}}, 1800.0),
+        ({"working_dir": "gcs://code.zip"}, 600.0),
+        ({"pip": ["x"], "config": {"setup_timeout_seconds": -1}}, math.inf),
+    ],
+)
+def test_a_host_may_take_as_long_to_answer_as_its_environment_may_take_to_be_set_up(
+    environment: dict[str, object], more_s: float
+) -> None:
+    assert start_limit_s(environment) == START_S + more_s

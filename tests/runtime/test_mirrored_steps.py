@@ -1,0 +1,76 @@
+"""A step with a mirrored value gets a path in its run's own prefix, or fails before its function is called."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.claims import claimed
+from tests.runtime.driven import REPOSITORY, file_of, finish, start
+from tests.runtime.regions import put, texts
+from tradewind.plans.prefixes import MIRROR_VARIABLE
+from tradewind.records.attempts import Attempt, AttemptOutcome, read_attempt
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.spec import step_spec
+from tradewind.steps import ExecutorStep, mirrored, output_path_of, resolve, this_output_path, versioned
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class Reading:
+    output_path: Any
+    data: Any
+    tokens: Any = None
+
+
+def reads(config: Reading) -> dict[str, Any]:
+    return {"path": config.data, "texts": sorted(path.read_text() for path in Path(config.data).iterdir())}
+
+
+def reading(name: str, tmp_path: Path, budget_gb: float = 10) -> Attempt:
+    raw = ExecutorStep("raw", None, None)
+    data = mirrored(versioned("data/raw"), budget_gb=budget_gb)
+    step = ExecutorStep(name, reads, Reading(this_output_path(), data, mirrored(output_path_of(raw))))
+    resolved = resolve([step], f"{tmp_path}/us").of(step)
+    assert [each.name for each in resolved.dependencies] == ["raw"]
+    return claimed(resolved, step_spec(resolved, CodeFolder(REPOSITORY), [f"{tmp_path}/us", f"{tmp_path}/eu"]))
+
+
+def test_steps_of_two_runs_at_once_read_one_copy_in_their_own_prefix(tmp_path: Path) -> None:
+    put(f"{tmp_path}/eu/data/raw", {"a": "1", "b": "2"})
+    attempts = [reading(name, tmp_path) for name in ("one", "two")]
+    ended = [finish(driver) for driver in [start(attempt) for attempt in attempts]]
+    for attempt, (code, text) in zip(attempts, ended, strict=True):
+        assert code == 0, text
+        result = json.loads(Path(attempt.spec["output_path"], ".artifact.json").read_text())
+        assert result == {"path": f"{tmp_path}/us/data/raw", "texts": ["1", "2"]}
+    assert sum("config.data: copying 2 bytes (2 files)" in text for _, text in ended) == 1
+
+
+def test_a_step_whose_path_is_over_its_budget_fails_by_name_and_field_before_anything_is_copied(tmp_path: Path) -> None:
+    put(f"{tmp_path}/eu/data/raw", {"a": "x" * 2000})
+    attempt = reading("one", tmp_path, budget_gb=1e-6)
+    code, _ = finish(start(attempt))
+    ended = read_attempt(file_of(attempt))
+    assert ended is not None and ended.error is not None
+    assert (code, ended.outcome, ended.error.type) == (1, AttemptOutcome.FAILED, "MirrorBudgetError")
+    assert ended.error.message.startswith("Step 'one': config.data: 2 kB (1 file) would be copied")
+    assert "data/raw/a" not in texts(f"{tmp_path}/us")
+
+
+def test_a_script_copies_from_the_prefixes_that_its_environment_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tradewind.local.run import run_experiment
+    from tradewind.plans.selection import Selection
+
+    put(f"{tmp_path}/eu/data/raw", {"a": "1"})
+    monkeypatch.setenv(MIRROR_VARIABLE, f"{tmp_path}/us, {tmp_path}/eu")
+    step = ExecutorStep("one", reads, Reading(this_output_path(), mirrored("data/raw")))
+    made = run_experiment([step], f"{tmp_path}/us", CodeFolder(REPOSITORY), selection=Selection())
+    assert json.loads(Path(made[step], ".artifact.json").read_text())["texts"] == ["1"]

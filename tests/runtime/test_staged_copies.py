@@ -1,0 +1,73 @@
+"""On a disk a copy is made aside and shown whole: what others left or begin there is no part of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.regions import OwnTurn, bring, mirror_of, put, texts
+from tradewind.runtime.mirror_copies import MirrorCopy, found_source, record_of
+from tradewind.storage.errors import LeaseLostError
+from tradewind.storage.trees import list_files
+
+
+class FrozenBeforeItShows(OwnTurn):
+    """Its turn is over while it is frozen behind its last look at it: meanwhile another copy is begun."""
+
+    def __init__(self, whole: Callable[[], bool], meanwhile: Callable[[], object]) -> None:
+        self._whole, self._meanwhile = whole, meanwhile
+
+    def check(self) -> None:
+        if self._whole():
+            self._whole = bool  # once
+            self._meanwhile()
+
+
+class KilledHalfWay(OwnTurn):
+    def __init__(self) -> None:
+        self._looks = itertools.count(1)
+
+    def check(self) -> None:
+        if next(self._looks) == 3:  # the first is at the begin, and so one of two files is copied
+            raise LeaseLostError("killed")
+
+
+def test_what_somebody_put_among_the_files_of_an_unfinished_copy_is_not_shown(tmp_path: Path) -> None:
+    here, there = f"{tmp_path}/us", f"{tmp_path}/eu"
+    put(f"{there}/data", {"a": "a", "b": "b"})
+    record = record_of(here, "data")
+    mirror = mirror_of("data", here, there)
+    with pytest.raises(LeaseLostError):
+        MirrorCopy(mirror, found_source(mirror), KilledHalfWay()).make()
+    [begun] = Path(record).glob("copy-*")
+    put(str(begun), {"a": "other", "deep/c": "c"})
+    put(record, {"copy-0/a": "a", "copy-0/deep/c": "c", "dropped-0/d": "d", "parts/x": "x", "files.json": "?"})
+    bring(mirror)
+    assert texts(f"{here}/data") == {"a": "a", "b": "b"}
+    assert not list_files(f"{record}/parts")
+    assert not list(Path(record).glob("*-*"))
+
+
+def test_who_wakes_up_after_another_copy_was_begun_shows_no_part_of_it(tmp_path: Path) -> None:
+    here, there = f"{tmp_path}/us", f"{tmp_path}/eu"
+    mirror, record = mirror_of("data", here, there), Path(record_of(here, "data"))
+    put(f"{there}/data", {"a": "old", "b": "old"})
+
+    def begin_another() -> None:
+        put(f"{there}/data", {"a": "newer", "b": "newer"})
+        with pytest.raises(LeaseLostError, match="killed"):
+            MirrorCopy(mirror, found_source(mirror), KilledHalfWay()).make()
+
+    def is_whole() -> bool:
+        return len(list(record.glob("copy-*/*"))) == 2
+
+    frozen = MirrorCopy(mirror, found_source(mirror), FrozenBeforeItShows(is_whole, begin_another))
+    with pytest.raises(LeaseLostError, match="is gone: somebody else has begun another copy"):
+        frozen.make()
+    assert texts(f"{here}/data") == {}
+    bring(mirror)
+    assert texts(f"{here}/data") == {"a": "newer", "b": "newer"}
+    assert [file.name for file in record.iterdir() if file.is_dir()] == ["parts"]

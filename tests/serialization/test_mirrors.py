@@ -1,0 +1,134 @@
+"""Where a mirrored path lies is worked out before anything is claimed, and never out of a prefix."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tradewind.serialization.errors import SpecError
+from tradewind.serialization.mirrors import MirroredPath, MirrorPathError, locate_mirrors
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.spec import StepSpec, step_spec
+from tradewind.steps import (
+    ExecutorStep,
+    InputName,
+    ResolvedStep,
+    StepConfigError,
+    mirrored,
+    output_path_of,
+    resolve,
+    this_output_path,
+    versioned,
+)
+from tradewind.steps.placeholders import Mirror
+
+HERE = CodeFolder(Path(__file__).parents[2])
+US, EU, ASIA = "gs://us/runs", "gs://eu/runs", "gs://asia/runs"
+
+
+@dataclass(frozen=True)
+class Config:
+    value: Any
+    output_path: Any = None
+
+
+def work(config: Config) -> None: ...
+
+
+def resolved(value: Any) -> ResolvedStep:
+    step = ExecutorStep("train", work, Config(value, this_output_path()))
+    return resolve([step], US).of(step)
+
+
+def spec_of(value: Any, *prefixes: str) -> StepSpec:
+    spec = step_spec(resolved(value), HERE, prefixes)
+    return StepSpec.from_json(json.loads(json.dumps(spec.to_json())))
+
+
+def placed(path: str, *prefixes: str) -> MirroredPath:
+    (found,) = locate_mirrors([Mirror("config.value", path, 10, US)], prefixes)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        (mirrored("data/raw"), f"{US}/data/raw"),
+        (mirrored(versioned("data/raw/")), f"{US}/data/raw"),
+        (mirrored("mirror://data/raw"), f"{US}/data/raw"),
+        (mirrored(InputName.hardcoded("data/raw")), f"{US}/data/raw"),
+        (mirrored(f"{EU}/data/raw"), f"{US}/data/raw"),
+        ({"deep": [mirrored("data/raw")]}, {"deep": [f"{US}/data/raw"]}),
+    ],
+)
+def test_the_function_gets_the_path_in_the_prefix_of_its_run(value: Any, path: Any) -> None:
+    spec = spec_of(value, US, EU, ASIA)
+    assert spec.load_config().value == path
+    (mirror,) = spec.mirrors
+    assert (mirror.name, mirror.sources) == ("data/raw", (EU, ASIA))
+
+
+def test_a_path_of_a_region_is_looked_for_there_first() -> None:
+    assert placed(f"{ASIA}/data", EU, ASIA).sources == (ASIA, EU)
+
+
+def test_an_output_that_the_run_makes_is_where_it_makes_it_and_still_an_edge() -> None:
+    raw = ExecutorStep("raw", None, None)
+    step = resolved([mirrored(output_path_of(raw, "train")), mirrored(raw)])
+    assert [each.name for each in step.dependencies] == ["raw", "raw"]
+    spec = step_spec(step, HERE, (EU,))
+    path = step.dependencies[0].output_path
+    assert spec.load_config().value == [f"{path}/train", path]
+    assert all(mirror.is_made_here for mirror in spec.mirrors)
+
+
+def test_an_output_that_lies_in_another_region_is_copied_from_there() -> None:
+    raw = ExecutorStep("raw", None, None, override_output_path=f"{EU}/raw")
+    spec = spec_of(mirrored(raw), ASIA, EU)
+    assert spec.load_config().value == f"{US}/raw"
+    assert (spec.mirrors[0].sources, spec.mirrors[0].is_made_here) == ((EU, ASIA), False)
+    other = ExecutorStep("raw", None, None, override_output_path="gs://nobody/raw")
+    with pytest.raises(SpecError, match="lies below none of the prefixes that are known"):
+        spec_of(mirrored(other), EU)
+
+
+def test_one_path_in_two_fields_has_the_larger_budget() -> None:
+    fields = [mirrored("data", budget_gb=1), mirrored("data", budget_gb=3), mirrored("data", budget_gb=2)]
+    (mirror,) = spec_of(fields, EU).mirrors
+    assert (mirror.budget_gb, mirror.field) == (3, "config.value.[0]")
+    assert spec_of([*fields, mirrored("data", budget_gb=None)], EU).mirrors[0].budget_gb is None
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../secret", "data/../../secret", "data/./raw", "data//raw", "", "/", f"{EU}/../us/x", f"{EU}", f"{US}/",
+        ".tradewind/pins", "data/.attempts/1", "gs://nobody/data", "/etc/passwd", "file:///etc/passwd",
+        "https://host/data", "data\0", "a::b", "gs://user:s3cret@eu/runs/x", "mirror://gs://nobody/x",
+    ],
+)  # fmt: skip
+def test_a_path_that_could_lead_elsewhere_is_refused_by_its_field_before_anything_is_claimed(path: str) -> None:
+    with pytest.raises(SpecError, match=r"^Step 'train': config\.value"):
+        spec_of(mirrored(path), EU)
+    with pytest.raises(MirrorPathError) as refused:
+        step_spec(resolved(mirrored(path)), HERE, (EU,))
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("value", [["a", "b"], None, 3, Config("a")])
+def test_what_is_no_path_cannot_be_mirrored(value: Any) -> None:
+    with pytest.raises(StepConfigError, match=r"config\.value: mirrored\(\) takes one path"):
+        resolved(mirrored(value))
+
+
+def test_a_spec_without_what_is_needed_is_none() -> None:
+    fields = spec_of(mirrored("data"), EU).to_json()
+    for wrong in ({}, {**fields["mirrors"][0], "budget_gb": "much"}, {**fields["mirrors"][0], "sources": [1]}):
+        with pytest.raises(SpecError, match="is to be mirrored cannot be read"):
+            StepSpec.from_json({**fields, "mirrors": [wrong]})
+    del fields["mirrors"]
+    assert StepSpec.from_json(fields).mirrors == ()

@@ -1,0 +1,171 @@
+"""Jobs on a real Ray head bring what they need along: the call, the package itself, and references to secrets."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.runtime.dag_files import NO_AIRFLOW, load_dag_file
+from tradewind.ray_jobs.client import RayJobs
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.request import JobRequest
+from tradewind.ray_jobs.runtime_env import prepare_runtime_env
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import LocalRay
+from tradewind.runtime.with_secrets import with_secrets
+from tradewind.serialization.callables import describe_call
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.shipping import (
+    CALL_ENTRYPOINT,
+    MAX_ENV_VALUE_BYTES,
+    call_runtime_env,
+    decode_result,
+    result_marker,
+    ship_tradewind,
+)
+
+pytestmark = pytest.mark.ray
+
+VALUE = "s3cr3t-value-of-the-test"
+DAG_FILE = """
+import os
+from dataclasses import dataclass
+
+from airflow.sdk import task
+
+
+@dataclass
+class Row:
+    n: int
+
+
+def row(n):
+    return Row(n * 10)
+
+
+@task
+def where_from():
+    import sys
+
+    import tradewind
+
+    return [tradewind.__file__, sys.modules["tradewind.serialization.shipping"].__file__]
+
+
+@task
+def length(text):
+    return len(text)
+
+
+@task
+def spreads(n):
+    import ray
+
+    remote_row = ray.remote(num_cpus=0.1)(row)
+    return {"rows": [remote_row.remote(i) for i in range(n)]}
+
+
+@task
+def knows_its_secret():
+    print("half a line", end="")
+    return os.environ["KEY"][:6]
+
+
+@task
+def fails():
+    raise ValueError("no good")
+"""
+
+
+@dataclass
+class Cluster:
+    """A head, the jobs on it, and the DAG file whose functions they run."""
+
+    jobs: RayJobs
+    dag_file: Any
+    folder: Path
+
+    def submit(self, job: str, function: str, *args: Any, secrets: dict[str, str] | None = None) -> None:
+        code = CodeFolder(self.folder)
+        call = describe_call(getattr(self.dag_file, function).function, args, {}, code, result_marker(job))
+        entrypoint, env = with_secrets(CALL_ENTRYPOINT, secrets or {}, "Task 't'")
+        base = {"env_vars": {"PYTHONPATH": str(NO_AIRFLOW), **env}}
+        with call_runtime_env(call, ship_tradewind(base)) as runtime_env:
+            self.jobs.submit_or_attach(JobRequest(job, entrypoint, prepare_runtime_env(runtime_env), num_cpus=0.1))
+
+    def end(self, job: str) -> tuple[str, str]:
+        """Status and log of the job, which has ended."""
+        deadline = time.monotonic() + 240
+        while not (details := self.jobs.details(job)) or not details.has_ended:
+            assert time.monotonic() < deadline, f"waited in vain for {job}: {details}"
+            time.sleep(0.2)
+        return details.status, self.jobs.log_text(job) or ""
+
+    def listed(self) -> list[dict[str, Any]]:
+        """What any client of the cluster is told of its jobs."""
+        answer = requests.get(f"{self.jobs.cluster.address}/api/jobs/", timeout=60)
+        answer.raise_for_status()
+        return list(answer.json())
+
+    def result(self, job: str) -> Any:
+        status, log = self.end(job)
+        assert status == "SUCCEEDED", log
+        last = log.splitlines()[-1]
+        assert last.startswith(result_marker(job)), log
+        return decode_result(last.removeprefix(result_marker(job)), job)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    stack = LocalStack(tmp_path_factory.mktemp("ray"))
+    folder = tmp_path_factory.mktemp("dags")
+    ray = LocalRay(stack, token="", num_cpus=2, env={"ON_THE_NODE": VALUE})
+    try:
+        ray.start()
+        yield Cluster(RayJobs(RayCluster("here", ray.address)), load_dag_file(folder, DAG_FILE), folder)
+    finally:
+        stack.stop()
+
+
+def test_a_job_imports_the_package_that_it_brought(cluster: Cluster) -> None:
+    cluster.submit("where", "where_from")
+    for file in cluster.result("where"):
+        assert "/runtime_resources/py_modules_files/" in file
+        assert not file.startswith(str(Path(sys.prefix)))
+
+
+def test_a_call_that_is_too_large_for_a_variable_arrives(cluster: Cluster) -> None:
+    cluster.submit("large", "length", "x" * 10 * MAX_ENV_VALUE_BYTES)
+    assert cluster.result("large") == 10 * MAX_ENV_VALUE_BYTES
+    (entry,) = [one for one in cluster.listed() if one["submission_id"] == "large"]
+    assert len(json.dumps(entry["runtime_env"])) < MAX_ENV_VALUE_BYTES
+
+
+def test_what_a_dag_file_defines_can_be_used_in_ray_tasks(cluster: Cluster) -> None:
+    cluster.submit("spreads", "spreads", 3)
+    assert cluster.result("spreads") == {"rows": [{"n": 0}, {"n": 10}, {"n": 20}]}
+
+
+def test_a_function_finds_its_secret_and_no_client_of_the_cluster_does(cluster: Cluster) -> None:
+    cluster.submit("secret", "knows_its_secret", secrets={"KEY": "env:ON_THE_NODE"})
+    assert cluster.result("secret") == "s3cr3t"
+    status, log = cluster.end("secret")
+    told = json.dumps(cluster.listed())
+    assert "env:ON_THE_NODE" in told
+    assert VALUE not in told + log
+
+
+def test_an_error_of_the_function_fails_the_job(cluster: Cluster) -> None:
+    cluster.submit("fails", "fails")
+    status, log = cluster.end("fails")
+    assert (status, log.splitlines()[-1]) == ("FAILED", "ValueError: no good")
+    details = cluster.jobs.details("fails")
+    assert details is not None and details.exit_code == 1

@@ -1,0 +1,180 @@
+"""What a path may be, and that no other way leads to a store."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+import tradewind
+from tradewind.storage import Location, UnsupportedStoreError, UnusablePathError, file_system_at, open_file
+from tradewind.storage.files import existing_many, read_many, read_text, write_text
+from tradewind.storage.swap import read_stored
+from tradewind.storage.trees import list_files
+
+PACKAGE = Path(tradewind.__file__).parent
+
+
+@pytest.mark.parametrize(
+    ("path", "location"),
+    [
+        ("/data/out", Location("file", "", "/data/out")),
+        ("out/relative", Location("file", "", "out/relative")),
+        ("~/out", Location("file", "", "~/out")),
+        ("file:///data/out", Location("file", "", "/data/out")),
+        ("local:///data/out", Location("file", "", "/data/out")),
+        ("gs://bucket", Location("gs", "bucket", "")),
+        ("gcs://bucket/a/b", Location("gs", "bucket", "a/b")),
+        ("s3a://bucket/a=1/b@2", Location("s3", "bucket", "a=1/b@2")),
+        ("memory://a/b", Location("memory", "", "a/b")),
+        ("/data/a:b", Location("file", "", "/data/a:b")),
+    ],
+)
+def test_what_a_path_means(path: str, location: Location) -> None:
+    assert Location.of(path) == location
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("", "is empty"),
+        (None, "text, not NoneType"),
+        (Path("/data"), "text, not "),
+        ("reference://::http://127.0.0.1/x", "chain"),
+        ("simplecache::gs://bucket/x", "chain"),
+        ("gs://bucket/a::b", "chain"),
+        ("/data/a::zip://b", "chain"),
+        ("data:text/plain,hello", "holds data itself"),
+        ("gs://bucket/\0", "NUL"),
+        ("/data/\udc80", "half of a character"),
+        ("gs://", "names no bucket"),
+        ("s3:///key", "names no bucket"),
+        ("gs://me:hunter2@bucket/x", "a user's name or a password"),
+        ("/" + "x" * 256, "256 bytes"),
+        ("gs://bucket/" + "x" * 1025, "1,025 bytes"),
+        ("/" + "ab/" * 2000, "6,001 bytes"),
+    ],
+)
+def test_what_is_no_path_is_refused_and_says_why(path: str, why: str) -> None:
+    with pytest.raises(UnusablePathError, match=re.escape(why)) as refused:
+        Location.of(path)
+    assert "hunter2" not in str(refused.value) and len(str(refused.value)) < 300
+
+
+STRANGE = [
+    "http://h/x",
+    "https://h/x",
+    "ftp://h/x",
+    "ssh://h/x",
+    "github://a:b@c/x",
+    "zip://x",
+    "reference://x",
+    "dir://x",
+]
+
+
+@pytest.mark.parametrize("path", [*STRANGE, "GS://bucket/x", "://x", "hdfs://h/x", "abfs://c/x", "jlab://h/x"])
+def test_other_stores_are_refused(path: str) -> None:
+    with pytest.raises(UnsupportedStoreError, match="a step could run twice"):
+        Location.of(path)
+
+
+def test_a_password_in_the_address_of_another_store_is_not_shown() -> None:
+    with pytest.raises(UnsupportedStoreError) as refused:
+        Location.of("https://me:hunter2@host/x")
+    assert "hunter2" not in str(refused.value) and "https://***@host/x" in str(refused.value)
+
+
+def test_a_path_that_is_refused_is_not_opened_by_any_reader(tmp_path: Path) -> None:
+    template = tmp_path / "refs.json"
+    template.write_text('{"version": 1, "refs": {"x": "{{ 1/0 }}"}}')
+    for path in (f"reference://::{template}", f"zip://x::{template}", f"http://127.0.0.1:9/{template.name}"):
+        for read in (read_text, read_stored, list_files, file_system_at, open_file):
+            with pytest.raises((UnusablePathError, UnsupportedStoreError)):
+                read(path)
+        for read_all in (read_many, existing_many):
+            with pytest.raises((UnusablePathError, UnsupportedStoreError)):
+                read_all([path])
+        with pytest.raises((UnusablePathError, UnsupportedStoreError)):
+            write_text(path, "x")
+
+
+def test_a_path_leads_to_its_file_system_and_name(tmp_path: Path) -> None:
+    fs, name = file_system_at(f"file://{tmp_path}/x")
+    assert isinstance(fs, LocalFileSystem) and name == f"{tmp_path}/x"
+    fs, name = file_system_at("memory://gate/x")
+    assert isinstance(fs, MemoryFileSystem)
+    fs.pipe_file(name, b"there")
+    with open_file("memory://gate/x") as file:
+        assert file.read() == b"there"
+
+
+_DOORS = {"url_to_fs", "get_fs_token_paths", "open_files", "open_local", "get_mapper", "from_url"}
+
+
+@pytest.mark.slow
+def test_nothing_else_turns_a_path_into_a_file_system() -> None:
+    """``fsspec.filesystem`` takes a protocol, not a path, but would be a way around the gate as well."""
+    for file in PACKAGE.rglob("*.py"):
+        if file == PACKAGE / "storage/filesystems.py":
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = {node.attr} if isinstance(node, ast.Attribute) else set()
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fsspec"):
+                names = {alias.name for alias in node.names}
+            assert not names & _DOORS, f"{file.relative_to(PACKAGE)} uses {names & _DOORS}"
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "fsspec":
+                assert node.attr not in ("open", "filesystem", "core"), f"{file.relative_to(PACKAGE)}: {node.attr}"
+
+
+_THE_GATE = {"storage/filesystems.py", "storage/paths.py"}
+_JOINED_WITH_NAMES_OF_OUR_OWN = {
+    "serialization/mirrors.py": "what a config says of a mirrored path, which leads below its prefix",
+    "runtime/mirror_copies.py": "names that the store has listed, and the parts of a mirrored path",
+    "storage/copying.py": "names that the store has listed, which whoever copies has looked at",
+    "cli/experiments/plan.py": "names that the store has listed",
+    "plans/estimates.py": "names that the store has listed",
+    "plans/reasons.py": "names that the store has listed",
+    "records/adoption.py": "names that the store has listed, for its own file system",
+    "storage/trees.py": "names that the store has listed, for its own file system",
+    "records/discovery.py": "names that the store has listed",
+    "records/pins.py": "a digest, and names that the store has listed",
+    "records/cleanup.py": "names that the store has listed, for its own file system",
+    "records/info_files.py": "the DAG's id, and a digest",
+    "records/lease.py": "the names of records",
+    "runtime/driver/child.py": "names of our own",
+    "runtime/driver/pod_step.py": "names that the store has listed, and the step's own globs",
+    "steps/config_walk.py": "what a config says of paths for its own function",
+    "steps/paths.py": "names and paths of steps, which `plans.places.step_places` checks",
+    "steps/placeholders.py": "what a config says of paths for its own function",
+}
+"""Files that put a path together from parts that are no constants, each with whose parts they are."""
+
+
+def _is_plain(part: ast.expr) -> bool:
+    """Whether a part of a path is a constant, by its value or by its name, or made of numbers by ``attempts``."""
+    match part:
+        case ast.Constant():
+            return True
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name.isupper()
+    return False
+
+
+@pytest.mark.slow
+def test_a_part_that_is_no_constant_is_joined_only_where_it_is_known_whose_it_is() -> None:
+    joins: set[str] = set()
+    for file in PACKAGE.rglob("*.py"):
+        name = str(file.relative_to(PACKAGE))
+        if name.startswith("rehearsal/") or name in _THE_GATE or name == "records/attempts.py":
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not isinstance(node, ast.Call) or ast.unparse(node.func) != "posixpath.join":
+                continue
+            if not all(map(_is_plain, node.args[1:])):
+                joins.add(name)
+    assert joins == _JOINED_WITH_NAMES_OF_OUR_OWN.keys(), joins ^ _JOINED_WITH_NAMES_OF_OUR_OWN.keys()

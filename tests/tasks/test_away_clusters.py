@@ -1,0 +1,155 @@
+"""A task that has a job on a cluster waits for that cluster, as the one that follows a job does."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from tests.operators.contexts import context_of
+from tests.operators.loopback_head import ImpatientHead
+from tests.operators.test_lost_attempts import from_attempt
+from tradewind import ExecutorStep
+from tradewind.operators.ray_job import RayJobOperator
+from tradewind.operators.step import StepOperator
+from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest
+from tradewind.tasks import attempt_runner, step_job
+from tradewind.tasks.context import ExperimentSettings
+from tradewind.tasks.errors import ClusterRefusedError, ClusterUnreachableError
+from tradewind.tasks.jobs import following
+
+AWAY, REFUSING = 503, 403
+
+
+class AwayHead(ImpatientHead):
+    """Gives up its first job, and answers the first questions after that with an error.
+
+    Attributes:
+        errors: How many questions of each kind.
+        status: Of the error.
+        since: How many jobs it must know before it does so.
+        driver: What each job does.
+        seen: Called when somebody learns of a job.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(1, driver=lambda job, output_path: self.driver(job, output_path) if output_path else None)
+        self.errors: dict[str, int] = {}
+        self.status = AWAY
+        self.since = 1
+        self.driver = from_attempt(2)
+        self.seen: Callable[[], None] | None = None
+
+    def answer(self, call: HttpRequest) -> Answer:
+        job = call.path.removeprefix("/api/jobs/")
+        kind = "version" if call.path == "/api/version" else "submit" if call.method == "POST" else job and "job"
+        if len(self.jobs) >= self.since and self.errors.get(kind, 0):
+            self.errors[kind] -= 1
+            return Answer(kind, self.status, b"not now")
+        if kind == "job" and self.seen is not None:
+            self.seen, seen = None, self.seen
+            seen()
+        return super().answer(call)
+
+
+def killed_here(*_: object) -> None:
+    """The worker is killed when it has submitted the job."""
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwayHead]:
+    """Who has no job there asks it once."""
+    monkeypatch.setattr(step_job, "CONNECT_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(following, "MAX_RETRY_PAUSE_S", 0.1)
+    server = AwayHead()
+    server.start()
+    monkeypatch.setenv("AIRFLOW_CONN_AWAY", json.dumps({"conn_type": "ray", "host": server.url}))
+    yield server
+    server.stop()
+
+
+def plain_task(**options: Any) -> tuple[RayJobOperator, Any]:
+    with DAG("away") as dag:
+        task = RayJobOperator(
+            task_id="t", entrypoint="true", ray_conn_id="away", deferrable=False, connect_timeout=0.0, **options
+        )
+    return task, context_of(dag)
+
+
+def step_task(prefix: Path) -> tuple[StepOperator, Any]:
+    settings = ExperimentSettings(prefix=str(prefix), cluster="away")
+    made = ExecutorStep("made", posixpath.join, {})
+    with DAG("away") as dag:
+        task = StepOperator(task_id="t", step=made, settings=settings, plan_task_id="", deferrable=False)
+    return task, context_of(dag)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("status", [AWAY, REFUSING])
+@pytest.mark.parametrize("question", ["version", "submit"])
+def test_a_job_that_was_lost_is_submitted_again_when_its_cluster_is_back(
+    head: AwayHead, question: str, status: int
+) -> None:
+    head.errors, head.status = {question: 2}, status
+    task, context = plain_task()
+    assert task.execute(context) == list(head.jobs)[-1]
+    assert (len(head.jobs), head.errors[question]) == (2, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("status", [AWAY, REFUSING])
+def test_the_next_try_waits_for_the_cluster_that_has_its_job(head: AwayHead, status: int) -> None:
+    task, context = plain_task(wait_for_completion=False)
+    job = task.execute(context)
+    head.has(job, "SUCCEEDED")
+    head.errors, head.status = {"job": 2}, status
+    task.wait_for_completion = True
+    assert task.execute(context) == job
+    assert (list(head.jobs), head.errors["job"]) == ([job], 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("status", [AWAY, REFUSING])
+@pytest.mark.parametrize("question", ["version", "submit"])
+def test_a_step_that_was_lost_is_submitted_again_when_its_cluster_is_back(
+    head: AwayHead, question: str, status: int, tmp_path: Path
+) -> None:
+    head.errors, head.status = {question: 2}, status
+    task, context = step_task(tmp_path)
+    assert task.execute(context)["attempt"] == 2
+    assert head.errors[question] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("status", [AWAY, REFUSING])
+@pytest.mark.parametrize("question", ["version", "job"])
+def test_the_next_try_of_a_step_waits_for_the_cluster_that_has_its_job(
+    head: AwayHead, question: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head.driver = lambda job, output_path: None
+    task, context = step_task(tmp_path)
+    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+        killed.setattr(attempt_runner, "push_links", killed_here)
+        task.execute(context)
+    [job] = head.jobs
+    head.has(job, "SUCCEEDED")
+    head.errors, head.status = {question: 2}, status
+    head.seen = lambda: from_attempt(1)(job, str(next(tmp_path.glob("made-*"))))
+    assert task.execute(context)["attempt"] == 1
+    assert (list(head.jobs), head.errors[question]) == ([job], 0)
+
+
+@pytest.mark.parametrize(("status", "error"), [(AWAY, ClusterUnreachableError), (REFUSING, ClusterRefusedError)])
+def test_a_task_without_a_job_ends_when_its_cluster_is_away(
+    head: AwayHead, status: int, error: type[Exception], tmp_path: Path
+) -> None:
+    head.errors, head.status, head.since = {"version": 3}, status, 0
+    for task, context in (plain_task(), step_task(tmp_path)):
+        with pytest.raises(error):
+            task.execute(context)
