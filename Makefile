@@ -19,7 +19,7 @@ LM_EVAL := tests/recipes/metrics/lm_eval
 ARGS ?=
 # One more than a small machine has cores: a third of the time, a test waits for what it has started.
 TEST_PROCESSES ?= 3
-# tests/scheduling.py says which tests stay in one process, and in which order.
+# tests/support/scheduling.py says which tests stay in one process, and in which order.
 IN_PARALLEL = -n $(TEST_PROCESSES) --no-loadscope-reorder --costs
 # Hundreds of commands are started, and compile what they import anew where the environment forbids to keep it.
 COMPILED = PYTHONDONTWRITEBYTECODE=
@@ -113,7 +113,7 @@ marin-oracle: init ## compare a checkout of Marin with what its executor made (A
 marin-parse: init ## measure how long the DAGs of a checkout of Marin take to parse (ARGS="--checkout DIR")
 	$(BIN)/python -m scripts.marin.parse_time $(ARGS)
 
-house: init ## print figures of the code: modules, rings, doubled names, function lengths (ARGS="--timed --at HEAD~9")
+metrics: init ## print code metrics: modules, import cycles, duplicate names, function lengths (ARGS="--timed --at HEAD~9")
 	$(BIN)/python -m scripts.metrics $(ARGS)
 
 lock: ## resolve pyproject.toml into requirements.lock, locks and docker, and the benchmarks' peers into benchmarks/peers

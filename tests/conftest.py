@@ -13,12 +13,13 @@ from typing import Any
 import fsspec
 import pytest
 
-from tests.durations import Costs
-from tests.scheduling import SharingScheduling, longest_first
+from tests.support.durations import Costs
+from tests.support.scheduling import SharingScheduling, longest_first
+from tests.support.waiting import calibrate
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.local.airflow_config import NEW_DATABASES
 
-pytest_plugins = ["tests.stores"]
+pytest_plugins = ["tests.support.stores"]
 
 # Told to end, pytest still tears its fixtures down, and with them the clusters and the Airflows that it started.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -37,6 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--costs"):
         config.pluginmanager.register(Costs())
     if not hasattr(config, "workerinput"):
+        calibrate()
         # A token or a setting that is kept at the home of who runs this decides nothing, and nothing is written there.
         share_folder(config, "HOME", "tradewind-home-")
         # What one training has compiled, all trainings of this run find: that is half of what a tiny one computes.

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.scheduling import CLUSTERS, HOUSE_OF, PIPELINES, SharingScheduling, scope_of
+from tests.support.scheduling import CLUSTERS, HOUSE_OF, PIPELINES, SharingScheduling, scope_of
 
 ROOT = Path(__file__).parents[1]
 

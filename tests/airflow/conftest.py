@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.clusters import CALM
+from tests.support.clusters import CALM
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.airflow_api import AirflowApi

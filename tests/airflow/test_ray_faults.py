@@ -14,8 +14,8 @@ import pytest
 
 from tests.airflow.conftest import House, HouseRun, until
 from tests.airflow.ray_side import TERMINAL, jobs_of
-from tests.clusters import HASTY
-from tests.supervisors import is_supervisor
+from tests.support.clusters import HASTY
+from tests.support.supervisors import is_supervisor
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay, head_memory
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.claims import claimed, driver_arguments
+from tests.support.claims import claimed, driver_arguments
 from tradewind.attempts.decisions import NextAction, next_action
 from tradewind.attempts.spec_digest import EXIT_SPEC_CHANGED, spec_digest
 from tradewind.records.attempts import Attempt, attempt_path, write_attempt

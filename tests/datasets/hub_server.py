@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
-from tests.http_server import serving
+from tests.support.http_server import serving
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPO = "people/letters"

@@ -24,7 +24,7 @@ from tests.datasets.hub_server import (
     whole,
     wrong,
 )
-from tests.http_server import serving
+from tests.support.http_server import serving
 from tradewind.datasets import hub as hub_side
 from tradewind.datasets.downloads import (
     LIST_FILE,

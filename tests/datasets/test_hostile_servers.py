@@ -17,7 +17,7 @@ from tests.datasets.hub_server import (
     HubServer,
     hub,
 )
-from tests.http_server import serving
+from tests.support.http_server import serving
 from tradewind.datasets import http_reader
 from tradewind.datasets import hub as listing
 from tradewind.datasets.downloads import FilesDownloadConfig, HubDownloadConfig, download_files, download_hf

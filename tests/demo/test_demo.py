@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from demo.stack import SHELL_FILE, StackAddresses
-from tests.open_ports import check_strangers_are_refused
+from tests.support.open_ports import check_strangers_are_refused
 from tradewind.rehearsal.local.processes import LocalStack
 
 pytestmark = pytest.mark.airflow

@@ -210,7 +210,11 @@ def test_the_reference_names_every_error_of_steps_tasks_jobs_plans_and_records()
     files = [*package.rglob("errors.py"), *(package / "plans").rglob("*.py"), *(package / "records").rglob("*.py")]
     files = [file for file in files if file.relative_to(package).parts[0] not in ("cli", "cloud_tpu")]
     sources = "".join(file.read_text() for file in files)
-    public = set(re.findall(r"^class (\w+Error)\(", sources, re.MULTILINE)) - {"StepConfigTypeError", "RecordFormatError", "StepRuntimeError"}
+    public = set(re.findall(r"^class (\w+Error)\(", sources, re.MULTILINE)) - {
+        "StepConfigTypeError",
+        "RecordFormatError",
+        "StepRuntimeError",
+    }
     assert [name for name in sorted(public) if f"`{name}" not in REFERENCE] == []
 
 

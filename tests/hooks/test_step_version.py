@@ -18,7 +18,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped
 from airflow.sdk.execution_time.context import set_current_context
 
-from tests.flaky_storage import RefusingStorage
+from tests.support.flaky_storage import RefusingStorage
 from tradewind import this_output_path, versioned
 from tradewind.hooks import step_version
 from tradewind.hooks.step_version import StepVersionHook

@@ -12,7 +12,7 @@ from typing import Any
 
 import requests
 
-from tests.http_server import serving
+from tests.support.http_server import serving
 from tradewind.rehearsal.local.processes import free_port
 
 SALT = "$2b$05$abcdefghijklmnopqrstuu"

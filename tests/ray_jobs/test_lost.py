@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clusters import HASTY
 from tests.ray_jobs.proxy import LIST, Proxy
+from tests.support.clusters import HASTY
 from tradewind.ray_jobs import nodes as lost_nodes
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs

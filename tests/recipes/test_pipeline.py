@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.fork_server import PreparedProgram, PreparedPython, prepared_to_train
+from tests.support.fork_server import PreparedProgram, PreparedPython, prepared_to_train
 from tradewind.datasets.documents import Document, read_documents, write_documents
 from tradewind.recipes.metrics.file import read_metrics, series
 from tradewind.recipes.report import ReportConfig, write_report

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.fork_server import PreparedProgram, PreparedPython, prepared_to_train
+from tests.support.fork_server import PreparedProgram, PreparedPython, prepared_to_train
 from tradewind.datasets.documents import Document, write_documents
 from tradewind.recipes.metrics.file import read_metrics, series
 from tradewind.runtime.pods.on_host.preemption_notice import NOTICE_VARIABLE, Notice, write_notice

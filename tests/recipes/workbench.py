@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorstore
 
-from tests.fork_server import PreparedPython
+from tests.support.fork_server import PreparedPython
 from tradewind.recipes.metrics.file import read_metrics
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.claims import claimed, driver_arguments
+from tests.support.claims import claimed, driver_arguments
 from tradewind.records.attempts import Attempt, attempt_path, read_attempt
 from tradewind.records.lease import HEARTBEAT_S, Lease
 from tradewind.records.lease_store import LeaseStore

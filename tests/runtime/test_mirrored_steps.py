@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.claims import claimed
 from tests.runtime.driven import REPOSITORY, file_of, finish, start
 from tests.runtime.regions import put, texts
+from tests.support.claims import claimed
 from tradewind.plans.prefixes import MIRROR_VARIABLE
 from tradewind.records.attempts import Attempt, AttemptOutcome, read_attempt
 from tradewind.serialization.references import CodeFolder

@@ -13,7 +13,6 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.flaky_storage import RefusingStorage
 from tests.runtime.driven import (
     BRISK_S,
     PATIENCE_S,
@@ -34,6 +33,7 @@ from tests.runtime.driven import (
 )
 from tests.runtime.driver.busy_at import GOES_ON
 from tests.runtime.marked import alive
+from tests.support.flaky_storage import RefusingStorage
 from tradewind.records.attempts import AttemptOutcome, attempt_path, newest_attempt, read_attempt
 from tradewind.records.lease import Phase
 from tradewind.records.lease_store import LeaseStore

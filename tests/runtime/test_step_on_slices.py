@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.claims import claimed, driver_arguments
 from tests.ray_jobs.ended_jobs import ended_job
+from tests.support.claims import claimed, driver_arguments
 from tradewind.cli.main import main
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster

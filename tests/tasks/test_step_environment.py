@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from tests.claims import claimed
 from tests.ray_jobs.ended_jobs import ended_job
 from tests.ray_jobs.tiny_wheels import write_lock, write_wheel
+from tests.support.claims import claimed
 from tradewind import Cpu, ExecutorStep, experiment_dag, remote, this_output_path
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster

@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 
 from tests.chaos.runs.postgres import LocalPostgres
-from tests.clusters import CALM
+from tests.support.clusters import CALM
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.airflow_api import AirflowApi

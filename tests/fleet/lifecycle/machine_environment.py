@@ -18,10 +18,10 @@ from typing import Any
 import fsspec
 import pytest
 
-from tests.clusters import CALM
 from tests.fleet.fleets import REPOSITORY
 from tests.fleet.lifecycle.fleet_environment import IMAGE_TAG, PROJECT, TOKEN, ZONE, write_key, write_world_fleet
 from tests.fleet.sshd import find_sshd
+from tests.support.clusters import CALM
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.google import LocalGoogle
 from tradewind.rehearsal.local.airflow import LocalAirflow

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.supervisors import is_supervisor
+from tests.support.supervisors import is_supervisor
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clusters import HASTY
+from tests.support.clusters import HASTY
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tests.fork_server import prepared_to_train
 from tests.recipes.workbench import Workbench, stored_array
+from tests.support.fork_server import prepared_to_train
 from tradewind.recipes.lm.stored_models import AVERAGED
 from tradewind.recipes.metrics.file import series
 from tradewind.runtime.pods.on_host.preemption_notice import NOTICE_VARIABLE, Notice, write_notice

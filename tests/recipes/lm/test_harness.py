@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.fork_server import prepared_to_train
 from tests.recipes.lm.programs import END, MADE, PREPARE
 from tests.recipes.workbench import Workbench
+from tests.support.fork_server import prepared_to_train
 from tradewind.recipes.lm.checks import refuse_unknown
 
 KNOWN = ["hellaswag", "piqa", "mmlu"]

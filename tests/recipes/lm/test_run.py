@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from tests.fork_server import prepared_to_train
-from tests.http_server import serving
 from tests.recipes.lm.model_hub import ModelHub
 from tests.recipes.lm.programs import END, MADE, PREPARE, WRITTEN
 from tests.recipes.lm.wandb_server import WandbServer
 from tests.recipes.workbench import Workbench, stored_array
+from tests.support.fork_server import prepared_to_train
+from tests.support.http_server import serving
 from tradewind.recipes.lm.stored_models import AVERAGED
 from tradewind.recipes.metrics.file import series
 from tradewind.runtime.pods.on_host.preemption_notice import NOTICE_VARIABLE, Notice, write_notice

@@ -16,7 +16,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import tpu_v2
 from googleapiclient.errors import HttpError
 
-from tests.open_ports import check_strangers_are_refused
+from tests.support.open_ports import check_strangers_are_refused
 from tradewind.cloud_tpu.endpoints import ENDPOINT_VARIABLES
 from tradewind.fleet.cloud.google_api import google_api
 from tradewind.rehearsal.cloud.cloud import RehearsalCloud

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.claims import claimed, driver_arguments
 from tests.runtime import ray_parts
+from tests.support.claims import claimed, driver_arguments
 from tradewind.records.attempts import Attempt, AttemptOutcome, newest_attempt
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay

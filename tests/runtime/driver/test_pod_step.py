@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.claims import claimed
+from tests.support.claims import claimed
 from tradewind.records.attempts import Attempt, AttemptError, attempt_folder
 from tradewind.runtime.driver.child import read_error, write_error
 from tradewind.runtime.driver.fencing import LeaseDeadline

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.claims import claimed, driver_arguments
 from tests.runtime import ray_parts
+from tests.support.claims import claimed, driver_arguments
 from tradewind.serialization.references import CodeFolder
 from tradewind.serialization.spec import step_spec
 from tradewind.steps import ExecutorStep, Hosts, RemoteFunction, TpuSlice, resolve

@@ -16,8 +16,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.claims import claimed, driver_arguments
 from tests.runtime.driver.secret_value import KEY, VALUE
+from tests.support.claims import claimed, driver_arguments
 from tradewind.records.attempts import Attempt, AttemptOutcome, newest_attempt
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
 from tradewind.serialization.references import CodeFolder

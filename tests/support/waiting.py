@@ -1,0 +1,57 @@
+"""Wait until something is so: one limit for all tests, scaled by how slow this machine is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+LIMIT_S: Final = 120.0
+"""On a machine of usual speed that does nothing else. It only bounds a test that fails: no test expects it to pass."""
+PACE: Final = "TRADEWIND_TEST_PACE"
+"""Environment variable with the factor by which this machine is slower; ``calibrate`` sets it for all processes."""
+_USUAL_S: Final = 0.1
+_MAX_PACE: Final = 5.0
+
+
+def calibrate() -> None:
+    """Time a fixed loop once per run, so that a loaded or slow machine gets longer limits."""
+    begun = time.monotonic()
+    sum(number * number for number in range(1_500_000))
+    pace = (time.monotonic() - begun) / _USUAL_S
+    os.environ.setdefault(PACE, f"{min(max(pace, 1.0), _MAX_PACE):.2f}")
+
+
+def limit_s() -> float:
+    """Return how many seconds a test may wait on this machine."""
+    return LIMIT_S * float(os.environ.get(PACE, "1"))
+
+
+def until(condition: Callable[[], T], what: str = "", seen: Callable[[], object] = str, pause_s: float = 0.05) -> T:
+    """Poll ``condition`` until it is true, and return its value.
+
+    A condition that takes long is asked less often, so that polling leaves most of a core to what it waits for.
+
+    Raises:
+        AssertionError: It did not become true within ``limit_s()``; names ``what`` and what ``seen()`` returns.
+    """
+    deadline = time.monotonic() + limit_s()
+    asked_at = time.monotonic()
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited {limit_s():.0f} s in vain for {what or condition}: {seen()}"
+        time.sleep(max(pause_s, 2 * (time.monotonic() - asked_at)))
+        asked_at = time.monotonic()
+    return value
+
+
+async def until_async(condition: Callable[[], T], what: str = "", pause_s: float = 0.02) -> T:
+    """Poll ``condition`` as ``until`` does, and leave the event loop to others meanwhile."""
+    deadline = time.monotonic() + limit_s()
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited {limit_s():.0f} s in vain for {what or condition}"
+        await asyncio.sleep(pause_s)
+    return value
