@@ -12,10 +12,10 @@ import pytest
 from tests.deployment.conftest import TOKEN
 from tests.fleet.clouds import put_head, served
 from tests.fleet.fleets import write_fleet
+from tests.support.google import LocalCompute
 from tradewind.deployment.fleet_connection import AddressCache
 from tradewind.deployment.ray_connection import RayHook, secret_tokens
 from tradewind.ray_jobs.errors import BadAddressError, RayUnreachableError
-from tradewind.rehearsal.cloud.google import LocalCompute
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
 
 SECRET = "projects/my-project/secrets/RAY_AUTH_TOKEN"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support.google import LocalGoogle
 from tradewind.fleet.provider import TradewindNodeProvider
-from tradewind.rehearsal.cloud.google import LocalGoogle
 
 POD: Final = "tpu_slice_v4_16"
 """The type of the shipped cluster ``us-central2`` whose slices have two hosts."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.google import LocalCompute
 from tradewind.cloud_tpu.endpoints import ENDPOINT_VARIABLES
 from tradewind.deployment.fleet_connection import head_addresses
-from tradewind.rehearsal.cloud.google import LocalCompute
 from tradewind.rehearsal.cloud.loopback_server import LoopbackServer
 from tradewind.rehearsal.tpu.hosts import NullHosts, SliceMetadata
 

@@ -11,8 +11,8 @@ from ray.autoscaler._private.util import prepare_config
 
 from tests.fleet.clouds import NumberedHosts
 from tests.fleet.fleets import SHIPPED
+from tests.support.google import LocalGoogle
 from tradewind.fleet.provider import TradewindNodeProvider
-from tradewind.rehearsal.cloud.google import LocalGoogle
 
 ZONE = "projects/my-project/zones/us-central2-b"
 

@@ -14,9 +14,9 @@ import pytest
 
 from tests.fleet.fleets import write_fleet
 from tests.fleet.sshd import Sshd, running_sshd
+from tests.support.google import LocalGoogle
+from tests.support.machines import gcloud_program
 from tradewind.cloud_tpu.api import TpuApi
-from tradewind.rehearsal.cloud.google import LocalGoogle
-from tradewind.rehearsal.machines import gcloud_program
 from tradewind.rehearsal.tpu.hosts import NullHosts, SliceMetadata
 
 PLACE: Final = ("my-project", "us-central2-b")

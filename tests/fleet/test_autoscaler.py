@@ -16,8 +16,8 @@ from ray.autoscaler._private.providers import _clear_provider_cache
 from ray.exceptions import RpcError
 
 from tests.fleet.autoscaled import POD, put_head, resolved
+from tests.support.google import LocalGoogle
 from tradewind.fleet import provider as ours
-from tradewind.rehearsal.cloud.google import LocalGoogle
 
 WHOLE: Final = {"TPU-v4-16-head": 1.0}
 HOST: Final = {"CPU": 120.0, "TPU": 4.0}

@@ -12,10 +12,10 @@ from typing import Any, Final
 import pytest
 
 from tests.fleet.autoscaled import POD, put_head, resolved
+from tests.support.google import LocalGoogle
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.request import JobRequest
-from tradewind.rehearsal.cloud.google import LocalGoogle
 from tradewind.rehearsal.cloud.loopback_server import HttpRequest
 from tradewind.rehearsal.cloud.metadata_server import MetadataServer
 from tradewind.rehearsal.local.processes import LocalStack

@@ -17,9 +17,9 @@ from ray.autoscaler._private.providers import _get_node_provider_cls
 from ray.autoscaler.node_launch_exception import NodeLaunchException
 
 from tests.fleet.fleets import SHIPPED
+from tests.support.google import LocalGoogle
 from tradewind.fleet.errors import FleetError
 from tradewind.fleet.provider import TradewindNodeProvider
-from tradewind.rehearsal.cloud.google import LocalGoogle
 from tradewind.rehearsal.cloud.loopback_server import HttpRequest
 from tradewind.rehearsal.tpu.state import NodeState
 

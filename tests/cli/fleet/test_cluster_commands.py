@@ -10,13 +10,13 @@ from airflow.cli.cli_parser import get_parser
 
 from tests.fleet.fleets import HEAD, SHIPPED, many_clusters, write_fleet
 from tests.fleet.lifecycle.fleet_environment import update
+from tests.support.google import LocalGoogle
 from tradewind.cli.main import main, parser
 from tradewind.deployment.fleet import configured_fleet, current_operation
 from tradewind.fleet.cluster_files import HEADER as TEMPLATE_HEADER
 from tradewind.fleet.clusters import unknown_zone_warnings
 from tradewind.fleet.errors import FleetError
 from tradewind.fleet.fleet_file import load_fleet
-from tradewind.rehearsal.cloud.google import LocalGoogle
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

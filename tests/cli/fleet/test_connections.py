@@ -17,8 +17,8 @@ from sqlalchemy import select
 
 from tests.fleet.clouds import put_head, served
 from tests.fleet.fleets import many_clusters, write_fleet
+from tests.support.google import LocalCompute
 from tradewind.cli.main import main
-from tradewind.rehearsal.cloud.google import LocalCompute
 
 pytestmark = pytest.mark.slow
 

@@ -19,9 +19,9 @@ from tests.fleet.clouds import put_head, served
 from tests.fleet.fleets import many_clusters, write_fleet
 from tests.fleet.sshd import running_sshd
 from tests.runtime.marked import descendants_named
+from tests.support.google import LocalCompute
 from tradewind.cli.main import main
 from tradewind.cloud_tpu.secret_manager import ENDPOINT_VARIABLE
-from tradewind.rehearsal.cloud.google import LocalCompute
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay

@@ -14,11 +14,11 @@ import pytest
 
 from tests.fleet.clouds import served
 from tests.fleet.fleets import write_fleet
+from tests.support.google import LocalArtifactRegistry, LocalCompute, LocalResourceManager
 from tradewind.cli.main import main
 from tradewind.fleet.doctor import Health, cloud_diagnoses
 from tradewind.fleet.fleet_file import load_fleet
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
-from tradewind.rehearsal.cloud.google import LocalArtifactRegistry, LocalCompute, LocalResourceManager
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
 
 pytestmark = pytest.mark.slow

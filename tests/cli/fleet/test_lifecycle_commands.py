@@ -11,6 +11,7 @@ import pytest
 from airflow.cli.cli_parser import get_parser
 
 from tests.fleet.lifecycle.fleet_environment import IMAGE_TAG, PROJECT, ZONE, update, write_key, write_world_fleet
+from tests.support.google import LocalGoogle
 from tradewind.cli.main import main, parser
 from tradewind.cloud_tpu.api import TpuApi
 from tradewind.fleet.fleet_file import load_fleet
@@ -19,7 +20,6 @@ from tradewind.fleet.lifecycle.job_preservation import BackupNote
 from tradewind.fleet.lock import ClusterLock
 from tradewind.ray_jobs.job_backup import JobBackup, SavedJob
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage, RefusedError
-from tradewind.rehearsal.cloud.google import LocalGoogle
 
 INSTANCES = f"projects/{PROJECT}/zones/{ZONE}/instances"
 

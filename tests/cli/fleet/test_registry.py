@@ -9,8 +9,8 @@ import pytest
 
 from tests.fleet.clouds import served
 from tests.fleet.fleets import many_clusters, write_fleet
+from tests.support.google import LocalArtifactRegistry
 from tradewind.cli.main import main
-from tradewind.rehearsal.cloud.google import LocalArtifactRegistry
 
 HERE = "projects/my-project/locations/us-central2/repositories/tradewind"
 THERE = "projects/my-project/locations/us-east5/repositories/tradewind"

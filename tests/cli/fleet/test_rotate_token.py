@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.fleet.lifecycle.fleet_environment import IMAGE_TAG, PROJECT, ZONE, update, write_key, write_world_fleet
+from tests.support.google import LocalGoogle
 from tradewind.cli.main import main
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
-from tradewind.rehearsal.cloud.google import LocalGoogle
 
 SECRET = f"projects/{PROJECT}/secrets/RAY_AUTH_TOKEN"
 OLD = "the-old-token-0123456789"

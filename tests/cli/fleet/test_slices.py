@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.fleet.lifecycle.fleet_environment import PROJECT, ZONE, update, write_key, write_world_fleet
+from tests.support.google import LocalGoogle
 from tradewind.cli.main import main
 from tradewind.fleet.fleet_file import load_fleet
 from tradewind.fleet.lock import ClusterLock, LockState
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
-from tradewind.rehearsal.cloud.google import LocalGoogle
 
 pytestmark = pytest.mark.slow
 

@@ -12,10 +12,10 @@ import pytest
 
 from tests.fleet.clouds import put_head, served
 from tests.fleet.fleets import many_clusters, write_fleet
+from tests.support.google import LocalCompute
 from tradewind.cli.main import main
 from tradewind.cloud_tpu.secret_manager import ENDPOINT_VARIABLE
 from tradewind.fleet.cloud.token_secret import TokenSecret, TokenSecretError
-from tradewind.rehearsal.cloud.google import LocalCompute
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
 
 SECRET = "projects/my-project/secrets/RAY_AUTH_TOKEN"

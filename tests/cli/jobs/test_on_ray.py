@@ -20,12 +20,12 @@ import pytest
 from tests.fleet.clouds import put_head, served
 from tests.fleet.fleets import write_fleet
 from tests.fleet.sshd import find_sshd, running_sshd
+from tests.support.google import LocalCompute
 from tradewind.cli.main import main
 from tradewind.fleet.doctor import Health, running_diagnoses
 from tradewind.fleet.fleet_file import load_fleet
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.rehearsal.cloud.google import LocalCompute
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay

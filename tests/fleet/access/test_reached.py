@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.fleet.fleets import write_fleet
+from tests.support.google import LocalGoogle
 from tradewind.fleet.access.connect import cached_token, fetch_token, translated_cluster_errors, with_token
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.fleet_file import load_fleet
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import RayAuthenticationError, unreachable
-from tradewind.rehearsal.cloud.google import LocalGoogle
 
 SECRET = "projects/my-project/secrets/RAY_AUTH_TOKEN"
 OLD, NEW = "the-old-token-0123456789", "the-new-token-0123456789"

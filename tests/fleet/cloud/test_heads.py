@@ -9,11 +9,11 @@ import pytest
 
 from tests.fleet.clouds import put_head, served
 from tests.fleet.fleets import write_fleet
+from tests.support.google import LocalCompute
 from tradewind.fleet.cloud.google_api import CloudDeniedError, CloudError, CloudUnreachableError, google_api
 from tradewind.fleet.cloud.heads import NoHeadError, find_head, host_keys
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.fleet_file import load_fleet
-from tradewind.rehearsal.cloud.google import LocalCompute
 
 pytestmark = pytest.mark.slow
 

@@ -22,13 +22,13 @@ from tests.fleet.fleets import REPOSITORY
 from tests.fleet.lifecycle.fleet_environment import IMAGE_TAG, PROJECT, TOKEN, ZONE, write_key, write_world_fleet
 from tests.fleet.sshd import find_sshd
 from tests.support.clusters import CALM
+from tests.support.google import LocalGoogle
+from tests.support.machines import NetworkError, SimulatedMachines, missing_for_machines
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
-from tradewind.rehearsal.cloud.google import LocalGoogle
 from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.airflow_api import AirflowApi
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import node_env
-from tradewind.rehearsal.machines import NetworkError, SimulatedMachines, missing_for_machines
 
 BUCKET = "my-bucket"
 SECRET = f"projects/{PROJECT}/secrets/RAY_AUTH_TOKEN"

@@ -17,6 +17,7 @@ import pytest
 
 from tests.fleet.lifecycle.fleet_environment import PROJECT, ZONE, write_key, write_world_fleet
 from tests.fleet.lifecycle.rotations import read_later
+from tests.support.google import LocalGoogle
 from tradewind.cloud_tpu.api import TpuApi
 from tradewind.fleet.cloud.google_api import CloudDeniedError
 from tradewind.fleet.clusters import Fleet, FleetCluster
@@ -42,7 +43,6 @@ from tradewind.fleet.lock import (
 )
 from tradewind.records.lease_store import boot_time
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
-from tradewind.rehearsal.cloud.google import LocalGoogle
 from tradewind.rehearsal.cloud.loopback_server import HttpRequest
 
 pytestmark = pytest.mark.slow

@@ -19,6 +19,7 @@ from tests.fleet.fleets import REPOSITORY
 from tests.fleet.lifecycle.filed_jobs import FiledJobs
 from tests.fleet.lifecycle.fleet_environment import PROJECT, ZONE, update, write_key, write_world_fleet
 from tests.fleet.lifecycle.rotations import jobs_of, rotation
+from tests.support.google import LocalGoogle
 from tradewind.cloud_tpu.api import TpuApi
 from tradewind.fleet.access.connect import cached_token, read_token
 from tradewind.fleet.cloud.google_api import CloudDeniedError, CloudUnreachableError
@@ -30,7 +31,6 @@ from tradewind.fleet.lifecycle.job_preservation import AbandonedJobsError, JobBa
 from tradewind.fleet.lifecycle.rotation import OPERATION, RotationPhase, RotationUnfinishedError
 from tradewind.fleet.lock import ClusterBusyError, ClusterLock, InterruptedOperationError, LockState
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
-from tradewind.rehearsal.cloud.google import LocalGoogle
 from tradewind.rehearsal.cloud.loopback_server import HttpRequest
 
 pytestmark = pytest.mark.slow

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.fleet.lifecycle.fleet_environment import PROJECT, ZONE, write_key, write_world_fleet
+from tests.support.google import LocalGoogle
 from tradewind.cloud_tpu.api import TpuApi
 from tradewind.cloud_tpu.repair.passes import SliceRepair
 from tradewind.cloud_tpu.repair.terms import Scope
@@ -31,7 +32,6 @@ from tradewind.fleet.workers.manual_slices import (
 )
 from tradewind.ray_jobs.nodes import NodeInfo
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
-from tradewind.rehearsal.cloud.google import LocalGoogle
 from tradewind.rehearsal.cloud.loopback_server import HttpRequest
 from tradewind.rehearsal.tpu.requests import RefusedCallError
 

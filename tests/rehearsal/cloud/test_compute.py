@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from googleapiclient.errors import HttpError
 
+from tests.support.compute import BadFilterError, parse_filter
+from tests.support.google import LocalGoogle
 from tradewind.fleet.cloud.google_api import google_api
-from tradewind.rehearsal.cloud.compute import BadFilterError, parse_filter
-from tradewind.rehearsal.cloud.google import LocalGoogle
 
 PLACE = {"project": "p", "zone": "us-central2-b"}
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tradewind.rehearsal.cloud.compute import MachineError, MachineMetadata, RunningMachine
+from tests.support.compute import MachineError, MachineMetadata, RunningMachine
 from tradewind.rehearsal.cloud.loopback_server import LoopbackServer
 from tradewind.rehearsal.local.ray import host_name, tpu_host_env
 from tradewind.rehearsal.tpu.hosts import HostsError, SliceMetadata

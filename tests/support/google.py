@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from tradewind.rehearsal.cloud.compute import (
+from tests.support.compute import (
     PREFIX,
     ComputeService,
     MachineBackend,
