@@ -13,11 +13,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.airflow.conftest import until
 from tests.chaos.runs.environment import NightHouse, running_nights
 from tests.chaos.runs.faults import COMMON, Trouble, Troublemaker
 from tests.chaos.runs.traces import Life, overlaps
 from tests.chaos.runs.verifier import broken_promises
+from tests.support.waiting import until
 from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.airflow_api import FINISHED_RUN_STATES, AirflowApi, AirflowApiError
 
@@ -26,8 +26,6 @@ DATABASES = os.environ.get("NIGHT_DATABASES", "postgres").split()
 TROUBLES_ON_POSTGRES = int(os.environ.get("NIGHT_TROUBLES", "5"))
 TROUBLES_ON_SQLITE = 3
 NIGHT_S = 900.0
-
-pytestmark = [pytest.mark.ray, pytest.mark.airflow, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module", params=DATABASES)
@@ -66,6 +64,12 @@ class Waves:
         """The runs that go on."""
         return [f"{run}: {state}" for run, state in self.states() if state not in FINISHED_RUN_STATES]
 
+    def wait_for_end(self) -> None:
+        """Wait for all API servers, of which the test may have killed one, and for all runs."""
+        until(lambda: all(airflow.is_answering() for airflow in self._house.airflows), "the API servers")
+        for airflow, run in self.runs:
+            self._house.api(airflow).wait_for_run("nights", run, NIGHT_S)
+
     def states(self) -> list[tuple[str, str]]:
         found = []
         for airflow, run in self.runs:
@@ -98,6 +102,9 @@ def troubles_of(house: NightHouse, seed: int) -> list[Trouble]:
     return deck[: TROUBLES_ON_SQLITE if house.staging is None else TROUBLES_ON_POSTGRES]
 
 
+@pytest.mark.ray
+@pytest.mark.airflow
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", SEEDS)
@@ -106,7 +113,7 @@ def test_every_version_is_made_once_whatever_befalls_the_night(house: NightHouse
     maker = Troublemaker(house, seed, waves.keep_going, print)
     for trouble in troubles_of(house, seed):
         maker.make(trouble)
-    until(lambda: not waves.unfinished(), f"the end of all runs: {waves.states()}", NIGHT_S)
+    waves.wait_for_end()
     assert waves.failures() == []
     assert list(broken_promises(house)) == []
 

@@ -51,6 +51,7 @@ def maker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Maker]:
         yield made
 
 
+@pytest.mark.long
 def test_a_tiny_model_is_trained_from_text_to_evaluation(maker: Maker) -> None:
     pipeline = load("train_tiny_model")
     evaluated = maker.make(pipeline.evaluate("tiny/evaluate", pipeline.trained, sample_tokens=10), train_steps=6)
@@ -59,6 +60,7 @@ def test_a_tiny_model_is_trained_from_text_to_evaluation(maker: Maker) -> None:
     assert results["checkpoint"]["loss"] == pytest.approx(results["hf"]["loss"], abs=1e-3)
 
 
+@pytest.mark.long
 def test_a_sweep_uses_the_tokens_that_are_there_and_finds_the_best_rate(maker: Maker) -> None:
     pipeline = load("learning_rate_sweep")
     maker.make(pipeline.tokens)
@@ -71,6 +73,7 @@ def test_a_sweep_uses_the_tokens_that_are_there_and_finds_the_best_rate(maker: M
     assert len(rows) == 3 and losses == sorted(losses)
 
 
+@pytest.mark.long
 def test_three_models_are_ranked_under_budgets_of_compute(maker: Maker) -> None:
     pipeline = load("speedrun_tiny")
     maker.make(pipeline.tokens)
@@ -104,6 +107,7 @@ def test_an_experiment_in_marins_way_is_a_dag_and_runs_as_it_is(maker: Maker) ->
     assert counted["each"]["Hello, Ada!"] == 8 and counted["all"] == sum(counted["each"].values())
 
 
+@pytest.mark.long
 def test_a_tiny_model_is_pretrained_and_fine_tuned_with_marins_helpers(maker: Maker) -> None:
     pipeline = load("sft_tiny")
     tuned = maker.make(pipeline.tuned)
@@ -134,6 +138,7 @@ def test_two_stages_and_simulated_epochs_train_on_what_is_tokenized(maker: Maker
     assert json.loads((maker.make(epochs) / "result.json").read_text())["tokens"] == 8 * 4 * 512
 
 
+@pytest.mark.long
 def test_an_anneal_goes_on_with_the_training_that_it_ends(maker: Maker) -> None:
     """With the tiny model in place of ``llama_8b``; all else is the anneal's own."""
     pipeline = load("sft_tiny")

@@ -42,6 +42,7 @@ def holder(path: Path) -> int | None:
 
 
 @pytest.mark.ray
+@pytest.mark.long
 def test_a_killed_worker_repeats_no_finished_shard_and_the_cache_is_the_same(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

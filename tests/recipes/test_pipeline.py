@@ -273,12 +273,14 @@ def test_a_training_killed_after_its_last_checkpoint_only_exports(night: Night) 
     assert exported[0] == exported[1]
 
 
+@pytest.mark.long
 def test_a_training_waits_for_its_last_checkpoint_before_it_exports(night: Night) -> None:
     settings = night.train_settings("slow") | {"num_train_steps": 10, "max_eval_batches": 1}
     result_of(night.start(TRAIN, settings, code=SLOW_STORE + STEP))  # the process ends right after train_lm
     assert newest_checkpoint(night.root / "slow") == 9
 
 
+@pytest.mark.long
 def test_a_half_written_checkpoint_of_two_hosts_is_no_trouble_for_one(night: Night) -> None:
     shutil.copytree(night.path("train/checkpoints"), night.path("half/checkpoints"))
     (night.root / f"half/checkpoints/step-{STEPS - 1}/metadata.json").unlink()

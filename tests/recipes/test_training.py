@@ -173,6 +173,7 @@ def test_a_step_is_saved_when_it_has_been_evaluated(workshop: Workshop) -> None:
         assert min(path.stat().st_mtime for path in saved if path.is_file()) > measured - 0.001  # rows: milliseconds
 
 
+@pytest.mark.long
 def test_a_noticed_training_goes_on_from_before_its_damaged_checkpoint(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,6 +315,7 @@ def test_what_cannot_work_is_refused_before_there_is_a_slice(workshop: Workshop)
         assert expected.startswith(answer) if answer == "accepted" else answer.startswith(expected), answer
 
 
+@pytest.mark.long
 def test_averaged_weights_over_two_slices_are_what_is_exported_and_judged(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,14 +7,13 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
+from tests.support.waiting import until
 from tradewind.rehearsal.local.processes import LocalStack, free_port
 
 INSTALL = Path(__file__).parents[3] / "scripts" / "install_postgresql.sh"
 OWNER = "postgres"
-START_S = 60.0
 
 
 class LocalPostgres:
@@ -51,10 +50,7 @@ class LocalPostgres:
         options = [word for setting in settings for word in ("-c", setting)]
         command = [*self._as_owner, self._tool("postgres"), "-D", str(data), *options]
         self._stack.start("postgres", command, {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"})
-        deadline = time.monotonic() + START_S
-        while not self._is_ready():
-            assert time.monotonic() < deadline, (self._stack.logs / "postgres.log").read_text()
-            time.sleep(0.1)
+        until(self._is_ready, "PostgreSQL", (self._stack.logs / "postgres.log").read_text)
 
     def remove(self) -> None:
         """Remove its files; its processes end with the stack."""

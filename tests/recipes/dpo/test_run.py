@@ -342,6 +342,7 @@ def test_a_training_that_was_cut_ends_with_the_losses_of_one_that_was_not(
     assert bench.run(TRAIN, "cut") == [], "one that has ended is only read"
 
 
+@pytest.mark.long
 def test_a_training_that_was_killed_ends_with_the_losses_of_one_that_was_not(bench: Workbench, told: list[str]) -> None:
     bench.run(KILLED, exit_code=-signal.SIGKILL)
     taken, newer = (bench.root / f"base/checkpoints/step-{step}" for step in (3, 9))
@@ -361,6 +362,7 @@ def test_a_training_that_was_killed_ends_with_the_losses_of_one_that_was_not(ben
     assert np.array_equal(averages, weights), "the averages begin with the weights"
 
 
+@pytest.mark.long
 def test_marins_helpers_teach_preferences_from_an_export_and_validate_on_the_split(bench: Workbench) -> None:
     told = bench.run(BY_HELPERS)
     assert f"  beta 0.1, reference {bench.root}/base/hf" in told and f"  begins with {bench.root}/base/hf" in told

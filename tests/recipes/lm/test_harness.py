@@ -50,6 +50,7 @@ run_levanter_train_lm(asked(quiz))
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_tasks_are_measured_inside_a_training_where_the_harness_is_installed(tmp_path: Path) -> None:
     with prepared_to_train(tmp_path, PYTHONPATH=str(LM_EVAL)) as python:
         bench = Workbench(tmp_path, python)

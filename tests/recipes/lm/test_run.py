@@ -375,6 +375,7 @@ def test_a_training_that_was_cut_ends_with_the_losses_of_one_that_was_not(
     assert bench.run(TRAIN, "cut") == [], "one that has ended is only read"
 
 
+@pytest.mark.long
 def test_a_training_begins_with_anothers_weights_and_tokenizes_what_is_not(bench: Workbench) -> None:
     told = bench.run(BEGIN)
     assert f"  begins with {bench.result('whole')['checkpoint']}" in told
@@ -396,6 +397,7 @@ def test_a_training_begins_with_anothers_weights_and_tokenizes_what_is_not(bench
     assert told[-1].startswith(f"train_config.trainer.initialize_from: the checkpoint {without}")
 
 
+@pytest.mark.long
 def test_a_training_begins_with_a_model_of_a_hub_on_two_slices_and_is_one_run_at_wandb_after_a_cut(
     bench: Workbench, hub: ModelHub
 ) -> None:
@@ -443,6 +445,7 @@ def test_a_config_of_marins_trains_as_it_was_written_then(bench: Workbench) -> N
     assert result["eval_losses"].keys() == SETS and result["eval_losses"]["web"] < result["eval_losses"]["code"]
 
 
+@pytest.mark.long
 def test_a_training_of_marins_goes_on_at_its_checkpoints_step_on_its_own_data(bench: Workbench) -> None:
     """At a learning rate of 0, the same texts have the same losses."""
     bench.run(STILL)
