@@ -28,7 +28,7 @@ from tradewind.recipes.steps import evaluate
 from tradewind.serialization.spec import STEP_VARIABLE
 from tradewind.steps import Cpu
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray]
+pytestmark = pytest.mark.slow
 
 DAGS = Path(__file__).parents[2] / "dags"
 
@@ -51,6 +51,7 @@ def maker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Maker]:
         yield made
 
 
+@pytest.mark.ray
 @pytest.mark.long
 def test_a_tiny_model_is_trained_from_text_to_evaluation(maker: Maker) -> None:
     pipeline = load("train_tiny_model")
@@ -60,6 +61,7 @@ def test_a_tiny_model_is_trained_from_text_to_evaluation(maker: Maker) -> None:
     assert results["checkpoint"]["loss"] == pytest.approx(results["hf"]["loss"], abs=1e-3)
 
 
+@pytest.mark.ray
 @pytest.mark.long
 def test_a_sweep_uses_the_tokens_that_are_there_and_finds_the_best_rate(maker: Maker) -> None:
     pipeline = load("learning_rate_sweep")
@@ -73,6 +75,7 @@ def test_a_sweep_uses_the_tokens_that_are_there_and_finds_the_best_rate(maker: M
     assert len(rows) == 3 and losses == sorted(losses)
 
 
+@pytest.mark.ray
 @pytest.mark.long
 def test_three_models_are_ranked_under_budgets_of_compute(maker: Maker) -> None:
     pipeline = load("speedrun_tiny")
@@ -84,6 +87,7 @@ def test_three_models_are_ranked_under_budgets_of_compute(maker: Maker) -> None:
     assert all(row["training_time"] > 0 and row["model_flops"] > 0 for row in rows), rows
 
 
+@pytest.mark.ray
 @pytest.mark.long
 def test_a_second_component_of_the_mixture_helps_on_its_own_texts(maker: Maker) -> None:
     pipeline = load("data_mixture")
@@ -98,15 +102,16 @@ def test_a_second_component_of_the_mixture_helps_on_its_own_texts(maker: Maker) 
     assert results["hf"]["loss"] == pytest.approx(float(best[head.index("eval_losses.asyncio")]), abs=0.2)
 
 
-def test_an_experiment_in_marins_way_is_a_dag_and_runs_as_it_is(maker: Maker) -> None:
+def test_an_experiment_in_marins_way_is_a_dag_and_runs_as_it_is(tmp_path: Path) -> None:
     (dag,) = load("marin_hello_world", "in Airflow").dags
     assert dag.dag_id == "marin_hello_world"
     assert dag.get_task("hello_world_letters").upstream_task_ids == {"hello_world_greetings"}
-    _, letters = maker.make_experiment(DAGS / "marin", "tutorials/hello_world")
+    _, letters = Maker(tmp_path).make_experiment(DAGS / "marin", "tutorials/hello_world")
     counted = json.loads((letters / "letters.json").read_text())
     assert counted["each"]["Hello, Ada!"] == 8 and counted["all"] == sum(counted["each"].values())
 
 
+@pytest.mark.ray
 @pytest.mark.long
 def test_a_tiny_model_is_pretrained_and_fine_tuned_with_marins_helpers(maker: Maker) -> None:
     pipeline = load("sft_tiny")
@@ -122,6 +127,7 @@ def test_a_tiny_model_is_pretrained_and_fine_tuned_with_marins_helpers(maker: Ma
     assert record["train"]["documents"] == json.loads((chats / ".artifact.json").read_text())["chats"]
 
 
+@pytest.mark.ray
 @pytest.mark.long
 def test_two_stages_and_simulated_epochs_train_on_what_is_tokenized(maker: Maker) -> None:
     """Both with the tokens and the model of the fine-tuning, which are there already if that was made before."""
@@ -138,6 +144,7 @@ def test_two_stages_and_simulated_epochs_train_on_what_is_tokenized(maker: Maker
     assert json.loads((maker.make(epochs) / "result.json").read_text())["tokens"] == 8 * 4 * 512
 
 
+@pytest.mark.ray
 @pytest.mark.long
 def test_an_anneal_goes_on_with_the_training_that_it_ends(maker: Maker) -> None:
     """With the tiny model in place of ``llama_8b``; all else is the anneal's own."""
