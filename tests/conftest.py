@@ -19,7 +19,7 @@ from tests.support.waiting import calibrate
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.local.airflow_config import NEW_DATABASES
 
-pytest_plugins = ["tests.support.stores"]
+pytest_plugins = ["tests.support.stores", "tests.support.shared_clusters"]
 
 # Told to end, pytest still tears its fixtures down, and with them the clusters and the Airflows that it started.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -69,9 +69,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SharingSched
     return SharingScheduling(config, log)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if hasattr(config, "workerinput"):
-        longest_first(items)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    longest_first(items)
 
 
 @pytest.fixture(scope="module")

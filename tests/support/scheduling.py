@@ -13,9 +13,28 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-SHARED: Final = {"tests/airflow/": "one Airflow"}
+OPEN: Final = "one Ray cluster, open"
+GUARDED: Final = "one Ray cluster, guarded"
+SHARED: Final = {
+    "tests/airflow/": "one Airflow",
+    "tests/cli/jobs/test_on_ray.py": OPEN,
+    "tests/ray_jobs/follow/test_endings.py": OPEN,
+    "tests/ray_jobs/follow/test_follow.py": OPEN,
+    "tests/ray_jobs/follow/test_refusals.py": OPEN,
+    "tests/ray_jobs/follow/test_watch.py": OPEN,
+    "tests/ray_jobs/test_demand.py": OPEN,
+    "tests/ray_jobs/test_jobs.py": OPEN,
+    "tests/ray_jobs/test_working_dir.py": OPEN,
+    "tests/serialization/test_shipping.py": OPEN,
+    "tests/tasks/jobs/test_placement.py": OPEN,
+    "tests/cli/fleet/test_dashboard.py": GUARDED,
+    "tests/cli/jobs/test_on_guarded_ray.py": GUARDED,
+    "tests/deployment/test_ray_connection.py": GUARDED,
+    "tests/ray_jobs/follow/test_stopping.py": GUARDED,
+    "tests/ray_jobs/test_client.py": GUARDED,
+}
 """Beginning of a file's path -> its scope; a file that has no entry is a scope of its own."""
-FIRST: Final = ("one Airflow", "tests/recipes/", "tests/runtime/", "tests/cli/", "tests/ray_jobs/")
+FIRST: Final = ("one Airflow", "one Ray cluster", "tests/recipes/", "tests/runtime/", "tests/cli/", "tests/ray_jobs/")
 """Beginnings of the dearest scopes."""
 DEAR: Final = ("airflow", "ray", "slow")
 
