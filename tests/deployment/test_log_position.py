@@ -124,6 +124,14 @@ async def test_a_trigger_does_not_end_before_its_last_lines_are_taken(
     await ending
 
 
+def test_looking_for_sockets_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    """A copy of a descriptor that is no socket stayed open, so each look doubled their number."""
+    before = os.listdir("/proc/self/fd")
+    with open(tmp_path / "file", "w"), socket.socket():
+        log_position._unix_sockets.__wrapped__()
+    assert os.listdir("/proc/self/fd") == before
+
+
 @pytest.mark.slow
 def test_only_connected_unix_sockets_are_asked() -> None:
     code = (

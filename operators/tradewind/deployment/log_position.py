@@ -21,6 +21,7 @@ import json
 import os
 import secrets
 import socket
+import stat
 import termios
 import time
 from collections.abc import Awaitable, Callable
@@ -192,10 +193,12 @@ def _unix_sockets() -> tuple[int, ...]:
     found = []
     for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []:
         try:
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue  # socket.socket() would refuse a copy of it and leave the copy open
             with socket.socket(fileno=os.dup(int(name))) as one:
                 if (one.family, one.type) == (socket.AF_UNIX, socket.SOCK_STREAM) and _is_connected(one):
                     found.append(int(name))
-        except OSError:  # no socket, or closed meanwhile
+        except OSError:  # closed meanwhile
             continue
     return tuple(found)
 
