@@ -30,7 +30,7 @@ from tradewind.ray_jobs.errors import RayAuthenticationError
 from tradewind.ray_jobs.probe import check_connection
 from tradewind.ray_jobs.request import JobRequest
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,6 @@ def test_a_restart_that_nobody_agrees_to_is_none(world: World, capsys: pytest.Ca
     assert sorted(line.split()[::2] for line in out.splitlines()) == [["ada", "ada"], ["bob", "bob"], ["eve", "eve"]]
 
 
-@pytest.mark.long
 def test_a_restart_by_the_dag_loses_nothing_and_has_nothing_twice(world: World, house: WorldAirflow) -> None:
     """Three tasks in the middle of a job, a pod in training, two jobs of people that run and one that waits."""
     runs = {dag: house.begin(dag, conf) for dag, conf in DAGS.items()}
@@ -212,7 +211,6 @@ def check_training(world: World, saved: int) -> None:
         assert one["weight"] == pytest.approx(3.0 * (1 - 0.8 ** one["step"]), rel=1e-4)
 
 
-@pytest.mark.long
 def test_a_token_is_rotated_under_tasks_that_wait(
     world: World, house: WorldAirflow, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -67,7 +67,8 @@ async def judged(ray: LocalRay, end: FollowResult) -> Ending:
         return await judge_ending(api, "counting", end.details, end.last_lines)
 
 
-@pytest.mark.parametrize("with_log", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("with_log", [True, False])
 def test_a_head_that_keeps_its_state_says_that_the_job_is_dead(tmp_path: Path, with_log: bool) -> None:
     env = head_memory(tmp_path / "gcs")
     with running_head(tmp_path / "ray", env) as ray:

@@ -143,6 +143,7 @@ def test_the_job_that_ends_waiting_ones_leaves_a_running_one_alone(jobs: RayJobs
     stop(jobs, job)
 
 
+@pytest.mark.long
 def test_stopping_goes_on_while_the_cluster_is_silent(tmp_path: Path) -> None:
     stack = LocalStack(tmp_path / "ray")
     store = head_memory(tmp_path / "rocks")
