@@ -24,17 +24,18 @@ LAYERS: dict[str, set[str]] = {
     "_version": set(),
     "text": set(),
     "timeouts": set(),
+    "machine": set(),
     "steps": {"text"},
     "storage": {"timeouts"},
-    "cloud_tpu": {"text", "storage"},
-    "ray_jobs": {"timeouts", "cloud_tpu"},
+    "cloud_tpu": {"text", "machine", "storage"},
+    "ray_jobs": {"timeouts", "machine", "cloud_tpu"},
     "datasets": {"text", "steps", "storage"},
-    "records": {"steps", "storage"},
+    "records": {"machine", "steps", "storage"},
     "serialization": {"steps", "storage", "records"},
     "plans": {"text", "steps", "storage", "records"},
-    "attempts": {"steps", "storage", "ray_jobs", "records", "serialization", "plans"},
-    "runtime": {"steps", "storage", "cloud_tpu", "records", "serialization", "attempts"},
-    "fleet": {"text", "storage", "cloud_tpu", "ray_jobs", "records", "runtime"},
+    "attempts": {"machine", "steps", "storage", "ray_jobs", "records", "serialization", "plans"},
+    "runtime": {"machine", "steps", "storage", "cloud_tpu", "records", "serialization", "attempts"},
+    "fleet": {"text", "machine", "storage", "cloud_tpu", "ray_jobs", "records", "runtime"},
     "recipes": {"text", "steps", "storage", "cloud_tpu", "datasets", "records", "plans", "runtime"},
     "rehearsal": {"text", "timeouts", "storage", "cloud_tpu", "records", "runtime"},
     "links": {"ray_jobs"},
@@ -69,7 +70,7 @@ LAYERS: dict[str, set[str]] = {
 """What each package may import of ours besides itself, in an order in which each imports only from above it."""
 
 WITHOUT_AIRFLOW = {
-    "text", "timeouts", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets",
+    "text", "timeouts", "machine", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets",
     "records", "serialization", "plans", "attempts", "runtime", "recipes", "rehearsal",
 }  # fmt: skip
 """What is imported on clusters, or stays apart from Airflow so that it can be."""

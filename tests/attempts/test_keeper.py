@@ -12,8 +12,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from tradewind.attempts.renewal import LeaseEndReason, LeaseRenewer
+from tradewind.machine import boot_time
 from tradewind.records.lease import Lease, Phase
-from tradewind.records.lease_store import HeldLease, LeaseClaim, LeaseStore, boot_time
+from tradewind.records.lease_store import HeldLease, LeaseClaim, LeaseStore
 from tradewind.storage.backends import StoreRefusedError
 from tradewind.storage.errors import LeaseLostError, StoreUnavailableError
 from tradewind.storage.swap import StoredObject, read_stored, write_if

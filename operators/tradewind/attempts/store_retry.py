@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from tradewind.machine import boot_time
 from tradewind.records.lease import LeaseTimes
-from tradewind.records.lease_store import boot_time
 from tradewind.storage.errors import StoreError
 
 RETRY_TIMEOUT_S: Final = LeaseTimes().fence_s

@@ -6,7 +6,6 @@ call itself by anybody's name.
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import shlex
@@ -28,6 +27,7 @@ from tradewind.fleet.access.ssh import RunEnv, SshError, SshHost, connection_los
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError, on_one_line
 from tradewind.fleet.local_paths import state_folder
+from tradewind.machine import write_private_file
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.details import USER, JobDetails
 from tradewind.ray_jobs.request import JobRequest
@@ -66,11 +66,7 @@ class LocalSessions:
             with suppress(OSError):
                 if file.stat().st_mtime < time.time() - _OLD_S:  # of one that was killed
                     file.unlink()
-        aside = self._folder / f".{os.getpid()}.new"
-        aside.unlink(missing_ok=True)
-        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-            opened.write(f"{name}\n{held.line()}\n")
-        os.replace(aside, self._folder / job)
+        write_private_file(self._folder / job, f"{name}\n{held.line()}\n")
 
     def forget(self, job: str) -> None:
         """It holds nothing any more."""

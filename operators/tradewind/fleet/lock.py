@@ -28,8 +28,9 @@ from typing import Any, Final
 
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError, on_one_line
+from tradewind.machine import boot_time
 from tradewind.records.lease import HEARTBEAT_S, LeaseTimes
-from tradewind.records.lease_store import Read, Write, boot_time
+from tradewind.records.lease_store import Read, Write
 from tradewind.records.parsing import (
     COUNT,
     MOMENT,

@@ -17,6 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
+from tradewind.machine import write_private_file
 from tradewind.ray_jobs.details import TERMINAL, is_managed
 
 LABEL_SELECTOR: Final = "tradewind_label_selector"
@@ -294,7 +295,7 @@ class JobBackup:
         for uri, file in packages.items():
             file.chmod(0o600)
             os.replace(file, self.package(uri))
-        _write_private(self.folder / _JOBS, json.dumps([job.to_json() for job in kept.values()]))
+        write_private_file(self.folder / _JOBS, json.dumps([job.to_json() for job in kept.values()]))
 
     def package(self, uri: str) -> Path:
         """The file of a package, which need not be there.
@@ -310,7 +311,7 @@ class JobBackup:
     def note_ending(self, job: str) -> None:
         """Write down that ``job``, which waits on the new head, is ended for its successor."""
         private_folder(self.folder / _ENDING)
-        _write_private(self._ending(job), "")
+        write_private_file(self._ending(job), "")
 
     def is_ended_by_us(self, job: str) -> bool:
         """Whether that was written down."""
@@ -320,7 +321,7 @@ class JobBackup:
         """Forget all but ``jobs``; the whole backup, if there are none."""
         if wanted := set(jobs):
             kept = [job.to_json() for job in self.jobs() if job.job in wanted]
-            _write_private(self.folder / _JOBS, json.dumps(kept))
+            write_private_file(self.folder / _JOBS, json.dumps(kept))
         else:
             self.delete()
 
@@ -347,13 +348,3 @@ def private_folder(folder: Path) -> None:
     """Have ``folder``, for its owner alone."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.chmod(0o700)
-
-
-def _write_private(file: Path, text: str) -> None:
-    aside = file.with_name(f".{os.getpid()}.new")  # within the folder, so that nobody else can put one there
-    aside.unlink(missing_ok=True)
-    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-        opened.write(text)
-        opened.flush()
-        os.fsync(opened.fileno())
-    os.replace(aside, file)

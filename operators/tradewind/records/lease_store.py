@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from tradewind.machine import boot_time
 from tradewind.records.lease import HEARTBEAT_S, Lease, Phase, UnreadableLeaseError, lease_path, new_owner_id
 from tradewind.storage.errors import LeaseLostError, RecordsError
 from tradewind.storage.swap import StoredObject, read_stored, write_if
@@ -56,11 +57,6 @@ class LeaseClaim:
     by: Mapping[str, Any]
     version: str
     heartbeat_s: float = HEARTBEAT_S
-
-
-def boot_time() -> float:
-    """Seconds since the machine was started, those in which it was suspended included."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class LeaseStore:

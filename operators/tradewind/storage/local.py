@@ -30,7 +30,6 @@ from tradewind.storage.errors import StoreUnavailableError
 from tradewind.storage.files import write_aside
 
 GUARD_SUFFIX = ".guard"
-_GUARD_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _POLL_S = 0.002
 _AHEAD_S = 2.0
 """A file that was written so much later than now was written before the clock was set back: its age counts from now."""

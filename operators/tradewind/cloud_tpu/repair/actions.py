@@ -29,10 +29,11 @@ from tradewind.cloud_tpu.errors import (
     TpuPreconditionError,
     TpuUnreachableError,
 )
-from tradewind.cloud_tpu.repair.records import Deletion, RepairLock, SliceRecord, SliceRecords, boot_time
+from tradewind.cloud_tpu.repair.records import Deletion, RepairLock, SliceRecord, SliceRecords
 from tradewind.cloud_tpu.repair.rules import decide
 from tradewind.cloud_tpu.repair.terms import Action, Finding, RepairSettings, Scope, Snapshot
 from tradewind.cloud_tpu.resources import ANY_KIND, body_kind
+from tradewind.machine import boot_time
 
 logger = logging.getLogger(__name__)
 

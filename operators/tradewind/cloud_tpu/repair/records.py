@@ -13,8 +13,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import tempfile
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +22,7 @@ from typing import Any, Final, Protocol, TypeVar
 from fsspec.implementations.local import LocalFileSystem
 
 from tradewind.cloud_tpu.api import CALL_TIMEOUT_S
+from tradewind.machine import boot_time, write_private_file
 from tradewind.storage import file_system_at
 
 RECORDS_FOLDER: Final = "slice-records"
@@ -215,7 +214,8 @@ class SliceRecords:
     def _write(self, path: str, fields: Any) -> None:
         text = json.dumps(fields, sort_keys=True, indent=1).encode()
         if isinstance(self._fs, LocalFileSystem):
-            _replace_file(path, text)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            write_private_file(path, text)
         else:
             self._fs.pipe_file(path, text)
 
@@ -315,18 +315,6 @@ def _damaged(path: str, flaw: str) -> SliceRecordError:
     )
 
 
-def _replace_file(path: str, text: bytes) -> None:
-    """Readers see the old file or the new one, never a part; only its owner can read it."""
-    folder = os.path.dirname(path)
-    os.makedirs(folder, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=folder)
-    with os.fdopen(handle, "wb") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
 # Whose turn it is to delete: of the repairs that share a folder of records, one at a time.
 #
 # The Cloud TPU API deletes by name, whatever has that name by then. So a repair takes the turn, looks, deletes, and
@@ -352,11 +340,6 @@ class Seen(Protocol):
 Read = Callable[[str], Seen | None]
 Write = Callable[[str, str, str | None], Seen | None]
 """Path, text, and the tag of what is to be replaced (None: create it); None if something else is there."""
-
-
-def boot_time() -> float:
-    """Seconds since the machine was started, those in which it was suspended included."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class RepairLock:

@@ -20,6 +20,7 @@ from tradewind.fleet.access.ssh import SshError, SshHost, connection_loss_reason
 from tradewind.fleet.cloud.google_api import CloudError, CloudUnreachableError, google_api
 from tradewind.fleet.cloud.token_secret import TokenSecret, TokenSecretError, check_token
 from tradewind.fleet.clusters import FleetCluster
+from tradewind.machine import write_private_file
 from tradewind.ray_jobs.cluster import BadTokenFileError, RayCluster, read_token_file
 from tradewind.ray_jobs.errors import RayAuthenticationError, RayUnreachableError
 from tradewind.ray_jobs.probe import check_connection
@@ -158,11 +159,7 @@ def cache_token(cluster: FleetCluster, token: str) -> Path:
     """Keep ``token`` for ``cluster``, for its owner alone; the file."""
     file = token_file(cluster)
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    aside = file.with_name(f"{file.name}.{os.getpid()}.new")
-    aside.unlink(missing_ok=True)
-    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-        opened.write(f"{token}\n")
-    os.replace(aside, file)
+    write_private_file(file, f"{token}\n")
     return file
 
 

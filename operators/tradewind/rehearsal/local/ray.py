@@ -41,7 +41,8 @@ from tradewind.rehearsal.local.processes import LocalStack, free_port, kill_toge
 
 _INHERITED: Final = (
     "JAX_COMPILATION_CACHE_DIR", "JAX_DISABLE_MOST_OPTIMIZATIONS", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH",
-    "PYTHONPYCACHEPREFIX", "PYTHONUNBUFFERED", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER", "XLA_FLAGS",
+    "PYTHONPYCACHEPREFIX", "PYTHONUNBUFFERED", "SSL_CERT_FILE", "TMPDIR", "TRADEWIND_DASHBOARD_MODULES", "TZ", "USER",
+    "XLA_FLAGS",
 )  # fmt: skip
 _RAY_SETTINGS: Final = {
     # Nothing is reported to anyone.
@@ -121,6 +122,8 @@ def loopback_addresses() -> Iterator[str]:
 
 
 _POLL_S: Final = 0.1
+_STARTING_AT_ONCE: Final = 2
+"""Nodes that ``start`` starts at a time: Ray gives each 30 s, which is too short for many on a slow machine."""
 
 HostEnv = Callable[[int, str], Mapping[str, str]]
 """What a host has in its environment besides the cluster's, from its number in the slice and its address."""
@@ -343,10 +346,15 @@ class LocalRay:
     def _start_all(self, deadline: float) -> None:
         self._start_head()
         self._wait("the head's control service", self._gcs_listens, deadline)
-        for local_slice in self.slices:
-            self._launch_slice(local_slice)
+        for new in self.slices:
+            for worker_id in range(slice_type(new.slice_type).hosts):
+                self._wait("room for another node", self._may_start_another, deadline)
+                self._launch_host(new, worker_id, None)
         self._wait("the Jobs API", self._jobs_api_answers, deadline)
         self._wait("all nodes to register", self._all_registered, deadline)
+
+    def _may_start_another(self) -> bool:
+        return sum(process.poll() is None for process in self._starting.values()) < _STARTING_AT_ONCE
 
     def _start_head(self) -> None:
         self._start_node(

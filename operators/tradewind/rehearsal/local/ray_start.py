@@ -6,23 +6,40 @@ starting a host takes, to start the other a fifth of a head's. Workers start by 
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 WORKER: Final = Path(__file__).with_name("setup_worker.py")
+DASHBOARD_MODULES: Final = "TRADEWIND_DASHBOARD_MODULES"
+"""Environment variable with the names of the dashboard's modules that a head loads, divided by commas; unset: all."""
 
 
 def main() -> None:
     """What ``ray`` would do with this command line."""
     sys.modules["ray.serve"] = None  # type: ignore[assignment]  # Ray then goes on without, as if it were not installed
+    from ray._private import services
     from ray._private.node import Node
     from ray._private.parameter import RayParams
     from ray.scripts.scripts import main as ray
 
     Node.start_ray_client_server = _nothing  # type: ignore[method-assign]
     RayParams.setup_worker_path = property(lambda self: str(WORKER), _nothing)  # type: ignore[assignment]
+    if modules := os.environ.get(DASHBOARD_MODULES):
+        services.start_ray_process = _loading(modules, services.start_ray_process)
     ray()
+
+
+def _loading(modules: str, start: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``start_ray_process`` with a dashboard that loads only ``modules``."""
+
+    def start_process(command: Sequence[str], process_type: str, *args: Any, **options: Any) -> Any:
+        more = [f"--modules-to-load={modules}"] if process_type == "dashboard" else []
+        return start([*command, *more], process_type, *args, **options)
+
+    return start_process
 
 
 def _nothing(self: Any, value: Any = None) -> None:

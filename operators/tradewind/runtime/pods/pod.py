@@ -17,12 +17,13 @@ from typing import Any, Final
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError, RuntimeEnvSetupError
 
+from tradewind.machine import boot_time
 from tradewind.runtime.driver.process_guard import GRACE_S
 from tradewind.runtime.pods.capacity.reservation import Reservation
 from tradewind.runtime.pods.capacity.slices import HostGroup
 from tradewind.runtime.pods.host_status import HostClock, HostStatus
 from tradewind.runtime.pods.nodes import NodeWatch, Stall, start_limit_s, unresponsive_nodes
-from tradewind.runtime.pods.on_host.heartbeat import boot_time, find_stalled_host
+from tradewind.runtime.pods.on_host.heartbeat import find_stalled_host
 from tradewind.runtime.pods.on_host.host import Launch, Report
 from tradewind.runtime.pods.on_host.preemption_notice import Notice, is_sooner
 from tradewind.runtime.pods.process_env import NO_CHIPS, NO_GPUS, Accelerator, ProcessRank

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import ray
 
+from tradewind.machine import boot_time
 from tradewind.runtime.pods.budgets import Budgets, History, PodGivenUpError
 from tradewind.runtime.pods.capacity.allocator import (
     BackgroundAllocator,
@@ -37,7 +38,6 @@ from tradewind.runtime.pods.capacity.reservation import (
 from tradewind.runtime.pods.capacity.slices import HostGroup, Slice, free_slices, known_slices
 from tradewind.runtime.pods.nodes import NodeWatch, Stall, is_autoscaled
 from tradewind.runtime.pods.on_host.actors import host_actor
-from tradewind.runtime.pods.on_host.heartbeat import boot_time
 from tradewind.runtime.pods.on_host.host import DRIVER_TIMEOUT_S, StandbySpec
 from tradewind.runtime.pods.on_host.mailbox import Mailbox
 from tradewind.runtime.pods.on_host.standby_process import supports_standby

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tradewind.machine import boot_time
 from tradewind.runtime.pods.on_host import heartbeat
-from tradewind.runtime.pods.on_host.heartbeat import HEARTBEAT_VARIABLE, Beat, boot_time, find_stalled_host, read_beat
+from tradewind.runtime.pods.on_host.heartbeat import HEARTBEAT_VARIABLE, Beat, find_stalled_host, read_beat
 
 NOW = 10_000.0
 

@@ -17,9 +17,9 @@ from tests.runtime.guards import noted_end
 from tests.runtime.marked import marked
 from tests.runtime.pods.cluster import until
 from tradewind.cloud_tpu.slice_types import SIMULATED_VARIABLE
+from tradewind.machine import boot_time
 from tradewind.rehearsal.cloud.metadata_server import HostMetadata, MetadataServer
 from tradewind.runtime.pods.on_host import orphans
-from tradewind.runtime.pods.on_host.heartbeat import boot_time
 from tradewind.runtime.pods.on_host.host import LAST_LINES, MAINTENANCE_S, Launch, PodHost, Report
 from tradewind.runtime.pods.on_host.preemption_notice import Notice
 from tradewind.runtime.pods.process_env import Accelerator, ProcessRank, process_env

@@ -18,6 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
+from tradewind.machine import boot_time
+
 HEARTBEAT_VARIABLE: Final = "TRADEWIND_HEARTBEAT_FILE"
 MEMORY_NAME: Final = "tradewind-heartbeat"
 """What ``/proc/PID/fd`` calls the page of memory."""
@@ -45,11 +47,6 @@ class Beat:
         moved = now - host_now
         step_at = None if self.step_at is None else self.step_at + moved
         return replace(self, alive_at=self.alive_at + moved, step_at=step_at)
-
-
-def boot_time() -> float:
-    """Seconds since this machine was started."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class _Heartbeat:

@@ -29,10 +29,11 @@ import ray
 
 from tradewind.cloud_tpu import instance_metadata
 from tradewind.cloud_tpu.slice_types import SIMULATED_VARIABLE
+from tradewind.machine import boot_time
 from tradewind.runtime.driver.fencing import LeaseDeadline
 from tradewind.runtime.driver.log_capture import StoredLog
 from tradewind.runtime.driver.process_guard import GRACE_S, guarded, kill_descendants
-from tradewind.runtime.pods.on_host.heartbeat import HEARTBEAT_VARIABLE, Beat, BeatPage, boot_time
+from tradewind.runtime.pods.on_host.heartbeat import HEARTBEAT_VARIABLE, Beat, BeatPage
 from tradewind.runtime.pods.on_host.orphans import (
     MARK,
     chip_devices,

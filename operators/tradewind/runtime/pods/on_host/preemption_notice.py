@@ -11,6 +11,8 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from tradewind.machine import write_private_file
+
 NOTICE_VARIABLE: Final = "TRADEWIND_NOTICE_FILE"
 _ABOUT_THE_SAME_S: Final = 2.0
 
@@ -46,7 +48,4 @@ def read_notice(path: str) -> Notice | None:
 
 def write_notice(path: str, notice: Notice) -> None:
     """Leave ``notice`` at ``path``, whole or not at all."""
-    aside = f"{path}.new"
-    with open(aside, "w") as file:
-        json.dump(asdict(notice), file)
-    os.replace(aside, path)
+    write_private_file(path, json.dumps(asdict(notice)))
