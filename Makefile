@@ -20,7 +20,7 @@ ARGS ?=
 # One more than a small machine has cores: a third of the time, a test waits for what it has started.
 TEST_PROCESSES ?= 3
 # tests/support/scheduling.py says which tests stay in one process, and in which order.
-IN_PARALLEL = -n $(TEST_PROCESSES) --no-loadscope-reorder --costs
+IN_PARALLEL = -n $(TEST_PROCESSES) --no-loadscope-reorder --budget=check
 # Hundreds of commands are started, and compile what they import anew where the environment forbids to keep it.
 COMPILED = PYTHONDONTWRITEBYTECODE=
 
@@ -51,14 +51,14 @@ demo: init ## run the demo pipeline on a local Ray and a local Airflow (other DA
 stop: init ## stop every process of the demo
 	$(BIN)/python -m demo down $(ARGS)
 
-test: init ## run the tests, in three processes (other: TEST_PROCESSES=2), and say what took long
-	$(COMPILED) $(BIN)/python -m pytest -m "not long" $(ARGS) $(IN_PARALLEL)
+test: init ## run the tests, in three processes (other: TEST_PROCESSES=2), within tests/budget.toml
+	$(COMPILED) $(BIN)/python -m pytest -m "not long" $(IN_PARALLEL) $(ARGS)
 
-test-long: init ## run what takes minutes each: a night under kills on PostgreSQL, a cluster's restart on simulated machines
-	$(BIN)/python -m pytest -m long $(ARGS)
+test-long: init ## run the end-to-end tests, minutes each, one after another (of some folders: ARGS="tests/recipes tests/cli")
+	$(COMPILED) $(BIN)/python -m pytest -m long $(ARGS)
 
 test-fast: init ## run the quick tests only, in three processes
-	$(COMPILED) $(BIN)/python -m pytest -m "not ray and not airflow and not slow" $(ARGS) $(IN_PARALLEL)
+	$(COMPILED) $(BIN)/python -m pytest -m "not ray and not airflow and not slow" $(IN_PARALLEL) $(ARGS)
 
 test-matrix: init ## run the quick tests on every Python from 3.11 on that is here (one: ARGS="-k wheel", NOX="-p 3.12")
 	$(BIN)/python -m nox --session fast $(NOX) -- $(IN_PARALLEL) $(ARGS)
@@ -113,7 +113,7 @@ marin-oracle: init ## compare a checkout of Marin with what its executor made (A
 marin-parse: init ## measure how long the DAGs of a checkout of Marin take to parse (ARGS="--checkout DIR")
 	$(BIN)/python -m scripts.marin.parse_time $(ARGS)
 
-metrics: init ## print code metrics: modules, import cycles, duplicate names, function lengths (ARGS="--timed --at HEAD~9")
+metrics: init ## print code metrics: sizes, import cycles, duplicate names, function lengths (ARGS="--timed --at HEAD~9")
 	$(BIN)/python -m scripts.metrics $(ARGS)
 
 lock: ## resolve pyproject.toml into requirements.lock, locks and docker, and the benchmarks' peers into benchmarks/peers

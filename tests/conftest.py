@@ -13,13 +13,12 @@ from typing import Any
 import fsspec
 import pytest
 
-from tests.support.durations import Costs
 from tests.support.scheduling import SharingScheduling, longest_first
 from tests.support.waiting import calibrate
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.local.airflow_config import NEW_DATABASES
 
-pytest_plugins = ["tests.support.stores", "tests.support.shared_clusters"]
+pytest_plugins = ["tests.support.budget", "tests.support.shared_clusters", "tests.support.stores"]
 
 # Told to end, pytest still tears its fixtures down, and with them the clusters and the Airflows that it started.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -30,13 +29,7 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")  # a third of the time
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--costs", action="store_true", help="tell the slowest tests and what each fixture took")
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--costs"):
-        config.pluginmanager.register(Costs())
     if not hasattr(config, "workerinput"):
         calibrate()
         # A token or a setting that is kept at the home of who runs this decides nothing, and nothing is written there.
