@@ -12,7 +12,7 @@ import pytest
 
 from tests.airflow.conftest import NIGHTLY_ZONE, House, HouseRun
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1800)]
 
 DAG = "nightly_code_lm"
 SMALL: dict[str, Any] = {"train_steps": 4, "model_size": "tiny", "sample_percent": 15}
@@ -94,7 +94,6 @@ def test_another_learning_rate_trains_again_on_the_same_tokens(house: House, nig
     assert loss(run) != loss(night)
 
 
-@pytest.mark.long
 def test_two_dates_train_two_models_of_one_collection(house: House) -> None:
     runs = house.backfill(DAG, "2026-03-30T00:00+02:00", "2026-03-31T00:00+02:00", SMALL)
     assert [run.state for run in runs] == ["success", "success"]
