@@ -97,9 +97,16 @@ def format_change(old: Any, new: Any) -> str:
     return f"{truncate_middle(before, MAX_VALUE_CHARS)} → {truncate_middle(after, MAX_VALUE_CHARS)}"
 
 
-def pluralize(count: int, noun: str) -> str:
-    """``1 step``, ``2 steps``."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+def pluralize(count: float, noun: str) -> str:
+    """``1 step``, ``2 steps``, ``0.5 CPUs``."""
+    return f"{int(count) if count == int(count) else f'{count:g}'} {noun}{'' if count == 1 else 's'}"
+
+
+def format_duration(seconds: float) -> str:
+    """``40 s``, ``12 min``, ``3.5 h``."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def format_age(seconds: float) -> str:

@@ -22,6 +22,7 @@ from tradewind.records.record import read_leases
 from tradewind.steps import Resources, kind_of_resources
 from tradewind.storage.bounded_read import Content
 from tradewind.storage.files import read_contents
+from tradewind.text import pluralize
 
 
 @dataclass(frozen=True)
@@ -67,14 +68,14 @@ def describe_spec_resources(resources: Mapping[str, Any]) -> str:
         case "tpu_slice":
             return _slices(resources.get("num_slices", 1), str(resources["slice_type"]))
         case "hosts":
-            return f"{_counted(resources['count'], 'host')} of {_each_host(resources)}"
+            return f"{pluralize(resources['count'], 'host')} of {_each_host(resources)}"
         case "gpu":
             return _gpus(resources.get("count", 1), resources.get("type"))
         case "head_node":
             return "the head node"
         case "airflow_worker":
             return "the Airflow worker"
-    return _counted(resources.get("num_cpus", 1), "CPU")
+    return pluralize(resources.get("num_cpus", 1), "CPU")
 
 
 def format_hours(hours: float) -> str:
@@ -116,15 +117,11 @@ def _slices(counts: int | Sequence[int], slice_type: str) -> str:
 def _each_host(resources: Mapping[str, Any]) -> str:
     if resources.get("gpus"):
         return _gpus(resources["gpus"], resources.get("gpu_type"))
-    return _counted(resources.get("num_cpus", 1), "CPU")
+    return pluralize(resources.get("num_cpus", 1), "CPU")
 
 
 def _gpus(count: float, gpu_type: str | None) -> str:
-    return _counted(count, f"{gpu_type} GPU" if gpu_type else "GPU")
-
-
-def _counted(count: float, unit: str) -> str:
-    return f"{count:g} {unit}" + ("" if count == 1 else "s")
+    return pluralize(count, f"{gpu_type} GPU" if gpu_type else "GPU")
 
 
 # What earlier attempts at the steps of a plan took, where their files say so: the newest that succeeded counts.

@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import re
 import time
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,17 @@ from typing import Any
 import pytest
 
 from tests.ray_jobs.proxy import LIST, Proxy
+from tests.support.waiting import until, until_async
 from tradewind.ray_jobs import nodes as lost_nodes
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.demand import PendingReason
 from tradewind.ray_jobs.errors import RayAuthenticationError
 from tradewind.ray_jobs.follow import poller
-from tradewind.ray_jobs.follow.follow import FollowResult, follow_job, format_duration
+from tradewind.ray_jobs.follow.follow import FollowResult, follow_job
 from tradewind.ray_jobs.follow.poller import WatchedJob, backoff_s, watching
 from tradewind.ray_jobs.request import JobRequest
-from tradewind.rehearsal.local.processes import LocalStack
-from tradewind.rehearsal.local.ray import LocalRay
+from tradewind.text import format_duration
 
 pytestmark = pytest.mark.ray
 
@@ -32,21 +31,14 @@ RUNNING = f"{LIST}running"
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayJobs]:
-    """A head whose job ``ended`` has ended, while ``running`` runs and ``pending`` waits for what is not there."""
-    stack = LocalStack(tmp_path_factory.mktemp("ray"))
-    ray = LocalRay(stack, token="", num_cpus=2)
-    try:
-        ray.start()
-        jobs = RayJobs(RayCluster("here", ray.address))
-        jobs.submit_or_attach(JobRequest("ended", "echo hello"))
-        jobs.submit_or_attach(JobRequest("running", "sleep 3600"))
-        jobs.submit_or_attach(JobRequest("pending", "true", resources={"nowhere": 1}))
-        wait_until(jobs, "ended", "SUCCEEDED")
-        wait_until(jobs, "running", "RUNNING")
-        yield jobs
-    finally:
-        stack.stop()
+def jobs(jobs: RayJobs) -> RayJobs:
+    """A cluster whose job ``ended`` has ended, while ``running`` runs and ``pending`` waits for what is not there."""
+    jobs.submit_or_attach(JobRequest("ended", "echo hello"))
+    jobs.submit_or_attach(JobRequest("running", "sleep 3600"))
+    jobs.submit_or_attach(JobRequest("pending", "true", resources={"nowhere": 1}))
+    until_status(jobs, "ended", "SUCCEEDED")
+    until_status(jobs, "running", "RUNNING")
+    return jobs
 
 
 @pytest.fixture
@@ -54,11 +46,12 @@ def proxy(jobs: RayJobs) -> Proxy:
     return Proxy(jobs.cluster.address)
 
 
-def wait_until(jobs: RayJobs, job: str, status: str) -> None:
-    deadline = time.monotonic() + 120
-    while (details := jobs.details(job)) is None or details.status != status:
-        assert time.monotonic() < deadline, details
-        time.sleep(0.2)
+def until_status(jobs: RayJobs, job: str, status: str) -> None:
+    def has_it() -> bool:
+        details = jobs.details(job)
+        return details is not None and details.status == status
+
+    until(has_it, f"{job} to be {status}", seen=lambda: jobs.details(job))
 
 
 async def test_who_waits_for_news_in_vain_is_not_cancelled_though_his_task_once_was(jobs: RayJobs) -> None:
@@ -126,15 +119,14 @@ async def test_a_slow_head_is_asked_rarely(proxy: Proxy, monkeypatch: pytest.Mon
     proxy.delay_s = 0.3
     async with proxy.serving() as cluster, watching(cluster, "running"):
         started = time.monotonic()
-        while proxy.asked[RUNNING] < 3:
-            await asyncio.sleep(0.05)
+        await until_async(lambda: proxy.asked[RUNNING] >= 3)
         assert time.monotonic() - started > 2 * poller.REST_FACTOR * 0.3 * 0.9  # a lower bound: load only adds to it
 
 
 async def test_the_interval_grows_and_a_change_resets_it(jobs: RayJobs, proxy: Proxy, tmp_path: Path) -> None:
     go = tmp_path / "go"
     jobs.submit_or_attach(JobRequest("changing", f"bash -c 'until [ -e {go} ]; do sleep 0.1; done'"))
-    wait_until(jobs, "changing", "RUNNING")
+    until_status(jobs, "changing", "RUNNING")
     async with proxy.serving() as cluster, watching(cluster, "changing") as watched:
         watcher = watched._watcher
         await until_heard(watched)
@@ -143,7 +135,7 @@ async def test_the_interval_grows_and_a_change_resets_it(jobs: RayJobs, proxy: P
             await watcher._poll()
         assert watcher._interval == poller.MAX_INTERVAL_S
         go.touch()
-        wait_until(jobs, "changing", "SUCCEEDED")
+        until_status(jobs, "changing", "SUCCEEDED")
         await watcher._poll()
         assert watched.details is not None and watched.details.has_ended
         assert watcher._interval == poller.MIN_INTERVAL_S
@@ -185,8 +177,7 @@ async def test_a_refused_token_reaches_every_follower_at_once(proxy: Proxy) -> N
 async def test_a_refused_token_ends_a_wait_that_goes_on(proxy: Proxy) -> None:
     async with proxy.serving() as cluster:
         followed = asyncio.create_task(follow(cluster, "running"))
-        while not proxy.asked[RUNNING]:
-            await asyncio.sleep(0.05)
+        await until_async(lambda: proxy.asked[RUNNING])
         proxy.refusal = 401
         with pytest.raises(RayAuthenticationError):
             await followed
@@ -198,8 +189,7 @@ async def test_silence_is_noticed_and_no_failure(proxy: Proxy, monkeypatch: pyte
     proxy.refusal = 503
     async with proxy.serving() as cluster:
         followed = asyncio.create_task(follow(cluster, "ended", notice=told.append))
-        while not told:
-            await asyncio.sleep(0.05)
+        await until_async(lambda: told)
         assert "answered 503" in told[0] and "says nothing about job ended" in told[0]
         proxy.refusal = None
         end = await followed
@@ -220,8 +210,7 @@ async def test_each_follower_is_told_in_its_own_context(proxy: Proxy, monkeypatc
     proxy.refusal = 503
     async with proxy.serving() as cluster:
         runs = [asyncio.create_task(run(name)) for name in ("a", "b")]
-        while len(told) < 2:
-            await asyncio.sleep(0.05)
+        await until_async(lambda: len(told) == 2)
         proxy.refusal = None
         await asyncio.gather(*runs)
     assert told == {("a", "a"), ("b", "b")}
@@ -328,7 +317,7 @@ async def test_many_jobs_are_asked_about_by_one_small_question_until_one_of_them
     for name in names:
         jobs.submit_or_attach(JobRequest(name, "true", resources={"nowhere": 1}))
     jobs.submit_or_attach(JobRequest("crowded", f"bash -c 'until [ -e {go} ]; do sleep 0.1; done'"))
-    wait_until(jobs, "crowded", "RUNNING")
+    until_status(jobs, "crowded", "RUNNING")
     async with proxy.serving() as cluster, AsyncExitStack() as stack:
         watched = {name: await stack.enter_async_context(watching(cluster, name)) for name in [*names, "crowded"]}
         await asyncio.gather(*map(until_heard, watched.values()))
@@ -340,7 +329,7 @@ async def test_many_jobs_are_asked_about_by_one_small_question_until_one_of_them
         asked = proxy.asked - before
         assert asked[COUNTS] >= 6 and set(asked) == {COUNTS}
         go.touch()
-        wait_until(jobs, "crowded", "SUCCEEDED")
+        until_status(jobs, "crowded", "SUCCEEDED")
         await watcher._poll()
         ended = watched["crowded"].details
         assert ended is not None and ended.status == "SUCCEEDED"

@@ -15,6 +15,7 @@ from tradewind.cli.output import CommandError, UsageError, json_lines, write_lin
 from tradewind.plans.prefixes import choose_prefix
 from tradewind.records.record import Record, RecordState, read_records
 from tradewind.steps import ExperimentError, ResolvedStep
+from tradewind.text import pluralize
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -148,7 +149,7 @@ def _where(finding: PortFinding, file: PortedFile) -> str:
 
 def _dag_lines(report: _PortReport, dag: _PortedDag) -> list[str]:
     """Of one file, also the paths of what is finished; of many, only how many there are."""
-    line = f"  DAG {dag.dag_id}: {dag.count} step{'s' * (dag.count != 1)}"
+    line = f"  DAG {dag.dag_id}: {pluralize(dag.count, 'step')}"
     if report.prefix is None:
         return [line]
     if dag.problem is not None:

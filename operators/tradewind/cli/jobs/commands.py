@@ -16,10 +16,9 @@ from tradewind.cli.output import CommandError, UsageError, json_lines, say, writ
 from tradewind.plans.selection import Regex
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.details import JobDetails, owner_of
-from tradewind.ray_jobs.follow.follow import format_duration
 from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind
 from tradewind.ray_jobs.job_query import JobQuery
-from tradewind.text import format_columns
+from tradewind.text import format_columns, format_duration
 from tradewind.timeouts import within
 
 if TYPE_CHECKING:

@@ -29,6 +29,7 @@ from tradewind.ray_jobs.gcs_reader import GcsReadError, read_head
 from tradewind.ray_jobs.job_backup import MAX_JOB_ID_CHARS, BadBackupError, JobBackup, backups_of, private_folder
 from tradewind.ray_jobs.job_restore import JobRestorer, RestoreResult
 from tradewind.ray_jobs.nodes import fetch_nodes
+from tradewind.text import pluralize
 
 _OVER: Final = ("SUCCEEDED", "STOPPED")
 """Of jobs that nobody has to bring back. One that failed may have done so because its head did not answer."""
@@ -106,7 +107,7 @@ class ClusterJobBackup:
                 backup.add(jobs, found.packages, without=over)
         except (FleetError, RayJobsError, GcsReadError, BadBackupError) as error:
             raise JobBackupError(f"Cluster {self._cluster.name}: its jobs cannot be kept: {error}") from None
-        self._tell(f"Kept {_counted(len(jobs))} of people in {backup.folder}.")
+        self._tell(f"Kept {pluralize(len(jobs), 'job')} of people in {backup.folder}.")
         for unkept in found.unkept:
             self._tell(unkept.sentence)
         for job in jobs:
@@ -178,10 +179,6 @@ async def _heads(there: RayCluster) -> set[str]:
     """The head's own nodes, those of its former lives included."""
     async with JobsApi(there) as api:
         return {node.node_id for node in await fetch_nodes(api) if node.is_head}
-
-
-def _counted(jobs: int) -> str:
-    return "1 job" if jobs == 1 else f"{jobs} jobs"
 
 
 # What the marker of a cluster says of the jobs that were kept: which, by whom, and where they lie.

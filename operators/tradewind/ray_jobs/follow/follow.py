@@ -20,6 +20,7 @@ from tradewind.ray_jobs.errors import RayAuthenticationError, RayJobsError, RayU
 from tradewind.ray_jobs.follow.log_lines import JobLog
 from tradewind.ray_jobs.follow.log_reader import read_log_end, tailing, touch
 from tradewind.ray_jobs.follow.poller import Outage, WatchedJob, backoff_s, watching
+from tradewind.text import format_duration
 
 # What a follower says while there is nothing to follow: the job waits, or the cluster does not answer.
 #
@@ -105,13 +106,6 @@ def waited_s(watched: WatchedJob, since: float) -> float:
     if details is None or details.started_ms is None or ahead_s is None:
         return time.monotonic() - since
     return max(0.0, time.time() + ahead_s - details.started_ms / 1000)
-
-
-def format_duration(seconds: float) -> str:
-    """Such as ``40 s``, ``12 min`` or ``3.5 h``."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 async def _ask(explain: Explain | None, api: JobsApi) -> PendingReason:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tradewind.runtime.pods.verdicts import Incident
+from tradewind.text import pluralize
 
 DEFAULT_MAX_PREEMPTIONS: Final = 1_000_000
 DEFAULT_MAX_FAILURES: Final = 10
@@ -99,7 +100,7 @@ class History:
 
     def __str__(self) -> str:
         """``3 preemptions, 2 failures: ...``, the latest attempts with their times."""
-        counts = f"{_count(self.preemptions, 'preemption')}, {_count(self.failures, 'failure')}"
+        counts = f"{pluralize(self.preemptions, 'preemption')}, {pluralize(self.failures, 'failure')}"
         if not self.latest:
             return f"{counts}."
         before = self.preemptions + self.failures - len(self.latest)
@@ -131,10 +132,6 @@ def _is_the_same(ended: EndedAttempt, other: EndedAttempt) -> bool:
 def normalize_traceback(traceback: str) -> str:
     """``traceback`` without what differs between two runs of the same mistake: addresses, process ids, folders."""
     return _CHANGING.sub("·", traceback)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _times(number: int) -> str:
