@@ -1,4 +1,4 @@
-"""Print figures of the package that tell whether every part is in its room, of this checkout or of a commit.
+"""Print metrics of the package's code, of this checkout or of a commit.
 
     python -m scripts.metrics [--at COMMIT] [--timed]
 
@@ -16,17 +16,21 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import tomllib
 import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PACKAGE: Final = Path("operators/tradewind")
-ROOM: Final = 12
-"""How many modules a folder may have."""
+TESTS: Final = Path("tests")
+MUTANTS: Final = TESTS / "mutants"
+LONG: Final = 90
+"""Lines; functions beyond that are listed."""
 SHORT: Final = 4
 """Lines, from ``def`` to the end, of a helper that only adds a jump when one place calls it."""
 REPEATS: Final = 3
@@ -38,64 +42,85 @@ Graph = Mapping[str, set[str]]
 
 @dataclass(frozen=True)
 class Module:
-    """One file of the package.
-
-    Attributes:
-        parts: Where it lies below the package, without ``__init__``: ``("plans", "places")``.
-        is_face: It is an ``__init__``.
-    """
+    """One file of the package."""
 
     parts: tuple[str, ...]
-    is_face: bool
+    """Its path below the package, without ``__init__``: ``("plans", "places")``."""
+    is_init: bool
+    lines: int
     tree: ast.Module
 
     @property
+    def name(self) -> str:
+        return ".".join(self.parts)
+
+    @property
     def folder(self) -> tuple[str, ...]:
-        return self.parts if self.is_face else self.parts[:-1]
+        return self.parts if self.is_init else self.parts[:-1]
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return [*ast.walk(self.tree)]
 
 
 @dataclass(frozen=True)
-class House:
-    """The figures of a package."""
+class Metrics:
+    """The metrics of a package; names of functions have their module before them."""
 
-    siblings: Mapping[str, int]
-    """Folder, ``.`` for the package's own -> how many modules lie in it, without its ``__init__``."""
-    rings: Sequence[Sequence[str]]
+    modules: int
+    folders: int
+    lines: int
+    largest: tuple[int, str]
+    """Lines and name of the largest module."""
+    cycles: Sequence[Sequence[str]]
     """Packages, and modules beside them, that import each other, directly or through others."""
+    single_importer: Sequence[str]
     doubled: Mapping[str, int]
     """Name that several classes have -> how many."""
+    errors: Sequence[str]
+    """Classes of exceptions and warnings."""
+    used_once: Sequence[str]
+    """Functions and methods whose name the package mentions once beside their definition."""
     short_helpers: Sequence[str]
-    lengths: Sequence[int]
-    """Lines of every function, shortest first."""
+    lengths: Sequence[tuple[int, str]]
+    """Lines and name of every function, shortest first."""
 
 
-def measure(package: Path) -> House:
+def measure(package: Path) -> Metrics:
     """Read every module below ``package``."""
     modules = [*read(package)]
-    nodes = [node for module in modules for node in ast.walk(module.tree)]
-    siblings = Counter("/".join(module.folder) or "." for module in modules if not module.is_face)
-    classes = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
-    return House(
-        siblings={"/".join(module.folder) or ".": 0 for module in modules} | siblings,
-        rings=rings(package_imports(modules, package.name)),
-        doubled={name: count for name, count in sorted(classes.items()) if count > 1},
+    own = [module for module in modules if not module.is_init]
+    classes = [node for module in modules for node in module.nodes if isinstance(node, ast.ClassDef)]
+    names = Counter(node.name for node in classes)
+    lengths = [(_lines(node), f"{module.name}.{node.name}") for module in modules for node in _functions(module)]
+    return Metrics(
+        modules=len(own),
+        folders=len({module.folder for module in modules}),
+        lines=sum(module.lines for module in modules),
+        largest=max((module.lines, module.name) for module in modules),
+        cycles=cycles(package_imports(modules, package.name)),
+        single_importer=single_importer(modules, package.name),
+        doubled={name: count for name, count in sorted(names.items()) if count > 1},
+        errors=error_classes(classes),
+        used_once=used_once(modules),
         short_helpers=[name for module in modules for name in short_helpers(module)],
-        lengths=sorted(_lines(node) for node in nodes if isinstance(node, Function)),
+        lengths=sorted(lengths),
     )
 
 
 def read(package: Path) -> Iterator[Module]:
     for path in sorted(package.rglob("*.py")):
-        parts = path.relative_to(package).with_suffix("").parts
-        is_face = parts[-1] == "__init__"
-        yield Module(parts[:-1] if is_face else parts, is_face, ast.parse(path.read_text(), str(path)))
+        parts, text = path.relative_to(package).with_suffix("").parts, path.read_text()
+        is_init = parts[-1] == "__init__"
+        tree = ast.parse(text, str(path))
+        yield Module(parts[:-1] if is_init else parts, is_init, text.count("\n"), tree)
 
 
 def package_imports(modules: Sequence[Module], package: str) -> Graph:
     """Package -> the packages that it imports anywhere, also inside a function or for type checking alone.
 
-    A module that lies beside the packages is one of them. The face of the whole imports from everywhere, for users, and
-    is left out.
+    A module beside the packages counts as one of them. The ``__init__`` of the whole imports from everywhere, for
+    users, and is left out.
     """
     found: dict[str, set[str]] = defaultdict(set)
     for module in (module for module in modules if module.parts):
@@ -107,7 +132,7 @@ def package_imports(modules: Sequence[Module], package: str) -> Graph:
 
 def imports(module: Module, package: str) -> Iterator[tuple[str, ...]]:
     """The dotted name of everything that the module imports, split."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             yield from (tuple(alias.name.split(".")) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -116,7 +141,7 @@ def imports(module: Module, package: str) -> Iterator[tuple[str, ...]]:
             yield from ((*base, alias.name) for alias in node.names)
 
 
-def rings(graph: Graph) -> list[list[str]]:
+def cycles(graph: Graph) -> list[list[str]]:
     """Those that reach each other: the strongly connected components of more than one."""
     reach = {name: _reachable(graph, name) for name in graph}
     components = {frozenset(other for other in reach[name] if name in reach[other]) for name in graph}
@@ -133,45 +158,93 @@ def _reachable(graph: Graph, start: str) -> set[str]:
     return reached
 
 
+def single_importer(modules: Sequence[Module], package: str) -> list[str]:
+    """Modules that exactly one other module of the package imports."""
+    names = {(package, *module.parts): module.name for module in modules if not module.is_init}
+    importers: dict[str, set[str]] = defaultdict(set)
+    for module in modules:
+        for imported in imports(module, package):
+            for name in (names.get(imported), names.get(imported[:-1])):
+                if name is not None and name != module.name:
+                    importers[name].add(f"{module.name}{module.is_init}")
+    return sorted(name for name, those in importers.items() if len(those) == 1)
+
+
+def error_classes(classes: Sequence[ast.ClassDef]) -> list[str]:
+    """Classes that derive from an exception or a warning, directly or through another class of the package."""
+    bases = {node.name: {_named(base) for base in node.bases} for node in classes}
+    found = {"Exception", "BaseException", "Warning"}
+    found |= {name for those in bases.values() for name in those if name.endswith(("Error", "Exception", "Warning"))}
+    while more := {name for name, those in bases.items() if those & found} - found:
+        found |= more
+    return sorted(found & bases.keys())
+
+
+def used_once(modules: Sequence[Module]) -> list[str]:
+    """Functions and methods whose name the package mentions once beside the definition and imports."""
+    mentions = Counter(_named(node) for module in modules for node in module.nodes)
+    functions = [(module, node) for module in modules for node in _functions(module)]
+    defined = Counter(node.name for _, node in functions)
+    return [
+        f"{module.name}.{node.name}"
+        for module, node in functions
+        if mentions[node.name] == defined[node.name] == 1 and not node.decorator_list
+    ]
+
+
 def short_helpers(module: Module) -> Iterator[str]:
     """Private functions and methods without a decorator, of a few lines, that their module mentions once, to call them.
 
-    One that is handed to somebody else by its name has no place where it could stand instead.
+    A function that is passed by its name could not be inlined.
     """
-    mentions, calls = Counter[str](), set[str]()
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Name | ast.Attribute):
-            mentions[_named(node)] += 1
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
-            calls.add(_named(node.func))
-    for scope in ast.walk(module.tree):
+    mentions = Counter(_named(node) for node in module.nodes)
+    calls = {_named(node.func) for node in module.nodes if isinstance(node, ast.Call)}
+    for scope in module.nodes:
         for node in scope.body if isinstance(scope, ast.Module | ast.ClassDef) else ():
             if not isinstance(node, Function) or not node.name.startswith("_") or node.name.startswith("__"):
                 continue
             if not node.decorator_list and _lines(node) <= SHORT and mentions[node.name] == 1 and node.name in calls:
-                yield ".".join((*module.parts, node.name))
+                yield f"{module.name}.{node.name}"
 
 
-def _named(node: ast.Name | ast.Attribute) -> str:
-    return node.id if isinstance(node, ast.Name) else node.attr
+def _functions(module: Module) -> Iterator[Function]:
+    return (node for node in module.nodes if isinstance(node, Function))
+
+
+def _named(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def _lines(node: Function) -> int:
     return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
-def report(house: House) -> Iterator[tuple[str, str]]:
-    """What is printed: a figure's name and the figure."""
-    fullest = max(house.siblings, key=lambda folder: house.siblings[folder])
-    yield "modules", str(sum(house.siblings.values()))
-    yield "folders", str(len(house.siblings))
-    yield "most siblings", f"{house.siblings[fullest]} ({fullest})"
-    yield f"folders over {ROOM}", _counted([name for name, count in house.siblings.items() if count > ROOM])
-    yield "packages in rings", _counted([name for ring in house.rings for name in ring])
-    yield "doubled class names", _counted([*house.doubled])
-    yield f"helpers of {SHORT} lines or fewer with one caller", str(len(house.short_helpers))
-    yield "function lines, median", f"{statistics.median(house.lengths):g}"
-    yield "function lines, 90th percentile", str(house.lengths[len(house.lengths) * 9 // 10])
+def report(metrics: Metrics) -> Iterator[tuple[str, str]]:
+    """The name and the value of each metric of the package."""
+    lines = [count for count, _ in metrics.lengths]
+    yield "modules", str(metrics.modules)
+    yield "folders", str(metrics.folders)
+    yield "lines", str(metrics.lines)
+    yield "largest module", "{} ({})".format(*metrics.largest)
+    yield "modules with a single importer", str(len(metrics.single_importer))
+    yield "packages in import cycles", _counted([name for cycle in metrics.cycles for name in cycle])
+    yield "doubled class names", _counted([*metrics.doubled])
+    yield "error classes", str(len(metrics.errors))
+    yield "functions", str(len(lines))
+    yield "functions used once", str(len(metrics.used_once))
+    yield f"helpers of {SHORT} lines or fewer with one caller", str(len(metrics.short_helpers))
+    yield "function lines, median", f"{statistics.median(lines):g}"
+    yield "function lines, 90th percentile", str(lines[len(lines) * 9 // 10])
+    yield "function lines, maximum", "{} ({})".format(*metrics.lengths[-1])
+    yield f"functions over {LONG} lines", _counted([name for count, name in metrics.lengths if count > LONG])
+
+
+def report_tests(root: Path) -> Iterator[tuple[str, str]]:
+    """The sizes of the tests, and of the mutants, which lie beside them."""
+    files = [*(root / MUTANTS).glob("*.toml")]
+    yield "test lines", str(sum(path.read_text().count("\n") for path in (root / TESTS).rglob("*.py")))
+    yield "mutants", str(sum(len(tomllib.loads(path.read_text()).get("mutant", [])) for path in files))
+    yield "mutant lines", str(sum(path.read_text().count("\n") for path in files))
 
 
 def _counted(names: Sequence[str]) -> str:
@@ -181,17 +254,15 @@ def _counted(names: Sequence[str]) -> str:
 def timed(package: Path, steps: int = STEPS, repeats: int = REPEATS) -> Iterator[tuple[str, str]]:
     """Seconds of CPU time in fresh processes; the first of each only fills the caches of bytecode."""
     for name, code in (
-        (f"seconds of import {package.name}", f"house_timing.time_import({package.name!r})"),
-        (f"seconds to parse a DAG of {steps} steps", f"house_timing.time_parsing({steps})"),
+        (f"seconds of import {package.name}", f"metrics_timing.time_import({package.name!r})"),
+        (f"seconds to parse a DAG of {steps} steps", f"metrics_timing.time_parsing({steps})"),
     ):
-        samples = [
-            _seconds(package, f"from scripts import metrics_timing as house_timing; {code}") for _ in range(repeats + 1)
-        ]
+        samples = [_seconds(package, f"from scripts import metrics_timing; {code}") for _ in range(repeats + 1)]
         yield name, f"{statistics.median(samples[1:]):.3f}"
 
 
 def _seconds(package: Path, code: str) -> float:
-    """Run ``code`` where this package is the first that is found, and no Airflow is known but an empty one."""
+    """Run ``code`` where this package is the first on the path, with an empty Airflow."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
     with tempfile.TemporaryDirectory() as home:
         environ |= {"AIRFLOW_HOME": home, "PYTHONPATH": f"{package.parent}{os.pathsep}{ROOT}"}
@@ -200,23 +271,24 @@ def _seconds(package: Path, code: str) -> float:
 
 
 def check_out(checkout: Path, commit: str, folder: Path) -> Path:
-    """The package as it was at ``commit``, below ``folder``."""
-    archive = ["git", "-C", str(checkout), "archive", "--format=zip", commit, str(PACKAGE)]
+    """Unpack the package and the tests of ``commit`` below ``folder``, and return that."""
+    archive = ["git", "-C", str(checkout), "archive", "--format=zip", commit, str(PACKAGE), str(TESTS)]
     with zipfile.ZipFile(io.BytesIO(subprocess.check_output(archive))) as packed:
         packed.extractall(folder)
-    return folder / PACKAGE
+    return folder
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--at", metavar="COMMIT", help="the package of this commit instead of the one that lies here")
+    parser.add_argument("--at", metavar="COMMIT", help="measure the package of this commit instead of the checkout's")
     parser.add_argument("--timed", action="store_true", help="also time an import and the parsing of a DAG")
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
-        package = check_out(ROOT, args.at, Path(folder)) if args.at else ROOT / PACKAGE
-        figures = [*report(measure(package)), *(timed(package) if args.timed else ())]
-    for name, figure in figures:
-        print(f"{name:<48}{figure}")
+        root = check_out(ROOT, args.at, Path(folder)) if args.at else ROOT
+        package = root / PACKAGE
+        rows = [*report(measure(package)), *report_tests(root), *(timed(package) if args.timed else ())]
+    for name, value in rows:
+        print(f"{name:<48}{value}")
 
 
 if __name__ == "__main__":

@@ -54,5 +54,5 @@ def _dag(experiment_dag: Any, count: int) -> Any:
     for index in range(count):
         inputs = [output_path_of(step, "data")] if step is not None else []
         config = Config(versioned(index), this_output_path(), inputs)
-        step = ExecutorStep(f"house/step_{index:05}", do_nothing, config)
-    return experiment_dag(f"house_{count}", [step], prefix=None)
+        step = ExecutorStep(f"metrics/step_{index:05}", do_nothing, config)
+    return experiment_dag(f"metrics_{count}", [step], prefix=None)
