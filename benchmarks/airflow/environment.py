@@ -10,9 +10,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.harness import ROOT
+from tradewind.rehearsal.local import airflow_server
 from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.airflow_api import AirflowApi
 from tradewind.rehearsal.local.processes import LocalStack
+
+
+class PeerAirflow(LocalAirflow):
+    """An Airflow whose environment lacks Tradewind, so its API server runs our program by the path of its file."""
+
+    def start_component(self, name: str) -> None:
+        """Start one component."""
+        if name != "api-server":
+            return super().start_component(name)
+        # -P keeps the program's folder off the import path: it has modules named airflow and ray.
+        argv = (self._python, "-P", airflow_server.__file__, name)
+        self._children[name] = self.stack.start(f"airflow-{name}", argv, self.env())
 
 
 @contextmanager
@@ -37,9 +50,8 @@ def bench_airflow(
         dags.mkdir()
         try:
             write_dags(dags, str(Path(folder, "store")))
-            airflow = LocalAirflow(
-                stack, dags_folder=dags, connections=connections or {}, settings=environment, python=python
-            )
+            kind = LocalAirflow if python == Path(sys.executable) else PeerAirflow
+            airflow = kind(stack, dags_folder=dags, connections=connections or {}, settings=environment, python=python)
             airflow.start()
             yield airflow, AirflowApi(airflow.url, airflow.username, airflow.password)
         finally:
