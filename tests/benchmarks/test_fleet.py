@@ -1,21 +1,15 @@
-"""The benchmark of the fleet runs, and every round mends the dead, no others, within the bound of its requests."""
+"""Every round of the fleet benchmark mends the dead, no others, within the bound of its requests."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.fleet import configs
 from benchmarks.fleet.rounds import KINDS, WAYS, ZONES, Round, measure
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "dead"), list(zip(KINDS, (0, len(WAYS), 5, 5), strict=True)))
 def test_a_round_mends_the_dead_alone_and_keeps_to_the_bound_of_its_requests(kind: str, dead: int) -> None:
     one = Round(**measure(kind, 5, 0.0))
     assert (one.dead, one.is_exact) == (dead * len(ZONES), True)
     assert one.requests <= one.bound and one.store_requests <= 12 * len(ZONES)
-
-
-@pytest.mark.slow
-def test_a_command_writes_the_files_of_all_clusters() -> None:
-    assert configs.measure(3).clusters == 3

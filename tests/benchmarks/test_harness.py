@@ -6,11 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.__main__ import PARTS
-from benchmarks.airflow.parse import parse_once
 from benchmarks.graphs import SHAPES, last_steps, steps_of
 from benchmarks.harness import Goal, at_most, bench, median
-from benchmarks.processes import in_fresh_process
 from benchmarks.report import Table, ratio
 
 
@@ -27,25 +24,6 @@ def test_parts_are_measured_in_their_order_and_goals_told_together(capsys: pytes
     assert [line.split() for line in told[2:]] == [
         ["goal", x, "True", "<=", "1.00", "s", "2.00", "s", "no"] for x in "ac"
     ]
-
-
-def test_a_part_that_is_unknown_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        bench("bench", None, PARTS, ["sprase"])
-    assert "there is no part sprase; there are parse, resolve, reuse." in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_resolve_measures_a_small_and_a_large_experiment_of_each_shape(capsys: pytest.CaptureFixture[str]) -> None:
-    bench("bench", None, PARTS, ["--quick", "resolve"])
-    rows = {" ".join(line.split()[:2]) for line in capsys.readouterr().out.splitlines()}
-    assert {f"{shape} {count}" for shape in SHAPES for count in ("100", "1,000")} <= rows
-
-
-@pytest.mark.slow
-def test_parse_measures_the_dag_of_an_experiment_in_a_process_of_its_own() -> None:
-    found = in_fresh_process(parse_once, "experiment", "chain", 20)
-    assert found["edges"] > 19 and 0 < found["build"] < found["both"]
 
 
 @pytest.mark.parametrize(("shape", "edges"), [("chain", 49), ("lattice", 80), ("fan", 96)])

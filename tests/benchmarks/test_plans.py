@@ -8,9 +8,8 @@ import pytest
 
 from benchmarks.airflow.dags import EMPTY, EXPERIMENT, ONE_CALL, SELF_CHECK
 from benchmarks.airflow.runs import Case, Run, check, runs_table
-from benchmarks.harness import bench
 from benchmarks.outputs import experiment_of, finished_files, write
-from benchmarks.plans.costs import CLOUD, LOCAL, Planned, bench_plans, plan_goals, read_bare
+from benchmarks.plans.costs import CLOUD, LOCAL, Planned, plan_goals, read_bare
 from benchmarks.plans.runs import airflows, run_goals
 from tradewind.records.record import RecordState, read_records
 
@@ -21,16 +20,6 @@ def test_the_outputs_of_a_plan_benchmark_are_finished_ones(tmp_path: Path) -> No
     records = read_records([step.output_path for step in experiment.steps])
     assert [record.state for record in records.values()] == [RecordState.FINISHED] * 5
     assert read_bare(str(tmp_path), "fan", 5) > 0
-
-
-@pytest.mark.slow
-def test_a_plan_of_finished_steps_lists_nothing_and_reads_one_object_for_each(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    bench("plans", None, {"plans": bench_plans}, ["--quick"])
-    output = capsys.readouterr().out
-    assert "local 100" in output and "plans: goals" in output
-    assert " 100 get, 100 read\n" in output
 
 
 def planned(store: str, steps: int, time: float, **requests: int) -> Planned:

@@ -61,7 +61,7 @@ def test_goals_of_pods_are_judged_by_detection_by_the_peer_and_by_the_time_of_a_
     assert list(table[1]) == ["JaxTrainer", "2", "1", "20.00 s", "0.60", *["-"] * 4, "2.00 s", "1.00 s", "<= 5"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_function_that_pods_are_measured_with_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     for _ in range(2):
         train(str(tmp_path), 2.5, rank=0)
