@@ -1,22 +1,58 @@
-"""The judge itself: each kind of harm is seen."""
+"""The harness itself: it sees each kind of harm, names the case and goes on with the next."""
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.hostile.harness import Outcome, attack
+from tests.hostile.harness import Deed, Outcome, attack, attack_all
 
 
 def _raise(error: BaseException) -> None:
     raise error
+
+
+def _refuse() -> None:
+    _raise(ValueError("no"))
+
+
+def _must_be_refused(outcome: Outcome) -> None:
+    outcome.must_be_refused(ValueError, secrets=["hunter2"])
+
+
+HARM: dict[str, tuple[Deed, str]] = {
+    "accepted": (lambda: "taken", "accepted: 'taken'"),
+    "raw exception": (lambda: _raise(KeyError("x")), "builtins.KeyError"),
+    "silence": (lambda: _raise(ValueError("")), "says nothing"),
+    "secret in the message": (lambda: _raise(ValueError("hunter2 is wrong")), "shows the secret"),
+    "secret printed": (lambda: (print("hunter2"), _refuse()), "shows the secret"),
+    "secret written": (lambda: (os.write(2, b"hunter2"), _refuse()), "shows the secret"),
+    "long message": (lambda: _raise(ValueError("x" * 3000)), "3000 characters"),
+    "file made": (lambda: (Path("../outside/new").touch(), _refuse()), "changed outside: ('outside/new',)"),
+    "file changed": (
+        lambda: (Path("../outside/treasure").write_text(""), _refuse()),
+        "changed outside: ('outside/treasure',)",
+    ),
+    "file deleted": (
+        lambda: (Path("../outside/treasure").unlink(), _refuse()),
+        "changed outside: ('outside/treasure',)",
+    ),
+    "shell": (lambda: os.system("true"), "tried: ('os.system',)"),
+    "program": (lambda: subprocess.run([sys.executable, "-c", ""], check=False), "tried: ('subprocess.Popen',)"),
+    "connection": (lambda: socket.create_connection(("127.0.0.1", 9)), "tried: ('socket.connect',)"),
+    "death": (lambda: os._exit(0), "it died"),
+    "crash": (lambda: os.kill(os.getpid(), signal.SIGKILL), "it died"),
+    "memory": (lambda: bytearray(3 << 30), "builtins.MemoryError"),
+    "hang": (lambda: time.sleep(600), "it hung"),
+}
 
 
 def test_a_refusal_in_a_sentence_passes(sandbox: Path) -> None:
@@ -26,38 +62,42 @@ def test_a_refusal_in_a_sentence_passes(sandbox: Path) -> None:
 
 
 def test_a_harmless_deed_may_write_where_it_works(sandbox: Path) -> None:
-    attack(lambda: Path("file").write_text("mine"), sandbox).must_be_accepted()
+    attack(lambda: Path("file").write_text("mine"), sandbox).must_be_accepted("4")
     assert (sandbox / "own" / "file").read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    "deed",
-    [
-        pytest.param(lambda: "taken", id="accepted"),
-        pytest.param(lambda: _raise(KeyError("x")), id="raw exception"),
-        pytest.param(lambda: _raise(ValueError("")), id="says nothing"),
-        pytest.param(lambda: _raise(ValueError("hunter2 is wrong")), id="secret in the message"),
-        pytest.param(lambda: (print("hunter2"), _raise(ValueError("no"))), id="secret printed"),
-        pytest.param(lambda: (os.write(2, b"hunter2"), _raise(ValueError("no"))), id="secret written"),
-        pytest.param(lambda: _raise(ValueError("x" * 3000)), id="too long"),
-        pytest.param(lambda: (Path("../outside/new").touch(), _raise(ValueError("no"))), id="file made"),
-        pytest.param(lambda: (Path("../outside/treasure").unlink(), _raise(ValueError("no"))), id="file deleted"),
-        pytest.param(lambda: (Path("../outside/treasure").write_text(""), _raise(ValueError("no"))), id="file changed"),
-        pytest.param(lambda: os.system("true"), id="shell"),
-        pytest.param(lambda: subprocess.run([sys.executable, "-c", ""], check=False), id="program"),
-        pytest.param(lambda: socket.create_connection(("127.0.0.1", 9)), id="connection"),
-        pytest.param(lambda: os._exit(0), id="died"),
-        pytest.param(lambda: bytearray(3 << 30), id="memory"),
-    ],
-)
-def test_harm_is_seen(deed: Callable[[], object], sandbox: Path) -> None:
-    outcome = attack(deed, sandbox)
-    with pytest.raises(AssertionError):
-        outcome.must_be_refused(ValueError, secrets=["hunter2"])
+def test_harm_is_seen_and_named_between_good_cases(sandbox: Path) -> None:
+    cases: dict[str, Deed] = {}
+    for name, (deed, _) in HARM.items():
+        cases |= {f"before {name}": _refuse, name: deed}
+    with pytest.raises(AssertionError) as failure:
+        attack_all({**cases, "after": _refuse}, sandbox, _must_be_refused, seconds=5.0)
+    heading, *lines = str(failure.value).splitlines()
+    assert heading == f"{len(HARM)} of {len(cases) + 1} cases:"
+    for name, (_, reason) in HARM.items():
+        assert any(line.startswith(f"{name}: {reason}") for line in lines), (name, lines)
+    assert not [line for line in lines if line.startswith(("before", "after"))]
 
 
-def test_a_deed_that_does_not_end_is_ended(sandbox: Path) -> None:
-    outcome: Outcome = attack(lambda: time.sleep(60), sandbox, seconds=0.5)
-    assert outcome.kind == "hung"
-    with pytest.raises(AssertionError, match="hung"):
-        outcome.must_be_harmless()
+def test_every_case_begins_in_an_empty_folder_that_is_prepared(sandbox: Path) -> None:
+    cases: dict[str, Deed] = {name: lambda: [Path("left").touch(), os.listdir()][1:] for name in ("a", "b")}
+    seen = []
+
+    def judge(outcome: Outcome) -> None:
+        seen.append(outcome.name)
+        assert sorted(os.listdir(sandbox / "own")) == sorted(["left", outcome.name])
+        assert outcome.value in (f"[['left', '{outcome.name}']]", f"[['{outcome.name}', 'left']]")
+
+    attack_all(cases, sandbox, judge, prepare=lambda name: (sandbox / "own" / name).touch())
+    assert seen == ["a", "b"]
+
+
+def test_a_child_does_many_cases_and_none_after_one_that_leaves_a_thread(sandbox: Path) -> None:
+    def leave_a_thread() -> int:
+        threading.Thread(target=time.sleep, args=[600]).start()
+        return os.getpid()
+
+    children: list[str] = []
+    cases: dict[str, Deed] = {"1": os.getpid, "2": leave_a_thread, "3": os.getpid}
+    attack_all(cases, sandbox, lambda outcome: children.append(outcome.value))
+    assert children[0] == children[1] != children[2]

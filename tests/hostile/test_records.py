@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from tests.hostile.harness import attack
+from tests.hostile.harness import Deed, Outcome, attack_all, named
 from tradewind.attempts.spec_digest import SpecChangedError, load_claimed_spec, spec_digest
 from tradewind.plans.garbage.collection import RequiredOutputs, find_garbage
 from tradewind.plans.plan import BadPlanError, Plan, planned_in
@@ -143,18 +144,32 @@ READERS: Final[dict[str, tuple[str, Callable[[], Any]]]] = {
 }
 
 
+MALFORMED: Final[dict[str, bytes | Callable[[Path], Any]]] = {**NO_RECORDS, **NO_FILES}
+KINDS: Final = ("empty", "cut off", "a pipe", "a link to itself", "a gigabyte", "a folder")
+"""One of each kind, for the callers of the readers above."""
+
+
 def _put(sandbox: Path, file: str, content: bytes | Callable[[Path], Any]) -> None:
     path = sandbox / "own" / file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content) if isinstance(content, bytes) else content(path)
 
 
+def attack_with(
+    contents: Iterable[str], file: str, deed: Deed, sandbox: Path, judge: Callable[[Outcome], None]
+) -> None:
+    """Do ``deed`` with each of these malformed contents at ``file``."""
+    attack_all(dict.fromkeys(contents, deed), sandbox, judge, prepare=lambda name: _put(sandbox, file, MALFORMED[name]))
+
+
 @pytest.mark.parametrize("record", READERS)
-@pytest.mark.parametrize("content", [*NO_RECORDS, *NO_FILES])
-def test_what_is_no_record_is_refused_by_its_name(record: str, content: str, sandbox: Path) -> None:
+def test_what_is_no_record_is_refused_by_its_name(record: str, sandbox: Path) -> None:
     file, read = READERS[record]
-    _put(sandbox, file, NO_RECORDS[content] if content in NO_RECORDS else NO_FILES[content])
-    attack(read, sandbox).must_be_refused(BadRecordError, mentions=[file, "because"])
+
+    def judge(outcome: Outcome) -> None:
+        outcome.must_be_refused(BadRecordError, mentions=[file, "because"])
+
+    attack_with(MALFORMED, file, read, sandbox, judge)
 
 
 WRONG: Final[dict[str, tuple[dict[str, Any], dict[str, list[Any]]]]] = {
@@ -210,40 +225,51 @@ WRONG: Final[dict[str, tuple[dict[str, Any], dict[str, list[Any]]]]] = {
         },
     ),
 }
-CASES: Final = [
-    pytest.param(record, base | {name: value}, id=f"{record}-{name}-{number}")
-    for record, (base, fields) in WRONG.items()
-    for name, values in fields.items()
-    for number, value in enumerate(values)
-] + [
-    pytest.param(record, {name: value for name, value in base.items() if name != gone}, id=f"{record}-without-{gone}")
-    for record, base, required in (
-        ("lease", LEASE, ["worker_id", "timestamp"]),
-        ("attempt", ATTEMPT, [*ATTEMPT]),
-        ("info", INFO, ["name"]),
-        ("manifest", MANIFEST, [*MANIFEST]),
-        ("pin", PIN, ["path", "user", "at"]),
-        ("event", EVENT, [*EVENT]),
-    )
-    for gone in required
-]
+REQUIRED: Final = {
+    "lease": ["worker_id", "timestamp"],
+    "attempt": [*ATTEMPT],
+    "info": ["name"],
+    "manifest": [*MANIFEST],
+    "pin": ["path", "user", "at"],
+    "event": [*EVENT],
+}
 
 
-@pytest.mark.parametrize(("record", "fields"), CASES)
-def test_a_field_of_the_wrong_kind_is_refused_by_the_files_name(
-    record: str, fields: dict[str, Any], sandbox: Path
-) -> None:
+def _wrong(record: str) -> dict[str, dict[str, Any]]:
+    base, fields = WRONG[record]
+    wrong = {
+        f"{name}-{number}": base | {name: value}
+        for name, values in fields.items()
+        for number, value in enumerate(values)
+    }
+    lacking = {
+        f"without {gone}": {name: value for name, value in base.items() if name != gone} for gone in REQUIRED[record]
+    }
+    return wrong | lacking
+
+
+@pytest.mark.parametrize("record", WRONG)
+def test_a_field_of_the_wrong_kind_is_refused_by_the_files_name(record: str, sandbox: Path) -> None:
     file, read = READERS["timeline" if record == "event" else record]
-    _put(sandbox, file, json.dumps([fields] if record == "event" else fields).encode())
-    attack(read, sandbox).must_be_refused(BadRecordError, mentions=[file, "because"])
+    wrong = _wrong(record)
+
+    def prepare(name: str) -> None:
+        _put(sandbox, file, json.dumps([wrong[name]] if record == "event" else wrong[name]).encode())
+
+    def judge(outcome: Outcome) -> None:
+        outcome.must_be_refused(BadRecordError, mentions=[file, "because"])
+
+    attack_all(dict.fromkeys(wrong, read), sandbox, judge, prepare=prepare)
 
 
-@pytest.mark.parametrize("record", READERS)
-def test_a_whole_record_is_read(record: str, sandbox: Path) -> None:
-    file, read = READERS[record]
+def test_a_whole_record_is_read(sandbox: Path) -> None:
     whole = {"lease": LEASE, "attempt": ATTEMPT, "info": INFO, "manifest": MANIFEST, "pin": PIN, "timeline": [EVENT]}
-    _put(sandbox, file, json.dumps(whole[record]).encode())
-    attack(read, sandbox).must_be_accepted()
+    attack_all(
+        {record: read for record, (_, read) in READERS.items()},
+        sandbox,
+        lambda outcome: outcome.must_be_accepted(),
+        prepare=lambda record: _put(sandbox, READERS[record][0], json.dumps(whole[record]).encode()),
+    )
 
 
 PLANS: Final = {
@@ -266,19 +292,19 @@ PLANS: Final = {
 }
 
 
-@pytest.mark.parametrize("plan", PLANS)
-def test_what_is_no_plan_is_refused(plan: str, sandbox: Path) -> None:
-    attack(lambda: Plan.from_json(PLANS[plan]), sandbox).must_be_refused(BadPlanError, mentions=["Clear the plan task"])
+def test_what_is_no_plan_is_refused(sandbox: Path) -> None:
+    deeds: dict[str, Deed] = {name: partial(Plan.from_json, plan) for name, plan in PLANS.items()}
+    attack_all(deeds, sandbox, lambda done: done.must_be_refused(BadPlanError, mentions=["Clear the plan task"]))
 
 
-@pytest.mark.parametrize("piece", [[], "x", 5, {"steps": None}, {"steps": [{"task_id": "t"}]}, {"x": 1}])
-def test_what_is_no_piece_of_a_plan_is_refused(piece: Any, sandbox: Path) -> None:
-    attack(lambda: planned_in(piece, "t"), sandbox).must_be_refused(BadPlanError)
+def test_what_is_no_piece_of_a_plan_is_refused(sandbox: Path) -> None:
+    pieces = [[], "x", 5, {"steps": None}, {"steps": [{"task_id": "t"}]}, {"x": 1}]
+    deeds = named(pieces, lambda piece: planned_in(piece, "t"))
+    attack_all(deeds, sandbox, lambda done: done.must_be_refused(BadPlanError))
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
+def test_a_spec_with_a_field_of_the_wrong_kind_is_refused(sandbox: Path) -> None:
+    wrong: list[dict[str, Any]] = [
         {"function": 5},
         {"function": None},
         {"output_path": ["/p"]},
@@ -292,100 +318,96 @@ def test_what_is_no_piece_of_a_plan_is_refused(piece: Any, sandbox: Path) -> Non
         {"environment": []},
         {"roots": [None]},
         {"name": "\ud800"},
-    ],
-    ids=str,
-)
-def test_a_spec_with_a_field_of_the_wrong_kind_is_refused(fields: dict[str, Any], sandbox: Path) -> None:
-    attack(lambda: StepSpec.from_json(SPEC | fields), sandbox).must_be_refused(SpecError, mentions=["because"])
+    ]
+    deeds = named(wrong, lambda fields: StepSpec.from_json(SPEC | fields))
+    attack_all(deeds, sandbox, lambda done: done.must_be_refused(SpecError, mentions=["because"]))
 
 
-@pytest.mark.parametrize("resources", [{}, {"kind": "shell"}, {"kind": ["cpu"]}, {"kind": "cpu", "x": 1}], ids=str)
-def test_resources_of_no_known_kind_are_refused(resources: dict[str, Any], sandbox: Path) -> None:
-    spec = StepSpec.from_json(SPEC | {"resources": resources})
-    attack(spec.load_resources, sandbox).must_be_refused(SpecError)
+def test_resources_of_no_known_kind_are_refused(sandbox: Path) -> None:
+    specs = [
+        StepSpec.from_json(SPEC | {"resources": resources})
+        for resources in ({}, {"kind": "shell"}, {"kind": ["cpu"]}, {"kind": "cpu", "x": 1})
+    ]
+    attack_all(named(specs, StepSpec.load_resources), sandbox, lambda done: done.must_be_refused(SpecError))
 
 
 # ---- what was claimed
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"function": "os:system"},
-        {"config": {"$object": "os:system"}},
-        {"config": {"$lazy": "subprocess:Popen", "fields": {}}},
-        {"output_path": "/elsewhere"},
-        {"secrets": {"KEY": "projects/p/secrets/s"}},
-        {"environment": {"pip": ["evil"]}},
-        {"ray_task": {"num_cpus": 9}},
-        {"resumable": ["**"]},
-        {"further": 1},
-    ],
-    ids=str,
-)
-def test_a_spec_that_was_changed_after_the_claim_is_not_run(change: dict[str, Any], sandbox: Path) -> None:
-    file = attempt_path(OUTPUT, 1)
-    _put(sandbox, file, json.dumps(ATTEMPT | {"spec": SPEC | change}).encode())
-    outcome = attack(lambda: load_claimed_spec(file, spec_digest(SPEC)), sandbox)
-    outcome.must_be_refused(SpecChangedError, mentions=[file, "not what was claimed"])
+CHANGES: Final[list[dict[str, Any]]] = [
+    {"function": "os:system"},
+    {"config": {"$object": "os:system"}},
+    {"config": {"$lazy": "subprocess:Popen", "fields": {}}},
+    {"output_path": "/elsewhere"},
+    {"secrets": {"KEY": "projects/p/secrets/s"}},
+    {"environment": {"pip": ["evil"]}},
+    {"ray_task": {"num_cpus": 9}},
+    {"resumable": ["**"]},
+    {"further": 1},
+]
 
 
-@pytest.mark.parametrize("content", [*NO_RECORDS, *NO_FILES])
-def test_an_attempt_that_cannot_be_read_is_not_run(content: str, sandbox: Path) -> None:
+def test_a_spec_that_was_changed_after_the_claim_is_not_run(sandbox: Path) -> None:
     file = attempt_path(OUTPUT, 1)
-    _put(sandbox, file, NO_RECORDS[content] if content in NO_RECORDS else NO_FILES[content])
-    attack(lambda: load_claimed_spec(file, spec_digest(SPEC)), sandbox).must_be_refused(
-        SpecChangedError, mentions=[file]
+    changes = {str(change): change for change in CHANGES}
+    attack_all(
+        dict.fromkeys(changes, lambda: load_claimed_spec(file, spec_digest(SPEC))),
+        sandbox,
+        lambda done: done.must_be_refused(SpecChangedError, mentions=[file, "not what was claimed"]),
+        prepare=lambda name: _put(sandbox, file, json.dumps(ATTEMPT | {"spec": SPEC | changes[name]}).encode()),
     )
+
+
+def test_an_attempt_that_cannot_be_read_is_not_run(sandbox: Path) -> None:
+    file = attempt_path(OUTPUT, 1)
+    deed = lambda: load_claimed_spec(file, spec_digest(SPEC))  # noqa: E731
+    attack_with(KINDS, file, deed, sandbox, lambda done: done.must_be_refused(SpecChangedError, mentions=[file]))
 
 
 # ---- what follows
 
 
-@pytest.mark.parametrize("content", [*NO_RECORDS, *NO_FILES])
-def test_a_damaged_attempts_file_does_not_hold_up_the_next_attempt(content: str, sandbox: Path) -> None:
-    def deed() -> tuple[bool, int]:
-        store = LeaseStore(OUTPUT)
-        over = store.read()
-        attempt = Attempt(2, "job-2", "", {}, SPEC)
-        held = claim_attempt(store, OUTPUT, over, attempt, "v", 30.0)
-        again = claim_attempt(store, OUTPUT, over, replace(attempt, job="job-3"), "v", 30.0)
-        assert held is not None and held.lease.attempt == 2 and again is None
-        told = read_attempt_or_none(OUTPUT, 2)
-        return told is not None and told.job == "job-2" and told.withdraws, 2
+def _next_attempt() -> bool:
+    store = LeaseStore(OUTPUT)
+    over = store.read()
+    attempt = Attempt(2, "job-2", "", {}, SPEC)
+    held = claim_attempt(store, OUTPUT, over, attempt, "v", 30.0)
+    again = claim_attempt(store, OUTPUT, over, replace(attempt, job="job-3"), "v", 30.0)
+    assert held is not None and held.lease.attempt == 2 and again is None
+    told = read_attempt_or_none(OUTPUT, 2)
+    return told is not None and told.job == "job-2" and told.withdraws
 
+
+def test_a_damaged_attempts_file_does_not_hold_up_the_next_attempt(sandbox: Path) -> None:
     lease = Lease("w", 5.0, Phase.STOPPED, 1, "job-1", incarnation="k")
-    _put(sandbox, lease_path(OUTPUT), lease.to_json().encode())
-    _put(sandbox, attempt_path(OUTPUT, 1), NO_RECORDS[content] if content in NO_RECORDS else NO_FILES[content])
-    outcome = attack(deed, sandbox)
-    outcome.must_be_accepted()
-    assert outcome.value == "(True, 2)"
+
+    def prepare(name: str) -> None:
+        _put(sandbox, lease_path(OUTPUT), lease.to_json().encode())
+        _put(sandbox, attempt_path(OUTPUT, 1), MALFORMED[name])
+
+    deeds = dict.fromkeys(KINDS, _next_attempt)
+    attack_all(deeds, sandbox, lambda done: done.must_be_accepted("True"), prepare=prepare)
 
 
-@pytest.mark.parametrize("content", [*NO_RECORDS, *NO_FILES])
-def test_a_step_ends_well_whose_story_cannot_be_told(content: str, sandbox: Path) -> None:
-    _put(sandbox, TIMELINE, NO_RECORDS[content] if content in NO_RECORDS else NO_FILES[content])
-    outcome = attack(lambda: pod_summary(OUTPUT, 1, TpuSlice("v4-16")), sandbox)
-    outcome.must_be_accepted()
-    assert outcome.value == "None"
+def test_a_step_ends_well_whose_story_cannot_be_told(sandbox: Path) -> None:
+    deed = lambda: pod_summary(OUTPUT, 1, TpuSlice("v4-16"))  # noqa: E731
+    attack_with(KINDS, TIMELINE, deed, sandbox, lambda done: done.must_be_accepted("None"))
 
 
-@pytest.mark.parametrize("content", [*NO_RECORDS, *NO_FILES])
-def test_an_error_of_a_child_that_cannot_be_read_is_none(content: str, sandbox: Path) -> None:
-    name = f"{OUTPUT}/{ATTEMPTS_FOLDER}/1/error-0.json"
-    _put(sandbox, name, NO_RECORDS[content] if content in NO_RECORDS else NO_FILES[content])
-    outcome = attack(lambda: read_error(OUTPUT, 1, printed="E"), sandbox)
-    outcome.must_be_accepted()
-    assert outcome.value == "None"
+def test_an_error_of_a_child_that_cannot_be_read_is_none(sandbox: Path) -> None:
+    file = f"{OUTPUT}/{ATTEMPTS_FOLDER}/1/error-0.json"
+    deed = lambda: read_error(OUTPUT, 1, printed="E")  # noqa: E731
+    attack_with(KINDS, file, deed, sandbox, lambda done: done.must_be_accepted("None"))
 
 
-@pytest.mark.parametrize("content", NO_FILES)
-def test_a_status_that_is_no_file_blocks_its_own_step_only(content: str, sandbox: Path) -> None:
+def test_a_status_that_is_no_file_blocks_its_own_step_only(sandbox: Path) -> None:
     bad = ExecutorStep("bad", None, {"x": versioned(1)})
     good = ExecutorStep("good", None, {"x": versioned(2)})
     steps = resolve([bad, good], str(sandbox / "own" / "store")).steps
-    os.makedirs(steps[0].output_path)
-    NO_FILES[content](Path(status_path(steps[0].output_path)))
+
+    def prepare(name: str) -> None:
+        os.makedirs(steps[0].output_path)
+        NO_FILES[name](Path(status_path(steps[0].output_path)))
 
     def deed() -> list[str]:
         assert read_record(steps[0].output_path).state is RecordState.UNREADABLE
@@ -393,9 +415,8 @@ def test_a_status_that_is_no_file_blocks_its_own_step_only(content: str, sandbox
         plan = plan_now("/p", [(step.name, step) for step in steps], {"bad", "good"}, outputs)
         return [step.decision.value for step in plan.steps]
 
-    outcome = attack(deed, sandbox)
-    outcome.must_be_accepted()
-    assert outcome.value == "['BLOCKED', 'RUN']"
+    deeds = dict.fromkeys(NO_FILES, deed)
+    attack_all(deeds, sandbox, lambda done: done.must_be_accepted("['BLOCKED', 'RUN']"), prepare=prepare)
 
 
 def _made(path: str, reads: list[str]) -> None:
@@ -404,22 +425,22 @@ def _made(path: str, reads: list[str]) -> None:
     write_text(f"{path}/{INFO_FILE}", json.dumps(INFO | {"dependencies": reads}))
 
 
-@pytest.mark.parametrize("content", [*NO_RECORDS, *NO_FILES])
 @pytest.mark.parametrize("file", ["info", "pin"])
-def test_the_inputs_of_a_pinned_output_stay_whatever_its_records_hold(file: str, content: str, sandbox: Path) -> None:
-    raw, model = "store/raw-abcdef", "store/model-abcdef"
-    for path in (raw, model):
-        _made(str(sandbox / "own" / path), [str(sandbox / "own" / raw)] if path == model else [])
-    prefix, pinned = str(sandbox / "own" / "store"), str(sandbox / "own" / model)
-    assert add_pin(prefix, Pin(pinned, "u", "2026-11-22T00:00:00+00:00"))
+def test_the_inputs_of_a_pinned_output_stay_whatever_its_records_hold(file: str, sandbox: Path) -> None:
+    own = sandbox / "own"
+    prefix, raw, pinned = (str(own / path) for path in ("store", "store/raw-abcdef", "store/model-abcdef"))
     damaged = Path(pin_path(prefix, pinned) if file == "pin" else f"{pinned}/{INFO_FILE}")
-    damaged.unlink()
-    _put(sandbox, str(damaged.relative_to(sandbox / "own")), NO_RECORDS.get(content) or NO_FILES.get(content) or b"")
+
+    def prepare(name: str) -> None:
+        _made(raw, [])
+        _made(pinned, [raw])
+        assert add_pin(prefix, Pin(pinned, "u", "2026-11-22T00:00:00+00:00"))
+        damaged.unlink()
+        _put(sandbox, str(damaged.relative_to(own)), MALFORMED[name])
 
     def deed() -> tuple[list[str], bool]:
         sweep = find_garbage(prefix, RequiredOutputs(), 0.0)
         return [each.path for each in sweep.garbage], len(sweep.unread) == 1
 
-    outcome = attack(deed, sandbox)
-    outcome.must_be_accepted()
-    assert outcome.value == "([], True)"
+    deeds = dict.fromkeys(KINDS, deed)
+    attack_all(deeds, sandbox, lambda done: done.must_be_accepted("([], True)"), prepare=prepare)
