@@ -8,6 +8,7 @@ from benchmarks.fleet.rounds import KINDS, WAYS, ZONES, Round, measure
 
 
 @pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "dead"), list(zip(KINDS, (0, len(WAYS), 5, 5), strict=True)))
 def test_a_round_mends_the_dead_alone_and_keeps_to_the_bound_of_its_requests(kind: str, dead: int) -> None:
     one = Round(**measure(kind, 5, 0.0))

@@ -62,6 +62,7 @@ def test_goals_of_pods_are_judged_by_detection_by_the_peer_and_by_the_time_of_a_
 
 
 @pytest.mark.long
+@pytest.mark.slow
 def test_the_function_that_pods_are_measured_with_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     for _ in range(2):
         train(str(tmp_path), 2.5, rank=0)
