@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +15,8 @@ from typing import Any
 import pytest
 
 from tests.support.clusters import CALM
+from tests.support.waiting import limit_s
+from tests.support.waiting import until as until  # for the tests of this folder
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.airflow_api import AirflowApi
@@ -25,19 +26,11 @@ from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
 HERE = Path(__file__).parent
 RUN_TIMEOUT_S = 800.0
 HEARTBEAT_S = 6.0
-"""Of leases; what a dead keeper costs is three times as long."""
+"""Of leases. It is no longer, since each test that kills a lease owner waits three times as long for its lease."""
+PASSPHRASE = "only the cluster knows"
+"""In the environment of the cluster's nodes as ``PASSPHRASE_OF_CLUSTER``."""
 NIGHTLY_ZONE = "Europe/Berlin"
 """Of the nightly pipeline here, whose clocks go forward in the night of 29 March 2026."""
-
-
-def until(condition: Callable[[], object], what: str, seconds: float = 180.0) -> None:
-    """Wait until ``condition`` holds; fail if it does not in time. What takes long to ask is asked less often."""
-    deadline = time.monotonic() + seconds
-    asked_at = time.monotonic()
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(max(0.3, 2 * (time.monotonic() - asked_at)))
-        asked_at = time.monotonic()
 
 
 @dataclass(frozen=True)
@@ -58,7 +51,7 @@ class House:
 
     def begin(self, dag_id: str, conf: dict[str, Any] | None = None, date: datetime | None = None) -> HouseRun:
         """Trigger a run, for a date of a schedule if one is given."""
-        self.api.wait_for_dag(dag_id, 60)
+        self.api.wait_for_dag(dag_id, limit_s())
         self.api.unpause(dag_id)
         return HouseRun(self, dag_id, self.api.trigger(dag_id, conf, date))
 
@@ -75,7 +68,7 @@ class House:
         Nobody else may write meanwhile: Airflow reads and then writes within a savepoint, and SQLite refuses at once to
         let it write if somebody else has written in between.
         """
-        self.api.wait_for_dag(dag_id, 60)
+        self.api.wait_for_dag(dag_id, limit_s())
         command = ["backfill", "create", "--dag-id", dag_id, "--from-date", first, "--to-date", last]
         with self.idle("dag-processor", "triggerer"):
             done = self.airflow.cli(*command, *(["--dag-run-conf", json.dumps(conf)] if conf else []))
@@ -154,7 +147,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     (root / "airflow_only").mkdir()
     (root / "airflow_only" / "only_in_airflow.py").write_text("def work_elsewhere(config): ...\n")
     stack = LocalStack(root)
-    ray = LocalRay(stack, token="", num_cpus=4, slices=[LocalSlice("slice-a", "v4-16")])
+    slices, env = [LocalSlice("slice-a", "v4-16")], {"PASSPHRASE_OF_CLUSTER": PASSPHRASE}
+    ray = LocalRay(stack, token="", num_cpus=4, slices=slices, env=env)
     storage = LocalCloudStorage()
     storage.start()
     storage.buckets.create("recovered-bucket")

@@ -97,7 +97,7 @@ def test_a_steps_own_error_fails_its_task_at_once_with_its_traceback(house: Hous
             "UnknownRunValueError: Step 'train': config.learning_rate: run_param('lr') is not a param of this DAG, "
             "which has rate.",
         ),
-        ("cycle.py", "CyclicPathsError: Step 'first' reads its own output: config.source is the hard-coded path of"),
+        ("cycle.py", "ExperimentError: Step 'first' reads its own output: config.source is the hard-coded path of"),
         ("one_path.py", "OutputPathConflictError: Steps 's1' (version "),
         ("unknown_slice.py", "ExperimentError: Step 'train': "),
     ],

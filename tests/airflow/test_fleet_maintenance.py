@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.airflow.conftest import House, until
+from tests.airflow.conftest import House
+from tests.support.waiting import until
 from tradewind.cloud_tpu.api import TpuApi
 from tradewind.rehearsal.cloud.cloud import RehearsalCloud
 from tradewind.rehearsal.local.processes import LocalStack

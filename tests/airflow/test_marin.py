@@ -8,6 +8,7 @@ import pytest
 
 from tests.airflow.conftest import House, HouseRun
 from tests.marin.checkouts import put
+from tests.support.waiting import limit_s
 
 pytestmark = pytest.mark.airflow
 
@@ -116,7 +117,7 @@ def test_an_experiment_of_a_checkout_beside_the_dags_runs_as_it_is_and_is_reused
     for name, text in CHECKOUT.items():
         put(house.dags.parent / "marin" / name, text)
     put(house.dags / "marin_dags.py", DAG_FILE)
-    dag = house.api.wait_for_dag("tutorials.count_words", 60)
+    dag = house.api.wait_for_dag("tutorials.count_words", limit_s())
     assert (dag["description"], [tag["name"] for tag in dag["tags"]]) == ("Words of a poem.", ["marin"])
     run = house.run("tutorials.count_words")
     assert run.state == "success", run.states()

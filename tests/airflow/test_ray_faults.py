@@ -7,37 +7,36 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.airflow.conftest import House, HouseRun, until
+from tests.airflow.conftest import PASSPHRASE, House, HouseRun
 from tests.airflow.ray_side import TERMINAL, jobs_of
 from tests.support.clusters import HASTY
 from tests.support.supervisors import is_supervisor
+from tests.support.waiting import until
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay, head_memory
 
 pytestmark = [pytest.mark.airflow, pytest.mark.ray]
 
 SEED = 20261121
-ENV = {"PASSPHRASE_OF_CLUSTER": "only the cluster knows"}
 MOMENTS = random.Random(SEED)
 
 StartRay = Callable[..., tuple[LocalRay, str]]
 
 
-@contextmanager
-def ray_starter(house: House, root: Path) -> Iterator[StartRay]:
-    """Starts a cluster with a stack at ``root``, and gives it with the name of its connection."""
-    stack = LocalStack(root / "stack")
+@pytest.fixture
+def start_ray(house: House, tmp_path: Path) -> Iterator[StartRay]:
+    """Starts a cluster of the test's own, whose head may be killed, and returns it with the name of its connection."""
+    stack = LocalStack(tmp_path / "stack")
 
     def start(**env: str) -> tuple[LocalRay, str]:
-        ray = LocalRay(stack, token="", num_cpus=2, env={**ENV, **HASTY, **env})
+        ray = LocalRay(stack, token="", num_cpus=2, env={**HASTY, **env})
         ray.start()
-        house.api.put_connection(root.name, {"conn_type": "ray", "host": ray.address})
-        return ray, root.name
+        house.api.put_connection(tmp_path.name, {"conn_type": "ray", "host": ray.address})
+        return ray, tmp_path.name
 
     try:
         yield start
@@ -45,30 +44,15 @@ def ray_starter(house: House, root: Path) -> Iterator[StartRay]:
         stack.stop()
 
 
-@pytest.fixture
-def start_ray(house: House, tmp_path: Path) -> Iterator[StartRay]:
-    """Starts a cluster of the test's own, whose head may be killed."""
-    with ray_starter(house, tmp_path) as start:
-        yield start
-
-
-@pytest.fixture(scope="module")
-def elsewhere(house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalRay, str]]:
-    """A cluster beside the house's, and the name of its connection."""
-    with ray_starter(house, tmp_path_factory.mktemp("elsewhere")) as start:
-        yield start()
-
-
 def run_command(house: House, connection: str, command: str) -> HouseRun:
     return house.begin("ray_elsewhere", {"conn": connection, "command": command})
 
 
-def until_running(ray: LocalRay, run: HouseRun) -> str:
+def until_running(address: str, run: HouseRun) -> str:
     def running() -> list[str]:
-        return [job["submission_id"] for job in jobs_of(ray.address, run.run_id) if job["status"] == "RUNNING"]
+        return [job["submission_id"] for job in jobs_of(address, run.run_id) if job["status"] == "RUNNING"]
 
-    until(running, "a running job")
-    [job] = running()
+    [job] = until(running, "a running job")
     return job
 
 
@@ -78,7 +62,8 @@ def ends_well_in_its_first_try(house: House, run: HouseRun) -> None:
     assert (task["state"], task["try_number"]) == ("success", 1), run.log("job")
 
 
-@pytest.mark.parametrize("storage", [pytest.param("memory", marks=pytest.mark.long), "rocksdb"])
+@pytest.mark.long
+@pytest.mark.parametrize("storage", ["memory", "rocksdb"])
 def test_a_head_that_dies_costs_an_attempt_and_no_retry(
     house: House, start_ray: StartRay, tmp_path: Path, storage: str
 ) -> None:
@@ -86,7 +71,7 @@ def test_a_head_that_dies_costs_an_attempt_and_no_retry(
     file, back = tmp_path / "ran", tmp_path / "back"
     wait = f"until [ -e {back} ]; do sleep 0.2; done"
     run = run_command(house, connection, f"echo started >> {file}; {wait}; echo ended >> {file}")
-    first = until_running(ray, run)
+    first = until_running(ray.address, run)
     until(lambda: run.states() == {"job": "deferred"}, "the task to follow its job")
     until(file.exists, "the command to start: Ray calls the job running before")
     time.sleep(MOMENTS.uniform(0, 3))
@@ -124,13 +109,14 @@ def test_a_step_whose_head_forgets_it_is_made_once_more_and_counts_once(
     assert calls.read_text() == "started\nstarted\nended\n"
 
 
+@pytest.mark.long
 def test_a_supervisor_that_dies_costs_an_attempt_and_no_retry(
-    house: House, elsewhere: tuple[LocalRay, str], tmp_path: Path
+    house: House, start_ray: StartRay, tmp_path: Path
 ) -> None:
-    ray, connection = elsewhere
+    ray, connection = start_ray()
     file = tmp_path / "ran"
     run = run_command(house, connection, f"echo started >> {file}; sleep 10; echo ended >> {file}")
-    until_running(ray, run)
+    until_running(ray.address, run)
     until(file.exists, "the command to start")
     time.sleep(MOMENTS.uniform(0, 3))
     [supervisor] = [one for one in ray.stack.processes() if is_supervisor(one)]
@@ -142,13 +128,12 @@ def test_a_supervisor_that_dies_costs_an_attempt_and_no_retry(
 
 @pytest.mark.parametrize("component", ["scheduler", "triggerer", pytest.param("api-server", marks=pytest.mark.long)])
 def test_a_part_of_airflow_that_dies_and_comes_back_leaves_one_job(
-    house: House, elsewhere: tuple[LocalRay, str], tmp_path: Path, component: str
+    house: House, tmp_path: Path, component: str
 ) -> None:
-    ray, connection = elsewhere
     file, back = tmp_path / "ran", tmp_path / "back"
     wait = f"until [ -e {back} ]; do sleep 0.2; done"  # a task that wakes without an API server is failed by Airflow
-    run = run_command(house, connection, f"echo started >> {file}; {wait}; echo ended >> {file}")
-    until_running(ray, run)
+    run = run_command(house, "ray_default", f"echo started >> {file}; {wait}; echo ended >> {file}")
+    until_running(house.ray_address, run)
     until(lambda: run.states() == {"job": "deferred"}, "the task to follow its job")
     time.sleep(MOMENTS.uniform(0, 3))
     house.airflow.kill_component(component)
@@ -157,17 +142,14 @@ def test_a_part_of_airflow_that_dies_and_comes_back_leaves_one_job(
         until(house.airflow.is_answering, "the API server to answer")
     back.touch()
     ends_well_in_its_first_try(house, run)
-    assert [job["status"] for job in jobs_of(ray.address, run.run_id)] == ["SUCCEEDED"]
+    assert [job["status"] for job in jobs_of(house.ray_address, run.run_id)] == ["SUCCEEDED"]
     assert file.read_text() == "started\nended\n"
 
 
-def test_a_secret_is_fetched_on_the_cluster(house: House, elsewhere: tuple[LocalRay, str]) -> None:
-    ray, connection = elsewhere
-    value = ENV["PASSPHRASE_OF_CLUSTER"]
-    digest = hashlib.sha256(value.encode()).hexdigest()
-    run = run_command(
-        house, connection, f'echo "$(printf %s "$PASSPHRASE" | sha256sum)" | grep {digest} && echo it fits'
-    )
+def test_a_secret_is_fetched_on_the_cluster(house: House) -> None:
+    digest = hashlib.sha256(PASSPHRASE.encode()).hexdigest()
+    command = f'echo "$(printf %s "$PASSPHRASE" | sha256sum)" | grep {digest} && echo it fits'
+    run = run_command(house, "ray_default", command)
     ends_well_in_its_first_try(house, run)
     assert "it fits" in run.log("job")
-    assert value not in run.log("job") + str(jobs_of(ray.address, run.run_id))
+    assert PASSPHRASE not in run.log("job") + str(jobs_of(house.ray_address, run.run_id))

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.airflow.conftest import House, HouseRun, until
+from tests.airflow.conftest import House, HouseRun
 from tests.airflow.ray_side import active, jobs_of, statuses
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.ray]
 
@@ -108,22 +109,17 @@ def test_time_limits_stop_the_job_and_fail_the_task(house: House) -> None:
 
 
 def test_a_worker_that_is_killed_leaves_one_job(house: House, tmp_path: Path) -> None:
-    moments = ["before submission", "after submission", "after deferral is due", "after success is noted"]
-    files = {moment: tmp_path / moment.replace(" ", "_") for moment in moments}
-    with house.idle():
-        runs = {
-            moment: house.begin("killed_worker", {"at": moment, "file": str(files[moment]), "steps": 600})
-            for moment in moments
-        }
-    for moment, run in runs.items():
+    for moment in ("before submission", "after submission", "after deferral is due", "after success is noted"):
+        file = tmp_path / moment.replace(" ", "_")
+        run = house.begin("killed_worker", {"at": moment, "file": str(file), "steps": 600})
         until(partial(was_deferred, house, run), f"the deferral of the task that dies {moment}")
-        Path(f"{files[moment]}.go").touch()
+        Path(f"{file}.go").touch()
         run.wait()
         assert run.states() == {"job": "success"}, moment
         [task] = house.api.task_instances("killed_worker", run.run_id)
         assert task["try_number"] == 2, f"{moment}:\n{run.log('job', 2)}"
         assert statuses(house.ray_address, run.run_id) == ["SUCCEEDED"], moment
-        assert files[moment].read_text() == "ran\n", moment
+        assert file.read_text() == "ran\n", moment
 
 
 def was_deferred(house: House, run: HouseRun) -> bool:

@@ -9,9 +9,9 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.airflow.conftest import House, HouseRun, until
+from tests.airflow.conftest import House, HouseRun
 from tests.airflow.ray_side import active, jobs_of, statuses
-from tradewind.rehearsal.local.processes import MARKER
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.ray]
 
@@ -62,6 +62,7 @@ def test_a_step_cleared_at_work_is_stopped_and_made_again(house: House) -> None:
     assert [one["outcome"] for one in attempts(house, run)] == ["stopped", "succeeded"]
 
 
+@pytest.mark.long
 def test_a_step_marked_while_the_triggerer_is_down_is_stopped_by_the_reconciler(house: House) -> None:
     run = begin(house, "unseen")
     house.airflow.stop_component("triggerer")
@@ -99,7 +100,7 @@ def test_a_driver_that_is_killed_costs_an_attempt_and_no_retry(house: House) -> 
     run = begin(house, "killed")
     [job] = jobs_of(house.ray_address, run.run_id)
     file = f"{output(house, run)}/.attempts/1.json"
-    drivers = [one for one in psutil.process_iter() if _is_driver_of(one, file)]
+    drivers = [one for one in house.airflow.stack.processes() if _is_driver_of(one, file)]
     assert drivers
     for driver in drivers:
         driver.kill()
@@ -114,7 +115,6 @@ def test_a_driver_that_is_killed_costs_an_attempt_and_no_retry(house: House) -> 
 
 def _is_driver_of(process: psutil.Process, file: str) -> bool:
     try:
-        is_ours = MARKER in process.environ()
-        return is_ours and "tradewind.runtime.run_step" in process.cmdline() and file in process.cmdline()
+        return "tradewind.runtime.run_step" in process.cmdline() and file in process.cmdline()
     except psutil.Error:
         return False

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from tests.support.waiting import until
 from tradewind.attempts.renewal import LeaseEndReason, LeaseRenewer
 from tradewind.machine import boot_time
 from tradewind.records.lease import Lease, Phase
@@ -39,6 +38,7 @@ class Faults:
 
     def __init__(self) -> None:
         self.error: Exception | None = None
+        self.refused = 0
         self.goes_on = threading.Event()
         self.goes_on.set()
         self.hangs = threading.Event()
@@ -55,8 +55,9 @@ class Faults:
         if not self.goes_on.is_set():
             self.hangs.set()
             self.goes_on.wait(PATIENCE_S)
-        if self.error is not None:
-            raise self.error
+        if (error := self.error) is not None:
+            self.refused += 1
+            raise error
 
 
 @pytest.fixture
@@ -87,24 +88,23 @@ def lease() -> Lease:
     return held.lease
 
 
-def until(is_so: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+def until_renewed(clock: Clock) -> None:
+    """A heartbeat passes, and the renewer's thread notices."""
+    counter = lease().counter
+    clock.time += 1.5 * QUICK_S
+    until(lambda: lease().counter > counter)
 
 
-@pytest.mark.slow
 def test_it_renews_until_the_end_of_the_block_and_not_after(faults: Faults) -> None:
-    store, held = begun(faults, QUICK_S)
+    clock = Clock()
+    store, held = begun(faults, QUICK_S, clock)
     ends: list[LeaseEndReason] = []
     others = set(threading.enumerate())
     with LeaseRenewer(store, held, ends.append):
-        until(lambda: lease().counter >= held.lease.counter + 3)
-    until(lambda: set(threading.enumerate()) <= others)  # whatever was on its way has arrived
-    counter = lease().counter
-    time.sleep(2 * QUICK_S)
-    assert (lease().counter, ends) == (counter, [])
+        for _ in range(3):
+            until_renewed(clock)
+    until(lambda: set(threading.enumerate()) <= others)  # so nothing renews it any more
+    assert ends == []
 
 
 def test_it_reads_more_often_than_it_renews(faults: Faults) -> None:
@@ -118,10 +118,11 @@ def test_it_reads_more_often_than_it_renews(faults: Faults) -> None:
 
 
 def test_it_commits_and_then_leaves_the_lease_alone(faults: Faults) -> None:
-    store, held = begun(faults, QUICK_S)
+    store, held = begun(faults, QUICK_S, Clock())
+    others = set(threading.enumerate())
     with LeaseRenewer(store, held, lambda end: None) as keeper:
         committed = keeper.finish(phase=Phase.COMMITTED, digest="abc")
-        time.sleep(2 * QUICK_S)
+        until(lambda: set(threading.enumerate()) <= others)
         assert lease() == committed.lease
     assert (committed.lease.phase, keeper.end) == (Phase.COMMITTED, None)
 
@@ -135,13 +136,14 @@ def test_whatever_counts_from_its_renewals_hears_that_the_turn_has_ended(faults:
 
 
 def test_it_obeys_a_request_to_stop_and_renews_until_the_work_has_ended(faults: Faults) -> None:
-    store, held = begun(faults, QUICK_S)
+    clock = Clock()
+    store, held = begun(faults, QUICK_S, clock)
     ends: list[LeaseEndReason] = []
     with LeaseRenewer(store, held, ends.append) as keeper:
         LeaseStore(PATH).request_stop("job", {"try": 2})
         until(lambda: ends)
-        counter = lease().counter
-        until(lambda: lease().counter >= counter + 2)
+        for _ in range(2):
+            until_renewed(clock)
         assert keeper.finish(phase=Phase.STOPPED).lease.stop_requested == {"try": 2}
     assert ends == [LeaseEndReason.STOP_REQUESTED]
 
@@ -156,7 +158,7 @@ def test_it_finds_a_request_of_the_time_before_it_began(faults: Faults) -> None:
 
 
 def test_it_loses_its_turn_to_whoever_took_it_over_and_writes_nothing_more(faults: Faults) -> None:
-    store, held = begun(faults, QUICK_S)
+    store, held = begun(faults, QUICK_S, Clock())
     ends: list[LeaseEndReason] = []
     with LeaseRenewer(store, held, ends.append) as keeper:
         take_over()
@@ -275,11 +277,13 @@ def test_a_turn_that_somebody_else_has_ended_is_over_at_the_next_look(faults: Fa
 
 
 def test_a_store_that_hangs_does_not_keep_it_from_fencing(faults: Faults) -> None:
-    store, held = begun(faults, QUICK_S)
+    clock = Clock()
+    store, held = begun(faults, QUICK_S, clock)
     ends: list[LeaseEndReason] = []
     with LeaseRenewer(store, held, ends.append):
         faults.goes_on.clear()
         assert faults.hangs.wait(PATIENCE_S)
+        clock.time += held.lease.fence_s
         until(lambda: ends)
         assert ends == [LeaseEndReason.FENCED]
         faults.goes_on.set()
@@ -333,15 +337,15 @@ def test_a_commit_that_arrived_although_its_answer_was_lost_is_no_loss(faults: F
     assert keeper.finish(phase=Phase.COMMITTED, digest="abc").lease == lease()
 
 
-@pytest.mark.slow
 def test_one_refusal_does_not_end_the_thread_that_renews(faults: Faults) -> None:
-    store, held = begun(faults, QUICK_S)
+    clock = Clock()
+    store, held = begun(faults, QUICK_S, clock)
     ends: list[LeaseEndReason] = []
     with LeaseRenewer(store, held, ends.append):
         faults.error = StoreRefusedError("403")
-        time.sleep(QUICK_S)
+        until(lambda: faults.refused)
         faults.error = None
-        until(lambda: lease().counter >= held.lease.counter + 3)
+        until_renewed(clock)
     assert ends == []
 
 

@@ -12,8 +12,7 @@ from tests.fleet.sessions import session_of
 from tradewind.cli.main import main
 from tradewind.cloud_tpu.host_files import DevHostInfo, DevSlice
 from tradewind.fleet.dev_hosts import FileInfo, lacking
-from tradewind.fleet.dev_sessions import NoDevSliceError, active_holders, holder_request, refresh_hosts, select_hosts
-from tradewind.fleet.errors import FleetError
+from tradewind.fleet.dev_sessions import FleetError, active_holders, holder_request, refresh_hosts, select_hosts
 from tradewind.fleet.fleet_file import load_fleet
 from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.request import check_request
@@ -100,7 +99,7 @@ def test_a_slice_that_was_made_anew_is_not_the_one_that_was_reserved(tmp_path: P
     hosts = session_of("10.0.0.1", "10.0.0.2").hosts
     held = DevSlice("one", tuple(DevHostInfo(host.internal_ip, f"{host.internal_ip}/1/2") for host in hosts))
     assert refresh_hosts(cluster, "job", held, hosts).marks == ("10.0.0.1/1/2", "10.0.0.2/1/2")
-    with pytest.raises(NoDevSliceError, match="has other hosts than when job job reserved it"):
+    with pytest.raises(FleetError, match="has other hosts than when job job reserved it"):
         refresh_hosts(cluster, "job", held, session_of("10.0.0.1", "10.0.0.3").hosts)
 
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ import pytest
 
 from tests.fleet.loopback import LoopbackFleet, loopback_fleet
 from tests.runtime.marked import descendants_named
+from tests.support.waiting import until
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.nodes import NodeInfo, fetch_nodes
@@ -109,13 +110,6 @@ def done(world: World, *words: str, env: dict[str, str] | None = None) -> tuple[
     with running(world, *words, env=env) as process:
         out, _ = process.communicate(timeout=300)
         return process.returncode, out
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 120.0
-    while not condition():
-        assert time.monotonic() < deadline, f"Waited in vain for {what}."
-        time.sleep(0.1)
 
 
 def sleepers(world: World, seconds: str) -> Sequence[psutil.Process]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,6 @@ import requests
 from demo.stack import SHELL_FILE, StackAddresses
 from tests.support.open_ports import check_strangers_are_refused
 from tradewind.rehearsal.local.processes import LocalStack
-
-pytestmark = pytest.mark.airflow
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -30,6 +29,15 @@ def test_params_that_are_no_json_object_are_refused_before_anything_starts(conf:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(("target", "command"), [("demo", "up"), ("stop", "down")])
+def test_make_runs_the_demo_with_arguments(target: str, command: str) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
+    asked = ["make", "--dry-run", target, "ARGS=--dag hello_world"]
+    printed = subprocess.run(asked, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=True).stdout
+    assert printed.splitlines()[-1].partition("/python ")[2] == f"-m demo {command} --dag hello_world"
+
+
+@pytest.mark.airflow
 def test_the_demo_runs_reuses_and_leaves_nothing_behind(tmp_path: Path) -> None:
     stack = LocalStack(tmp_path)
     try:
@@ -40,13 +48,6 @@ def test_the_demo_runs_reuses_and_leaves_nothing_behind(tmp_path: Path) -> None:
         addresses = StackAddresses.read(stack)
         assert addresses is not None
         assert requests.get(addresses.airflow, timeout=30).ok
-        check_strangers_are_refused(stack, Path(addresses.ray_token_file).read_text())
-
-        shell = tmp_path / SHELL_FILE
-        assert shell.stat().st_mode & 0o777 == 0o600
-        plan = f". {shell} && {Path(sys.executable).parent}/tradewind plan hello_world"
-        planned = subprocess.run(["bash", "-c", plan], capture_output=True, text=True, check=True)
-        assert "2 steps: 2 REUSE" in planned.stdout
 
         second = demo(tmp_path, "up", "--dag", "hello_world")
         assert second.returncode == 0, second.stdout + second.stderr
@@ -60,8 +61,27 @@ def test_the_demo_runs_reuses_and_leaves_nothing_behind(tmp_path: Path) -> None:
         assert down.stdout.startswith("Stopped ")
         assert stack.processes() == []
         assert [folder for folder in scratch if folder.exists()] == []
-        assert not shell.exists()
+        assert not (tmp_path / SHELL_FILE).exists()
         with pytest.raises(requests.ConnectionError):
             requests.get(addresses.airflow, timeout=30)
+    finally:
+        stack.stop()
+
+
+@pytest.mark.airflow
+@pytest.mark.long
+def test_demo_serves_its_shell_and_refuses_strangers(tmp_path: Path) -> None:
+    stack = LocalStack(tmp_path)
+    try:
+        assert demo(tmp_path, "up", "--dag", "hello_world").returncode == 0
+        addresses = StackAddresses.read(stack)
+        assert addresses is not None
+        check_strangers_are_refused(stack, Path(addresses.ray_token_file).read_text())
+
+        shell = tmp_path / SHELL_FILE
+        assert shell.stat().st_mode & 0o777 == 0o600
+        plan = f". {shell} && {Path(sys.executable).parent}/tradewind plan hello_world"
+        planned = subprocess.run(["bash", "-c", plan], capture_output=True, text=True, check=True)
+        assert "2 steps: 2 REUSE" in planned.stdout
     finally:
         stack.stop()

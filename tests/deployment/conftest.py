@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.shared_clusters import TOKEN
 from tradewind.cloud_tpu.secret_manager import ENDPOINT_VARIABLE
 from tradewind.deployment.ray_connection import secret_tokens
 from tradewind.hooks.ray import RayHook
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
 
-TOKEN = "t0ken-of-the-test-0123456789"
 OTHER = "an0ther-token-of-the-test-01"
 SECRET = "projects/research/secrets/ray-token"
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.fleet.fleets import many_clusters, write_fleet
 from tradewind.cli.main import main
-from tradewind.deployment.announce import MAX_MESSAGE_CHARS, AnnounceError, announce
+from tradewind.deployment.announce import MAX_MESSAGE_CHARS, FleetError, announce
 from tradewind.fleet.access.connect import free_port
 
 POST = "tests.deployment.notifiers.PostNotifier"
@@ -69,7 +69,7 @@ def test_one_that_fails_does_not_keep_the_others_from_it_and_its_address_is_not_
 ) -> None:
     secret = f"http://127.0.0.1:{free_port()}/s3cret"
     configure({"classpath": POST, "kwargs": {"url": secret}}, {"classpath": POST, "kwargs": {"url": board.url}})
-    with pytest.raises(AnnounceError) as failed:
+    with pytest.raises(FleetError) as failed:
         announce("hello", ["here"])
     assert str(failed.value) == "These notifiers failed: PostNotifier (URLError). PostNotifier did announce it."
     assert board.posted == ["hello"]
@@ -91,7 +91,7 @@ def test_what_cannot_be_a_notifier_is_said_before_anything_is_told(
     board: Board, configure: Callable[..., None], entry: object, says: str
 ) -> None:
     configure({"classpath": POST, "kwargs": {"url": board.url}}, entry)
-    with pytest.raises(AnnounceError, match=says) as failed:
+    with pytest.raises(FleetError, match=says) as failed:
         announce("hello", ["here"])
     assert not board.posted and "s3cret" not in str(failed.value)
 
@@ -100,14 +100,14 @@ def test_without_a_notifier_or_a_text_nothing_is_announced(
     board: Board, configure: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__TRADEWIND__ANNOUNCE_NOTIFIERS", "[s3cret")
-    with pytest.raises(AnnounceError, match="is no JSON list"):
+    with pytest.raises(FleetError, match="is no JSON list"):
         announce("hello", ["here"])
     configure()
-    with pytest.raises(AnnounceError, match="No notifier is set up, so nothing was announced"):
+    with pytest.raises(FleetError, match="No notifier is set up, so nothing was announced"):
         announce("hello", ["here"])
     configure({"classpath": POST, "kwargs": {"url": board.url}})
     for text in (" \n", "a" * (MAX_MESSAGE_CHARS + 1)):
-        with pytest.raises(AnnounceError, match="Nothing was announced"):
+        with pytest.raises(FleetError, match="Nothing was announced"):
             announce(text, ["here"])
     assert not board.posted
 

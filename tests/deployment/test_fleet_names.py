@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.deployment.conftest import TOKEN
 from tests.fleet.clouds import put_head, served
 from tests.fleet.fleets import write_fleet
 from tests.support.google import LocalCompute
+from tests.support.shared_clusters import TOKEN
 from tradewind.deployment.fleet_connection import AddressCache
 from tradewind.deployment.ray_connection import RayHook, secret_tokens
 from tradewind.ray_jobs.errors import BadAddressError, RayUnreachableError

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.deployment.conftest import OTHER, SECRET, TOKEN
+from tests.deployment.conftest import OTHER, SECRET
+from tests.support.shared_clusters import TOKEN, shared_cluster
 from tradewind.hooks.ray import RayHook
 from tradewind.ray_jobs.errors import BadAddressError, RayAuthenticationError
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
@@ -28,28 +29,19 @@ RAY = version("ray")
 # ---- the Test button, against real heads
 
 
-def start(stack: LocalStack, **kwargs: Any) -> LocalRay:
-    ray = LocalRay(stack, num_cpus=1, **kwargs)
-    ray.start()
-    return ray
-
-
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
-    stack = LocalStack(tmp_path_factory.mktemp("guarded"))
-    try:
-        yield start(stack, token=TOKEN)
-    finally:
-        stack.stop()
+def guarded() -> LocalRay:
+    return shared_cluster("guarded")
 
 
 @pytest.fixture(scope="module")
 def open_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
-    stack = LocalStack(tmp_path_factory.mktemp("open"))
+    ray = LocalRay(LocalStack(tmp_path_factory.mktemp("open")), token="", num_cpus=1)
     try:
-        yield start(stack, token="")
+        ray.start()
+        yield ray
     finally:
-        stack.stop()
+        ray.stop()
 
 
 @pytest.mark.ray
@@ -94,7 +86,7 @@ def test_one_process_serves_clusters_with_and_without_token(
         connected(guarded.address, "three", password=TOKEN),
     ]
     for hook in [*hooks, *hooks]:
-        assert hook.get_conn().jobs() == []
+        assert hook.get_conn().details("unknown") is None
     with pytest.raises(RayAuthenticationError):
         connected(guarded.address, "four", password=OTHER).get_conn()
     changed = {name for name in os.environ if before.get(name) != os.environ[name]}
@@ -111,7 +103,7 @@ def test_a_token_that_was_renewed_in_secret_manager_is_fetched_when_the_old_one_
     with pytest.raises(RayAuthenticationError):
         hook.get_conn()
     manager.put(SECRET, TOKEN)
-    assert hook.get_conn().jobs() == []
+    assert hook.get_conn().details("unknown") is None
     with pytest.raises(RayAuthenticationError):  # but a password is not asked for twice
         connected(guarded.address, password=OTHER).get_conn()
 

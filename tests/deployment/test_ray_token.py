@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from airflow.sdk import Connection
 
-from tests.deployment.conftest import SECRET, TOKEN
+from tests.deployment.conftest import SECRET
+from tests.support.shared_clusters import TOKEN
 from tradewind.cloud_tpu.secret_manager import ENDPOINT_VARIABLE
 from tradewind.deployment.ray_connection import CACHE_TTL_S, FAILURE_TTL_S, TokenCache, cluster_of, secret_tokens
 from tradewind.provider_info import get_provider_info

@@ -6,8 +6,6 @@ import importlib
 import inspect
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from airflow.utils.file import might_contain_dag
 
 import tradewind
 from tests.marin.checkouts import EXECUTOR, STEP, write_checkout
+from tests.support.fork_server import PreparedPython
 from tradewind.cli.fleet.options import CLUSTER_COMMANDS, DEV
 from tradewind.cli.options import EXPERIMENTS
 from tradewind.operators.ray_job import RayJobOperator
@@ -31,6 +30,14 @@ COMMAND_LINE = (ROOT / "docs" / "command-line.md").read_text()
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 NO_RUN = "<!-- no-run -->"
 MOST_NOT_RUN = 2
+RUN_FILE = """
+import os, runpy, sys
+file = sys.argv[1]
+sys.argv = [file]
+os.chdir(os.path.dirname(file))
+sys.path[0] = os.getcwd()
+runpy.run_path(file, run_name="__main__")
+"""
 FORBIDDEN = re.compile(r"/work\b|/root\b|/tmp/(?!marin\b)|index-url|pypi\.|simple/|://[^\s/]*@")
 
 
@@ -74,21 +81,45 @@ FILES = [
 ]
 
 
-def run(block: Block, folder: Path) -> subprocess.CompletedProcess[str]:
-    file = folder / "experiment.py"
-    file.write_text(block.text)
-    if "tradewind.marin" in block.text:
-        write_checkout(folder / "marin", tutorials__hello_world=f"{EXECUTOR}{STEP}executor_main([step])\n")
+@dataclass(frozen=True)
+class Examples:
+    """Runs each example in a process of its own, a fork of one that has imported Airflow and the package."""
+
+    python: PreparedPython
+    airflow_home: Path
+
+    def run(self, block: Block, folder: Path) -> tuple[int | None, str]:
+        """Run a block as a file in ``folder``; return its exit code and what it has printed."""
+        file = folder / "experiment.py"
+        file.write_text(block.text)
+        if "tradewind.marin" in block.text:
+            write_checkout(folder / "marin", tutorials__hello_world=f"{EXECUTOR}{STEP}executor_main([step])\n")
+        before = self.files_of_airflow()
+        program = self.python.start(RUN_FILE, str(file), env={"TRADEWIND_PREFIX": str(folder / "outputs")})
+        printed = "".join(program.communicate())
+        assert self.files_of_airflow() == before, "the example changes the Airflow that the other examples use"
+        return program.returncode, printed
+
+    def files_of_airflow(self) -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in self.airflow_home.rglob("*")}
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examples]:
+    home = tmp_path_factory.mktemp("airflow")
     env = {key: value for key, value in os.environ.items() if key not in ("MARIN_PREFIX", "TRADEWIND_STEP")}
-    env |= {"TRADEWIND_PREFIX": str(folder / "outputs"), "AIRFLOW_HOME": str(folder / "airflow")}
-    return subprocess.run([sys.executable, str(file)], cwd=folder, env=env, capture_output=True, text=True, check=False)
+    python = PreparedPython(["airflow.sdk", "tradewind"], env | {"AIRFLOW_HOME": str(home)})
+    try:
+        yield Examples(python, home)
+    finally:
+        python.end()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", [block for block in PYTHON if block.may_run], ids=str)
-def test_an_example_runs_as_it_stands(block: Block, tmp_path: Path) -> None:
-    done = run(block, tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_an_example_runs_as_it_stands(examples: Examples, block: Block, tmp_path: Path) -> None:
+    code, printed = examples.run(block, tmp_path)
+    assert code == 0, printed
     if "executor_main(" in block.text:
         statuses = [file.read_text() for file in (tmp_path / "outputs").rglob(".executor_status")]
         assert len(statuses) == block.text.count("ExecutorStep(")

@@ -24,7 +24,7 @@ from tradewind.fleet.access.ssh import HostRuns, SshError, SshHost
 from tradewind.fleet.dev_hosts import DevHosts, LocalTree
 from tradewind.fleet.dev_sessions import DevSession, HeartbeatSender
 from tradewind.fleet.fleet_file import load_fleet
-from tradewind.ray_jobs.errors import BadWorkingDirError
+from tradewind.ray_jobs.errors import BadRequestError
 
 pytestmark = pytest.mark.slow
 
@@ -99,7 +99,7 @@ def test_a_link_out_of_the_folder_is_refused_by_its_name_and_nothing_is_sent(tmp
     tree = write(tmp_path / "code", {"train.py": "1"})
     (tmp_path / "key").write_text("hidden")
     (tmp_path / "code" / "data").symlink_to(tmp_path / "key")
-    with pytest.raises(BadWorkingDirError, match=r"the link 'data' leads out of it, to .*/key: leave it out"):
+    with pytest.raises(BadRequestError, match=r"the link 'data' leads out of it, to .*/key: leave it out"):
         tree.listing()
     assert LocalTree(tmp_path / "code", ["data"]).listing().keys() == {"train.py"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +13,7 @@ import pytest
 
 from tests.fleet.autoscaled import POD, put_head, resolved
 from tests.support.google import LocalGoogle
+from tests.support.waiting import until
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.request import JobRequest
@@ -67,13 +68,6 @@ class World:
 
     def slices(self) -> dict[str, str]:
         return {name: held.node.state.name for name, held in self.google.slices().items()}
-
-
-def until(is_true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 120.0
-    while not is_true():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.1)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from tests.fleet.fleets import write_fleet
+from tests.support.waiting import until
 from tradewind.fleet.fleet_file import load_fleet
 from tradewind.fleet.lock import (
     ClusterBusyError,
@@ -196,16 +197,15 @@ def test_a_wrong_clock_of_a_machine_moves_nothing() -> None:
     assert held.is_held
 
 
-def test_a_block_renews_it_and_leaves_what_is_not_done(tmp_path: Path) -> None:
-    store = ClusterLock("here", str(tmp_path / "marker.json"))
-    with store.take("restart", "stop", heartbeat_s=QUICK_S) as held:
-        before = held.marker.counter
-        deadline = time.monotonic() + 30.0
-        while held.marker.counter < before + 3:
-            assert time.monotonic() < deadline, "it is not renewed"
-            time.sleep(0.01)
+def test_a_block_renews_it_and_leaves_what_is_not_done() -> None:
+    store = Store()
+    with store.marker().take("restart", "stop", heartbeat_s=QUICK_S) as held:
+        for _ in range(3):
+            before = held.marker.counter
+            store.now += 1.5 * QUICK_S
+            until(lambda: held.marker.counter > before, "its renewal")
         held.check()
-    found = store.read()
+    found = store.marker().read()
     assert found is not None and found.marker.state is LockState.LEFT and found.is_interrupted
 
 
@@ -250,16 +250,17 @@ def test_after_a_sigkill_it_is_held_until_it_is_stale_and_then_gone_on_with(tmp_
         assert child.stdout is not None
         run = child.stdout.readline().strip()
         os.kill(child.pid, signal.SIGKILL)
-    store, deadline, refused = ClusterLock("here", path), time.monotonic() + 60.0, 0
-    while True:
+    refused: list[ClusterBusyError] = []
+
+    def take() -> HeldClusterLock | None:
         try:
-            held = store.take("restart", "stop")
-            break
-        except ClusterBusyError:
-            refused += 1
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-    assert refused and held.is_resumed
+            return ClusterLock("here", path).take("restart", "stop")
+        except ClusterBusyError as busy:
+            refused.append(busy)
+            return None
+
+    held = until(take)
+    assert refused and held is not None and held.is_resumed
     assert (held.marker.run, held.marker.phase, held.marker.details) == (run, "start", {"jobs": 3})
 
 

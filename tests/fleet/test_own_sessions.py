@@ -11,9 +11,9 @@ import pytest
 
 from tests.fleet.fleets import write_fleet
 from tradewind.cloud_tpu.host_files import BadDevSliceError, DevHostInfo, DevSlice
-from tradewind.fleet.access.hosts import ClusterHosts, NoSuchHostError, SliceHost
+from tradewind.fleet.access.hosts import ClusterHosts, FleetError, SliceHost
 from tradewind.fleet.clusters import FleetCluster
-from tradewind.fleet.dev_sessions import LocalSessions, NoDevSliceError, find_session, is_session_id, named_session
+from tradewind.fleet.dev_sessions import LocalSessions, find_session, is_session_id, named_session
 from tradewind.fleet.fleet_file import load_fleet
 from tradewind.ray_jobs.details import JobDetails
 
@@ -27,7 +27,7 @@ class Hosts:
     def named(self, names: list[str]) -> list[SliceHost]:
         if names == ["one"]:
             return [SliceHost("one", 0, "10.0.0.1")]
-        raise NoSuchHostError(f"no {names}")
+        raise FleetError(f"no {names}")
 
 
 HOSTS = cast(ClusterHosts, Hosts())
@@ -61,7 +61,7 @@ def test_what_this_machine_allocated_is_found_whatever_others_call_themselves(
 def test_a_job_that_only_says_that_it_is_mine_is_told_and_not_gone_to(
     claimed: str, cluster: FleetCluster, own: LocalSessions
 ) -> None:
-    with pytest.raises(NoDevSliceError, match="as any job can say: add --job with its id") as told:
+    with pytest.raises(FleetError, match="as any job can say: add --job with its id") as told:
         find_session(cluster, [holder(claimed)], HOSTS, own, name="ada", user="ada")
     assert str(told.value).isprintable() and len(str(told.value)) < 500
 
@@ -69,7 +69,7 @@ def test_a_job_that_only_says_that_it_is_mine_is_told_and_not_gone_to(
 def test_what_has_ended_or_is_called_otherwise_is_not_held(cluster: FleetCluster, own: LocalSessions) -> None:
     own.note(MINE, "ada", HELD)
     for jobs, name in (([holder(MINE, status="STOPPED")], "ada"), ([], "ada"), ([holder(MINE)], "other")):
-        with pytest.raises(NoDevSliceError, match="'tradewind dev-tpu allocate TYPE"):
+        with pytest.raises(FleetError, match="'tradewind dev-tpu allocate TYPE"):
             find_session(cluster, jobs, HOSTS, own, name=name, user="ada")
     own.forget(MINE)
     own.forget(MINE)
@@ -96,7 +96,7 @@ def test_what_is_written_down_is_for_its_owner_alone_and_read_only_if_it_is_whol
 )  # fmt: skip
 def test_only_what_allocate_calls_a_job_names_a_folder(job: str, cluster: FleetCluster) -> None:
     assert not is_session_id(job) and is_session_id(MINE)
-    with pytest.raises(NoDevSliceError, match="is no id that 'dev-tpu allocate' gives") as told:
+    with pytest.raises(FleetError, match="is no id that 'dev-tpu allocate' gives") as told:
         named_session(cluster, cast(Any, None), HOSTS, job)
     assert str(told.value).isprintable() and len(str(told.value)) < 300
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from tests.hostile.harness import attack
+from tests.hostile.harness import Outcome, attack_all, named
 from tradewind import experiment_dag
 from tradewind.cli.experiments.outputs import named_output, output_of
 from tradewind.cli.experiments.plan import find_version
@@ -137,27 +137,34 @@ NO_PLACES = [
 ]
 
 
-@pytest.mark.parametrize("path", NO_PLACES, ids=range(len(NO_PLACES)))
-def test_what_is_no_place_is_opened_by_nobody(path: Any, sandbox: Path) -> None:
-    attack(lambda: file_system_at(path), sandbox).must_be_refused(*REFUSED, secrets=[SECRET])
-    attack(lambda: open_file(path, "wb"), sandbox).must_be_refused(*REFUSED, secrets=[SECRET])
+def must_be_refused(outcome: Outcome) -> None:
+    outcome.must_be_refused(*REFUSED, secrets=[SECRET])
 
 
-@pytest.mark.parametrize("path", NO_PLACES[:64:4], ids=range(16))
-def test_no_reader_and_no_writer_of_records_opens_it(path: Any, sandbox: Path) -> None:
-    for deed in (read_text, read_record, list_files, lambda given: write_text(given, "x")):
-        attack(lambda deed=deed: deed(path), sandbox).must_be_refused(*REFUSED, secrets=[SECRET])
+def test_what_is_no_place_is_opened_by_nobody(sandbox: Path) -> None:
+    attack_all(named(NO_PLACES, file_system_at, lambda path: open_file(path, "wb")), sandbox, must_be_refused)
 
 
-@pytest.mark.parametrize("path", NO_PLACES[:-7], ids=range(len(NO_PLACES) - 7))
-def test_it_is_no_prefix_and_no_root(path: Any, sandbox: Path) -> None:
-    def prefix() -> str:
+def test_no_reader_and_no_writer_of_records_opens_it(sandbox: Path) -> None:
+    deeds = named(NO_PLACES[:64:4], read_text, read_record, list_files, lambda path: write_text(path, "x"))
+    attack_all(deeds, sandbox, must_be_refused)
+
+
+def test_it_is_no_prefix_and_no_root(sandbox: Path) -> None:
+    def prefix(path: Any) -> str:
         return choose_prefix(None, path, {}, None, lambda: None).path
 
-    said = attack(prefix, sandbox)
-    said.must_be_refused(*REFUSED, ExperimentError, secrets=[SECRET], mentions=["The run's param 'prefix'"])
-    if not set(path) & {",", "\n"} and path.strip() == path:
-        attack(lambda: roots_in(path), sandbox).must_be_refused(*REFUSED, secrets=[SECRET], mentions=["allowed_roots"])
+    def is_no_prefix(outcome: Outcome) -> None:
+        mentions = ["The run's param 'prefix'"]
+        outcome.must_be_refused(*REFUSED, ExperimentError, secrets=[SECRET], mentions=mentions)
+
+    def is_no_root(outcome: Outcome) -> None:
+        outcome.must_be_refused(*REFUSED, secrets=[SECRET], mentions=["allowed_roots"])
+
+    paths: list[Any] = NO_PLACES[:-7]
+    attack_all(named(paths, prefix), sandbox, is_no_prefix)
+    roots = [path for path in paths if not set(path) & {",", "\n"} and path.strip() == path]
+    attack_all(named(roots, roots_in), sandbox, is_no_root)
 
 
 NAMES = [
@@ -186,10 +193,9 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
-def test_a_name_that_leads_out_of_the_prefix_makes_no_dag(name: Any, sandbox: Path) -> None:
-    made = attack(lambda: experiment_dag("made", [ExecutorStep(name, None, {})]), sandbox)
-    made.must_be_refused(ExperimentError, secrets=[SECRET])
+def test_a_name_that_leads_out_of_the_prefix_makes_no_dag(sandbox: Path) -> None:
+    deeds = named(NAMES, lambda name: experiment_dag("made", [ExecutorStep(name, None, {})]))
+    attack_all(deeds, sandbox, lambda done: done.must_be_refused(ExperimentError, secrets=[SECRET]))
 
 
 OVERRIDES = [
@@ -228,12 +234,14 @@ OVERRIDES = [
 ]
 
 
-@pytest.mark.parametrize("override", OVERRIDES, ids=range(len(OVERRIDES)))
-def test_an_override_that_no_prefix_makes_right_makes_no_dag(override: Any, sandbox: Path) -> None:
-    made = attack(
-        lambda: experiment_dag("made", [ExecutorStep("mine", None, {}, override_output_path=override)]), sandbox
-    )
-    made.must_be_refused(ExperimentError, secrets=[SECRET], mentions=["'mine'", "override_output_path"])
+def test_an_override_that_no_prefix_makes_right_makes_no_dag(sandbox: Path) -> None:
+    def make(override: Any) -> None:
+        experiment_dag("made", [ExecutorStep("mine", None, {}, override_output_path=override)])
+
+    def judge(outcome: Outcome) -> None:
+        outcome.must_be_refused(ExperimentError, secrets=[SECRET], mentions=["'mine'", "override_output_path"])
+
+    attack_all(named(OVERRIDES, make), sandbox, judge)
 
 
 # ---- below which roots
@@ -281,98 +289,96 @@ def run_of(prefix: Any, *, declares: bool = True) -> RunValues:
     return ExperimentSettings().values_of({"dag": dag, "dag_run": run, "params": {"prefix": prefix}})  # type: ignore[typeddict-item]
 
 
-@pytest.mark.parametrize("number", range(21))
-def test_a_run_and_a_page_reach_nothing_below_no_root(
-    number: int, sandbox: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = outside(sandbox)[number]
+def test_a_run_and_a_page_reach_nothing_below_no_root(sandbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = outside(sandbox)
     monkeypatch.setenv("AIRFLOW__TRADEWIND__ALLOWED_ROOTS", str(sandbox / "own/store"))
-    run = attack(lambda: ExperimentSettings().prefix_of(run_of(path)), sandbox)
-    run.must_be_refused(UnusablePathError, ExperimentError, mentions=["The run's param 'prefix'"])
-    timelines = importlib.import_module("tradewind_ui.timelines")
-    page = attack(lambda: timelines.timeline_of(path), sandbox)
-    page.must_be_accepted()
-    assert "The timeline is not read" in page.value
+
+    def is_refused(outcome: Outcome) -> None:
+        outcome.must_be_refused(UnusablePathError, ExperimentError, mentions=["The run's param 'prefix'"])
+
+    def is_not_shown(outcome: Outcome) -> None:
+        outcome.must_be_accepted()
+        assert "The timeline is not read" in outcome.value, outcome.value
+
+    attack_all(named(paths, lambda path: ExperimentSettings().prefix_of(run_of(path))), sandbox, is_refused)
+    attack_all(named(paths, importlib.import_module("tradewind_ui.timelines").timeline_of), sandbox, is_not_shown)
 
 
-@pytest.mark.parametrize("number", range(21))
-def test_a_record_names_nothing_that_lies_below_no_root(number: int, sandbox: Path) -> None:
-    path, store = outside(sandbox)[number], sandbox / "own/store"
-    version = {"name": "a", "config": {}, "dependencies": ["b-123456"]}
-    info = {"name": "a", "version": version, "dependencies": [path]}
-    write_text(f"{store}/a-654321/{INFO_FILE}", json.dumps(info))
-
-    def look() -> dict[str, str]:
-        stored = StoredVersions(Budget(100), Roots.of([str(store)]))
-        stored.read([f"{store}/a-654321"])
-        stored.read_deeper()
-        return stored._places
-
-    read = attack(look, sandbox)
-    read.must_be_accepted()
-    assert read.value == repr({"b-123456": f"{store}/b-123456"})
+def places_read(root: Path, reads: list[str], **more: Any) -> dict[str, str]:
+    """Write the record of an output below ``root`` that names these inputs; return where they are looked for."""
+    output = f"{root}/a-654321"
+    version = {"name": "a", "config": {}, "dependencies": reads}
+    write_text(f"{output}/{INFO_FILE}", json.dumps({"name": "a", "version": version, **more}))
+    stored = StoredVersions(Budget(100), Roots.of([str(root)]))
+    stored.read([output])
+    stored.read_deeper()
+    return stored._places
 
 
-@pytest.mark.parametrize("path", [path for path in NO_PLACES if isinstance(path, str)][:60:2])
-def test_a_record_names_nothing_that_is_no_place(path: str, sandbox: Path) -> None:
-    version = {"name": "a", "config": {}, "dependencies": ["b-123456"]}
-    write_text(
-        f"{sandbox}/own/a-654321/{INFO_FILE}", json.dumps({"name": "a", "version": version, "dependencies": [path]})
-    )
-
-    def look() -> None:
-        stored = StoredVersions(Budget(100), Roots.of([f"{sandbox}/work"]))
-        stored.read([f"{sandbox}/own/a-654321"])
-        stored.read_deeper()
-
-    attack(look, sandbox).must_be_accepted(secrets=[SECRET])
+def test_a_record_names_nothing_that_lies_below_no_root(sandbox: Path) -> None:
+    paths, store = outside(sandbox), sandbox / "own/store"
+    deeds = named(paths, lambda path: places_read(store, ["b-123456"], dependencies=[path]))
+    expected = repr({"b-123456": f"{store}/b-123456"})
+    attack_all(deeds, sandbox, lambda done: done.must_be_accepted(expected))
 
 
-@pytest.mark.parametrize("text", ["../../outside/x-123456", "..-123456", "a::b-123456", "\0-123456", "/etc/x-123456"])
-def test_the_name_of_an_input_in_a_record_leads_nowhere_else(text: str, sandbox: Path) -> None:
-    version = {"name": "a", "config": {}, "dependencies": [text]}
-    write_text(f"{sandbox}/own/a-654321/{INFO_FILE}", json.dumps({"name": "a", "version": version}))
-
-    def look() -> list[str]:
-        stored = StoredVersions(Budget(100), Roots.of([f"{sandbox}/work"]))
-        stored.read([f"{sandbox}/own/a-654321"])
-        stored.read_deeper()
-        return [place for place in stored._places.values() if not place.startswith(f"{sandbox}/own/")]
-
-    read = attack(look, sandbox)
-    read.must_be_accepted()
-    assert read.value == "[]"
+def test_a_record_names_nothing_that_is_no_place(sandbox: Path) -> None:
+    paths = [path for path in NO_PLACES if isinstance(path, str)][:60:2]
+    own = sandbox / "own"
+    deeds = named(paths, lambda path: places_read(own, ["b-123456"], dependencies=[path]))
+    expected = repr({"b-123456": f"{own}/b-123456"})
+    attack_all(deeds, sandbox, lambda done: done.must_be_accepted(expected, secrets=[SECRET]))
 
 
-@pytest.mark.parametrize("path", ["/elsewhere", "gs://bucket/x", "http://h/x", "", None, 3, "{out}/../../outside"])
-def test_a_param_that_the_dag_does_not_have_is_no_prefix(path: Any, sandbox: Path) -> None:
-    run = attack(lambda: run_of(path, declares=False).params, sandbox)
-    run.must_be_accepted()
-    assert run.value == "{}"
+def test_the_name_of_an_input_in_a_record_leads_nowhere_else(sandbox: Path) -> None:
+    names = ["../../outside/x-123456", "..-123456", "a::b-123456", "\0-123456", "/etc/x-123456"]
+    own = sandbox / "own"
+
+    def look(name: str) -> list[str]:
+        return [place for place in places_read(own, [name]).values() if not place.startswith(f"{own}/")]
+
+    attack_all(named(names, look), sandbox, lambda done: done.must_be_accepted("[]"))
 
 
-@pytest.mark.parametrize("number", range(21))
-def test_a_driver_reads_no_input_that_lies_below_no_root(number: int, sandbox: Path) -> None:
-    path, output = outside(sandbox)[number], f"{sandbox}/own/store/out"
+def test_a_param_that_the_dag_does_not_have_is_no_prefix(sandbox: Path) -> None:
+    paths = ["/elsewhere", "gs://bucket/x", "http://h/x", "", None, 3, "{out}/../../outside"]
+    deeds = named(paths, lambda path: run_of(path, declares=False).params)
+    attack_all(deeds, sandbox, lambda done: done.must_be_accepted("{}"))
+
+
+def test_a_driver_reads_no_input_that_lies_below_no_root(sandbox: Path) -> None:
+    paths, output = outside(sandbox), f"{sandbox}/own/store/out"
     spec = StepSpec("s", "s-1", output, "m:f", None, {}, {"kind": "cpu"}, False, roots=(f"{sandbox}/own/store",))
-    attempt = Attempt(1, "job", "", {}, spec.to_json(), inputs={path: None})
-    driver = attack(lambda: _check_places(f"{output}/.attempts/1.json", attempt, spec), sandbox)
-    driver.must_be_refused(UnusablePathError, mentions=[".attempts/1.json: inputs"])
+
+    def check(path: str) -> None:
+        attempt = Attempt(1, "job", "", {}, spec.to_json(), inputs={path: None})
+        _check_places(f"{output}/.attempts/1.json", attempt, spec)
+
+    def judge(outcome: Outcome) -> None:
+        outcome.must_be_refused(UnusablePathError, mentions=[".attempts/1.json: inputs"])
+
+    attack_all(named(paths, check), sandbox, judge)
 
 
-@pytest.mark.parametrize(
-    "file",
-    ["{out}2/.attempts/1.json", "{out}/.attempts/2.json", "{out}/1.json", "{out}/.attempts/../1.json", "/tmp/1.json"],
-)
-def test_a_driver_runs_no_attempt_that_lies_elsewhere_than_it_says(file: str, sandbox: Path) -> None:
+def test_a_driver_runs_no_attempt_that_lies_elsewhere_than_it_says(sandbox: Path) -> None:
     output = f"{sandbox}/own/out"
     spec = StepSpec("s", "s-1", output, "m:f", None, {}, {"kind": "cpu"}, False)
     attempt = Attempt(1, "job", "", {}, spec.to_json())
-    driver = attack(lambda: _check_places(file.format(out=output), attempt, spec), sandbox)
-    driver.must_be_refused(StepRuntimeError, mentions=["is no attempt at"])
+    files = [
+        f"{output}2/.attempts/1.json",
+        f"{output}/.attempts/2.json",
+        f"{output}/1.json",
+        f"{output}/.attempts/../1.json",
+        "/tmp/1.json",
+    ]
+
+    def judge(outcome: Outcome) -> None:
+        outcome.must_be_refused(StepRuntimeError, mentions=["is no attempt at"])
+
+    attack_all(named(files, lambda file: _check_places(file, attempt, spec)), sandbox, judge)
 
 
-# ---- what a person names at the command line
+# ---- what a user names at the command line
 
 WORDS = [
     "..",
@@ -389,17 +395,24 @@ WORDS = [
 ]
 
 
-@pytest.mark.parametrize("word", WORDS, ids=range(len(WORDS)))
-def test_a_word_of_the_command_line_leads_out_of_no_prefix(word: str, sandbox: Path) -> None:
-    prefix = f"{sandbox}/work"
-    attack(lambda: named_output(prefix, word), sandbox).must_be_refused(UsageError)
-    attack(lambda: output_of(prefix, word, []), sandbox).must_be_refused(UsageError)
-    attack(lambda: find_version(word, prefix), sandbox).must_be_refused(UsageError)
+def test_a_word_of_the_command_line_leads_out_of_no_prefix(sandbox: Path) -> None:
+    prefix = f"{sandbox}/own"
+    deeds = named(
+        WORDS,
+        lambda word: named_output(prefix, word),
+        lambda word: output_of(prefix, word, []),
+        lambda word: find_version(word, prefix),
+    )
+    attack_all(deeds, sandbox, lambda done: done.must_be_refused(UsageError))
 
 
 def test_what_looks_hostile_and_is_not_goes_on_working(sandbox: Path) -> None:
-    for path in ("/data/a:b", "gs://bucket/a=1/b@2", "memory://a/[b]*", "/data/..x", "/data/x..", "s3://bucket/ä ö"):
-        attack(lambda path=path: Roots.of([path]).check(path, "A record"), sandbox).must_be_accepted()
-    for name in ("x:y", "a..b", "...", "data/raw v2", "~"):
-        attack(lambda name=name: experiment_dag("made", [ExecutorStep(name, None, {})]), sandbox).must_be_accepted()
+    paths = ("/data/a:b", "gs://bucket/a=1/b@2", "memory://a/[b]*", "/data/..x", "/data/x..", "s3://bucket/ä ö")
+    names = ("x:y", "a..b", "...", "data/raw v2", "~")
+    deeds = [
+        named(paths, lambda path: Roots.of([path]).check(path, "A record")),
+        named(names, lambda name: experiment_dag("made", [ExecutorStep(name, None, {})])),
+    ]
+    for each in deeds:
+        attack_all(each, sandbox, lambda done: done.must_be_accepted())
     assert NO_ROOTS.paths == () and issubclass(UnusablePathError, StorageError)

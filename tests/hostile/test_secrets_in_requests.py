@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.hostile.harness import attack
+from tests.hostile.harness import Outcome, attack_all, named
 from tradewind.ray_jobs.errors import BadRequestError, ExposedSecretError
 from tradewind.ray_jobs.request import JobRequest, check_entrypoint, check_env_vars, check_metadata, check_request
 
@@ -152,15 +150,14 @@ HARMLESS_COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_with_a_secret_is_refused(command: str, sandbox: Path) -> None:
+def test_a_command_with_a_secret_is_refused(sandbox: Path) -> None:
     secrets = [PASSWORD, HUGGING_FACE, WEB_TOKEN, HEX[:40], MIXED[:24]]
-    attack(lambda: check_entrypoint(command), sandbox).must_be_refused(ExposedSecretError, secrets=secrets)
+    deeds = named(COMMANDS, check_entrypoint)
+    attack_all(deeds, sandbox, lambda done: done.must_be_refused(ExposedSecretError, secrets=secrets))
 
 
-@pytest.mark.parametrize("command", HARMLESS_COMMANDS)
-def test_a_command_that_only_sounds_like_one_is_taken(command: str, sandbox: Path) -> None:
-    attack(lambda: check_entrypoint(command), sandbox).must_be_accepted()
+def test_a_command_that_only_sounds_like_one_is_taken(sandbox: Path) -> None:
+    attack_all(named(HARMLESS_COMMANDS, check_entrypoint), sandbox, lambda done: done.must_be_accepted())
 
 
 VARIABLES = [
@@ -202,17 +199,23 @@ HARMLESS_VARIABLES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "value"), VARIABLES)
-def test_a_variable_that_holds_a_secret_is_refused(name: str, value: str, sandbox: Path) -> None:
-    shown = [value, PASSWORD, MIXED[:20]] if name != value else [value]
-    attack(lambda: check_env_vars({name: value}), sandbox).must_be_refused(
-        ExposedSecretError, secrets=[*(one for one in shown if len(one) > 4), *([name] if name[:3] == "hf_" else [])]
-    )
+def check_variable(variable: tuple[str, str]) -> None:
+    check_env_vars(dict([variable]))
 
 
-@pytest.mark.parametrize(("name", "value"), HARMLESS_VARIABLES)
-def test_a_variable_that_only_sounds_like_one_is_taken(name: str, value: str, sandbox: Path) -> None:
-    attack(lambda: check_env_vars({name: value}), sandbox).must_be_accepted()
+def test_a_variable_that_holds_a_secret_is_refused(sandbox: Path) -> None:
+    variables = dict(zip(named(VARIABLES, check_variable), VARIABLES, strict=True))
+
+    def judge(outcome: Outcome) -> None:
+        name, value = variables[outcome.name]
+        secrets = [one for one in (value, PASSWORD, MIXED[:20]) if len(one) > 4] + [name] * name.startswith("hf_")
+        outcome.must_be_refused(ExposedSecretError, secrets=secrets)
+
+    attack_all(named(VARIABLES, check_variable), sandbox, judge)
+
+
+def test_a_variable_that_only_sounds_like_one_is_taken(sandbox: Path) -> None:
+    attack_all(named(HARMLESS_VARIABLES, check_variable), sandbox, lambda done: done.must_be_accepted())
 
 
 REQUESTS: list[dict[str, Any]] = [
@@ -245,13 +248,14 @@ REQUESTS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fields", REQUESTS, ids=range(len(REQUESTS)))
-def test_a_request_with_a_secret_is_refused_and_what_is_wrong_in_it_is_not_shown(
-    fields: dict[str, Any], sandbox: Path
-) -> None:
-    given: dict[str, Any] = {"submission_id": "job", "entrypoint": "true"} | fields
-    outcome = attack(lambda: check_request(JobRequest(**given)), sandbox)
-    outcome.must_be_refused(BadRequestError, secrets=[PASSWORD, HUGGING_FACE])
+def test_a_request_with_a_secret_is_refused_and_what_is_wrong_in_it_is_not_shown(sandbox: Path) -> None:
+    def check(fields: dict[str, Any]) -> None:
+        check_request(JobRequest(**{"submission_id": "job", "entrypoint": "true"} | fields))
+
+    def judge(outcome: Outcome) -> None:
+        outcome.must_be_refused(BadRequestError, secrets=[PASSWORD, HUGGING_FACE])
+
+    attack_all(named(REQUESTS, check), sandbox, judge)
 
 
 LONG = [
@@ -262,10 +266,9 @@ LONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", LONG, ids=lambda text: text[:12])
-def test_no_text_takes_long_to_look_through(text: str, sandbox: Path) -> None:
-    def look() -> None:
+def test_no_text_takes_long_to_look_through(sandbox: Path) -> None:
+    def look(text: str) -> None:
         check_metadata({"note": text})
         check_entrypoint(f"true {text}")
 
-    attack(look, sandbox, seconds=10.0).must_be_harmless()
+    attack_all(named(LONG, look), sandbox, lambda done: done.must_be_harmless(), seconds=10.0)

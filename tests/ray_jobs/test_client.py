@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.ray_jobs.tls import tls_in_front_of
+from tests.support.shared_clusters import TOKEN, shared_cluster
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import (
@@ -22,25 +23,16 @@ from tradewind.ray_jobs.errors import (
     RayVersionError,
 )
 from tradewind.ray_jobs.request import JobRequest
-from tradewind.rehearsal.local.processes import LocalStack
-from tradewind.rehearsal.local.ray import LocalRay
 
 pytestmark = pytest.mark.ray
 
-TOKEN = "right-and-secret-0123456789abcdef"
 WRONG = "wrong-and-secret-0123456789abcdef"
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def address() -> str:
     """Of a head that asks for a token."""
-    stack = LocalStack(tmp_path_factory.mktemp("ray"))
-    ray = LocalRay(stack, num_cpus=1, token=TOKEN)
-    try:
-        ray.start(timeout_seconds=300)
-        yield ray.address
-    finally:
-        stack.stop()
+    return shared_cluster("guarded").address
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +78,7 @@ def test_the_right_token_is_sent_although_a_netrc_names_another(
     netrc.write_text("machine 127.0.0.1 login somebody password else\n")
     netrc.chmod(0o600)
     monkeypatch.setenv("NETRC", str(netrc))
-    assert RayJobs(RayCluster("mine", address, token=TOKEN)).jobs() == []
+    assert RayJobs(RayCluster("mine", address, token=TOKEN)).details("unknown") is None
 
 
 def test_a_cluster_that_is_too_old_is_refused(address: str) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.ray_jobs.autoscaled import AutoscaledRay
+from tests.support.shared_clusters import shared_cluster
+from tests.support.waiting import until
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.demand import Demand, PendingReason, explain_pending, explain_pending_job
+from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind, judge_ending
 from tradewind.ray_jobs.nodes import NodeInfo, NodeType, fetch_nodes, parse_node_types
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.rehearsal.local.processes import LocalStack
@@ -124,55 +125,71 @@ def ask(address: str, demand: Demand, waited_s: float = 0.0) -> PendingReason:
     return asyncio.run(one())
 
 
-def wait_for_text(address: str, demand: Demand, text: str) -> PendingReason:
-    deadline = time.monotonic() + 120
-    while text not in (judgement := ask(address, demand)).text:
-        assert time.monotonic() < deadline, judgement
-        time.sleep(0.5)
-    return judgement
+def until_text(address: str, demand: Demand, text: str) -> PendingReason:
+    until(lambda: text in ask(address, demand).text, text, seen=lambda: ask(address, demand))
+    return ask(address, demand)
 
 
 @pytest.fixture(scope="module")
-def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
-    stack = LocalStack(tmp_path_factory.mktemp("ray"))
-    ray = LocalRay(stack, token="", num_cpus=2, slices=[LocalSlice("my_slice", "v4-8")])
+def ray() -> LocalRay:
+    return shared_cluster("open")
+
+
+@pytest.mark.ray
+def test_a_plain_cluster_says_what_is_busy_missing_and_gone(ray: LocalRay) -> None:
+    jobs = RayJobs(RayCluster("here", ray.address))
+    ray.start_slice(LocalSlice("my_slice", "v4-8"))
+    jobs.submit_or_attach(JobRequest("holds", "sleep 600", resources={"my_slice": 0.75}))
+    half = Demand({"my_slice": 0.5})
+    busy = until_text(ray.address, half, "is busy (my_slice: 0.25 of 1 my_slice free)")
+    assert not busy.is_infeasible
+    never = Demand({"other": 1.0})
+    assert not ask(ray.address, never).is_infeasible
+    assert ask(ray.address, never, waited_s=3600.0).is_infeasible
+    ray.kill_slice("my_slice")
+    until_text(ray.address, half, "my_slice could, but is gone")
+    assert not ask(ray.address, half, waited_s=3600.0).is_infeasible
+
+
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.long)])
+def autoscaled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
+    """A head with an autoscaler of this generation, which gives up on jobs that do not start at once."""
+    stack = LocalStack(tmp_path_factory.mktemp("autoscaled"))
+    ray = AutoscaledRay(stack, generation=request.param)
+    ray.add_env({"RAY_JOB_START_TIMEOUT_SECONDS": "2"})
     try:
-        ray.start(timeout_seconds=300)
+        ray.start()
         yield ray
     finally:
         stack.stop()
 
 
 @pytest.mark.ray
-def test_a_plain_cluster_says_what_is_busy_missing_and_gone(ray: LocalRay) -> None:
-    jobs = RayJobs(RayCluster("here", ray.address))
-    jobs.submit_or_attach(JobRequest("holds", "sleep 600", resources={"my_slice": 0.75}))
-    half = Demand({"my_slice": 0.5})
-    busy = wait_for_text(ray.address, half, "is busy (my_slice: 0.25 of 1 my_slice free)")
-    assert not busy.is_infeasible
-    never = Demand({"other": 1.0})
-    assert not ask(ray.address, never).is_infeasible
-    assert ask(ray.address, never, waited_s=3600.0).is_infeasible
-    ray.kill_slice("my_slice")
-    wait_for_text(ray.address, half, "my_slice could, but is gone")
-    assert not ask(ray.address, half, waited_s=3600.0).is_infeasible
+def test_an_autoscaled_cluster_knows_at_once_what_can_never_come(autoscaled: LocalRay) -> None:
+    address = autoscaled.address
+    until_text(address, Demand({"TPU": 4.0}), "the autoscaler can add big for 4 TPU")
+    for demand in (Demand({"GPU": 1.0}), Demand({"CPU": 64.0}), Demand({"CPU": 4.0}, {"kind": "other"})):
+        judgement = ask(address, demand)
+        assert judgement.is_infeasible and "big with 8 CPU, 4 TPU" in judgement.text
+    assert not ask(address, Demand({"CPU": 4.0}, {"kind": "big"})).is_infeasible
+    assert ask(address, Demand({"rare": 1.0})).is_infeasible, "there may be none of that type"
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("generation", [1, 2])
-def test_an_autoscaled_cluster_knows_at_once_what_can_never_come(tmp_path: Path, generation: int) -> None:
-    stack = LocalStack(tmp_path)
-    ray = AutoscaledRay(stack, generation=generation)
-    try:
-        ray.start(timeout_seconds=300)
-        wait_for_text(ray.address, Demand({"TPU": 4.0}), "the autoscaler can add big for 4 TPU")
-        for demand in (Demand({"GPU": 1.0}), Demand({"CPU": 64.0}), Demand({"CPU": 4.0}, {"kind": "other"})):
-            judgement = ask(ray.address, demand)
-            assert judgement.is_infeasible and "big with 8 CPU, 4 TPU" in judgement.text
-        assert not ask(ray.address, Demand({"CPU": 4.0}, {"kind": "big"})).is_infeasible
-        assert ask(ray.address, Demand({"rare": 1.0})).is_infeasible, "there may be none of that type"
-    finally:
-        stack.stop()
+def test_a_job_that_the_head_gave_up_waiting_for_timed_out_in_the_queue(autoscaled: LocalRay) -> None:
+    jobs = RayJobs(RayCluster("here", autoscaled.address))
+    jobs.submit_or_attach(JobRequest("queued", "true", resources={"never": 1}))
+
+    def has_ended() -> bool:
+        details = jobs.details("queued")
+        return details is None or details.has_ended
+
+    async def judged() -> Ending:
+        async with JobsApi(jobs.cluster) as api:
+            return await judge_ending(api, "queued", await api.details("queued"))
+
+    until(has_ended)
+    assert asyncio.run(judged()).kind is EndingKind.NOT_STARTED
 
 
 @pytest.mark.ray

@@ -11,6 +11,7 @@ import pytest
 
 from tests.ray_jobs.proxy import LIST, Proxy
 from tests.support.clusters import HASTY
+from tests.support.waiting import until_async
 from tradewind.ray_jobs import nodes as lost_nodes
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
@@ -34,7 +35,7 @@ def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalRay]:
     """A head that soon notices what dies, and followers that soon look and believe."""
     monkeypatch.setattr(lost_nodes, "CHECK_INTERVAL_S", 0.5)
     monkeypatch.setattr(lost_nodes, "RECHECK_S", 0.5)
-    monkeypatch.setattr(lost_nodes, "CONFIRM_S", 3.0)
+    monkeypatch.setattr(lost_nodes, "CONFIRM_S", 8.0)
     stack = LocalStack(tmp_path / "ray")
     ray = LocalRay(stack, token="", num_cpus=2, env=HASTY)
     try:
@@ -52,9 +53,7 @@ def kill_node_under_head(ray: LocalRay) -> None:
 
 async def look_around(proxy: Proxy, looks: int) -> None:
     before = proxy.asked[NODES]
-    async with asyncio.timeout(60):
-        while proxy.asked[NODES] < before + looks:
-            await asyncio.sleep(0.1)
+    await until_async(lambda: proxy.asked[NODES] >= before + looks)
 
 
 @pytest.mark.ray
@@ -64,11 +63,9 @@ async def test_a_job_that_ray_calls_running_for_ever_ends_with_its_node(ray: Loc
     lines: list[str] = []
     jobs.submit_or_attach(JobRequest("lost", "echo started; sleep 3600"))
     proxy = Proxy(ray.address)
-    async with asyncio.timeout(180), proxy.serving() as counted, AsyncExitStack() as many:
+    async with proxy.serving() as counted, AsyncExitStack() as many:
         followed = asyncio.create_task(follow_job(jobs.cluster, "lost", log=JobLog(lines.extend), notice=print))
-        while "started" not in lines:
-            await asyncio.sleep(0.1)
-
+        await until_async(lambda: "started" in lines)
         watched = [await many.enter_async_context(watching(counted, "lost")) for _ in range(300)]
         await look_around(proxy, 3)
         assert proxy.asked[NODES] <= proxy.asked[f"{LIST}lost"] + 1, "one look serves all followers"

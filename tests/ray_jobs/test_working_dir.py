@@ -12,7 +12,7 @@ from ray.job_submission import JobSubmissionClient
 
 from tests.ray_jobs.ended_jobs import ended_job
 from tradewind.ray_jobs.client import RayJobs
-from tradewind.ray_jobs.errors import BadWorkingDirError, RayJobRefusedError
+from tradewind.ray_jobs.errors import BadRequestError, RayJobRefusedError
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.ray_jobs.runtime_env import WorkingDirPackage, package_limit, prepare_runtime_env
 
@@ -47,7 +47,7 @@ def sparse(file: Path, size: int) -> None:
 
 
 def refused(runtime_env: dict) -> str:
-    with pytest.raises(BadWorkingDirError) as caught:
+    with pytest.raises(BadRequestError) as caught:
         prepare_runtime_env(runtime_env)
     return str(caught.value)
 

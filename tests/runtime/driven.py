@@ -6,15 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.support.claims import claimed, driver_arguments
+from tests.support.waiting import limit_s, until
+from tradewind.attempts.renewal import renewing_while_claimed
 from tradewind.records.attempts import Attempt, attempt_path, read_attempt
-from tradewind.records.lease import HEARTBEAT_S, Lease
+from tradewind.records.lease import HEARTBEAT_S, Lease, Phase
 from tradewind.records.lease_store import LeaseStore
 from tradewind.serialization.references import CodeFolder
 from tradewind.serialization.spec import step_spec
@@ -25,7 +25,6 @@ QUICK_S = 1.5
 """A heartbeat for tests that wait for a lease to run out."""
 BRISK_S = 6.0
 """One for tests that wait until a driver looks at its lease; a busy machine delays no driver for so long."""
-PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -107,8 +106,20 @@ def start(attempt: Attempt, *driver: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+def start_renewed(attempt: Attempt, *driver: str) -> subprocess.Popen[str]:
+    """Start a driver, and renew its lease until the driver does, as the task that follows it would.
+
+    So a lease with a short term does not end while Python starts.
+    """
+    output_path = attempt.spec["output_path"]
+    with renewing_while_claimed(output_path, attempt.job):
+        started = start(attempt, *driver)
+        until(lambda: lease_of(output_path).phase is not Phase.CLAIMED or started.poll() is not None)
+    return started
+
+
 def finish(driver: subprocess.Popen[str]) -> tuple[int, str]:
-    text, _ = driver.communicate(timeout=PATIENCE_S)
+    text, _ = driver.communicate(timeout=limit_s())
     return driver.returncode, text
 
 
@@ -116,13 +127,6 @@ def lease_of(output_path: str) -> Lease:
     held = LeaseStore(output_path).read()
     assert held is not None
     return held.lease
-
-
-def until(is_so: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def run(fn: Any, store: Path, **fields: Any) -> tuple[int, str, str, Attempt]:

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tradewind.rehearsal.local.processes import LocalStack
+from tests.support.shared_clusters import shared_cluster
+from tests.support.waiting import limit_s, until
 from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
 from tradewind.runtime.host_sweep import free_slices, sweep_host
 from tradewind.runtime.pods.nodes import Node
@@ -80,7 +81,7 @@ def test_who_holds_the_chips_of_a_free_host_is_ended_and_its_lock_file_removed(c
     assert dry.done == (f"would end process {process.pid} (python)", "would remove the lock file")
     assert (in_use.use, in_use.done) == ("in use", ())
     care = sweep_host("10.0.0.1", "a", True, False, 0.0)
-    assert process.wait(10) == -signal.SIGKILL and not Path(orphans.LOCKFILE).exists()
+    assert process.wait(limit_s()) == -signal.SIGKILL and not Path(orphans.LOCKFILE).exists()
     assert care.done == (f"ended process {process.pid} (python)", "removed the lock file")
     assert (care.use, care.problem) == ("free", "")
     assert sweep_host("10.0.0.1", "a", True, False, 0.0).done == ()
@@ -100,15 +101,16 @@ def test_a_disk_that_is_nearly_full_is_a_problem(monkeypatch: pytest.MonkeyPatch
 
 
 SWEEP = """
-import json, ray, sys
+import json, ray, sys, time
 from tradewind.runtime.host_sweep import sweep_hosts
 
 ray.init(log_to_driver=False)
 on_busy = {"node:" + sys.argv[1]: 0.01, "TPU": 1}
 job = ray.remote(lambda: __import__("threading").Event().wait()).options(num_cpus=0, resources=on_busy).remote()
 found = []
-for dry in (True, False):
-    while ray.available_resources().get("TPU") != 7: pass  # the sweep before takes chips too, until Ray knows its end
+for dry in json.loads(sys.argv[3]):
+    while ray.available_resources().get("TPU") != ray.cluster_resources()["TPU"] - 1:
+        time.sleep(0.1)  # the sweep before takes chips too, until Ray knows its end
     found.append(sweep_hosts(dry_run=dry, answer_s=float(sys.argv[2])))
 print(json.dumps(found))
 """
@@ -124,42 +126,49 @@ def freeze(ray: LocalRay, slice_name: str) -> None:
     raylet.suspend()
 
 
-def sweep(ray: LocalRay, busy: str, answer_s: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """A dry sweep and a real one, while one chip of the host ``busy`` is taken."""
+def sweep(ray: LocalRay, busy: str, answer_s: float, *dry: bool) -> list[list[dict[str, Any]]]:
+    """Sweep once for each of ``dry``, while one chip of the host ``busy`` is taken; returns what each reported."""
     env = {**os.environ, "RAY_ADDRESS": ray.gcs_address, "RAY_AUTH_MODE": "disabled"}
-    done = subprocess.run([sys.executable, "-c", SWEEP, busy, str(answer_s)], env=env, capture_output=True, text=True)
+    command = [sys.executable, "-c", SWEEP, busy, str(answer_s), json.dumps(dry)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    dry, real = json.loads(done.stdout.splitlines()[-1])
-    return dry, real
+    found: list[list[dict[str, Any]]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalRay]:
+    """A cluster with the slices a and b, of which the test may end b."""
+    ray = shared_cluster("slices")
+    yield ray
+    ray.kill_slice("b")
+    until(lambda: "b" not in ray.status().slices, "Ray to notice the end of b")
+    ray.start_slice(LocalSlice("b", "v4-8"))
 
 
 @pytest.mark.ray
-def test_a_cluster_is_swept_and_a_host_that_does_not_answer_is_told(tmp_path: Path) -> None:
-    ray = LocalRay(LocalStack(tmp_path), token="", num_cpus=1, slices=[LocalSlice(n, "v4-8") for n in ("busy", "free")])
-    try:
-        ray.start()
-        busy, free = address(ray, "busy"), address(ray, "free")
-        gone = subprocess.Popen(["true"])
-        of_the_dead = {address: orphans.process_mark(address, gone.pid) for address in (busy, free)}
-        gone.wait()
-        left = {
-            address: subprocess.Popen(["sleep", "600"], env={orphans.MARK: mark, "PATH": os.environ["PATH"]})
-            for address, mark in of_the_dead.items()
-        }
-        dry, real = sweep(ray, busy, 60.0)
-        assert [(row["slice"], row["use"]) for row in dry] == [("busy", "in use"), ("free", "free")]
-        assert [row["done"] for row in dry] == [[], [f"would end process {left[free].pid} (sleep)"]]
-        assert [row["done"] for row in real] == [[], [f"ended process {left[free].pid} (sleep)"]]
-        assert left[free].wait(10) == -signal.SIGKILL and left[busy].poll() is None
-        left[busy].kill()
-        left[busy].wait()
-        freeze(ray, "free")
-        _, real = sweep(ray, busy, 3.0)
-        assert [(row["slice"], row["use"]) for row in real] == [("busy", "in use"), ("free", "does not answer")]
-        assert real[1]["problem"].startswith("Ray calls it alive, but no task has started there for 3 s")
-        ray.kill_host("free", 0)
-        _, real = sweep(ray, busy, 3.0)
-        assert real[0]["use"] == "in use"
-        assert [row["use"] for row in real[1:]] in (["gone"], [])  # Ray may have noticed by itself
-    finally:
-        ray.stop()
+def test_a_cluster_is_swept_and_a_host_that_does_not_answer_is_told(cluster: LocalRay) -> None:
+    ray = cluster
+    busy, free = address(ray, "a"), address(ray, "b")
+    gone = subprocess.Popen(["true"])
+    of_the_dead = {address: orphans.process_mark(address, gone.pid) for address in (busy, free)}
+    gone.wait()
+    left = {
+        address: subprocess.Popen(["sleep", "600"], env={orphans.MARK: mark, "PATH": os.environ["PATH"]})
+        for address, mark in of_the_dead.items()
+    }
+    dry, real = sweep(ray, busy, 60.0, True, False)
+    assert [(row["slice"], row["use"]) for row in dry] == [("a", "in use"), ("b", "free")]
+    assert [row["done"] for row in dry] == [[], [f"would end process {left[free].pid} (sleep)"]]
+    assert [row["done"] for row in real] == [[], [f"ended process {left[free].pid} (sleep)"]]
+    assert left[free].wait(limit_s()) == -signal.SIGKILL and left[busy].poll() is None
+    left[busy].kill()
+    left[busy].wait()
+    freeze(ray, "b")
+    [real] = sweep(ray, busy, 3.0, False)
+    assert [(row["slice"], row["use"]) for row in real] == [("a", "in use"), ("b", "does not answer")]
+    assert real[1]["problem"].startswith("Ray calls it alive, but no task has started there for 3 s")
+    ray.kill_host("b", 0)
+    [real] = sweep(ray, busy, 3.0, False)
+    assert real[0]["use"] == "in use"
+    assert [row["use"] for row in real[1:]] in (["gone"], [])  # Ray may have noticed by itself

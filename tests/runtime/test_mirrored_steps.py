@@ -58,7 +58,7 @@ def test_a_step_whose_path_is_over_its_budget_fails_by_name_and_field_before_any
     code, _ = finish(start(attempt))
     ended = read_attempt(file_of(attempt))
     assert ended is not None and ended.error is not None
-    assert (code, ended.outcome, ended.error.type) == (1, AttemptOutcome.FAILED, "MirrorBudgetError")
+    assert (code, ended.outcome, ended.error.type) == (1, AttemptOutcome.FAILED, "MirrorError")
     assert ended.error.message.startswith("Step 'one': config.data: 2 kB (1 file) would be copied")
     assert "data/raw/a" not in texts(f"{tmp_path}/us")
 

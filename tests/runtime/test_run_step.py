@@ -24,8 +24,9 @@ from tests.runtime.driven import (
     returns_an_object,
     run,
     start,
-    until,
+    start_renewed,
 )
+from tests.support.waiting import until
 from tradewind.records.attempts import AttemptOutcome, newest_attempt, read_attempt
 from tradewind.records.lease import Phase
 from tradewind.records.lifecycle import complete_commit, input_digests
@@ -92,7 +93,8 @@ def test_a_keeper_that_is_killed_before_the_swap_leaves_nothing_that_counts_and_
 ) -> None:
     step = resolved_step(returns, str(tmp_path))
     first = claim(step, QUICK_S)
-    code, _ = finish(start(first, "tests.runtime.killed_at", "tradewind.records.lifecycle:check_inputs_unchanged"))
+    stop_at = "tradewind.records.lifecycle:check_inputs_unchanged"
+    code, _ = finish(start_renewed(first, "tests.runtime.killed_at", stop_at))
     assert code == -signal.SIGKILL
     assert Path(step.output_path, ".attempts/1/manifest.json").exists()  # it was that close
     assert lease_of(step.output_path).phase is Phase.RUNNING

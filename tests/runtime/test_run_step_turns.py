@@ -15,7 +15,6 @@ import pytest
 
 from tests.runtime.driven import (
     BRISK_S,
-    PATIENCE_S,
     QUICK_S,
     Config,
     claim,
@@ -27,13 +26,14 @@ from tests.runtime.driven import (
     resolved_step,
     returns,
     start,
-    until,
+    start_renewed,
     writes_a_shard,
     writes_files,
 )
 from tests.runtime.driver.busy_at import GOES_ON
 from tests.runtime.marked import alive
 from tests.support.flaky_storage import RefusingStorage
+from tests.support.waiting import limit_s, until
 from tradewind.records.attempts import AttemptOutcome, attempt_path, newest_attempt, read_attempt
 from tradewind.records.lease import Phase
 from tradewind.records.lease_store import LeaseStore
@@ -59,8 +59,8 @@ def hanging(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], psutil.Proc
 def test_a_driver_that_is_asked_to_stop_ends_the_function(hanging: Any) -> None:
     driver, function, output_path = hanging
     driver.terminate()
-    assert driver.wait(60) == 128 + signal.SIGTERM
-    function.wait(60)
+    assert driver.wait(limit_s()) == 128 + signal.SIGTERM
+    function.wait(limit_s())
     ended = newest_attempt(output_path)
     assert ended is not None and ended.outcome is AttemptOutcome.STOPPED
     assert lease_of(output_path).phase is Phase.STOPPED
@@ -70,8 +70,8 @@ def test_a_driver_that_is_asked_to_stop_ends_the_function(hanging: Any) -> None:
 def test_a_killed_driver_leaves_no_result_and_no_process(hanging: Any) -> None:
     driver, function, output_path = hanging
     driver.kill()
-    driver.wait(60)
-    function.wait(60)
+    driver.wait(limit_s())
+    function.wait(limit_s())
     assert read_status(output_path) is Status.RUNNING
     unended = newest_attempt(output_path)
     assert unended is not None and unended.outcome is None
@@ -82,7 +82,7 @@ def test_a_driver_that_is_asked_through_the_lease_stops_in_good_order(hanging: A
     LeaseStore(output_path).request_stop("job-1", {"try": 2})
     code, text = finish(driver)
     assert code == 128 + signal.SIGTERM, text
-    function.wait(60)
+    function.wait(limit_s())
     lease = lease_of(output_path)
     assert (lease.phase, lease.stop_requested) == (Phase.STOPPED, {"try": 2})
 
@@ -113,7 +113,7 @@ def test_a_driver_that_loses_its_turn_ends_its_function_and_leaves_the_record_al
     step = resolved_step(hangs, str(Path(output_path).parent))
     claim(step)
     code, text = finish(driver)
-    function.wait(60)
+    function.wait(limit_s())
     assert (code, "somebody else holds its lease" in text) == (SUPERSEDED, True)
     lost, lease = read_attempt(attempt_path(output_path, 1)), lease_of(output_path)
     assert lost is not None and lost.outcome is AttemptOutcome.LOST
@@ -127,7 +127,7 @@ def test_a_driver_that_was_frozen_while_it_removed_leftovers_spares_the_files_of
     step = resolved_step(writes_files, str(tmp_path))
     claim(step)
     writes_files(Config(step.output_path), "of attempt 1")
-    driver = start(claim(step, QUICK_S), "tests.runtime.frozen_in_removal")
+    driver = start_renewed(claim(step, QUICK_S), "tests.runtime.frozen_in_removal")
     until(lambda: psutil.Process(driver.pid).status() == psutil.STATUS_STOPPED)
     until(lambda: read_record(step.output_path).state is RecordState.STOPPED)
     code, text = finish(start(claim(step)))
@@ -144,7 +144,7 @@ def test_a_driver_that_was_frozen_while_it_removed_leftovers_spares_the_files_of
 def writing(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process], ResolvedStep]]:
     """A driver, its function and the function's own writer, under a lease that soon runs out."""
     step = resolved_step(hangs_beside_a_writer_of_its_own_session, str(tmp_path))
-    driver = start(claim(step, QUICK_S))
+    driver = start_renewed(claim(step, QUICK_S))
     files = [Path(step.output_path, name) for name in ("pid", "writer")]
     until(lambda: all(file.exists() and file.read_text() for file in files) or driver.poll() is not None)
     processes = [psutil.Process(int(file.read_text())) for file in files]
@@ -184,7 +184,7 @@ def test_of_a_machine_that_was_suspended_past_the_term_of_a_lease_nothing_goes_o
     for one in all_of_it:
         with contextlib.suppress(psutil.Error):
             one.resume()
-    assert driver.wait(PATIENCE_S) == SUPERSEDED
+    assert driver.wait(limit_s()) == SUPERSEDED
     assert not alive(one.pid for one in processes)
 
 
@@ -207,7 +207,7 @@ def test_a_guard_that_froze_is_told_as_that_and_not_as_a_machine_without_memory(
 
 def test_a_driver_that_leaves_slowly_once_its_turn_is_over_tells_that_by_its_exit_code(tmp_path: Path) -> None:
     step = resolved_step(hangs, str(tmp_path))
-    driver = start(claim(step, 2 * QUICK_S), "tests.runtime.slow_to_leave")
+    driver = start_renewed(claim(step, 2 * QUICK_S), "tests.runtime.slow_to_leave")
     file = Path(step.output_path, "pid")
     until(lambda: (file.exists() and file.read_text()) or driver.poll() is not None)
     claim(step)
@@ -250,12 +250,12 @@ def test_a_driver_without_its_store_for_longer_than_the_fence_ends_itself_and_sa
     bucket = cloud.buckets.create("outputs").name
     step = resolved_step(hangs, f"gs://{bucket}/prefix", folder=str(tmp_path))
     attempt = claim(step, QUICK_S)
-    driver = start(attempt)
+    driver = start_renewed(attempt)
     try:
         until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() or driver.poll() is not None)
         function = psutil.Process(int((tmp_path / "pid").read_text()))
         cloud.failures = 10**9
-        function.wait(PATIENCE_S)
+        function.wait(limit_s())
         cloud.failures = 0
         code, text = finish(driver)
     finally:

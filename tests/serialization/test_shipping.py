@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +12,13 @@ import pytest
 import requests
 
 from tests.runtime.dag_files import NO_AIRFLOW, load_dag_file
+from tests.support.shared_clusters import NODE_SECRET, shared_cluster
+from tests.support.waiting import until
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.ray_jobs.runtime_env import prepare_runtime_env
-from tradewind.rehearsal.local.processes import LocalStack
-from tradewind.rehearsal.local.ray import LocalRay
 from tradewind.runtime.with_secrets import with_secrets
 from tradewind.serialization.callables import describe_call
 from tradewind.serialization.references import CodeFolder
@@ -34,7 +33,6 @@ from tradewind.serialization.shipping import (
 
 pytestmark = pytest.mark.ray
 
-VALUE = "s3cr3t-value-of-the-test"
 DAG_FILE = """
 import os
 from dataclasses import dataclass
@@ -103,10 +101,13 @@ class Cluster:
 
     def end(self, job: str) -> tuple[str, str]:
         """Status and log of the job, which has ended."""
-        deadline = time.monotonic() + 240
-        while not (details := self.jobs.details(job)) or not details.has_ended:
-            assert time.monotonic() < deadline, f"waited in vain for {job}: {details}"
-            time.sleep(0.2)
+
+        def ended() -> JobDetails | None:
+            details = self.jobs.details(job)
+            return details if details and details.has_ended else None
+
+        details = until(ended, f"the end of {job}", seen=lambda: self.jobs.details(job))
+        assert details is not None
         return details.status, self.jobs.log_text(job) or ""
 
     def listed(self) -> list[dict[str, Any]]:
@@ -124,48 +125,43 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    stack = LocalStack(tmp_path_factory.mktemp("ray"))
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     folder = tmp_path_factory.mktemp("dags")
-    ray = LocalRay(stack, token="", num_cpus=2, env={"ON_THE_NODE": VALUE})
-    try:
-        ray.start()
-        yield Cluster(RayJobs(RayCluster("here", ray.address)), load_dag_file(folder, DAG_FILE), folder)
-    finally:
-        stack.stop()
+    jobs = RayJobs(RayCluster("here", shared_cluster("open").address))
+    return Cluster(jobs, load_dag_file(folder, DAG_FILE), folder)
 
 
 def test_a_job_imports_the_package_that_it_brought(cluster: Cluster) -> None:
-    cluster.submit("where", "where_from")
-    for file in cluster.result("where"):
+    cluster.submit("shipping-where", "where_from")
+    for file in cluster.result("shipping-where"):
         assert "/runtime_resources/py_modules_files/" in file
         assert not file.startswith(str(Path(sys.prefix)))
 
 
 def test_a_call_that_is_too_large_for_a_variable_arrives(cluster: Cluster) -> None:
-    cluster.submit("large", "length", "x" * 10 * MAX_ENV_VALUE_BYTES)
-    assert cluster.result("large") == 10 * MAX_ENV_VALUE_BYTES
-    (entry,) = [one for one in cluster.listed() if one["submission_id"] == "large"]
+    cluster.submit("shipping-large", "length", "x" * 10 * MAX_ENV_VALUE_BYTES)
+    assert cluster.result("shipping-large") == 10 * MAX_ENV_VALUE_BYTES
+    (entry,) = [one for one in cluster.listed() if one["submission_id"] == "shipping-large"]
     assert len(json.dumps(entry["runtime_env"])) < MAX_ENV_VALUE_BYTES
 
 
 def test_what_a_dag_file_defines_can_be_used_in_ray_tasks(cluster: Cluster) -> None:
-    cluster.submit("spreads", "spreads", 3)
-    assert cluster.result("spreads") == {"rows": [{"n": 0}, {"n": 10}, {"n": 20}]}
+    cluster.submit("shipping-spreads", "spreads", 3)
+    assert cluster.result("shipping-spreads") == {"rows": [{"n": 0}, {"n": 10}, {"n": 20}]}
 
 
 def test_a_function_finds_its_secret_and_no_client_of_the_cluster_does(cluster: Cluster) -> None:
-    cluster.submit("secret", "knows_its_secret", secrets={"KEY": "env:ON_THE_NODE"})
-    assert cluster.result("secret") == "s3cr3t"
-    status, log = cluster.end("secret")
+    cluster.submit("shipping-secret", "knows_its_secret", secrets={"KEY": "env:ON_THE_NODE"})
+    assert cluster.result("shipping-secret") == "s3cr3t"
+    status, log = cluster.end("shipping-secret")
     told = json.dumps(cluster.listed())
     assert "env:ON_THE_NODE" in told
-    assert VALUE not in told + log
+    assert NODE_SECRET not in told + log
 
 
 def test_an_error_of_the_function_fails_the_job(cluster: Cluster) -> None:
-    cluster.submit("fails", "fails")
-    status, log = cluster.end("fails")
+    cluster.submit("shipping-fails", "fails")
+    status, log = cluster.end("shipping-fails")
     assert (status, log.splitlines()[-1]) == ("FAILED", "ValueError: no good")
-    details = cluster.jobs.details("fails")
+    details = cluster.jobs.details("shipping-fails")
     assert details is not None and details.exit_code == 1

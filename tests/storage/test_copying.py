@@ -12,7 +12,7 @@ from tests.storage.s3_server import LocalS3, S3Object
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest
 from tradewind.storage import file_system_at
-from tradewind.storage.copying import DamagedCopyError, SourceChangedError, TargetOccupiedError, copy_file
+from tradewind.storage.copying import CopyRefusedError, DamagedCopyError, TargetOccupiedError, copy_file
 from tradewind.storage.errors import LeaseLostError, StoreUnavailableError
 from tradewind.storage.trees import StoredFile, list_files
 
@@ -60,14 +60,14 @@ def test_another_generation_is_not_copied_and_nothing_is_written_over(gcs: Local
     put(f"{gs_folder}/from/x", b"first")
     first = listed(f"{gs_folder}/from")
     put(f"{gs_folder}/from/x", b"other")
-    with pytest.raises(SourceChangedError, match="has changed, or is gone"):
+    with pytest.raises(CopyRefusedError, match="has changed, or is gone"):
         copy(f"{gs_folder}/from", first, gs_folder)
     put(f"{gs_folder}/out/x", b"theirs")
     with pytest.raises(TargetOccupiedError, match="written by somebody else"):
         copy(f"{gs_folder}/from", listed(f"{gs_folder}/from"), gs_folder)
     fs, name = file_system_at(f"{gs_folder}/from/x")
     fs.rm(name)
-    with pytest.raises(SourceChangedError):
+    with pytest.raises(CopyRefusedError):
         copy(f"{gs_folder}/from", first, gs_folder)
     assert file_system_at(f"{gs_folder}/out/x")[0].cat_file(f"{gs_folder}/out/x") == b"theirs"
 

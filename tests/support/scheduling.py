@@ -15,6 +15,8 @@ from xdist.workermanage import WorkerController
 
 OPEN: Final = "one Ray cluster, open"
 GUARDED: Final = "one Ray cluster, guarded"
+PODS: Final = "one Ray cluster, pods"
+SLICES: Final = "one Ray cluster, slices"
 SHARED: Final = {
     "tests/airflow/": "one Airflow",
     "tests/cli/jobs/test_on_ray.py": OPEN,
@@ -32,6 +34,10 @@ SHARED: Final = {
     "tests/deployment/test_ray_connection.py": GUARDED,
     "tests/ray_jobs/follow/test_stopping.py": GUARDED,
     "tests/ray_jobs/test_client.py": GUARDED,
+    "tests/runtime/pods/test_functions.py": PODS,
+    "tests/runtime/pods/test_pod.py": PODS,
+    "tests/runtime/test_host_sweep.py": SLICES,
+    "tests/runtime/test_step_on_slices.py": SLICES,
 }
 """Beginning of a file's path -> its scope; a file that has no entry is a scope of its own."""
 FIRST: Final = ("one Airflow", "one Ray cluster", "tests/recipes/", "tests/runtime/", "tests/cli/", "tests/ray_jobs/")

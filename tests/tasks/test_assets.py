@@ -17,7 +17,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from tradewind import ExecutorStep, experiment_dag
 from tradewind.plans.plan import Decision, PlannedStep
-from tradewind.tasks.assets import AssetNameError, emit_made, emit_nothing, emit_reused, step_asset
+from tradewind.tasks.assets import ExperimentError, emit_made, emit_nothing, emit_reused, step_asset
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +106,7 @@ def test_every_step_task_declares_its_asset_and_plan_only_on_request() -> None:
 
 @pytest.mark.parametrize("name", ["self", "context"])
 def test_a_name_that_no_asset_can_have_is_refused_before_the_step_runs(name: str) -> None:
-    with pytest.raises(AssetNameError, match=f"Step {name!r} cannot be called so"):
+    with pytest.raises(ExperimentError, match=f"Step {name!r} cannot be called so"):
         experiment_dag("made", [step(name)])
 
 

@@ -10,7 +10,7 @@ import pytest
 from tradewind.hooks.ray import RayHook
 from tradewind.ray_jobs.errors import BadAddressError
 from tradewind.steps import Cpu, ExecutorStep, ResolvedStep, Resources, TpuSlice, resolve
-from tradewind.tasks.cluster_slices import MissingSliceTypeError, refuse_missing_slice_types
+from tradewind.tasks.cluster_slices import BadRequestError, refuse_missing_slice_types
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, conn_id: str, slice_types: Any) -> None:
@@ -36,7 +36,7 @@ def test_a_connection_says_its_slice_types_as_a_list_or_as_text(monkeypatch: pyt
 def test_every_step_whose_cluster_lacks_its_slices_is_named_with_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     connect(monkeypatch, "small", ["v4-8", "v4-16"])
     connect(monkeypatch, "other", "v6e-8")
-    with pytest.raises(MissingSliceTypeError) as caught:
+    with pytest.raises(BadRequestError) as caught:
         check(step("fine", TpuSlice("v4-8")), step("train", TpuSlice("v4-32")), step("eval", TpuSlice("v4-8"), "other"))
     first, second = str(caught.value).splitlines()
     assert first.startswith(

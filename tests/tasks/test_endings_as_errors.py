@@ -7,7 +7,7 @@ from airflow.sdk import RetryAction
 from airflow.sdk.exceptions import AirflowFailException
 
 from tradewind.operators.retry_policy import ray_retry_policy
-from tradewind.ray_jobs.errors import BadEntrypointError, RayAuthenticationError, RayUnreachableError
+from tradewind.ray_jobs.errors import BadRequestError, RayAuthenticationError, RayUnreachableError
 from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind
 from tradewind.tasks.errors import ClusterUnreachableError
 from tradewind.tasks.jobs.errors import WORTH_ANOTHER_ATTEMPT, RayJobError, RayJobFailedError, job_error
@@ -63,6 +63,6 @@ def test_a_policy_can_retry_failed_jobs_too() -> None:
 def test_the_policy_knows_the_errors_of_tasks_that_use_the_hook() -> None:
     for error in (RayUnreachableError("silent"), ClusterUnreachableError("silent")):
         assert decision_on(error) is RetryAction.RETRY
-    for refusal in (RayAuthenticationError("refused"), BadEntrypointError("empty")):
+    for refusal in (RayAuthenticationError("refused"), BadRequestError("empty")):
         assert decision_on(refusal) is RetryAction.FAIL
     assert decision_on(KeyError("of the task itself")) is RetryAction.DEFAULT

@@ -25,7 +25,7 @@ from tradewind import Cpu, ExecutorStep, experiment_dag, remote, this_output_pat
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.dependencies import environment_of
-from tradewind.ray_jobs.errors import BadDependencyGroupError, TpuFunctionError
+from tradewind.ray_jobs.errors import BadDependencyGroupError, BadRequestError
 from tradewind.ray_jobs.request import JobRequest, check_request
 from tradewind.ray_jobs.runtime_env import prepare_runtime_env
 from tradewind.rehearsal.local.processes import LocalStack
@@ -191,12 +191,12 @@ def test_a_step_with_a_known_mistake_is_refused_before_it_is_claimed(code: Path,
     in_worker = ExecutorStep("b", nothing, {}, pip_dependency_groups=["speak"], resources=on_airflow_worker())
     assert isinstance(refused(in_worker, code, tmp_path), BadDependencyGroupError)
     on_cpus = ExecutorStep("c", remote(resources={"TPU": 4})(nothing), {})
-    assert isinstance(refused(on_cpus, code, tmp_path), TpuFunctionError)
+    assert isinstance(refused(on_cpus, code, tmp_path), BadRequestError)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("options")
 def test_a_function_without_its_tpu_is_refused_when_the_dag_file_is_read() -> None:
     step = ExecutorStep("c", remote(resources={"TPU": 4})(nothing), {})
-    with pytest.raises(TpuFunctionError, match="Step 'c'"):
+    with pytest.raises(BadRequestError, match="Step 'c'"):
         experiment_dag("refused", [step])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from tests.support.waiting import until_async
 from tradewind.attempts import renewal as claimed_lease
 from tradewind.attempts.renewal import renew_while_claimed
 from tradewind.records.lease import Lease, Phase, lease_path
@@ -172,8 +173,7 @@ async def test_a_claimed_lease_is_renewed_until_its_keeper_takes_it_over() -> No
     store = LeaseStore(path)
     store.claim(None, LeaseClaim(1, "job-1", "", {}, "v", 0.05))
     renewing = asyncio.create_task(renew_while_claimed(path, "job-1"))
-    while lease(path).counter < 4:
-        await asyncio.sleep(0.01)
+    await until_async(lambda: lease(path).counter >= 4)
     begun_at = store.take_over("job-1", "keeper").lease
     await asyncio.wait_for(renewing, PATIENCE_S)
     assert lease(path) == begun_at
@@ -192,9 +192,8 @@ async def test_a_claimed_lease_is_renewed_after_a_refusal_of_the_store(monkeypat
 
     monkeypatch.setattr(claimed_lease, "LeaseStore", partial(LeaseStore, write=write))
     renewing = asyncio.create_task(renew_while_claimed(path, "job-1"))
-    while lease(path).counter < 3:
-        await asyncio.sleep(0.01)
-        assert not renewing.done()
+    await until_async(lambda: lease(path).counter >= 3 or renewing.done())
+    assert not renewing.done()
     store.take_over("job-1", "keeper")
     await asyncio.wait_for(renewing, PATIENCE_S)
 

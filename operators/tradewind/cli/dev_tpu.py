@@ -76,7 +76,7 @@ def held_hosts(arguments: argparse.Namespace, fleet: Fleet, numbers: Sequence[in
     """The hosts with these numbers, or all, of the slice that this person holds.
 
     Raises:
-        NoDevSliceError: They hold none.
+        FleetError: They hold none.
         FleetError: Google Cloud or the head does not let us.
         RayJobsError: The cluster's Ray does not answer.
     """
@@ -279,7 +279,7 @@ def connect(arguments: argparse.Namespace, fleet: Fleet) -> int:
     """A shell on one host; what it ended with.
 
     Raises:
-        NoDevSliceError: This person holds no such slice.
+        FleetError: This person holds no such slice.
         FleetError: The host is not reached.
     """
     hosts = held_hosts(arguments, fleet, [arguments.host])

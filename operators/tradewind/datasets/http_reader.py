@@ -29,10 +29,6 @@ _METADATA_NAMES: Final = frozenset({"metadata", "metadata.google.internal", "ins
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-class RefusedRedirectError(DownloadError):
-    """A server sends on to a place that no server of the network may have read."""
-
-
 def guarded_session() -> requests.Session:
     """A session whose redirects are checked before they are followed."""
     import requests
@@ -51,7 +47,7 @@ def check_redirect(url: str, target: str) -> None:
     """Refuse what the server at ``url`` may not send on to.
 
     Raises:
-        RefusedRedirectError: ``target`` is not encrypted as ``url`` is, or is of this machine or of its cloud alone.
+        DownloadError: ``target`` is not encrypted as ``url`` is, or is of this machine or of its cloud alone.
         ValueError: It is no address.
     """
     given, parts = urlsplit(url), urlsplit(target)
@@ -82,8 +78,8 @@ def _plain(address: _Address) -> _Address:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-def _refused(url: str, host: str, why: str) -> RefusedRedirectError:
-    return RefusedRedirectError(
+def _refused(url: str, host: str, why: str) -> DownloadError:
+    return DownloadError(
         f"{url.partition('?')[0]} sends on to {single_line(host)!r}, {why}: that was not followed. Give another "
         "address."
     )

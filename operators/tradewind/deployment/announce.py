@@ -27,10 +27,6 @@ _EXAMPLE: Final = (
 )
 
 
-class AnnounceError(FleetError):
-    """An announcement could not be made, or not everywhere."""
-
-
 @dataclass(frozen=True)
 class ConfiguredNotifier:
     """One of the notifiers; its arguments are shown nowhere, for they may hold what is secret."""
@@ -42,21 +38,21 @@ class ConfiguredNotifier:
         """It, for one announcement.
 
         Raises:
-            AnnounceError: There is no such class, it is no notifier, or does not take these arguments.
+            FleetError: There is no such class, it is no notifier, or does not take these arguments.
         """
         module, _, name = self.classpath.rpartition(".")
         try:
             kind = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError, ValueError):
-            raise AnnounceError(
+            raise FleetError(
                 f"[tradewind] {OPTION}: {self.classpath} cannot be imported here: is its package installed?"
             ) from None
         if not (isinstance(kind, type) and issubclass(kind, BaseNotifier)):
-            raise AnnounceError(f"[tradewind] {OPTION}: {self.classpath} is no notifier of Airflow.")
+            raise FleetError(f"[tradewind] {OPTION}: {self.classpath} is no notifier of Airflow.")
         try:
             return kind(**self.kwargs)
         except (TypeError, ValueError) as error:
-            raise AnnounceError(
+            raise FleetError(
                 f"[tradewind] {OPTION}: {self.classpath} does not take these kwargs ({type(error).__name__}; they are "
                 f"not shown): {', '.join(sorted(self.kwargs)) or 'none'}."
             ) from None
@@ -66,7 +62,7 @@ def configured_notifiers() -> list[ConfiguredNotifier]:
     """The notifiers of this deployment, none of them built yet.
 
     Raises:
-        AnnounceError: What names them cannot be read.
+        FleetError: What names them cannot be read.
     """
     text = str(conf.get("tradewind", OPTION, fallback=None) or "").strip()
     try:
@@ -74,7 +70,7 @@ def configured_notifiers() -> list[ConfiguredNotifier]:
         if not isinstance(entries, list) or not all(map(_is_entry, entries)):
             raise ValueError
     except ValueError:
-        raise AnnounceError(
+        raise FleetError(
             f"[tradewind] {OPTION} is no JSON list of a classpath and kwargs each (it is not shown): write {_EXAMPLE}."
         ) from None
     return [ConfiguredNotifier(entry["classpath"], entry.get("kwargs") or {}) for entry in entries]
@@ -94,13 +90,13 @@ def announce(
         notifiers: Says which; default: those of this deployment.
 
     Raises:
-        AnnounceError: There is nothing to tell, there are no notifiers, or some failed; the others have told it then.
+        FleetError: There is nothing to tell, there are no notifiers, or some failed; the others have told it then.
     """
     if not announcement.strip() or len(announcement) > MAX_MESSAGE_CHARS:
-        raise AnnounceError(f"An announcement has 1 to {MAX_MESSAGE_CHARS} characters. Nothing was announced.")
+        raise FleetError(f"An announcement has 1 to {MAX_MESSAGE_CHARS} characters. Nothing was announced.")
     chosen = notifiers()
     if not chosen:
-        raise AnnounceError(
+        raise FleetError(
             f"No notifier is set up, so nothing was announced: name some in [tradewind] {OPTION}, such as {_EXAMPLE}."
         )
     built = [(one.classpath.rpartition(".")[2], one.build()) for one in chosen]
@@ -116,7 +112,7 @@ def announce(
             failed.append(f"{name} ({type(error).__name__})")  # what it says may hold the address of a webhook
     if failed:
         also = f" {', '.join(told)} did announce it." if told else ""
-        raise AnnounceError(f"These notifiers failed: {', '.join(failed)}.{also}")
+        raise FleetError(f"These notifiers failed: {', '.join(failed)}.{also}")
     return told
 
 

@@ -27,14 +27,6 @@ from tradewind.ray_jobs.runtime_env import ALWAYS_EXCLUDED, EXCLUDED_AT_TOP, Wor
 _MOST_BYTES: Final = 512 * 1024 * 1024
 
 
-class TreeChangedError(FleetError):
-    """A file changed while it was read."""
-
-
-class TreeTooLargeError(FleetError):
-    """More would travel than is sensible."""
-
-
 @dataclass(frozen=True)
 class FileInfo:
     """One file by its facts: size in bytes, time of change in ns, mode."""
@@ -63,8 +55,8 @@ class LocalTree:
         """What travels, as it is now.
 
         Raises:
-            TreeTooLargeError: It is more than 512 MiB.
-            BadWorkingDirError: A link would take along what does not travel by itself.
+            FleetError: It is more than 512 MiB.
+            BadRequestError: A link would take along what does not travel by itself.
         """
         found = {}
         for file in self._travelling.files():
@@ -77,7 +69,7 @@ class LocalTree:
                 continue
         if (size := sum(one.size for one in found.values())) > _MOST_BYTES:
             largest = max(found, key=lambda path: found[path].size)
-            raise TreeTooLargeError(
+            raise FleetError(
                 f"{self.folder} has {size / 2**20:.0f} MiB that would travel, and 512 MiB may; the largest is "
                 f"{largest}: leave out what is not needed with --exclude, .gitignore or .rayignore."
             )
@@ -87,7 +79,7 @@ class LocalTree:
         """Write what a host needs to have ``listing``, of which it lacks ``paths``.
 
         Raises:
-            TreeChangedError: One of them is not what it was.
+            FleetError: One of them is not what it was.
         """
         told = json.dumps({path: [one.size, one.changed_ns, one.mode] for path, one in listing.items()}).encode()
         with tarfile.open(fileobj=target, mode="w|") as tar:
@@ -97,7 +89,7 @@ class LocalTree:
                     with (self.folder / path).open("rb") as file:
                         _add(tar, path, file, listing[path].size)
                 except OSError:  # tarfile's own one too, of a file that became shorter
-                    raise TreeChangedError(f"{path} changed while it was read: try again.") from None
+                    raise FleetError(f"{path} changed while it was read: try again.") from None
 
 
 def lacking(listing: Listing, has: Mapping[str, Any]) -> set[str]:
@@ -139,7 +131,7 @@ class DevHosts:
 
         Raises:
             SshError: A host was not reached, or did not take them.
-            TreeChangedError: A file is not as ``listing`` has it any more.
+            FleetError: A file is not as ``listing`` has it any more.
         """
         lacks = set().union(*(lacking(listing, has) for has in self._have()))
         with tempfile.NamedTemporaryFile(prefix="tradewind-dev-") as packed:

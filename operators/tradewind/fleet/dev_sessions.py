@@ -96,10 +96,6 @@ _STOPPED_CALMLY: Final = {"RAY_JOB_STOP_WAIT_TIME_S": "30"}
 _PROGRAM: Final = "tradewind.runtime.dev_slice"
 
 
-class NoDevSliceError(FleetError):
-    """The person holds no slice of this name, or not yet, or not any more."""
-
-
 @dataclass(frozen=True)
 class DevSession:
     """One slice that a person holds.
@@ -153,12 +149,12 @@ def held_slice(jobs: RayJobs, job: str) -> DevSlice | None:
     """What the holder says of its slice; None if it has not yet.
 
     Raises:
-        NoDevSliceError: That cannot be read.
+        FleetError: That cannot be read.
     """
     try:
         return DevSlice.in_log(jobs.log_text(job) or "")
     except BadDevSliceError as error:
-        raise NoDevSliceError(f"Job {job}: {error}") from None
+        raise FleetError(f"Job {job}: {error}") from None
 
 
 def find_session(
@@ -177,7 +173,7 @@ def find_session(
         user: Whom it belongs to, to tell of jobs that say the same of themselves.
 
     Raises:
-        NoDevSliceError: There is none.
+        FleetError: There is none.
         FleetError: Google Cloud does not say where its hosts are.
     """
     known = {job.job for job in jobs if not job.has_ended}
@@ -187,11 +183,11 @@ def find_session(
     none = f"You hold no slice called {name} on cluster {cluster.name}"
     if claimed := active_holders(jobs, name, user):
         job = on_one_line(claimed[0].job[:_LONGEST_SHOWN])
-        raise NoDevSliceError(
+        raise FleetError(
             f"{none} that is ready and was allocated from this machine. Job {job} says that it holds one for you, as "
             "any job can say: add --job with its id if you have allocated it elsewhere."
         )
-    raise NoDevSliceError(
+    raise FleetError(
         f"{none}: 'tradewind dev-tpu allocate TYPE --cluster {cluster.name}{_called(name, user)}' reserves one, and "
         "holds it while it runs."
     )
@@ -201,15 +197,15 @@ def named_session(cluster: FleetCluster, jobs: RayJobs, there: ClusterHosts, job
     """The slice that ``job`` says it holds, which somebody vouches for.
 
     Raises:
-        NoDevSliceError: It is no such job, has ended, or holds none yet.
+        FleetError: It is no such job, has ended, or holds none yet.
         FleetError: Google Cloud does not say where its hosts are.
     """
     if not is_session_id(job):
-        raise NoDevSliceError(f"--job {on_one_line(job[:_LONGEST_SHOWN])} is no id that 'dev-tpu allocate' gives.")
+        raise FleetError(f"--job {on_one_line(job[:_LONGEST_SHOWN])} is no id that 'dev-tpu allocate' gives.")
     details = jobs.details(job)
     held = None if details is None or details.has_ended else held_slice(jobs, job)
     if held is None or held.refused:
-        raise NoDevSliceError(f"Job {job} holds no slice of cluster {cluster.name}: it has ended, or waits for one.")
+        raise FleetError(f"Job {job} holds no slice of cluster {cluster.name}: it has ended, or waits for one.")
     return refresh_hosts(cluster, job, held, there.named([held.name]))
 
 
@@ -232,10 +228,10 @@ def refresh_hosts(cluster: FleetCluster, job: str, held: DevSlice, hosts: Sequen
     """The slice with its ``hosts`` as Google Cloud has them now.
 
     Raises:
-        NoDevSliceError: They are not those that were reserved: it was made anew under its name.
+        FleetError: They are not those that were reserved: it was made anew under its name.
     """
     if [host.ip for host in held.hosts] != [host.internal_ip for host in hosts]:
-        raise NoDevSliceError(
+        raise FleetError(
             f"Slice {held.name} of cluster {cluster.name} has other hosts than when job {job} reserved it: it was made "
             "anew. Allocate again."
         )

@@ -28,10 +28,6 @@ _ENABLED: Final = "ENABLED"
 _LONGEST_WHY: Final = 400
 
 
-class NoVersionError(FleetError):
-    """A secret of the environment has no version that hosts could read."""
-
-
 class PushState(StrEnum):
     """What became of one host."""
 
@@ -146,7 +142,7 @@ def newest_versions(cluster: FleetCluster, client: Any = None) -> dict[str, str]
     """Variable → the newest version of its secret, which is what a host fetches when Ray is started there.
 
     Raises:
-        NoVersionError: A secret is not there, has no version, or its newest one is disabled.
+        FleetError: A secret is not there, has no version, or its newest one is disabled.
         CloudError: Secret Manager does not say.
     """
     found = {}
@@ -155,7 +151,7 @@ def newest_versions(cluster: FleetCluster, client: Any = None) -> dict[str, str]
         newest = versions[0] if versions else None
         if newest is None or newest.state != _ENABLED:
             state = "has no version" if newest is None else f"has version {newest.number} as its newest, {newest.state}"
-            raise NoVersionError(
+            raise FleetError(
                 f"Cluster {cluster.name}, {name}: projects/{cluster.project}/secrets/{secret} {state}: add a version "
                 "to it, or take the variable out of the fleet file. Nothing was written."
             )

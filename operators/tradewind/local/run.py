@@ -136,7 +136,7 @@ def run_experiment(
         ExposedSecretError: The options of its Ray task hold a secret, which its records would show.
         PreviousTaskFailedError: A step that is needed failed before, and ``selection`` does not force it.
         UnreadableLeaseError: The lease of a step that is needed cannot be read.
-        UnsafeOutputPathError: A step's output would lie outside of the prefix.
+        ExperimentError: A step's output would lie outside of the prefix.
         ExperimentFailedError: At least one step failed; everything that does not need it was made.
     """
     if max_concurrent < 1:

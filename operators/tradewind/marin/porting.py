@@ -67,7 +67,7 @@ _EDITS: Final = tuple(
         (r"^it reads the secret file ", _MOVE),
         (r"^it reads MARIN_PREFIX, which is not set", f"set it, or TRADEWIND_PREFIX, {_WHERE_PARSED}"),
         (
-            r"^UnknownTokenizerError: ",
+            r"^ExperimentError: ",
             f"write down here how large its vocabulary is, or set HF_HUB_CACHE, {_WHERE_PARSED}, to a Hugging Face "
             "cache that has it",
         ),
@@ -87,7 +87,7 @@ _EDITS: Final = tuple(
             "write most_steps={count} in the DAG file, or call executor_main for a part of the steps at a time",
         ),
         (
-            r"(is asked of|^versioned\(\) is given|^OnlyOnClusterError).*"
+            r"(is asked of|^versioned\(\) is given|^ExperimentError).*"
             r"\b(transformers|huggingface_hub|datasets|load_tokenizer|from_hf_config|tokenizer)\b",
             _HUB,
         ),

@@ -30,10 +30,6 @@ class RefusedFileError(ExperimentError):
     is_own: bool = False
 
 
-class UnknownValueError(ExperimentError):
-    """After a file was loaded, somebody wants to know a value that only a cluster can know."""
-
-
 class LoadAborted(BaseException):
     """Ends the loading of a file from wherever in it; never seen outside of this package."""
 
@@ -101,7 +97,7 @@ notes = Notes()
 def refuse(text: str, place: SourceLine | None = None) -> BaseException:
     """The error to raise because of ``text`` at ``place``, or at the line of the user's that is being run."""
     if notes.root is None:
-        return UnknownValueError(text)
+        return ExperimentError(text)
     where = place or running_place(notes.root)
     notes.reasons.append(Reason(where, text))
     return LoadAborted(text)

@@ -24,15 +24,11 @@ _OWN_FOLDERS: Final = frozenset({".tradewind", ".attempts"})
 """Below a prefix or an output, what is Tradewind's own."""
 
 
-class UnsafeOutputPathError(ExperimentError):
-    """A step's name or ``override_output_path`` leads to where no output may lie."""
-
-
 def check_given_places(steps: Iterable[ExecutorStep]) -> None:
     """Refuse names and paths that no prefix makes right, when a DAG file is loaded.
 
     Raises:
-        UnsafeOutputPathError: One could lead out of the prefix, is the prefix, or can be no path.
+        ExperimentError: One could lead out of the prefix, is the prefix, or can be no path.
     """
     for step in steps:
         _check(step.name, "A step's name", _problem_of_name, "give the step another name")
@@ -48,7 +44,7 @@ def check_no_overlap(steps: Sequence[ResolvedStep]) -> None:
     Whoever makes an output that others lie in refuses to begin, so that is right only where it comes first each time.
 
     Raises:
-        UnsafeOutputPathError: Two do.
+        ExperimentError: Two do.
     """
     makers: dict[ResolvedLocation, ResolvedStep] = {}
     for step in steps:
@@ -57,7 +53,7 @@ def check_no_overlap(steps: Sequence[ResolvedStep]) -> None:
         except StorageError:
             continue  # no place below the prefix that a DAG file has; the plan looks again, below its own
         if other is not step:
-            raise UnsafeOutputPathError(
+            raise ExperimentError(
                 f"Steps {other.name!r} and {step.name!r} would both write to {other.output_path}, which is "
                 f"{step.output_path} too: give one of them another name or another override_output_path."
             )
@@ -65,7 +61,7 @@ def check_no_overlap(steps: Sequence[ResolvedStep]) -> None:
         for folder in place.folders():
             outer = makers.get(folder)
             if outer is not None and not _comes_first(outer, step):
-                raise UnsafeOutputPathError(
+                raise ExperimentError(
                     f"Step {step.name!r} would write to {step.output_path}, within the output of step "
                     f"{outer.name!r}, {outer.output_path}, which it does not read: give one of them another "
                     "override_output_path."
@@ -100,7 +96,7 @@ def check_output_places(
         Below what all of them lie: the prefix, and each output that lies elsewhere.
 
     Raises:
-        UnsafeOutputPathError: One would.
+        ExperimentError: One would.
     """
     check_given_places(step.step for step in steps)
     _check_places(steps)
@@ -111,7 +107,7 @@ def check_output_places(
         where = f"Step {step.name!r}: {_named_output(step)}"
         place = resolve_location(step.output_path)
         if top.is_or_is_below(place):
-            raise UnsafeOutputPathError(
+            raise ExperimentError(
                 f"{named_path(step.output_path, where)} is the prefix of the run, or above it, where the outputs of "
                 "all steps lie: give the step a folder of its own."
             )
@@ -127,7 +123,7 @@ def _check_places(steps: Sequence[ResolvedStep]) -> None:
         try:
             Location.of(step.output_path, f"Step {step.name!r}: {_named_output(step)}")
         except StorageError as error:
-            raise UnsafeOutputPathError(str(error)) from error
+            raise ExperimentError(str(error)) from error
 
 
 def _check_elsewhere(steps: Sequence[ResolvedStep], prefix: str, roots: Roots, outside: Sequence[str]) -> None:
@@ -136,7 +132,7 @@ def _check_elsewhere(steps: Sequence[ResolvedStep], prefix: str, roots: Roots, o
         if step.name in outside or roots.allow(step.output_path) or permitted.allow(step.output_path):
             continue
         named = named_path(step.output_path, f"Step {step.name!r}: {_named_output(step)}")
-        raise UnsafeOutputPathError(
+        raise ExperimentError(
             f"{named} lies neither below the prefix {prefix} nor below an allowed root: allow it with "
             f"experiment_dag(allow_outside=({step.name!r},)), which takes step names and paths, or have an "
             "administrator add it to allowed_roots in the [tradewind] section of airflow.cfg."
@@ -149,11 +145,11 @@ def _named_output(step: ResolvedStep) -> str:
 
 def _check(path: Any, where: str, problem_of: Callable[[str], str], cure: str) -> None:
     if not isinstance(path, str):
-        raise UnsafeOutputPathError(f"{where} should be text, not {type(path).__name__}: {cure}.")
+        raise ExperimentError(f"{where} should be text, not {type(path).__name__}: {cure}.")
     if problem := problem_of_text(path) if path else "":
-        raise UnsafeOutputPathError(f"{named_path(path, where)} {problem}: {cure}.")
+        raise ExperimentError(f"{named_path(path, where)} {problem}: {cure}.")
     if problem := problem_of(path):
-        raise UnsafeOutputPathError(f"{named_path(path, where)} {problem}: {cure}.")
+        raise ExperimentError(f"{named_path(path, where)} {problem}: {cure}.")
 
 
 def _problem_of_name(name: str) -> str:

@@ -44,48 +44,8 @@ class BadRequestError(RayJobsError, ValueError):
     """A job that would not do what was meant; nothing is submitted. Trying again would not help."""
 
 
-class BadSubmissionIdError(BadRequestError):
-    """A submission id that Ray's URLs or log files cannot carry."""
-
-
-class BadEntrypointError(BadRequestError):
-    """The entrypoint is no command."""
-
-
-class BadAmountError(BadRequestError):
-    """A number of CPUs, GPUs, bytes or a custom resource that cannot be."""
-
-
-class BadMetadataError(BadRequestError):
-    """Metadata that is not text for text."""
-
-
 class ExposedSecretError(BadRequestError):
     """Something that looks like a secret stands where any API client can read it. The text never holds its value."""
-
-
-class UnreservedTpuError(BadRequestError):
-    """TPU chips are asked for in a way that could take them from a slice that is in use."""
-
-
-class TpuFunctionError(BadRequestError):
-    """A function needs TPU, but its step runs where there is none."""
-
-
-class MultiHostSliceError(BadRequestError):
-    """A plain job asks for a slice of several hosts; it would use one of them."""
-
-
-class NoPlaceForJobError(BadRequestError):
-    """The resources do not name a place on a Ray cluster."""
-
-
-class BadRuntimeEnvError(BadRequestError):
-    """A runtime_env that Ray would misread."""
-
-
-class BadWorkingDirError(BadRequestError):
-    """A folder that cannot travel: it is not there, too large, or holds a ``.git``."""
 
 
 class BadDependencyGroupError(BadRequestError):

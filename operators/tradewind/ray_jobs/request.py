@@ -8,14 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tradewind.cloud_tpu.slice_types import POD_TYPE_LABEL, SLICE_NAME_LABEL, is_head_resource
-from tradewind.ray_jobs.errors import (
-    BadAmountError,
-    BadEntrypointError,
-    BadMetadataError,
-    BadSubmissionIdError,
-    ExposedSecretError,
-    UnreservedTpuError,
-)
+from tradewind.ray_jobs.errors import BadRequestError, ExposedSecretError
 from tradewind.ray_jobs.runtime_env import check_fields
 from tradewind.ray_jobs.secret_patterns import (
     detect_secret,
@@ -79,13 +72,13 @@ def check_submission_id(submission_id: str) -> None:
     and more than 239 characters do not fit the name of a log file, ``..`` is another path.
     """
     if not isinstance(submission_id, str) or not submission_id:
-        raise BadSubmissionIdError("The submission id is empty or no text: give one, or none to get a new one.")
+        raise BadRequestError("The submission id is empty or no text: give one, or none to get a new one.")
     if len(submission_id) > MAX_ID_CHARS:
-        raise BadSubmissionIdError(
+        raise BadRequestError(
             f"The submission id has {len(submission_id)} characters: at most {MAX_ID_CHARS} fit into Ray's log files."
         )
     if not _ID.fullmatch(submission_id):
-        raise BadSubmissionIdError(
+        raise BadRequestError(
             "The submission id (not shown, for it may hold a secret) would not be found again in Ray's URLs: use "
             "letters, digits, '-', '_' and '.', beginning with a letter or digit."
         )
@@ -94,21 +87,21 @@ def check_submission_id(submission_id: str) -> None:
 def check_entrypoint(entrypoint: str) -> None:
     """A command, fully rendered, without a secret in it."""
     if not isinstance(entrypoint, str):
-        raise BadEntrypointError(
+        raise BadRequestError(
             f"The entrypoint is a {type(entrypoint).__name__}: give the shell command as one text, such as "
             "'python train.py'."
         )
     if not entrypoint.strip():
-        raise BadEntrypointError(
+        raise BadRequestError(
             "The entrypoint is empty: give a shell command, or correct the template that rendered to nothing."
         )
     if "\0" in entrypoint:
-        raise BadEntrypointError("The entrypoint holds a null character, which no command can.")
+        raise BadRequestError("The entrypoint holds a null character, which no command can.")
     starts = [
         entrypoint.find(begin) for begin, end in _JINJA if 0 <= entrypoint.find(begin) < entrypoint.rfind(end) - 1
     ]
     if starts:
-        raise BadEntrypointError(
+        raise BadRequestError(
             f"The entrypoint still holds a Jinja expression at character {min(starts) + 1} (not shown, as it may hold "
             "a secret): it was not rendered, because it stands where Airflow renders no templates or was itself the "
             "result of one."
@@ -126,7 +119,7 @@ def check_amounts(request: JobRequest) -> None:
     """Every amount is a number that a node could have."""
     for name, each_field in _OWN_FIELDS.items():
         if name in (request.resources or {}):
-            raise BadAmountError(f"resources holds {name!r}, which has a field of its own: say {each_field}.")
+            raise BadRequestError(f"resources holds {name!r}, which has a field of its own: say {each_field}.")
     amounts: dict[str, Any] = {
         "num_cpus": request.num_cpus,
         "num_gpus": request.num_gpus,
@@ -137,24 +130,24 @@ def check_amounts(request: JobRequest) -> None:
         if amount is None:
             continue
         if isinstance(amount, bool) or not isinstance(amount, (int, float)):
-            raise BadAmountError(f"{where} is a {type(amount).__name__}: give a number.")
+            raise BadRequestError(f"{where} is a {type(amount).__name__}: give a number.")
         if not 0 <= amount <= _MOST:  # NaN is neither
             shown = amount if isinstance(amount, float) else f"a whole number of {amount.bit_length()} bits"
-            raise BadAmountError(
+            raise BadRequestError(
                 f"{where} is {shown}: give a finite number that is not below zero and fits into 64 bits."
             )
     if isinstance(request.memory_bytes, float):
-        raise BadAmountError(f"memory_bytes is {request.memory_bytes!r}: give a whole number of bytes.")
+        raise BadRequestError(f"memory_bytes is {request.memory_bytes!r}: give a whole number of bytes.")
 
 
 def check_metadata(metadata: Mapping[str, str]) -> None:
     """Text for text, because Ray takes nothing else, and no secrets, because anybody may read it."""
     for key, value in metadata.items():
         if not isinstance(key, str):
-            raise BadMetadataError(f"A metadata key is a {type(key).__name__}: Ray takes only text.")
+            raise BadRequestError(f"A metadata key is a {type(key).__name__}: Ray takes only text.")
         check_no_known_secret(key, "A metadata key")
         if not isinstance(value, str):
-            raise BadMetadataError(
+            raise BadRequestError(
                 f"The metadata value of {redacted_name(key)} is a {type(value).__name__}: Ray takes only text, so "
                 "write str(...)."
             )
@@ -176,7 +169,7 @@ def check_tpu(resources: Mapping[str, float], label_selector: Mapping[str, str])
         for label in _SLICE_LABELS
     )
     if not has_head and not names_slice:
-        raise UnreservedTpuError(
+        raise BadRequestError(
             f"resources={{'TPU': {resources[_TPU]:g}}} names no slice, so it could take chips of a slice that is in "
             "use: ask for TpuSlice('v4-8') or another slice type, which adds 'TPU-v4-8-head' and the label "
             f"{_SLICE_LABELS[0]!r}."

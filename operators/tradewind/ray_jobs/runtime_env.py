@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tradewind.ray_jobs.errors import BadRuntimeEnvError, BadWorkingDirError
+from tradewind.ray_jobs.errors import BadRequestError
 from tradewind.ray_jobs.secret_patterns import redacted_name
 
 ALWAYS_EXCLUDED: Final = (
@@ -68,7 +68,7 @@ class WorkingDirPackage:
         """What goes, as Ray will find it.
 
         Raises:
-            BadWorkingDirError: A link would take along what does not go by itself.
+            BadRequestError: A link would take along what does not go by itself.
         """
         from ray._private import ray_constants
         from ray._private.runtime_env import packaging
@@ -96,7 +96,7 @@ class WorkingDirPackage:
         """Refuse what Ray would refuse after reading all of it, and a repository's history.
 
         Raises:
-            BadWorkingDirError: The folder is not there, is too large, or holds a ``.git``.
+            BadRequestError: The folder is not there, is too large, or holds a ``.git``.
         """
         _check_is_folder(self.path, self.field)
         files = list(self.files())
@@ -104,7 +104,7 @@ class WorkingDirPackage:
         if history is not None:
             parts = Path(history).parts
             where = Path(*parts[: parts.index(".git") + 1])
-            raise BadWorkingDirError(
+            raise BadRequestError(
                 f"{self.field} {self.path} would carry {str(where)!r}, the history of a repository: take the pattern "
                 "that brings it back ('!.git') out of excludes."
             )
@@ -129,7 +129,7 @@ class _Walk:
         """Take ``path``.
 
         Raises:
-            BadWorkingDirError: It is a link out of the folder, or to a folder by way of another such link.
+            BadRequestError: It is a link out of the folder, or to a folder by way of another such link.
         """
         self.found.append(path)
         if path == self._root or not path.is_symlink() or not path.exists():  # what leads nowhere does not go
@@ -147,7 +147,7 @@ class _Walk:
         """See that what links take along goes by itself, too.
 
         Raises:
-            BadWorkingDirError: Something of it does not.
+            BadRequestError: Something of it does not.
         """
         if not self._links:
             return
@@ -163,9 +163,9 @@ class _Walk:
     def _is_by_link(self, path: Path) -> bool:
         return not self._links.isdisjoint(path.parents)
 
-    def _refused(self, path: Path, why: str) -> BadWorkingDirError:
+    def _refused(self, path: Path, why: str) -> BadRequestError:
         name = str(path.relative_to(self._root))
-        return BadWorkingDirError(
+        return BadRequestError(
             f"{self._what}: the link {name!r} {why}: leave it out with excludes, .gitignore or .rayignore, or put what "
             "is needed in its place."
         )
@@ -180,13 +180,13 @@ def check_size(what: str, size: int, largest: Sequence[tuple[str, int]] = ()) ->
     """Refuse a package above the limit.
 
     Raises:
-        BadWorkingDirError: It is.
+        BadRequestError: It is.
     """
     limit = package_limit()
     if size < limit:
         return
     names = ", ".join(f"{name} ({_mib(each)})" for name, each in largest)
-    raise BadWorkingDirError(
+    raise BadRequestError(
         f"{what} would be a package of {_mib(size)}, and Ray's Jobs API takes less than {_mib(limit)}"
         + (f"; the largest in it are {names}" if names else "")
         + ": leave out what the job does not read, with excludes, .gitignore or .rayignore, or give the URI of an "
@@ -205,11 +205,11 @@ def package_limit() -> int:
 
 def _check_is_folder(path: Path, field: str) -> None:
     if not path.exists():
-        raise BadWorkingDirError(
+        raise BadRequestError(
             f"{field} {path} does not exist on this machine: give a folder that does, or the URI of an archive."
         )
     if not path.is_dir():
-        raise BadWorkingDirError(f"{field} {path} is a file: give the folder that holds it.")
+        raise BadRequestError(f"{field} {path} is a file: give the folder that holds it.")
 
 
 def _largest(files: Sequence[PackagedFile], count: int = 5) -> list[tuple[str, int]]:
@@ -241,22 +241,22 @@ def check_fields(runtime_env: Mapping[str, Any]) -> None:
     """Refuse what can be seen to be wrong without looking at the disk.
 
     Raises:
-        BadRuntimeEnvError: Something is.
+        BadRequestError: Something is.
     """
     if not isinstance(runtime_env, Mapping):
-        raise BadRuntimeEnvError(f"runtime_env is a {type(runtime_env).__name__}: give a dictionary.")
+        raise BadRequestError(f"runtime_env is a {type(runtime_env).__name__}: give a dictionary.")
     for name in runtime_env:
         if name not in FIELDS and not str(name).startswith("_"):
             near = difflib.get_close_matches(str(name), FIELDS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(FIELDS))}."
-            raise BadRuntimeEnvError(f"runtime_env has no field {redacted_name(name, FIELDS)}: {hint}")
+            raise BadRequestError(f"runtime_env has no field {redacted_name(name, FIELDS)}: {hint}")
     installers = [name for name in _ONE_INSTALLER if runtime_env.get(name)]
     if len(installers) > 1:
-        raise BadRuntimeEnvError(f"runtime_env has {' and '.join(installers)}: Ray takes only one of them.")
+        raise BadRequestError(f"runtime_env has {' and '.join(installers)}: Ray takes only one of them.")
     _check_env_vars(runtime_env.get("env_vars") or {})
     excludes = runtime_env.get("excludes") or []
     if not isinstance(excludes, (list, tuple)) or not all(isinstance(each, str) for each in excludes):
-        raise BadRuntimeEnvError("runtime_env['excludes'] must be a list of patterns as in a .gitignore file.")
+        raise BadRequestError("runtime_env['excludes'] must be a list of patterns as in a .gitignore file.")
 
 
 def prepare_runtime_env(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
@@ -266,8 +266,8 @@ def prepare_runtime_env(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
     ``docs`` back.
 
     Raises:
-        BadRuntimeEnvError: A field is unknown or of the wrong kind.
-        BadWorkingDirError: A folder cannot travel.
+        BadRequestError: A field is unknown or of the wrong kind.
+        BadRequestError: A folder cannot travel.
     """
     check_fields(runtime_env)
     ready = {name: value for name, value in runtime_env.items() if value is not None}
@@ -307,7 +307,7 @@ def _check_module(path: Path, excludes: Sequence[str]) -> None:
     if not path.is_file():
         WorkingDirPackage(path, excludes, "py_modules", keeps_name=True).check()
     elif path.suffix not in (".py", ".whl"):
-        raise BadWorkingDirError(f"py_modules {path} is neither a folder nor a .py or .whl file: give one of these.")
+        raise BadRequestError(f"py_modules {path} is neither a folder nor a .py or .whl file: give one of these.")
     else:
         check_size(f"py_modules {path}", path.stat().st_size)
 
@@ -315,7 +315,7 @@ def _check_module(path: Path, excludes: Sequence[str]) -> None:
 def _modules(runtime_env: Mapping[str, Any]) -> list[Any]:
     modules = runtime_env.get("py_modules") or []
     if not isinstance(modules, (list, tuple)):
-        raise BadRuntimeEnvError("runtime_env['py_modules'] must be a list of folders, files or URIs.")
+        raise BadRequestError("runtime_env['py_modules'] must be a list of folders, files or URIs.")
     return list(modules)
 
 
@@ -324,7 +324,7 @@ def _local(value: Any, field: str) -> Path | None:
     if value is None:
         return None
     if not isinstance(value, (str, Path)) or not str(value):
-        raise BadWorkingDirError(
+        raise BadRequestError(
             f"{field} is no path (it is {'empty' if value == '' else f'a {type(value).__name__}'}): give a folder, or "
             "the URI of an archive."
         )
@@ -332,13 +332,13 @@ def _local(value: Any, field: str) -> Path | None:
     if not mark:
         return Path(value)
     if scheme not in URI_SCHEMES:
-        raise BadWorkingDirError(
+        raise BadRequestError(
             f"{field} is a URI (not shown, for it may hold a secret) of another kind: Ray can fetch only from "
             f"{', '.join(URI_SCHEMES)}."
         )
     is_archive = rest.partition("?")[0].endswith((*PACKAGE_SUFFIXES, ".whl"))
     if scheme not in ("gcs", "local") and not is_archive:
-        raise BadWorkingDirError(
+        raise BadRequestError(
             f"{field} is a URI (not shown, for it may hold a secret) that is no archive: Ray fetches whole archives "
             f"({', '.join(PACKAGE_SUFFIXES)}), not folders."
         )
@@ -347,14 +347,14 @@ def _local(value: Any, field: str) -> Path | None:
 
 def _check_env_vars(env_vars: Any) -> None:
     if not isinstance(env_vars, Mapping):
-        raise BadRuntimeEnvError("runtime_env['env_vars'] must be a dictionary of names and texts.")
+        raise BadRequestError("runtime_env['env_vars'] must be a dictionary of names and texts.")
     for number, (name, value) in enumerate(env_vars.items(), 1):
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-            raise BadRuntimeEnvError(
+            raise BadRequestError(
                 f"runtime_env['env_vars']: variable {number} (not shown, for it may hold a secret) has no valid name."
             )
         if not isinstance(value, str):
-            raise BadRuntimeEnvError(
+            raise BadRequestError(
                 f"The environment variable {redacted_name(name)} is of type {type(value).__name__}: Ray takes only "
                 "text."
             )

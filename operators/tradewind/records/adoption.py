@@ -48,18 +48,6 @@ class NothingToAdoptError(RecordsError):
     """There are no files at the path, or they do not lie where the step's output does."""
 
 
-class LinkOutsideError(RecordsError):
-    """A link leads out of the folder that is copied, or of the one that it is copied to. It was not followed."""
-
-
-class LinkToFolderError(RecordsError):
-    """What is to be copied holds a link that leads to no file, and the store has no links."""
-
-
-class AlreadyFinishedError(RecordsError):
-    """The step has a result."""
-
-
 @dataclass(frozen=True)
 class Adoption:
     """What is to be brought in.
@@ -95,9 +83,9 @@ def adopt(adoption: Adoption, keep: RenewLease) -> Lease:
 
     Raises:
         NothingToAdoptError: There are no such files, or they lie elsewhere and are not to be copied.
-        AlreadyFinishedError: The step has a result.
+        RecordsError: The step has a result.
         OutputBusyError: Somebody is at work on it.
-        LinkOutsideError: What is to be copied holds a link that leads elsewhere.
+        RecordsError: What is to be copied holds a link that leads elsewhere.
         OccupiedFolderError: The output holds those of other steps, or what a copy would replace.
         UnreadableLeaseError: Nobody can say whether somebody is.
         LeaseLostError: Somebody else took the turn while this was under way.
@@ -206,7 +194,7 @@ def _check_replaces_nothing(path: str, files: Sequence[StoredFile], found: Colle
 
 def _check_is_within(place: str, root: str, name: str) -> None:
     if os.path.commonpath([place, root]) != root:
-        raise LinkOutsideError(
+        raise RecordsError(
             f"{name} is a link, or lies behind one, that leads out of {root}: it was not followed. Put what it leads "
             "to there instead."
         )
@@ -217,7 +205,7 @@ def _check_is_free(step: ResolvedStep) -> None:
     check_readable(step.output_path, record.lease)
     match record.state:
         case RecordState.FINISHED:
-            raise AlreadyFinishedError(f"Step {step.name!r} has a finished output at {step.output_path}.")
+            raise RecordsError(f"Step {step.name!r} has a finished output at {step.output_path}.")
         case RecordState.AT_WORK:
             raise OutputBusyError(f"Somebody is at work at {step.output_path}: wait for that end, or stop it.")
 
@@ -261,7 +249,7 @@ def _copy_one(from_fs: AbstractFileSystem, from_name: str, to_fs: AbstractFileSy
 def _copy_link(from_name: str, to_fs: AbstractFileSystem, to_name: str) -> None:
     """Copy a link that leads to no file, as the link that it is: what it leads to is not part of the output."""
     if not isinstance(to_fs, LocalFileSystem):
-        raise LinkToFolderError(
+        raise RecordsError(
             f"{from_name} is a link to a folder, or to nothing, which a bucket cannot hold: remove it, or put the "
             "folder itself there."
         )

@@ -47,22 +47,6 @@ class MirrorError(StepRuntimeError):
     """A mirrored path cannot be had. What was there before is as it was."""
 
 
-class MirrorMissingError(MirrorError):
-    """It is in none of the places where it may be."""
-
-
-class MirrorBudgetError(MirrorError):
-    """More than its budget would have to be copied; nothing was."""
-
-
-class MirrorOccupiedError(MirrorError):
-    """Something else lies where the copy belongs."""
-
-
-class MirrorOutsideError(MirrorError):
-    """A link or a name leads out of a prefix. It was not followed."""
-
-
 class MirrorCopyError(MirrorError):
     """What was copied is not what the source has, or had at the beginning."""
 
@@ -120,18 +104,18 @@ def is_mirrored(mirror: MirroredPath) -> bool:
     """Whether the path is whole in its place; a copy that somebody is making is not.
 
     Raises:
-        MirrorOutsideError: A link leads its place out of the prefix.
-        MirrorOccupiedError: It is an output that is no result, or holds only parts that were mirrored by themselves.
+        MirrorError: A link leads its place out of the prefix.
+        MirrorError: It is an output that is no result, or holds only parts that were mirrored by themselves.
         StoreError: The store does not answer.
     """
     if not resolve_location(mirror.path).is_below(resolve_location(mirror.prefix)):
-        raise MirrorOutsideError(
+        raise MirrorError(
             f"{mirror.field}: {mirror.path} leads out of the prefix {mirror.prefix} by a link, which was not followed."
         )
     outputs = _states(posixpath.join(mirror.prefix, name) for name in self_and_parents(mirror.name))
     for output, state in outputs.items():
         if state not in _WHOLE:
-            raise MirrorOccupiedError(
+            raise MirrorError(
                 f"{mirror.field}: {mirror.path} belongs to the output {output}, whose state is {state.value!r}: refer "
                 "to its step with output_path_of(), or mirror another path."
             )
@@ -150,8 +134,8 @@ def found_source(mirror: MirroredPath) -> FoundSource:
     """The first prefix below which the path is whole, and its files there.
 
     Raises:
-        MirrorMissingError: There is none; it says what is wrong with each.
-        MirrorOutsideError: A link leads out of a prefix.
+        MirrorError: There is none; it says what is wrong with each.
+        MirrorError: A link leads out of a prefix.
         StoreUnavailableError: There is none among those that answered.
     """
     why: dict[str, str] = {}
@@ -171,7 +155,7 @@ def found_source(mirror: MirroredPath) -> FoundSource:
         raise silent
     told = "".join(f"\n  {prefix}: {problem}" for prefix, problem in why.items())
     cure = "" if why else f" {NAME_PREFIXES}"
-    raise MirrorMissingError(
+    raise MirrorError(
         f"{mirror.field}: {mirror.name} is neither below the run's prefix {mirror.prefix} nor whole below another."
         + cure
         + told
@@ -204,7 +188,7 @@ def _check_no_part(mirror: MirroredPath) -> None:
     if mirror.name in names:
         return
     if parts := sorted(name for name in names if name.startswith(f"{mirror.name}/")):
-        raise MirrorOccupiedError(
+        raise MirrorError(
             f"{mirror.field}: {mirror.path} holds what was mirrored by itself, such as {parts[0]}, so nobody can say "
             "whether the rest is there: mirror those parts, or move them away."
         )
@@ -233,7 +217,7 @@ def _listed(prefix: str, mirror: MirroredPath) -> FoundSource:
     if not files and (single := _single(path)) is not None:
         path, is_file, files = posixpath.dirname(path), True, [single]
     if odd := [file.path for file in files if not is_relative(file.path)]:
-        raise MirrorOutsideError(
+        raise MirrorError(
             f"{mirror.field}: {prefix} has {truncated_repr(odd[0])} below {mirror.name}, a name that leads elsewhere "
             "on a disk: rename or remove it."
         )
@@ -275,7 +259,7 @@ def _check_links(prefix: str, root: str, files: Iterable[StoredFile], field: str
     for file in files:
         name = posixpath.join(root, file.path)
         if not resolve_location(name).is_below(top) or not os.path.isfile(file_system_at(name)[1]):
-            raise MirrorOutsideError(
+            raise MirrorError(
                 f"{field}: {name} is a link that leads out of {prefix}, or to no file, and was not followed: put there "
                 "what it leads to."
             )
@@ -319,8 +303,8 @@ class MirrorCopy:
 
         Raises:
             MirrorCopyError: The source changed, or gave other bytes than its store says; what was copied is removed.
-            MirrorOccupiedError: Something else lies in its place.
-            MirrorOutsideError: A link leads its place out of the prefix.
+            MirrorError: Something else lies in its place.
+            MirrorError: A link leads its place out of the prefix.
             LeaseLostError: Somebody else holds the lease.
             StoreError: A store does not answer; what was copied stays for the next attempt.
         """
@@ -333,7 +317,7 @@ class MirrorCopy:
                     "to, and clear the task."
                 )
         except TargetOccupiedError as error:
-            raise MirrorOccupiedError(f"{self._mirror.field}: {error} Move it away, or mirror another path.") from error
+            raise MirrorError(f"{self._mirror.field}: {error} Move it away, or mirror another path.") from error
         except CopyRefusedError as error:
             self._discard()
             raise MirrorCopyError(f"{self._mirror.field}: {error} Nothing of it was kept.") from error
@@ -368,7 +352,7 @@ class MirrorCopy:
             remove_files(self._root, other)
             there = {path: file for path, file in there.items() if path not in other}
         elif other := [path for path in other if path in wanted]:
-            raise MirrorOccupiedError(
+            raise MirrorError(
                 f"{self._mirror.field}: {posixpath.join(self._root, other[0])} is another file than "
                 f"{posixpath.join(self._found.root, other[0])}: move it away, or mirror another path."
             )
@@ -417,7 +401,7 @@ class MirrorCopy:
         check_still_held(self._turn)
         os.makedirs(folder, exist_ok=True)
         if not resolve_location(self._mirror.path).is_below(resolve_location(self._mirror.prefix)):
-            raise MirrorOutsideError(f"{self._mirror.field}: {self._mirror.path} leads out of the prefix by a link.")
+            raise MirrorError(f"{self._mirror.field}: {self._mirror.path} leads out of the prefix by a link.")
         try:
             if self._found.is_file:
                 os.link(posixpath.join(root, self._found.files[0].path), place)
@@ -427,7 +411,7 @@ class MirrorCopy:
         except FileNotFoundError as error:
             raise LeaseLostError(f"{self._root} is gone: somebody else has begun another copy.") from error
         except OSError as error:
-            raise MirrorOccupiedError(
+            raise MirrorError(
                 f"{self._mirror.field}: the copy cannot be put at {self._mirror.path}: {error}. Move what is there "
                 "away, or mirror another path."
             ) from error

@@ -18,8 +18,8 @@ from tradewind.records.lease_store import HeldLease, LeaseClaim, LeaseHolder, Le
 from tradewind.runtime.mirror_copies import (
     MIRRORED,
     FoundSource,
-    MirrorBudgetError,
     MirrorCopy,
+    MirrorError,
     found_source,
     is_mirrored,
     record_of,
@@ -104,7 +104,7 @@ class MirrorSync:
         budget = mirror.budget_gb
         if budget is not None and found.size > budget * GIGABYTE:
             most = human_size(int(budget * GIGABYTE))
-            raise MirrorBudgetError(
+            raise MirrorError(
                 f"{mirror.field}: {_amount(found)} would be copied from {found.prefix} to {mirror.path}, and the "
                 f"budget is {most}: nothing was copied. Give mirrored(..., budget_gb=...) more, or mirror a part of it."
             )

@@ -31,10 +31,6 @@ _KINDS: Final = {
 }
 
 
-class MirrorPathError(SpecError):
-    """A mirrored path has no place below a prefix."""
-
-
 @dataclass(frozen=True)
 class MirroredPath:
     """A mirrored path, and where it is looked for.
@@ -85,7 +81,7 @@ def locate_mirrors(mirrors: Iterable[Mirror], prefixes: Sequence[str]) -> tuple[
     """Each path once, with the largest of its budgets; ``prefixes`` are those of the deployment's regions.
 
     Raises:
-        MirrorPathError: One has no place below a prefix, or could lead out of it.
+        SpecError: One has no place below a prefix, or could lead out of it.
     """
     placed: dict[str, MirroredPath] = {}
     for mirror in mirrors:
@@ -137,7 +133,7 @@ def _at(mirror: Mirror, name: str, sources: Sequence[str]) -> MirroredPath:
     try:
         Location.of(path, mirror.field)
     except StorageError as error:
-        raise MirrorPathError(str(error)) from error
+        raise SpecError(str(error)) from error
     return MirroredPath(
         mirror.field, mirror.text, mirror.prefix, name, path, tuple(sources), mirror.budget_gb, mirror.is_output
     )
@@ -157,4 +153,4 @@ def _is_same(prefix: str, other: str) -> bool:
 
 
 def _refused(mirror: Mirror, problem: str, cure: str = "give a path below the prefix, such as 'data/raw'") -> Exception:
-    return MirrorPathError(f"{named_path(mirror.path, f'{mirror.field}: mirrored()')} {problem}: {cure}.")
+    return SpecError(f"{named_path(mirror.path, f'{mirror.field}: mirrored()')} {problem}: {cure}.")

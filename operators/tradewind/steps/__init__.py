@@ -1,9 +1,7 @@
 """What a step is: placeholders, versions and output paths. Standard library only; no I/O, no clock."""
 
-from tradewind.steps.bounds import UnboundedValueError, check_bounded
+from tradewind.steps.bounds import check_bounded
 from tradewind.steps.errors import (
-    CyclicPathsError,
-    CyclicStepsError,
     ExperimentError,
     MissingPrefixError,
     OutputPathConflictError,
@@ -66,10 +64,8 @@ __all__ = [
     "AirflowWorker",
     "CallReference",
     "Cpu",
-    "CyclicPathsError",
-    "CyclicStepsError",
-    "ExecutorStep",
     "ExperimentError",
+    "ExecutorStep",
     "Gpu",
     "HeadNode",
     "Hosts",
@@ -95,7 +91,6 @@ __all__ = [
     "StepConfigError",
     "AttributeReference",
     "TpuSlice",
-    "UnboundedValueError",
     "UnknownRunValueError",
     "VersionedValue",
     "check_bounded",

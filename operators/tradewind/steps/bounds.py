@@ -28,10 +28,6 @@ MAX_CHARACTERS: Final = 64 << 20
 _LONGEST_KEY: Final = 40
 
 
-class UnboundedValueError(StepConfigError):
-    """A value is too deep, too large, or within itself."""
-
-
 def check_bounded(value: Any, where: str, *, is_finite: bool = False) -> None:
     """Refuse a value that cannot be walked; ``where`` is what its places in messages begin with.
 
@@ -39,7 +35,7 @@ def check_bounded(value: Any, where: str, *, is_finite: bool = False) -> None:
         is_finite: Refuse NaN and infinities, too, which JSON has no form for.
 
     Raises:
-        UnboundedValueError: It is too deep, too large, or within itself.
+        StepConfigError: It is too deep, too large, or within itself.
     """
     _Count(where, is_finite).add(value)
 
@@ -87,7 +83,7 @@ class _Count:
             self._take(known.height, known.values, known.characters, name)
             return False
         if id(value) in self._begun:
-            raise UnboundedValueError(f"{self._place(name)} holds itself: write what it is made from instead.")
+            raise StepConfigError(f"{self._place(name)} holds itself: write what it is made from instead.")
         parts = _parts(value)
         if parts is None:
             self._take(1, 1, 0, name)
@@ -102,12 +98,12 @@ class _Count:
         if isinstance(value, (str, bytes)):
             return len(value)
         if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:
-            raise UnboundedValueError(
+            raise StepConfigError(
                 f"{self._place(name)} is a whole number of about {int(value.bit_length() * math.log10(2))} digits, "
                 "which has no written form: give it as text."
             )
         if self.is_finite and isinstance(value, float) and not math.isfinite(value):
-            raise UnboundedValueError(f"{self._place(name)} is {value}, which JSON has no form for: give a number.")
+            raise StepConfigError(f"{self._place(name)} is {value}, which JSON has no form for: give a number.")
         return 1
 
     def _leave(self) -> None:
@@ -128,21 +124,19 @@ class _Count:
         top.values += values
         top.characters += characters + len(name) * values
         if top.values > MAX_VALUES:
-            raise UnboundedValueError(
+            raise StepConfigError(
                 f"{self._place('')} holds more than {MAX_VALUES} values, each counted wherever it stands: let the "
                 "step read them from a file."
             )
         if top.characters > MAX_CHARACTERS:
-            raise UnboundedValueError(
+            raise StepConfigError(
                 f"{self._place(name)} makes more than {MAX_CHARACTERS >> 20} MiB of text: let the step read it from a "
                 "file."
             )
 
     def _check_depth(self, height: int, name: str) -> None:
         if len(self._trail) + height > MAX_DEPTH + 1:
-            raise UnboundedValueError(
-                f"{self._place(name)} is nested more than {MAX_DEPTH} levels deep: make it flatter."
-            )
+            raise StepConfigError(f"{self._place(name)} is nested more than {MAX_DEPTH} levels deep: make it flatter.")
 
     def _place(self, name: str) -> str:
         names = [measure.name for measure in self._trail if measure.name] + ([name] if name else [])

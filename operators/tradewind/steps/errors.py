@@ -21,14 +21,6 @@ class OutputPathConflictError(ExperimentError):
     """Two different steps would write to one output path."""
 
 
-class CyclicPathsError(ExperimentError):
-    """A step reads its own output, through hard-coded paths."""
-
-
-class CyclicStepsError(ExperimentError):
-    """A step's config refers, directly or through other steps, to the step itself."""
-
-
 class MissingPrefixError(ExperimentError):
     """Nothing says where outputs go."""
 

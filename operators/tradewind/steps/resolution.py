@@ -17,14 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tradewind.steps.config_walk import ConfigIdentity, PlaceholderResolver, describe, identify, instantiate
-from tradewind.steps.errors import (
-    CyclicPathsError,
-    CyclicStepsError,
-    ExperimentError,
-    MissingPrefixError,
-    OutputPathConflictError,
-    StepConfigError,
-)
+from tradewind.steps.errors import ExperimentError, MissingPrefixError, OutputPathConflictError, StepConfigError
 from tradewind.steps.paths import below, computed_output_path, self_and_parents, version_name
 from tradewind.steps.placeholders import InputName, Mirror
 from tradewind.steps.run_values import RunValues, RunValueSource
@@ -47,7 +40,7 @@ def check_output_paths(
 
     Raises:
         OutputPathConflictError: Two different steps share an output path.
-        CyclicPathsError: A step's output is read, directly or through other steps, by the step itself.
+        ExperimentError: A step's output is read, directly or through other steps, by the step itself.
     """
     owners: dict[str, ResolvedStep] = {}
     for step in steps:
@@ -112,7 +105,7 @@ def _raise_cycle(cycle: list[ResolvedStep], reads: Mapping[ResolvedStep, list[tu
         (step, config_path, read) for step in cycle for config_path, read in reads[step] if read in cycle
     )
     way = " → ".join(repr(member.name) for member in [*cycle, cycle[0]])
-    raise CyclicPathsError(
+    raise ExperimentError(
         f"Step {step.name!r} reads its own output: config.{config_path} is the hard-coded path of {read.name!r} "
         f"({read.output_path}), which closes the cycle {way}. Refer to the step with output_path_of() instead, or read "
         "another path."
@@ -216,8 +209,8 @@ def resolve(
         MissingPrefixError: ``prefix`` is empty.
         StepConfigError: A config has a value without a stable identity or one that the run does not have.
         OutputPathConflictError: Two different steps share an output path.
-        CyclicStepsError: A step's config refers to the step itself, directly or not.
-        CyclicPathsError: Hard-coded paths make a step read its own output.
+        ExperimentError: A step's config refers to the step itself, directly or not.
+        ExperimentError: Hard-coded paths make a step read its own output.
     """
     if not prefix:
         raise MissingPrefixError(
@@ -366,12 +359,12 @@ def _version_json(
     return "{" + ", ".join(parts) + "}"
 
 
-def _cycle(trail: Sequence[ExecutorStep], child: ExecutorStep, identity: ConfigIdentity) -> CyclicStepsError:
+def _cycle(trail: Sequence[ExecutorStep], child: ExecutorStep, identity: ConfigIdentity) -> ExperimentError:
     """What to say of a step whose config leads back to one that it is referred to from."""
     members = [*trail[trail.index(child) :], child]
     names = [repr(member.name) for member in members]
     way = " → ".join(names if len(names) <= _LONGEST_WAY else [*names[:3], "...", *names[-3:]])
-    return CyclicStepsError(
+    return ExperimentError(
         f"Step {trail[-1].name!r} needs itself: its {describe(identity.places[child])} closes the cycle {way}. "
         "Take the reference out of one of their configs."
     )

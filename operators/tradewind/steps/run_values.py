@@ -86,7 +86,7 @@ class RunValues:
     """The values of one run; what a run does not have is None.
 
     Raises:
-        UnboundedValueError: A param is too deep, too large, no finite number, or within itself.
+        StepConfigError: A param is too deep, too large, no finite number, or within itself.
     """
 
     params: Mapping[str, Any] = field(default_factory=dict)

@@ -34,10 +34,6 @@ class DamagedCopyError(CopyRefusedError):
     """What came is not what the source's store had said."""
 
 
-class SourceChangedError(CopyRefusedError):
-    """The source is gone, or another file than was listed."""
-
-
 class TargetOccupiedError(CopyRefusedError):
     """Something else lies where the copy belongs."""
 
@@ -59,7 +55,7 @@ def copy_file(folder: str, file: StoredFile, target: str, aside: str, go_on: Cal
 
         found = rewrite_object(source, file.tag, target, go_on)
         if found is None:
-            raise SourceChangedError(f"{source} has changed, or is gone, since it was listed.")
+            raise CopyRefusedError(f"{source} has changed, or is gone, since it was listed.")
         if not found:  # something is there: our own copy, if the answer to it was lost
             if not _is_there(target, file):
                 raise TargetOccupiedError(f"{target} was written by somebody else meanwhile.")
@@ -115,7 +111,7 @@ def _copy_aside(source: str, file: StoredFile, aside: str, go_on: Callable[[], o
         from_fs.invalidate_cache()
         if from_fs.exists(from_name):  # so it is the target's store that has lost what was written
             raise StoreUnavailableError(f"{aside} could not be written: {error}") from error
-        raise SourceChangedError(f"{source} is gone since it was listed: {error}") from error
+        raise CopyRefusedError(f"{source} is gone since it was listed: {error}") from error
     wanted = file.checksum
     got = next((each for each in sums if _has_same_kind(wanted, each)), None)
     if size != file.size or (got is not None and got != wanted):

@@ -19,20 +19,16 @@ from tradewind.plans.plan import Decision, PlannedStep
 from tradewind.steps import ExperimentError
 
 
-class AssetNameError(ExperimentError):
-    """No asset can be called as the step is."""
-
-
 def step_asset(name: str) -> Asset:
     """What the task of step ``name`` declares as its outlet.
 
     Raises:
-        AssetNameError: Airflow refuses the name, which is better known before the step has run.
+        ExperimentError: Airflow refuses the name, which is better known before the step has run.
     """
     try:
         return Asset(name)
     except ValueError as error:
-        raise AssetNameError(f"Step {name!r} cannot be called so, as its asset could not: {error}.") from error
+        raise ExperimentError(f"Step {name!r} cannot be called so, as its asset could not: {error}.") from error
 
 
 def emit_made(context: Context, name: str, version: str, path: str, producer: str) -> None:

@@ -13,15 +13,11 @@ from tradewind.ray_jobs.errors import BadRequestError
 from tradewind.steps import ExecutorStep, ResolvedStep, TpuSlice
 
 
-class MissingSliceTypeError(BadRequestError):
-    """A step asks for a slice type that its cluster does not have."""
-
-
 def refuse_missing_slice_types(steps: Iterable[ResolvedStep], cluster_of: Callable[[ExecutorStep], str]) -> None:
     """Refuse steps on slices that their clusters do not have; each cluster's connection is read once.
 
     Raises:
-        MissingSliceTypeError: There are such steps; it names them all.
+        BadRequestError: There are such steps; it names them all.
         BadAddressError: A connection names a slice type that does not exist.
     """
     types_of = functools.cache(lambda cluster: RayHook(cluster).slice_types())
@@ -36,4 +32,4 @@ def refuse_missing_slice_types(steps: Iterable[ResolvedStep], cluster_of: Callab
                     f"{', '.join(has)}: take one of these, or add it to 'slice_types' of the connection."
                 )
     if problems:
-        raise MissingSliceTypeError("\n".join(problems))
+        raise BadRequestError("\n".join(problems))

@@ -65,20 +65,16 @@ RUN_PARAMS: Final = frozenset(_FORM)
 _OF_SELECTION: Final = tuple(name for name in _FORM if name not in (VERIFY, DRY_RUN))
 
 
-class ReservedParamError(ExperimentError):
-    """A DAG param has a name that Tradewind uses itself."""
-
-
 def add_run_params(dag: DAG, defaults: Selection) -> None:
     """Give ``dag`` the params that every experiment has.
 
     Its tasks must be there already: Airflow writes down a copy of the DAG's params with every task that comes later.
 
     Raises:
-        ReservedParamError: The DAG has a param with the name of one of ours.
+        ExperimentError: The DAG has a param with the name of one of ours.
     """
     if taken := sorted(RUN_PARAMS & set(dag.params)):
-        raise ReservedParamError(
+        raise ExperimentError(
             f"DAG {dag.dag_id!r}: every experiment has {', '.join(map(repr, taken))} in its trigger form already: give "
             "your own param another name, or set its default in experiment_dag."
         )

@@ -97,5 +97,5 @@ with DAG("ray_elsewhere", params={"conn": "ray_default", "command": "true"}):
         entrypoint="{{ params.command }}",
         secrets=SECRETS,
         num_cpus=FEW,
-        connect_timeout=3,
+        connect_timeout=30,
     )

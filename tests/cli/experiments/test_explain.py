@@ -9,14 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tradewind.cli.experiments.plan import (
-    AmbiguousVersionError,
-    UnknownVersionError,
-    explain_difference,
-    explain_step,
-    find_version,
-)
-from tradewind.cli.output import CommandError
+from tradewind.cli.experiments.plan import CommandError, UsageError, explain_difference, explain_step, find_version
 from tradewind.plans.plan import Decision, PlannedStep
 from tradewind.records.attempts import Attempt, AttemptError, AttemptOutcome, write_attempt
 from tradewind.records.info_files import write_step_info
@@ -149,7 +142,7 @@ def test_a_hash_is_found_in_folders_three_deep(tmp_path: Path, name: str) -> Non
 def test_a_hash_inside_an_output_is_not_looked_for(tmp_path: Path) -> None:
     (step,) = make(tmp_path, 0.3, name="outer-abcdef/inner")[-1:]
     keep(step)
-    with pytest.raises(UnknownVersionError):
+    with pytest.raises(CommandError):
         find_version(step.hash, str(tmp_path))
     assert find_version(step.output_path, "/elsewhere").version == step.version
 
@@ -158,7 +151,7 @@ def test_a_hash_of_two_versions_is_refused_with_both(tmp_path: Path) -> None:
     (step,) = make(tmp_path, 0.3)[-1:]
     for name in ("a", "b"):
         write_text(f"{tmp_path}/{name}-123456/.executor_info", json.dumps({"name": name, "version": step.version}))
-    with pytest.raises(AmbiguousVersionError, match=f"{tmp_path}/a-123456, {tmp_path}/b-123456"):
+    with pytest.raises(UsageError, match=f"{tmp_path}/a-123456, {tmp_path}/b-123456"):
         explain_difference("123456", "123456", str(tmp_path))
 
 

@@ -20,21 +20,17 @@ from tests.fleet.fleets import many_clusters, write_fleet
 from tests.fleet.sshd import running_sshd
 from tests.runtime.marked import descendants_named
 from tests.support.google import LocalCompute
+from tests.support.shared_clusters import TOKEN, shared_cluster
 from tradewind.cli.main import main
 from tradewind.cloud_tpu.secret_manager import ENDPOINT_VARIABLE
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
-from tradewind.rehearsal.local.processes import LocalStack
-from tradewind.rehearsal.local.ray import LocalRay
-
-TOKEN = "t0ken-of-the-test-0123456789"
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A fleet whose cluster ``here`` has a head, and whose cluster ``extra-0`` has none."""
     folder = tmp_path_factory.mktemp("dashboard")
-    stack, secrets = LocalStack(folder / "ray"), LocalSecretManager()
-    ray = LocalRay(stack, token=TOKEN, num_cpus=1)
+    ray, secrets = shared_cluster("guarded"), LocalSecretManager()
     secrets.start()
     secrets.put("projects/my-project/secrets/RAY_AUTH_TOKEN", TOKEN)
     with running_sshd(folder / "sshd") as sshd, served(LocalCompute(), "compute") as compute:
@@ -43,7 +39,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         file.write_text(file.read_text() + many_clusters(1))
         put_head(compute, ip="127.0.0.1", host_keys=dict([sshd.host_key]))
         try:
-            ray.start()
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("TRADEWIND_FLEET", str(file))
                 patch.setenv("TRADEWIND_SSH_PORT", str(sshd.port))
@@ -52,7 +47,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                 patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
                 yield file
         finally:
-            stack.stop()
             secrets.stop()
 
 

@@ -12,8 +12,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import requests
 from airflow.cli.cli_parser import get_parser
 
+from tests.support.shared_clusters import shared_cluster
 from tradewind.cli.jobs.submit import command_words
 from tradewind.cli.main import parser
 from tradewind.ray_jobs.client import RayJobs
@@ -84,14 +86,18 @@ def test_airflows_other_commands_load_nothing_heavy_for_these() -> None:
 
 
 @pytest.fixture(scope="module")
-def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
-    stack = LocalStack(tmp_path_factory.mktemp("ray"))
-    ray = LocalRay(stack, token="", num_cpus=2)
-    try:
-        ray.start()
-        yield ray
-    finally:
-        stack.stop()
+def ray() -> LocalRay:
+    """The open cluster that several files share."""
+    return shared_cluster("open")
+
+
+@pytest.fixture
+def jobs(ray: LocalRay) -> Iterator[RayJobs]:
+    """Its jobs; the fixture stops those of this file that still run at the end."""
+    jobs = RayJobs(RayCluster("here", ray.address))
+    yield jobs
+    for job in lasting(jobs):
+        requests.post(f"{ray.address}/api/jobs/{job}/stop", timeout=30).raise_for_status()
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +138,11 @@ def has_task(airflow: LocalAirflow, key: TaskKey, state: str | None) -> None:
     )
 
 
+def lasting(jobs: RayJobs) -> set[str]:
+    """The jobs of this file that have not ended."""
+    return {job.job for job in jobs.jobs() if not job.has_ended and job.job.startswith("dag-")}
+
+
 def submitted(jobs: RayJobs, key: TaskKey, deployment: str = DEPLOYMENT, waits: bool = True) -> str:
     """A job of this task that lasts; its id."""
     job = f"{key.dag}-{key.run}-{key.task}-{key.map_index}-{deployment}-{waits}"
@@ -142,8 +153,7 @@ def submitted(jobs: RayJobs, key: TaskKey, deployment: str = DEPLOYMENT, waits: 
 
 @pytest.mark.ray
 @pytest.mark.airflow
-def test_reconcile_stops_the_jobs_that_no_task_waits_for(ray: LocalRay, airflow: LocalAirflow) -> None:
-    jobs = RayJobs(RayCluster("here", ray.address))
+def test_reconcile_stops_the_jobs_that_no_task_waits_for(jobs: RayJobs, airflow: LocalAirflow) -> None:
     ended, alive = TaskKey("dag", "run", "ended", -1, 1), TaskKey("dag", "run", "many", 2, 1)
     deleted = TaskKey("dag", "no-run", "ended", -1, 1)
     has_task(airflow, ended, "failed")
@@ -155,19 +165,18 @@ def test_reconcile_stops_the_jobs_that_no_task_waits_for(ray: LocalRay, airflow:
 
     looked = airflow.cli("tradewind", "reconcile", "--dry-run")
     assert (looked.returncode, set(looked.stdout.splitlines())) == (0, wanted), looked.stderr
-    assert {job.job for job in jobs.jobs() if not job.has_ended} == wanted | left
+    assert lasting(jobs) == wanted | left
 
     done = airflow.cli("tradewind", "reconcile", "--cluster", "ray_default", "--cluster", "gone")
     assert set(done.stdout.splitlines()) == wanted, done.stderr
     assert done.returncode == 1 and "There is no connection 'gone'" in done.stderr
     assert {job.job: job.status for job in jobs.jobs() if job.job in wanted} == dict.fromkeys(wanted, "STOPPED")
-    assert {job.job for job in jobs.jobs() if not job.has_ended} == left
+    assert lasting(jobs) == left
 
 
 @pytest.mark.ray
 @pytest.mark.airflow
-def test_a_job_of_airflows_connection_is_listed_as_json_alone(ray: LocalRay, airflow: LocalAirflow) -> None:
-    jobs = RayJobs(RayCluster("here", ray.address))
+def test_a_job_of_airflows_connection_is_listed_as_json_alone(jobs: RayJobs, airflow: LocalAirflow) -> None:
     assert jobs.submit_or_attach(JobRequest("of-airflow", "true", metadata={"owner": "us"}))
     listed = airflow.cli("tradewind", "jobs", "list", "--all", "--json", "--metadata", "owner=us")
     assert [one["job"] for one in json.loads(listed.stdout)] == ["of-airflow"], listed.stderr

@@ -9,32 +9,20 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib.metadata import version
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.fleet.clouds import put_head, served
-from tests.fleet.fleets import write_fleet
-from tests.fleet.sshd import find_sshd, running_sshd
-from tests.support.google import LocalCompute
+from tests.support.shared_clusters import NODE_SECRET, shared_cluster
 from tradewind.cli.main import main
-from tradewind.fleet.doctor import Health, running_diagnoses
-from tradewind.fleet.fleet_file import load_fleet
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
-from tradewind.rehearsal.local.processes import LocalStack
-from tradewind.rehearsal.local.ray import LocalRay
 
 pytestmark = pytest.mark.ray
 
-SECRET = "the-secret-of-the-test"
 RAYS_OWN = re.compile(r"Running entrypoint for job |Runtime env is setting up")
-TOKEN = "t0ken-of-the-test-0123456789"
 
 
 class Ended(NamedTuple):
@@ -54,14 +42,8 @@ Tradewind = Callable[..., Ended]
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayJobs]:
-    stack = LocalStack(tmp_path_factory.mktemp("ray"))
-    ray = LocalRay(stack, token="", num_cpus=2, env={"THE_SECRET": SECRET})
-    try:
-        ray.start()
-        yield RayJobs(RayCluster("here", ray.address))
-    finally:
-        stack.stop()
+def jobs() -> RayJobs:
+    return RayJobs(RayCluster("here", shared_cluster("open").address))
 
 
 @pytest.fixture
@@ -154,11 +136,11 @@ def test_an_id_that_exists_is_followed_and_not_run_again(tradewind: Tradewind, t
 
 def test_a_secret_is_fetched_on_the_cluster_and_stands_nowhere_else(jobs: RayJobs, tradewind: Tradewind) -> None:
     code = "import os, hashlib; print(hashlib.sha256(os.environ['WORD'].encode()).hexdigest())"
-    words = ("--submission-id", "with-secret", "--secret", "WORD=env:THE_SECRET")
+    words = ("--submission-id", "with-secret", "--secret", "WORD=env:ON_THE_NODE")
     done = tradewind("submit", *words, "--", *PRINTING, code)
     assert done.code == 0, done.out + done.err
-    assert done.lines[-1] == hashlib.sha256(SECRET.encode()).hexdigest()
-    assert SECRET not in json.dumps(jobs._get("/api/jobs/with-secret")) + done.err
+    assert done.lines[-1] == hashlib.sha256(NODE_SECRET.encode()).hexdigest()
+    assert NODE_SECRET not in json.dumps(jobs._get("/api/jobs/with-secret")) + done.err
 
 
 @pytest.mark.parametrize("given", [("HF_TOKEN=hunter2",), ("NOTE", "hf_" + "Ab1" * 12), ("A", "1", "2")])
@@ -264,92 +246,3 @@ def test_who_reads_only_the_first_lines_gets_no_traceback(tradewind: Tradewind) 
     reading.stdout.close()
     assert reading.stderr.read() == ""
     assert reading.wait(timeout=240) == 1
-
-
-@contextmanager
-def reached_by_name(ray: LocalRay, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalSecretManager]:
-    """A fleet file, a Google Cloud and an ``sshd``, by which the cluster ``here`` is ``ray``."""
-    manager = LocalSecretManager()
-    manager.start()
-    manager.put("projects/my-project/secrets/RAY_AUTH_TOKEN", TOKEN)
-    with running_sshd(folder / "sshd") as sshd, served(LocalCompute(), "compute") as compute:
-        put_head(compute, ip="127.0.0.1", host_keys=dict([sshd.host_key]))
-        fleet = write_fleet(folder, f"ssh_user: {sshd.user}\nssh_private_key: {sshd.private_key}\n")
-        settings = {
-            "TRADEWIND_FLEET": str(fleet),
-            "TRADEWIND_SSH_PORT": str(sshd.port),
-            "TRADEWIND_HEAD_DASHBOARD": ray.address.removeprefix("http://"),
-            "TRADEWIND_SECRET_MANAGER_ENDPOINT": manager.endpoint,
-        }
-        for name, value in settings.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
-        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-        monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")  # put back afterwards
-        yield manager
-    manager.stop()
-
-
-def test_a_cluster_that_asks_for_a_token_gets_it_from_the_environment(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    stack = LocalStack(tmp_path / "ray")
-    ray = LocalRay(stack, num_cpus=1, token=TOKEN)
-    file = tmp_path / "token"
-    file.write_text(f"{TOKEN}\n")
-    file.chmod(0o600)
-
-    def run(*words: str, where: tuple[str, ...] = ()) -> Ended:
-        with pytest.raises(SystemExit) as end:
-            main(["jobs", words[0], *(where or ("--address", ray.address)), *words[1:]])
-        said = capfd.readouterr()
-        assert TOKEN not in said.out + said.err
-        return Ended(int(end.value.code or 0), said.out, said.err)
-
-    monkeypatch.setenv("HOME", str(tmp_path))
-    try:
-        ray.start()
-        without = run("list")
-        assert without.code == 1 and "asks for a token: put it into RAY_AUTH_TOKEN" in without.err
-        monkeypatch.setenv("RAY_AUTH_TOKEN", "an0ther-token-of-the-test-01")
-        wrong = run("submit", "--", "true")
-        assert wrong.code == 1 and "refuses the token" in wrong.err
-        monkeypatch.delenv("RAY_AUTH_TOKEN")
-        monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(file))
-        done = run("submit", "--submission-id", "first", "--", *PRINTING, "print('let in')")
-        assert (done.code, done.lines) == (0, ["let in"]), done.err
-        assert [one["job"] for one in json.loads(run("list", "--all", "--json").out)] == ["first"]
-        assert run("stop", "first").lines == ["first: SUCCEEDED"]
-        kept = RayJobs(RayCluster("here", ray.address, TOKEN))._get("/api/jobs/first")
-        assert TOKEN not in json.dumps(kept)
-        if find_sshd():
-            by_name = reached_by_name(ray, tmp_path, monkeypatch)
-            with by_name as manager:
-                named = run("list", "--all", "--json", where=("--cluster", "here"))
-                assert [one["job"] for one in json.loads(named.out)] == ["first"], named.err
-                done = run("submit", "--", *PRINTING, "print('by name')", where=("--cluster", "here"))
-                assert (done.code, done.lines) == (0, ["by name"]), done.err
-                assert "submitted on here." in done.err and "ray job submit" not in done.err, (
-                    "of a tunnel that ends now"
-                )
-                assert len(manager.accesses) == 1, "the token is kept"
-                cluster = load_fleet(tmp_path / "fleet.yaml").cluster()
-                found = [next(running_diagnoses([cluster], here)).health for here in (version("ray"), "2.50.0")]
-                assert found == [Health.WELL, Health.WRONG]
-                file = tmp_path / "fleet.yaml"
-                file.write_text(file.read_text() + "    owner: hero\n")
-                refused = run("submit", "--", "true", where=("--cluster", "here"))
-                assert refused.code == 2 and "Cluster here takes only jobs of hero" in refused.err
-                his = run("submit", "--metadata", "user=hero", "--", "true", where=("--cluster", "here"))
-                assert his.code == 0, his.err
-                forged = tmp_path / ".cache/tradewind/tokens/my-project/RAY_AUTH_TOKEN"
-                forged.write_text("an0ther-token-of-the-test-01")
-                assert run("list", where=("--cluster", "here")).code == 0 and len(manager.accesses) == 2
-                manager.put("projects/my-project/secrets/RAY_AUTH_TOKEN", "an0ther-token-of-the-test-02")
-                forged.unlink()
-                refused = run("list", where=("--cluster", "here"))
-                assert refused.code == 1 and "it was changed since the cluster started" in refused.err
-                unknown = run("list", where=("--cluster", "her"))
-                assert unknown.code == 1 and "did you mean here?" in unknown.err
-    finally:
-        stack.stop()

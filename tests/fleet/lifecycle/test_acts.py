@@ -22,12 +22,7 @@ from tradewind.cloud_tpu.api import TpuApi
 from tradewind.fleet.cloud.google_api import CloudDeniedError
 from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.fleet_file import load_fleet
-from tradewind.fleet.lifecycle.cluster_manager import (
-    ClusterManager,
-    OtherConfigError,
-    RelaunchRefusedError,
-    WrongStateError,
-)
+from tradewind.fleet.lifecycle.cluster_manager import ClusterManager, RelaunchRefusedError, WrongStateError
 from tradewind.fleet.lifecycle.inventory import LAUNCH_LABEL, CloudZone, ClusterState, Inventory
 from tradewind.fleet.lifecycle.job_preservation import ClusterJobBackup, JobPreservation
 from tradewind.fleet.lifecycle.launcher import LauncherError, RayLauncher
@@ -198,7 +193,7 @@ def test_a_head_that_died_makes_room_for_the_next(act: Act) -> None:
 
 def test_a_cluster_of_another_file_is_not_started_and_a_restart_changes_it(act: Act) -> None:
     act.acts().start()
-    with pytest.raises(OtherConfigError, match="'tradewind cluster apply here' changes it while it runs"):
+    with pytest.raises(WrongStateError, match="'tradewind cluster apply here' changes it while it runs"):
         act.acts("0ther").start()
     act.restart("0ther")
     assert act.launches()[1:] == [UP]
@@ -252,7 +247,7 @@ class LateMarker:
 
 def test_what_others_did_before_the_marker_was_free_is_minded_and_holds_up_nobody(act: Act) -> None:
     started = LateMarker(act.marker, act.put_head)
-    with pytest.raises(OtherConfigError):
+    with pytest.raises(WrongStateError):
         act.acts("beef", cast(ClusterLock, started)).start()
     assert act.marked() == ("start", LockState.DONE)
     (head,) = act.there().heads

@@ -7,26 +7,19 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from tests.runtime.marked import marked
+from tests.support.waiting import until
 from tradewind.fleet.lifecycle.launcher import LauncherError, RayLauncher
 from tradewind.fleet.lock import ClusterBusyError, ClusterLock, HeldClusterLock, MarkerLostError
 
 MARK = "LAUNCHER_TEST"
-
-
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "in vain"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -75,7 +68,7 @@ def test_it_ends_with_the_command_that_holds_the_marker_which_is_still_held_then
 def test_it_ends_before_others_may_take_the_marker_of_a_frozen_holder_who_then_does_nothing_more(
     path: str, mark: str
 ) -> None:
-    with launching(path, 1.0) as holder:
+    with launching(path, 3.0) as holder:
         holder.send_signal(signal.SIGSTOP)
         taken: list[HeldClusterLock] = []
 
@@ -115,7 +108,7 @@ def test_a_marker_that_is_lost_ends_it_at_once(path: str, mark: str) -> None:
 
 RENEWED = """
 import json, sys, time
-while json.load(open(sys.argv[1]))["counter"] < 4:
+while json.load(open(sys.argv[1]))["counter"] < 3:
     time.sleep(0.05)
 sys.exit(3)
 """
@@ -126,7 +119,7 @@ def test_it_goes_on_for_as_long_as_the_marker_is_renewed(path: str, mark: str) -
     """Three renewals take longer than a marker holds that is not renewed."""
     until_renewed = (sys.executable, "-c", RENEWED, path)
     with (
-        ClusterLock("here", path).take("start", "making", heartbeat_s=1.0) as held,
+        ClusterLock("here", path).take("start", "making", heartbeat_s=3.0) as held,
         pytest.raises(LauncherError, match="ended with 3"),
     ):
         RayLauncher(Path("here.yaml"), print, until_renewed).up(held)

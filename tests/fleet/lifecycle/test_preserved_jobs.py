@@ -21,10 +21,10 @@ from tradewind.fleet.lifecycle.job_preservation import (
     AbandonedJobsError,
     BackupNote,
     BadBackupNoteError,
+    FleetError,
     JobBackupError,
     JobPreservation,
     JobRestoreError,
-    TooManyJobsError,
     prune_backups,
     this_host,
 )
@@ -126,7 +126,7 @@ def test_jobs_whose_names_end_as_if_they_had_come_back_do_not_take_each_others_i
 
 def test_more_jobs_than_a_marker_can_name_are_told_before_ray_is_touched(ada: Laptop) -> None:
     ada.kept.file.write_text(" ".join(str(number) for number in range(5001)))
-    with pytest.raises(TooManyJobsError, match="5,001 jobs of people"):
+    with pytest.raises(FleetError, match="5,001 jobs of people"):
         ada.restart()
     assert len(ada.kept.running) == 5001
     ada.kept.file.write_text("a b")

@@ -8,7 +8,7 @@ import pytest
 
 from tradewind.cloud_tpu.slice_types import slice_type
 from tradewind.fleet.clusters import CLUSTER_LABEL
-from tradewind.fleet.workers.manual_slices import BadCutError, SliceCut
+from tradewind.fleet.workers.manual_slices import FleetError, SliceCut
 
 BODY = {"acceleratorType": slice_type("v4-8").name, "labels": {CLUSTER_LABEL: "here"}}
 QUEUED = {"spot": {}, "tpu": {"nodeSpec": [{"nodeId": "hero-2", "node": BODY}]}}
@@ -34,5 +34,5 @@ def test_what_was_written_down_is_gone_on_with() -> None:
     ids=lambda changed: ascii(changed)[:60],
 )  # fmt: skip
 def test_what_is_no_cut_of_ours_is_refused(changed: dict[str, Any]) -> None:
-    with pytest.raises(BadCutError, match="Cluster here: its marker does not say which slice was being cut"):
+    with pytest.raises(FleetError, match="Cluster here: its marker does not say which slice was being cut"):
         SliceCut.of({**DETAILS, **changed}, "here")

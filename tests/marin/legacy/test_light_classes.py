@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tradewind.marin.legacy import OnlyOnClusterError, modules
+from tradewind.marin.legacy import modules
+from tradewind.steps.errors import ExperimentError
 from tradewind.marin.legacy.classes import Builder, builder
 from tradewind.marin.legacy.table import ClassRow, ModuleRow, module_rows
 
@@ -132,12 +133,12 @@ def test_a_registry_of_a_users_own_begins_empty() -> None:
 def test_a_method_that_needs_the_real_library_is_refused_by_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builder(), "on_cluster", None)
     method = getattr(M["levanter.models.llama"].LlamaConfig(), name)
-    with pytest.raises(OnlyOnClusterError, match=f"levanter.models.llama.LlamaConfig.{name} needs the real library"):
+    with pytest.raises(ExperimentError, match=f"levanter.models.llama.LlamaConfig.{name} needs the real library"):
         method({})
 
 
 def test_a_property_that_needs_the_real_library_is_refused_as_soon_as_it_is_read() -> None:
-    with pytest.raises(OnlyOnClusterError, match=r"LlamaConfig\.model_type needs the real library"):
+    with pytest.raises(ExperimentError, match=r"LlamaConfig\.model_type needs the real library"):
         _ = M["levanter.models.llama"].LlamaConfig().model_type
 
 
@@ -160,7 +161,7 @@ def test_a_tokenizer_that_is_in_no_table_is_refused(given: dict[str, str]) -> No
 def test_a_check_at_construction_that_is_not_written_here_is_refused_not_left_out() -> None:
     row = ClassRow(dataclass="", fields=("size: int = 1",), methods=("__post_init__",))
     made = Builder({"lib": ModuleRow({"Checked": row})}).find("lib.Checked")
-    with pytest.raises(OnlyOnClusterError, match="lib.Checked.__post_init__"):
+    with pytest.raises(ExperimentError, match="lib.Checked.__post_init__"):
         made()
 
 

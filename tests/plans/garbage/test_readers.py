@@ -23,7 +23,7 @@ from tests.plans.garbage.outputs import (
 )
 from tradewind.attempts.step_lease import MissingInputError, StepLease
 from tradewind.plans.garbage.collection import RequiredOutputs, find_garbage, remove_garbage, withdraw_results
-from tradewind.plans.garbage.withdrawal import UnreadableRecordError
+from tradewind.plans.garbage.withdrawal import RecordsError
 from tradewind.records.discovery import find_outputs
 from tradewind.records.info_files import INFO_FILE
 from tradewind.records.lease import LEASE_FILE, Phase
@@ -123,10 +123,10 @@ def test_where_it_cannot_be_read_what_an_attempt_reads_everything_stays(prefix: 
     turns = reader(prefix)
     claims(turns)
     write_text(f"{turns.path}/{file}", "half a li")
-    with pytest.raises(UnreadableRecordError, match="everything is kept"):
+    with pytest.raises(RecordsError, match="everything is kept"):
         remove_garbage(garbage, BY, keep)
     assert read_record(raw).state is RecordState.FINISHED
-    with pytest.raises(UnreadableRecordError, match="everything is kept"):
+    with pytest.raises(RecordsError, match="everything is kept"):
         find_garbage(prefix, RequiredOutputs(), 0.0)
 
 

@@ -6,12 +6,13 @@ import asyncio
 import json
 import shlex
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.shared_clusters import shared_cluster
 from tests.support.supervisors import is_supervisor
+from tests.support.waiting import until
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
@@ -20,7 +21,6 @@ from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind, classify, jud
 from tradewind.ray_jobs.follow.stopping import stop_job
 from tradewind.ray_jobs.nodes import NodeInfo
 from tradewind.ray_jobs.request import JobRequest
-from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
 
 NODE = "ab" * 28
@@ -118,10 +118,10 @@ class Cluster:
     def started(self, job: str, flag: Path, entrypoint: str = "sleep 600", **fields: object) -> None:
         """Submit, and wait until the entrypoint has begun."""
         self.submit(job, f"touch {flag}; {entrypoint}", **fields)
-        wait_for(flag.exists)
+        until(flag.exists)
 
     def ending(self, job: str) -> Ending:
-        wait_for(lambda: (found := self.jobs.details(job)) is None or found.has_ended)
+        until(lambda: (found := self.jobs.details(job)) is None or found.has_ended)
         return asyncio.run(self._judge(job))
 
     async def _judge(self, job: str) -> Ending:
@@ -129,22 +129,9 @@ class Cluster:
             return await judge_ending(api, job, await api.details(job))
 
 
-def wait_for(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 180
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-
-
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    stack = LocalStack(tmp_path_factory.mktemp("ray"))
-    ray = LocalRay(stack, token="", num_cpus=2, slices=[LocalSlice("s1", "v4-8")])
-    try:
-        ray.start(timeout_seconds=300)
-        yield Cluster(ray)
-    finally:
-        stack.stop()
+def cluster() -> Cluster:
+    return Cluster(shared_cluster("open"))
 
 
 @pytest.mark.ray
@@ -187,8 +174,10 @@ def test_a_stopped_job_is_told_as_stopped(cluster: Cluster, tmp_path: Path) -> N
 
 @pytest.mark.ray
 def test_a_supervisor_that_is_killed_while_its_node_lives_is_no_user_error(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.started("orphan", tmp_path / "flag", resources={"s1": 0.1})
-    [supervisor] = [one for one in cluster.ray.host_stack("s1", 0).processes() if is_supervisor(one)]
+    code = f"import time; time.sleep(600)  # {tmp_path}"
+    cluster.started("orphan", tmp_path / "flag", shlex.join(["python", "-c", code]))
+    at_work = [one for one in cluster.ray.stack.processes() if str(tmp_path) in " ".join(one.cmdline())]
+    [supervisor] = {parent for one in at_work for parent in one.parents() if is_supervisor(parent)}
     supervisor.kill()
     assert cluster.ending("orphan").kind is EndingKind.START_FAILED
 
@@ -213,7 +202,7 @@ def test_jobs_that_lose_a_node_were_preempted(cluster: Cluster, tmp_path: Path) 
     cluster.ray.start_slice(LocalSlice("doomed", "v4-8"))
     cluster.started("on-it", tmp_path / "flag", resources={"doomed": 0.1})
     cluster.submit("with-work-on-it", driver_with_an_actor_on("doomed", tmp_path / "working"))
-    wait_for((tmp_path / "working").exists)
+    until((tmp_path / "working").exists)
     for process in cluster.ray.host_stack("doomed", 0).processes():
         process.kill()
     cluster.ray.kill_slice("doomed")  # which is dead already, and is to be expected no more
@@ -246,16 +235,3 @@ def test_a_cluster_that_is_silent_leaves_the_judgement_to_what_is_known() -> Non
             return await judge_ending(api, "j", failed("JOB_ENTRYPOINT_COMMAND_ERROR", "", -9))
 
     assert asyncio.run(judged()).kind is EndingKind.USER_ERROR
-
-
-@pytest.mark.ray
-def test_a_job_that_the_head_gave_up_waiting_for_timed_out_in_the_queue(tmp_path: Path) -> None:
-    stack = LocalStack(tmp_path / "ray")
-    ray = LocalRay(stack, token="", num_cpus=1, env={"RAY_JOB_START_TIMEOUT_SECONDS": "2"})
-    try:
-        ray.start(timeout_seconds=300)
-        cluster = Cluster(ray)
-        cluster.submit("queued", "true", resources={"never": 1})
-        assert cluster.ending("queued").kind is EndingKind.NOT_STARTED
-    finally:
-        stack.stop()

@@ -13,6 +13,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from tests.ray_jobs.proxy import LIST, Proxy
+from tests.support.waiting import until, until_async
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.demand import Demand
@@ -49,10 +50,7 @@ def job(jobs: RayJobs, go: Path) -> Iterator[str]:
     """A running job that prints a line, and a result when it may end."""
     name = f"refused-{go.parent.name}"
     jobs.submit_or_attach(JobRequest(name, f"bash -c 'echo first; until [ -e {go} ]; do sleep 0.1; done; echo R=7'"))
-    deadline = time.monotonic() + 120
-    while jobs.details(name).status != "RUNNING":  # type: ignore[union-attr]
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    until(lambda: jobs.details(name).status == "RUNNING", name)  # type: ignore[union-attr]
     yield name
     go.touch()
 
@@ -76,12 +74,6 @@ class Connection:
         self.cluster = replace(self.cluster, token=NEW)
 
 
-async def until(condition: object) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # type: ignore[operator]
-            await asyncio.sleep(0.02)
-
-
 def follow(connection: Connection, job: str, **kwargs: object) -> asyncio.Task[JobOutcome]:
     watch = FollowRequest(job, Demand(), result_marker="R=", deadline=kwargs.get("deadline"))  # type: ignore[arg-type]
     notice = kwargs.get("notice", lambda sentence: None)
@@ -94,14 +86,14 @@ async def test_followers_go_on_with_the_token_that_the_connection_has_next(proxy
     async with proxy.serving() as cluster:
         connection = Connection(cluster)
         followed = [follow(connection, job, log=JobLog(lines.extend)), *(follow(connection, job) for _ in range(49))]
-        await until(lambda: proxy.asked[f"{LIST}{job}"])
+        await until_async(lambda: proxy.asked[f"{LIST}{job}"])
         connection.fails = 2  # and a token that cannot be read for a moment is no other matter
         proxy.token = NEW
-        await until(lambda: connection.readings >= 4)
+        await until_async(lambda: connection.readings >= 4)
         assert not any(one.done() for one in followed)
         assert connection.readings <= 6, "one of the fifty reads for all"
         connection.renew()
-        await until(lambda: not refusals._readmissions.get(asyncio.get_running_loop()))
+        await until_async(lambda: not refusals._readmissions.get(asyncio.get_running_loop()))
         go.touch()
         outcomes = await asyncio.wait_for(asyncio.gather(*followed), 60)
     assert {(one.ending.kind, one.result) for one in outcomes} == {(EndingKind.SUCCEEDED, "7")}
@@ -116,9 +108,9 @@ async def test_a_refusal_that_lasts_is_told_and_its_end_too(
     proxy.refusal = 401
     async with proxy.serving() as cluster:
         followed = follow(Connection(cluster), job, notice=told.append)
-        await until(lambda: told)
+        await until_async(lambda: told)
         proxy.refusal = None
-        await until(lambda: len(told) > 1)
+        await until_async(lambda: len(told) > 1)
         go.touch()
         assert (await asyncio.wait_for(followed, 60)).ending.kind is EndingKind.SUCCEEDED
     assert "refuses the token: put the right one" in told[0] and f"says nothing about job {job}" in told[0]
@@ -132,7 +124,7 @@ async def test_a_refusal_of_the_log_alone_loses_neither_a_line_nor_the_result(pr
     async with proxy.serving() as cluster:
         connection = Connection(cluster)
         followed = follow(connection, job, log=JobLog(lines.extend))
-        await until(lambda: connection.readings >= 2)
+        await until_async(lambda: connection.readings >= 2)
         proxy.refusal = None
         outcome = await asyncio.wait_for(followed, 60)
     assert (outcome.ending.kind, outcome.result) == (EndingKind.SUCCEEDED, "7")
@@ -144,7 +136,7 @@ async def test_a_job_whose_time_is_over_is_stopped_when_the_cluster_lets_us(prox
     async with proxy.serving() as cluster:
         connection = Connection(cluster)
         followed = follow(connection, job, deadline=time.time())
-        await until(lambda: connection.readings >= 1)
+        await until_async(lambda: connection.readings >= 1)
         proxy.refusal = None
         assert (await asyncio.wait_for(followed, 60)).ending.kind is EndingKind.TIMED_OUT
 
@@ -154,7 +146,7 @@ async def test_who_is_cancelled_while_refused_leaves_nobody_asking(proxy: Proxy,
     async with proxy.serving() as cluster:
         connection = Connection(cluster)
         followed = [follow(connection, job) for _ in range(2)]
-        await until(lambda: connection.readings)
+        await until_async(lambda: connection.readings)
         for one in followed:
             one.cancel()
         await asyncio.wait(followed)
@@ -181,7 +173,7 @@ async def test_a_trigger_reads_its_connection_again(
         watch = FollowRequest(job, Demand()).to_json()
         trigger = RayJobTrigger("rotated", watch, log_bytes=0, full_log="", owns_job=False, payload={})
         event = asyncio.create_task(anext(trigger.run()))  # type: ignore[arg-type]
-        await until(lambda: proxy.asked)
+        await until_async(lambda: proxy.asked)
         proxy.token = NEW
         await asyncio.wait([event], timeout=3)
         assert not event.done(), "a refusal ends no trigger"

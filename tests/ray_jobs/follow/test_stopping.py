@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.clusters import HASTY
+from tests.support.shared_clusters import TOKEN, shared_cluster
+from tests.support.waiting import until
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
@@ -22,18 +23,11 @@ from tradewind.rehearsal.local.ray import LocalRay, LocalSlice, head_memory
 
 pytestmark = pytest.mark.ray
 
-TOKEN = "0123456789abcdef0123456789abcdef"
-
 
 @pytest.fixture(scope="module")
-def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
-    stack = LocalStack(tmp_path_factory.mktemp("ray"))
-    ray = LocalRay(stack, num_cpus=2, token=TOKEN)  # which whatever helps to stop has to show too
-    try:
-        ray.start(timeout_seconds=300)
-        yield ray
-    finally:
-        stack.stop()
+def ray() -> LocalRay:
+    """Asks for a token, which whatever helps to stop has to show too."""
+    return shared_cluster("guarded")
 
 
 @pytest.fixture(scope="module")
@@ -46,20 +40,13 @@ def stop(jobs: RayJobs, *ids: str, say: Callable[[str], None] = print) -> list[J
         async with JobsApi(jobs.cluster) as api:
             return await asyncio.gather(*(stop_job(api, job, say) for job in ids))
 
-    return asyncio.run(asyncio.wait_for(all_at_once(), 180))
-
-
-def wait_for(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    return asyncio.run(asyncio.until(all_at_once(), 180))
 
 
 def running(jobs: RayJobs, request: JobRequest, started: Path) -> str:
     """The id of a job whose entrypoint has touched ``started``."""
     jobs.submit_or_attach(request)
-    wait_for(started.exists)
+    until(started.exists)
     return request.submission_id
 
 
@@ -92,7 +79,7 @@ def test_a_job_that_is_being_started_is_stopped(jobs: RayJobs, tmp_path: Path) -
 
 def test_ended_and_unknown_jobs_are_told_at_once(jobs: RayJobs) -> None:
     jobs.submit_or_attach(JobRequest("short", "true"))
-    wait_for(lambda: state(jobs, "short") == "SUCCEEDED")
+    until(lambda: state(jobs, "short") == "SUCCEEDED")
     ended, unknown = stop(jobs, "short", "nobody")
     assert ended is not None and ended.status == "SUCCEEDED"
     assert unknown is None
@@ -114,9 +101,10 @@ def test_waiting_jobs_never_start_although_what_they_waited_for_comes(
     ray.start_slice(LocalSlice("late", "v4-8"))
     witness = tmp_path / "witness"
     jobs.submit_or_attach(JobRequest("witness", f"touch {witness}", resources={"late": 0.01}))
-    wait_for(witness.exists)  # so the slice does serve such jobs
+    until(witness.exists)  # so the slice does serve such jobs
     assert [path.name for path in tmp_path.iterdir()] == ["witness"]
     assert [state(jobs, job) for job in ids] == ["STOPPED"] * 5
+    ray.kill_slice("late")
 
 
 def test_a_job_that_waits_for_its_environment_never_starts(jobs: RayJobs, tmp_path: Path) -> None:
@@ -157,7 +145,7 @@ def test_stopping_goes_on_while_the_cluster_is_silent(tmp_path: Path) -> None:
         found: list[JobDetails | None] = []
         stopper = threading.Thread(target=lambda: found.extend(stop(jobs, "waits", say=said.append)))
         stopper.start()
-        wait_for(lambda: bool(said))
+        until(lambda: bool(said))
         assert "does not answer" in said[0] and "waits" in said[0]
         ray.start_head()
         stopper.join(150)

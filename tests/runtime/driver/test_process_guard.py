@@ -15,6 +15,7 @@ import pytest
 
 from tests.runtime.guards import noted_end
 from tests.runtime.marked import alive, marked
+from tests.support.waiting import until
 from tradewind.runtime.driver import process_guard
 from tradewind.runtime.driver.child import give_up_reason
 from tradewind.runtime.driver.fencing import LeaseDeadline
@@ -22,13 +23,8 @@ from tradewind.runtime.driver.process_guard import EXIT_DEADLINE, boot_time, des
 from tradewind.runtime.driver.process_guard import guarded as guarded_command
 
 MARK = "PROCESS_GUARD_TEST"
-
-
-def until(condition, seconds=30.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "in vain"
-        time.sleep(0.05)
+HEARD_S = 10.0
+"""A term that a guard hears of, and in which it is frozen, also on a machine that stalls."""
 
 
 def hear(guard, term, end, killed_at):
@@ -300,7 +296,7 @@ def test_the_kernel_ends_the_command_of_a_guard_that_is_frozen_at_the_end_of_the
     term = LeaseDeadline()
     guard = under(term, mark, "exec sleep 600")
     (sleeper,) = pids(guard, "sleep")
-    hear(guard, term, boot_time() + 5.0, boot_time() + 5.5)
+    hear(guard, term, boot_time() + HEARD_S, boot_time() + HEARD_S + 0.5)
     guard.send_signal(signal.SIGSTOP)
     assert guard.wait(30) == -signal.SIGKILL
     assert term.has_ended(guard.pid)
@@ -324,7 +320,7 @@ def test_a_guard_that_is_frozen_while_its_term_is_prolonged_is_killed_and_told_a
     term = LeaseDeadline()
     guard = under(term, mark, "exec sleep 600")
     pids(guard, "sleep")
-    hear(guard, term, boot_time() + 4.0, boot_time() + 4.5)
+    hear(guard, term, boot_time() + HEARD_S, boot_time() + HEARD_S + 0.5)
     guard.send_signal(signal.SIGSTOP)
     term.set(boot_time() + 60, boot_time() + 61)
     assert guard.wait(30) == -signal.SIGKILL
@@ -336,11 +332,15 @@ def test_a_guard_that_is_frozen_while_its_term_is_prolonged_is_killed_and_told_a
     ("script", "code"), [("kill -KILL $$", -signal.SIGKILL), (f"exit {EXIT_DEADLINE}", EXIT_DEADLINE)]
 )
 def test_how_a_command_ended_before_its_term_is_told_though_that_is_over_before_all_it_started_has_ended(
-    mark, script, code
+    mark, tmp_path, script, code
 ):
     term = LeaseDeadline()
-    guard = under(term, mark, f"(trap '' TERM; sleep 600; sleep 600) & sleep 0.3; {script}")
-    term.set(boot_time() + 4.0, boot_time() + 60)
+    ends = f"until [ -e {tmp_path}/end ]; do sleep 0.1; done; {script}"
+    guard = under(term, mark, f"(trap '' TERM; sleep 600; sleep 600) & {ends}")
+    (command,) = until(psutil.Process(guard.pid).children)
+    (tmp_path / "end").touch()
+    until(lambda: not psutil.pid_exists(command.pid))
+    term.set(boot_time(), boot_time() + 60)
     assert guard.wait(30) == code
     assert (term.is_over, term.has_ended(guard.pid)) == (True, False)
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.runtime import ray_parts
 from tests.support.claims import claimed, driver_arguments
+from tests.support.waiting import limit_s
 from tradewind.serialization.references import CodeFolder
 from tradewind.serialization.spec import step_spec
 from tradewind.steps import ExecutorStep, Hosts, RemoteFunction, TpuSlice, resolve
@@ -20,8 +21,6 @@ from tradewind.steps import ExecutorStep, Hosts, RemoteFunction, TpuSlice, resol
 pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).parents[3]
-PATIENCE_S = 120
-"""For a process that asks for a cluster, which would wait for it much longer."""
 NO_CLUSTER = {"RAY_ADDRESS": "127.0.0.1:9", "RAY_gcs_rpc_server_connect_timeout_s": "1"}
 
 
@@ -40,7 +39,7 @@ def test_a_function_that_is_marked_as_a_ray_task_runs_in_the_hosts_own_process(
     env = {**os.environ, **NO_CLUSTER, "PYTHONPATH": str(REPOSITORY)}
     with subprocess.Popen(command, cwd=REPOSITORY, env=env) as process:
         try:
-            assert process.wait(PATIENCE_S) == 0
+            assert process.wait(limit_s()) == 0
         finally:
             process.kill()
     assert json.loads(Path(resolved.output_path, ".artifact.json").read_text()) == process.pid

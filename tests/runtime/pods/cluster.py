@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from tests.runtime.marked import marked
+from tests.support.waiting import limit_s, until
 from tradewind.rehearsal.local.ray import LocalRay
 from tradewind.runtime.pods.capacity.slices import HostGroup
 from tradewind.runtime.pods.timeline import Timeline, TimelineEvent
@@ -41,15 +42,6 @@ def driver_on(cluster: LocalRay) -> Iterator[None]:
         )
         yield
         ray.shutdown()
-
-
-def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
-    """Wait for ``condition``, and give back what it said."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"Waited in vain for {what}."
-        time.sleep(0.05)
-    return found
 
 
 def python(code: str, *arguments: str) -> list[str]:
@@ -83,8 +75,8 @@ class RunningPod:
     def is_running(self) -> bool:
         return self._thread.is_alive()
 
-    def join(self, seconds: float = 90.0) -> BaseException | None:
-        self._thread.join(seconds)
+    def join(self) -> BaseException | None:
+        self._thread.join(limit_s())
         assert not self._thread.is_alive(), f"The pod runs on: {self.timeline.events}"
         return self.error
 
@@ -93,7 +85,7 @@ class RunningPod:
         ident = self._thread.ident
         assert ident is not None
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(KeyboardInterrupt))
-        self._thread.join(30)
+        self._thread.join(limit_s())
         assert not self._thread.is_alive()
 
     def events(self, name: str) -> list[TimelineEvent]:
@@ -201,6 +193,17 @@ from tradewind.runtime.pods.on_host.preemption_notice import preemption_notice
 print("up")
 while preemption_notice() is None:
     if os.environ["TRADEWIND_RESTARTS"] != "0":
+        raise SystemExit(0)
+    time.sleep(0.05)
+print("saved")
+raise SystemExit(76)
+"""
+GROWS_TO_TWO = """
+import os, time
+from tradewind.runtime.pods.on_host.preemption_notice import preemption_notice
+print("up")
+while preemption_notice() is None:
+    if os.environ["TRADEWIND_NUM_SLICES"] == "2":
         raise SystemExit(0)
     time.sleep(0.05)
 print("saved")

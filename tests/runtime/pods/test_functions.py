@@ -10,9 +10,8 @@ import threading
 
 import pytest
 
+from tests.support.shared_clusters import shared_cluster
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError
-from tradewind.rehearsal.local.processes import LocalStack
-from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
 from tradewind.runtime.pods.functions import run_on_pod
 from tradewind.steps import Hosts, TpuSlice
 
@@ -88,19 +87,10 @@ except PodGivenUpError as error:
 """
 
 
-@pytest.fixture
-def cluster(tmp_path):
-    ray = LocalRay(LocalStack(tmp_path), token="", num_cpus=1, slices=[LocalSlice("pod", "v4-16")])
-    try:
-        ray.start()
-        yield ray
-    finally:
-        ray.stop()
-
-
 @pytest.mark.ray
-def test_results_come_back_and_errors_are_told(cluster, tmp_path):
-    env = {**os.environ, "RAY_ADDRESS": cluster.gcs_address, "RAY_AUTH_MODE": "disabled", "HOME": str(tmp_path)}
+def test_results_come_back_and_errors_are_told(tmp_path):
+    address = shared_cluster("pods").gcs_address
+    env = {**os.environ, "RAY_ADDRESS": address, "RAY_AUTH_MODE": "disabled", "HOME": str(tmp_path)}
     marks = tmp_path / "marks"
     marks.mkdir()
     done = subprocess.run([sys.executable, "-c", DRIVER, str(marks)], env=env, capture_output=True, text=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,15 @@ import pytest
 import ray as ray_library
 
 from tests.ray_jobs.ended_jobs import ended_job
+from tests.support.shared_clusters import shared_cluster
+from tests.support.waiting import until
 from tradewind import Cpu, ExecutorStep, Gpu, Hosts, TpuSlice, on_airflow_worker, on_head_node, remote
 from tradewind.cloud_tpu.slice_types import SLICE_TYPES, UnknownSliceTypeError
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.ray_jobs.errors import BadRuntimeEnvError, MultiHostSliceError, NoPlaceForJobError, TpuFunctionError
+from tradewind.ray_jobs.errors import BadRequestError
 from tradewind.ray_jobs.request import JobRequest, check_request
-from tradewind.rehearsal.local.processes import LocalStack
-from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
+from tradewind.rehearsal.local.ray import LocalSlice
 from tradewind.steps import Resources
 from tradewind.tasks.jobs.placement import Placement, check_function_place, place_driver, place_entrypoint
 
@@ -41,7 +41,7 @@ def test_each_kind_of_resources_has_its_place(resources: Resources | None, place
 
 
 def test_the_airflow_worker_is_no_place_for_a_job() -> None:
-    with pytest.raises(NoPlaceForJobError, match="no place on a Ray cluster"):
+    with pytest.raises(BadRequestError, match="no place on a Ray cluster"):
         place_driver(on_airflow_worker())
 
 
@@ -58,7 +58,7 @@ def test_a_plain_job_takes_a_slice_of_one_host_by_its_head_and_its_label(name: s
 
 @pytest.mark.parametrize("name", [shape.name for shape in SLICE_TYPES.values() if shape.is_multi_host])
 def test_a_plain_job_on_several_hosts_is_refused_with_two_ways_out(name: str) -> None:
-    with pytest.raises(MultiHostSliceError) as caught:
+    with pytest.raises(BadRequestError) as caught:
         place_entrypoint(TpuSlice(name))
     assert f"resources=TpuSlice({name!r}), which runs on every host" in str(caught.value)
     one_host = str(caught.value).rstrip(".").rpartition("such as ")[2]
@@ -67,7 +67,7 @@ def test_a_plain_job_on_several_hosts_is_refused_with_two_ways_out(name: str) ->
 
 @pytest.mark.parametrize("resources", [TpuSlice("v4-8", num_slices=2), TpuSlice("v4-8", (2, 1)), Hosts(1), Hosts(2)])
 def test_a_plain_job_on_several_slices_or_on_a_group_of_hosts_is_refused(resources: Resources) -> None:
-    with pytest.raises(MultiHostSliceError, match=r"A plain job runs on one node .*: make it a step"):
+    with pytest.raises(BadRequestError, match=r"A plain job runs on one node .*: make it a step"):
         place_entrypoint(resources)
 
 
@@ -95,7 +95,7 @@ TPU_FUNCTIONS = [
 @pytest.mark.parametrize("function", TPU_FUNCTIONS)
 def test_a_function_that_asks_for_tpu_is_refused_where_there_is_none(function: Any, resources: Any) -> None:
     with pytest.raises(
-        TpuFunctionError, match=r"Step 'train': its function asks for TPU .*resources=TpuSlice\('v4-8'\)"
+        BadRequestError, match=r"Step 'train': its function asks for TPU .*resources=TpuSlice\('v4-8'\)"
     ):
         check_function_place(ExecutorStep("train", function, {}, resources=resources))
 
@@ -125,7 +125,7 @@ def test_a_function_that_asks_for_tpu_is_at_home_on_a_slice() -> None:
 @pytest.mark.parametrize("decorator", [remote, ray_library.remote])
 def test_an_environment_that_hosts_would_not_get_is_refused(decorator: Any, resources: Any) -> None:
     function = decorator(runtime_env={"env_vars": {"A": "b"}})(work)
-    with pytest.raises(BadRuntimeEnvError, match=r"Step 'train': @remote\(runtime_env=...\) has no effect on"):
+    with pytest.raises(BadRequestError, match=r"Step 'train': @remote\(runtime_env=...\) has no effect on"):
         check_function_place(ExecutorStep("train", function, {}, resources=resources))
     check_function_place(ExecutorStep("train", function, {}, resources=Cpu()))
 
@@ -134,14 +134,14 @@ def test_an_environment_that_hosts_would_not_get_is_refused(decorator: Any, reso
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayJobs]:
-    stack = LocalStack(tmp_path_factory.mktemp("ray"))
-    ray = LocalRay(stack, token="", num_cpus=1, slices=[LocalSlice("large", "v4-16"), LocalSlice("small", "v4-8")])
-    try:
-        ray.start()
-        yield RayJobs(RayCluster("here", ray.address))
-    finally:
-        stack.stop()
+def jobs() -> Iterator[RayJobs]:
+    ray = shared_cluster("open")
+    slices = [LocalSlice("large", "v4-16"), LocalSlice("small", "v4-8")]
+    for one in slices:
+        ray.start_slice(one)
+    yield RayJobs(RayCluster("here", ray.address))
+    for one in slices:
+        ray.kill_slice(one.name)
 
 
 # What the jobs say they write to files: Ray's simulated hosts do not serve the logs of each other's jobs.
@@ -163,12 +163,12 @@ def test_a_job_waits_for_its_busy_slice_and_takes_no_host_of_another(jobs: RayJo
     place = place_entrypoint(TpuSlice("v4-8")).fields()
     story = f"{tmp_path}/story"
     first = f"echo first begins >> {story}; until test -e {tmp_path}/go; do sleep 0.1; done; echo first ends >> {story}"
-    jobs.submit_or_attach(JobRequest("first", first, **place))
-    wait_until(lambda: Path(story).exists())
-    jobs.submit_or_attach(JobRequest("second", f"echo second on $TPU_NAME >> {story}", **place))
-    wait_until(lambda: "resources" in message_of(jobs, "second"))  # Ray says that it waits for them
+    jobs.submit_or_attach(JobRequest("placed-first", first, **place))
+    until(lambda: Path(story).exists())
+    jobs.submit_or_attach(JobRequest("placed-second", f"echo second on $TPU_NAME >> {story}", **place))
+    until(lambda: "resources" in message_of(jobs, "placed-second"))  # Ray says that it waits for them
     (tmp_path / "go").touch()
-    for job in ("first", "second"):
+    for job in ("placed-first", "placed-second"):
         status, lines = ended_job(jobs, job)
         assert status == "SUCCEEDED", lines
     assert Path(story).read_text().splitlines() == ["first begins", "first ends", "second on small"]
@@ -178,10 +178,3 @@ def message_of(jobs: RayJobs, job: str) -> str:
     details = jobs.details(job)
     assert details is not None
     return details.message
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

@@ -13,13 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tradewind.cli.experiments.load import (
-    Experiment,
-    ExperimentRun,
-    RunChoice,
-    default_prefix,
-    load_experiment,
-)
+from tradewind.cli.experiments.load import Experiment, ExperimentRun, RunChoice, default_prefix, load_experiment
 from tradewind.cli.experiments.outputs import named_output
 from tradewind.cli.output import CommandError, UsageError, json_lines, write_lines
 from tradewind.plans.differences import Comparison, full_text
@@ -53,14 +47,6 @@ MAX_VERSIONS_SHOWN: Final = 3
 """So many earlier versions are told of in full; the data have them all."""
 _HASH: Final = re.compile(r"[0-9a-f]{6}")
 _VERSIONED_NAME: Final = re.compile(r".*-([0-9a-f]{6})", re.DOTALL)
-
-
-class UnknownVersionError(CommandError):
-    """No version record is where it was asked for."""
-
-
-class AmbiguousVersionError(UsageError):
-    """A hash belongs to several versions."""
 
 
 @dataclass(frozen=True)
@@ -155,8 +141,8 @@ def explain_difference(old: str, new: str, prefix: str) -> Explanation:
     """Explain what the version ``new`` differs in from ``old``, each an output path, ``name-hash`` or a bare hash.
 
     Raises:
-        UnknownVersionError: There is no record of one of them.
-        AmbiguousVersionError: A bare hash belongs to several versions.
+        CommandError: There is no record of one of them.
+        UsageError: A bare hash belongs to several versions.
     """
     before, after = (find_version(word, prefix) for word in (old, new))
     roots = Roots.of([prefix, before.output_path, after.output_path])
@@ -179,18 +165,18 @@ def find_version(word: str, prefix: str) -> FoundVersion:
     """The version that ``word`` means: an output path, ``name-hash``, or a hash, looked for below ``prefix``.
 
     Raises:
-        UnknownVersionError: There is no record of it.
-        AmbiguousVersionError: It is a hash that belongs to several versions.
+        CommandError: There is no record of it.
+        UsageError: It is a hash that belongs to several versions.
     """
     infos = read_infos(_search(word, prefix) if _HASH.fullmatch(word) else [named_output(prefix, word)])
     if not infos:
-        raise UnknownVersionError(
+        raise CommandError(
             f"There is no version record for {word!r} below {prefix}: give an output path, a name-hash or a hash of an "
             "output that has an .executor_info."
         )
     if len(infos) > 1:
         paths = ", ".join(sorted(infos))
-        raise AmbiguousVersionError(f"{word!r} means several versions: give one of the output paths {paths}.")
+        raise UsageError(f"{word!r} means several versions: give one of the output paths {paths}.")
     ((path, info),) = infos.items()
     return FoundVersion(path, info["version"])
 

@@ -191,7 +191,7 @@ def announce_to_users(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
     Raises:
         UsageError: It is not said which cluster it is about; or there is no Airflow here.
-        AnnounceError: It could not be told, or not everywhere.
+        FleetError: It could not be told, or not everywhere.
     """
     if bool(arguments.name) == arguments.all:
         raise UsageError("Say what it is about: a cluster before the message, or --all. Nothing was announced.")
@@ -322,7 +322,7 @@ def push_env(arguments: argparse.Namespace, fleet: Fleet) -> int:
     """Write the files on the head and on hosts of slices; 1 if one of them does not have them afterwards.
 
     Raises:
-        NoVersionError: A secret has nothing that could be written. Nothing was done.
+        FleetError: A secret has nothing that could be written. Nothing was done.
         ClusterBusyError: Somebody else is changing the cluster. Nothing was done.
         FleetError: Google Cloud does not say where the hosts are, or there is no such host.
     """

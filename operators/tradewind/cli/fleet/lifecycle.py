@@ -38,7 +38,7 @@ from tradewind.fleet.lifecycle.job_preservation import (
 from tradewind.fleet.lifecycle.restart import ClusterRestart, Readiness
 from tradewind.fleet.lock import ADD_WORKER, REMOVE_WORKER, ClusterLock
 from tradewind.fleet.workers.join import start_script
-from tradewind.fleet.workers.manual_slices import ManualSlices, SliceInUseError, slice_records
+from tradewind.fleet.workers.manual_slices import ManualSlices, slice_records
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.details import owner_of
@@ -397,7 +397,7 @@ def _nodes_of(cluster: FleetCluster) -> list[NodeInfo] | None:
         with connected(cluster) as there:
             return asyncio.run(_fetched(there))
     except (FleetError, RayJobsError) as error:
-        raise SliceInUseError(f"Whether somebody uses the slice is not known: {error} Nothing was changed.") from None
+        raise FleetError(f"Whether somebody uses the slice is not known: {error} Nothing was changed.") from None
 
 
 async def _fetched(there: RayCluster) -> list[NodeInfo]:

@@ -21,10 +21,6 @@ from tradewind.fleet.errors import FleetError, nearest_names_hint
 _READY: Final = "READY"
 
 
-class NoSuchHostError(FleetError):
-    """The cluster has no such slice or host, or nobody can log in there."""
-
-
 @dataclass(frozen=True)
 class SliceHost:
     """One host of a slice; ``index`` is its worker id."""
@@ -81,7 +77,7 @@ class ClusterHosts:
         """The hosts that are meant by names: ``SLICE`` for all of one, ``SLICE:N``, or an address; each once.
 
         Raises:
-            NoSuchHostError: There is none.
+            FleetError: There is none.
         """
         slices = self.slices()
         return list(dict.fromkeys(host for name in names for host in self._named(name, slices)))
@@ -107,15 +103,15 @@ class ClusterHosts:
         one = next((one for one in slices if one.name == slice_name), None)
         if one is None:
             near = nearest_names_hint(slice_name, [one.name for one in slices])
-            raise NoSuchHostError(f"Cluster {self._cluster.name} has no slice or host {name!r}: {near}")
+            raise FleetError(f"Cluster {self._cluster.name} has no slice or host {name!r}: {near}")
         if not one.hosts:
-            raise NoSuchHostError(f"Slice {one.name} is {one.state}: nobody can log in there.")
+            raise FleetError(f"Slice {one.name} is {one.state}: nobody can log in there.")
         if not colon:
             return one.hosts
         chosen = tuple(host for host in one.hosts if str(host.index) == index)
         if not chosen:
             last = len(one.hosts) - 1
-            raise NoSuchHostError(f"Slice {one.name} has no host {index!r}: it has 0{f' to {last}' if last else ''}.")
+            raise FleetError(f"Slice {one.name} has no host {index!r}: it has 0{f' to {last}' if last else ''}.")
         return chosen
 
     def _keys(self, slice_name: str, indices: Sequence[int]) -> dict[int, tuple[str, ...]]:

@@ -24,10 +24,6 @@ POLICIES: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 
 
-class NoImageError(FleetError):
-    """The image of a cluster is not in its repository."""
-
-
 @dataclass(frozen=True, order=True)
 class ImageRepository:
     """One repository of images."""
@@ -72,7 +68,7 @@ def check_image(cluster: FleetCluster, client: Any) -> None:
     """See that the image of ``cluster`` is there. One of another registry is not looked for.
 
     Raises:
-        NoImageError: It is not.
+        FleetError: It is not.
         CloudError: Google Cloud does not say.
     """
     if "/" in cluster.image:
@@ -83,7 +79,7 @@ def check_image(cluster: FleetCluster, client: Any) -> None:
     try:
         execute_request(request, f"Image {cluster.full_image}")
     except CloudNotFoundError:
-        raise NoImageError(
+        raise FleetError(
             f"Cluster {cluster.name}: there is no image {cluster.full_image}: push it with 'make cluster_docker', or "
             "name another tag in the fleet file. Nothing was started."
         ) from None

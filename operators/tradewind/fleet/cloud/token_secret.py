@@ -162,15 +162,11 @@ def clusters_sharing_token(fleet: Fleet, cluster: FleetCluster) -> list[FleetClu
 # The secrets that each node of a cluster fetches before it starts Ray: one that cannot be had ends the start there.
 
 
-class NoSecretError(FleetError):
-    """A secret of the cluster is not there, or its newest version cannot be had."""
-
-
 def check_secrets(cluster: FleetCluster, client: Any) -> None:
     """See that the token and each variable of ``cluster`` has a value.
 
     Raises:
-        NoSecretError: One has none.
+        FleetError: One has none.
         CloudError: Google Cloud does not say.
     """
     wanted = {secret: f"variable {name}" for name, secret in sorted(cluster.environment.items())}
@@ -183,7 +179,7 @@ def check_secrets(cluster: FleetCluster, client: Any) -> None:
         if secret == cluster.token_secret:
             command = "set-token --rotate" if versions else "init-token"
             mend = f"make one with 'tradewind cluster {command} {cluster.name}'"
-        raise NoSecretError(
+        raise FleetError(
             f"Cluster {cluster.name}: secret {secret} of project {cluster.project}, {what}, {state}: {mend}. Nothing "
             "was started."
         )

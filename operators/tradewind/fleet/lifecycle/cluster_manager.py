@@ -145,10 +145,6 @@ class WrongStateError(FleetError):
     """The cluster is not in a state in which this can be done."""
 
 
-class OtherConfigError(WrongStateError):
-    """The cluster runs, and was made from another file."""
-
-
 class ClusterManager:
     """What is done to one cluster.
 
@@ -190,7 +186,7 @@ class ClusterManager:
         """Have a head that is set up. What an earlier start has left is gone on with.
 
         Raises:
-            OtherConfigError: One is, from another file.
+            WrongStateError: One is, from another file.
             WrongStateError: There is more than one.
         """
         if self._is_started(self.inventory()):
@@ -283,7 +279,7 @@ class ClusterManager:
         if found.state is not ClusterState.UP:
             return False
         if found.heads[0].labels.get(CONFIG_LABEL) != self._config_hash:
-            raise OtherConfigError(
+            raise WrongStateError(
                 f"Cluster {name} runs already, from another file than the one that it has now: 'tradewind cluster "
                 f"apply {name}' changes it while it runs, 'tradewind cluster restart {name}' ends what runs there."
             )

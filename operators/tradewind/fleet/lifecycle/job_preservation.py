@@ -204,10 +204,6 @@ class BadBackupNoteError(FleetError):
     """The marker does not say which jobs were kept, so nobody knows what would be lost."""
 
 
-class TooManyJobsError(FleetError):
-    """More jobs were kept than a marker can name."""
-
-
 @dataclass(frozen=True)
 class BackupNote:
     """Jobs that were kept and are not back.
@@ -257,11 +253,11 @@ class BackupNote:
         """The same, if the marker of ``cluster`` can hold it.
 
         Raises:
-            TooManyJobsError: It cannot: nobody could read it then.
+            FleetError: It cannot: nobody could read it then.
         """
         size, count = len(json.dumps(self.to_details())), len(self.jobs) + len(self.left)
         if count > _MOST_JOBS or size > _MOST_BYTES:
-            raise TooManyJobsError(
+            raise FleetError(
                 f"Cluster {cluster}: {count:,} jobs of people with {size:,} bytes of ids are more than its "
                 f"marker can name, which is {_MOST_JOBS:,} with {_MOST_BYTES:,}: have some of them end first. Ray was "
                 "not touched."
@@ -409,7 +405,7 @@ class JobPreservation:
         Raises:
             JobBackupError: It cannot be read, and nothing was kept before. Ray was not touched.
             AbandonedJobsError: What was kept before is not here.
-            TooManyJobsError: There are more than the marker can name. Ray was not touched.
+            FleetError: There are more than the marker can name. Ray was not touched.
         """
         held.check()
         before, backup = self._note(held), self._backup(held)

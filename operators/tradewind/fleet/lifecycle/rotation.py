@@ -57,10 +57,6 @@ class RotationPhase(StrEnum):
     RETURN = "bringing jobs back"
 
 
-class RotationUnfinishedError(FleetError):
-    """A cluster does not answer with the new token yet; the old version stays enabled."""
-
-
 @dataclass(frozen=True)
 class RotationNotes:
     """What the markers hold of a rotation.
@@ -147,7 +143,7 @@ class TokenRotation:
             ClusterBusyError: Somebody else is changing one of the clusters. Nothing was done.
             InterruptedOperationError: Another operation on one of them ended before it was done. Nothing was done.
             JobBackupError: The jobs of one could not be kept. Nothing was done.
-            RotationUnfinishedError: One does not answer with the new token. The old version is still enabled.
+            FleetError: One does not answer with the new token. The old version is still enabled.
             JobRestoreError, AbandonedJobsError: The token is changed, and some jobs of people are not back.
             FleetError: See ``ClusterManager``. Run again, it goes on from there.
         """
@@ -305,7 +301,7 @@ class TokenRotation:
                     return
             except (FleetError, RayJobsError) as error:
                 if self._clock() >= deadline:
-                    raise RotationUnfinishedError(
+                    raise FleetError(
                         f"Cluster {cluster.name} does not answer with the new token after {_ANSWER_S:.0f} s: {error} "
                         "The old version stays enabled: run 'rotate-token' again once it is mended."
                     ) from None

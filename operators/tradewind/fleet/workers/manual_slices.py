@@ -82,10 +82,6 @@ _NUMBER: Final = re.compile(r"[1-9][0-9]{0,2}")
 _FIELDS: Final = frozenset({"slice", "identity", "kinds", "bodies"})
 
 
-class BadCutError(FleetError):
-    """The marker says of a cut what nobody can go on with."""
-
-
 @dataclass(frozen=True)
 class SliceCut:
     """One cut.
@@ -110,14 +106,14 @@ class SliceCut:
         """That in the marker of ``cluster``; None if nothing was written down yet.
 
         Raises:
-            BadCutError: It is none of ours.
+            FleetError: It is none of ours.
         """
         if not _FIELDS & details.keys():
             return None
         cut = SliceCut(*(details.get(field) for field in ("slice", "identity", "kinds", "bodies")))  # type: ignore[arg-type]
         if cut._is_ours(cluster):
             return cut
-        raise BadCutError(
+        raise FleetError(
             f"Cluster {cluster}: its marker does not say which slice was being cut into what: ask who began, and have "
             "what was begun ended with 'tradewind cluster stop', or put the marker right. Nothing was changed."
         )
@@ -152,19 +148,15 @@ _NOBODYS: Final = frozenset({"memory", "object_store_memory"})
 """What is in use of these on a host on which nothing runs."""
 
 
-class SliceInUseError(FleetError):
-    """Somebody uses the slice, or nobody can say that no one does."""
-
-
 def check_unused(nodes: Iterable[NodeInfo], name: str) -> None:
     """Refuse to touch the slice called ``name`` while a task or an actor holds anything of one of its hosts.
 
     Raises:
-        SliceInUseError: One does, or Ray does not tell.
+        FleetError: One does, or Ray does not tell.
     """
     hosts = [node for node in nodes if node.is_alive and node.labels.get(SLICE_NAME_LABEL) == name]
     if unknown := [host.ip for host in hosts if host.free is None]:
-        raise SliceInUseError(
+        raise FleetError(
             f"Slice {name}: Ray does not tell what is in use on {', '.join(unknown)}: try again in a minute. Nothing "
             "was changed."
         )
@@ -175,7 +167,7 @@ def check_unused(nodes: Iterable[NodeInfo], name: str) -> None:
         if what not in _NOBODYS and (host.free or {}).get(what, 0) < host.total[what]
     ]
     if taken:
-        raise SliceInUseError(
+        raise FleetError(
             f"Slice {name} is in use ({', '.join(taken)}): stop what runs there first. Nothing was changed."
         )
 
@@ -183,14 +175,6 @@ def check_unused(nodes: Iterable[NodeInfo], name: str) -> None:
 RESIZE: Final = "resize"
 _LOOK_S: Final = 5.0
 _SHOWN: Final = 8
-
-
-class WrongSliceError(FleetError):
-    """There is no such slice, or it is none that this can be done to."""
-
-
-class SliceNotReadyError(FleetError):
-    """A slice was asked for, and is not there yet; nothing is lost."""
 
 
 @dataclass(frozen=True)
@@ -277,13 +261,13 @@ class ManualSlices:
         """The slice type called ``name``.
 
         Raises:
-            WrongSliceError: It is not of the cluster's generation.
+            FleetError: It is not of the cluster's generation.
             UnknownSliceTypeError: There is none.
         """
         kind, generation = slice_type(name), self._cluster.generation
         if not generation.has(kind):
             offered = ", ".join(one.name for one in generation.offered[:_SHOWN])
-            raise WrongSliceError(
+            raise FleetError(
                 f"Cluster {self._cluster.name} has slices of {generation.name} only, not {name}: {offered} and so on."
             )
         return kind
@@ -296,14 +280,14 @@ class ManualSlices:
         """Ask for a slice; one that is there already is gone on with.
 
         Raises:
-            WrongSliceError: The name is none, or something else has it.
+            FleetError: The name is none, or something else has it.
         """
         if not is_name(name):
-            raise WrongSliceError(f"{name!r} is no name of a slice: lower-case letters, digits and hyphens, up to 63.")
+            raise FleetError(f"{name!r} is no name of a slice: lower-case letters, digits and hyphens, up to 63.")
         if (there := self._found(name)) is not None:
             self._check_ours(there)
             if there.kind != kind or there.capacity is not capacity:
-                raise WrongSliceError(
+                raise FleetError(
                     f"There is a slice {name} already, of {there.kind.name}, {there.capacity.value}: take another "
                     "name, or remove it first."
                 )
@@ -317,39 +301,37 @@ class ManualSlices:
         """Returns when Google says that the slice is READY.
 
         Raises:
-            SliceNotReadyError: It is not after ``timeout_s``, or was refused.
+            FleetError: It is not after ``timeout_s``, or was refused.
         """
         deadline, told = self._clock() + timeout_s, ""
         while (there := self._found(name)) is not None and there.state != "READY":
             if there.state != told:
                 self._tell(f"Slice {name}: {(told := there.state)}.")
             if there.queue is not None and there.queue.state == "FAILED":
-                raise SliceNotReadyError(f"Slice {name} was refused: {there.queue.why or 'Google does not say why'}")
+                raise FleetError(f"Slice {name} was refused: {there.queue.why or 'Google does not say why'}")
             if self._clock() >= deadline:
-                raise SliceNotReadyError(
+                raise FleetError(
                     f"Slice {name}: {there.state} after {timeout_s:.0f} s. Google goes on with it: 'tradewind cluster "
                     f"status {self._cluster.name}' shows how far that is."
                 )
             self._api.pause(_LOOK_S)
         if there is None:
-            raise SliceNotReadyError(f"Slice {name} is gone: somebody has deleted it.")
+            raise FleetError(f"Slice {name} is gone: somebody has deleted it.")
         self._tell(f"Slice {name} is READY: its hosts join Ray by themselves.")
 
     def find(self, name: str) -> ManualSlice:
         """The slice called ``name``.
 
         Raises:
-            WrongSliceError: There is none, it is none that people added to this cluster, or others came with it.
+            FleetError: There is none, it is none that people added to this cluster, or others came with it.
         """
         if (there := self._found(name)) is None:
             with translated_tpu_errors():
                 names = [one.name for one in self._api.nodes() if one.labels.get(CLUSTER_LABEL) == self._cluster.name]
-            raise WrongSliceError(
-                f"Cluster {self._cluster.name} has no slice {name}: {nearest_names_hint(name, names)}"
-            )
+            raise FleetError(f"Cluster {self._cluster.name} has no slice {name}: {nearest_names_hint(name, names)}")
         self._check_ours(there)
         if there.queue is not None and len(there.queue.nodes) != 1:
-            raise WrongSliceError(
+            raise FleetError(
                 f"Slice {name} came with others ({', '.join(there.queue.nodes)}) of {there.queue.name}, which goes "
                 "whole or not at all: 'stop --include-reserved' deletes it with the cluster."
             )
@@ -375,8 +357,8 @@ class ManualSlices:
             check: Raises when nothing may be done any more.
 
         Raises:
-            WrongSliceError: See ``find``.
-            SliceInUseError: Somebody uses it, or nobody can say.
+            FleetError: See ``find``.
+            FleetError: Somebody uses it, or nobody can say.
         """
         there = self.find(name)
         self._delete(there, check)
@@ -388,10 +370,10 @@ class ManualSlices:
         """Put slices of these kinds in the place of one, or go on with that where it was interrupted; their names.
 
         Raises:
-            WrongSliceError: It is none that can be cut so, or another one was being cut.
-            SliceInUseError: Somebody uses it, or nobody can say. Nothing was changed.
-            SliceNotReadyError: There is no room for a new one now; upkeep asks for it from now on.
-            BadCutError: The marker does not say what was being cut. Nothing was changed.
+            FleetError: It is none that can be cut so, or another one was being cut.
+            FleetError: Somebody uses it, or nobody can say. Nothing was changed.
+            FleetError: There is no room for a new one now; upkeep asks for it from now on.
+            FleetError: The marker does not say what was being cut. Nothing was changed.
             ClusterBusyError: Somebody else is changing the cluster.
         """
         with marker.take(RESIZE, "writing down", details={}) as held:
@@ -404,9 +386,7 @@ class ManualSlices:
                     raise
                 held.advance("writing down", **cut.to_json())
             if (cut.name, cut.kinds) != (name, [kind.name for kind in kinds]):
-                raise WrongSliceError(
-                    f"Slice {cut.name} was being cut into {', '.join(cut.kinds)}: run that again first."
-                )
+                raise FleetError(f"Slice {cut.name} was being cut into {', '.join(cut.kinds)}: run that again first.")
             self._carry_out(cut, held)
             held.finish()
         return list(cut.bodies)
@@ -415,7 +395,7 @@ class ManualSlices:
         old = self.find(name)
         chips = sum(kind.chips for kind in kinds)
         if chips > old.kind.chips:
-            raise WrongSliceError(
+            raise FleetError(
                 f"{', '.join(kind.name for kind in kinds)} have {chips} chips together, slice {name} has "
                 f"{old.kind.chips}: add the rest with add-worker."
             )
@@ -470,7 +450,7 @@ class ManualSlices:
                 return
             except (StockOutError, QuotaError) as error:
                 held.finish()
-                raise SliceNotReadyError(
+                raise FleetError(
                     f"There is no room for slice {name} now ({error}). It is written down: upkeep asks for it until "
                     "there is."
                 ) from None
@@ -507,9 +487,9 @@ class ManualSlices:
         owner = labels.get(CLUSTER_LABEL)
         if owner != self._cluster.name:
             whose = f"is of cluster {owner}" if owner else "is of no cluster"
-            raise WrongSliceError(f"Slice {there.name} {whose}, not of {self._cluster.name}. Nothing was changed.")
+            raise FleetError(f"Slice {there.name} {whose}, not of {self._cluster.name}. Nothing was changed.")
         if there.node is not None and (there.node.is_of_autoscaler or there.node.is_head):
-            raise WrongSliceError(
+            raise FleetError(
                 f"Slice {there.name} was made by the autoscaler, which would make another one: change 'slices' of the "
                 f"fleet file, and run 'tradewind cluster apply {self._cluster.name}'."
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tradewind.marin.legacy.classes import OnlyOnClusterError
 from tradewind.marin.legacy.modules import modules
 
-__all__ = ["OnlyOnClusterError", "modules"]
+__all__ = ["modules"]

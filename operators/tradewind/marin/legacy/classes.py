@@ -184,10 +184,6 @@ _FROM_THE_HUB: Final = "from_hf_config"
 """How a class of models makes a config of one of the hub's: the real library can, on the cluster."""
 
 
-class OnlyOnClusterError(ExperimentError):
-    """A config was asked for what only the real library can do, while a DAG file was parsed."""
-
-
 class Builder:
     """Makes and keeps the classes of the era.
 
@@ -337,7 +333,7 @@ def _attribute(config: Any, dotted: str) -> Any:
 
 def _refusal(full: str, name: str) -> Callable[..., Any]:
     def refuse(*arguments: Any, **words: Any) -> Any:
-        raise OnlyOnClusterError(
+        raise ExperimentError(
             f"{full}.{name} needs the real library, which is not loaded while a DAG file is parsed: call it in the "
             "step's function, which runs on the cluster."
         )

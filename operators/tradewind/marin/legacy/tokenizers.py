@@ -34,10 +34,6 @@ _ON_THE_HUB: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _REVISION: Final = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
-class UnknownTokenizerError(ExperimentError):
-    """A file asks of a tokenizer what is not in the table."""
-
-
 @dataclass(frozen=True)
 class Tokenizer:
     """A tokenizer of which only the size is known.
@@ -56,7 +52,7 @@ class Tokenizer:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise UnknownTokenizerError(
+        raise ExperimentError(
             f"{name} of the tokenizer {self.name_or_path} is known only where it is loaded, which no DAG file does: "
             "ask for it in the step's function."
         )
@@ -66,11 +62,11 @@ def load_tokenizer(model_name_or_path: Any, *, revision: str | None = None, **_:
     """The size of a tokenizer that is known or lies in the cache.
 
     Raises:
-        UnknownTokenizerError: Neither has it, at that revision.
+        ExperimentError: Neither has it, at that revision.
     """
     sizes = known_sizes(str(model_name_or_path), revision)
     if sizes is None:
-        raise UnknownTokenizerError(
+        raise ExperimentError(
             f"The tokenizer {model_name_or_path}{f' at {revision}' if revision else ''} is in no table, and nothing is "
             "fetched while a DAG file is parsed: set HF_HUB_CACHE there to a Hugging Face cache that has it, or write "
             f"its sizes into tokenizers.json in the folder that {FOLDER_VARIABLE} names. Known are "
@@ -84,7 +80,7 @@ def known_sizes(name: str, revision: str | None = None) -> tuple[int, int] | Non
 
     Raises:
         BadAnswerError: The folder has it in another form.
-        UnknownTokenizerError: The cache has it, and it cannot be read.
+        ExperimentError: The cache has it, and it cannot be read.
     """
     told = answer_to("tokenizers", name if revision is None else f"{name}@{revision}")
     if told is not None:
@@ -108,7 +104,7 @@ def _sizes_in_cache(name: str, revision: str) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnknownTokenizerError(f"The tokenizer {name} in {model} cannot be read: {error}.") from error
+        raise ExperimentError(f"The tokenizer {name} in {model} cannot be read: {error}.") from error
     without = set(vocabulary[0])
     return len(without), len(without.union(vocabulary[1], added))
 

@@ -380,7 +380,7 @@ def withdraw_results(
         also_below: Where attempts may be at work, besides the prefixes at which they were found.
 
     Raises:
-        UnreadableRecordError: It cannot be known what is read.
+        RecordsError: It cannot be known what is read.
         StoreUnavailableError: The store does not answer.
     """
     results = {each.path: each.lease for each in garbage if each.state is RecordState.FINISHED}

@@ -33,10 +33,6 @@ _AT_WORK: Final = frozenset({RecordState.AT_WORK, RecordState.UNREADABLE})
 """Also where nobody can say whether somebody is."""
 
 
-class UnreadableRecordError(RecordsError):
-    """A record that would say what is needed cannot be read, so all of it is kept."""
-
-
 def withdraw(
     results: Mapping[str, Lease | None], prefixes: Collection[str], by: Mapping[str, Any]
 ) -> dict[str, Lease | OutputBusyError]:
@@ -49,7 +45,7 @@ def withdraw(
         by: Who withdraws them.
 
     Raises:
-        UnreadableRecordError: It cannot be known what is read.
+        RecordsError: It cannot be known what is read.
         StoreUnavailableError: The store does not answer. What was marked then is so for one lease's term at most.
     """
     with ThreadPoolExecutor(MAX_CONCURRENT_LISTINGS) as pool:
@@ -69,7 +65,7 @@ def paths_in_use(records: Mapping[str, Record]) -> frozenset[str]:
     """What the attempts that these records show at work read, with all folders above, each as its ``canonical_path``.
 
     Raises:
-        UnreadableRecordError: One of them does not say it.
+        RecordsError: One of them does not say it.
     """
     at_work = {path: record.lease for path, record in records.items() if record.state in _AT_WORK}
     files = dict(_stories(at_work))
@@ -130,7 +126,7 @@ def _stories(at_work: Mapping[str, Lease | None]) -> Iterator[tuple[str, Lease]]
         if lease is None or lease.removing is not None:
             continue  # a mark like ours reads nothing
         if lease.flaw is not None:
-            raise UnreadableRecordError(f"{UnreadableLeaseError(path, lease)} So everything is kept.")
+            raise RecordsError(f"{UnreadableLeaseError(path, lease)} So everything is kept.")
         file = posixpath.join(path, INFO_FILE) if lease.written_by_marin else attempt_path(path, lease.attempt)
         yield file, lease
 
@@ -142,7 +138,7 @@ def _places_in(file: str, found: Content) -> Iterable[str]:
             return paths_in(parse_info(file, found))
         attempt = parse_attempt(file, found)
     except BadRecordError as error:
-        raise UnreadableRecordError(
+        raise RecordsError(
             f"{file} should say what an attempt at work reads and cannot be read, because {error.flaw}: so everything "
             "is kept."
         ) from error

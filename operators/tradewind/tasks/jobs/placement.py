@@ -18,7 +18,7 @@ from tradewind.cloud_tpu.slice_types import (
     head_resource,
     slice_type,
 )
-from tradewind.ray_jobs.errors import BadRuntimeEnvError, MultiHostSliceError, NoPlaceForJobError, TpuFunctionError
+from tradewind.ray_jobs.errors import BadRequestError
 from tradewind.steps import (
     Cpu,
     ExecutorStep,
@@ -58,7 +58,7 @@ def place_driver(resources: Resources | None) -> Placement:
     """Where a step's driver runs; one CPU if the step names no resources.
 
     Raises:
-        NoPlaceForJobError: It runs in the Airflow worker, so there is no job.
+        BadRequestError: It runs in the Airflow worker, so there is no job.
     """
     match resources:
         case None:
@@ -72,7 +72,7 @@ def place_driver(resources: Resources | None) -> Placement:
             return Placement(num_cpus, memory_bytes=memory, resources={_HEAD_RESOURCE: _TOUCH})
         case TpuSlice() | Hosts():
             return Placement(DRIVER_CPUS_OF_POD)
-    raise NoPlaceForJobError(
+    raise BadRequestError(
         f"{resources!r} is no place on a Ray cluster: use Cpu, Gpu, TpuSlice, Hosts or on_head_node()."
     )
 
@@ -81,12 +81,12 @@ def place_entrypoint(resources: Resources | None) -> Placement:
     """Where the entrypoint of a plain job runs, which does its work itself.
 
     Raises:
-        MultiHostSliceError: It asks for several hosts or slices.
+        BadRequestError: It asks for several hosts or slices.
         UnknownSliceTypeError: There is no such slice type.
-        NoPlaceForJobError: It asks for no place on a cluster.
+        BadRequestError: It asks for no place on a cluster.
     """
     if isinstance(resources, Hosts):
-        raise MultiHostSliceError(
+        raise BadRequestError(
             f"A plain job runs on one node and {resources!r} is a group of them: make it a step with these resources, "
             "which runs on every host, or take Cpu or Gpu."
         )
@@ -94,13 +94,13 @@ def place_entrypoint(resources: Resources | None) -> Placement:
         return place_driver(resources)
     shape = slice_type(resources.slice_type)
     if resources.num_slices not in (1, (1,)):
-        raise MultiHostSliceError(
+        raise BadRequestError(
             f"A plain job runs on one node and this one asks for num_slices={resources.num_slices!r}: make it a step, "
             "which runs on every host of every slice."
         )
     if shape.is_multi_host:
         one_host = {"v4": "v4-8", "v5p": "v5p-8"}.get(shape.generation, f"{shape.generation}-8")
-        raise MultiHostSliceError(
+        raise BadRequestError(
             f"A {shape.name} slice has {shape.hosts} hosts and a plain job would use one of them: make it a step with "
             f"resources=TpuSlice({shape.name!r}), which runs on every host, or take a slice of one host such as "
             f"{one_host}."
@@ -136,12 +136,12 @@ def check_function_place(step: ExecutorStep) -> None:
     it asks for mean nothing there, and an environment of its own is refused.
 
     Raises:
-        TpuFunctionError: It asks for TPU while the step has none.
-        BadRuntimeEnvError: It asks for an environment on hosts that cannot give it.
+        BadRequestError: It asks for TPU while the step has none.
+        BadRequestError: It asks for an environment on hosts that cannot give it.
     """
     options = _task_options(step.fn)
     if isinstance(step.resources, (TpuSlice, Hosts)) and options.get("runtime_env"):
-        raise BadRuntimeEnvError(
+        raise BadRequestError(
             f"Step {step.name!r}: @remote(runtime_env=...) has no effect on {step.resources!r}, where the function is "
             "a process on each host: name packages in the step's pip_dependency_groups, and give variables in its "
             "config."
@@ -151,7 +151,7 @@ def check_function_place(step: ExecutorStep) -> None:
     wish = _tpu_wish(options)
     if wish is not None:
         place = repr(step.resources) if step.resources is not None else "Cpu(), as it names no resources"
-        raise TpuFunctionError(
+        raise BadRequestError(
             f"Step {step.name!r}: its function asks for TPU (@remote({wish})), but the step runs on {place}: give the "
             "step resources=TpuSlice('v4-8') or another slice type, and take the TPU out of @remote."
         )

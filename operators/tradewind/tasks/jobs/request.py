@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow.sdk import Context
 
 from tradewind.ray_jobs.claims import JobClaim
-from tradewind.ray_jobs.errors import BadAmountError, BadEntrypointError
+from tradewind.ray_jobs.errors import BadRequestError
 from tradewind.ray_jobs.request import JobRequest, check_entrypoint, check_request
 from tradewind.ray_jobs.runtime_env import prepare_runtime_env
 from tradewind.runtime.with_secrets import with_secrets
@@ -80,7 +80,7 @@ def _what_runs(operator: JobDescription, job: str, context: Context) -> Iterator
     """The entrypoint and its runtime environment."""
     runtime_env = dict(operator.runtime_env or {})
     if (operator.entrypoint is None) == (operator.python_callable is None):
-        raise BadEntrypointError(f"Task {operator.task_id!r} needs an entrypoint or a python_callable, one of them.")
+        raise BadRequestError(f"Task {operator.task_id!r} needs an entrypoint or a python_callable, one of them.")
     if operator.entrypoint is not None:
         check_entrypoint(operator.entrypoint)  # before it may be wrapped
         yield operator.entrypoint, runtime_env
@@ -115,7 +115,7 @@ def _placement(operator: JobDescription) -> Placement:
     if operator.runs_on is None:
         return amounts
     if any(amounts.fields().values()):
-        raise BadAmountError(f"Task {operator.task_id!r} has runs_on and amounts as well: give one or the other.")
+        raise BadRequestError(f"Task {operator.task_id!r} has runs_on and amounts as well: give one or the other.")
     return place_entrypoint(operator.runs_on)
 
 
@@ -126,7 +126,7 @@ def _number(value: float | str | None, name: str) -> float | None:
     try:
         return float(value)
     except ValueError:
-        raise BadAmountError(f"{name}={value!r} is no number.") from None
+        raise BadRequestError(f"{name}={value!r} is no number.") from None
 
 
 # The claim on a task's Ray job, in Airflow's task state store: it outlives the try, the worker and a Clear.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import until
 from tradewind.machine import boot_time
 from tradewind.runtime.pods.on_host import heartbeat
 from tradewind.runtime.pods.on_host.heartbeat import HEARTBEAT_VARIABLE, Beat, find_stalled_host, read_beat
@@ -90,12 +91,6 @@ def training(tmp_path):
         process.stdin.close()
 
 
-def wait_for(condition):
-    deadline = boot_time() + 20
-    while not condition():
-        assert boot_time() < deadline
-
-
 def tell(process, what):
     process.stdin.write(f"{what}\n")
     process.stdin.flush()
@@ -105,12 +100,12 @@ def tell(process, what):
 @pytest.mark.slow
 def test_a_process_says_that_it_lives_and_which_step_it_has_reached(training):
     process, path = training
-    wait_for(lambda: read_beat(path) is not None)
+    until(lambda: read_beat(path) is not None)
     first = read_beat(path)
     assert first.step is None and first.step_at is None
     tell(process, "beat 7")
-    wait_for(lambda: read_beat(path).step == 7)
-    wait_for(lambda: read_beat(path).alive_at > first.alive_at + 0.5)
+    until(lambda: read_beat(path).step == 7)
+    until(lambda: read_beat(path).alive_at > first.alive_at + 0.5)
     found = read_beat(path)
     assert first.alive_at <= found.step_at <= found.alive_at <= boot_time()
 

@@ -15,7 +15,7 @@ import ray
 
 from tests.runtime.guards import noted_end
 from tests.runtime.marked import marked
-from tests.runtime.pods.cluster import until
+from tests.support.waiting import until
 from tradewind.cloud_tpu.slice_types import SIMULATED_VARIABLE
 from tradewind.machine import boot_time
 from tradewind.rehearsal.cloud.metadata_server import HostMetadata, MetadataServer
@@ -93,10 +93,11 @@ def test_killing_a_host_ends_at_once_what_ignores_signals_and_what_left_its_sess
 
 
 def test_a_host_whose_driver_asks_no_more_ends_its_process(mark):
-    host = PodHost(patience_s=0.5)
+    host = PodHost(patience_s=3.0)
     host.start(_launch("sleep", "600", mark=mark))
-    for _ in range(4):
-        assert host.poll(0.3, eager=False).exit_code is None
+    started_at = boot_time()
+    while boot_time() < started_at + 4.0:
+        assert host.poll(0.2, eager=False).exit_code is None
     until(lambda: not marked(MARK, mark), "the process to end")
     host.end()  # what it does of itself is done then; the next host has the same mark in this process
 

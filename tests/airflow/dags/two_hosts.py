@@ -1,0 +1,31 @@
+"""An Airflow DAG of one step on a slice of two hosts, whose processes add up a number of each with JAX."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from tradewind import ExecutorStep, TpuSlice, experiment_dag, this_output_path
+
+
+@dataclass(frozen=True)
+class Config:
+    output_path: str
+
+
+def add_up(config: Config) -> None:
+    """Write on each host which process it runs, on which host of the slice, and the sum over all."""
+    import jax
+
+    jax.distributed.initialize(
+        os.environ["TRADEWIND_COORDINATOR"],
+        int(os.environ["TRADEWIND_NUM_PROCESSES"]),
+        int(os.environ["TRADEWIND_PROCESS_ID"]),
+    )
+    mine = jax.numpy.array([10.0 ** jax.process_index()])
+    total = jax.pmap(lambda x: jax.lax.psum(x, "hosts"), axis_name="hosts")(mine)
+    told = f"process {jax.process_index()} of {jax.process_count()} on host {os.environ['TPU_WORKER_ID']}: "
+    Path(config.output_path, f"process-{jax.process_index()}").write_text(f"{told}{float(total[0])}")
+
+
+step = ExecutorStep("two_hosts/sum", add_up, Config(this_output_path()), resources=TpuSlice("v4-16"))
+experiment_dag("two_hosts", [step])

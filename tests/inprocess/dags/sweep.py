@@ -1,0 +1,15 @@
+"""An Airflow DAG of three points of a sweep, of which one fails unless a param mends it, and their comparison."""
+
+from small_work import Point, measure
+
+from tradewind import ExecutorStep, experiment_dag, on_airflow_worker, versioned
+from tradewind.recipes.steps import compare
+
+HERE = on_airflow_worker()
+
+points = {
+    f"rate={rate}": ExecutorStep(f"sweep/{rate}", measure, Point(versioned(rate)), resources=HERE)
+    for rate in (0.1, 0.5, 2.0)
+}
+comparison = compare("sweep/table", points, metric="loss", resources=HERE)
+experiment_dag("sweep", [comparison], params={"is_mended": False})
