@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -197,13 +198,17 @@ def test_a_wrong_clock_of_a_machine_moves_nothing() -> None:
     assert held.is_held
 
 
+def _was_renewed(held: HeldClusterLock, since: int) -> bool:
+    return held.marker.counter > since
+
+
 def test_a_block_renews_it_and_leaves_what_is_not_done() -> None:
     store = Store()
     with store.marker().take("restart", "stop", heartbeat_s=QUICK_S) as held:
-        for _ in range(3):
-            before = held.marker.counter
+        first = held.marker.counter
+        for number in range(3):
             store.now += 1.5 * QUICK_S
-            until(lambda: held.marker.counter > before, "its renewal")
+            until(partial(_was_renewed, held, first + number), "its renewal")
         held.check()
     found = store.marker().read()
     assert found is not None and found.marker.state is LockState.LEFT and found.is_interrupted

@@ -108,7 +108,7 @@ def test_a_marker_that_is_lost_ends_it_at_once(path: str, mark: str) -> None:
 
 RENEWED = """
 import json, sys, time
-while json.load(open(sys.argv[1]))["counter"] < 3:
+while json.load(open(sys.argv[1]))["counter"] < 4:
     time.sleep(0.05)
 sys.exit(3)
 """
