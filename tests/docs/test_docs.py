@@ -110,6 +110,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examples]:
     env = {key: value for key, value in os.environ.items() if key not in ("MARIN_PREFIX", "TRADEWIND_STEP")}
     python = PreparedPython(["airflow.sdk", "tradewind"], env | {"AIRFLOW_HOME": str(home)})
     try:
+        python.start("", env={}).communicate()  # as soon as Airflow is imported, which makes folders
         yield Examples(python, home)
     finally:
         python.end()
@@ -285,6 +286,7 @@ def dotted_names(page: str) -> Iterator[str]:
                 yield f"{package}.{name}"
 
 
+@pytest.mark.slow
 def test_names_that_the_reference_puts_into_a_package_are_there() -> None:
     names = list(dotted_names(REFERENCE))
     assert len(names) > 25
