@@ -1,0 +1,78 @@
+"""A deferred task, its stored attempt and a finished output of commit f897a9b, before modules were renamed and merged.
+
+``records_of_f897a9b.json`` holds what that commit stored: the objects in the bucket, the arguments of the driver, and
+the trigger and the method as Airflow keeps them for a deferred task. Its step is ``ExecutorStep("made", json.dumps,
+{"rate": versioned(1)})``.
+"""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from airflow.sdk import DAG
+
+from tests.operators.contexts import context_of
+from tests.operators.loopback_head import LoopbackHead
+from tradewind import ExecutorStep, versioned
+from tradewind.operators.step import StepOperator
+from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind
+from tradewind.records.attempts import AttemptOutcome, attempt_path, read_attempt
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.tasks.context import ExperimentSettings
+
+STORED: dict[str, Any] = json.loads(Path(__file__).with_name("records_of_f897a9b.json").read_text())
+DONE = Ending(EndingKind.SUCCEEDED, "It ended well.", 0)
+
+
+@pytest.fixture(autouse=True)
+def store(cloud: LocalCloudStorage) -> None:
+    """The bucket as that commit left it."""
+    fs = fsspec.filesystem("gs")
+    for case in STORED.values():
+        for name, text in case["objects"].items():
+            fs.pipe(name, text.encode())
+
+
+def task(prefix: str) -> tuple[StepOperator, Any]:
+    step = ExecutorStep("made", json.dumps, {"rate": versioned(1)})
+    settings = ExperimentSettings(prefix=prefix, cluster="deferring")
+    with DAG("deferring") as dag:
+        operator = StepOperator(task_id="t", step=step, settings=settings, plan_task_id="", deferrable=True)
+    return operator, context_of(dag)
+
+
+@pytest.mark.slow
+def test_earlier_deferred_task_and_attempt_are_finished() -> None:
+    case = STORED["deferred"]
+    trigger = pkgutil.resolve_name(case["trigger"])(**case["fields"])
+    assert trigger.serialize() == (case["trigger"], case["fields"])
+
+    command = [sys.executable, "-m", "tradewind.runtime.run_step", *case["driver"]]
+    driver = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert driver.returncode == 0, driver.stdout + driver.stderr
+
+    operator, context = task("gs://bucket/deferred")
+    payload = case["fields"]["payload"]
+    made = getattr(operator, case["method"])(context, {"ending": DONE.to_json(), **payload})
+    assert (made["output_path"], made["attempt"]) == (payload["output_path"], 1)
+    attempt = read_attempt(attempt_path(payload["output_path"], 1))
+    assert attempt is not None and attempt.outcome is AttemptOutcome.SUCCEEDED
+
+
+def test_earlier_finished_output_is_reused(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = LoopbackHead()
+    head.start()
+    monkeypatch.setenv("AIRFLOW_CONN_DEFERRING", json.dumps({"conn_type": "ray", "host": head.url}))
+    try:
+        operator, context = task("gs://bucket/finished")
+        made = operator.execute(context)
+    finally:
+        head.stop()
+    assert (made["output_path"], made["attempt"], head.jobs) == ("gs://bucket/finished/made-0c4bd0", 1, {})
