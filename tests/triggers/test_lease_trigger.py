@@ -137,9 +137,7 @@ async def test_the_attempt_that_is_told_is_the_last_that_was_at_work(asked: Aske
     begun("memory://wait/0")
     waiting = asyncio.create_task(wait_for_release("memory://wait/0", 1, lambda _: None))
     store, held = begun("memory://wait/0", 2)
-    while not asked.questions:
-        await asyncio.sleep(0.02)
-    await asyncio.sleep(0.5)
+    await until_async(lambda: len(asked.questions) > 1, "the first look to be answered")
     store.change(held, phase=Phase.FAILED)
     assert await asyncio.wait_for(waiting, PATIENCE_S) == 2
 

@@ -6,9 +6,8 @@ A job leaves its traces in the ``/tmp`` of its machine, and waits there for a ga
 from __future__ import annotations
 
 import shutil
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -122,14 +121,6 @@ class WorldAirflow:
     def log(self, dag_id: str, run_id: str, task_id: str) -> str:
         """That of the task's first try."""
         return self.api.task_log(dag_id, run_id, task_id, 1)
-
-
-def until(is_true: Callable[[], bool], what: str, seen: Callable[[], object] = str) -> None:
-    """Wait until it is so; fail, with what was seen, if it is not in three minutes."""
-    deadline = time.monotonic() + 180.0
-    while not is_true():
-        assert time.monotonic() < deadline, f"waited in vain for {what}: {seen()}"
-        time.sleep(0.5)
 
 
 @contextmanager

@@ -17,8 +17,8 @@ from tests.fleet.lifecycle.machine_environment import (
     WorldAirflow,
     running_airflow,
     running_world,
-    until,
 )
+from tests.support.waiting import until
 from tradewind.cli.main import main
 from tradewind.fleet.access.connect import connected
 from tradewind.fleet.fleet_file import load_fleet

@@ -7,7 +7,6 @@ import json
 import multiprocessing
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Any, cast
 import pytest
 
 from tests.fleet.fleets import write_fleet
+from tests.support.waiting import until
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.fleet_file import load_fleet
 from tradewind.fleet.lifecycle.cluster_manager import ClusterManager
@@ -100,13 +100,6 @@ class LocalActs:
     def relaunch(self, held: HeldClusterLock) -> None:
         held.check()
         self._relaunch()
-
-
-def until(is_true: Callable[[], bool], what: str, seen: Callable[[], object] = str) -> None:
-    deadline = time.monotonic() + 60.0
-    while not is_true():
-        assert time.monotonic() < deadline, f"{what}: {seen()}"
-        time.sleep(0.1)
 
 
 def restart_of(head: Head, kept: ClusterJobBackup, relaunch: Callable[[], None], tell: Any = None) -> ClusterRestart:
