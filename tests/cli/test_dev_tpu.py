@@ -123,6 +123,7 @@ def sleepers(world: World, seconds: str) -> Sequence[psutil.Process]:
     return found
 
 
+@pytest.mark.long
 def test_a_slice_is_used_by_its_holder_and_by_nobody_else_and_given_back(world: World) -> None:
     (world.folder / "train.py").write_text("import os; print('trained on', os.environ['TPU'], os.getcwd()[-4:])")
     assert "You hold no slice called ada" in done(world, "execute", "--", "true")[1]
@@ -164,6 +165,7 @@ def test_the_slice_is_free_and_clear_when_its_holder_is_killed(world: World) -> 
     until(lambda: not list(world.kept.iterdir()), "the end of the holder, which leaves nothing")
 
 
+@pytest.mark.long
 def test_a_holder_that_is_frozen_loses_the_slice_and_says_so_when_it_thaws(world: World) -> None:
     with running(world, "allocate", "v4-16", "--heartbeat-timeout", "5") as holder:
         said(holder, "is yours until Ctrl-C")
@@ -176,6 +178,7 @@ def test_a_holder_that_is_frozen_loses_the_slice_and_says_so_when_it_thaws(world
     until(lambda: not list(world.kept.iterdir()), "signs of life to be gone, also those that it gave when it thawed")
 
 
+@pytest.mark.long
 def test_a_lost_connection_loses_no_slice_and_a_killed_job_leaves_none_taken(world: World) -> None:
     with running(world, "allocate", "v4-16", "--heartbeat-timeout", "60") as holder:
         said(holder, "is yours until Ctrl-C")
@@ -212,6 +215,7 @@ def is_holders_job(process: psutil.Process) -> bool:
     return "tradewind.runtime.dev_slice" in words and not any(word.endswith("sh") for word in words[:1])
 
 
+@pytest.mark.long
 def test_a_change_of_the_folder_is_run_again(world: World) -> None:
     (world.folder / "train.py").write_text("import time; print('version 1'); time.sleep(3600)")
     with running(world, "allocate", "v4-16", "--name", "mine") as holder:

@@ -7,7 +7,10 @@ HASTY: Final = {
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_failure_threshold": "3",
 }
-"""For a head that takes a node that is gone for dead after 2 s instead of 17 s; one that is only slow has as long."""
+"""For a head that notices within 2 s, instead of 17 s, that a node's process is gone.
+
+A node that is only slow is safe: each of the three checks waits 10 s for its answer (``health_check_timeout_ms``).
+"""
 
 CALM: Final = {
     # A trigger that fires before the scheduler has heard that its task was deferred costs a try: it has to hear soon.

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.support.waiting import until
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay, LocalRayError, LocalSlice, head_memory
 
@@ -39,10 +40,7 @@ def run_job(cluster: LocalRay, entrypoint: str) -> str:
 
     client = JobSubmissionClient(cluster.address)
     job = client.submit_job(entrypoint=entrypoint)
-    deadline = time.monotonic() + 90
-    while not client.get_job_status(job).is_terminal():
-        assert time.monotonic() < deadline, client.get_job_logs(job)
-        time.sleep(0.1)
+    until(lambda: client.get_job_status(job).is_terminal(), "the job", lambda: client.get_job_logs(job))
     log = client.get_job_logs(job)
     assert client.get_job_status(job).value == "SUCCEEDED", log
     return log
@@ -87,6 +85,7 @@ def test_a_slice_can_come_vanish_and_come_back(two_clusters):
     assert len([node for node in west.status().nodes if "TPU" not in node.resources]) == 1, "the head lives"
 
 
+@pytest.mark.long
 def test_a_host_that_ray_has_given_up_on_is_started_once_more(two_clusters):
     _, west = two_clusters
     host = west.host_stack("slow", 0)
