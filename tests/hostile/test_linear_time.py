@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 import tradewind
-from tests.hostile.harness import attack
+from tests.hostile.harness import attack, attack_all, named
 from tradewind.plans.selection import RegexError, find_matches, linear_regex
 from tradewind.ray_jobs.dependencies import PinnedRequirements
 from tradewind.ray_jobs.errors import BadRequestError
-from tradewind.ray_jobs.follow.log_lines import ProgressBarFilter
+from tradewind.ray_jobs.follow.log_lines import _SHAPES, ProgressBarFilter
 from tradewind.ray_jobs.follow.log_reader import JsonLogDecoder
 from tradewind.ray_jobs.follow.outcomes import last_exception, last_traceback
 from tradewind.ray_jobs.request import check_entrypoint, check_env_vars, check_metadata
-from tradewind.ray_jobs.secret_patterns import detect_secret, secret_assignment, secret_variable
+from tradewind.ray_jobs.secret_patterns import secret_variable
 from tradewind.runtime.pods.budgets import _CHANGING
 from tradewind.steps import ExecutorStep, StepConfigError
 from tradewind.steps.resumable import check_globs, matches_glob
@@ -39,6 +39,11 @@ TOKENS = (
     "\n", "\r", " ", "\t", "\\", '\\"', "\\ud83d", "\\u", '"', "'", "==", "a==1 ", "# via ", ",", "--hash", ";",
     "extra == ", "extra=='a", "-", "_", "a-", "step-", "checkpoints/step-1", "é", "\u2028", "\0",
 )  # fmt: skip
+SECRET_TOKENS = (
+    "eyJ-", "eyJaaaaaaaaa.", "://:", "curl -", "bearer ", '"password": ', "--password ", "wandb login ", "SG.",
+    "configure set ", "x", "authorization: ",
+)  # fmt: skip
+"""Tokens that only a look for secrets knows."""
 
 
 def repeated(token: str, length: int) -> str:
@@ -52,10 +57,14 @@ def cpu_s(read: Callable[[str], Any], text: str) -> float:
 
 
 def is_linear(read: Callable[[str], Any], token: str) -> bool:
-    """Whether four times the text takes about four times as long. What is quadratic takes sixteen times as long."""
+    """Whether four times the text takes about four times as long. What is quadratic takes sixteen times as long.
+
+    Others that use the machine make a reading slower and never quicker, so the quickest of several counts.
+    """
     if cpu_s(read, repeated(token, SHORT)) < QUICK_S:
         return True
-    return any(cpu_s(read, repeated(token, 4 * SHORT)) < 8 * cpu_s(read, repeated(token, SHORT)) for _ in range(3))
+    short_s = min(cpu_s(read, repeated(token, SHORT)) for _ in range(2))
+    return any(cpu_s(read, repeated(token, 4 * SHORT)) < 8 * short_s for _ in range(5))
 
 
 def fold(text: str) -> list[str]:
@@ -67,10 +76,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "entrypoint": check_entrypoint,
     "metadata": lambda text: check_metadata({"key": text}),
     "variable": lambda text: check_env_vars({"NAME": text, text: "x"}),
-    "secret form": detect_secret,
-    "secret variable": lambda text: secret_variable("SETTING", text),
     "secret name": lambda text: secret_variable(text.upper(), "value"),
-    "assignment": secret_assignment,
     "progress bar": fold,
     "traceback": lambda text: last_traceback(text.splitlines()),
     "exception": lambda text: last_exception(["Traceback (most recent call last):", *text.splitlines()]),
@@ -97,7 +103,7 @@ def test_a_reader_of_text_takes_linear_time_on_every_repetition(reader: str, san
             assert reader in ("log", "open log"), (text[:100], error)  # its caller says so of any answer
 
     def deed() -> None:
-        for token in TOKENS:
+        for token in TOKENS + SECRET_TOKENS * (reader in ("entrypoint", "metadata", "variable")):
             assert is_linear(read, token), token
 
     attack(deed, sandbox, seconds=120).must_be_accepted()
@@ -114,7 +120,7 @@ def test_an_expression_is_seen_to_be_quadratic(pattern: str, token: str) -> None
 def patterns() -> Iterator[tuple[str, re.Pattern[str], bool]]:
     """Every expression that a module of ours has made when it is loaded, and whether it is searched for in a text."""
     for module in pkgutil.walk_packages(tradewind.__path__, "tradewind."):
-        if ".drill_dags" in module.name or module.name.endswith(("__main__", ".logs.bars")):  # 1,000 letters at most
+        if ".drill_dags" in module.name or module.name.endswith("__main__"):
             continue
         try:
             loaded = importlib.import_module(module.name)
@@ -124,7 +130,8 @@ def patterns() -> Iterator[tuple[str, re.Pattern[str], bool]]:
         for name, value in vars(loaded).items():
             held = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else None
             for number, found in enumerate([value] if held is None else held):
-                if isinstance(found, re.Pattern) and isinstance(found.pattern, str):
+                is_short = found in _SHAPES  # they see 1,000 letters at most
+                if isinstance(found, re.Pattern) and isinstance(found.pattern, str) and not is_short:
                     is_searched = re.search(rf"\b{name}\.(search|sub|findall|finditer|split)\(", source) is not None
                     yield f"{module.name}.{name}[{number}]", found, is_searched or held is not None
 
@@ -155,13 +162,13 @@ def test_a_long_text_of_open_braces_is_no_template(sandbox: Path) -> None:
     attack(lambda: check_entrypoint("echo " + repeated("{{", 32 * SHORT)), sandbox).must_be_accepted()
 
 
-@pytest.mark.parametrize(
-    "glob",
-    ["*a" * 400, "*a*a*a*a*a*b", "**/" * 300 + "x", "**/*a*a*a*a*b", "*" * 900, "?*" * 400 + "b", "[ab]*" * 150 + "c",
-     "*/" * 400 + "x", "**/a/" * 190 + "b", "a*" * 100 + "/**/" + "a*" * 100 + "b"],
-)  # fmt: skip
-def test_a_glob_of_stars_is_refused_or_ends_soon(glob: str, sandbox: Path) -> None:
-    def deed() -> None:
+def test_a_glob_of_stars_is_refused_or_ends_soon(sandbox: Path) -> None:
+    globs = [
+        "*a" * 400, "*a*a*a*a*a*b", "**/" * 300 + "x", "**/*a*a*a*a*b", "*" * 900, "?*" * 400 + "b",
+        "[ab]*" * 150 + "c", "*/" * 400 + "x", "**/a/" * 190 + "b", "a*" * 100 + "/**/" + "a*" * 100 + "b",
+    ]  # fmt: skip
+
+    def match(glob: str) -> None:
         try:
             ExecutorStep("s", print, {}, resumable=[glob])
         except StepConfigError as error:
@@ -170,16 +177,13 @@ def test_a_glob_of_stars_is_refused_or_ends_soon(glob: str, sandbox: Path) -> No
         for path in ("a" * 255, "/".join(["a"] * 500), "/".join(["aaaa"] * 200) + "/c", "a" * 200 + "/" + "a" * 200):
             assert not matches_glob(glob, path) or glob.startswith(("*a", "*/", "?*")) or set(glob) == {"*"}
 
-    attack(deed, sandbox, seconds=30).must_be_accepted()
+    attack_all(named(globs, match), sandbox, lambda done: done.must_be_accepted(), seconds=30)
 
 
-@pytest.mark.parametrize(
-    "globs",
-    ["*", ["/a"], ["../x"], ["a/../../b"], [""], [None], [7], ["a**"], ["**b/x"], ["a\0"], ["\ud800"], ["a\nb"],
-     ["a"] * 5000, ["a" * 5000], {"a": 1}, 7, None, [["a"]], [b"a"]],
-    ids=repr,
-)  # fmt: skip
-def test_what_is_no_list_of_globs_is_refused_by_step(globs: Any, sandbox: Path) -> None:
-    attack(lambda: ExecutorStep("s", print, {}, resumable=globs), sandbox).must_be_refused(
-        StepConfigError, mentions=["Step 's'"]
-    )
+def test_what_is_no_list_of_globs_is_refused_by_step(sandbox: Path) -> None:
+    wrong: list[Any] = [
+        "*", ["/a"], ["../x"], ["a/../../b"], [""], [None], [7], ["a**"], ["**b/x"], ["a\0"], ["\ud800"], ["a\nb"],
+        ["a"] * 5000, ["a" * 5000], {"a": 1}, 7, None, [["a"]], [b"a"],
+    ]  # fmt: skip
+    deeds = named(wrong, lambda globs: ExecutorStep("s", print, {}, resumable=globs))
+    attack_all(deeds, sandbox, lambda done: done.must_be_refused(StepConfigError, mentions=["Step 's'"]))

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.hostile.harness import Outcome, attack_all, named
 from tradewind.ray_jobs.errors import BadRequestError, ExposedSecretError
-from tradewind.ray_jobs.request import JobRequest, check_entrypoint, check_env_vars, check_metadata, check_request
+from tradewind.ray_jobs.request import JobRequest, check_entrypoint, check_env_vars, check_request
 
 PASSWORD = "hunter2hunter2"
 MIXED = "a1B2c3" * 10
@@ -256,19 +256,3 @@ def test_a_request_with_a_secret_is_refused_and_what_is_wrong_in_it_is_not_shown
         outcome.must_be_refused(BadRequestError, secrets=[PASSWORD, HUGGING_FACE])
 
     attack_all(named(REQUESTS, check), sandbox, judge)
-
-
-LONG = [
-    "a." * 60_000, "sk-" * 40_000, "eyJ-" * 30_000, "eyJaaaaaaaaa." * 10_000, "a://" * 30_000, "://:" * 30_000,
-    "curl -" * 20_000, "bearer " * 20_000, '"password": ' * 10_000, "--password " * 10_000, "A=" * 60_000,
-    "wandb login " * 10_000, "-----BEGIN " * 10_000, "'" * 100_000, '"' * 100_001, "_" * 120_000, "SG." * 40_000,
-    "configure set " * 10_000, "\\" * 100_000, "x" * 120_000, "{{" * 60_000, "{%" * 60_000, "authorization: " * 8_000,
-]  # fmt: skip
-
-
-def test_no_text_takes_long_to_look_through(sandbox: Path) -> None:
-    def look(text: str) -> None:
-        check_metadata({"note": text})
-        check_entrypoint(f"true {text}")
-
-    attack_all(named(LONG, look), sandbox, lambda done: done.must_be_harmless(), seconds=10.0)
