@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from tests.ray_jobs.tls import tls_in_front_of
 from tests.support.shared_clusters import TOKEN, shared_cluster
+from tests.support.waiting import until
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import (
@@ -142,10 +142,11 @@ def test_a_refused_job_is_told_with_the_reason(address: str) -> None:
 def test_a_log_is_read_whole_and_an_unknown_one_is_none(address: str) -> None:
     jobs = RayJobs(RayCluster("mine", address, token=TOKEN))
     jobs.submit_or_attach(JobRequest("said", "echo one; echo two"))
-    deadline = time.monotonic() + 120
-    while not (details := jobs.details("said")) or not details.has_ended:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    assert details.status == "SUCCEEDED"
+
+    def status() -> str:
+        details = jobs.details("said")
+        return details.status if details and details.has_ended else ""
+
+    assert until(status, "the end of the job") == "SUCCEEDED"
     assert {"one", "two"} <= set((jobs.log_text("said") or "").splitlines())
     assert jobs.log_text("never-said") is None

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.clusters import HASTY
+from tests.support.waiting import until_async
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
@@ -46,13 +47,11 @@ async def follow_over_a_crash(ray: LocalRay, with_log: bool) -> tuple[FollowResu
     reader = asyncio.create_task(follow_job(cluster, "counting", log=JobLog(lines.extend), notice=notices.append))
     other = asyncio.create_task(follow_job(cluster, "counting", log=None, notice=notices.append))
     async with asyncio.timeout(600):
-        while "line 50" not in lines:
-            await asyncio.sleep(0.1)
+        await until_async(lambda: "line 50" in lines)
         if not with_log:
             reader.cancel()
         await asyncio.to_thread(ray.kill_head)
-        while not notices:
-            await asyncio.sleep(0.1)
+        await until_async(lambda: notices)
         assert not reader.done() or not with_log
         assert not other.done()
         await asyncio.to_thread(ray.start_head)

@@ -40,7 +40,7 @@ def stop(jobs: RayJobs, *ids: str, say: Callable[[str], None] = print) -> list[J
         async with JobsApi(jobs.cluster) as api:
             return await asyncio.gather(*(stop_job(api, job, say) for job in ids))
 
-    return asyncio.run(asyncio.until(all_at_once(), 180))
+    return asyncio.run(asyncio.wait_for(all_at_once(), 180))
 
 
 def running(jobs: RayJobs, request: JobRequest, started: Path) -> str:

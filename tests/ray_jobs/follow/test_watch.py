@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.ray_jobs.proxy import LIST, Proxy
-from tests.support.waiting import until, until_async
+from tests.support.waiting import limit_s, until, until_async
 from tradewind.ray_jobs import nodes as lost_nodes
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
@@ -70,11 +70,11 @@ async def test_who_waits_for_news_in_vain_is_not_cancelled_though_his_task_once_
 
 async def follow(cluster: RayCluster, job: str, **kwargs: Any) -> FollowResult:
     kwargs.setdefault("notice", lambda sentence: None)
-    return await asyncio.wait_for(follow_job(cluster, job, log=None, **kwargs), 60)
+    return await asyncio.wait_for(follow_job(cluster, job, log=None, **kwargs), limit_s())
 
 
 async def until_heard(watched: WatchedJob) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(limit_s()):
         while watched.heard_at is None:
             await watched.wait_for_update()
 
