@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,8 +13,12 @@ import pytest
 from tests.support.waiting import until
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay, LocalRayError, LocalSlice, head_memory
+from tradewind.rehearsal.local.ray_start import DASHBOARD_MODULES
 
 pytestmark = pytest.mark.ray
+
+
+MODULES = {DASHBOARD_MODULES: "JobHead,StateHead"}
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +29,7 @@ def two_clusters(tmp_path_factory):
         patch.setenv("TPU_NAME", "the-callers")
         patch.setenv("A_SECRET_OF_THE_CALLER", "x")
         clusters = [
-            LocalRay(stack, token="", name="east", num_cpus=2, slices=[LocalSlice("tpu-east", "v4-8")]),
+            LocalRay(stack, token="", name="east", num_cpus=2, slices=[LocalSlice("tpu-east", "v4-8")], env=MODULES),
             LocalRay(stack, token="", name="west", num_cpus=3),
         ]
         with ThreadPoolExecutor() as pool:
@@ -123,6 +128,12 @@ def test_no_server_for_ray_client_runs_beside_a_head(two_clusters):
     commands = [" ".join(process.cmdline()) for process in two_clusters[1].stack.processes()]
     assert any("gcs_server" in command for command in commands)
     assert not any("ray.util.client.server" in command for command in commands)
+
+
+def test_a_head_loads_only_the_dashboard_modules_that_are_named(two_clusters):
+    commands = [" ".join(process.cmdline()) for process in two_clusters[0].stack.processes()]
+    loaded = [found[1] for command in commands if (found := re.match(r"ray-dashboard-(\w+)-", command))]
+    assert sorted(loaded) == ["JobHead", "StateHead"]
 
 
 def test_stopping_one_cluster_leaves_the_other_alone(two_clusters):

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections import namedtuple
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ import pytest
 
 from tests.runtime import ray_parts
 from tests.support.claims import claimed, driver_arguments
+from tests.support.shared_clusters import shared_cluster
 from tradewind.records.attempts import Attempt, AttemptOutcome, newest_attempt
-from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay
 from tradewind.runtime.driver.function_call import resolved
 from tradewind.serialization.references import CodeFolder
@@ -81,14 +80,8 @@ def test_something_that_holds_itself_is_walked_to_its_end() -> None:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
-    stack = LocalStack(tmp_path_factory.mktemp("ray"))
-    ray = LocalRay(stack, token="", num_cpus=4)
-    try:
-        ray.start()
-        yield ray
-    finally:
-        stack.stop()
+def cluster() -> LocalRay:
+    return shared_cluster("open")
 
 
 def drive(cluster: LocalRay, fn: Any, store: Path, secrets: dict[str, str] | None = None) -> tuple[Attempt, str, str]:

@@ -34,6 +34,7 @@ from typing import Any, Final
 
 from tradewind.cloud_tpu.slice_types import SIMULATED_VARIABLE, SLICE_NAME_LABEL, SliceType, slice_type
 from tradewind.rehearsal.local.processes import LocalStack, free_port, kill_together, write_private
+from tradewind.rehearsal.local.ray_start import DASHBOARD_MODULES
 
 # What one Ray node of a local cluster is started with: its command, its environment, its address.
 #
@@ -41,8 +42,7 @@ from tradewind.rehearsal.local.processes import LocalStack, free_port, kill_toge
 
 _INHERITED: Final = (
     "JAX_COMPILATION_CACHE_DIR", "JAX_DISABLE_MOST_OPTIMIZATIONS", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH",
-    "PYTHONPYCACHEPREFIX", "PYTHONUNBUFFERED", "SSL_CERT_FILE", "TMPDIR", "TRADEWIND_DASHBOARD_MODULES", "TZ", "USER",
-    "XLA_FLAGS",
+    "PYTHONPYCACHEPREFIX", "PYTHONUNBUFFERED", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER", "XLA_FLAGS", DASHBOARD_MODULES,
 )  # fmt: skip
 _RAY_SETTINGS: Final = {
     # Nothing is reported to anyone.

@@ -14,7 +14,10 @@ from typing import Any, Final
 
 WORKER: Final = Path(__file__).with_name("setup_worker.py")
 DASHBOARD_MODULES: Final = "TRADEWIND_DASHBOARD_MODULES"
-"""Environment variable with the names of the dashboard's modules that a head loads, divided by commas; unset: all."""
+"""Environment variable: the dashboard modules that a head loads, separated by commas. Unset, it loads all.
+
+Each module is a process. Users look at the pages of all; tests call the APIs of a few.
+"""
 
 
 def main() -> None:
