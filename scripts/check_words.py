@@ -26,7 +26,7 @@ CHECKED: Final = (
     "CHANGELOG.md",
 )
 WORDS: Final = {
-    r"who(?:so)?ever|somebody|nobody|anybody|no one": "name the agent: the lease owner, the driver, a user, another process",
+    r"who(?:so)?ever|somebody|nobody|anybody|no one": "name the agent: the lease owner, a user, another process",
     r"(?:is|are|was|were|be|been) told": "is reported, is logged, is named",
     r"(?:is|are|be|was|were) (?:had|said)": "exists, is available; is reported",
     r"no more than": "at most",

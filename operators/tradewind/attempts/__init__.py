@@ -1,1 +1,1 @@
-"""Whose turn it is at an output: how a turn starts, is kept, is waited for, is stopped and ends."""
+"""Lease protocol of one attempt: decide, claim, renew, wait, cancel, resolve the outcome."""

@@ -1,7 +1,7 @@
-"""Stopping a step's turn: its keeper is asked through the lease, and its Ray job is stopped when it has obeyed.
+"""Stop an attempt: ask its lease owner through the lease, then stop its Ray job.
 
-A keeper that is asked ends what it started in good order and says so in the record. Ray's own stop gives it three
-seconds, after which nobody knows what it left. So Ray comes second, or first for a job that has no keeper yet.
+A lease owner that reads the request ends its processes in order and records that. Ray's own stop gives it three
+seconds, after which its leftovers are unknown. So Ray stops the job second, or first if no driver owns the lease yet.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from tradewind.ray_jobs.details import JobDetails
 
 STOP_TIMEOUT_S: Final = 20.0
-"""How long a keeper may take: its look at the lease, and the grace of what it ends."""
+"""How long the owner may take: one read of the lease, and the grace period of its processes."""
 _POLL_S: Final = 0.5
 _DEPLOYMENT: Final = "airflow_deployment"
-"""In a job's metadata; ``tasks.address`` writes it."""
+"""Key of a job's metadata; ``tasks.address`` writes it."""
 
 
 async def stop_step_job(
     cluster: RayCluster, job: str, output_path: str, by: Mapping[str, Any], say: Callable[[str], None]
 ) -> None:
-    """Stop the turn of ``job`` and wait until its job has ended.
+    """Stop the attempt of ``job`` and wait until its Ray job has ended.
 
     Args:
-        by: Who asks, for the record.
+        by: The task or user that asks, for the record.
     """
     from tradewind.ray_jobs.api import JobsApi
     from tradewind.ray_jobs.follow.stopping import stop_job
@@ -50,13 +50,13 @@ async def stop_step_job(
 async def stop_any_job(
     cluster: RayCluster, details: JobDetails, by: Mapping[str, Any], say: Callable[[str], None]
 ) -> bool:
-    """Stop a job of which only Ray's list tells: a step's by its lease, any other by Ray alone.
+    """Stop a job that is known only from Ray's job list: a step's by its lease, any other by Ray alone.
 
-    What the list says of a job came from whoever submitted it. A lease is touched only if it names this very job, and
-    where it says that the job is another deployment's, the job is left alone.
+    The submitter of a job wrote its metadata, so the metadata proves nothing. This function changes a lease only if
+    the lease names this very job, and leaves the job alone if the lease names another deployment.
 
     Returns:
-        Whether it was stopped.
+        Whether the job was stopped.
     """
     from tradewind.ray_jobs.api import JobsApi
     from tradewind.ray_jobs.errors import RayJobsError
@@ -66,21 +66,21 @@ async def stop_any_job(
     if "step" in details.metadata and output_path:
         try:
             if owner := await asyncio.to_thread(_another_owner, output_path, details):
-                say(f"Ray job {details.job} is left alone: its lease says that it is deployment {owner!r}'s.")
+                say(f"Ray job {details.job} is left alone: by its lease it belongs to deployment {owner!r}.")
                 return False
             await stop_step_job(cluster, details.job, output_path, by, say)
             return True
         except RayJobsError:
             raise
-        except Exception as error:  # the path is what somebody wrote into the job's metadata
-            say(f"The lease of job {details.job} cannot be asked: {error}")
+        except Exception as error:  # the path is untrusted metadata
+            say(f"Cannot read the lease of Ray job {details.job}, so Ray alone stops it: {error}")
     async with JobsApi(cluster) as api:
         await stop_job(api, details.job, say)
     return True
 
 
 def _another_owner(output_path: str, details: JobDetails) -> str | None:
-    """The deployment whose job it is by its lease, if that is another one than the job's metadata says."""
+    """Return the deployment that owns the job by its lease, if the job's metadata names another one."""
     held = LeaseStore(output_path).read()
     if held is None or held.lease.job != details.job:
         return None
