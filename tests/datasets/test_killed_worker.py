@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.datasets.caches import config, contents, lines, with_tokenizers
+from tests.support.waiting import until
 from tradewind.datasets.tokenization import tokenize
 
 pytestmark = [pytest.mark.slow]
@@ -53,13 +53,15 @@ def test_a_killed_worker_repeats_no_finished_shard_and_the_cache_is_the_same(
     (folder / "very_large.jsonl").write_bytes(lines(["the large one " * 100] * 5_000))
     env = os.environ | {"HOME": str(folder), "RAY_AUTH_MODE": "disabled"}
     command = [sys.executable, "-c", SPREAD, str(folder), str(root / "end")]
+
+    def worker_with_the_large_file() -> int | None:
+        assert process.poll() is None, "the tokenization ended before a worker was killed"
+        is_begun = list(folder.glob("out/shards/train/*.tokens"))
+        return holder(folder / "very_large.jsonl") if is_begun else None
+
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
-            killed = None
-            while killed is None and process.poll() is None:
-                if list(folder.glob("out/shards/train/*.tokens")):
-                    killed = holder(folder / "very_large.jsonl")
-                time.sleep(0.02)
+            killed = until(worker_with_the_large_file, "a shard, and a worker that reads the large file")
             assert killed is not None
             os.kill(killed, signal.SIGKILL)
             told, _ = process.communicate()

@@ -7,14 +7,14 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import until
 from tradewind.rehearsal.local.processes import free_port
 
 INSTALL = Path(__file__).parents[2] / "scripts" / "install_machines.sh"
@@ -91,11 +91,11 @@ def running_sshd(folder: Path, env: Mapping[str, str] | None = None) -> Iterator
 
 
 def _wait(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 30.0
-    while True:
-        try:
+    def answers() -> bool:
+        assert server.poll() is None, log.read_text()
+        with suppress(OSError):
             socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
-            return
-        except OSError:
-            assert server.poll() is None and time.monotonic() < deadline, log.read_text()
-            time.sleep(0.02)
+            return True
+        return False
+
+    until(answers, "sshd", log.read_text)

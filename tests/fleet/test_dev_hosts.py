@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tarfile
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import psutil
 import pytest
 
 from tests.fleet.loopback import LoopbackFleet, loopback_fleet
+from tests.support.waiting import until
 from tradewind.cloud_tpu.host_files import DEV_FOLDER, DevSlice, heartbeat_path
 from tradewind.fleet import dev_on_host
 from tradewind.fleet.access.hosts import ClusterHosts, SliceHost
@@ -198,10 +198,7 @@ def sleepers(world: LoopbackFleet) -> list[psutil.Process]:
 
 
 def until_there_are(world: LoopbackFleet, count: int) -> None:
-    deadline = time.monotonic() + 60.0
-    while len(left := sleepers(world)) != count:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
+    until(lambda: len(sleepers(world)) == count, f"{count} processes", lambda: sleepers(world))
 
 
 def test_all_that_a_command_has_started_ends_with_it(hosts: DevHosts, world: LoopbackFleet) -> None:
@@ -266,10 +263,11 @@ def test_signs_go_on_after_the_way_was_lost(world: LoopbackFleet) -> None:
 def changes_of(file: Path, count: int) -> Sequence[int]:
     """The first times at which it was changed, so many of them."""
     found: list[int] = []
-    deadline = time.monotonic() + 60.0
-    while len(found) < count:
-        assert time.monotonic() < deadline
+
+    def are_enough() -> bool:
         if file.exists() and (changed := file.stat().st_mtime_ns) not in found:
             found.append(changed)
-        time.sleep(0.01)
+        return len(found) >= count
+
+    until(are_enough, f"{count} changes of {file}", pause_s=0.01)
     return found

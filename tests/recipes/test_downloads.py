@@ -6,13 +6,13 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.datasets.hub_server import COMMIT, REPO, TOKEN, Handler, HubServer, hub
+from tests.support.waiting import until
 from tradewind import ExecutorStep, versioned
 from tradewind.recipes.downloads import default_download, download
 from tradewind.steps import ExperimentError, InputName, resolve
@@ -86,9 +86,7 @@ def test_the_attempt_after_a_failure_goes_on_with_what_is_missing(hub: HubServer
         return done.returncode, done.stdout + done.stderr
 
     def refused_once_the_other_is_there(handler: Handler, _: bytes) -> None:
-        deadline = time.monotonic() + 60
-        while not list(tmp_path.glob("outputs/raw/*/data/a.jsonl")) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(lambda: list(tmp_path.glob("outputs/raw/*/data/a.jsonl")), "the other file")
         handler.answer(b"", 404)
 
     hub.fail("b.jsonl", refused_once_the_other_is_there)

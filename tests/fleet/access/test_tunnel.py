@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +19,7 @@ import pytest
 from tests.fleet.fleets import write_fleet
 from tests.fleet.sshd import Sshd, running_sshd
 from tests.runtime.marked import descendants_named
+from tests.support.waiting import until
 from tradewind.fleet.access.connect import tunnel
 from tradewind.fleet.access.ssh import SshError, SshHost
 from tradewind.fleet.cloud.heads import ClusterHead
@@ -142,7 +142,4 @@ def test_a_command_that_is_killed_takes_its_tunnel_with_it(cluster: FleetCluster
         assert holder.stdout is not None and holder.stdout.readline().startswith("http://127.0.0.1:")
         [ssh] = descendants_named("ssh")
         os.kill(holder.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 60.0
-    while ssh.is_running() and ssh.status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline, "ssh lives on"
-        time.sleep(0.02)
+    until(lambda: not ssh.is_running() or ssh.status() == psutil.STATUS_ZOMBIE, "the end of ssh")

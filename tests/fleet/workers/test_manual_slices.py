@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +13,7 @@ import pytest
 
 from tests.fleet.lifecycle.fleet_environment import PROJECT, ZONE, write_key, write_world_fleet
 from tests.support.google import LocalGoogle
+from tests.support.waiting import until
 from tradewind.cloud_tpu.api import TpuApi
 from tradewind.cloud_tpu.repair.passes import SliceRepair
 from tradewind.cloud_tpu.repair.terms import Scope
@@ -224,10 +224,7 @@ def queued(name: str, *slices: str, cluster: str = "here") -> dict[str, object]:
 def granted(yard: Yard, name: str, *slices: str) -> None:
     """These slices, of one queued resource: Google makes them some time after it has answered."""
     yard.api.create(name, queued(name, *slices))
-    deadline = time.monotonic() + 10.0
-    while {one.name for one in yard.api.nodes() if one.state == "READY"} != set(slices):
-        assert time.monotonic() < deadline, yard.there()
-        time.sleep(0.02)
+    until(lambda: {one.name for one in yard.api.nodes() if one.state == "READY"} == set(slices), "slices", yard.there)
 
 
 def test_a_slice_that_came_with_others_goes_neither_by_its_name_nor_by_theirs(yard: Yard) -> None:
