@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 import pytest
 import requests
 
-from tests.airflow.conftest import House, HouseRun, until
+from tests.airflow.conftest import House, HouseRun
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.airflow
 
@@ -70,25 +71,23 @@ def test_clearing_a_reused_step_makes_it_again_and_only_it(house: House, first_r
 
 def test_dates_that_want_one_step_at_once_share_its_attempt(house: House) -> None:
     runs = [house.begin("dates", date=datetime(2026, 3, day, tzinfo=UTC)) for day in (2, 3, 4)]
-    until(
-        lambda: [run.states().get("dates_shared") for run in runs] == ["deferred"] * 3, "all dates at the shared step"
-    )
+
+    def states() -> list[str | None]:
+        return [run.states().get("dates_shared") for run in runs]
+
+    until(lambda: states() == ["deferred"] * 3, "all dates at the shared step", seen=states)
     (house.output("dates/shared") / "all_are_here").touch()
     for run in runs:
         run.wait()
     assert [run.state for run in runs] == ["success"] * 3, [run.states() for run in runs]
     assert house.attempts("dates/shared") == 1
     assert (house.output("dates/shared") / "calls").read_text() == "one for all\n"
-    waited = [run for run in runs if "is in progress in task dates_shared of run" in run.log("dates_shared")]
+    logs = [run.log("dates_shared") for run in runs]
+    waited = [log for log in logs if "is in progress in task dates_shared of run" in log]
     assert len(waited) == 2
+    assert all("is finished: made by task dates_shared of run" in log for log in waited)
     nights = sorted(path.read_text() for path in house.store.glob("dates/dated-??????/calls"))
     assert nights == ["2026-03-01\n", "2026-03-02\n", "2026-03-03\n"]
-
-
-def test_one_and_one_point_zero_are_one_version(house: House) -> None:
-    assert house.run("params").decisions() == {"params_step": "RUN"}
-    assert house.run("params", {"x": 1}).decisions() == {"params_step": "REUSE"}
-    assert house.run("params", {"x": 2}).decisions() == {"params_step": "RUN"}
 
 
 def test_a_file_written_for_marin_runs_in_the_worker_and_as_a_ray_task(house: House) -> None:

@@ -1,19 +1,16 @@
-"""Airflow DAGs of steps in the worker, for what runs, plans and people's acts do to each other's turns."""
+"""Airflow DAGs of steps in the worker, for what runs, plans and users do to each other's claims."""
 
-import os
-import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, Asset, CronPartitionTimetable, task
+from airflow.sdk import DAG, task
+from shared_work import Config, write
 
 from tradewind import (
     ExecutorStep,
     experiment_dag,
     on_airflow_worker,
     output_path_of,
-    partition_key,
     run_param,
     this_output_path,
     versioned,
@@ -23,27 +20,7 @@ from tradewind.hooks.step_version import StepVersionHook
 HERE = on_airflow_worker()
 
 
-@dataclass(frozen=True)
-class Config:
-    output_path: str
-    value: Any = None
-    source: Any = None
-    says: Any = "the same"
-    gate: Any = None
-
-
-def write(config: Config) -> None:
-    """Write what it is told to, once the gate is open, and leave a line for each call outside the output."""
-    while config.gate and not os.path.exists(config.gate):
-        time.sleep(0.1)
-    with Path(f"{config.output_path}.calls").open("a") as file:
-        file.write("called\n")
-    Path(config.output_path, "text").write_text(str(config.says))
-    if config.says == "fail":
-        raise ValueError("told to fail")
-
-
-def chain(name: str, **params: Any) -> None:
+def chain(name: str) -> None:
     """Three steps, one after the other; what the first says is no part of its version."""
     first = ExecutorStep(
         f"{name}/first", write, Config(this_output_path(), versioned(name), None, run_param("says")), resources=HERE
@@ -54,12 +31,10 @@ def chain(name: str, **params: Any) -> None:
     third = ExecutorStep(
         f"{name}/third", write, Config(this_output_path(), None, output_path_of(second)), resources=HERE
     )
-    experiment_dag(name, [third], params={"says": "the same"}, **params)
+    experiment_dag(name, [third], params={"says": "the same"})
 
 
 chain("chained")
-chain("selected")
-chain("told", asset_events_of_reused=True)
 
 gated = ExecutorStep(
     "gated/shared",
@@ -75,17 +50,6 @@ experiment_dag(
     params={"name": "", "says": "the same", "gate": ""},
     max_active_runs=32,
 )
-
-parted = ExecutorStep("parted/step", write, Config(this_output_path(), versioned(partition_key())), resources=HERE)
-experiment_dag("parted", [parted], schedule=CronPartitionTimetable("0 0 * * *", timezone="UTC"), catchup=False)
-
-with DAG("consumer", schedule=[Asset("told/third")]):
-
-    @task
-    def consume() -> None:
-        print("woken")
-
-    consume()
 
 with DAG("plain_versions", params={"n": 1}):
 

@@ -1,0 +1,157 @@
+"""Runs of a DAG make, reuse, block and refuse steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.inprocess.conftest import InProcessAirflow
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_failed_step_is_blocked_where_failures_are_not_tried_again(airflow: InProcessAirflow) -> None:
+    first = airflow.run("blocked", {"says": "fail"})
+    assert first.states["blocked_third"] == "upstream_failed"
+    second = airflow.run("blocked", {"force_run_failed": False})
+    assert set(second.decisions.values()) == {"BLOCKED"}
+    assert second.states["blocked_first"] == "failed"
+    assert "ValueError: told to fail" in second.log("blocked_first")
+    assert airflow.calls("blocked/first") == 1
+
+
+def test_a_run_can_be_only_a_part_only_a_plan_or_again(airflow: InProcessAirflow) -> None:
+    planned = airflow.run("selected", {"dry_run": True})
+    assert planned.state == "success"
+    assert set(planned.decisions.values()) == {"RUN"}
+    assert {state for task, state in planned.states.items() if task != "plan"} == {"skipped"}
+    part = airflow.run("selected", {"run_only": ["second"]})
+    assert part.decisions == {"selected_first": "RUN", "selected_second": "RUN", "selected_third": "PRUNED"}
+    assert part.reasons["selected_third"] == "not asked for"
+    assert airflow.run("selected").decisions["selected_third"] == "RUN"
+    steps = ("selected/first", "selected/second", "selected/third")
+    assert [airflow.calls(step) for step in steps] == [1, 1, 1]
+    again = airflow.run("selected", {"force": ["/second$"], "force_downstream": True})
+    assert again.decisions == {"selected_first": "REUSE", "selected_second": "RUN", "selected_third": "RUN"}
+    assert [airflow.calls(step) for step in steps] == [1, 2, 2]
+
+
+REMADE = {"chained_first": "REUSE", "chained_second": "REUSE", "chained_third": "RUN"}
+
+
+def test_an_output_that_is_gone_is_made_again(airflow: InProcessAirflow) -> None:
+    airflow.run("chained")
+    (airflow.output("chained/third") / "text").unlink()
+    before = airflow.calls("chained/third")
+    again = airflow.run("chained")
+    assert again.decisions == REMADE
+    assert again.reasons["chained_third"].startswith("ran, output gone")
+    assert airflow.calls("chained/third") == before + 1
+
+
+def test_an_output_that_is_damaged_is_made_again_by_a_run_that_looks_for_damage(airflow: InProcessAirflow) -> None:
+    airflow.run("chained")
+    output = airflow.output("chained/third")
+    (output / "text").write_text("the sane")
+
+    def made() -> tuple[int, int]:
+        lease = json.loads((output / ".executor_status.lock").read_text())
+        return airflow.calls("chained/third"), lease["attempt"]
+
+    calls, attempt = made()
+    assert airflow.run("chained", {"verify": True}).decisions == REMADE
+    assert made() == (calls + 1, attempt + 1)
+    assert (output / "text").read_text() == "the same"
+    assert set(airflow.run("chained", {"verify": True}).decisions.values()) == {"REUSE"}
+
+
+def test_a_made_output_wakes_its_consumers_and_a_reused_one_says_that_it_is(airflow: InProcessAirflow) -> None:
+    airflow.run("told")
+    assert airflow.queued_assets("consumer") == ["told/step"]
+    [made] = airflow.asset_events("told/step")
+    assert made["path"] == str(airflow.output("told/step"))
+    assert made["version"] == airflow.output("told/step").relative_to(airflow.store).as_posix()
+    assert "cached" not in made
+    airflow.run("told")
+    assert [extra.get("cached", False) for extra in airflow.asset_events("told/step")] == [False, True]
+
+
+def test_partitions_have_versions_of_their_own_without_a_logical_date(airflow: InProcessAirflow) -> None:
+    for key in ("2026-03-01T00:00:00", "2026-03-02T00:00:00", "2026-03-01T00:00:00"):
+        run = airflow.run("parted", partition_key=key)
+        assert (run.state, run.partition_key, run.logical_date) == ("success", key, None)
+    assert airflow.calls("parted/step") == 2
+
+
+def test_a_plain_task_makes_each_version_once(airflow: InProcessAirflow) -> None:
+    first = airflow.run("plain_versions", {"n": 7})
+    assert Path(first.results["plain"], ".executor_status").read_text() == "SUCCESS"
+    second = airflow.run("plain_versions", {"n": 7})
+    assert (first.states, second.states) == ({"plain": "success"}, {"plain": "skipped"})
+    assert "is finished: made by task plain of run" in second.log("plain")
+    assert airflow.run("plain_versions", {"n": 8}).states == {"plain": "success"}
+
+
+def test_one_and_one_point_zero_are_one_version(airflow: InProcessAirflow) -> None:
+    assert airflow.run("params").decisions == {"params_step": "RUN"}
+    assert airflow.run("params", {"x": 1}).decisions == {"params_step": "REUSE"}
+    assert airflow.run("params", {"x": 2}).decisions == {"params_step": "RUN"}
+
+
+def test_a_failed_point_is_named_and_the_next_run_makes_it_and_compares_again(airflow: InProcessAirflow) -> None:
+    run = airflow.run("sweep")
+    assert run.state == "failed"
+    assert run.states == {
+        "plan": "success",
+        "sweep_0.1": "success",
+        "sweep_0.5": "success",
+        "sweep_2.0": "failed",
+        "sweep_table": "failed",
+    }
+    told = run.log("sweep_table")
+    assert "rate=0.1  0.1" in told
+    assert "1 of 3 runs have no result: rate=2.0 (failed: ValueError: this rate is above all)." in told
+    assert "rate=0.5" in (airflow.output("sweep/table") / "comparison.md").read_text()
+
+    again = airflow.run("sweep", {"is_mended": True})
+    assert again.decisions == {
+        "sweep_0.1": "REUSE",
+        "sweep_0.5": "REUSE",
+        "sweep_2.0": "RUN",
+        "sweep_table": "RUN",
+    }
+    assert (again.state, airflow.attempts("sweep/2.0"), airflow.attempts("sweep/table")) == ("success", 2, 2)
+    assert "rate=2" in (airflow.output("sweep/table") / "comparison.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "task_id", "sentence"),
+    [
+        (
+            "local_function",
+            "plan",
+            "BadInputError: Step 'bad/local_function': '<lambda>' cannot be imported on a cluster, because it is a "
+            "lambda, a local function or no plain function at all: define it at the top level of a module.",
+        ),
+        (
+            "missing_prefix",
+            "plan",
+            "BadInputError: Nothing says where outputs go: give experiment_dag(prefix=...)",
+        ),
+        ("no_such_cluster", "bad_no_such_cluster", "There is no connection 'missing', and "),
+        ("unreachable", "bad_unreachable", "does not answer (ConnectionError): start the cluster, or correct the host"),
+    ],
+)
+def test_what_is_refused_before_submission_leaves_nothing(
+    airflow: InProcessAirflow, dag_id: str, task_id: str, sentence: str
+) -> None:
+    run = airflow.run(dag_id)
+    assert run.state == "failed"
+    log = run.log(task_id)
+    assert sentence in log
+    assert dag_id == "missing_prefix" or f"Step 'bad/{dag_id}'" in log
+    assert not list(airflow.store.glob(f"bad/{dag_id}-*/**/*"))
+    assert not airflow.head.jobs
+    assert run.tries[task_id] == 1  # trying again would not help
