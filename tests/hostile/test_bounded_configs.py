@@ -6,12 +6,13 @@ import dataclasses
 import enum
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.hostile.harness import attack
+from tests.hostile.harness import Deed, Outcome, attack, attack_all, named
 from tradewind import (
     Cpu,
     ExecutorStep,
@@ -29,7 +30,7 @@ from tradewind.deployment.slice_repair import RepairRequest
 from tradewind.operators.experiment import build_dag
 from tradewind.operators.ray_job import RayJobOperator
 from tradewind.plans.selection import Selection, SelectionError
-from tradewind.steps import ExperimentError, RunValues, StepConfigError, mirrored, resolve, run_param, truncated_repr
+from tradewind.steps import ExperimentError, RunValues, StepConfigError, mirrored, resolve, run_param
 
 NAN, INF = math.nan, math.inf
 HUGE = 10**5000
@@ -126,27 +127,31 @@ def _what_is_said_of(name: str) -> list[str]:
     return ["holds itself"] if "itself" in name or "each other" in name else []
 
 
-@pytest.mark.parametrize("name", UNBOUNDED)
-def test_a_config_without_bounds_is_refused_by_step_and_place(name: str, sandbox: Path) -> None:
-    config = UNBOUNDED[name]()
-    attack(lambda: resolved({"model": config}), sandbox, seconds=10).must_be_refused(
-        StepConfigError, mentions=["Step 'train/x'", "config.model", *_what_is_said_of(name)]
-    )
+def test_a_config_without_bounds_is_refused_by_step_and_place(sandbox: Path) -> None:
+    def judge(outcome: Outcome) -> None:
+        mentions = ["Step 'train/x'", "config.model", *_what_is_said_of(outcome.name)]
+        outcome.must_be_refused(StepConfigError, mentions=mentions)
+
+    deeds: dict[str, Deed] = {
+        name: lambda make=make: resolved({"model": make()})  # type: ignore[misc]
+        for name, make in UNBOUNDED.items()
+    }
+    attack_all(deeds, sandbox, judge, seconds=10)
 
 
-@pytest.mark.parametrize("name", [name for name in UNBOUNDED if "versioned" not in name and "mirrored" not in name])
-def test_a_param_without_bounds_is_refused_by_name(name: str, sandbox: Path) -> None:
-    value = UNBOUNDED[name]()
-    attack(lambda: resolved({"a": versioned(run_param("lr"))}, params={"lr": value}), sandbox).must_be_refused(
-        StepConfigError, mentions=["param 'lr'"]
-    )
+def test_a_param_without_bounds_is_refused_by_name(sandbox: Path) -> None:
+    deeds: dict[str, Deed] = {
+        name: lambda make=make: resolved({"a": versioned(run_param("lr"))}, params={"lr": make()})  # type: ignore[misc]
+        for name, make in UNBOUNDED.items()
+        if "versioned" not in name and "mirrored" not in name
+    }
+    attack_all(deeds, sandbox, lambda done: done.must_be_refused(StepConfigError, mentions=["param 'lr'"]))
 
 
-@pytest.mark.parametrize("value", [NAN, INF, -INF, [1.0, NAN], {"a": [INF]}, (NAN,)])
-def test_a_param_that_json_has_no_form_for_is_refused(value: Any, sandbox: Path) -> None:
-    attack(lambda: resolved({}, params={"lr": value}), sandbox).must_be_refused(
-        StepConfigError, mentions=["param 'lr'", "JSON"]
-    )
+def test_a_param_that_json_has_no_form_for_is_refused(sandbox: Path) -> None:
+    values = [NAN, INF, -INF, [1.0, NAN], {"a": [INF]}, (NAN,)]
+    deeds = named(values, lambda value: resolved({}, params={"lr": value}))
+    attack_all(deeds, sandbox, lambda done: done.must_be_refused(StepConfigError, mentions=["param 'lr'", "JSON"]))
 
 
 @pytest.mark.parametrize(
@@ -182,23 +187,22 @@ def ring(length: int, refer: Callable[[ExecutorStep], Any]) -> ExecutorStep:
     return steps[0]
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 50, 3000])
-@pytest.mark.parametrize(
-    "refer",
-    [
-        pytest.param(lambda step: step, id="step"),
-        pytest.param(lambda step: output_path_of(step, "model"), id="path"),
-        pytest.param(lambda step: step.nonblocking(), id="nonblocking"),
-        pytest.param(lambda step: [mirrored(step / "x")], id="mirrored"),
-    ],
-)
-def test_steps_in_a_circle_are_refused_by_step_and_place(
-    length: int, refer: Callable[[ExecutorStep], Any], sandbox: Path
-) -> None:
-    first = ring(length, refer)
-    attack(lambda: resolve([first], "/prefix"), sandbox).must_be_refused(
-        ExperimentError, mentions=["config.inputs.former", "'s0'"]
-    )
+CIRCLES: dict[str, Callable[[ExecutorStep], Any]] = {
+    "step": lambda step: step,
+    "path": lambda step: output_path_of(step, "model"),
+    "nonblocking": lambda step: step.nonblocking(),
+    "mirrored": lambda step: [mirrored(step / "x")],
+}
+
+
+@pytest.mark.parametrize("kind", CIRCLES)
+def test_steps_in_a_circle_are_refused_by_step_and_place(kind: str, sandbox: Path) -> None:
+    deeds = named([1, 2, 3, 50, 3000], lambda length: resolve([ring(length, CIRCLES[kind])], "/prefix"))
+
+    def judge(outcome: Outcome) -> None:
+        outcome.must_be_refused(ExperimentError, mentions=["config.inputs.former", "'s0'"])
+
+    attack_all(deeds, sandbox, judge)
 
 
 def test_a_chain_of_steps_may_be_long(sandbox: Path) -> None:
@@ -215,94 +219,87 @@ def test_steps_that_refer_to_many_that_refer_to_many_are_refused(sandbox: Path) 
     attack(lambda: resolve([step], "/prefix"), sandbox).must_be_refused(ExperimentError, mentions=["Step 's2'", "MiB"])
 
 
-@pytest.mark.parametrize("other", [7, "data", None, [1], {}, print, HUGE], ids=truncated_repr)
-def test_a_reference_to_what_is_no_step_is_refused(other: Any, sandbox: Path) -> None:
-    if other is None:
-        attack(lambda: resolved({"a": output_path_of(None)}), sandbox).must_be_accepted()  # type: ignore[arg-type]
-        return
-    attack(lambda: resolved({"a": output_path_of(other)}), sandbox).must_be_refused(
-        ExperimentError, mentions=["config.a"]
-    )
+def test_a_reference_to_what_is_no_step_is_refused(sandbox: Path) -> None:
+    deeds = named([7, "data", [1], {}, print, HUGE], lambda other: resolved({"a": output_path_of(other)}))
+    attack_all(deeds, sandbox, lambda done: done.must_be_refused(ExperimentError, mentions=["config.a"]))
+    attack(lambda: resolved({"a": output_path_of(None)}), sandbox).must_be_accepted()  # type: ignore[arg-type]
 
 
 # ---- amounts
 
 
-@pytest.mark.parametrize(
-    "amount",
-    [NAN, INF, -INF, HUGE, -HUGE, -1, "1" * 6000, [1] * 10_000, None, True, 2**63, b"1"],
-    ids=truncated_repr,
-)
-@pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(lambda amount: Cpu(amount), id="cpus"),
-        pytest.param(lambda amount: Gpu(amount), id="gpus"),
-        pytest.param(lambda amount: on_head_node(amount), id="head"),
-        pytest.param(lambda amount: Hosts(amount), id="hosts"),
-        pytest.param(lambda amount: Hosts(2, gpus=amount), id="gpus of hosts"),
-        pytest.param(lambda amount: Hosts(2, frozen_s=amount), id="frozen"),
-        pytest.param(lambda amount: TpuSlice("v4-8", max_preemptions=amount), id="preemptions"),
-        pytest.param(lambda amount: TpuSlice("v4-8", max_failures=amount), id="failures"),
-        pytest.param(lambda amount: TpuSlice("v4-8", stall_limit_s=amount), id="stall"),
-        pytest.param(lambda amount: TpuSlice("v4-8", num_slices=(4, amount)), id="slices"),
-    ],
-)
-def test_an_amount_that_is_none_is_refused_in_a_sentence(
-    make: Callable[[Any], Any], amount: Any, sandbox: Path
-) -> None:
-    attack(lambda: make(amount), sandbox).must_be_refused(ValueError, mentions=[":"])
+AMOUNTS: dict[str, Callable[[Any], Any]] = {
+    "cpus": Cpu,
+    "gpus": Gpu,
+    "head": on_head_node,
+    "hosts": Hosts,
+    "gpus of hosts": lambda amount: Hosts(2, gpus=amount),
+    "frozen": lambda amount: Hosts(2, frozen_s=amount),
+    "preemptions": lambda amount: TpuSlice("v4-8", max_preemptions=amount),
+    "failures": lambda amount: TpuSlice("v4-8", max_failures=amount),
+    "stall": lambda amount: TpuSlice("v4-8", stall_limit_s=amount),
+    "slices": lambda amount: TpuSlice("v4-8", num_slices=(4, amount)),
+}
 
 
-@pytest.mark.parametrize("amount", [NAN, INF, -1, HUGE, "1", True, b"1"], ids=truncated_repr)
+@pytest.mark.parametrize("what", AMOUNTS)
+def test_an_amount_that_is_none_is_refused_in_a_sentence(what: str, sandbox: Path) -> None:
+    values = [NAN, INF, -INF, HUGE, -HUGE, -1, "1" * 6000, [1] * 10_000, None, True, 2**63, b"1"]
+    deeds = named(values, AMOUNTS[what])
+    attack_all(deeds, sandbox, lambda done: done.must_be_refused(ValueError, mentions=[":"]))
+
+
 @pytest.mark.parametrize("field", ["timeout", "queue_timeout", "connect_timeout", "budget_gb", "host_grace_s"])
-def test_what_cannot_be_waited_for_or_counted_to_is_refused_by_name(field: str, amount: Any, sandbox: Path) -> None:
-    def make() -> Any:
+def test_what_cannot_be_waited_for_or_counted_to_is_refused_by_name(field: str, sandbox: Path) -> None:
+    def make(amount: Any) -> Any:
         if field == "budget_gb":
             return mirrored("data", amount)
         if field == "host_grace_s":
             return RepairRequest("google", "us-central2-b", "ray", labels={"a": "b"}, settings={field: amount})
         return RayJobOperator(task_id="job", entrypoint="true", **{field: amount})
 
-    attack(make, sandbox).must_be_refused(ValueError, mentions=[field, "finite number"])
+    deeds = named([NAN, INF, -1, HUGE, "1", True, b"1"], make)
+    attack_all(deeds, sandbox, lambda done: done.must_be_refused(ValueError, mentions=[field, "finite number"]))
 
 
 # ---- what a run selects
 
 
+SELECTIONS: dict[str, Any] = {
+    "lookahead": ["(?=x)"],
+    "negative lookahead": ["(?!x)"],
+    "lookbehind": ["(?<=x)y"],
+    "reference back": [r"(a)\1"],
+    "named reference back": ["(?P<n>a)(?P=n)"],
+    "condition": ["(?(1)a|b)"],
+    "large repetition": ["((a{1000}){1000}){1000}"],
+    "long": ["(" * 10_000],
+    "nested": ["(" * 450 + ")" * 450 + "*"],
+    "open": ["("],
+    "overflow": ["a{99999999999999999999}"],
+    "half a character": ["\ud800"],
+    "many": ["x"] * 5000,
+    "many and long": ["x" * 999] * 500,
+    "a text": "x" * 100_000,
+    "a number": [HUGE],
+    "a mapping": {"a": 1},
+    "a list in it": [["x"]],
+    "nothing": None,
+    "nothing in it": [None],
+    "deep": nested(10_000, lambda inner: [inner]),
+}
+
+
 @pytest.mark.parametrize("field", ["run_only", "force"])
-@pytest.mark.parametrize(
-    "given",
-    [
-        pytest.param(["(?=x)"], id="lookahead"),
-        pytest.param(["(?!x)"], id="negative lookahead"),
-        pytest.param(["(?<=x)y"], id="lookbehind"),
-        pytest.param([r"(a)\1"], id="reference back"),
-        pytest.param(["(?P<n>a)(?P=n)"], id="named reference back"),
-        pytest.param(["(?(1)a|b)"], id="condition"),
-        pytest.param(["((a{1000}){1000}){1000}"], id="large repetition"),
-        pytest.param(["(" * 10_000], id="long"),
-        pytest.param(["(" * 450 + ")" * 450 + "*"], id="nested"),
-        pytest.param(["("], id="open"),
-        pytest.param(["a{99999999999999999999}"], id="overflow"),
-        pytest.param(["\ud800"], id="half a character"),
-        pytest.param(["x"] * 5000, id="many"),
-        pytest.param(["x" * 999] * 500, id="many and long"),
-        pytest.param("x" * 100_000, id="a text"),
-        pytest.param([HUGE], id="a number"),
-        pytest.param({"a": 1}, id="a mapping"),
-        pytest.param([["x"]], id="a list in it"),
-        pytest.param(None, id="nothing"),
-        pytest.param([None], id="nothing in it"),
-        pytest.param(nested(10_000, lambda inner: [inner]), id="deep"),
-    ],
-)
-def test_a_selection_that_is_none_is_refused_by_name(field: str, given: Any, sandbox: Path) -> None:
-    deed = lambda: Selection(**{field: given})  # noqa: E731
-    if given == ["(" * 450 + ")" * 450 + "*"]:
-        attack(deed, sandbox).must_be_harmless()  # how deep Python reads depends on who calls
-        return
-    attack(deed, sandbox).must_be_refused(SelectionError, mentions=[field])
+def test_a_selection_that_is_none_is_refused_by_name(field: str, sandbox: Path) -> None:
+    def judge(outcome: Outcome) -> None:
+        if outcome.name == "nested":
+            outcome.must_be_harmless()  # how deep Python reads depends on its caller
+        else:
+            outcome.must_be_refused(SelectionError, mentions=[field])
+
+    deeds: dict[str, Deed] = {name: partial(Selection, **{field: given}) for name, given in SELECTIONS.items()}
+    attack_all(deeds, sandbox, judge)
 
 
 # ---- arguments of a DAG and of a step
@@ -317,48 +314,41 @@ ENDLESS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", ENDLESS)
 @pytest.mark.parametrize(
     "argument", ["dag_id", "timezone", "description", "pools", "run_only", "allow_outside", "params"]
 )
-def test_an_argument_of_a_dag_without_bounds_is_refused_by_name(argument: str, name: str, sandbox: Path) -> None:
-    value = ENDLESS[name]()
-    given: dict[str, Any] = {"dag_id": "d"}
-    given[argument] = {"cpu": value} if argument == "pools" else {"lr": value} if argument == "params" else value
-    if argument in ("run_only", "allow_outside"):
-        given[argument] = [value]
-    steps = [ExecutorStep("s", print, {})]
+def test_an_argument_of_a_dag_without_bounds_is_refused_by_name(argument: str, sandbox: Path) -> None:
+    def make(endless: Callable[[], Any]) -> None:
+        value = endless()
+        wrapped = {"pools": {"cpu": value}, "params": {"lr": value}, "run_only": [value], "allow_outside": [value]}
+        given: dict[str, Any] = {"dag_id": "d", argument: wrapped.get(argument, value)}
+        experiment_dag(steps=[ExecutorStep("s", print, {})], **given)
+
     mentioned = "param 'lr'" if argument == "params" else argument
-    attack(lambda: experiment_dag(steps=steps, **given), sandbox, seconds=8).must_be_refused(
-        ExperimentError, mentions=[mentioned]
-    )
+    deeds: dict[str, Deed] = {name: partial(make, endless) for name, endless in ENDLESS.items()}
+    attack_all(deeds, sandbox, lambda done: done.must_be_refused(ExperimentError, mentions=[mentioned]), seconds=8)
 
 
-@pytest.mark.parametrize(
-    "default", [b"x", {1, 2}, Path("x" * 1_000_000), 1j, NAN, [INF], print, range(10**12)], ids=truncated_repr
-)
-@pytest.mark.parametrize("make", [lambda default: default, Param], ids=["plain", "Param"])
-def test_a_default_that_json_has_no_form_for_is_refused_by_name(
-    default: Any, make: Callable[[Any], Any], sandbox: Path
-) -> None:
-    steps = [ExecutorStep("s", print, {})]
-    attack(lambda: experiment_dag("d", steps, params={"lr": make(default)}), sandbox).must_be_refused(
-        ExperimentError, mentions=["DAG 'd': param 'lr'", "JSON"]
-    )
+def test_a_default_that_json_has_no_form_for_is_refused_by_name(sandbox: Path) -> None:
+    def make(default: Any) -> None:
+        experiment_dag("d", [ExecutorStep("s", print, {})], params={"lr": default})
+
+    defaults: list[Any] = [b"x", {1, 2}, Path("x" * 1_000_000), 1j, NAN, [INF], print, range(10**12)]
+    deeds = named(defaults, make, lambda default: make(Param(default)))
+    mentions = ["DAG 'd': param 'lr'", "JSON"]
+    attack_all(deeds, sandbox, lambda done: done.must_be_refused(ExperimentError, mentions=mentions))
 
 
-@pytest.mark.parametrize(
-    "zone", ["", "Nowhere/At_All", "x" * 100_000, "../../etc/passwd", "a\0b", "\ud800"], ids=truncated_repr
-)
-def test_a_time_zone_that_there_is_not_is_refused_in_a_sentence(zone: str, sandbox: Path) -> None:
-    steps = [ExecutorStep("s", print, {})]
-    attack(lambda: experiment_dag("d", steps, timezone=zone), sandbox).must_be_refused(
-        ExperimentError, mentions=["time zone", "DAG 'd'"]
-    )
+def test_a_time_zone_that_there_is_not_is_refused_in_a_sentence(sandbox: Path) -> None:
+    zones = ["", "Nowhere/At_All", "x" * 100_000, "../../etc/passwd", "a\0b", "\ud800"]
+    deeds = named(zones, lambda zone: experiment_dag("d", [ExecutorStep("s", print, {})], timezone=zone))
+    attack_all(deeds, sandbox, lambda done: done.must_be_refused(ExperimentError, mentions=["time zone", "DAG 'd'"]))
 
 
-@pytest.mark.parametrize("name", ENDLESS)
 @pytest.mark.parametrize("field", ["name", "description"])
-def test_a_step_that_is_called_nothing_readable_is_refused(field: str, name: str, sandbox: Path) -> None:
-    given = {"name": "s", "fn": print, "config": {}} | {field: ENDLESS[name]()}
-    attack(lambda: ExecutorStep(**given), sandbox).must_be_refused(ExperimentError, mentions=[field])
+def test_a_step_that_is_called_nothing_readable_is_refused(field: str, sandbox: Path) -> None:
+    def make(endless: Callable[[], Any]) -> None:
+        ExecutorStep(**{"name": "s", "fn": print, "config": {}} | {field: endless()})
+
+    deeds: dict[str, Deed] = {name: partial(make, endless) for name, endless in ENDLESS.items()}
+    attack_all(deeds, sandbox, lambda done: done.must_be_refused(ExperimentError, mentions=[field]))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk import Connection
 
-from tests.hostile.harness import attack
+from tests.hostile.harness import Outcome, attack, attack_all, named
 from tests.hostile.test_secrets_in_requests import HEX, HUGGING_FACE, MIXED, PASSWORD
 from tradewind.cloud_tpu.client import make_client, tpu_endpoint
 from tradewind.cloud_tpu.errors import BadEndpointError
@@ -33,22 +35,30 @@ HOSTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("host", HOSTS)
-def test_a_host_with_more_than_an_address_is_refused(host: str, sandbox: Path) -> None:
-    connection = Connection(conn_id="mine", conn_type="ray", host=host)
-    attack(lambda: cluster_of(connection), sandbox).must_be_refused(BadAddressError, secrets=SECRETS, mentions=["mine"])
+def refused(*types: type[BaseException], mentions: Iterable[str] = ()) -> Callable[[Outcome], None]:
+    """Return a judge that sees whether the deed was refused without a secret."""
+    return lambda outcome: outcome.must_be_refused(*types, secrets=SECRETS, mentions=mentions)
 
 
-@pytest.mark.parametrize(
-    "kind", ["http", "postgres", "google_cloud_platform", "ssh", "generic", "aws", "Ray", "kubernetes"]
-)
+def connected(**fields: Any) -> None:
+    cluster_of(Connection(conn_id="mine", conn_type="ray", **fields))
+
+
+def test_a_host_with_more_than_an_address_is_refused(sandbox: Path) -> None:
+    deeds = named(HOSTS, lambda host: connected(host=host))
+    attack_all(deeds, sandbox, refused(BadAddressError, mentions=["mine"]))
+
+
 def test_a_connection_of_another_type_sends_its_password_nowhere(
-    kind: str, sandbox: Path, monkeypatch: pytest.MonkeyPatch
+    sandbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fields = {"conn_type": kind, "host": "http://10.0.0.2:8265", "password": PASSWORD}
-    monkeypatch.setenv("AIRFLOW_CONN_MINE", json.dumps(fields))
-    for ask in (RayHook("mine").cluster, RayHook("mine").bucket, RayHook("mine").slice_types, RayHook("mine").get_conn):
-        attack(ask, sandbox).must_be_refused(BadAddressError, secrets=SECRETS, mentions=["mine", "'ray'"])
+    kinds = ["http", "postgres", "google_cloud_platform", "ssh", "generic", "aws", "Ray", "kubernetes"]
+    for kind in kinds:
+        fields = {"conn_type": kind, "host": "http://10.0.0.2:8265", "password": PASSWORD}
+        monkeypatch.setenv(f"AIRFLOW_CONN_MINE_{kind.upper()}", json.dumps(fields))
+    hooks = [RayHook(f"mine_{kind.lower()}") for kind in kinds]
+    deeds = named(hooks, RayHook.cluster, RayHook.bucket, RayHook.slice_types, RayHook.get_conn)
+    attack_all(deeds, sandbox, refused(BadAddressError, mentions=["mine", "'ray'"]))
 
 
 TOKENS: list[dict[str, Any]] = [
@@ -59,16 +69,15 @@ TOKENS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("extra", TOKENS, ids=range(len(TOKENS)))
-def test_a_token_in_the_wrong_field_is_not_shown(extra: dict[str, Any], sandbox: Path) -> None:
-    connection = Connection(conn_id="mine", conn_type="ray", host="10.0.0.2", extra=json.dumps(extra))
-    attack(lambda: cluster_of(connection), sandbox).must_be_refused(BadTokenError, secrets=SECRETS, mentions=["mine"])
+def test_a_token_in_the_wrong_field_is_not_shown(sandbox: Path) -> None:
+    deeds = named(TOKENS, lambda extra: connected(host="10.0.0.2", extra=json.dumps(extra)))
+    attack_all(deeds, sandbox, refused(BadTokenError, mentions=["mine"]))
 
 
-@pytest.mark.parametrize("token", [f"{PASSWORD} x", f"{PASSWORD}\n", f"\x1b[31m{PASSWORD}", f"{PASSWORD}é"])
-def test_a_token_that_no_header_can_carry_is_not_shown(token: str, sandbox: Path) -> None:
-    connection = Connection(conn_id="mine", conn_type="ray", host="10.0.0.2", password=token)
-    attack(lambda: cluster_of(connection), sandbox).must_be_refused(RayJobsError, secrets=SECRETS, mentions=["mine"])
+def test_a_token_that_no_header_can_carry_is_not_shown(sandbox: Path) -> None:
+    tokens = [f"{PASSWORD} x", f"{PASSWORD}\n", f"\x1b[31m{PASSWORD}", f"{PASSWORD}é"]
+    deeds = named(tokens, lambda token: connected(host="10.0.0.2", password=token))
+    attack_all(deeds, sandbox, refused(RayJobsError, mentions=["mine"]))
 
 
 REQUIREMENTS = [
@@ -79,16 +88,19 @@ REQUIREMENTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("entry", REQUIREMENTS)
-def test_a_requirement_that_is_none_is_refused_without_being_shown(entry: str, sandbox: Path) -> None:
-    project = sandbox / "own" / "pyproject.toml"
-    project.write_text('[project]\nname = "mine"\n[dependency-groups]\nspeak = ["voice"]\n')
-    attack(lambda: environment_of([entry], project.parent), sandbox).must_be_refused(BadRequestError, secrets=SECRETS)
-    attack(lambda: environment_of(entry, project.parent), sandbox).must_be_refused(BadRequestError, secrets=SECRETS)
-    if entry in SECRETS:
-        return  # in a project's own file, it is a package without a version
-    project.write_text(f"[project]\nname = 'mine'\n[dependency-groups]\nspeak = [{json.dumps(entry)}]\n")
-    attack(lambda: environment_of(["speak"], project.parent), sandbox).must_be_refused(BadRequestError, secrets=SECRETS)
+def environment_in(groups: str, entries: Any) -> None:
+    project = Path("pyproject.toml")
+    project.write_text(f'[project]\nname = "mine"\n[dependency-groups]\nspeak = [{groups}]\n')
+    environment_of(entries, project.absolute().parent)
+
+
+def test_a_requirement_that_is_none_is_refused_without_being_shown(sandbox: Path) -> None:
+    in_call = lambda entry: environment_in('"voice"', [entry])  # noqa: E731
+    attack_all(named(REQUIREMENTS, in_call, partial(environment_in, '"voice"')), sandbox, refused(BadRequestError))
+    # In a project's own file, a word is a package without a version.
+    in_file = [entry for entry in REQUIREMENTS if entry not in SECRETS]
+    deeds = named(in_file, lambda entry: environment_in(json.dumps(entry), ["speak"]))
+    attack_all(deeds, sandbox, refused(BadRequestError))
 
 
 FOLDERS = [
@@ -97,12 +109,13 @@ FOLDERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("uri", FOLDERS)
-def test_a_folder_that_cannot_travel_is_refused_without_being_shown(uri: str, sandbox: Path) -> None:
-    for runtime_env in ({"working_dir": uri}, {"py_modules": [uri]}):
-        attack(lambda given=runtime_env: prepare_runtime_env(given), sandbox).must_be_refused(
-            BadRequestError, secrets=SECRETS
-        )
+def test_a_folder_that_cannot_travel_is_refused_without_being_shown(sandbox: Path) -> None:
+    deeds = named(
+        FOLDERS,
+        lambda uri: prepare_runtime_env({"working_dir": uri}),
+        lambda uri: prepare_runtime_env({"py_modules": [uri]}),
+    )
+    attack_all(deeds, sandbox, refused(BadRequestError))
 
 
 UV_OPTIONS = [
@@ -113,19 +126,18 @@ UV_OPTIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("options", UV_OPTIONS)
-def test_options_of_uv_with_a_password_are_refused(options: str, sandbox: Path) -> None:
-    attack(lambda: uv_options(options), sandbox).must_be_refused(
-        BadRequestError, secrets=SECRETS, mentions=["uv_options"]
-    )
+def test_options_of_uv_with_a_password_are_refused(sandbox: Path) -> None:
+    attack_all(named(UV_OPTIONS, uv_options), sandbox, refused(BadRequestError, mentions=["uv_options"]))
 
 
-@pytest.mark.parametrize(
-    "options",
-    ["", "--no-index --find-links /wheels", "--index-url https://host.example/simple", "--keyring-provider off"],
-)
-def test_ordinary_options_of_uv_are_taken(options: str, sandbox: Path) -> None:
-    attack(lambda: uv_options(options), sandbox).must_be_accepted()
+def test_ordinary_options_of_uv_are_taken(sandbox: Path) -> None:
+    ordinary = [
+        "",
+        "--no-index --find-links /wheels",
+        "--index-url https://host.example/simple",
+        "--keyring-provider off",
+    ]
+    attack_all(named(ordinary, uv_options), sandbox, lambda done: done.must_be_accepted())
 
 
 def spec(**fields: Any) -> StepSpec:
@@ -143,11 +155,9 @@ ENVIRONMENTS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("fields", ENVIRONMENTS, ids=range(len(ENVIRONMENTS)))
-def test_a_step_whose_job_would_show_a_secret_is_refused_before_it_is_claimed(
-    fields: dict[str, Any], sandbox: Path
-) -> None:
-    attack(lambda: check_spec(spec(**fields)), sandbox).must_be_refused(ExposedSecretError, secrets=SECRETS)
+def test_a_step_whose_job_would_show_a_secret_is_refused_before_it_is_claimed(sandbox: Path) -> None:
+    deeds = named(ENVIRONMENTS, lambda fields: check_spec(spec(**fields)))
+    attack_all(deeds, sandbox, refused(ExposedSecretError))
 
 
 CONFIGS: list[tuple[Any, str]] = [
@@ -168,21 +178,23 @@ CONFIGS: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("config", "path"), CONFIGS, ids=[path for _, path in CONFIGS])
 def test_a_config_that_holds_a_secret_is_told_of_by_its_path(
-    config: Any, path: str, sandbox: Path, caplog: pytest.LogCaptureFixture
+    sandbox: Path, caplog: pytest.LogCaptureFixture, subtests: pytest.Subtests
 ) -> None:
-    attack(lambda: check_spec(spec(config=config)), sandbox).must_be_harmless(secrets=[])
-    with caplog.at_level(logging.WARNING):
-        check_spec(spec(config=config))
-    (record,) = caplog.records
-    assert f"Step 's': {path} looks like a secret" in record.getMessage() and "secrets={NAME:" in record.getMessage()
-    assert not [one for one in (*SECRETS, MIXED[:30], HEX[:40]) if one in record.getMessage()]
+    deeds = named((config for config, _ in CONFIGS), lambda config: check_spec(spec(config=config)))
+    attack_all(deeds, sandbox, lambda done: done.must_be_harmless())
+    for config, path in CONFIGS:
+        with subtests.test(path), caplog.at_level(logging.WARNING):
+            caplog.clear()
+            check_spec(spec(config=config))
+            (record,) = caplog.records
+            message = record.getMessage()
+            assert f"Step 's': {path} looks like a secret" in message and "secrets={NAME:" in message
+            assert not [one for one in (*SECRETS, MIXED[:30], HEX[:40]) if one in message]
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
+def test_a_config_that_only_sounds_like_it_is_not_told_of() -> None:
+    configs = [
         {"eos_token": "<|endoftext|>"}, {"tokenizer": "meta-llama/Llama-2-7b"}, {"key": "text-of-document"},
         {"revision": HEX[:40]}, {"checksum": HEX}, {"max_tokens": 5}, {"token": "</s>"}, {"path": f"gs://b/x-{HEX[:6]}"},
         {"token": "env:CLUSTER_TOKEN"}, {"api_key": "projects/p/secrets/s/versions/3"}, {"password": ""},
@@ -191,11 +203,8 @@ def test_a_config_that_holds_a_secret_is_told_of_by_its_path(
         {"auth_token": "${HF_TOKEN}"}, {"private_key": "keys/x.pem"}, {"password_dataset": "rockyou-lines"},
         {"trigger_token": "abracadabra"}, {"class_token": "cls_token_x"}, {"api_key": "********"},
         {"secret": "a sentence about secrets"}, {"vocabulary": ["token", "secret", "password"]},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_a_config_that_only_sounds_like_it_is_not_told_of(config: Any) -> None:
-    assert list(secrets_in_config(config)) == []
+    ]  # fmt: skip
+    assert [config for config in configs if list(secrets_in_config(config))] == []
 
 
 ARGUMENTS: list[Any] = [
@@ -208,16 +217,16 @@ ARGUMENTS: list[Any] = [
 
 
 @pytest.mark.parametrize("size", [0, 20_000])
-@pytest.mark.parametrize("kwargs", ARGUMENTS, ids=range(len(ARGUMENTS)))
-def test_an_argument_with_a_secret_is_refused_whatever_the_size_of_the_call(
-    kwargs: dict[str, Any], size: int, sandbox: Path
-) -> None:
+def test_an_argument_with_a_secret_is_refused_whatever_the_size_of_the_call(size: int, sandbox: Path) -> None:
     function = ShippedFunction("m:f", None, None, travels=False)
-    for args, named in (([], kwargs), ([kwargs], {})):
-        call = Call(function, args, {**named, "ballast": "x" * size}, "::marker::", travels=False)
-        attack(lambda call=call: check_call(call), sandbox).must_be_refused(
-            ExposedSecretError, secrets=[*SECRETS, MIXED[:30]], mentions=["argument"]
-        )
+
+    def call(args: list[Any], kwargs: dict[str, Any]) -> None:
+        check_call(Call(function, args, {**kwargs, "ballast": "x" * size}, "::marker::", travels=False))
+
+    def judge(outcome: Outcome) -> None:
+        outcome.must_be_refused(ExposedSecretError, secrets=[*SECRETS, MIXED[:30]], mentions=["argument"])
+
+    attack_all(named(ARGUMENTS, lambda given: call([], given), lambda given: call([given], {})), sandbox, judge)
 
 
 def test_an_ordinary_call_is_taken(sandbox: Path) -> None:
@@ -237,27 +246,25 @@ ENDPOINTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_an_endpoint_with_more_than_an_address_is_refused_without_being_shown(
-    endpoint: str, sandbox: Path, monkeypatch: pytest.MonkeyPatch
+    sandbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attack(lambda: tpu_endpoint(endpoint), sandbox).must_be_refused(BadEndpointError, secrets=SECRETS)
-    attack(lambda: make_client(None, endpoint, None, 1), sandbox).must_be_refused(BadEndpointError, secrets=SECRETS)
-    monkeypatch.setenv(ENDPOINT_VARIABLE, endpoint)
-    attack(lambda: read_secret("projects/p/secrets/s/versions/1"), sandbox).must_be_refused(
-        SecretManagerError, secrets=SECRETS, mentions=["https://HOST"]
-    )
+    clients = named(ENDPOINTS, tpu_endpoint, lambda endpoint: make_client(None, endpoint, None, 1))
+    attack_all(clients, sandbox, refused(BadEndpointError))
+
+    def read(endpoint: str) -> None:
+        monkeypatch.setenv(ENDPOINT_VARIABLE, endpoint)
+        read_secret("projects/p/secrets/s/versions/1")
+
+    attack_all(named(ENDPOINTS, read), sandbox, refused(SecretManagerError, mentions=["https://HOST"]))
 
 
-@pytest.mark.parametrize(
-    "endpoint",
-    [
+def test_an_endpoint_that_is_an_address_is_taken(sandbox: Path) -> None:
+    endpoints = [
         "https://tpu.googleapis.com",
         "https://tpu.example:8443/",
         "http://127.0.0.1:1",
         "http://[::1]:1",
         "http://localhost:1",
-    ],
-)
-def test_an_endpoint_that_is_an_address_is_taken(endpoint: str, sandbox: Path) -> None:
-    attack(lambda: tpu_endpoint(endpoint), sandbox).must_be_accepted()
+    ]
+    attack_all(named(endpoints, tpu_endpoint), sandbox, lambda done: done.must_be_accepted())
