@@ -116,6 +116,7 @@ def test_a_slice_of_which_any_host_works_stays_and_one_that_is_idle_goes(cluster
     assert cluster.round() == []
 
 
+@pytest.mark.slow
 def test_nothing_is_deleted_while_gcs_does_not_answer(cluster: Cluster) -> None:
     name, first, second = one_slice(cluster)
     cluster.idle_s = {first: AGES_S, second: AGES_S}
@@ -126,6 +127,7 @@ def test_nothing_is_deleted_while_gcs_does_not_answer(cluster: Cluster) -> None:
     assert cluster.round() == []
 
 
+@pytest.mark.slow
 def test_a_slice_that_is_taken_into_use_between_two_looks_stays(cluster: Cluster) -> None:
     name, first, second = one_slice(cluster)
     cluster.want(1, 2)
@@ -138,6 +140,7 @@ def test_a_slice_that_is_taken_into_use_between_two_looks_stays(cluster: Cluster
     assert cluster.round() == [name]
 
 
+@pytest.mark.slow
 def test_of_too_many_slices_one_that_nobody_uses_goes(cluster: Cluster) -> None:
     name, first, second = one_slice(cluster)
     cluster.want(2, 2)
@@ -148,6 +151,7 @@ def test_of_too_many_slices_one_that_nobody_uses_goes(cluster: Cluster) -> None:
     assert cluster.round() == [name]
 
 
+@pytest.mark.slow
 def test_a_free_slice_is_known_as_free_and_one_with_a_busy_host_is_not(cluster: Cluster) -> None:
     name, first, second = one_slice(cluster)
     cluster.idle_s = {first: 63.0, second: 60.0}
