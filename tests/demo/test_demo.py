@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import requests
 
+from demo.__main__ import main
 from demo.stack import SHELL_FILE, StackAddresses
 from tests.support.open_ports import check_strangers_are_refused
 from tradewind.rehearsal.local.processes import LocalStack
@@ -23,9 +24,12 @@ def demo(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("conf", ["[1]", "learning_rate:0.004"])
-def test_params_that_are_no_json_object_are_refused_before_anything_starts(conf: str, tmp_path: Path) -> None:
-    refused = demo(tmp_path, "up", "--conf", conf)
-    assert refused.returncode == 2 and f"{conf} is no JSON object, such as" in refused.stderr
+def test_params_that_are_no_json_object_are_refused_before_anything_starts(
+    conf: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(["up", "--conf", conf, "--root", str(tmp_path)])
+    assert refused.value.code == 2 and f"{conf} is no JSON object, such as" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
