@@ -20,7 +20,7 @@ def sandbox(tmp_path: Path) -> Path:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two thousand deeds, each in a process of its own, are not among the fast tests."""
+    """Two thousand deeds in processes of their own are not among the fast tests."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.slow)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.hostile.harness import attack
+from tests.hostile.harness import Outcome, attack_all, named
 from tradewind.cli.fleet.access import PrefixedLines
 from tradewind.cli.fleet.lifecycle import _echo, agree
 from tradewind.cli.main import parser
@@ -54,28 +54,31 @@ def bound(action: Callable[..., Any]) -> Callable[..., Any]:
     return action.__get__(object.__new__(RehearsalCloud))  # type: ignore[no-any-return, attr-defined]
 
 
-@pytest.mark.parametrize("number", NUMBERS, ids=lambda text: text[:12])
 @pytest.mark.parametrize(("action", "field", "others"), FIELDS, ids=[f"{a.__name__}-{f}" for a, f, _ in FIELDS])
 def test_an_amount_that_is_none_is_refused_by_name(
-    action: Callable[..., Any], field: str, others: dict[str, Any], number: str, sandbox: Path
+    action: Callable[..., Any], field: str, others: dict[str, Any], sandbox: Path
 ) -> None:
-    body = json.dumps(others)[:-1] + (", " if others else "") + f'"{field}": {number}}}'
-    outcome = attack(lambda: read_arguments(bound(action), body.encode()), sandbox)
-    outcome.must_be_refused(BadArgumentError)
-    assert field in outcome.message or "no JSON object" in outcome.message
+    def read(number: str) -> None:
+        body = json.dumps(others)[:-1] + (", " if others else "") + f'"{field}": {number}}}'
+        read_arguments(bound(action), body.encode())
+
+    def judge(outcome: Outcome) -> None:
+        outcome.must_be_refused(BadArgumentError)
+        assert field in outcome.message or "no JSON object" in outcome.message, outcome.message
+
+    attack_all(named(NUMBERS, read), sandbox, judge)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"[]", b"7", b"null", b'"x"', b"{", b"\xff\xfe", b'{"name": 7}', b'{"name": null}', b'{"name": ["a"]}',
-     b'{"name": ""}', b'{"name": "a\\u0000"}', b'{"name": "\\u001b[2J"}', b'{"name": "\\ud800"}', b'{"other": 1}',
-     b'{"name": "a", "self": 1}', b'{"name": "a", "__class__": 1}', b"[" * 60_000,
-     b'{"name": "' + b"a" * 70_000 + b'"}',
-     b'{"name": "' + b"a" * 300 + b'"}', b'{"name": true}', b'{"name": {"a": 1}}',
-     b'{"name": "a", "notice_s": "soon"}'],
-)  # fmt: skip
-def test_a_request_that_is_none_is_refused(body: bytes, sandbox: Path) -> None:
-    attack(lambda: read_arguments(bound(RehearsalCloud.preempt), body), sandbox).must_be_refused(BadArgumentError)
+def test_a_request_that_is_none_is_refused(sandbox: Path) -> None:
+    bodies = [
+        b"", b"[]", b"7", b"null", b'"x"', b"{", b"\xff\xfe", b'{"name": 7}', b'{"name": null}', b'{"name": ["a"]}',
+        b'{"name": ""}', b'{"name": "a\\u0000"}', b'{"name": "\\u001b[2J"}', b'{"name": "\\ud800"}', b'{"other": 1}',
+        b'{"name": "a", "self": 1}', b'{"name": "a", "__class__": 1}', b"[" * 60_000,
+        b'{"name": "' + b"a" * 70_000 + b'"}', b'{"name": "' + b"a" * 300 + b'"}', b'{"name": true}',
+        b'{"name": {"a": 1}}', b'{"name": "a", "notice_s": "soon"}',
+    ]  # fmt: skip
+    deeds = named(bodies, lambda body: read_arguments(bound(RehearsalCloud.preempt), body))
+    attack_all(deeds, sandbox, lambda done: done.must_be_refused(BadArgumentError))
 
 
 @pytest.mark.parametrize(
@@ -100,14 +103,15 @@ STEERING = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", STEERING, ids=ascii)
-@pytest.mark.parametrize("write", [say, lambda text: write_lines(["before", text])], ids=["say", "lines"])
-def test_nothing_from_a_record_steers_the_terminal(write: Callable[[str], None], text: str, sandbox: Path) -> None:
-    outcome = attack(lambda: write(f"step {text} failed"), sandbox)
-    outcome.must_be_accepted()
-    assert "step " in outcome.output and "failed" in outcome.output
-    assert all(letter.isprintable() or letter in "\n\t" for letter in outcome.output)
-    assert escape_control_characters(text).isprintable()
+def test_nothing_from_a_record_steers_the_terminal(sandbox: Path) -> None:
+    def judge(outcome: Outcome) -> None:
+        outcome.must_be_accepted()
+        assert "step " in outcome.output and "failed" in outcome.output, outcome.output
+        assert all(letter.isprintable() or letter in "\n\t" for letter in outcome.output), ascii(outcome.output)
+
+    texts = [f"step {text} failed" for text in STEERING]
+    attack_all(named(texts, say, lambda text: write_lines(["before", text])), sandbox, judge)
+    assert [text for text in STEERING if not escape_control_characters(text).isprintable()] == []
 
 
 FORGED = "the step failed\ntradewind: all is well\n\r\ntradewind: Token: "
@@ -156,9 +160,8 @@ def test_letters_of_every_language_are_written_as_they_are() -> None:
     assert escape_control_characters("Größe 3 → 4 █▉ 漢字\tend\n") == "Größe 3 → 4 █▉ 漢字\tend\n"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_a_command_line_that_is_none_shows_no_value_and_steers_nothing(sandbox: Path) -> None:
+    command_lines = [
         ["jobs", "submit", "--token=hunter2hunter2", "--", "true"],
         ["jobs", "list", "--api-key=hunter2hunter2 x"],
         ["jobs", "submit", "--secret", "hunter2hunter2", "--", "true"],
@@ -167,12 +170,12 @@ def test_letters_of_every_language_are_written_as_they_are() -> None:
         ["plan", "d", "\x1b[2J"],
         ["jobs", "\x1b]0;title\x07"],
         ["jobs", "list\ntradewind: all is well"],
-    ],
-    ids=ascii,
-)
-def test_a_command_line_that_is_none_shows_no_value_and_steers_nothing(words: list[str], sandbox: Path) -> None:
-    outcome = attack(lambda: parser().parse_args(words), sandbox)
-    outcome.must_be_harmless(secrets=["hunter2"])
-    assert "builtins.SystemExit" in outcome.error and "--help' says more" in outcome.output
-    assert all(letter.isprintable() or letter == "\n" for letter in outcome.output)
-    assert sum(line.startswith("tradewind: ") for line in outcome.output.splitlines()) == 1
+    ]
+
+    def judge(outcome: Outcome) -> None:
+        outcome.must_be_harmless(secrets=["hunter2"])
+        assert "builtins.SystemExit" in outcome.error and "--help' says more" in outcome.output, outcome.output
+        assert all(letter.isprintable() or letter == "\n" for letter in outcome.output), ascii(outcome.output)
+        assert sum(line.startswith("tradewind: ") for line in outcome.output.splitlines()) == 1, outcome.output
+
+    attack_all(named(command_lines, lambda words: parser().parse_args(words)), sandbox, judge)

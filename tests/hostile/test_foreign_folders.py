@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-import pytest
-
-from tests.hostile.harness import attack
+from tests.hostile.harness import Deed, Outcome, attack_all
 from tests.records.test_found_files import begin, end, work
 from tradewind.records.discovery import OccupiedFolderError, find_outputs
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve
@@ -32,7 +31,7 @@ def link(name: str, target: str) -> Plant:
     return plant
 
 
-FOREIGN = [
+FOREIGN_FILES = [
     file("precious"),
     file("deep/er/precious"),
     file(".hidden"),
@@ -51,6 +50,8 @@ FOREIGN = [
     file("experiments/table.json"),
     file("checkpoints/step-1/weights"),
     file(".artifact.json"),
+]
+LINKS = [
     link("to-a-file", "{outside}/treasure"),
     link("to-a-folder", "{outside}/folder"),
     link("deep/to-a-folder", "{outside}"),
@@ -61,12 +62,10 @@ FOREIGN = [
 ]
 
 
-def step_at(sandbox: Path, override: str = "mine") -> tuple[ResolvedStep, Path]:
-    made = ExecutorStep("made", work, {}, override_output_path=override)
+def step_of(sandbox: Path) -> tuple[ResolvedStep, Path]:
+    made = ExecutorStep("made", work, {}, override_output_path="mine")
     step = resolve([made], str(sandbox / "own/store")).of(made)
-    output = Path(step.output_path)
-    output.mkdir(parents=True, exist_ok=True)
-    return step, output
+    return step, Path(step.output_path)
 
 
 def entries(folder: Path) -> dict[str, str]:
@@ -89,41 +88,54 @@ def fail_three_times(step: ResolvedStep) -> list[str]:
     return sorted(path.name for path in Path(step.output_path).glob("half*"))
 
 
-@pytest.mark.parametrize("number", range(len(FOREIGN)))
-def test_attempts_that_fail_remove_what_they_left_and_nothing_else(number: int, sandbox: Path) -> None:
-    step, output = step_at(sandbox)
-    FOREIGN[number](output, sandbox / "outside")
-    before = entries(output)
-    done = attack(lambda: fail_three_times(step), sandbox)
-    done.must_be_accepted()
-    assert done.value == "[]"
-    assert entries(output) == before
+def test_attempts_that_fail_remove_what_they_left_and_nothing_else(sandbox: Path) -> None:
+    step, output = step_of(sandbox)
+    plants = {str(number): plant for number, plant in enumerate(FOREIGN_FILES + LINKS)}
+    before: dict[str, str] = {}
+
+    def prepare(name: str) -> None:
+        output.mkdir(parents=True)
+        plants[name](output, sandbox / "outside")
+        before.clear()
+        before.update(entries(output))
+
+    def judge(outcome: Outcome) -> None:
+        outcome.must_be_accepted("[]")
+        assert entries(output) == before, f"{entries(output)}, not {before}"
+
+    deeds: dict[str, Deed] = dict.fromkeys(plants, lambda: fail_three_times(step))
+    attack_all(deeds, sandbox, judge, prepare=prepare)
 
 
-@pytest.mark.parametrize("plant", FOREIGN[18:], ids=range(len(FOREIGN) - 18))
-def test_a_link_that_an_attempt_left_goes_and_what_it_leads_to_stays(plant: Plant, sandbox: Path) -> None:
-    step, output = step_at(sandbox)
+def test_a_link_that_an_attempt_left_goes_and_what_it_leads_to_stays(sandbox: Path) -> None:
+    step, output = step_of(sandbox)
 
-    def leave_links() -> list[str]:
+    def leave(plant: Plant) -> list[str]:
         turn = begin(step)
         plant(output, sandbox / "outside")
         end(step, turn)
         begin(step)
         return sorted(entries(output))
 
-    done = attack(leave_links, sandbox)
-    done.must_be_accepted()
-    assert done.value == "[]"
+    deeds: dict[str, Deed] = {str(number): partial(leave, plant) for number, plant in enumerate(LINKS)}
+    attack_all(deeds, sandbox, lambda done: done.must_be_accepted("[]"), prepare=lambda _: output.mkdir(parents=True))
 
 
-@pytest.mark.parametrize("target", ["{outside}", "{outside}/folder", "../../outside", "../../outside/folder"])
-def test_an_output_that_is_a_link_to_a_folder_of_others_empties_it_not(target: str, sandbox: Path) -> None:
-    step, output = step_at(sandbox)
-    output.rmdir()
-    output.symlink_to(target.format(outside=sandbox / "outside"))
-    kept = entries(output.resolve())
-    attack(lambda: fail_three_times(step), sandbox)
-    assert entries(output.resolve()) == kept
+def test_an_output_that_is_a_link_to_a_folder_of_others_empties_it_not(sandbox: Path) -> None:
+    step, output = step_of(sandbox)
+    targets = [f"{sandbox}/outside", f"{sandbox}/outside/folder", "../../outside", "../../outside/folder"]
+    kept: dict[str, str] = {}
+
+    def prepare(target: str) -> None:
+        output.parent.mkdir(parents=True)
+        output.symlink_to(target)
+        kept.clear()
+        kept.update(entries(output.resolve()))
+
+    def judge(outcome: Outcome) -> None:
+        assert entries(output.resolve()) == kept
+
+    attack_all(dict.fromkeys(targets, lambda: fail_three_times(step)), sandbox, judge, prepare=prepare)
 
 
 OTHERS = [
@@ -139,23 +151,35 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("record", OTHERS)
-def test_a_folder_that_holds_outputs_of_others_is_not_claimed(record: str, sandbox: Path) -> None:
-    step, output = step_at(sandbox)
-    file(record)(output, sandbox / "outside")
-    before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
-    attack(lambda: begin(step), sandbox).must_be_refused(OccupiedFolderError, mentions=["override_output_path"])
-    assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == before
+def test_a_folder_that_holds_outputs_of_others_is_not_claimed(sandbox: Path) -> None:
+    step, output = step_of(sandbox)
+
+    def contents() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+
+    def prepare(record: str) -> None:
+        file(record)(output, sandbox / "outside")
+        before.clear()
+        before.update(contents())
+
+    def judge(outcome: Outcome) -> None:
+        outcome.must_be_refused(OccupiedFolderError, mentions=["override_output_path"])
+        assert contents() == before
+
+    before: dict[Path, bytes] = {}
+    attack_all(dict.fromkeys(OTHERS, lambda: begin(step)), sandbox, judge, prepare=prepare)
 
 
-ODD_FOLDERS = ["a::b", "::", "reference::x", "x\ny", os.fsdecode(b"\xff"), "*", "[a]", "-rf", "~", " "]
+def test_a_folder_with_an_odd_name_keeps_nobody_from_finding_the_others(sandbox: Path) -> None:
+    own = sandbox / "own"
+    names = {
+        ascii(name): name
+        for name in ("a::b", "::", "reference::x", "x\ny", os.fsdecode(b"\xff"), "*", "[a]", "-rf", "~", " ")
+    }
 
+    def prepare(name: str) -> None:
+        for folder in (names[name], f"{names[name]}/deep", "fine"):
+            file(f"{folder}/.executor_info")(own, sandbox)
 
-@pytest.mark.parametrize("name", ODD_FOLDERS, ids=range(len(ODD_FOLDERS)))
-def test_a_folder_with_an_odd_name_keeps_nobody_from_finding_the_others(name: str, sandbox: Path) -> None:
-    work_folder = sandbox / "own"
-    for folder in (name, f"{name}/deep", "fine"):
-        file(f"{folder}/.executor_info")(work_folder, sandbox)
-    found = attack(lambda: [Path(path).name for path in find_outputs(str(work_folder))][-1:], sandbox)
-    found.must_be_accepted()
-    assert "fine" in [Path(path).name for path in find_outputs(str(work_folder))]
+    deeds = dict.fromkeys(names, lambda: "fine" in [Path(path).name for path in find_outputs(str(own))])
+    attack_all(deeds, sandbox, lambda done: done.must_be_accepted("True"), prepare=prepare)

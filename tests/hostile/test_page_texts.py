@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.airflow.test_page_access import CLASS, GOOD, HARMLESS, MALFORMED
-from tests.hostile.harness import attack
+from tests.hostile.harness import attack_all, named
 from tradewind.runtime.pods.timeline import TimelineEvent
 
 
@@ -45,40 +45,33 @@ def plan_page(value: Any) -> str:
     return str(pages.plan_page("one", "run", REQUEST, Left(value)))
 
 
+def _says(text: str, value: Any) -> bool:
+    return text in plan_page(value)
+
+
 def too_deep() -> Any:
     return json.loads("[" * 100_000)
 
 
-@pytest.mark.parametrize("as_text", [False, True])
-@pytest.mark.parametrize("name", MALFORMED)
-def test_a_malformed_plan_is_said_to_be_one(name: str, as_text: bool, sandbox: Path) -> None:
-    value = json.dumps(MALFORMED[name]) if as_text else MALFORMED[name]
-    outcome = attack(lambda: "cannot be shown: " in plan_page(value), sandbox)
-    outcome.must_be_accepted()
-    assert outcome.value == "True"
+def test_a_malformed_plan_is_said_to_be_one(sandbox: Path) -> None:
+    plans: dict[str, Any] = {**MALFORMED, **{f"{name} as text": json.dumps(plan) for name, plan in MALFORMED.items()}}
+    deeds = {name: partial(_says, "cannot be shown: ", plan) for name, plan in plans.items()}
+    attack_all(deeds, sandbox, lambda done: done.must_be_accepted("True"))
 
 
-@pytest.mark.parametrize(
-    "value", ["{not JSON", "[" * 100_000, '{"steps": ' * 50_000, too_deep, lambda: json.loads("{")], ids=range(5)
-)
-def test_what_is_no_json_is_said_to_be_none(value: str | Callable[[], Any], sandbox: Path) -> None:
-    outcome = attack(lambda: "is no JSON that can be read" in plan_page(value), sandbox)
-    outcome.must_be_accepted()
-    assert outcome.value == "True"
+def test_what_is_no_json_is_said_to_be_none(sandbox: Path) -> None:
+    values = ["{not JSON", "[" * 100_000, '{"steps": ' * 50_000, too_deep, lambda: json.loads("{")]
+    deeds = named(values, partial(_says, "is no JSON that can be read"))
+    attack_all(deeds, sandbox, lambda done: done.must_be_accepted("True"))
 
 
-@pytest.mark.parametrize("name", HARMLESS)
-def test_what_is_no_plan_is_none_yet(name: str, sandbox: Path) -> None:
-    outcome = attack(lambda: "no plan yet" in plan_page(HARMLESS[name]), sandbox)
-    outcome.must_be_accepted()
-    assert outcome.value == "True"
+def test_what_is_no_plan_is_none_yet(sandbox: Path) -> None:
+    deeds = {name: partial(_says, "no plan yet", value) for name, value in HARMLESS.items()}
+    attack_all(deeds, sandbox, lambda done: done.must_be_accepted("True"))
 
 
-@pytest.mark.parametrize(
-    "value", [CLASS, json.dumps(CLASS), {**GOOD, "estimate": CLASS}, json.dumps({**GOOD, "x": CLASS})]
-)
-def test_no_class_that_an_xcom_names_is_loaded(value: Any, sandbox: Path) -> None:
-    def deed() -> bool:
+def test_no_class_that_an_xcom_names_is_loaded(sandbox: Path) -> None:
+    def show(value: Any) -> bool:
         import airflow.sdk.serde as serde
 
         def loaded(*_: object, **__: object) -> object:
@@ -87,7 +80,8 @@ def test_no_class_that_an_xcom_names_is_loaded(value: Any, sandbox: Path) -> Non
         serde.deserialize = loaded  # type: ignore[assignment]
         return bool(plan_page(value))
 
-    attack(deed, sandbox).must_be_accepted()
+    values = [CLASS, json.dumps(CLASS), {**GOOD, "estimate": CLASS}, json.dumps({**GOOD, "x": CLASS})]
+    attack_all(named(values, show), sandbox, lambda done: done.must_be_accepted())
 
 
 @pytest.mark.parametrize("text", ["\ud800", "<script>alert(1)</script>", "\x1b[2J", "\0", "' onclick='x", '"><b>'])

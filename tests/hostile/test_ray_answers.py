@@ -10,6 +10,7 @@ from tradewind.ray_jobs.details import JobDetails, submitted_jobs
 from tradewind.ray_jobs.errors import RayUnreachableError
 
 JOB: Final[dict[str, Any]] = {"submission_id": "j", "status": "RUNNING", "start_time": 5, "metadata": {"a": "b"}}
+REFUSAL: Final = "^Cluster 'mad' answered about jobs what Ray never answers"
 WRONG: Final = [
     *([], "x", 7, True, {}),
     *(JOB | {"status": value} for value in (None, 5, [], {}, "")),
@@ -22,13 +23,14 @@ WRONG: Final = [
 ]
 
 
-@pytest.mark.parametrize("answer", WRONG, ids=lambda answer: repr(answer)[:60])
-def test_a_job_of_other_types_is_told_in_a_sentence(answer: Any) -> None:
-    with pytest.raises(RayUnreachableError, match="^Cluster 'mad' answered about jobs what Ray never answers"):
-        JobDetails.from_json(answer, "Cluster 'mad'")
+def test_a_job_of_other_types_is_told_in_a_sentence(subtests: pytest.Subtests) -> None:
+    for answer in WRONG:
+        with subtests.test(repr(answer)), pytest.raises(RayUnreachableError, match=REFUSAL):
+            JobDetails.from_json(answer, "Cluster 'mad'")
 
 
-@pytest.mark.parametrize("answer", ["x", 7, {"a": 1}, [None], [7], ["x"], [JOB, JOB | {"status": 5}]], ids=repr)
-def test_a_list_of_jobs_that_is_none_is_told_in_a_sentence(answer: Any) -> None:
-    with pytest.raises(RayUnreachableError, match="^Cluster 'mad' answered about jobs what Ray never answers"):
-        submitted_jobs(answer, "Cluster 'mad'")
+def test_a_list_of_jobs_that_is_none_is_told_in_a_sentence(subtests: pytest.Subtests) -> None:
+    answers: list[Any] = ["x", 7, {"a": 1}, [None], [7], ["x"], [JOB, JOB | {"status": 5}]]
+    for answer in answers:
+        with subtests.test(repr(answer)), pytest.raises(RayUnreachableError, match=REFUSAL):
+            submitted_jobs(answer, "Cluster 'mad'")

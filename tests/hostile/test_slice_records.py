@@ -55,23 +55,27 @@ BAD_NOTES: Final = [
 ]
 
 
-@pytest.mark.parametrize("name", ["deleted-1.json", "notes.json"])
-@pytest.mark.parametrize("kind", BAD_TEXTS)
-def test_what_is_no_record_is_told_in_a_sentence(tmp_path: Path, kind: str, name: str) -> None:
-    (tmp_path / name).write_bytes(BAD_TEXTS[kind])
-    _is_told(tmp_path, name)
+def test_what_is_no_record_is_told_in_a_sentence(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for name in ("deleted-1.json", "notes.json"):
+        for kind, text in BAD_TEXTS.items():
+            with subtests.test(f"{name} {kind}"):
+                (tmp_path / name).write_bytes(text)
+                _is_told(tmp_path, name)
+        (tmp_path / name).unlink()
 
 
-@pytest.mark.parametrize("changed", BAD_FIELDS, ids=str)
-def test_a_deletion_of_wrong_types_is_told_in_a_sentence(tmp_path: Path, changed: dict[str, Any]) -> None:
-    (tmp_path / "deleted-1.json").write_text(json.dumps([DELETION, DELETION | changed]))
-    _is_told(tmp_path, "deleted-1.json")
+def test_a_deletion_of_wrong_types_is_told_in_a_sentence(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for changed in BAD_FIELDS:
+        with subtests.test(str(changed)):
+            (tmp_path / "deleted-1.json").write_text(json.dumps([DELETION, DELETION | changed]))
+            _is_told(tmp_path, "deleted-1.json")
 
 
-@pytest.mark.parametrize("note", BAD_NOTES, ids=str)
-def test_a_note_of_wrong_types_is_told_in_a_sentence(tmp_path: Path, note: dict[str, Any]) -> None:
-    (tmp_path / "notes.json").write_text(json.dumps({"a": note}))
-    _is_told(tmp_path, "notes.json")
+def test_a_note_of_wrong_types_is_told_in_a_sentence(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for note in BAD_NOTES:
+        with subtests.test(str(note)):
+            (tmp_path / "notes.json").write_text(json.dumps({"a": note}))
+            _is_told(tmp_path, "notes.json")
 
 
 @pytest.mark.parametrize(

@@ -27,36 +27,33 @@ def beat_of(folder: Path, text: str) -> Beat | None:
     return read_beat(str(file))
 
 
-@pytest.mark.parametrize("name", GOOD)
-@pytest.mark.parametrize("value", WRONG, ids=str)
-def test_a_heartbeat_of_other_types_is_none(name: str, value: Any, tmp_path: Path) -> None:
+def test_a_heartbeat_of_other_types_is_none(tmp_path: Path) -> None:
     assert beat_of(tmp_path, json.dumps(GOOD)) == Beat(5.0, 3, 4.5, 2)
-    assert beat_of(tmp_path, json.dumps({**GOOD, name: value})) is None
+    wrong = [{**GOOD, name: value} for name in GOOD for value in WRONG]
+    assert [beat for beat in wrong if beat_of(tmp_path, json.dumps(beat)) is not None] == []
 
 
-@pytest.mark.parametrize(
-    "text", ["null", "[]", "7", "{", '{"alive_at": null, "step": 1, "step_at": 1, "saved": 1}', DEEP]
-)
-def test_a_heartbeat_that_is_none_is_none(text: str, tmp_path: Path) -> None:
-    assert beat_of(tmp_path, text) is None
+def test_a_heartbeat_that_is_none_is_none(tmp_path: Path) -> None:
+    texts = ["null", "[]", "7", "{", '{"alive_at": null, "step": 1, "step_at": 1, "saved": 1}', DEEP]
+    assert [text for text in texts if beat_of(tmp_path, text) is not None] == []
 
 
-@pytest.mark.parametrize(
-    "line", ["null", "[]", "7", "{", "{}", '{"step": "3"}', '{"step": [1]}', '{"step": null}', DEEP]
-)
-def test_a_row_of_metrics_that_is_none_is_left_out(line: str, tmp_path: Path) -> None:
+def test_a_row_of_metrics_that_is_none_is_left_out(tmp_path: Path, subtests: pytest.Subtests) -> None:
     file = tmp_path / "metrics.jsonl"
-    file.write_text(f'{line}\n{{"step": 1, "loss": 2.0}}\n')
-    assert read_metrics(str(file)) == metrics_rows(file.read_text()) == [{"step": 1, "loss": 2.0}]
+    for line in ("null", "[]", "7", "{", "{}", '{"step": "3"}', '{"step": [1]}', '{"step": null}', DEEP):
+        with subtests.test(line[:40]):
+            file.write_text(f'{line}\n{{"step": 1, "loss": 2.0}}\n')
+            assert read_metrics(str(file)) == metrics_rows(file.read_text()) == [{"step": 1, "loss": 2.0}]
 
 
-@pytest.mark.parametrize("value", ['"1"', "[]", "NaN", "-1", "1e999", "1" + "0" * 400])
-@pytest.mark.parametrize("name", ["time", "step_seconds"])
-def test_a_row_of_metrics_whose_time_is_none_costs_a_story_only_itself(name: str, value: str) -> None:
+def test_a_row_of_metrics_whose_time_is_none_costs_a_story_only_itself(subtests: pytest.Subtests) -> None:
     good = {"step": 1, "step_seconds": 2.0, "time": 5.0}
-    rows = metrics_rows(f'{{"step": 0, "{name}": {value}}}\n{json.dumps(good)}\n')
-    assert rows == [good]
-    assert (CountedSteps(rows).seconds, first_start(rows, 9.0)) == (2.0, 5.0)
+    for name in ("time", "step_seconds"):
+        for value in ('"1"', "[]", "NaN", "-1", "1e999", "1" + "0" * 400):
+            with subtests.test(f"{name} {value[:20]}"):
+                rows = metrics_rows(f'{{"step": 0, "{name}": {value}}}\n{json.dumps(good)}\n')
+                assert rows == [good]
+                assert (CountedSteps(rows).seconds, first_start(rows, 9.0)) == (2.0, 5.0)
 
 
 def test_steps_that_go_back_and_forth_are_counted_in_time_that_grows_with_them(sandbox: Path) -> None:
