@@ -19,6 +19,8 @@ from tests.fleet.autoscaled import POD, put_head, resolved
 from tests.support.google import LocalGoogle
 from tradewind.fleet import provider as ours
 
+pytestmark = pytest.mark.slow
+
 WHOLE: Final = {"TPU-v4-16-head": 1.0}
 HOST: Final = {"CPU": 120.0, "TPU": 4.0}
 HEAD_IP: Final = "10.130.0.1"
@@ -103,7 +105,6 @@ def one_slice(cluster: Cluster) -> tuple[str, str, str]:
     return name, first, second
 
 
-@pytest.mark.slow
 def test_a_slice_of_which_any_host_works_stays_and_one_that_is_idle_goes(cluster: Cluster) -> None:
     name, first, second = one_slice(cluster)
     cluster.idle_s = {first: AGES_S, second: 0.0}
@@ -116,7 +117,6 @@ def test_a_slice_of_which_any_host_works_stays_and_one_that_is_idle_goes(cluster
     assert cluster.round() == []
 
 
-@pytest.mark.slow
 def test_nothing_is_deleted_while_gcs_does_not_answer(cluster: Cluster) -> None:
     name, first, second = one_slice(cluster)
     cluster.idle_s = {first: AGES_S, second: AGES_S}
@@ -127,7 +127,6 @@ def test_nothing_is_deleted_while_gcs_does_not_answer(cluster: Cluster) -> None:
     assert cluster.round() == []
 
 
-@pytest.mark.slow
 def test_a_slice_that_is_taken_into_use_between_two_looks_stays(cluster: Cluster) -> None:
     name, first, second = one_slice(cluster)
     cluster.want(1, 2)
@@ -140,7 +139,6 @@ def test_a_slice_that_is_taken_into_use_between_two_looks_stays(cluster: Cluster
     assert cluster.round() == [name]
 
 
-@pytest.mark.slow
 def test_of_too_many_slices_one_that_nobody_uses_goes(cluster: Cluster) -> None:
     name, first, second = one_slice(cluster)
     cluster.want(2, 2)
@@ -151,7 +149,6 @@ def test_of_too_many_slices_one_that_nobody_uses_goes(cluster: Cluster) -> None:
     assert cluster.round() == [name]
 
 
-@pytest.mark.slow
 def test_a_free_slice_is_known_as_free_and_one_with_a_busy_host_is_not(cluster: Cluster) -> None:
     name, first, second = one_slice(cluster)
     cluster.idle_s = {first: 63.0, second: 60.0}
@@ -161,7 +158,6 @@ def test_a_free_slice_is_known_as_free_and_one_with_a_busy_host_is_not(cluster: 
     assert len(cluster.round()) == 2
 
 
-@pytest.mark.slow
 def test_a_slice_whose_host_1_is_lost_is_given_up_unless_its_host_0_works(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,7 +179,6 @@ def test_a_slice_whose_host_1_is_lost_is_given_up_unless_its_host_0_works(
     assert new != name
 
 
-@pytest.mark.slow
 def test_an_autoscaler_whom_google_refused_often_still_acts(cluster: Cluster) -> None:
     name, first, second = one_slice(cluster)
     cluster.idle_s = {first: AGES_S, second: AGES_S}
