@@ -18,7 +18,7 @@ from tests.support.waiting import calibrate
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.local.airflow_config import NEW_DATABASES
 
-pytest_plugins = ["tests.support.budget", "tests.support.shared_clusters", "tests.support.stores"]
+pytest_plugins = [f"tests.support.{name}" for name in ("budget", "properties", "shared_clusters", "stores")]
 
 # Told to end, pytest still tears its fixtures down, and with them the clusters and the Airflows that it started.
 signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.support.waiting import until
 from tradewind.cloud_tpu.api import TpuApi
 from tradewind.cloud_tpu.repair.passes import SliceRepair
 from tradewind.cloud_tpu.repair.records import RepairLock, SliceRecords
@@ -28,14 +29,6 @@ AT_ONCE = RepairSettings(transition_grace_s=5.0, start_grace_s=0.0, host_grace_s
 def queued(*nodes: str, body: Mapping[str, Any] = BODY, **fields: Any) -> dict[str, Any]:
     """The body of a queued resource for these nodes."""
     return {"tpu": {"nodeSpec": [{"nodeId": node, "node": dict(body)} for node in nodes]}, "spot": {}, **fields}
-
-
-def until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
-    """Wait until ``condition`` holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.01)
 
 
 class World:
@@ -79,9 +72,9 @@ class World:
     def create(self, name: str, body: Mapping[str, Any] = BODY) -> None:
         self.api.create(name, body)
         for node in self.nodes_of(name):
-            until(lambda node=node: self.api.wait_until_ready(node), f"{node} to be READY")
+            until(lambda node=node: self.api.wait_until_ready(node), f"{node} to be READY", pause_s=0.01)
         if "tpu" in body:
-            until(lambda: self.api.queued_resource(name).state == "ACTIVE", f"{name} to be ACTIVE")
+            until(lambda: self.api.queued_resource(name).state == "ACTIVE", f"{name} to be ACTIVE", pause_s=0.01)
 
     def nodes_of(self, name: str) -> list[str]:
         queues = [one for one in self.api.queued_resources() if one.name == name]

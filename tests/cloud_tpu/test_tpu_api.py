@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 from google.cloud.tpu_v2 import types
 
-from tests.cloud_tpu.cloud import BODY, World, queued, until
+from tests.cloud_tpu.cloud import BODY, World, queued
+from tests.support.waiting import until
 from tradewind.cloud_tpu.api import MAX_CONCURRENT_CALLS, TpuApi
 from tradewind.cloud_tpu.errors import (
     BadEndpointError,

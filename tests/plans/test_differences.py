@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.steps import test_hash_property as any_graph
@@ -361,7 +361,6 @@ def changed(graph: Graph, number: int, kind: str, chance: random.Random) -> tupl
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
 @given(graphs(), st.integers(0, 11), st.sampled_from(["value", "added", "removed", "inside"]), st.randoms())
 def test_the_one_field_that_changed_is_the_one_cause(
     graph: Graph, number: int, kind: str, chance: random.Random
@@ -389,7 +388,6 @@ def graphs_with_another_config(draw: st.DrawFn) -> tuple[list[Described], list[D
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(graphs_with_another_config())
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
 def test_differences_are_found_exactly_where_versions_differ(graphs: tuple[list[Described], list[Described]]) -> None:

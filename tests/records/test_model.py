@@ -17,11 +17,7 @@ from tradewind.records.lease import Phase
 from tradewind.records.lease_store import HeldLease, LeaseStore
 
 LeaseMachine.TestCase.settings = settings(
-    max_examples=200,
-    stateful_step_count=60,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    stateful_step_count=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 TestLeases = pytest.mark.slow(LeaseMachine.TestCase)
 
@@ -69,6 +65,10 @@ def search(machine: type[LeaseMachine], examples: int = 1000) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            LeaseMachine.TestCase.settings, max_examples=examples, phases=[Stage.generate], print_blob=False
+            LeaseMachine.TestCase.settings,
+            max_examples=examples,
+            phases=[Stage.generate],
+            print_blob=False,
+            derandomize=True,
         ),
     )

@@ -13,7 +13,8 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 from airflow.triggers.base import TriggerEvent
 
-from tests.cloud_tpu.cloud import BODY, World, until
+from tests.cloud_tpu.cloud import BODY, World
+from tests.support.waiting import until
 from tradewind.cloud_tpu.errors import BadEndpointError
 from tradewind.ray_jobs.nodes import NodeInfo, RegisteredSlice, hosts_alive, registered_slices
 from tradewind.rehearsal.tpu.cloud import LocalTpuCloud

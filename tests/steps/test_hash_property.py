@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.steps import second_hash
@@ -214,11 +214,7 @@ def graphs(draw: st.DrawFn) -> list[Described]:
     return graph
 
 
-anything = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
 @pytest.mark.slow
-@anything
 @given(graphs(), st.data())
 def test_any_graph_has_the_versions_of_the_second_implementation(graph: list[Described], data: st.DataObject) -> None:
     steps = make_steps(graph)

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.cloud_tpu.cloud import AT_ONCE, BODY, World, queued, until
+from tests.cloud_tpu.cloud import AT_ONCE, BODY, World, queued
+from tests.support.waiting import until
 from tradewind.cloud_tpu.repair import actions as repair_actions
 from tradewind.cloud_tpu.repair.passes import SliceRepair
 from tradewind.cloud_tpu.repair.records import KEEP_S

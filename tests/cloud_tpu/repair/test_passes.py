@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from tests.cloud_tpu.cloud import AT_ONCE, BODY, World, queued, until
+from tests.cloud_tpu.cloud import AT_ONCE, BODY, World, queued
 from tests.cloud_tpu.repair.watched import WRITES, run_until_over
+from tests.support.waiting import until
 from tradewind.cloud_tpu.repair.records import KEEP_S, Deletion, SliceRecord, SliceRecords
 from tradewind.cloud_tpu.repair.terms import RepairSettings, Scope
 

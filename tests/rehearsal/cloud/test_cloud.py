@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -17,6 +16,7 @@ from google.cloud import tpu_v2
 from googleapiclient.errors import HttpError
 
 from tests.support.open_ports import check_strangers_are_refused
+from tests.support.waiting import until
 from tradewind.cloud_tpu.endpoints import ENDPOINT_VARIABLES
 from tradewind.fleet.cloud.google_api import google_api
 from tradewind.rehearsal.cloud.cloud import RehearsalCloud
@@ -51,13 +51,6 @@ def cloud(tmp_path_factory) -> Iterator[RehearsalCloud]:
 def client_of(cloud: RehearsalCloud) -> tpu_v2.TpuClient:
     options = ClientOptions(api_endpoint=cloud.url)
     return tpu_v2.TpuClient(transport="rest", credentials=AnonymousCredentials(), client_options=options)
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.05)
 
 
 def env_of_host(cloud: RehearsalCloud, name: str, worker: int) -> dict[str, str]:
@@ -105,14 +98,14 @@ def test_a_ready_slice_is_ray_nodes_and_each_host_finds_the_cloud_and_itself(clo
 def test_a_preempted_host_has_its_notice_and_then_nothing_lives_on(cloud):
     host = env_of_host(cloud, "queued", 0)["GCE_METADATA_HOST"]
     cloud.preempt("queued", notice_s=3.0)
-    wait_for(lambda: is_preempted(host) == "TRUE", "the notice")
+    until(lambda: is_preempted(host) == "TRUE", "the notice")
     assert cloud.ray.host_stack("queued", 0).processes() != [], "until its time is over"
     cloud.wait_until("queued", "PREEMPTED", SECONDS)
     assert cloud.ray.host_stack("queued", 0).processes() == []
     with pytest.raises(requests.ConnectionError):
         is_preempted(host)
     name = f"{cloud.parent}/queuedResources/queue"
-    wait_for(lambda: client_of(cloud).get_queued_resource(name=name).state.state.name == "SUSPENDED", "SUSPENDED")
+    until(lambda: client_of(cloud).get_queued_resource(name=name).state.state.name == "SUSPENDED", "SUSPENDED")
     with pytest.raises(RehearsalControlError, match="Slice queued is PREEMPTED, not READY"):
         cloud.preempt("queued")
     client_of(cloud).delete_queued_resource({"name": name, "force": True}).result(timeout=SECONDS)
@@ -128,10 +121,10 @@ def test_a_hung_process_of_a_pod_is_stopped_and_its_guard_is_not(cloud):
     training, guard = (psutil.Process(one.pid) for one in started)
     try:
         assert cloud.hang_host("wide", 0) == 1
-        wait_for(lambda: training.status() == psutil.STATUS_STOPPED, "SIGSTOP")
+        until(lambda: training.status() == psutil.STATUS_STOPPED, "SIGSTOP")
         assert guard.status() != psutil.STATUS_STOPPED
         cloud.resume_host("wide", 0)
-        wait_for(lambda: training.status() != psutil.STATUS_STOPPED, "SIGCONT")
+        until(lambda: training.status() != psutil.STATUS_STOPPED, "SIGCONT")
     finally:
         for one in started:
             one.kill()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import until
 from tradewind.records.lease import Lease, Phase
 from tradewind.records.manifests import MAX_MANIFEST_BYTES
 from tradewind.rehearsal.drill.drill import RunMonitor, poll_in_thread
@@ -360,10 +360,3 @@ def test_a_run_is_asked_again_when_airflow_is_busy_and_no_more_when_a_component_
         until(lambda: state() == "running")
         with pytest.raises(LocalAirflowError, match="The Airflow scheduler ended"):
             until(lambda: state() != "running")
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

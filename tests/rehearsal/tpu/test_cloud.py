@@ -16,12 +16,13 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import tpu_v2
 from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
 
+from tests.support.waiting import limit_s
 from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
 from tradewind.rehearsal.tpu.grpc import TpuGrpcServer
 from tradewind.rehearsal.tpu.hosts import HostsError, NullHosts, SliceMetadata
 
 PARENT = "projects/rehearsal/locations/us-central2-b"
-SECONDS = 20
+SECONDS = limit_s()
 
 
 class HeldBackHosts(NullHosts):
@@ -30,10 +31,12 @@ class HeldBackHosts(NullHosts):
     def __init__(self) -> None:
         self.may_start = threading.Event()
         self.may_start.set()
+        self.is_starting = threading.Event()
         self.problem = ""
         self.killed: list[str] = []
 
     def start(self, facts: SliceMetadata) -> list[str]:
+        self.is_starting.set()
         assert self.may_start.wait(SECONDS)
         if self.problem:
             raise HostsError(self.problem)
@@ -141,6 +144,7 @@ def test_a_node_goes_with_its_hosts(world):
 def test_a_node_that_is_deleted_while_it_is_created_leaves_nothing(world):
     world.hosts.may_start.clear()
     created = world.create("hasty")
+    assert world.hosts.is_starting.wait(SECONDS), "only then does the deletion have to wait for the creation"
     deleted = world.client.delete_node(name=node_name("hasty"))
     assert [node.state.name for node in world.nodes()] == ["DELETING"]
     world.hosts.may_start.set()
