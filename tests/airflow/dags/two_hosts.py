@@ -13,14 +13,12 @@ class Config:
 
 
 def add_up(config: Config) -> None:
-    """Write on each host which process it runs, on which host of the slice, and the sum over all."""
+    """Write on each host which process it runs, on which host of the slice, and the sum over all.
+
+    ``run_function``, which calls it, has connected the processes of JAX before.
+    """
     import jax
 
-    jax.distributed.initialize(
-        os.environ["TRADEWIND_COORDINATOR"],
-        int(os.environ["TRADEWIND_NUM_PROCESSES"]),
-        int(os.environ["TRADEWIND_PROCESS_ID"]),
-    )
     mine = jax.numpy.array([10.0 ** jax.process_index()])
     total = jax.pmap(lambda x: jax.lax.psum(x, "hosts"), axis_name="hosts")(mine)
     told = f"process {jax.process_index()} of {jax.process_count()} on host {os.environ['TPU_WORKER_ID']}: "
