@@ -112,18 +112,25 @@ def test_every_package_has_its_place_and_the_order_has_no_ring() -> None:
     assert {package_of(file) for file in PACKAGE.rglob("*.py")} == set(LAYERS)
 
 
+@pytest.fixture(scope="module")
+def imports() -> dict[Path, list[str]]:
+    """What each file of the package imports; all are parsed once."""
+    return {file: [*imports_of(file)] for file in PACKAGE.rglob("*.py")}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("package", LAYERS)
-def test_a_package_imports_only_what_stands_above_it(package: str) -> None:
-    allowed = LAYERS[package] | {package}
-    for file in (file for file in PACKAGE.rglob("*.py") if package_of(file) == package):
-        for name in imports_of(file):
+def test_a_package_imports_only_what_stands_above_it(imports: dict[Path, list[str]]) -> None:
+    wrong = []
+    for file, names in imports.items():
+        package = package_of(file)
+        allowed = LAYERS[package] | {package}
+        is_apart = package in WITHOUT_AIRFLOW and file != PACKAGE / AIRFLOWS_OWN
+        for name in names:
             top, _, rest = name.partition(".")
-            if top == "tradewind" and rest:
-                assert rest.split(".")[0] in allowed, f"{file.relative_to(PACKAGE)} imports {name}"
-            apart = package in WITHOUT_AIRFLOW and file != PACKAGE / AIRFLOWS_OWN
-            assert top != "airflow" or not apart, f"{file.relative_to(PACKAGE)} imports {name}"
-            assert not name.endswith(Path(AIRFLOWS_OWN).stem), f"{file.relative_to(PACKAGE)} imports {name}"
+            is_below = top == "tradewind" and rest and rest.split(".")[0] not in allowed
+            if is_below or (top == "airflow" and is_apart) or name.endswith(Path(AIRFLOWS_OWN).stem):
+                wrong.append(f"{file.relative_to(PACKAGE)} imports {name}")
+    assert wrong == []
 
 
 @pytest.mark.parametrize(
@@ -146,6 +153,7 @@ def test_an_import_is_seen_however_it_is_written(tmp_path: Path, line: str) -> N
     assert any(name.startswith("us.above") for name in imports_of(file, tmp_path))
 
 
+@pytest.mark.slow
 def test_what_airflow_is_told_of_lies_in_the_public_faces() -> None:
     """Users import these names, and deferred tasks hold the triggers': inside they may move, here they may not."""
     info = get_provider_info()
@@ -162,20 +170,23 @@ def test_what_airflow_is_told_of_lies_in_the_public_faces() -> None:
 
 
 @pytest.mark.slow
-def test_what_the_wheel_packs_knows_nothing_of_the_repository_around_it() -> None:
+def test_what_the_wheel_packs_knows_nothing_of_the_repository_around_it(imports: dict[Path, list[str]]) -> None:
     packed = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     around = {"benchmarks", "dags", "demo", "scripts", "tests"}
     pipelines = {file.stem for file in (REPOSITORY / "dags").glob("*.py")} | {"code_lm"}
     assert packed["packages"] == ["operators/tradewind", "plugins/tradewind_ui"]
     for file in (file for folder in packed["packages"] for file in (REPOSITORY / folder).rglob("*.py")):
-        assert not {name.split(".")[0] for name in imports_of(file)} & around, f"{file} imports what is not packed"
+        imported = imports.get(file) or imports_of(file)
+        assert not {name.split(".")[0] for name in imported} & around, f"{file} imports what is not packed"
         assert not [name for name in pipelines if name in file.read_text()], f"{file} names a pipeline of this checkout"
 
 
-def test_steps_need_only_the_standard_library() -> None:
-    for file in (PACKAGE / "steps").rglob("*.py"):
-        for name in imports_of(file):
-            assert name.split(".")[0] in sys.stdlib_module_names | {"tradewind"}, f"{file.name} imports {name}"
+@pytest.mark.slow
+def test_steps_need_only_the_standard_library(imports: dict[Path, list[str]]) -> None:
+    known = sys.stdlib_module_names | {"tradewind"}
+    steps = [file for file in imports if package_of(file) == "steps"]
+    wrong = [(file.name, name) for file in steps for name in imports[file] if name.split(".")[0] not in known]
+    assert steps and wrong == []
 
 
 # Modules without a file are namespaces, such as ``google``: some packages put them into every process of Python.
