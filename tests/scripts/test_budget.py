@@ -101,11 +101,11 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_budget_fails_a_run_over_a_row_and_prints_the_rows(project: Path) -> None:
-    printed = run(project, "--budget=rows", "-n", "1")
+    printed = run(project, "--budget=rows")
     assert printed.returncode == 0 and ROWS in printed.stdout, printed.stdout + printed.stderr
     assert "Started: 1 heads, 3 nodes, 1 jobs, 1 airflows, 1 trainings, 3 python" in printed.stdout
     (project / "tests/budget.toml").write_text(ROWS.replace("jobs = 1", "", 1))
-    exceeds = run(project, "--budget=check", "-k", "child or job")
+    exceeds = run(project, "--budget=check", "-n", "1", "-k", "child or job")
     assert exceeds.returncode == 1 and "2 passed" in exceeds.stdout, exceeds.stdout
     complaint = ["total: 1 jobs, and tests/budget.toml allows 0", f"       1  {SUBMITS}", "Started: 0 heads"]
     lines = exceeds.stdout.partition("= budget =")[2].splitlines()[1:4]
