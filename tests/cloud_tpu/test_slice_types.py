@@ -53,6 +53,7 @@ def test_anything_else_is_refused_too(name):
         slice_type(name)
 
 
+@pytest.mark.slow
 def test_ray_takes_every_topology_and_derives_the_same_name_and_hosts():
     from ray._private.accelerators.tpu import (
         TPUAcceleratorManager,

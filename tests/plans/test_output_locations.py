@@ -75,6 +75,7 @@ def test_other_names_are_fine(name: str) -> None:
     check_given_places([step(name)])
 
 
+@pytest.mark.slow
 def test_a_dag_file_with_such_a_step_cannot_be_loaded() -> None:
     with pytest.raises(ExperimentError, match="override_output_path: the path '../other'"):
         experiment_dag("made", [step("s", "../other")])

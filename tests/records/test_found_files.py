@@ -115,6 +115,7 @@ def test_an_output_that_came_below_later_does_not_keep_the_next_attempt(step: Re
     assert names(step) == ["other/.executor_info", "other/x"]
 
 
+@pytest.mark.slow
 def test_more_files_of_others_than_a_record_can_list_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "many"
     folder.mkdir()
