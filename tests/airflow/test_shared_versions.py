@@ -32,7 +32,8 @@ def test_a_worker_that_is_killed_leaves_one_call_of_the_function(house: House) -
         "after submission": ["succeeded"],
         "after the note": ["succeeded"],
     }
-    runs = {moment: house.begin("killed_step", {"at": moment}) for moment in outcomes}
+    with house.idle():
+        runs = {moment: house.begin("killed_step", {"at": moment}) for moment in outcomes}
     for moment, run in runs.items():
         run.wait()
         leaves_one_call(house, run, outcomes[moment])
@@ -53,7 +54,8 @@ def test_dates_that_wait_adopt_one_failure(house: House, tmp_path: Path) -> None
     gate = tmp_path / "open"
     conf = {"gate": str(gate), "says": "fail", "name": "failure"}
     before = calls(house, "gated/shared")
-    runs = [house.begin("gated", conf, datetime(2026, 5, day, tzinfo=UTC)) for day in (1, 2, 3)]
+    with house.idle():
+        runs = [house.begin("gated", conf, datetime(2026, 5, day, tzinfo=UTC)) for day in (1, 2, 3)]
 
     def states() -> list[str | None]:
         return [run.states().get("gated_shared") for run in runs]

@@ -9,8 +9,9 @@ import gc
 import json
 import os
 import sys
+from collections.abc import Callable
 from functools import partialmethod
-from typing import Any
+from typing import Any, Final
 from unittest.mock import patch
 
 import airflow.settings
@@ -79,7 +80,7 @@ def queued_assets(dag_id: str) -> list[str]:
         return list(session.scalars(asked))
 
 
-CALLS = {"run": run, "asset_events": asset_events, "queued_assets": queued_assets}
+CALLS: Final[dict[str, Callable[..., Any]]] = {"run": run, "asset_events": asset_events, "queued_assets": queued_assets}
 
 
 def main(log_file: str) -> None:
