@@ -156,14 +156,18 @@ CANNOT = {
     "long": (f"raise ValueError('a\\nb ' * 900)\n{END}", "raise ValueError(", f"ValueError: {'a b ' * 125}..."),
     "no_steps": ("executor_main(steps=[])\n", "executor_main(steps=[])", "gives executor_main no steps"),
     "never_called": (f"def main():\n    {MAIN}", "", "calls executor_main nowhere when it is run"),
-    "too_slow": (f"while True: pass\n{END}", "while True: pass", "it does not end: after 0.5 s"),
+    "too_slow": (
+        f"import time\nwhile True: time.sleep(1)\n{END}",
+        "while True: time.sleep(1)",
+        "it does not end: after 3 s",
+    ),
     "no_experiment": (
         "executor_main(steps=[ExecutorStep(name, None, None, override_output_path='one') for name in 'ab'])\n",
         "executor_main(",
         "would both write to",
     ),
 }
-OPTIONS = PortOptions(time_limit_s=0.5, most_steps=10)
+OPTIONS = PortOptions(time_limit_s=3.0, most_steps=10)
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +229,7 @@ def test_a_verdict_is_what_loading_does(
     checkout: Path, ported: dict[str, PortedFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     surround(monkeypatch)
-    loaded = marin_experiments(checkout / "experiments", time_limit_s=0.5, most_steps=10)
+    loaded = marin_experiments(checkout / "experiments", time_limit_s=3.0, most_steps=10)
     judged = {each.file: each for each in ported.values()}
     dag_ids = {dag.dag_id for each in judged.values() for dag in each.dags}
     assert dag_ids == {dag.dag_id for dag in loaded} == {"fine", "tutorials.train_tiny"}

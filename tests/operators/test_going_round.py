@@ -24,7 +24,7 @@ from tradewind.tasks.errors import StepFailedError
 pytestmark = pytest.mark.slow
 
 GIVEN_UP = 150
-ROOM = 300
+ROOM = 400
 """How many frames a task may use: enough for one job after the other, too few for so many inside one another."""
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.s3_server import LocalS3
+from tests.support.waiting import limit_s
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.loopback_server import LoopbackServer
 from tradewind.storage import UnsupportedStoreError
@@ -130,13 +131,13 @@ def test_two_spellings_of_a_local_path_share_one_guard(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_guard_that_somebody_keeps_ends_the_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "REQUEST_TIMEOUT_S", 0.3)
     path, holds = str(tmp_path / "x"), multiprocessing.get_context("fork").Event()
     holder = multiprocessing.get_context("fork").Process(target=_hold_guard, args=(f"{path}.guard", holds))
     holder.start()
     try:
-        assert holds.wait(30)
-        with pytest.raises(StoreUnavailableError, match=r"x\.guard"):
+        assert holds.wait(limit_s())
+        with monkeypatch.context() as patch, pytest.raises(StoreUnavailableError, match=r"x\.guard"):
+            patch.setattr(stores, "REQUEST_TIMEOUT_S", 0.3)
             write_if(path, "text", None)
     finally:
         holder.kill()
@@ -205,11 +206,11 @@ def test_a_store_that_does_not_answer_is_unavailable(served: Served, monkeypatch
 @pytest.mark.slow
 def test_a_store_that_is_not_there_is_unavailable(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     server, folder = served
-    monkeypatch.setattr(stores, "REQUEST_TIMEOUT_S", 1.5)
     server.stop()
     try:
         for operation in _operations(folder):
-            with pytest.raises(StoreUnavailableError, match=folder):
+            with monkeypatch.context() as patch, pytest.raises(StoreUnavailableError, match=folder):
+                patch.setattr(stores, "REQUEST_TIMEOUT_S", 1.5)
                 operation()
     finally:
         server.start()

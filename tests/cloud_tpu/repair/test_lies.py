@@ -243,13 +243,14 @@ def test_records_do_not_grow_while_a_deletion_is_refused(world: LyingWorld) -> N
 def test_nothing_is_deleted_while_another_repair_has_the_turn(
     world: LyingWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repair_actions, "LOCK_TIMEOUT_S", 0.5)
     world.create("slice-a")
     world.preempt("slice-a")
     world.folder.mkdir()
     another = world.turn()
     assert another.acquire()
-    assert "another repair" in world.repair().run_once().done["slice-a"]
+    with monkeypatch.context() as patch:
+        patch.setattr(repair_actions, "LOCK_TIMEOUT_S", 0.5)
+        assert "another repair" in world.repair().run_once().done["slice-a"]
     assert world.calls("DeleteNode") == []
     another.release()
     assert world.repair().run_once().done == {"slice-a": "replaced"}
