@@ -19,6 +19,7 @@ PODS: Final = "one Ray cluster, pods"
 SLICES: Final = "one Ray cluster, slices"
 SHARED: Final = {
     "tests/airflow/": "one Airflow",
+    "tests/cli/jobs/test_in_airflow.py": OPEN,
     "tests/cli/jobs/test_on_ray.py": OPEN,
     "tests/ray_jobs/follow/test_endings.py": OPEN,
     "tests/ray_jobs/follow/test_follow.py": OPEN,
