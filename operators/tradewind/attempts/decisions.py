@@ -62,7 +62,7 @@ class CancelPrevious:
 
 @dataclass(frozen=True)
 class InheritFailure:
-    """The attempt that this task waited for failed, or an earlier one failed and may not be retried: so does this task."""
+    """The attempt that this task waited for failed, or one failed that may not be retried: so does this task."""
 
     lease: Lease | None
 

@@ -1,4 +1,7 @@
-"""Waiting for somebody else's turn at an output: until it has ended, or its lease has run out."""
+"""Wait for another task's attempt at an output: until it has ended, or its lease is stale.
+
+All tasks that wait share one batched read of the store: calls within ``BATCH_WINDOW_S`` are answered together.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,13 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from tradewind.records.record import Record, RecordState, read_records
 from tradewind.storage.errors import StoreError
 
-# One question to the store for all tasks that wait: those who ask within a moment of each other share a read.
-
 BATCH_WINDOW_S = 0.2
 
 _readers: WeakKeyDictionary[asyncio.AbstractEventLoop, _Reader] = WeakKeyDictionary()
 
 
 async def read_record_batched(output_path: str) -> Record:
-    """The record of an output, read together with those that others ask for now.
+    """Read the record of an output, batched with other calls of this moment.
 
     Raises:
         StoreUnavailableError: The store does not answer.
@@ -53,7 +54,7 @@ class _Reader:
         self._reading = None
         try:
             records = await asyncio.to_thread(read_records, list(waiting))
-        except Exception as error:  # every asker gets it
+        except Exception as error:  # every caller gets it
             for futures in waiting.values():
                 _settle(futures, error)
         else:
@@ -63,7 +64,7 @@ class _Reader:
 
 def _settle(futures: list[asyncio.Future[Record]], answer: Record | Exception) -> None:
     for future in futures:
-        if future.done():  # its asker was cancelled meanwhile
+        if future.done():  # its caller was cancelled meanwhile
             continue
         if isinstance(answer, Exception):
             future.set_exception(answer)
@@ -79,14 +80,14 @@ logger = logging.getLogger(__name__)
 
 
 class LeaseTrigger(BaseTrigger):
-    """Fires when nobody is at work at an output any more.
+    """Fires when no attempt at an output is live any more.
 
-    The event holds ``attempt``, the last that was at work, and ``payload``.
+    The event has ``attempt``, the last live one, and ``payload``.
 
     Args:
         output_path: The output.
-        attempt: The attempt that is at work now.
-        payload: Any JSON.
+        attempt: The live attempt.
+        payload: Any JSON; the event returns it.
     """
 
     def __init__(self, output_path: str, attempt: int, *, payload: dict[str, Any]) -> None:
@@ -96,37 +97,37 @@ class LeaseTrigger(BaseTrigger):
         self.payload = payload
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """The class path and the arguments."""
+        """Return the class path and the arguments."""
         path = f"{type(self).__module__}.{type(self).__qualname__}"
         return path, {"output_path": self.output_path, "attempt": self.attempt, "payload": self.payload}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Wait."""
+        """Wait for the release of the lease."""
         attempt = await wait_for_release(self.output_path, self.attempt, logger.info)
         yield TriggerEvent({"attempt": attempt, **self.payload})
 
 
 async def wait_for_release(output_path: str, attempt: int, say: Callable[[str], None]) -> int:
-    """Wait until nobody is at work at ``output_path``; the last attempt that was."""
+    """Wait until no attempt at ``output_path`` is live; return the last live one."""
     pause_s, noticed_at = FIRST_PAUSE_S, time.monotonic()
     while True:
         try:
             record = await read_record_batched(output_path)
         except StoreError as error:
-            say(f"{error} Asking again.")
+            say(f"Cannot read the lease of {output_path}: {error} Retrying in {pause_s:.0f} s.")
         else:
             if record.state is not RecordState.AT_WORK:
                 return attempt
-            attempt, pause_s = _next_look(record, attempt, pause_s)
+            attempt, pause_s = _next_read(record, attempt, pause_s)
             if time.monotonic() - noticed_at >= NOTICE_S:
                 noticed_at = time.monotonic()
-                say(f"Still waiting: attempt {attempt} is at work at {output_path}.")
+                say(f"Still waiting: attempt {attempt} at {output_path} is running.")
         await asyncio.sleep(pause_s)
         pause_s = min(1.5 * pause_s, MAX_PAUSE_S)
 
 
-def _next_look(record: Record, attempt: int, pause_s: float) -> tuple[int, float]:
-    """The attempt that is at work now, and the pause: short again when another attempt has begun."""
+def _next_read(record: Record, attempt: int, pause_s: float) -> tuple[int, float]:
+    """Return the live attempt, and the pause before the next read: short again when another attempt has begun."""
     now = record.lease.attempt if record.lease is not None else attempt
     left_s = record.lease.stale_s - record.lease_age_s if record.lease is not None else pause_s
     return now, FIRST_PAUSE_S if now != attempt else min(pause_s, max(left_s, FIRST_PAUSE_S))

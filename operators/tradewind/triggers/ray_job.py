@@ -1,4 +1,4 @@
-"""Following a Ray job from the triggerer."""
+"""Follow a Ray job from the triggerer."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ logger = logging.getLogger(__name__)
 job_logger = logging.getLogger("ray.job")
 
 DEFAULT_LOG_BYTES = 20 * 1024 * 1024
-"""How much of a job's log is copied to the task's log unless the task says otherwise."""
+"""Default limit of what is copied from a job's log to the task's log, in bytes."""
 MAX_SINGLE_LINES = 20
-"""Up to so many lines at once are logged one by one; more of them go into one record, which Airflow carries faster."""
+"""Up to this many lines are logged one by one; more lines share a record, which Airflow transports faster."""
 MAX_RECORD_CHARS = 4000
-"""Characters in such a record."""
+"""Limit of a record with several lines."""
 BATCH_S = 3.0
-"""How often the lines of all followed jobs are logged, together. Whatever a trigger sends, be it one line, makes its
-triggerer go through Airflow's database once more, which costs more than all else that following does."""
+"""Interval at which the lines of all followed jobs are logged, together. Each message of a trigger makes its triggerer
+scan Airflow's database once more, which costs more than everything else that following does."""
 
 
 class RayJobTrigger(BaseTrigger):
-    """Fires when a Ray job has ended; until then its log lines go to the task's log.
+    """Fires when a Ray job has ended; until then, copies its log lines to the task's log.
 
-    It stops the job only when its time is over, or when a person marked or cleared the task and ``owns_job`` says that
-    the job is this task's own. ``payload`` is handed back in the event, beside ``ending`` and ``result``.
+    It stops the job only at its deadline, or when a user marked or cleared the task and ``owns_job`` says that the task
+    submitted the job. The event has ``payload``, ``ending`` and ``result``.
 
     Args:
         ray_conn_id: Connection of the job's cluster.
-        watch: The job and what is watched for.
-        log_bytes: How much of the job's log is shown in the task's log; 0 for nothing.
-        full_log: Where the whole log can be read.
-        owns_job: The task made the job for itself.
-        payload: Any JSON.
+        watch: The ``FollowRequest`` as JSON: the job, its demand and its deadlines.
+        log_bytes: Limit of what the task's log shows of the job's log; 0 for nothing.
+        full_log: Where a user can read the whole log.
+        owns_job: The task submitted the job.
+        payload: Any JSON; the event returns it.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class RayJobTrigger(BaseTrigger):
         self._lines_given = asyncio.Event()
 
     @functools.cached_property
-    def _keeper(self) -> PositionSaver:
+    def _saver(self) -> PositionSaver:
         return PositionSaver(self._address)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """The class path and the arguments; no secret is among them."""
+        """Return the class path and the arguments; none of them is a secret."""
         path = f"{type(self).__module__}.{type(self).__qualname__}"
         names = ("ray_conn_id", "watch", "log_bytes", "full_log", "owns_job", "payload")
         return path, {name: getattr(self, name) for name in names}
@@ -103,16 +103,16 @@ class RayJobTrigger(BaseTrigger):
             saving.cancel()
         log, self._job_log = self._job_log, None  # it has been read to its end
         if log is not None and self.trigger_id is not None:
-            await self._keeper.end()
+            await self._saver.end()
         yield TriggerEvent({"ending": outcome.ending.to_json(), "result": outcome.result, **self.payload})
 
     async def cleanup(self) -> None:
-        """Leave the exact position in the log behind. Stops nothing: this also comes with a redeploy."""
+        """Save the exact log position. Stops nothing: Airflow also calls this at a redeploy."""
         if position := self._position(is_exact=True):
             await save_last_position(self._address, position)
 
     async def on_kill(self) -> None:
-        """Stop the job, if a person marked or cleared the task."""
+        """Stop the job, if a user marked or cleared the task."""
         if self.owns_job:
             await asyncio.shield(detach(stop_if_user_acted(self._stop_job, self._address)))
 
@@ -120,10 +120,10 @@ class RayJobTrigger(BaseTrigger):
         await stop_plain_job(await RayHook.cluster_from_trigger(self.ray_conn_id), self._job)
 
     def _position(self, *, is_exact: bool) -> SavedPosition | None:
-        """Where it is in the log, if somebody could go on there: ``airflow dags test`` runs a trigger only once."""
+        """Return the log position, if a triggerer could resume there; ``airflow dags test`` runs a trigger only once."""
         if self._job_log is None or self.trigger_id is None:
             return None
-        return SavedPosition(self._job, self._job_log.position.to_json(), is_exact, self._keeper.follower)
+        return SavedPosition(self._job, self._job_log.position.to_json(), is_exact, self._saver.follower)
 
     @property
     def _job(self) -> str:
@@ -143,16 +143,22 @@ class RayJobTrigger(BaseTrigger):
         return JobLog(self._give, start, max_bytes=self.log_bytes, full_log=self.full_log, pace=_pace())
 
     async def _save_positions(self) -> None:
-        """Write the position down with the first lines, so that whoever comes next knows, and as long as it changes."""
+        """Save the log position with the first lines, and then whenever it has changed."""
         await self._lines_given.wait()
         while True:
             position = self._position(is_exact=False)
             if position is not None:
                 try:
-                    await self._keeper.keep(position)
-                except Exception as error:  # of Airflow's API: the log goes on, and the next turn may do better
-                    logger.warning("The position in the job's log could not be kept: %s", error)
-            with contextlib.suppress(TimeoutError):  # nothing is printed, but Airflow may have to be told still
+                    await self._saver.keep(position)
+                except (
+                    Exception
+                ) as error:  # an error of Airflow's API: the log continues, and the next save may succeed
+                    logger.warning(
+                        "Ray job %s: cannot save its log position, so lines may repeat after a restart: %s",
+                        self._job,
+                        error,
+                    )
+            with contextlib.suppress(TimeoutError):  # no new line, but Airflow may lack the position
                 async with within(SAVE_TO_AIRFLOW_S):
                     await self._lines_given.wait()
             self._lines_given.clear()
@@ -165,14 +171,14 @@ class RayJobTrigger(BaseTrigger):
 
 @functools.cache
 def _pace() -> FlushSchedule:
-    """One for all triggers of this process."""
+    """Return the schedule that all triggers of this process share."""
     from tradewind.ray_jobs.follow.log_lines import FlushSchedule
 
     return FlushSchedule(BATCH_S)
 
 
 def emit_lines(lines: Sequence[str]) -> None:
-    """Log lines of a job: each as a record of its own, or many in one record when they come fast."""
+    """Log lines of a job: a record each, or many lines in one record when they come fast."""
     if len(lines) <= MAX_SINGLE_LINES:
         for line in lines:
             job_logger.info("%s", line)

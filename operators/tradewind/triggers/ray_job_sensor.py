@@ -1,4 +1,4 @@
-"""Waiting from the triggerer for a Ray job that somebody else submitted."""
+"""Wait from the triggerer for a Ray job that another process submitted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class RayJobSensorTrigger(BaseTrigger):
-    """Fires when the job has appeared and ended. It stops nothing: the job is somebody else's."""
+    """Fires when the job has appeared and ended. It stops nothing: the job is not this task's."""
 
     def __init__(self, ray_conn_id: str, submission_id: str | None, metadata: dict[str, str] | None) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class RayJobSensorTrigger(BaseTrigger):
         self.metadata = metadata
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """The class path and the arguments; no secret is among them."""
+        """Return the class path and the arguments; none of them is a secret."""
         path = f"{type(self).__module__}.{type(self).__qualname__}"
         return path, {name: getattr(self, name) for name in ("ray_conn_id", "submission_id", "metadata")}
 

@@ -1,4 +1,4 @@
-"""Following a step's Ray job: as any other job, and its lease is kept alive until its driver does so itself."""
+"""Follow a step's Ray job, and renew its lease until its driver owns it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class StepJobTrigger(RayJobTrigger):
-    """``RayJobTrigger`` for the job of a turn; its payload holds the ``output_path``."""
+    """``RayJobTrigger`` for the job of an attempt; its payload has the ``output_path``."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Follow the job to its end."""

@@ -1,7 +1,7 @@
-"""Waiting from the triggerer for TPU slices: for free ones, and for dead ones to be back.
+"""Wait from the triggerer for TPU slices: for free ones, and for the repair of dead ones.
 
-A repair blocks, so it works in a thread. When the trigger ends, whatever the reason, the thread stops at its next
-wait; what it had begun is carried on by the next repair.
+A repair blocks, so it runs in a thread. When the trigger ends, the thread stops at its next wait, and the next repair
+continues its work.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ logger = logging.getLogger(__name__)
 
 
 class RepairStoppedError(Exception):
-    """Whoever waits for the repair has gone."""
+    """The trigger that waits for the repair has ended."""
 
 
 class TpuSliceRecoveryTrigger(BaseTrigger):
-    """Repairs the slices of a cluster until all of them work or only a person can help, or with ``once`` in one pass.
+    """Repairs the slices of a cluster until all work or only a user can help; with ``once``, in one pass.
 
-    The event holds the last table (``rows``), everything that was done (``done``), who needs a person (``stuck``), and
-    ``error`` if the repair cannot go on.
+    The event has the last table (``rows``), everything that was done (``done``), the slices that need a user
+    (``stuck``), and ``error`` if the repair cannot continue.
     """
 
     def __init__(self, request: dict[str, Any], interval_s: float, *, once: bool = False) -> None:
@@ -45,12 +45,12 @@ class TpuSliceRecoveryTrigger(BaseTrigger):
         self.once = once
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """The class path and the arguments; no secret is among them."""
+        """Return the class path and the arguments; none of them is a secret."""
         path = f"{type(self).__module__}.{type(self).__qualname__}"
         return path, {"request": self.request, "interval_s": self.interval_s, "once": self.once}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Pass after pass."""
+        """Run pass after pass."""
         from asgiref.sync import sync_to_async
 
         stopped = threading.Event()
@@ -59,22 +59,22 @@ class TpuSliceRecoveryTrigger(BaseTrigger):
             if stopped.wait(seconds):
                 raise RepairStoppedError
 
-        told = RepairUpdates()
+        updates = RepairUpdates()
         try:
             # Airflow's connections can be read in such a thread, and not in one of asyncio's own.
             make = sync_to_async(build_repair, thread_sensitive=False)
             repair = await make(RepairRequest(**self.request), sleep)
-            while not (told.add_pass(await _one_pass(repair.run_once)) or (self.once and told.report)):
+            while not (updates.add_pass(await _one_pass(repair.run_once)) or (self.once and updates.report)):
                 await asyncio.sleep(self.interval_s)
         except (TpuApiError, RayJobsError) as error:
-            told.error = str(error)
+            updates.error = str(error)
         finally:
             stopped.set()
-        yield TriggerEvent(told.to_json())
+        yield TriggerEvent(updates.to_json())
 
 
 async def _one_pass(run_once: Any) -> RepairReport | None:
-    """The report of one pass; None if the API did not answer."""
+    """Run one pass; return its report, or None if the API did not answer."""
     try:
         report: RepairReport = await asyncio.to_thread(run_once)
     except TpuUnreachableError as error:
@@ -84,7 +84,7 @@ async def _one_pass(run_once: Any) -> RepairReport | None:
 
 
 class RepairUpdates:
-    """What the passes of a repair told, as far as it was new."""
+    """The reports of a repair's passes, as far as they are new."""
 
     def __init__(self) -> None:
         self.report: RepairReport | None = None
@@ -93,7 +93,7 @@ class RepairUpdates:
         self._shown: list[tuple[str, str, str, str]] = []
 
     def add_pass(self, report: RepairReport | None) -> bool:
-        """Take in a report and log it if it says something new; whether there is nothing more to wait for."""
+        """Add a report and log it if it is new; return whether the repair is complete."""
         if report is None:
             return False
         self.report = report
@@ -105,14 +105,14 @@ class RepairUpdates:
         return report.is_over
 
     def to_json(self) -> dict[str, Any]:
-        """What the event holds."""
+        """Return the event."""
         rows = self.report.rows() if self.report else []
         stuck = [f"{finding.name}: {finding.reason}" for finding in self.report.needs_attention] if self.report else []
         return {"rows": rows, "done": self.done, "stuck": stuck, "error": self.error}
 
 
 class TpuSliceReadyTrigger(BaseTrigger):
-    """Fires when so many slices of a type are complete and free. The event holds their names."""
+    """Fires when ``count`` slices of a type are complete and free. The event has their names."""
 
     def __init__(self, ray_conn_id: str, slice_type: str, hosts: int, count: int, interval_s: float) -> None:
         super().__init__()
@@ -123,13 +123,13 @@ class TpuSliceReadyTrigger(BaseTrigger):
         self.interval_s = interval_s
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """The class path and the arguments; no secret is among them."""
+        """Return the class path and the arguments; none of them is a secret."""
         path = f"{type(self).__module__}.{type(self).__qualname__}"
         names = ("ray_conn_id", "slice_type", "hosts", "count", "interval_s")
         return path, {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look until there are enough."""
+        """Poll until there are enough."""
         from tradewind.ray_jobs.api import JobsApi
 
         try:
@@ -156,7 +156,7 @@ class TpuSliceReadyTrigger(BaseTrigger):
 
 
 async def find_free_slices(api: JobsApi, slice_type: str, hosts: int) -> tuple[list[str], str]:
-    """The free, complete slices of this type, and how each slice of this type is.
+    """Return the free, complete slices of this type, and a description of each slice of this type.
 
     Raises:
         RayUnreachableError: No answer.
@@ -171,4 +171,4 @@ async def find_free_slices(api: JobsApi, slice_type: str, hosts: int) -> tuple[l
 def _how(known: RegisteredSlice, hosts: int) -> str:
     if known.hosts < hosts:
         return f"{known.hosts} of {hosts} hosts registered"
-    return {True: "free", False: "busy", None: "Ray does not tell whether it is free"}[known.is_free]
+    return {True: "free", False: "busy", None: "Ray does not report whether it is free"}[known.is_free]
