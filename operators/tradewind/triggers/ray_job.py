@@ -120,7 +120,7 @@ class RayJobTrigger(BaseTrigger):
         await stop_plain_job(await RayHook.cluster_from_trigger(self.ray_conn_id), self._job)
 
     def _position(self, *, is_exact: bool) -> SavedPosition | None:
-        """Return the log position, if a triggerer could resume there; ``airflow dags test`` runs a trigger only once."""
+        """Return the log position if a triggerer could resume there: ``airflow dags test`` runs a trigger once."""
         if self._job_log is None or self.trigger_id is None:
             return None
         return SavedPosition(self._job, self._job_log.position.to_json(), is_exact, self._saver.follower)
