@@ -7,13 +7,13 @@ import os
 import shutil
 import sysconfig
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.fork_server import PreparedProgram, PreparedPython, prepared_to_train
+from tests.recipes.workbench import wait_for
+from tests.support.fork_server import PreparedProgram, PreparedPython
 from tradewind.datasets.documents import Document, write_documents
 from tradewind.recipes.metrics.file import read_metrics, series
 from tradewind.runtime.pods.on_host.preemption_notice import NOTICE_VARIABLE, Notice, write_notice
@@ -107,7 +107,7 @@ class Workshop:
             "learning_rate": 0.01,
             "seq_len": 32,
             "batch_size": 4,
-            "steps_per_eval": STEPS,
+            "steps_per_eval": 20,
             "max_eval_batches": 1,
             "steps_per_checkpoint": 20,
             "checkpoint_seconds": 1e4,
@@ -139,18 +139,17 @@ def complete(folder: Path) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+def workshop(tmp_path_factory: pytest.TempPathFactory, python: PreparedPython) -> Workshop:
     """With an undisturbed training under ``whole``."""
     root = tmp_path_factory.mktemp("workshop")
     library = Path(sysconfig.get_paths()["stdlib"])
     documents = [Document(path.name, path.read_text()) for path in sorted((library / "asyncio").glob("*.py"))]
     write_documents(str(root / "clean/train"), documents[2:])
     write_documents(str(root / "clean/validation"), documents[:2])
-    with prepared_to_train(root) as python:
-        made = Workshop(root, python)
-        made.run(PREPARE, str(made.root))
-        made.run(TRAIN, json.dumps(made.settings("whole", tensorboard=True)))
-        yield made
+    made = Workshop(root, python)
+    made.run(PREPARE, str(made.root))
+    made.run(TRAIN, json.dumps(made.settings("whole", tensorboard=True)))
+    return made
 
 
 def test_a_training_leaves_permanent_checkpoints_measures_and_events(workshop: Workshop) -> None:
@@ -163,13 +162,11 @@ def test_a_training_leaves_permanent_checkpoints_measures_and_events(workshop: W
 
 def test_a_step_is_saved_when_it_has_been_evaluated(workshop: Workshop) -> None:
     """A killed training goes on after its newest checkpoint, so a loss that is measured later is never measured."""
-    settings = workshop.settings("evaluated", num_train_steps=10, steps_per_eval=4, steps_per_checkpoint=4)
-    workshop.run(TRAIN, json.dumps(settings))
-    rows = [json.loads(line) for line in (workshop.root / "evaluated/metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (workshop.root / "whole/metrics.jsonl").read_text().splitlines()]
     evaluated = {row["step"]: row["time"] for row in rows if "eval/loss" in row}
-    assert list(evaluated) == complete(workshop.root / "evaluated/checkpoints") == [4, 8, 9]
+    assert list(evaluated) == complete(workshop.root / "whole/checkpoints")
     for step, measured in evaluated.items():
-        saved = (workshop.root / f"evaluated/checkpoints/step-{step}").rglob("*")
+        saved = (workshop.root / f"whole/checkpoints/step-{step}").rglob("*")
         assert min(path.stat().st_mtime for path in saved if path.is_file()) > measured - 0.001  # rows: milliseconds
 
 
@@ -184,10 +181,7 @@ def test_a_noticed_training_goes_on_from_before_its_damaged_checkpoint(
     process = workshop.start(TRAIN, settings)
     try:
         metrics = workshop.root / "noticed/metrics.jsonl"
-        deadline = time.monotonic() + TIMEOUT
-        while not metrics.exists() or len(metrics.read_text().splitlines()) < 25:
-            assert time.monotonic() < deadline and process.poll() is None, "no steps to interrupt"
-            time.sleep(0.01)
+        wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") >= 25, process, "steps to interrupt")
         write_notice(str(notice), Notice(time.time() + 30, "maintenance"))
     finally:
         if not notice.exists():
@@ -220,10 +214,7 @@ def test_a_training_that_was_killed_before_its_first_checkpoint_begins_with_the_
     shutil.copytree(workshop.root / "whole/checkpoints/step-20", first)
     settings = json.dumps(workshop.settings("begun", num_train_steps=4, initialize_from=str(given)))
     process, decided = workshop.start(TRAIN, settings), workshop.root / "begun/checkpoints/begin.json"
-    deadline = time.monotonic() + TIMEOUT
-    while not decided.exists():
-        assert time.monotonic() < deadline and process.poll() is None, "nothing is written down"
-        time.sleep(0.01)
+    wait_for(decided.exists, process, "the decision is written down")
     process.kill()
     process.communicate()
     assert complete(decided.parent) == []

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorstore
 
-from tests.support.fork_server import PreparedPython
+from tests.support.fork_server import PreparedProgram, PreparedPython
+from tests.support.waiting import until
 from tradewind.recipes.metrics.file import read_metrics
 
 
@@ -18,6 +20,12 @@ def stored_array(checkpoint: str | Path, name: str) -> np.ndarray:
     """An array in a checkpoint of Levanter's, such as ``opt_state/count``."""
     base = {"driver": "ocdbt", "base": f"file://{checkpoint}", "path": f"{name}/"}
     return np.asarray(tensorstore.open({"driver": "zarr3", "kvstore": base}).result().read().result())
+
+
+def wait_for(condition: Callable[[], bool], program: PreparedProgram, what: str) -> None:
+    """Wait until the condition holds; fail if the program ends first."""
+    until(lambda: condition() or program.poll() is not None, what, pause_s=0.01)
+    assert program.poll() is None, f"the program ended before {what}"
 
 
 class Workbench:

@@ -6,13 +6,12 @@ import json
 import math
 import shutil
 import signal
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from tests.recipes.workbench import Workbench, stored_array
-from tests.support.fork_server import prepared_to_train
+from tests.support.fork_server import PreparedPython
 from tradewind.recipes.lm.stored_models import AVERAGED
 from tradewind.recipes.metrics.file import series
 from tradewind.runtime.pods.on_host.preemption_notice import NOTICE_VARIABLE, Notice, write_notice
@@ -265,13 +264,11 @@ REFUSED = {
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+def bench(tmp_path_factory: pytest.TempPathFactory, python: PreparedPython) -> Workbench:
     """With pairs that ``tokenize`` made and models."""
-    root = tmp_path_factory.mktemp("bench")
-    with prepared_to_train(root) as python:
-        made = Workbench(root, python)
-        made.run(PREPARE)
-        yield made
+    made = Workbench(tmp_path_factory.mktemp("bench"), python)
+    made.run(PREPARE)
+    return made
 
 
 @pytest.fixture(scope="module")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import fsspec
 import pytest
 
+from tests.support.fork_server import PreparedPython
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 
 REPORT = """
@@ -26,13 +24,13 @@ for config in (tensorboard_config(sys.argv[1], 5), wandb_config(WandbOptions("pr
 
 @pytest.mark.slow
 def test_tensorboard_is_written_to_a_bucket_and_wandb_offline_without_an_account(
-    cloud: LocalCloudStorage, tmp_path: Path
+    cloud: LocalCloudStorage, python: PreparedPython, tmp_path: Path
 ) -> None:
     local = tmp_path / "train-123"
-    command = [sys.executable, "-c", REPORT, "gs://bucket/train-123", str(local)]
-    changed = {"JAX_PLATFORMS": "cpu", "GOOGLE_CLOUD_PROJECT": "p", "HOME": str(tmp_path), "WANDB_API_KEY": ""}
-    done = subprocess.run(command, env=os.environ | changed, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    env = {"GOOGLE_CLOUD_PROJECT": "p", "HOME": str(tmp_path), "WANDB_API_KEY": "", "STORAGE_EMULATOR_HOST": cloud.url}
+    program = python.start(REPORT, "gs://bucket/train-123", str(local), env=env)
+    out, errors = program.communicate()
+    assert program.returncode == 0, errors[-3000:]
 
     store = fsspec.filesystem("gs")
     store.invalidate_cache()
@@ -42,4 +40,4 @@ def test_tensorboard_is_written_to_a_bucket_and_wandb_offline_without_an_account
 
     [run] = (local / "wandb").glob("offline-run-*-train-123")
     assert list(run.glob("run-*.wandb"))
-    assert "wandb sync" in done.stderr + done.stdout
+    assert "wandb sync" in errors + out
