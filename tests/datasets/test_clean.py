@@ -13,31 +13,19 @@ from typing import Any
 import pytest
 
 from tradewind.datasets.clean import CleanAndShardConfig, clean_and_shard, normalise, shard_of, split_of
-from tradewind.datasets.documents import Document, read_documents, write_documents
+from tradewind.datasets.documents import Document, write_document_file, write_documents
 
 RUN = """
 import json, sys
 import ray
 from tradewind.datasets.clean import CleanAndShardConfig, clean_and_shard
-ray.init(num_cpus=int(sys.argv[1]), include_dashboard=False)
-for settings in json.loads(sys.argv[2]):
-    clean_and_shard(CleanAndShardConfig(**settings))
+ray.init(num_cpus=2, include_dashboard=False)
+clean_and_shard(CleanAndShardConfig(**json.loads(sys.argv[1])))
 """
 
 
 def text(name: str) -> str:
     return f"def {name}():\n    return {name!r}\n" * 5
-
-
-def run_clean(home: Path, num_cpus: int, *settings: dict[str, Any]) -> str:
-    """What it printed, errors included."""
-    env = os.environ | {"HOME": str(home), "RAY_AUTH_MODE": "disabled"}
-    command = [sys.executable, "-c", RUN, str(num_cpus), json.dumps(settings)]
-    done = subprocess.run(
-        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=500
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
 
 
 def test_normalised_text_has_one_kind_of_line_end() -> None:
@@ -64,40 +52,47 @@ def test_an_input_without_documents_is_refused(tmp_path: Path) -> None:
         clean_and_shard(CleanAndShardConfig(str(tmp_path), str(tmp_path / "out")))
 
 
+def test_a_split_that_would_be_empty_is_refused(tmp_path: Path) -> None:
+    write_documents(str(tmp_path / "raw"), [Document(f"only{number}.py", text("only")) for number in range(2)])
+    config = CleanAndShardConfig(str(tmp_path / "raw"), str(tmp_path / "out"), validation_fraction=1e-9)
+    with pytest.raises(ValueError, match="The validation split of input_path .* would be empty: of 2 kept documents"):
+        clean_and_shard(config)
+    assert not (tmp_path / "out").exists()
+
+
+def clean_on_ray(home: Path, settings: dict[str, Any]) -> str:
+    """Clean in another process; return what it has printed."""
+    env = os.environ | {"HOME": str(home), "RAY_AUTH_MODE": "disabled"}
+    command = [sys.executable, "-c", RUN, json.dumps(settings)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.ray
 def test_cleaning_keeps_what_is_good_and_gives_the_same_bytes_whatever_the_cluster(tmp_path: Path) -> None:
+    """The expected bytes follow from the documents alone, so they do not depend on the order of Ray's tasks."""
     good = [Document(f"module_{n:03}.py", text(f"f{n}")) for n in range(60)]
     repeated = [Document("copy.py", good[3].text.replace("\n", "\r\n")), Document("zzz.py", good[4].text)]
-    write_documents(str(tmp_path / "raw"), [*good, Document("short.py", "x = 1"), *repeated], documents_per_file=20)
+    write_documents(str(tmp_path / "raw"), [*good, Document("short.py", "x = 1"), *repeated], documents_per_file=60)
     broken = [b"not json", b'{"id": "a.py"}', b'{"id": "b.py", "text": "' + b"y" * 99 + rb'\ud800"}', b"\xff\xfe"]
-    (tmp_path / "raw" / "part-99999.jsonl.gz").write_bytes(gzip.compress(b"\n".join(broken)))
-    first, second = (
-        {"input_path": str(tmp_path / "raw"), "output_path": str(tmp_path / name), "validation_fraction": 0.2}
-        for name in "ab"
-    )
-    printed = run_clean(tmp_path, 1, first)
-    assert "Progress bars disabled" not in printed, "nobody who reads a step's log has asked for any"
-    run_clean(tmp_path, 2, second)
+    with (tmp_path / "raw" / "part-00001.jsonl.gz").open("ab") as file:
+        file.write(gzip.compress(b"\n".join(broken)))
+    settings = {"input_path": str(tmp_path / "raw"), "output_path": str(tmp_path / "out"), "validation_fraction": 0.2}
+    assert "Progress bars disabled" not in clean_on_ray(tmp_path, settings), "no reader of the step's log asked for any"
 
-    stats = json.loads((tmp_path / "a" / "stats.json").read_text())
+    kept = {document.id: document.text for document in good if document.id != "module_003.py"}
+    kept["copy.py"] = good[3].text  # of equal texts the smallest id stays
+    shards: dict[str, list[Document]] = {}
+    for name, content in sorted(kept.items()):
+        shards.setdefault(shard_of(name, CleanAndShardConfig(**settings)), []).append(Document(name, content))
+    assert len(shards) == 3
+    for shard, documents in shards.items():
+        write_document_file(str(tmp_path / "expected" / shard), documents)
+        assert (tmp_path / "out" / shard).read_bytes() == (tmp_path / "expected" / shard).read_bytes()
+    written = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.*")}
+    assert written == {*shards, "stats.json"}
+    stats = json.loads((tmp_path / "out" / "stats.json").read_text())
     assert stats["dropped"] == {"too_short": 1, "undecodable": 4, "duplicate": 2}
-    kept = {document.id: document.text for document in read_documents(str(tmp_path / "a"))}
-    expected = {document.id: document.text for document in good if document.id != "module_003.py"}
-    assert kept == expected | {"copy.py": good[3].text}  # of equal texts the smallest id stays
-    assert stats["characters"] == sum(map(len, kept.values()))
-    validation = {document.id for document in read_documents(str(tmp_path / "a" / "validation"))}
-    assert validation == {name for name in kept if split_of(name, 0.2) == "validation"}
-    files = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*.*"))
-    assert len(files) == 4
-    for file in files:
-        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
-
-
-@pytest.mark.slow
-@pytest.mark.ray
-def test_a_split_that_would_be_empty_is_refused(tmp_path: Path) -> None:
-    write_documents(str(tmp_path / "raw"), [Document("only.py", text("only"))])
-    with pytest.raises(AssertionError, match="The validation split of input_path .* would be empty"):
-        run_clean(tmp_path, 1, {"input_path": str(tmp_path / "raw"), "output_path": str(tmp_path / "out")})
-    assert not (tmp_path / "out").exists()
+    assert (stats["kept"], stats["characters"]) == (len(kept), sum(map(len, kept.values())))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from tradewind.steps.fields import PATH, check_fields, integer, number
 if TYPE_CHECKING:
     import pandas
 
+SPLITS = ("train", "validation")
 KEPT, DUPLICATE, TOO_SHORT, UNDECODABLE = "kept", "duplicate", "too_short", "undecodable"
 MIN_BUCKETS, MAX_BUCKETS = 2, 256
 """Into how many groups the shuffle by text hash splits, one a file: a group must fit into one task's memory."""
@@ -61,6 +63,7 @@ def clean_and_shard(config: CleanAndShardConfig) -> dict[str, Any]:
     Raises ``ValueError`` for an input without documents, and if a split would be empty.
     """
     files = document_files(config.input_path)
+    _check_input(config, files)
     with quiet_ray_data():
         import ray
 
@@ -70,7 +73,7 @@ def clean_and_shard(config: CleanAndShardConfig) -> dict[str, Any]:
         marked = rows.groupby("bucket", num_partitions=buckets).map_groups(_mark_duplicates, batch_format="pandas")
         placed = marked.map_batches(partial(_place, config=config), batch_format="pandas").materialize()
         tally = _total(placed.map_batches(_count, batch_format="pandas").take_all())
-        _check_splits(config, tally)
+        _check_splits(config, {split: tally[split]["documents"] for split in SPLITS})
         shards = placed.filter(expr=f"outcome == '{KEPT}'").groupby("shard", num_partitions=config.train_shards + 1)
         shards.map_groups(partial(_write_shard, config.output_path), batch_format="pandas").materialize()
     stats = _stats(tally)
@@ -101,13 +104,29 @@ def _unit_interval(key: str) -> float:
     return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
 
 
-def _check_splits(config: CleanAndShardConfig, tally: dict[str, Counter[str]]) -> None:
-    for split in ("train", "validation"):
-        if not tally[split]["documents"]:
-            kept = sum(tally[name]["documents"] for name in ("train", "validation"))
+def _check_input(config: CleanAndShardConfig, files: list[str]) -> None:
+    """Refuse an input that leaves a split empty, before Ray starts.
+
+    Reads until both splits have a document, which takes a few dozen documents unless there are hardly more. Duplicates
+    count, so a split can still be empty after the shuffle.
+    """
+    found: Counter[str] = Counter()
+    for path in files:
+        for line in raw_lines(path):
+            row = _row_of_line(line, config.min_chars, 1)
+            if row["outcome"] == KEPT:
+                found[split_of(row["id"], config.validation_fraction)] += 1
+            if len(found) == len(SPLITS):
+                return
+    _check_splits(config, found)
+
+
+def _check_splits(config: CleanAndShardConfig, documents: Mapping[str, int]) -> None:
+    for split in SPLITS:
+        if not documents[split]:
             raise ValueError(
-                f"The {split} split of input_path {config.input_path} would be empty: of {kept} kept documents none"
-                f" falls into it with validation_fraction={config.validation_fraction}."
+                f"The {split} split of input_path {config.input_path} would be empty: of {sum(documents.values())} kept"
+                f" documents none falls into it with validation_fraction={config.validation_fraction}."
             )
 
 
@@ -164,7 +183,7 @@ def _write_shard(output_path: str, group: pandas.DataFrame) -> pandas.DataFrame:
 
 def _total(counts: list[dict[str, Any]]) -> dict[str, Counter[str]]:
     """Documents and characters under ``train`` and ``validation``; documents dropped, by reason, under ``dropped``."""
-    tally: dict[str, Counter[str]] = {"train": Counter(), "validation": Counter(), "dropped": Counter()}
+    tally: dict[str, Counter[str]] = {name: Counter() for name in (*SPLITS, "dropped")}
     for row in counts:
         if row["outcome"] == KEPT:
             split = str(row["shard"]).split("/")[0]
@@ -176,7 +195,7 @@ def _total(counts: list[dict[str, Any]]) -> dict[str, Counter[str]]:
 
 def _stats(tally: dict[str, Counter[str]]) -> dict[str, Any]:
     dropped = {reason: tally["dropped"][reason] for reason in (TOO_SHORT, UNDECODABLE, DUPLICATE)}
-    splits: dict[str, Any] = {split: dict(tally[split]) for split in ("train", "validation")}
+    splits: dict[str, Any] = {split: dict(tally[split]) for split in SPLITS}
     kept = sum(split["documents"] for split in splits.values())
     characters = sum(split["characters"] for split in splits.values())
     return {**splits, "kept": kept, "characters": characters, "dropped": dropped}
