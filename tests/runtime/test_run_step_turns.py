@@ -114,7 +114,7 @@ def test_a_driver_that_loses_its_turn_ends_its_function_and_leaves_the_record_al
     claim(step)
     code, text = finish(driver)
     function.wait(limit_s())
-    assert (code, "somebody else holds its lease" in text) == (SUPERSEDED, True)
+    assert (code, "another process holds its lease" in text) == (SUPERSEDED, True)
     lost, lease = read_attempt(attempt_path(output_path, 1)), lease_of(output_path)
     assert lost is not None and lost.outcome is AttemptOutcome.LOST
     assert (lease.attempt, lease.phase) == (2, Phase.CLAIMED)
@@ -201,7 +201,7 @@ def test_a_guard_that_froze_is_told_as_that_and_not_as_a_machine_without_memory(
     psutil.Process(driver.pid).children()[0].suspend()
     code, text = finish(driver)
     assert (code, lease_of(step.output_path).phase) == (SUPERSEDED, Phase.STOPPED), text
-    assert "because the term of its lease was over" in text and "memory" not in text
+    assert "because the deadline of its lease passed" in text and "memory" not in text
     assert not alive(one.pid for one in processes)
 
 
@@ -226,7 +226,7 @@ def test_a_driver_that_lost_its_turn_ends_in_the_middle_of_its_writes_with_the_t
     until(lambda: written.exists() or busy.poll() is not None)
     claim(step)
     code, text = finish(busy)
-    assert (code, "somebody else holds its lease" in text) == (SUPERSEDED, True), text
+    assert (code, "another process holds its lease" in text) == (SUPERSEDED, True), text
     assert GOES_ON not in text, "it was asked to end, and not ended"
 
 

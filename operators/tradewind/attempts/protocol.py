@@ -1,9 +1,8 @@
-"""The one interpreter of the turn protocol: it reads the record, decides, and does what is the same for everybody.
+"""The lease protocol for all claimers: read the record, decide, and act on the decision.
 
-Whoever wants an output made comes through here: a step's task, a script, and a task that works under a turn itself. How
-each of them waits, makes an attempt and says how it went are the methods of its ``AttemptHandler``, and, where a job
-makes the attempt, of its ``JobOutcomeHandler``. None of them reads a lease to decide what comes next, and none of them
-ends a turn that another one would end in another way.
+Three claimers use it: a step's task, a script, and a task that owns the lease itself. The ``AttemptHandler`` of each
+one waits, makes attempts and reports. Where a Ray job makes the attempt, a ``JobOutcomeHandler`` acts on its end. No
+claimer decides from a lease by itself, so all of them end an attempt in the same way.
 """
 
 from __future__ import annotations
@@ -40,199 +39,199 @@ Result = TypeVar("Result")
 
 
 class Continuation(Enum):
-    """What follows where there is no result yet."""
+    """Next step of the protocol while there is no result."""
 
     RECHECK = "look"
-    """Look at the record again."""
+    """Read the record again."""
     RECLAIM = "claim"
-    """Claim over the turn of an earlier try, of which nothing was ever started."""
+    """Claim the next attempt: that of an earlier try was never started."""
 
 
 class AttemptHandler(ABC, Generic[Result]):
-    """What is a claimant's own about its turns; its methods may also raise what ends it."""
+    """What a claimer does in its own way. A method may raise an error, which ends the claimer."""
 
     @abstractmethod
     def task(self) -> TaskIdentity:
-        """Who asks, by what it knows once the record is read: a claim is noted before it is made."""
+        """Return the task that claims, with notes read after the record: it notes a claim before it makes it."""
 
     @abstractmethod
     def rerun_request(self) -> RerunRequest:
-        """What is asked of it."""
+        """Return what a user or the plan requested of the task."""
 
     @abstractmethod
     def warn(self, sentence: str) -> None:
-        """Tell a person about the result that is about to be taken."""
+        """Warn the user about the result that this claimer is about to reuse."""
 
     @abstractmethod
     def finished(self, lease: Lease | None) -> Result:
-        """The output is there, and its record complete; no lease if Marin made it."""
+        """Return the result: the output exists and its record is complete. No lease if Marin made it."""
 
     @abstractmethod
     def failure(self, lease: Lease | None) -> Exception:
-        """The failure of an attempt, which may be somebody else's."""
+        """Return the failure of an attempt, which another task may have made."""
 
     @abstractmethod
     def ownership_unknown(self, lease: Lease) -> None:
-        """It cannot be said whether the turn is its own: raise, or wait."""
+        """Raise or wait: the live attempt may be this task's or that of another deployment."""
 
     @abstractmethod
     def wait(self, lease: Lease) -> None:
-        """Somebody else is at work: wait, and be a ``task`` that has waited for that attempt."""
+        """Wait for the live attempt of another task; ``task`` returns from then on that it waited for it."""
 
     @abstractmethod
     def cancel_previous(self, lease: Lease) -> None:
-        """Stop the turn of an earlier try, which a person cleared, and wait until it has ended."""
+        """Stop the attempt of an earlier try, which a user cleared, and wait for its end."""
 
     @abstractmethod
     def reattach(self, lease: Lease) -> Result | Continuation:
-        """Go on with the turn of an earlier try."""
+        """Continue the attempt of an earlier try."""
 
     @abstractmethod
     def claim(self, over: Lease | None, withdraws: bool) -> ClaimedAttempt | None:
-        """Claim the next turn by ``StepLease.claim``."""
+        """Claim the next attempt by ``StepLease.claim``."""
 
     @abstractmethod
     def missing_input(self, error: MissingInputError) -> None:
-        """An input is no result: wait for whoever is making it, or raise."""
+        """Wait for the attempt that makes a missing input, or raise."""
 
     @abstractmethod
-    def run(self, turn: ClaimedAttempt) -> Result | Continuation:
-        """Make the attempt of a turn that was just claimed."""
+    def run(self, claimed: ClaimedAttempt) -> Result | Continuation:
+        """Run the attempt that this task just claimed."""
 
 
 class JobOutcomeHandler(ABC, Generic[Result]):
-    """What is a claimant's own about the end of a job that it followed.
+    """What a claimer does in its own way after the end of a job that it followed.
 
     Attributes:
-        fault: Why the job can never run as it is, if that is so.
+        fault: Why the job can never run as it is, if so.
     """
 
     fault: AttemptError | None = None
 
     @abstractmethod
     def succeeded(self, lease: Lease) -> Result:
-        """The job made the output, whose record is complete."""
+        """Return the result: the job made the output, and its record is complete."""
 
     @abstractmethod
-    def failure(self, verdict: NextAction, lease: Lease) -> Exception:
-        """What ends the claimant: whatever the verdict is, there is no result and no next attempt."""
+    def failure(self, action: NextAction, lease: Lease) -> Exception:
+        """Return the error that ends the claimer: ``action`` allows neither a result nor a next attempt."""
 
     @abstractmethod
     def show_log(self) -> None:
-        """Show the last that the job said, before what comes of it."""
+        """Log the end of the job's output, before its consequences."""
 
     @abstractmethod
     def lost(self, lease: Lease, *, may_live_on: bool) -> Continuation:
-        """The attempt is lost: pause, or wait until its lease has run out if something of it may live on."""
+        """Pause after a lost attempt, or wait until its lease is stale if processes of it may survive."""
 
 
 class StoreRetry(Protocol):
-    """How the store is asked."""
+    """Calls the store."""
 
     def __call__(self, call: Callable[[], T], /) -> T:
-        """What ``call`` returns; it may be called many times."""
+        """Return what ``call`` returns; it may run many times."""
 
 
 def no_retry(call: Callable[[], T], /) -> T:
-    """The patience of those whose next try asks again."""
+    """Call once: the task's next try is the retry."""
     return call()
 
 
 class AttemptProtocol(Generic[Result]):
-    """Takes a step's turn for one claimant.
+    """Runs the protocol for one claimer.
 
     Args:
-        turns: The turns of the step.
-        claimant: Who takes them, and what it does of its own.
-        ask: How it asks the store.
+        step_lease: The lease and attempts of the step.
+        handler: What the claimer does in its own way.
+        retry: How it calls the store.
     """
 
-    def __init__(self, turns: StepLease, claimant: AttemptHandler[Result], ask: StoreRetry = no_retry) -> None:
-        self._turns = turns
-        self._claimant = claimant
-        self._ask = ask
+    def __init__(self, step_lease: StepLease, handler: AttemptHandler[Result], retry: StoreRetry = no_retry) -> None:
+        self._step_lease = step_lease
+        self._handler = handler
+        self._retry = retry
 
     def result(self) -> Result:
-        """Look until there is a result: a loop, since a step can queue and be lost many times in one try."""
-        while isinstance(seen := self._check_record(), Continuation):
+        """Follow the record until there is a result; a step can queue and be lost many times in one try."""
+        while isinstance(result := self._check_record(), Continuation):
             pass
-        return seen
+        return result
 
     def result_after(self, job: str, end: JobResult, ended: JobOutcomeHandler[Result]) -> Result:
-        """``result`` for a claimant whose ``job`` has just ended."""
-        seen = resolve_finished_job(self._turns, job, end, ended)
-        return self.result() if isinstance(seen, Continuation) else seen
+        """Return the ``result`` for a claimer whose ``job`` has just ended."""
+        result = resolve_finished_job(self._step_lease, job, end, ended)
+        return self.result() if isinstance(result, Continuation) else result
 
     def _check_record(self) -> Result | Continuation:
-        """Read the record and do what it asks for."""
-        record = self._ask(self._turns.read)
-        start = decide_start(record, self._claimant.task(), self._claimant.rerun_request())
+        """Read the record and act on the decision."""
+        record = self._retry(self._step_lease.read)
+        start = decide_start(record, self._handler.task(), self._handler.rerun_request())
         match start:
             case Finished():
                 return self._finished(start)
             case InheritFailure():
-                raise self._claimant.failure(start.lease)
+                raise self._handler.failure(start.lease)
             case OwnershipUnknown():
-                self._claimant.ownership_unknown(start.lease)
+                self._handler.ownership_unknown(start.lease)
             case WaitForOwner():
-                self._claimant.wait(start.lease)
+                self._handler.wait(start.lease)
             case CancelPrevious():
-                self._claimant.cancel_previous(start.lease)
+                self._handler.cancel_previous(start.lease)
             case Reattach():
-                seen = self._claimant.reattach(start.lease)
-                return self._start_attempt(start.lease, withdraws=False) if seen is Continuation.RECLAIM else seen
+                result = self._handler.reattach(start.lease)
+                return self._start_attempt(start.lease, withdraws=False) if result is Continuation.RECLAIM else result
             case Claim():
                 return self._start_attempt(record.lease, withdraws=start.withdraws)
         return Continuation.RECHECK
 
     def _finished(self, start: Finished) -> Result:
-        if warning := start_warning(start, self._turns.step):
-            self._claimant.warn(warning)
+        if warning := start_warning(start, self._step_lease.step):
+            self._handler.warn(warning)
         lease = start.lease
         if lease is not None and not lease.written_by_marin:
-            self._ask(partial(complete_commit, self._turns.path, lease))
-        return self._claimant.finished(lease)
+            self._retry(partial(complete_commit, self._step_lease.path, lease))
+        return self._handler.finished(lease)
 
     def _start_attempt(self, over: Lease | None, *, withdraws: bool) -> Result | Continuation:
-        """Make the next attempt, or wait for an input; look again if somebody else was faster."""
+        """Make the next attempt, or wait for an input; recheck if another claimer was faster."""
         try:
-            turn = self._claimant.claim(over, withdraws)
+            claimed = self._handler.claim(over, withdraws)
         except MissingInputError as error:
-            self._claimant.missing_input(error)
+            self._handler.missing_input(error)
             return Continuation.RECHECK
-        return Continuation.RECHECK if turn is None else self._claimant.run(turn)
+        return Continuation.RECHECK if claimed is None else self._handler.run(claimed)
 
 
 def resolve_finished_job(
-    turns: StepLease, job: str, end: JobResult, ended: JobOutcomeHandler[Result]
+    step_lease: StepLease, job: str, end: JobResult, ended: JobOutcomeHandler[Result]
 ) -> Result | Continuation:
-    """What follows the end of ``job`` by what the lease says now: the result, a failure, or another look."""
-    held = turns.store.read()
+    """Act on the end of ``job`` by the present lease: return the result, raise the failure, or recheck."""
+    held = step_lease.store.read()
     lease = held.lease if held is not None else None
-    verdict = next_action(lease, job, end)
-    if lease is None or verdict is NextAction.START_OVER:
+    action = next_action(lease, job, end)
+    if lease is None or action is NextAction.START_OVER:
         return Continuation.RECHECK
-    if verdict is NextAction.SUCCEED:
-        complete_commit(turns.path, lease)
+    if action is NextAction.SUCCEED:
+        complete_commit(step_lease.path, lease)
         return ended.succeeded(lease)
-    if verdict in (
+    if action in (
         NextAction.SPEC_CHANGED,
         NextAction.UNRUNNABLE_JOB,
         NextAction.NEXT_ATTEMPT,
         NextAction.WAIT_UNTIL_STALE,
     ):
         ended.show_log()
-    match verdict:
+    match action:
         case NextAction.STOPPED:
-            turns.end_unstarted(job, AttemptOutcome.STOPPED)
+            step_lease.end_unstarted(job, AttemptOutcome.STOPPED)
         case NextAction.SPEC_CHANGED:
-            turns.end_unstarted(job, AttemptOutcome.LOST)
+            step_lease.end_unstarted(job, AttemptOutcome.LOST)
         case NextAction.UNRUNNABLE_JOB:
-            if not turns.end_unstarted(job, AttemptOutcome.FAILED, ended.fault):
+            if not step_lease.end_unstarted(job, AttemptOutcome.FAILED, ended.fault):
                 return Continuation.RECHECK
         case NextAction.NEXT_ATTEMPT:
-            # Otherwise its driver has begun after all, or somebody has gone on.
-            return ended.lost(lease, may_live_on=False) if turns.end_lost_attempt(lease) else Continuation.RECHECK
+            # Recheck if its driver became the lease owner after all, or another claimer took over.
+            return ended.lost(lease, may_live_on=False) if step_lease.end_lost_attempt(lease) else Continuation.RECHECK
         case NextAction.WAIT_UNTIL_STALE:
             return ended.lost(lease, may_live_on=True)
-    raise ended.failure(verdict, lease)
+    raise ended.failure(action, lease)

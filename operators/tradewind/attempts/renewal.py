@@ -1,9 +1,9 @@
-"""The keeper of a turn: it renews the lease, obeys a request to stop, and ends the work when it cannot renew.
+"""Lease renewal: by the follower of a job until the driver owns the lease, from then on only by the driver.
 
-Two threads, because a store that hangs must not keep the second from its work: one looks at the lease every few
-seconds and renews it in time, the other counts how long ago the last renewal was *begun*, by a clock that also counts
-the time a machine was suspended. What passed between the claim and this keeper counts too. When the count is over,
-others may soon take the turn, so the work is ended.
+The owner's ``LeaseRenewer`` has two threads, so that a hanging store cannot delay fencing. One reads the lease every
+few seconds, obeys a stop request, and renews the lease in time. The other measures how long ago the last renewal
+*began*, by a clock that counts the time a machine was suspended. The time before the renewer started counts too. After
+``fence_s`` another process may soon take over, so the renewer ends the work.
 """
 
 from __future__ import annotations
@@ -28,31 +28,36 @@ from tradewind.records.lease_store import HeldLease, LeaseStore
 from tradewind.records.lifecycle import commit_attempt, fail_attempt, stop_attempt
 from tradewind.storage.errors import LeaseLostError, StoreError
 
+logger = logging.getLogger(__name__)
+
+_RETRY_S: Final = 1.0
+
 Result = TypeVar("Result")
 
 
 class LeaseEndReason(Enum):
-    """Why a keeper ended the work."""
+    """Why a renewer ended the work."""
 
-    STOP_REQUESTED = "somebody asked it to stop"
-    LOST = "somebody else holds its lease"
+    STOP_REQUESTED = "a user or another process asked it to stop"
+    LOST = "another process holds its lease"
     FENCED = "its lease could not be renewed in time"
-    BROKEN = "Tradewind made a mistake when it renewed the lease, see above"
+    BROKEN = "an internal error of Tradewind prevented the renewal of its lease, see above"
 
 
 FINAL_REASONS: Final = frozenset({LeaseEndReason.LOST, LeaseEndReason.FENCED, LeaseEndReason.BROKEN})
-"""After these nothing more may be written; a request to stop lets the end be written."""
+"""After these the owner may write nothing more; after a stop request it still writes the attempt's end."""
+_NOT_HELD: Final = "This process no longer holds the lease, or could not renew it in time."
 
 
 class LeaseRenewer:
-    """Holds a turn for the length of a ``with`` block.
+    """Keeps a lease for the length of a ``with`` block.
 
     Args:
         store: The lease.
-        held: The turn, as ``LeaseStore.take_over`` gave it.
-        end_work: Called from another thread when the work must end; the second time, if somebody has asked for the
-            end and the turn is over before it came.
-        renewed: Called with the time of each renewal by the store's clock, and with infinity at the end of the turn.
+        held: The lease as ``LeaseStore.take_over`` returned it.
+        end_work: Called from another thread when the work must end, and a second time if the lease is lost or too old
+            after a stop request, before the work has ended.
+        on_renewal: Called with the time of each renewal by the store's clock, and with infinity after the last write.
     """
 
     def __init__(
@@ -60,13 +65,13 @@ class LeaseRenewer:
         store: LeaseStore,
         held: HeldLease,
         end_work: Callable[[LeaseEndReason], None],
-        renewed: Callable[[float], None] = lambda at: None,
+        on_renewal: Callable[[float], None] = lambda at: None,
     ) -> None:
         self._store = store
         self._held = held
         self._end_work = end_work
         self._clock = store.clock
-        self._renewed = renewed
+        self._on_renewal = on_renewal
         self._renewed_at = held.written_at
         self._done = threading.Event()
         self._lock = threading.Lock()
@@ -76,7 +81,7 @@ class LeaseRenewer:
         self.end: LeaseEndReason | None = None
 
     def __enter__(self) -> LeaseRenewer:
-        self._renewed(self._renewed_at)
+        self._on_renewal(self._renewed_at)
         for thread in self._threads:
             thread.start()
         return self
@@ -87,39 +92,39 @@ class LeaseRenewer:
         self._done.set()
 
     def finish(self, **changes: Any) -> HeldLease:
-        """The last write of the turn, such as its commit; it is renewed until then.
+        """Make the last write of the lease, such as its commit; renewal continues until then.
 
         Raises:
-            LeaseLostError: The turn is over.
-            StoreError: The store refuses or does not answer; the turn goes on.
+            LeaseLostError: The lease is lost or too old.
+            StoreError: The store refuses or does not answer; this process still owns the lease.
         """
-        with self._lock:  # whichever renewal is on its way has arrived
+        with self._lock:  # after any renewal in progress
             if self.end in (LeaseEndReason.FENCED, LeaseEndReason.BROKEN) or self.is_over:
-                raise LeaseLostError("The turn is over.")
+                raise LeaseLostError(_NOT_HELD)
             held = self._store.change(self._held, **changes)
             self._done.set()
-            self._renewed(math.inf)
+            self._on_renewal(math.inf)
             return held
 
     def check(self) -> None:
-        """Refuse to go on with a turn that is over.
+        """Check that this process still owns the lease.
 
         Raises:
-            LeaseLostError: It is.
+            LeaseLostError: The lease is lost or too old.
         """
         if self.end in FINAL_REASONS or self.is_over:
-            raise LeaseLostError("The turn is over.")
+            raise LeaseLostError(_NOT_HELD)
 
     def retry_store(self, call: Callable[[], Result]) -> Result:
-        """What ``call`` returns, once the store lets it.
+        """Call until the store answers, and return what ``call`` returns.
 
         Raises:
-            StoreError: The store has refused or been silent for ``fence_s``.
+            StoreError: The store has refused, or not answered, for ``fence_s``.
         """
         return store_retry.retry_store(call, self.fence_s, clock=self._clock)
 
     def check_lease(self) -> None:
-        """Look at the lease and renew it when that is due, as the first thread does every few seconds."""
+        """Read the lease and renew it when due, as the first thread does every few seconds."""
         try:
             with self._lock:
                 self._renew()
@@ -127,37 +132,37 @@ class LeaseRenewer:
             self._finish(LeaseEndReason.LOST)
         except StoreError as error:
             print(
-                f"tradewind: the lease cannot be renewed ({error}); going on until it is too old.",
+                f"tradewind: the lease cannot be renewed ({error}). Retrying until it is {self.fence_s:g} s old.",
                 file=sys.stderr,
                 flush=True,
             )
-        except Exception:  # ours, so it would only come again
+        except Exception:  # internal error: retrying would fail the same way
             traceback.print_exc()
             self._finish(LeaseEndReason.BROKEN)
 
     def fence(self) -> None:
-        """End the work if the last renewal is too long ago, as the second thread does."""
+        """End the work if the last renewal is too old, as the second thread does."""
         if self.is_over:
             self._finish(LeaseEndReason.FENCED)
 
     @property
     def heartbeat_s(self) -> float:
-        """How often the lease is renewed."""
+        """Seconds between renewals."""
         return self._held.lease.heartbeat_s
 
     @property
     def fence_s(self) -> float:
-        """After how long without a renewal the work is ended."""
+        """Seconds without a renewal after which this renewer ends the work."""
         return self._held.lease.fence_s
 
     @property
     def renewed_at(self) -> float:
-        """When the last renewal was begun, by the store's clock."""
+        """When the last renewal began, by the store's clock."""
         return self._renewed_at
 
     @property
     def is_over(self) -> bool:
-        """Whether others may soon take the turn, as far as this keeper knows."""
+        """Whether another process may soon take over, as far as this renewer knows."""
         return self._clock() - self._renewed_at >= self.fence_s
 
     def _renew_in_time(self) -> None:
@@ -175,12 +180,12 @@ class LeaseRenewer:
         if self._clock() - self._renewed_at >= self._held.lease.heartbeat_s:
             self._held = self._store.change(self._held)
             self._renewed_at = self._held.written_at
-            self._renewed(self._renewed_at)
+            self._on_renewal(self._renewed_at)
         else:
-            found = self._store.read()
-            if found is None or not found.lease.is_live or not found.lease.is_same_attempt(self._held.lease):
-                raise LeaseLostError("Somebody else holds the lease.")
-            self._held = found
+            current = self._store.read()
+            if current is None or not current.lease.is_live or not current.lease.is_same_attempt(self._held.lease):
+                raise LeaseLostError("Another process holds the lease.")
+            self._held = current
         if self._held.lease.stop_requested and self.end is None:
             self._finish(LeaseEndReason.STOP_REQUESTED)
 
@@ -193,60 +198,50 @@ class LeaseRenewer:
         self._end_work(end)
 
 
-# The ends of a turn whose keeper is this process: each is written once the store lets it, and never after the turn.
-
-
 @dataclass(frozen=True)
 class ActiveAttempt:
-    """A turn that is at work here. Its methods end it.
+    """An attempt whose lease this process owns; each method writes an end of it, with retries.
 
-    All of them raise ``LeaseLostError`` if it is over, and ``StoreError`` if the store has refused or been silent for
-    too long.
+    All of them raise ``LeaseLostError`` if the lease is lost or too old, and ``StoreError`` if the store has refused,
+    or not answered, for ``fence_s``.
     """
 
     path: str
     attempt: Attempt
-    keeper: LeaseRenewer
+    renewer: LeaseRenewer
 
     def commit(self) -> None:
         """Make the output a result.
 
         Raises:
-            InputChangedError: Its inputs are not what they were when it was claimed.
+            InputChangedError: Its inputs have changed since the claim.
         """
-        keeper = self.keeper
-        keeper.retry_store(lambda: commit_attempt(keeper.finish, self.path, self.attempt, keeper.check))
+        renewer = self.renewer
+        renewer.retry_store(lambda: commit_attempt(renewer.finish, self.path, self.attempt, renewer.check))
 
     def fail(self, error: AttemptError) -> None:
-        """End it with the fault of its function."""
-        self.keeper.retry_store(lambda: fail_attempt(self.keeper.finish, self.path, self.attempt, error))
+        """End the attempt with the error of its function."""
+        self.renewer.retry_store(lambda: fail_attempt(self.renewer.finish, self.path, self.attempt, error))
 
     def stop(self, outcome: AttemptOutcome, error: AttemptError | None = None) -> None:
-        """End it without a result and without a fault of its function."""
-        self.keeper.retry_store(lambda: stop_attempt(self.keeper.finish, self.path, self.attempt, outcome, error))
-
-
-# Until a job's driver has taken its lease over, whoever follows the job renews it; from then on only the driver.
-
-SOON_S: Final = 1.0
-
-logger = logging.getLogger(__name__)
+        """End the attempt without a result and without an error of its function."""
+        self.renewer.retry_store(lambda: stop_attempt(self.renewer.finish, self.path, self.attempt, outcome, error))
 
 
 async def renew_while_claimed(output_path: str, job: str) -> None:
-    """Renew the lease of ``job`` until its driver has taken it over, or the turn is over."""
+    """Renew the lease of ``job`` until its driver owns it, or the attempt has ended."""
     store = LeaseStore(output_path)
-    while (pause_s := await asyncio.to_thread(_renew, store, job)) is not None:
+    while (pause_s := await asyncio.to_thread(_renew_claimed, store, job)) is not None:
         await asyncio.sleep(pause_s)
 
 
 @contextmanager
 def renewing_while_claimed(output_path: str, job: str) -> Iterator[None]:
-    """The same for the length of a block, from a thread."""
+    """Do the same from a thread, for the length of a block."""
     store, done = LeaseStore(output_path), threading.Event()
 
     def renew() -> None:
-        while not done.is_set() and (pause_s := _renew(store, job)) is not None:
+        while not done.is_set() and (pause_s := _renew_claimed(store, job)) is not None:
             done.wait(pause_s)
 
     thread = threading.Thread(target=renew, daemon=True)
@@ -257,8 +252,8 @@ def renewing_while_claimed(output_path: str, job: str) -> Iterator[None]:
         done.set()
 
 
-def _renew(store: LeaseStore, job: str) -> float | None:
-    """Renew it once; seconds until the next time, or None when that is not ours any more."""
+def _renew_claimed(store: LeaseStore, job: str) -> float | None:
+    """Renew once and return the seconds until the next renewal, or None if no more is due from this process."""
     try:
         held = store.read()
         if held is None or held.lease.job != job or held.lease.phase is not Phase.CLAIMED:
@@ -267,5 +262,5 @@ def _renew(store: LeaseStore, job: str) -> float | None:
     except LeaseLostError:
         return None
     except StoreError as error:
-        logger.warning("The lease cannot be renewed: %s", error)
-        return SOON_S
+        logger.warning("The lease of job %s cannot be renewed: %s. Retrying in %g s.", job, error, _RETRY_S)
+        return _RETRY_S

@@ -1,8 +1,8 @@
-"""What a driver runs is what was claimed: the SHA-256 of the spec stands on the command line of whoever runs it.
+"""Check that a driver runs the claimed spec: its command line holds the SHA-256 of the spec.
 
-The attempt's file lies in the bucket, and whoever may write there may change it between the claim and the start. So
-nothing of it is imported, and nothing run, before its spec has the digest that the claimant gave. Steps in the Airflow
-worker are not read back from the bucket at all: their attempt comes through the standard input, ``-`` for the file.
+The attempt's file is in the bucket, so another writer of the bucket can change it between the claim and the start. The
+driver imports and runs nothing of it unless its spec has the digest that the claimer gave. Steps in the Airflow worker
+are not read from the bucket: their attempt comes through the standard input, with ``-`` for the file.
 """
 
 from __future__ import annotations
@@ -23,51 +23,53 @@ from tradewind.serialization.errors import SpecError
 from tradewind.serialization.spec import StepSpec
 
 EXIT_SPEC_CHANGED: Final = 77
-"""Exit code of whoever was to run a spec that is not the one that was claimed (EX_NOPERM of sysexits.h)."""
-CHANGED_LATER: Final = "What is to run was changed after this driver began, so its function was not called."
+"""Exit code of a process whose spec differs from the claimed one (EX_NOPERM of sysexits.h)."""
+CHANGED_LATER: Final = "The spec was changed after this driver began, so its function was not called."
 STDIN_ARGUMENT: Final = "-"
-"""In place of the attempt's file: the attempt comes through the standard input."""
+"""Instead of the attempt's file: read the attempt from the standard input."""
 
 
 class SpecChangedError(SpecError):
-    """What is to run is not what was claimed. Nothing of it was imported or run, and nothing written."""
+    """The spec is not the claimed one. The process imported, ran and wrote nothing."""
 
 
 def spec_digest(spec: Mapping[str, Any]) -> str:
-    """The SHA-256 of the canonical JSON of a spec, the same before it is written and after it is read."""
+    """Return the SHA-256 of a spec's canonical JSON, equal before it is written and after it is read."""
     plain = json.loads(json.dumps(spec))
     return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def driver_arguments(attempt_file: str, attempt: Attempt) -> list[str]:
-    """The arguments of the driver of ``attempt``."""
+    """Return the command line arguments of the driver of ``attempt``."""
     return [attempt_file, spec_digest(attempt.spec)]
 
 
 def load_claimed_spec(attempt_file: str, digest: str) -> tuple[Attempt, StepSpec]:
-    """The attempt in a file, and its spec, which is what was claimed.
+    """Return the attempt in a file, and its spec, which is the claimed one.
 
     Raises:
-        SpecChangedError: It is not, or nobody can say.
+        SpecChangedError: The spec is another one, or cannot be read.
         StoreError: The store does not answer.
     """
     try:
-        attempt = _given() if attempt_file == STDIN_ARGUMENT else retry_store(lambda: read_attempt(attempt_file))
+        if attempt_file == STDIN_ARGUMENT:
+            attempt: Attempt | None = Attempt.from_json(sys.stdin.read())
+        else:
+            attempt = retry_store(lambda: read_attempt(attempt_file))
     except (BadAttemptError, RecordFormatError) as error:
-        raise SpecChangedError(f"{error} So it is not what was claimed, and nothing of it was run.") from None
+        raise SpecChangedError(f"{error} So the spec is not what was claimed, and nothing was run.") from None
     if attempt is None:
         raise SpecChangedError(f"There is no attempt file at {attempt_file}, so nothing was run.")
     if not hmac.compare_digest(spec_digest(attempt.spec), digest):
         raise SpecChangedError(
-            f"What {attempt_file} says is to run is not what was claimed: somebody has changed it since, so nothing of "
-            "it was run. Look who may write there, and clear the task to claim a new attempt."
+            f"The spec in {attempt_file} is not what was claimed: another process has changed it since, so nothing was "
+            "run. Check who can write to that file, and clear the task to claim a new attempt."
         )
     return attempt, StepSpec.from_json(attempt.spec)
 
 
 def load_spec_from_argv(arguments: Sequence[str]) -> tuple[Attempt, StepSpec]:
-    """``load_claimed_spec`` by the first two arguments; says in one sentence what is wrong with them and ends, if
-    something is.
+    """Load the claimed spec by the first two arguments; on a bad spec, print why and exit with 77.
 
     Raises:
         StoreError: The store does not answer.
@@ -86,12 +88,8 @@ def load_spec_from_argv(arguments: Sequence[str]) -> tuple[Attempt, StepSpec]:
 
 @contextmanager
 def as_stdin_file(attempt: Attempt) -> Iterator[IO[bytes]]:
-    """A file without a name that holds ``attempt``, for the standard input of its driver."""
+    """Provide an unnamed file that holds ``attempt``, for the standard input of its driver."""
     with tempfile.TemporaryFile() as file:
         file.write(attempt.to_json().encode())
         file.seek(0)
         yield file
-
-
-def _given() -> Attempt:
-    return Attempt.from_json(sys.stdin.read())

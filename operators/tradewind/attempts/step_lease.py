@@ -1,4 +1,4 @@
-"""The turns of one step as its task sees them: what the record says, the next claim, and the end of a turn."""
+"""Lease and attempts of one step, for its task: read the record, claim the next attempt, end an attempt."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tradewind.storage.errors import RecordsError
 
 
 class MissingInputError(RecordsError):
-    """An output that a step reads is no result; ``at_work`` is the lease of whoever is making it."""
+    """An output that a step reads is no result; ``at_work`` is the lease of the attempt that makes it, if one does."""
 
     def __init__(self, message: str, output_path: str, at_work: Lease | None) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ class MissingInputError(RecordsError):
 
 @dataclass(frozen=True)
 class ClaimedAttempt:
-    """A turn that this task holds."""
+    """An attempt that this task claimed, and its lease."""
 
     held: HeldLease
     attempt: Attempt
@@ -55,9 +55,10 @@ class StepLease:
     Args:
         step: The step.
         by: How the task's claims name it.
-        heartbeat_s: How often whoever holds the turn renews it.
+        heartbeat_s: Seconds between the renewals by the lease owner.
         will_claim: Called with the job of every claim before it is made.
-        roots: Below what all lies that the step makes and reads; the driver, which has no configuration, is told.
+        roots: Parents of all paths that the step writes and reads; the spec passes them to the driver, which has no
+            configuration.
     """
 
     def __init__(
@@ -78,10 +79,10 @@ class StepLease:
         self._roots = roots
 
     def read(self) -> Record:
-        """What the store says now.
+        """Return the record.
 
         Raises:
-            UnreadableLeaseError: Nobody can say whose turn it is.
+            UnreadableLeaseError: Its lease cannot be read.
         """
         record = read_record(self.path)
         check_readable(self.path, record.lease)
@@ -96,21 +97,21 @@ class StepLease:
         cluster: str = "",
         code_commit: str | None = None,
     ) -> ClaimedAttempt | None:
-        """Claim the next turn; None when the lease is no longer ``over``, or the inputs are not what they were.
+        """Claim the next attempt; None if the lease is no longer ``over``, or the inputs changed meanwhile.
 
-        Everything that can be refused is refused before anything is written. The inputs are looked at again when the
-        claim stands, since only from then on does whoever removes outputs see that they are read.
+        All checks that can refuse come before the first write. After the claim this method reads the inputs again:
+        garbage collection sees only from then on that this attempt reads them.
 
         Raises:
             MissingInputError: An input is no result.
-            UnreadableLeaseError: Nobody can say whether an input is.
-            OccupiedFolderError: The step's output would lie among what belongs to others.
-            SpecError: The step cannot be written down for the cluster.
+            UnreadableLeaseError: The lease of an input cannot be read.
+            OccupiedFolderError: The output's folder holds outputs of other steps, or too many pre-existing files.
+            SpecError: The step cannot be serialized for the cluster.
         """
         inputs = self._inputs()
         spec = replace(make_spec(), roots=self._roots.paths)
-        seen = self.store.read()
-        if (seen.lease if seen else None) != over:
+        current = self.store.read()
+        if (current.lease if current else None) != over:
             return None
         number = next_attempt_number(self.path, over)
         attempt = Attempt(
@@ -126,7 +127,7 @@ class StepLease:
             started_at=utc_now(),
         )
         self._will_claim(attempt.job)
-        held = claim_attempt(self.store, self.path, seen, attempt, self.step.digest, self._heartbeat_s)
+        held = claim_attempt(self.store, self.path, current, attempt, self.step.digest, self._heartbeat_s)
         if held is None:
             return None
         if not self._still_reads(inputs):
@@ -136,20 +137,20 @@ class StepLease:
         return ClaimedAttempt(held, attempt)
 
     def attempt(self, number: int) -> Attempt | None:
-        """The story of an attempt; None where its file is gone or cannot be read."""
+        """Return an attempt, or None if its file is gone or cannot be read."""
         return read_attempt_or_none(self.path, number)
 
     def end_unstarted(self, job: str, outcome: AttemptOutcome, error: AttemptError | None = None) -> bool:
-        """End a turn whose job never took it over; False when it did after all."""
+        """End an attempt whose job never owned the lease; False if it does after all."""
         return end_unstarted_attempt(self.store, self.path, job, outcome, error)
 
     def stop(self, lease: Lease) -> None:
-        """Ask the keeper of a turn that has no Ray job to stop; a turn that has no keeper yet ends here."""
+        """Ask the lease owner of an attempt without a Ray job to stop; end the attempt if no process owns it yet."""
         self.store.request_stop(lease.job, self.by)
         self.end_unstarted(lease.job, AttemptOutcome.STOPPED)
 
     def end_lost_attempt(self, lease: Lease) -> bool:
-        """End the turn of ``lease``, of which nothing lives on; False when it is in other hands by now."""
+        """End an attempt of which no process survives; False if another one holds the lease by now."""
         held = self.store.read()
         if held is None or not held.lease.is_same_attempt(lease):
             return False
@@ -158,7 +159,7 @@ class StepLease:
         return self.end_unstarted(lease.job, AttemptOutcome.LOST)
 
     def has_inputs_of(self, number: int) -> bool:
-        """Whether attempt ``number`` read what the inputs are now."""
+        """Whether attempt ``number`` read the inputs as they are now."""
         attempt = self.attempt(number)
         return attempt is not None and dict(attempt.inputs) == _digests_of_finished(self._input_records())
 
@@ -186,10 +187,10 @@ class StepLease:
 
 
 def _digests_of_finished(records: Mapping[str, Record]) -> Mapping[str, str | None]:
-    """The digests of what is there; a step that runs without an input is told so by its absence."""
+    """Return the digests of the finished inputs; an input without one is absent, and the step runs without it."""
     return input_digests({path: record for path, record in records.items() if record.state is RecordState.FINISHED})
 
 
 def describe_claimer(by: Mapping[str, Any]) -> str:
-    """Who claimed a turn, for people."""
+    """Describe the claimer of an attempt for a log line."""
     return f"task {by.get('task')} of run {by.get('run')} of {by.get('dag')}" if "run" in by else str(dict(by))

@@ -1,7 +1,7 @@
-"""A store that refuses or is silent is asked again, for as long as a lease may go without renewal.
+"""Retry store calls for at most one fencing interval.
 
-Even a refusal passes, such as that of a token that has just been replaced. Every other error is final: a lost lease, an
-input that changed, a mistake of ours.
+A refusal is retried too, since it can pass: a token may have just been replaced. Every other error is final, such as a
+lost lease, a changed input or an internal error.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from tradewind.records.lease import LeaseTimes
 from tradewind.storage.errors import StoreError
 
 RETRY_TIMEOUT_S: Final = LeaseTimes().fence_s
-"""For whoever does not know its lease."""
+"""For callers that do not know the times of their lease."""
 RETRY_PAUSE_S: Final = 1.0
 
 Result = TypeVar("Result")
 
 
 def retry_store(
-    call: Callable[[], Result], patience_s: float = RETRY_TIMEOUT_S, *, clock: Callable[[], float] = boot_time
+    call: Callable[[], Result], timeout_s: float = RETRY_TIMEOUT_S, *, clock: Callable[[], float] = boot_time
 ) -> Result:
-    """What ``call`` returns, once the store lets it; it may be called many times, and always twice.
+    """Call until the store answers, and return what ``call`` returns; it runs at least twice before it fails.
 
     Raises:
-        StoreError: The store has refused or been silent for ``patience_s``.
+        StoreError: The store has refused, or not answered, for ``timeout_s``.
     """
-    first: float | None = None
+    failing_since: float | None = None
     while True:
         try:
             return call()
         except StoreError as error:
             now = clock()
-            first = now if first is None else first
-            if now - first >= patience_s:
+            failing_since = now if failing_since is None else failing_since
+            if now - failing_since >= timeout_s:
                 raise
-            print(f"tradewind: the store does not do what it is asked ({error}); trying again.", flush=True)
-        time.sleep(min(RETRY_PAUSE_S, patience_s / 10))
+            print(f"tradewind: a store call failed ({error}). Retrying for {timeout_s:g} s at most.", flush=True)
+        time.sleep(min(RETRY_PAUSE_S, timeout_s / 10))

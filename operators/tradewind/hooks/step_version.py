@@ -224,7 +224,7 @@ def _work(step: ResolvedStep, turn: ActiveAttempt) -> Iterator[StepVersion]:
         turn.fail(described)
         raise
     except BaseException:  # the task was ended from outside
-        if turn.keeper.end in (None, LeaseEndReason.STOP_REQUESTED):
+        if turn.renewer.end in (None, LeaseEndReason.STOP_REQUESTED):
             turn.stop(AttemptOutcome.STOPPED)
         raise
     turn.commit()
