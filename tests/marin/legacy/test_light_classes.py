@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tradewind.marin.legacy import modules
-from tradewind.steps.errors import ExperimentError
 from tradewind.marin.legacy.classes import Builder, builder
 from tradewind.marin.legacy.table import ClassRow, ModuleRow, module_rows
+from tradewind.steps.errors import ExperimentError
 
 M = modules()
 

@@ -42,51 +42,59 @@ def test_nearly_every_class_of_the_tables_was_compared() -> None:
     assert (len(having("fields")), len(having("text")), len(having("members"))) == (149, 75, 7)
 
 
-@pytest.mark.parametrize("name", having("fields"))
-def test_fields_stand_in_the_order_of_the_real_class(made: Builder, name: str) -> None:
-    light = made.find(name)
-    fields = " ".join(spec.name + ("*" if spec.kw_only else "") for spec in dataclasses.fields(light))
-    assert fields == CLASSES[name]["fields"]
-    assert light.__dataclass_params__.frozen is CLASSES[name]["frozen"]
+def test_fields_stand_in_the_order_of_the_real_class(made: Builder) -> None:
+    def facts_of(name: str) -> tuple[str, bool]:
+        light = made.find(name)
+        fields = " ".join(spec.name + ("*" if spec.kw_only else "") for spec in dataclasses.fields(light))
+        return fields, light.__dataclass_params__.frozen
+
+    real = {name: (CLASSES[name]["fields"], CLASSES[name]["frozen"]) for name in having("fields")}
+    assert {name: facts_of(name) for name in real} == real
 
 
-@pytest.mark.parametrize("name", having("text"))
-def test_defaults_have_the_text_of_the_real_ones(made: Builder, name: str) -> None:
-    assert repr(made.find(name)()) == CLASSES[name]["text"]
+def test_defaults_have_the_text_of_the_real_ones(made: Builder) -> None:
+    real = {name: CLASSES[name]["text"] for name in having("text")}
+    assert {name: repr(made.find(name)()) for name in real} == real
 
 
-@pytest.mark.parametrize("name", [name for name in having("axes") if CLASSES[name]["axes"]])
-def test_axes_are_called_and_sized_as_the_real_ones(made: Builder, name: str) -> None:
-    config = made.find(name)()
-    axes = {axis: text for axis, text in CLASSES[name]["axes"].items() if (name, axis) not in ONLY_ON_DEVICES}
-    assert {axis: repr(getattr(config, axis)) for axis in axes} == axes
+def test_axes_are_called_and_sized_as_the_real_ones(made: Builder) -> None:
+    real = {
+        name: {axis: text for axis, text in CLASSES[name]["axes"].items() if (name, axis) not in ONLY_ON_DEVICES}
+        for name in having("axes")
+    }
+    configs = {name: made.find(name)() for name, axes in real.items() if axes}
+    assert configs
+    for name, config in configs.items():
+        assert (name, {axis: repr(getattr(config, axis)) for axis in real[name]}) == (name, real[name])
 
 
-@pytest.mark.parametrize("name", having("members"))
-def test_members_of_enums_look_like_the_real_ones(made: Builder, name: str) -> None:
-    members = made.find(name)
-    assert issubclass(members, enum.Enum)
-    assert [[member.name, repr(member), str(member)] for member in members] == CLASSES[name]["members"]
+def test_members_of_enums_look_like_the_real_ones(made: Builder) -> None:
+    for name in having("members"):
+        members = made.find(name)
+        assert issubclass(members, enum.Enum), name
+        said = [[member.name, repr(member), str(member)] for member in members]
+        assert (name, said) == (name, CLASSES[name]["members"])
 
 
-@pytest.mark.parametrize("name", having("choices"))
-def test_registries_know_the_real_choices(made: Builder, name: str) -> None:
-    known = made.find(name).get_known_choices()
-    assert {key: f"{choice.__module__}.{choice.__qualname__}" for key, choice in known.items()} == CLASSES[name][
-        "choices"
-    ]
+def test_registries_know_the_real_choices(made: Builder) -> None:
+    real = {name: CLASSES[name]["choices"] for name in having("choices")}
+    known = {name: made.find(name).get_known_choices() for name in real}
+    assert {
+        name: {key: f"{choice.__module__}.{choice.__qualname__}" for key, choice in choices.items()}
+        for name, choices in known.items()
+    } == real
 
 
-@pytest.mark.parametrize("name", sorted(SIZES))
-def test_models_cost_and_weigh_what_the_real_ones_do(made: Builder, name: str) -> None:
-    for row in SIZES[name]:
-        model = made.find(name)(**row["given"])
-        for asked in ("flops_per_token", "total_trainable_params"):
-            if row[asked] == "TypeError":
-                with pytest.raises(TypeError):
-                    getattr(model, asked)(VOCAB)
-            else:
-                assert (asked, repr(getattr(model, asked)(VOCAB))) == (asked, repr(row[asked])), row["given"]
-        if "attention" in row:
-            assert repr(model) == row["text"]
-            assert repr(model.attention_config()) == row["attention"]
+def test_models_cost_and_weigh_what_the_real_ones_do(made: Builder, subtests: pytest.Subtests) -> None:
+    for name, row in [(each, row) for each in sorted(SIZES) for row in SIZES[each]]:
+        with subtests.test(f"{name} {row['given']}"):
+            model = made.find(name)(**row["given"])
+            for asked in ("flops_per_token", "total_trainable_params"):
+                if row[asked] == "TypeError":
+                    with pytest.raises(TypeError):
+                        getattr(model, asked)(VOCAB)
+                else:
+                    assert (asked, repr(getattr(model, asked)(VOCAB))) == (asked, repr(row[asked]))
+            if "attention" in row:
+                assert repr(model) == row["text"]
+                assert repr(model.attention_config()) == row["attention"]
