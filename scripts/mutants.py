@@ -28,7 +28,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
 
-from tradewind.runtime.driver.process_guard import guarded
+from tradewind.runtime.driver.process_guard import guard_command
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 TESTS_FAILED: Final = 1
@@ -211,7 +211,9 @@ def run_tests(checkout: Path, tests: Sequence[str], timeout_s: float) -> tuple[i
     The process guard of this checkout ends them: what broken code fails to end lives no longer than its tests.
     """
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    command = guarded([own_python(checkout), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests], watch=[])
+    command = guard_command(
+        [own_python(checkout), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests], watch=[]
+    )
     streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen(command, cwd=checkout, env=env, start_new_session=True, **streams) as running:
         try:
