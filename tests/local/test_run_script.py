@@ -7,10 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.support.waiting import limit_s, until
 
 pytestmark = pytest.mark.slow
 
@@ -325,13 +326,10 @@ def test_an_interrupted_script_stops_its_step_and_the_next_one_can_start(tmp_pat
         if "working on endless" in line:
             break
     script.send_signal(signum)
-    script.communicate(timeout=60)
+    script.communicate(timeout=limit_s())
     assert script.returncode != 0
     (lease_file,) = (tmp_path / "store").glob("s-*/.executor_status.lock")
-    deadline = time.monotonic() + 60
-    while json.loads(lease_file.read_text())["phase"] != "stopped":
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: json.loads(lease_file.read_text())["phase"] == "stopped", "the lease to end")
 
 
 @pytest.mark.parametrize("name", ["a_file", "a_file/below"])
