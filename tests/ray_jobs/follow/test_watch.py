@@ -338,6 +338,7 @@ async def test_many_jobs_are_asked_about_by_one_small_question_until_one_of_them
 
 async def test_a_head_that_does_not_count_is_asked_for_its_list(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poller, "MAX_SINGLE_REQUESTS", 0)
+    monkeypatch.setattr(poller, "REQUEST_COST", 10_000)  # so its list is cheaper, however many jobs it remembers
     proxy.refusal, proxy.refused_ending = 403, COUNTS
     async with proxy.serving() as cluster, watching(cluster, "running") as watched:
         await until_heard(watched)
