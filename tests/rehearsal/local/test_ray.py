@@ -18,7 +18,7 @@ from tradewind.rehearsal.local.ray_start import DASHBOARD_MODULES
 pytestmark = pytest.mark.ray
 
 
-MODULES = {DASHBOARD_MODULES: "JobHead,StateHead"}
+MODULES = {DASHBOARD_MODULES: "JobHead,NodeHead,ReportHead,StateHead"}
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_no_server_for_ray_client_runs_beside_a_head(two_clusters):
 def test_a_head_loads_only_the_dashboard_modules_that_are_named(two_clusters):
     commands = [" ".join(process.cmdline()) for process in two_clusters[0].stack.processes()]
     loaded = [found[1] for command in commands if (found := re.match(r"ray-dashboard-(\w+)-", command))]
-    assert sorted(loaded) == ["JobHead", "StateHead"]
+    assert sorted(loaded) == MODULES[DASHBOARD_MODULES].split(",")
 
 
 def test_stopping_one_cluster_leaves_the_other_alone(two_clusters):
