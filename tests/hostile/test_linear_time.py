@@ -76,7 +76,7 @@ def fold(text: str) -> list[str]:
 READERS: dict[str, Callable[[str], Any]] = {
     "entrypoint": check_entrypoint,
     "metadata": lambda text: check_metadata({"key": text}),
-    "variable": lambda text: check_env_vars({"NAME": text, text: "x"}),
+    "name of a variable": lambda text: check_env_vars({text: "x"}),
     "secret name": lambda text: secret_variable(text.upper(), "value"),
     "progress bar": fold,
     "traceback": lambda text: last_traceback(text.splitlines()),
