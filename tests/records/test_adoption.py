@@ -289,7 +289,7 @@ def test_a_link_that_leads_out_of_what_is_copied_is_refused_before_anything_is_c
     files_at(str(tmp_path / "vault"), key="not yours")
     (tmp_path / "treasure").write_text("not yours")
     (tmp_path / "elsewhere/link").symlink_to(target if target != "." else tmp_path)
-    with pytest.raises(RecordsError, match="link is a link, or lies behind one, that leads out of"):
+    with pytest.raises(RecordsError, match="link is a link, or is behind one, that leads out of"):
         adopt(adoption_of(step, source, copies=True), keep)
     assert list_names(step.output_path) == []
 

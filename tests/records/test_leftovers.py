@@ -18,7 +18,7 @@ from tradewind.storage.trees import list_files
 
 
 def removed(folder: str, keep: Sequence[str] = ()) -> list[str]:
-    return remove_leftovers(folder, keep, check_turn=lambda: None)
+    return remove_leftovers(folder, keep, check_lease=lambda: None)
 
 
 @pytest.fixture(params=["local", "memory", "gs"])
@@ -210,5 +210,5 @@ def test_on_s3_an_equal_file_of_the_next_attempt_is_taken_for_the_old_one(s3_fol
 def test_a_folder_that_somebody_else_writes_into_all_the_time_is_refused(output: str) -> None:
     put(output, "0")
     names = count(1)
-    with pytest.raises(StoreUnavailableError, match="do not go, or come back, such as 2"):
+    with pytest.raises(StoreUnavailableError, match="cannot be removed, or come back, such as 2"):
         remove_leftovers(output, (), lambda: put(output, str(next(names))))

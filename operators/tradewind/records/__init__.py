@@ -1,1 +1,1 @@
-"""What has run: status, step info and attempts beside each output, on any fsspec store."""
+"""Records beside each output, on any fsspec store: lease, status, step info, attempts and manifest."""

@@ -1,8 +1,8 @@
-"""Adoption: an output that was made elsewhere becomes the result of a step, as if an attempt of ours had made it.
+"""Adoption: files that were made elsewhere become the result of a step.
 
-It is claimed, listed and committed as any other result, so whoever reads it is protected the same way; who brought it
-in, and from where, stands in the lease and in the attempt's file. Nothing that is a result, or about to become one, is
-replaced.
+Adoption claims, lists and commits them like an attempt, so the steps that read them have the same protection. The lease
+names the user who adopted them, and the attempt's file also names their source. Adoption never replaces a result or the
+output of a live attempt.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ from tradewind.storage import file_system_at, resolve_location
 from tradewind.storage.errors import LeaseLostError, RecordsError
 from tradewind.storage.trees import StoredFile
 
-_COPIERS: Final = 8
-_CHUNK: Final = 1 << 24
+_COPY_THREADS: Final = 8
+_CHUNK_BYTES: Final = 1 << 24
 
 
 class NothingToAdoptError(RecordsError):
-    """There are no files at the path, or they do not lie where the step's output does."""
+    """There are no files at the path, or they are not at the step's output path."""
 
 
 @dataclass(frozen=True)
 class Adoption:
-    """What is to be brought in.
+    """Files to adopt.
 
     Attributes:
-        step: Whose result it becomes.
+        step: The step whose result they become.
         fn_name: The step's function as ``module.qualname``.
-        source: Where the files are.
-        by: Who brings them in.
+        source: Their path.
+        by: The user or task that adopts them.
         copies: Copy them to the step's output path; otherwise they must be there.
     """
 
@@ -68,7 +68,7 @@ class Adoption:
 
     @property
     def attempt_spec(self) -> dict[str, Any]:
-        """What the attempt's file says instead of what to run."""
+        """What the attempt's file holds instead of a spec."""
         step = self.step
         return {
             "name": step.name,
@@ -78,17 +78,16 @@ class Adoption:
         }
 
 
-def adopt(adoption: Adoption, keep: RenewLease) -> Lease:
-    """Make the files a result of the step; its committed lease.
+def adopt(adoption: Adoption, renewing: RenewLease) -> Lease:
+    """Make the files a result of the step, and return its committed lease.
 
     Raises:
-        NothingToAdoptError: There are no such files, or they lie elsewhere and are not to be copied.
-        RecordsError: The step has a result.
-        OutputBusyError: Somebody is at work on it.
-        RecordsError: What is to be copied holds a link that leads elsewhere.
-        OccupiedFolderError: The output holds those of other steps, or what a copy would replace.
-        UnreadableLeaseError: Nobody can say whether somebody is.
-        LeaseLostError: Somebody else took the turn while this was under way.
+        NothingToAdoptError: There are no such files, or they are elsewhere and ``copies`` is false.
+        RecordsError: The step has a result, or the files to copy hold a link that leads out of their folder.
+        OutputBusyError: An attempt is at work at the output.
+        OccupiedFolderError: The output holds outputs of other steps, or files that a copy would replace.
+        UnreadableLeaseError: The lease of the output cannot be read.
+        LeaseLostError: Another process took the lease during the adoption.
     """
     path = adoption.step.output_path
     files = _files_to_adopt(adoption)
@@ -97,10 +96,10 @@ def adopt(adoption: Adoption, keep: RenewLease) -> Lease:
     _check_is_free(adoption.step)
     lease = over.lease if over else None
     if adoption.copies:
-        found = list_preexisting_files(path, lease)
-        _check_replaces_nothing(path, files, found)
-    else:  # what lies there is to be the result
-        found = ()
+        preexisting = list_preexisting_files(path, lease)
+        _check_replaces_nothing(path, files, preexisting)
+    else:  # the files there become the result
+        preexisting = ()
         check_no_nested_outputs(path)
     attempt = Attempt(
         next_attempt_number(path, lease),
@@ -108,14 +107,14 @@ def adopt(adoption: Adoption, keep: RenewLease) -> Lease:
         cluster="",
         by=dict(adoption.by),
         spec=adoption.attempt_spec,
-        found=found,
+        found=preexisting,
         started_at=utc_now(),
     )
     held = claim_attempt(store, path, over, attempt, adoption.step.digest, HEARTBEAT_S)
     if held is None:
-        raise OutputBusyError(f"Somebody has just begun to make {path}: look at it again before adopting.")
+        raise OutputBusyError(f"Another process has just begun to make {path}: check it again before adopting.")
     held = store.change(held, phase=Phase.RUNNING, incarnation=new_owner_id())
-    return _bring_in(adoption, files, store, held, attempt, keep)
+    return _bring_in(adoption, files, store, held, attempt, renewing)
 
 
 def _bring_in(
@@ -124,21 +123,21 @@ def _bring_in(
     store: LeaseStore,
     held: HeldLease,
     attempt: Attempt,
-    keep: RenewLease,
+    renewing: RenewLease,
 ) -> Lease:
     path = adoption.step.output_path
-    with keep(store, held) as turn:
+    with renewing(store, held) as holder:
         try:
             write_step_info(adoption.step, adoption.fn_name)
             if adoption.copies:
-                remove_leftovers(path, (), lambda: check_still_held(turn), attempt.found)
-                _copy(adoption.source, path, files, turn)
-            commit = partial(commit_attempt, turn.finish, path, attempt, lambda: check_still_held(turn))
-            return turn.retry_store(commit).lease
+                remove_leftovers(path, (), lambda: check_still_held(holder), attempt.found)
+                _copy(adoption.source, path, files, holder)
+            commit = partial(commit_attempt, holder.finish, path, attempt, lambda: check_still_held(holder))
+            return holder.retry_store(commit).lease
         except LeaseLostError:
             raise
         except BaseException:
-            stop_attempt(turn.finish, path, attempt, AttemptOutcome.LOST)
+            stop_attempt(holder.finish, path, attempt, AttemptOutcome.LOST)
             raise
 
 
@@ -157,22 +156,22 @@ def _files_to_adopt(adoption: Adoption) -> Sequence[StoredFile]:
 
 
 def _check_is_apart(source: str, path: str) -> None:
-    """Refuse to copy within one folder: what earlier attempts left at the output is removed before anything is copied.
+    """Refuse to copy within one folder, since leftovers at the output are removed before the first copy.
 
-    Both may be spelled in many ways, such as through a link.
+    Both paths may have many spellings, such as one through a link.
     """
-    place, output = resolve_location(source), resolve_location(path)
-    if place == output:
+    origin, output = resolve_location(source), resolve_location(path)
+    if origin == output:
         raise NothingToAdoptError(f"{source} is the step's output path already: adopt it without copying.")
-    if place.is_below(output) or output.is_below(place):
+    if origin.is_below(output) or output.is_below(origin):
         raise NothingToAdoptError(
-            f"{source} and the step's output path {path} lie one within the other: move the files to a folder apart "
-            "from it, and copy them from there."
+            f"One of {source} and the step's output path {path} is inside the other: move the files to a separate "
+            "folder, and copy them from there."
         )
 
 
 def _check_links(source: str, files: Sequence[StoredFile]) -> None:
-    """Refuse a folder whose links lead out of it: what they lead to is not what was named."""
+    """Refuse a folder whose links lead out of it, to files that the user did not name."""
     fs, root = file_system_at(source)
     if not isinstance(fs, LocalFileSystem):
         return
@@ -182,21 +181,21 @@ def _check_links(source: str, files: Sequence[StoredFile]) -> None:
             _check_is_within(os.path.realpath(name), os.path.realpath(root), name)
 
 
-def _check_replaces_nothing(path: str, files: Sequence[StoredFile], found: Collection[str]) -> None:
-    """Refuse to write over what was there before any attempt: it is somebody else's, and stays."""
-    both = sorted({file.path for file in files}.intersection(found))
-    if both:
+def _check_replaces_nothing(path: str, files: Sequence[StoredFile], preexisting: Collection[str]) -> None:
+    """Refuse to overwrite pre-existing files."""
+    replaced = sorted({file.path for file in files}.intersection(preexisting))
+    if replaced:
         raise OccupiedFolderError(
-            f"{path} holds files that no step has made and that copies would replace, such as {both[0]}: move them "
+            f"{path} holds files that no step has made and that copies would replace, such as {replaced[0]}: move them "
             "away, or give the step another override_output_path. Nothing was claimed."
         )
 
 
-def _check_is_within(place: str, root: str, name: str) -> None:
-    if os.path.commonpath([place, root]) != root:
+def _check_is_within(target: str, root: str, name: str) -> None:
+    if os.path.commonpath([target, root]) != root:
         raise RecordsError(
-            f"{name} is a link, or lies behind one, that leads out of {root}: it was not followed. Put what it leads "
-            "to there instead."
+            f"{name} is a link, or is behind one, that leads out of {root}, so it was not followed. Put the file or "
+            "folder that it leads to there instead."
         )
 
 
@@ -207,27 +206,27 @@ def _check_is_free(step: ResolvedStep) -> None:
         case RecordState.FINISHED:
             raise RecordsError(f"Step {step.name!r} has a finished output at {step.output_path}.")
         case RecordState.AT_WORK:
-            raise OutputBusyError(f"Somebody is at work at {step.output_path}: wait for that end, or stop it.")
+            raise OutputBusyError(f"An attempt is at work at {step.output_path}: wait for its end, or stop it.")
 
 
-def _copy(source: str, target: str, files: Sequence[StoredFile], turn: LeaseHolder) -> None:
+def _copy(source: str, target: str, files: Sequence[StoredFile], holder: LeaseHolder) -> None:
     from_fs, from_root = file_system_at(source)
     to_fs, to_root = file_system_at(target)
 
     def copy(file: StoredFile) -> None:
-        check_still_held(turn)
+        check_still_held(holder)
         from_name, to_name = posixpath.join(from_root, file.path), posixpath.join(to_root, file.path)
         if isinstance(to_fs, LocalFileSystem):
             _make_folder(to_root, to_name)
         _copy_one(from_fs, from_name, to_fs, to_name)
 
-    with ThreadPoolExecutor(_COPIERS) as pool:
+    with ThreadPoolExecutor(_COPY_THREADS) as pool:
         for _ in pool.map(copy, files):
             pass
 
 
 def _make_folder(root: str, name: str) -> None:
-    """Make the folder of a copy, and see that no link leads the copy elsewhere."""
+    """Make the folder of a copy, and refuse links that lead the copy out of ``root``."""
     folder = posixpath.dirname(name)
     os.makedirs(root, exist_ok=True)
     _check_is_within(os.path.realpath(folder), os.path.realpath(root), folder)
@@ -240,14 +239,14 @@ def _copy_one(from_fs: AbstractFileSystem, from_name: str, to_fs: AbstractFileSy
         _copy_link(from_name, to_fs, to_name)
         return
     if from_fs is to_fs:
-        to_fs.cp_file(from_name, to_name)  # object stores do it without sending the bytes to us
+        to_fs.cp_file(from_name, to_name)  # object stores copy without sending the bytes to this machine
         return
     with from_fs.open(from_name, "rb") as reader, to_fs.open(to_name, "wb") as writer:
-        shutil.copyfileobj(reader, writer, _CHUNK)
+        shutil.copyfileobj(reader, writer, _CHUNK_BYTES)
 
 
 def _copy_link(from_name: str, to_fs: AbstractFileSystem, to_name: str) -> None:
-    """Copy a link that leads to no file, as the link that it is: what it leads to is not part of the output."""
+    """Copy a link that leads to no file as a link, since its target is not part of the output."""
     if not isinstance(to_fs, LocalFileSystem):
         raise RecordsError(
             f"{from_name} is a link to a folder, or to nothing, which a bucket cannot hold: remove it, or put the "

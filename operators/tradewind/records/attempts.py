@@ -1,7 +1,9 @@
-"""Attempts at an output: numbered files ``.attempts/N.json`` that say what runs under which Ray job and how it ended.
+"""Attempts at an output: files ``.attempts/N.json`` with what an attempt runs, its Ray job and its end.
 
-The lease says whose turn it is; the file of an attempt is its story. It is written by whoever holds the lease for that
-attempt, so nobody needs to write it under conditions.
+The lease says which process may write the output. The process that holds the lease for an attempt also writes its file,
+so that write needs no condition.
+
+The claim chooses the submission ID of the Ray job and stores it in the file, so that submitting twice gives one job.
 """
 
 from __future__ import annotations
@@ -40,11 +42,12 @@ from tradewind.storage.files import list_names, read_contents, write_text
 logger = logging.getLogger(__name__)
 
 ATTEMPTS_FOLDER = ".attempts"
+_MAX_SLUG = 40
 _NUMBERED: Final = re.compile(r"([1-9][0-9]{0,8})\.json", re.ASCII)
 
 
 class BadAttemptError(BadRecordError):
-    """The file of an attempt cannot be read: what it ran and how it ended is not known."""
+    """The file of an attempt cannot be read, so what it ran and how it ended are unknown."""
 
 
 class AttemptOutcome(Enum):
@@ -54,14 +57,14 @@ class AttemptOutcome(Enum):
     FAILED = "failed"
     """The function raised; ``error`` says what."""
     STOPPED = "stopped"
-    """Somebody stopped its job."""
+    """A user or another process stopped its job."""
     LOST = "lost"
-    """It ended without a result and without a fault of its function: its job is gone, or its turn was over."""
+    """It ended without a result and without an error of its function: its job or its lease was lost."""
 
 
 @dataclass(frozen=True)
 class AttemptError:
-    """What an attempt failed with: the exception's type and message, and the traceback as text."""
+    """Error of an attempt: the exception's type and message, and the traceback as text."""
 
     type: str
     message: str
@@ -69,10 +72,10 @@ class AttemptError:
 
     @staticmethod
     def of(value: Any) -> AttemptError:
-        """The error in parsed JSON.
+        """Return the error in parsed JSON.
 
         Raises:
-            RecordFormatError: It is none.
+            RecordFormatError: ``value`` is not an error.
         """
         known = parse_fields(value, _KINDS_OF_AN_ERROR, ("type", "message"), whose="its error's")
         return AttemptError(**{name: replace_surrogates(text) for name, text in known.items()})
@@ -80,21 +83,21 @@ class AttemptError:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One try at a step.
+    """One numbered execution of a step.
 
     Attributes:
         number: 1 for the first.
-        job: The submission id of its Ray job.
-        cluster: The cluster that it was given to.
-        by: Who started it: dag, run, task, map index and try, or the script.
+        job: The submission ID of its Ray job.
+        cluster: The cluster of that job.
+        by: The claimer: dag, run, task, map index and try, or the script.
         spec: What to run; see ``tradewind.serialization.spec``.
         inputs: Output path -> digest of the result that it reads there; None for one that Marin made.
-        withdraws: It replaces a finished output, of which nothing may be kept.
-        has_withdrawn: That output has been removed.
-        code_commit: The Git commit of the code that travels, where there is one.
-        found: What lay at the output before the first attempt, relative to it: never removed as a leftover.
-        started_at: When it was claimed, in ISO 8601, by the clock of the claimant.
-        ended_at: The same for its end.
+        withdraws: It replaces a result, of which no file may stay.
+        has_withdrawn: That result has been removed.
+        code_commit: The Git commit of the code that travels, if there is one.
+        found: Pre-existing files, relative to the output; never removed as leftovers.
+        started_at: Time of the claim in ISO 8601, by the claimer's clock.
+        ended_at: Time of the end, likewise.
     """
 
     number: int
@@ -113,7 +116,7 @@ class Attempt:
     error: AttemptError | None = None
 
     def ended(self, outcome: AttemptOutcome, error: AttemptError | None = None) -> Attempt:
-        """This attempt with its end."""
+        """Return this attempt with its end."""
         return replace(self, outcome=outcome, error=error, ended_at=utc_now())
 
     def to_json(self) -> str:
@@ -122,10 +125,10 @@ class Attempt:
 
     @staticmethod
     def from_json(text: str) -> Attempt:
-        """The attempt in a file's text.
+        """Return the attempt in a file's text.
 
         Raises:
-            RecordFormatError: It is none.
+            RecordFormatError: The text is not an attempt.
         """
         known = parse_fields(parse_object(text), _KINDS, _REQUIRED)
         known["found"] = tuple(known.get("found") or ())
@@ -138,40 +141,40 @@ class Attempt:
 
 
 def utc_now() -> str:
-    """The present moment as attempts write it."""
+    """Return the present time as attempts write it."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def attempt_path(output_path: str, number: int) -> str:
-    """The file of attempt ``number``."""
+    """Return the path of the file of attempt ``number``."""
     return posixpath.join(output_path, ATTEMPTS_FOLDER, f"{number}.json")
 
 
 def attempt_folder(output_path: str, number: int) -> str:
-    """Where the logs of attempt ``number`` lie."""
+    """Return the folder of the logs of attempt ``number``."""
     return posixpath.join(output_path, ATTEMPTS_FOLDER, str(number))
 
 
 def read_attempt(path: str) -> Attempt | None:
-    """The attempt in the file ``path``, or None when there is none.
+    """Return the attempt in the file ``path``, or None if there is no file.
 
     Raises:
-        BadAttemptError: What is there tells of no attempt.
+        BadAttemptError: The file cannot be read as an attempt.
     """
-    found = read_contents([path]).get(path)
-    return None if found is None else parse_attempt(path, found)
+    content = read_contents([path]).get(path)
+    return None if content is None else parse_attempt(path, content)
 
 
-def parse_attempt(path: str, found: Content) -> Attempt:
-    """The attempt in what was found at ``path``.
+def parse_attempt(path: str, content: Content) -> Attempt:
+    """Return the attempt in the content of the file ``path``.
 
     Raises:
-        BadAttemptError: It tells of none.
+        BadAttemptError: The file cannot be read as an attempt.
     """
     try:
-        if found.flaw is not None:
-            raise RecordFormatError(found.flaw)
-        attempt = Attempt.from_json(found.text)
+        if content.flaw is not None:
+            raise RecordFormatError(content.flaw)
+        attempt = Attempt.from_json(content.text)
         if posixpath.basename(path) != f"{attempt.number}.json":
             raise RecordFormatError("its number is not that of its file")
     except RecordFormatError as flaw:
@@ -180,7 +183,7 @@ def parse_attempt(path: str, found: Content) -> Attempt:
 
 
 def read_attempt_or_none(output_path: str, number: int) -> Attempt | None:
-    """The attempt of this number, or None where its file is gone or cannot be read: nothing may depend on it then."""
+    """Return an attempt, or None if its file is gone or unreadable; only for callers that can do without it."""
     file = attempt_path(output_path, number)
     try:
         return read_attempt(file)
@@ -190,13 +193,13 @@ def read_attempt_or_none(output_path: str, number: int) -> Attempt | None:
 
 
 def attempt_numbers(output_path: str) -> Sequence[int]:
-    """The numbers of all attempts, in order, also of those whose files cannot be read."""
+    """Return the numbers of all attempts in order, including those with unreadable files."""
     matches = map(_NUMBERED.fullmatch, list_names(posixpath.join(output_path, ATTEMPTS_FOLDER)))
     return sorted(int(match[1]) for match in matches if match)
 
 
 def newest_attempt(output_path: str) -> Attempt | None:
-    """The attempt with the highest number, or None when there was none.
+    """Return the attempt with the highest number, or None if there is none.
 
     Raises:
         BadAttemptError: Its file cannot be read.
@@ -206,7 +209,7 @@ def newest_attempt(output_path: str) -> Attempt | None:
 
 
 def write_attempt(output_path: str, attempt: Attempt) -> Attempt:
-    """Write the story of ``attempt`` as it stands; only the holder of its turn does."""
+    """Write the file of ``attempt``, as only the holder of its lease may."""
     write_text(attempt_path(output_path, attempt.number), attempt.to_json())
     return attempt
 
@@ -230,16 +233,12 @@ _KINDS: Final[Mapping[str, FieldType]] = {
 _REQUIRED: Final = ("number", "job", "cluster", "by", "spec")
 _KINDS_OF_AN_ERROR: Final = {"type": RAW_TEXT, "message": RAW_TEXT, "traceback": RAW_TEXT}
 
-# Submission ids, made when an attempt is claimed and kept in its file, so that submitting it twice gives one job.
-
-_LONGEST_SLUG = 40
-
 
 def step_job_id(name: str, output_path: str, version_hash: str, attempt: int) -> str:
-    """A new id for one attempt at a step: readable, and never given twice.
+    """Return a new submission ID for one attempt at a step: readable, and unique.
 
-    The random end keeps an attempt from meeting the job of an equal one whose records were deleted meanwhile.
+    Without the random suffix, an equal attempt whose records were deleted could have a job of the same ID.
     """
-    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_LONGEST_SLUG].strip("-") or "step"
-    place = hashlib.sha256(output_path.encode()).hexdigest()[:8]
-    return f"{slug}-{place}-{version_hash}-{attempt}-{secrets.token_hex(3)}"
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_MAX_SLUG].strip("-") or "step"
+    path_digest = hashlib.sha256(output_path.encode()).hexdigest()[:8]
+    return f"{slug}-{path_digest}-{version_hash}-{attempt}-{secrets.token_hex(3)}"

@@ -1,7 +1,13 @@
-"""The outputs below a prefix, found by listing folders: one that holds a record is an output, and is not looked into.
+"""Discovery of the outputs below a prefix, and of pre-existing files in the folder of an output.
 
-Names of steps may hold ``/``, so a folder without a record is looked into, also that of the experiments' files, since a
-step may be named ``experiments/x``; hidden folders are not. The folders of one depth are listed together.
+The scan lists the folders of one depth together. A folder that holds a record is an output, and the scan does not enter
+it. It enters all other folders, since names of steps may hold ``/``; that includes ``experiments``, since a step may be
+named ``experiments/x``, but no hidden folder.
+
+Pre-existing files were there before the first attempt at an output, so Tradewind never removes them. The attempt's file
+lists them, and each later one repeats the list, so an unreadable file loses nothing. All other files of an attempt
+without a result are leftovers. A claim is refused if the folder holds outputs of other steps, or too many files to list
+in a record.
 """
 
 from __future__ import annotations
@@ -14,14 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from tradewind.records.attempts import (
-    Attempt,
-    AttemptOutcome,
-    BadAttemptError,
-    attempt_numbers,
-    attempt_path,
-    read_attempt,
-)
+from tradewind.records.attempts import AttemptOutcome, attempt_numbers, read_attempt_or_none
 from tradewind.records.info_files import EXPERIMENTS_FOLDER, INFO_FILE, is_experiment_file
 from tradewind.records.lease import LEASE_FILE, Lease, Phase
 from tradewind.records.manifests import RECORDS_OF_AN_OUTPUT, output_files
@@ -34,12 +33,21 @@ from tradewind.storage.files import existing_many, list_names
 from tradewind.storage.swap import read_stored
 from tradewind.storage.trees import StoredFile, list_files
 
+logger = logging.getLogger(__name__)
+
 MAX_CONCURRENT_LISTINGS: Final = 32
+MAX_PREEXISTING_FILES: Final = 1000
+_MAX_LIST_BYTES: Final = 1 << 18
+_MAX_LOGGED: Final = 3
+
+
+class OccupiedFolderError(RecordsError):
+    """The folder of an output holds outputs of other steps or too many pre-existing files. Nothing was claimed."""
 
 
 @dataclass(frozen=True)
 class _Listing:
-    """What lies directly in a folder."""
+    """What a folder holds directly."""
 
     folder: str
     files: frozenset[str]
@@ -53,11 +61,11 @@ class _Listing:
 
 @dataclass(frozen=True)
 class FoundOutputs:
-    """What was found below a prefix.
+    """Outputs and prefixes below a prefix.
 
     Attributes:
         outputs: Their paths, in order.
-        prefixes: The folders with pins, which were prefixes of their own; the prefix itself may be among them.
+        prefixes: Folders with pins, which were used as prefixes; the prefix itself may be among them.
     """
 
     outputs: tuple[str, ...]
@@ -65,7 +73,7 @@ class FoundOutputs:
 
 
 def scan_outputs(prefix: str) -> FoundOutputs:
-    """Find all outputs below ``prefix``; nothing when there is no such folder."""
+    """Find all outputs below ``prefix``; none if there is no such folder."""
     listed = [_list(prefix)]
     level = list(listed[0].folders)
     with ThreadPoolExecutor(MAX_CONCURRENT_LISTINGS) as pool:
@@ -78,7 +86,7 @@ def scan_outputs(prefix: str) -> FoundOutputs:
 
 
 def find_outputs(prefix: str) -> Sequence[str]:
-    """The paths of all outputs below ``prefix``, in order."""
+    """Return the paths of all outputs below ``prefix``, in order."""
     return scan_outputs(prefix).outputs
 
 
@@ -88,7 +96,7 @@ def is_output(path: str) -> bool:
 
 
 def own_files(output_path: str) -> list[StoredFile]:
-    """The files of an output with its records, but without those of outputs that lie below it."""
+    """List the files and records of an output, without those of outputs of other steps below it."""
     files = list_files(output_path)
     nested = {
         folder
@@ -99,7 +107,7 @@ def own_files(output_path: str) -> list[StoredFile]:
 
 
 def output_age_s(output_path: str) -> float:
-    """How long ago the last record that tells of a change was written, by the store's own clock."""
+    """Return the seconds since the last record of a change was written, by the store's clock."""
     for name in (LEASE_FILE, STATUS_FILE, INFO_FILE):
         stored = read_stored(posixpath.join(output_path, name))
         if stored is not None:
@@ -108,7 +116,7 @@ def output_age_s(output_path: str) -> float:
 
 
 def output_ages_s(output_paths: Sequence[str]) -> dict[str, float]:
-    """The age of each output."""
+    """Return the age of each output in seconds."""
     with ThreadPoolExecutor(MAX_CONCURRENT_LISTINGS) as pool:
         return dict(zip(output_paths, pool.map(output_age_s, output_paths), strict=True))
 
@@ -131,53 +139,35 @@ def _list(folder: str) -> _Listing:
             is_prefix = True
         elif base and not base.startswith(".") and not entry.get("islink"):
             below = posixpath.join(folder, base)
-            with suppress(StorageError):  # no step can have an output where the gate lets nobody
+            with suppress(StorageError):  # a path outside the roots holds no output of a step
                 Location.of(below)
                 folders.append(below)
     return _Listing(folder, frozenset(files), tuple(folders), is_prefix)
 
 
-# What lay in a folder before the first attempt at an output there. It is somebody else's, so it is never removed.
-#
-# The attempt's file lists it, and each later one says the same again, so one that cannot be read costs nothing. All
-# else of an attempt without a result is a leftover. A folder that already holds outputs of other steps is refused, and
-# so is one with so many files that the list would be no record any more.
-
-logger = logging.getLogger(__name__)
-
-MAX_PREEXISTING_FILES: Final = 1000
-"""So many files of others an output's folder may hold."""
-_LONGEST_LIST_BYTES: Final = 1 << 18
-_SHOWN: Final = 3
-
-
-class OccupiedFolderError(RecordsError):
-    """The folder of an output holds what belongs to others, so nothing was claimed there."""
-
-
 def list_preexisting_files(output_path: str, over: Lease | None) -> tuple[str, ...]:
-    """What an attempt that is claimed now must leave alone, relative to ``output_path``.
+    """List the files that an attempt claimed now may not remove, relative to ``output_path``.
 
     Args:
-        over: The lease as it is.
+        over: The present lease.
 
     Raises:
-        OccupiedFolderError: The folder holds outputs of other steps, or too many files of others.
+        OccupiedFolderError: The folder holds outputs of other steps, or too many pre-existing files.
         StoreUnavailableError: The store does not answer.
     """
-    known = recorded_preexisting_files(output_path, over)
-    return known if known is not None else _look(output_path)
+    recorded = recorded_preexisting_files(output_path, over)
+    return recorded if recorded is not None else _find_preexisting_files(output_path)
 
 
 def recorded_preexisting_files(output_path: str, lease: Lease | None) -> tuple[str, ...] | None:
-    """What the record says was there before the first attempt; None if it does not say so.
+    """Return the pre-existing files that the record names; None if it does not say.
 
     Raises:
         StoreUnavailableError: The store does not answer.
     """
     numbers = attempt_numbers(output_path)
     for number in reversed(numbers):
-        attempt = _readable(attempt_path(output_path, number))
+        attempt = read_attempt_or_none(output_path, number)
         if attempt is None:
             continue
         if str(attempt.spec.get("adopted", "")).rstrip("/") != output_path.rstrip("/"):
@@ -185,19 +175,17 @@ def recorded_preexisting_files(output_path: str, lease: Lease | None) -> tuple[s
         is_lease = lease is not None and lease.phase is Phase.COMMITTED and lease.attempt == attempt.number
         return () if is_lease or attempt.outcome is AttemptOutcome.SUCCEEDED else None
     if numbers:
-        logger.warning(
-            "No attempt's file at %s can be read: all that lies there counts as somebody else's.", output_path
-        )
+        logger.warning("%s: no attempt's file can be read, so all files there count as pre-existing.", output_path)
         return None
     is_marins = lease is not None and lease.written_by_marin
     return () if is_marins or {STATUS_FILE, INFO_FILE} & {*list_names(output_path)} else None
 
 
 def check_no_nested_outputs(output_path: str) -> list[StoredFile]:
-    """All that lies at ``output_path``, where no other step may have an output below.
+    """List all files at ``output_path``, below which no other step may have an output.
 
     Raises:
-        OccupiedFolderError: One has.
+        OccupiedFolderError: Another step has one.
     """
     files = list_files(output_path)
     for file in files:
@@ -214,34 +202,24 @@ def check_no_nested_outputs(output_path: str) -> list[StoredFile]:
     return files
 
 
-def _look(output_path: str) -> tuple[str, ...]:
+def _find_preexisting_files(output_path: str) -> tuple[str, ...]:
     check_no_nested_outputs(output_path)
-    found = [file.path for file in output_files(output_path)]
+    paths = [file.path for file in output_files(output_path)]
     if (
-        len(found) > MAX_PREEXISTING_FILES
-        or sum(len(path.encode(errors="surrogatepass")) for path in found) > _LONGEST_LIST_BYTES
+        len(paths) > MAX_PREEXISTING_FILES
+        or sum(len(path.encode(errors="surrogatepass")) for path in paths) > _MAX_LIST_BYTES
     ):
         raise OccupiedFolderError(
-            f"{output_path} holds {len(found):,} files that no step has made, more than the {MAX_PREEXISTING_FILES:,} "
+            f"{output_path} holds {len(paths):,} files that no step has made, more than the {MAX_PREEXISTING_FILES:,} "
             "that an attempt's record lists: move them, make them the step's result with `tradewind adopt`, or give "
             "the step another override_output_path. Nothing was claimed."
         )
-    if found:
-        logger.warning("%s", _warning(output_path, found))
-    return tuple(found)
-
-
-def _warning(output_path: str, found: Sequence[str]) -> str:
-    more = f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
-    return (
-        f"{output_path} holds files that no step has made: {', '.join(found[:_SHOWN])}{more}. They stay, and "
-        "will count as files of the result."
-    )
-
-
-def _readable(path: str) -> Attempt | None:
-    try:
-        return read_attempt(path)
-    except BadAttemptError as error:
-        logger.warning("%s", error)
-        return None
+    if paths:
+        more = f" and {len(paths) - _MAX_LOGGED:,} more" if len(paths) > _MAX_LOGGED else ""
+        logger.warning(
+            "%s holds files that no step has made: %s%s. They stay, and will count as files of the result.",
+            output_path,
+            ", ".join(paths[:_MAX_LOGGED]),
+            more,
+        )
+    return tuple(paths)

@@ -1,6 +1,10 @@
-"""The step info: what a step is and was given, in ``.executor_info`` beside its output, as E20 writes it.
+"""Step info and the experiment's file, as E20 writes them.
 
-The text is the same in every process: a function appears by its name, and no object by its address as in E20.
+``.executor_info`` beside an output says what the step is, and its config. Its text is the same in every process: a
+function appears by its name, and no object by its address as in E20.
+
+``{prefix}/experiments/{name}-{hash}.json`` says which steps belong together; Marin's data browser reads it. The hash
+covers only the steps, so an experiment has one file however often it runs. The file names its first user and time.
 """
 
 from __future__ import annotations
@@ -26,15 +30,17 @@ from tradewind.storage.files import create_text, write_text
 
 INFO_FILE = ".executor_info"
 _KINDS: Final = {"name": TEXT, "dependencies": list_of(TEXT).or_null()}
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+EXPERIMENTS_FOLDER: Final = "experiments"
+_FILE_NAME: Final = re.compile(r".+-[0-9a-f]{6}\.json")
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 class BadInfoError(BadRecordError):
-    """The info of a step cannot be read, so what its output was made from is not known."""
+    """The info of a step cannot be read, so the inputs of its output are unknown."""
 
 
 def step_info(step: ResolvedStep, fn_name: str) -> dict[str, Any]:
-    """The info of ``step``, in E20's fields and order; ``fn_name`` is the function's ``module.qualname``."""
+    """Return the info of ``step`` in E20's fields and order; ``fn_name`` is the function's ``module.qualname``."""
     return {
         "name": step.name,
         "fn_name": fn_name,
@@ -47,22 +53,22 @@ def step_info(step: ResolvedStep, fn_name: str) -> dict[str, Any]:
 
 
 def write_step_info(step: ResolvedStep, fn_name: str) -> None:
-    """Put the info of ``step`` beside its output."""
+    """Write the info of ``step`` beside its output."""
     write_text(posixpath.join(step.output_path, INFO_FILE), info_json(step_info(step, fn_name), indent=2) + "\n")
 
 
-def parse_info(file: str, found: Content) -> dict[str, Any]:
-    """The step info in what was found at ``file``: its name and what the step reads are of the right kinds.
+def parse_info(file: str, content: Content) -> dict[str, Any]:
+    """Return the step info in the content of ``file``, after checking its name and dependencies only.
 
-    The rest is as it is there. Marin's step runner leaves out what a step reads, which is not known then.
+    Marin's step runner omits the dependencies, which are unknown then.
 
     Raises:
-        BadInfoError: It is none.
+        BadInfoError: The content is not a step info.
     """
     try:
-        if found.flaw is not None:
-            raise RecordFormatError(found.flaw)
-        fields = parse_object(found.text)
+        if content.flaw is not None:
+            raise RecordFormatError(content.flaw)
+        fields = parse_object(content.text)
         parse_fields(fields, _KINDS, ("name",))
     except RecordFormatError as flaw:
         raise BadInfoError(file, str(flaw)) from None
@@ -70,7 +76,7 @@ def parse_info(file: str, found: Content) -> dict[str, Any]:
 
 
 def info_json(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
-    """The JSON text of infos, whatever the configs in them hold."""
+    """Return the JSON text of infos, for configs of any values."""
     return json.dumps(value, indent=indent, sort_keys=sort_keys, default=_encode)
 
 
@@ -88,15 +94,6 @@ def _encode(value: Any) -> Any:
     return _ADDRESS.sub("", str(value))
 
 
-# The experiment's file: which steps belong together, in ``{prefix}/experiments/{name}-{hash}.json`` as E20 writes it.
-#
-# The hash covers the steps and nothing else, so an experiment has one file however often it runs; the file says who ran
-# it first and when. Marin's data browser reads it.
-
-EXPERIMENTS_FOLDER: Final = "experiments"
-_FILE_NAME: Final = re.compile(r".+-[0-9a-f]{6}\.json")
-
-
 def write_experiment_info(
     prefix: str,
     name: str,
@@ -105,13 +102,13 @@ def write_experiment_info(
     git_commit: str | None,
     folder: str | None = None,
 ) -> str:
-    """Put the experiment's file into its folder unless it is there; its path.
+    """Write the experiment's file unless it exists, and return its path.
 
     Args:
         name: The name of the file that defines the experiment, without ``.py``.
-        infos: What ``step_info`` says of each step.
+        infos: The ``step_info`` of each step.
         caller_path: The file that defines the experiment.
-        git_commit: The commit of its code, where there is one.
+        git_commit: The commit of its code, if there is one.
         folder: The folder of experiments, if not the one below ``prefix``.
     """
     digest = hashlib.md5(info_json(infos, sort_keys=True).encode(), usedforsecurity=False).hexdigest()[:6]
@@ -130,12 +127,12 @@ def write_experiment_info(
 
 
 def is_experiment_file(name: str) -> bool:
-    """Whether a file of this name, in the folder of experiments, is one."""
+    """Whether a file of this name, in the folder of experiments, is an experiment's file."""
     return _FILE_NAME.fullmatch(name) is not None
 
 
 def _user() -> str:
-    """Who runs this; a container may have no name for its user."""
+    """Return the name of this process's user, or the number: a container may have no name for it."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
