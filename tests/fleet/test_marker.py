@@ -315,7 +315,7 @@ def test_a_store_that_refuses_for_too_long_ends_the_work() -> None:
 def test_what_is_no_marker_is_neither_taken_over_nor_followed(text: str, tmp_path: Path) -> None:
     file = tmp_path / "marker.json"
     file.write_text(text)
-    with pytest.raises(BadRecordError, match=r"marker\.json cannot be read, because .* Make sure that nobody"):
+    with pytest.raises(BadRecordError, match=r"marker\.json cannot be read, because .* Make sure that no user"):
         ClusterLock("here", str(file)).take("restart", "stop")
     assert file.read_text() == text
 

@@ -1,12 +1,12 @@
-"""Who changes a cluster: one object in its bucket, which every command that changes it holds in turn.
+"""Cluster lock: one object in the cluster's bucket, which serializes the commands that change the cluster.
 
-It is written by compare-and-swap only and never removed. Whoever holds it renews it, and has nothing done any more once
-it could not for ``fence_s``; after ``stale_s`` without a change, by the store's own clock, another one may take it. The
-times are those of leases. An operation that ended before it was done leaves its phase behind: the same operation, run
-again, goes on from there, and any other is refused until somebody does that or says that it is to be abandoned; those
-that consist of one act, done or not, hold up nobody.
+Commands write it by compare-and-swap only and never remove it. The holder renews it, and changes nothing once the last
+renewal is older than ``fence_s``. Another command may take it after ``stale_s`` without a change, by the store's clock.
+Both times are those of leases. An operation that ends early leaves its phase in the lock: the same operation, run
+again, resumes there, and any other is refused until a user resumes or abandons it. Operations of a single act do not
+block others.
 
-A phase is written before what it names is begun, so whoever goes on does that phase again: its acts must bear that.
+The holder records a phase before it begins, so a resumed operation repeats that phase: each phase must be repeatable.
 """
 
 from __future__ import annotations
@@ -47,43 +47,42 @@ from tradewind.storage.backends import StoredObject
 from tradewind.storage.errors import BadRecordError, StoreError
 from tradewind.storage.swap import read_stored, write_if
 
-# What the marker of a cluster says: who does what to it, how far that has come, and when it was written.
-
-_LONGEST_HEARTBEAT_S: Final = 3600.0
+_MAX_HEARTBEAT_S: Final = 3600.0
+_RETRY_S: Final = 1.0
 MAX_TEXT_CHARS: Final = 300
 ADD_WORKER: Final = "add-worker"
 REMOVE_WORKER: Final = "remove-worker"
 PUSH_ENV: Final = "push-env"
 _SINGLE_ACTS: Final = frozenset({ADD_WORKER, REMOVE_WORKER, PUSH_ENV})
-"""Operations that nobody has to go on with: what they do to a slice or host is done or not."""
+"""Operations that need no resumption: their one act on a slice or host is done or not."""
 
 
 class LockState(StrEnum):
-    """What a marker says of its operation."""
+    """State of the operation in a lock."""
 
     HELD = "held"
-    """Somebody is at it, if the marker is not stale."""
+    """A command runs it, unless the lock is stale."""
     LEFT = "left"
-    """It ended before it was done, and said so."""
+    """It ended early and released the lock."""
     DONE = "done"
-    """It is done: anybody may begin the next one."""
+    """It is done: any command may begin the next one."""
 
 
 @dataclass(frozen=True)
 class LockRecord:
-    """What the marker's object holds.
+    """Content of the lock's object.
 
     Attributes:
         operation: The name of the command: ``restart``.
-        run: Unique to each time that the operation is begun; who goes on with it keeps it.
-        phase: How far it has come, in the operation's own words.
-        holder: Who holds it, for people.
-        token: Unique to each holding.
-        since: When the operation was begun, and
-        until: when the marker is stale if it is not renewed; both by the holder's clock, for people only.
-        heartbeat_s: How often it is renewed.
-        details: What the operation needs to go on; no secrets, since everybody who sees the bucket can read it.
-        after: The token of the holding before, if that said that its operation was done.
+        run: Unique to each new start of the operation; a resumption keeps it.
+        phase: Progress, in the operation's own words.
+        holder: Name of the holder, for display.
+        token: Unique to each holder.
+        since: Start of the operation, by the holder's clock, for display only.
+        until: When the lock is stale if it is not renewed, by the same clock, for display only.
+        heartbeat_s: Time between renewals.
+        details: Data for a resumption; no secrets, since every reader of the bucket can read it.
+        after: The token of the previous holder, if its operation was done.
         counter: Raised by every write, so that no text is written twice.
     """
 
@@ -102,7 +101,7 @@ class LockRecord:
 
     @property
     def times(self) -> LeaseTimes:
-        """When what happens."""
+        """Fencing times, from the heartbeat interval."""
         return LeaseTimes(self.heartbeat_s)
 
     @staticmethod
@@ -115,20 +114,20 @@ class LockRecord:
         details: Mapping[str, Any],
         over: LockRecord | None,
     ) -> LockRecord:
-        """That of a new run of ``operation``, which replaces ``over``."""
+        """Return the record of a new run of ``operation``, which replaces ``over``."""
         run, token, until = uuid.uuid4().hex, uuid.uuid4().hex, now + LeaseTimes(heartbeat_s).stale_s
         after = over.token if over and over.state is LockState.DONE else ""
         begun = LockRecord(operation, run, phase, holder, token, now, until, heartbeat_s, details=details, after=after)
         return replace(begun, counter=over.counter + 1 if over else 1)
 
     def resumed(self, now: float, holder: str, heartbeat_s: float) -> LockRecord:
-        """That of ``holder``, who goes on with the same run."""
+        """Return the record with which ``holder`` resumes the same run."""
         token = uuid.uuid4().hex
         other = replace(self, holder=holder, token=token, heartbeat_s=heartbeat_s, state=LockState.HELD, after="")
         return other.changed(now)
 
     def changed(self, now: float, **changes: Any) -> LockRecord:
-        """The next value of it."""
+        """Return its next value."""
         return replace(self, until=now + self.times.stale_s, counter=self.counter + 1, **changes)
 
     def to_json(self) -> str:
@@ -136,17 +135,17 @@ class LockRecord:
 
     @staticmethod
     def of(stored: StoredObject, path: str) -> LockRecord:
-        """The marker in an object as it was read.
+        """Parse the lock in a stored object.
 
         Raises:
-            BadRecordError: It is none. Nobody can say whether the cluster is being changed.
+            BadRecordError: It is invalid, so it is unknown whether a command is changing the cluster.
         """
         try:
             if stored.flaw is not None:
                 raise RecordFormatError(stored.flaw)
             known = parse_fields(parse_object(stored.text), _KINDS, _KINDS)
         except RecordFormatError as flaw:
-            advice = "Make sure that nobody starts, stops or restarts the cluster, and remove it."
+            advice = "Make sure that no user starts, stops or restarts the cluster, and remove it."
             raise BadRecordError(path, str(flaw), advice) from None
         return LockRecord(**{**known, "state": LockState(known["state"])})
 
@@ -154,9 +153,9 @@ class LockRecord:
 _WORDS: Final = FieldType(
     lambda value: is_text(value) and len(value) <= MAX_TEXT_CHARS and value.isprintable(), "a short text of one line"
 )
-"""People are told them, in logs and on terminals, and whoever can write the bucket can write a marker."""
+"""Logs and terminals show these texts, and any writer of the bucket can write a lock."""
 _RUN: Final = re.compile(r"[0-9a-f]{32}")
-"""The names of folders and the ids of jobs are made of it, and whoever can write the bucket can write a marker."""
+"""Folder names and job IDs are made of it, and any writer of the bucket can write a lock."""
 _KINDS: Final = {
     "operation": _WORDS,
     "run": FieldType(lambda value: is_text(value) and _RUN.fullmatch(value) is not None, "32 hexadecimal digits"),
@@ -165,9 +164,7 @@ _KINDS: Final = {
     "token": _WORDS,
     "since": MOMENT,
     "until": MOMENT,
-    "heartbeat_s": FieldType(
-        lambda value: is_number(value) and 0 < value <= _LONGEST_HEARTBEAT_S, "a number of seconds"
-    ),
+    "heartbeat_s": FieldType(lambda value: is_number(value) and 0 < value <= _MAX_HEARTBEAT_S, "a number of seconds"),
     "state": one_of(LockState),
     "details": OBJECT,
     "after": _WORDS,
@@ -177,11 +174,11 @@ _KINDS: Final = {
 
 @dataclass(frozen=True)
 class FoundLock:
-    """A marker as it was read or written.
+    """A lock as it was read or written.
 
     Attributes:
-        tag: What the next swap must find.
-        age_s: How long ago it was written, by the store's own clock.
+        tag: The object's tag, which the next swap must find.
+        age_s: Time since the write, by the store's own clock.
     """
 
     marker: LockRecord
@@ -190,17 +187,17 @@ class FoundLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether somebody is changing the cluster."""
+        """Whether a command is changing the cluster."""
         return self.marker.state is LockState.HELD and self.age_s <= self.marker.times.stale_s
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether an operation has ended before it was done, and left something half-done."""
+        """Whether an operation ended early and left something half-done."""
         is_half_done = self.marker.state is not LockState.DONE and self.marker.operation not in _SINGLE_ACTS
         return is_half_done and not self.is_held
 
     def sentence(self, cluster: str, now: float) -> str:
-        """Who does what to ``cluster``, and until when at least, by a clock that says ``now``."""
+        """Describe the operation on ``cluster`` and its earliest end, by a clock that says ``now``."""
         marker = self.marker
         since = f"since {_clock_time(marker.since)}"
         if self.is_held:
@@ -217,32 +214,29 @@ def _clock_time(moment: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(moment))
 
 
-_RETRY_S: Final = 1.0
-
-
 class ClusterBusyError(FleetError):
-    """Somebody else is changing the cluster; the message says who, and until when."""
+    """Another command is changing the cluster; the message names its user and the end of its lock."""
 
 
 class InterruptedOperationError(FleetError):
-    """Another operation on the cluster has ended before it was done."""
+    """Another operation on the cluster ended early."""
 
 
 class MarkerLostError(FleetError):
-    """The marker is no longer ours, so nothing may be changed any more."""
+    """This process has lost the cluster lock, so it may not change anything more."""
 
 
 ClusterLockLostError = MarkerLostError
 
 
 class ClusterLock:
-    """The marker of one cluster.
+    """The lock of one cluster.
 
     Args:
         cluster: Its name, for messages.
-        path: Where the object lies; see ``lock_path``.
-        now: The time, for people; no judgement rests on it.
-        clock: Seconds that never stand still, by which a holder counts how long ago it renewed.
+        path: Path of the object; see ``lock_path``.
+        now: The time, for display; no decision depends on it.
+        clock: Seconds that continue during sleep; a holder measures the age of its renewal with it.
         read: Reads the object.
         write: Swaps it.
         pause: Waits between two tries of a write that the store refuses.
@@ -269,15 +263,15 @@ class ClusterLock:
 
     @staticmethod
     def of(cluster: FleetCluster) -> ClusterLock:
-        """That of a cluster of the fleet."""
+        """Return the lock of a cluster of the fleet."""
         return ClusterLock(cluster.name, lock_path(cluster))
 
     def read(self) -> FoundLock | None:
-        """The marker, or None if nothing was ever done to the cluster.
+        """Read the lock; None if no command ever changed the cluster.
 
         Raises:
             StoreError: The store refuses or does not answer.
-            BadRecordError: It cannot be read.
+            BadRecordError: The lock is invalid.
         """
         stored = self._read(self.path)
         return None if stored is None else FoundLock(LockRecord.of(stored, self.path), stored.tag, stored.age_s)
@@ -292,29 +286,29 @@ class ClusterLock:
         is_anew: bool = False,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> HeldClusterLock:
-        """Hold the cluster for ``operation``, which begins with ``phase``, or goes on where it was interrupted.
+        """Take the lock for ``operation``, which begins with ``phase`` or resumes where it was interrupted.
 
         Args:
-            holder: Who does it; default: this user on this machine.
-            details: What the operation needs to go on, if it begins.
-            is_anew: Begin, whatever was interrupted.
+            holder: Name of the holder; default: this user on this machine.
+            details: Data for a resumption, if the operation begins.
+            is_anew: Begin, even if an operation was interrupted.
 
         Raises:
-            ClusterBusyError: Somebody else holds it.
+            ClusterBusyError: Another command holds it.
             InterruptedOperationError: Another operation was interrupted.
-            StoreError: The store refuses or does not answer. If it took the marker all the same, it is stale soon.
-            BadRecordError: The marker cannot be read.
+            StoreError: The store refuses or does not answer. If it wrote the lock all the same, that is stale soon.
+            BadRecordError: The lock is invalid.
         """
         over = self.read()
         if over is not None and over.is_held:
             raise self._busy(over)
-        now, who = self.now(), on_one_line(holder or this_user())[:MAX_TEXT_CHARS]  # else nobody could read it again
+        now, who = self.now(), on_one_line(holder or this_user())[:MAX_TEXT_CHARS]  # a longer text fails parsing
         is_resumed = over is not None and over.is_interrupted and not is_anew
         if over is not None and is_resumed:
             if over.marker.operation != operation:
                 raise InterruptedOperationError(
-                    f"{over.sentence(self.cluster, now)} Run '{over.marker.operation}' again, which goes on from "
-                    "there, or have it abandoned."
+                    f"{over.sentence(self.cluster, now)} Run '{over.marker.operation}' again to resume it, or "
+                    "abandon it."
                 )
             marker = over.marker.resumed(now, who, heartbeat_s)
         else:
@@ -328,25 +322,25 @@ class ClusterLock:
         return HeldClusterLock(self, taken, asked_at, is_resumed=is_resumed)
 
     def swap(self, marker: LockRecord, expected: str | None) -> FoundLock | None:
-        """Put ``marker`` where the object with the tag ``expected`` is; None if another one is there."""
+        """Replace the object that has the tag ``expected`` by ``marker``; return None if its tag differs."""
         stored = self._write(self.path, marker.to_json(), expected)
         return None if stored is None else FoundLock(marker, stored.tag, stored.age_s)
 
     def _busy(self, found: FoundLock | None) -> ClusterBusyError:
         if found is None or not found.is_held:
-            return ClusterBusyError(f"Cluster {self.cluster}: somebody else has changed it just now: try again.")
+            return ClusterBusyError(f"Cluster {self.cluster}: another command has just changed it. Try again.")
         return ClusterBusyError(f"{found.sentence(self.cluster, self.now())} Nothing was done: try again then.")
 
 
 class HeldClusterLock:
-    """A marker that this process holds. In a ``with`` block it is renewed; at the end, unless done, it is left.
+    """A cluster lock that this process holds. A ``with`` block renews it and, unless done, releases it at the end.
 
-    What changes the cluster asks ``check`` first, each time.
+    The holder calls ``check`` before each change to the cluster.
     """
 
     def __init__(self, store: ClusterLock, found: FoundLock, renewed_at: float, *, is_resumed: bool) -> None:
         self.is_resumed = is_resumed
-        """Whether this goes on with what was interrupted."""
+        """Whether this resumes an interrupted operation."""
         self._store = store
         self._found = found
         self._renewed_at = renewed_at
@@ -357,70 +351,70 @@ class HeldClusterLock:
 
     @property
     def marker(self) -> LockRecord:
-        """As it was written last."""
+        """The lock's content as of the last write."""
         return self._found.marker
 
     @property
     def ends_at(self) -> float:
-        """Until when the cluster may be changed, by the boot clock; 0 if it may not be any more. Nobody is asked."""
+        """End of the time in which the cluster may be changed, by the boot clock; 0 if that is over. Reads no store."""
         if self._is_lost or self.marker.state is not LockState.HELD:
             return 0.0
         return self._renewed_at + self.marker.times.fence_s
 
     @property
     def killed_at(self) -> float:
-        """By when nothing may be at work any more that was begun under it, by the same clock."""
+        """When every process that was started under the lock must have ended, by the same clock."""
         return self._renewed_at + self.marker.times.kill_s
 
     @property
     def is_held(self) -> bool:
-        """Whether the cluster may be changed; nobody is asked."""
+        """Whether the cluster may be changed; reads no store."""
         return self._store.clock() < self.ends_at
 
     def check(self) -> None:
-        """Refuse to change anything more.
+        """Check that the cluster may still be changed.
 
         Raises:
-            MarkerLostError: Others may hold the marker by now.
+            MarkerLostError: Another command may hold the lock by now.
         """
         if not self.is_held:
             raise MarkerLostError(
-                f"Cluster {self._store.cluster}: {self._store.path} could not be renewed in time, so others may be "
-                f"changing the cluster: look at it, then run '{self.marker.operation}' again."
+                f"Cluster {self._store.cluster}: {self._store.path} could not be renewed in time, so another command "
+                f"may be changing the cluster. Check its status, then run '{self.marker.operation}' again."
             )
 
     def advance(self, phase: str, **details: Any) -> None:
         """Begin ``phase``; ``details`` replace those of the same names.
 
         Raises:
-            MarkerLostError: The marker is no longer ours.
-            StoreError: The store has refused or been silent for too long.
+            MarkerLostError: This process has lost the lock.
+            StoreError: The store has refused or not answered for too long.
         """
         self._write(phase=phase, details={**self.marker.details, **details})
 
     def finish(self) -> None:
-        """Say that the operation is done. Raises the same."""
+        """Record that the operation is done. Raises the errors of ``advance``."""
         try:
             self._write(state=LockState.DONE)
         except MarkerLostError:
             found = self._store.read()
-            if found is None or found.marker.after != self.marker.token:  # else it was written, and no answer came
+            if found is None or found.marker.after != self.marker.token:  # else the write succeeded unanswered
                 raise
         self._over.set()
 
     def renew(self) -> None:
-        """Write it again as it is. Raises the same, the errors of the store at once."""
+        """Renew the lock. Raises the errors of ``advance``, those of the store at once."""
         with self._lock:
             self._change()
 
     def leave(self) -> None:
-        """Let others have it at once, though the operation is not done; nothing if it is, or if it is not ours."""
+        """Release the lock at once, before the operation is done; does nothing if it is done or the lock is lost."""
         if self.is_held:
             try:
                 with self._lock:
                     self._change(state=LockState.LEFT)
             except (MarkerLostError, StoreError) as failure:
-                _warn(f"{self._store.path} is not given back, and so held until it is stale ({failure}).")
+                _warn(f"{self._store.path} was not released, so it is held until it is stale ({failure}).")
 
     def __enter__(self) -> HeldClusterLock:
         self._thread.start()
@@ -445,7 +439,7 @@ class HeldClusterLock:
                     raise error
 
     def _change(self, **changes: Any) -> None:
-        """The next value of our own marker; what we wrote before and heard no answer of is ours too."""
+        """Write the lock's next value. An earlier write of this process without an answer counts as its own."""
         while True:
             self.check()
             asked_at = self._store.clock()
@@ -468,16 +462,16 @@ class HeldClusterLock:
             except MarkerLostError:
                 return
             except StoreError as error:
-                _warn(f"{self._store.path} cannot be renewed ({error}); going on until it is too old.")
+                _warn(f"{self._store.path} cannot be renewed ({error}). Retrying until the lock is too old.")
 
 
 def lock_path(cluster: FleetCluster) -> str:
-    """Where the marker of ``cluster`` lies."""
+    """Return the path of the lock of ``cluster``."""
     return f"gs://{cluster.bucket}/.tradewind/clusters/{cluster.name}/marker.json"
 
 
 def this_user() -> str:
-    """Who this is, as others are told."""
+    """Return the name of this user and machine, for display to others."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a user of a container without a name
@@ -485,5 +479,5 @@ def this_user() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def _warn(sentence: str) -> None:
-    print(f"tradewind: {on_one_line(sentence)}", file=sys.stderr, flush=True)
+def _warn(message: str) -> None:
+    print(f"tradewind: {on_one_line(message)}", file=sys.stderr, flush=True)

@@ -274,7 +274,7 @@ def test_a_stop_and_a_status_say_whose_jobs_an_interrupted_restart_has_kept(
     for code, command in ((2, "stop"), (0, "status")):
         ended, _, err = run(capsys, command)
         assert ended == code and "Cluster here: restart by ada@laptop since" in err
-        assert "was interrupted in phase restarting Ray. Not back yet: 1 job of people that ada@laptop kept on l" in err
+        assert "was interrupted in phase restarting Ray. Not restored yet: 1 job that ada@laptop backed up on l" in err
 
 
 @pytest.mark.slow
@@ -304,7 +304,7 @@ def test_a_marker_that_does_not_say_which_jobs_were_kept_stops_a_restart_and_no_
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with marker.take("restart", "keeping jobs", holder="ada@laptop") as held:
         held.advance("bringing jobs back", kept_jobs="all of them")
-    says = "Cluster here: its marker does not say which jobs of people were kept"
+    says = "Cluster here: its lock does not say which unmanaged jobs were backed up"
     code, _, err = run(capsys, "restart", "--yes")
     assert code == 1 and says in err and "ray up" not in err
     code, out, err = run(capsys, "stop")
@@ -338,7 +338,7 @@ def test_jobs_that_cannot_be_kept_stop_a_restart_before_ray_is_touched(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     code, _, err = run(capsys, "restart", "--yes")
-    assert code == 1 and "its jobs cannot be kept: " in err
-    assert "Ray was not touched. If its jobs may end: 'tradewind cluster restart here --no-preserve-jobs'." in err
+    assert code == 1 and "its jobs cannot be backed up: " in err
+    assert "Ray was not touched. If its jobs may end, run 'tradewind cluster restart here --no-preserve-jobs'." in err
     assert "ray up" not in err
     assert run(capsys, "backup-jobs")[0] == 1

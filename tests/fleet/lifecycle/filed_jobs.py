@@ -41,7 +41,7 @@ class FiledJobs(ClusterJobBackup):
 
     def back_up(self, restart: str, *, is_anew: bool = True) -> BackupResult:
         if self.is_silent:
-            raise JobBackupError(f"Cluster {self._name}: its jobs cannot be kept: the head is silent.")
+            raise JobBackupError(f"Cluster {self._name}: its jobs cannot be backed up: the head is silent.")
         backup = JobBackup(self.folder / restart)
         if is_anew:
             backup.delete()
@@ -55,7 +55,7 @@ class FiledJobs(ClusterJobBackup):
         note_rest: Callable[[Collection[str]], None] = lambda jobs: None,
     ) -> list[RestoreResult]:
         if self.is_silent:
-            raise JobRestoreError(f"Cluster {self._name}: its head does not take its jobs back yet.")
+            raise JobRestoreError(f"Cluster {self._name}: its head does not accept its jobs yet.")
         found = []
         for job in backup.jobs():
             check()

@@ -35,14 +35,15 @@ def test_what_was_noted_is_read_again() -> None:
 )
 def test_what_is_no_note_or_has_no_end_is_refused(details: dict[str, Any]) -> None:
     with pytest.raises(
-        BadBackupNoteError, match="Cluster here: its marker does not say which jobs .* kept, 5,000 at most:"
+        BadBackupNoteError,
+        match="Cluster here: its lock does not say which unmanaged jobs were backed up, 5,000 at most.",
     ):
         BackupNote.of(details, "here")
 
 
 @pytest.mark.parametrize("jobs", [["a"] * 5001, ["ü" * 500] * 200], ids=len)
 def test_more_than_a_marker_can_name_is_refused_before_it_is_written(jobs: list[str]) -> None:
-    with pytest.raises(FleetError, match="Cluster here: .* jobs of people .* Ray was not touched."):
+    with pytest.raises(FleetError, match="Cluster here: .* unmanaged jobs .* Ray was not touched."):
         BackupNote("a", "b", "c", tuple(jobs)).check("here")
 
 

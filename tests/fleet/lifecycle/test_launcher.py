@@ -100,7 +100,7 @@ def test_a_marker_that_is_lost_ends_it_at_once(path: str, mark: str) -> None:
     slow = ("sh", "-c", "echo launched; sleep 15")
     with (
         ClusterLock("here", path).take("start", "making") as held,
-        pytest.raises(MarkerLostError, match="others may be changing the cluster"),
+        pytest.raises(MarkerLostError, match="another command may be changing the cluster"),
     ):
         RayLauncher(Path("here.yaml"), tell, slow).up(held)
     assert not sleepers(mark)

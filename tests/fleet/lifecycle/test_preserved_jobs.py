@@ -126,7 +126,7 @@ def test_jobs_whose_names_end_as_if_they_had_come_back_do_not_take_each_others_i
 
 def test_more_jobs_than_a_marker_can_name_are_told_before_ray_is_touched(ada: Laptop) -> None:
     ada.kept.file.write_text(" ".join(str(number) for number in range(5001)))
-    with pytest.raises(FleetError, match="5,001 jobs of people"):
+    with pytest.raises(FleetError, match="5,001 unmanaged jobs"):
         ada.restart()
     assert len(ada.kept.running) == 5001
     ada.kept.file.write_text("a b")
@@ -155,13 +155,13 @@ def test_somebody_else_is_told_what_he_would_leave_behind_and_has_to_say_so(ada:
         with pytest.raises(AbandonedJobsError) as refused:
             bob.restart()
         assert str(refused.value) == (
-            f"Cluster here: to go on here leaves 2 jobs of people that ada@laptop kept on {this_host()} in "
-            f"{ada.kept.folder / ending[3:]} (a, b) behind: run the same command there, or say --abandon-kept-jobs, "
-            f"after which only 'tradewind cluster restore-jobs here --backup {ending[3:]}' there brings them back."
+            f"Cluster here: continuing here leaves 2 jobs that ada@laptop backed up on {this_host()} in "
+            f"{ada.kept.folder / ending[3:]} (a, b) behind. Run the same command there, or add --abandon-kept-jobs, "
+            f"after which only 'tradewind cluster restore-jobs here --backup {ending[3:]}' there restores them."
         )
         assert bob.kept.running == ["c"] and bob.marked.state is LockState.LEFT, "Ray was not touched"
         assert bob.restart(may_abandon=True) == [f"c{ending}"]
-        assert any(told.startswith("Left behind: 2 jobs of people that ada@laptop") for told in bob.told)
+        assert any(told.startswith("Left behind: 2 jobs that ada@laptop") for told in bob.told)
         assert ada.backups() == ["a", "b"], "they can still be brought back, under the same ids"
         [backup] = ada.kept.backups()
         assert [one.new for one in ada.kept.restore(backup)] == [f"a{ending}", f"b{ending}"]
@@ -178,7 +178,7 @@ def test_what_stays_where_it_began_is_deleted_by_the_next_command_there_once_it_
         assert ada.backups() == ["a", "b"], "it may still be needed"
         bob.restart()
         [copy] = ada.kept.backups()
-        assert any(f"kept on {this_host()} stays in {copy.folder} until this is finished" in line for line in bob.told)
+        assert any(f"on {this_host()} stays in {copy.folder} until this is finished" in line for line in bob.told)
         ada.prune()
     assert ada.backups() == [] and not copy.folder.exists()
     assert ada.told[-1] == f"Deleted {copy.folder}: restart of here was finished by bob@desk."
@@ -189,10 +189,10 @@ def test_what_somebody_left_behind_is_not_deleted_and_named(ada: Laptop, bob: La
         bob.kept.file.write_text("b c")
         bob.restart(may_abandon=True)
         bob.prune()
-        assert "Jobs of here are kept" not in " ".join(bob.told)
+        assert "has jobs of here" not in " ".join(bob.told)
         ada.prune()
         assert ada.backups() == ["a"], "b is back, and nobody but Ada has a"
-        assert re.search(r"kept in \S+ \(a\), with .* 'tradewind cluster restore-jobs here --backup", ada.told[-1])
+        assert re.search(r"has jobs of here \(a\), with .* 'tradewind cluster restore-jobs here --backup", ada.told[-1])
         ada.prune()
         assert ada.backups() == ["a"]
 
@@ -243,14 +243,16 @@ def test_a_backup_that_somebody_removed_is_missed(ada: Laptop) -> None:
     with interrupted(ada, "after Ray ended"):
         [backup] = ada.kept.backups()
         backup.delete()
-        with pytest.raises(AbandonedJobsError, match="2 jobs of people that ada@laptop kept"):
+        with pytest.raises(AbandonedJobsError, match="2 jobs that ada@laptop backed up"):
             ada.restart()
 
 
 def test_jobs_that_cannot_be_kept_stop_it_unless_they_were_kept_before(ada: Laptop) -> None:
     silent = ada.kept
     silent.is_silent = True
-    with pytest.raises(JobBackupError, match="silent. Ray was not touched. If its jobs may end: 'tradewind cluster r"):
+    with pytest.raises(
+        JobBackupError, match="silent. Ray was not touched. If its jobs may end, run 'tradewind cluster r"
+    ):
         ada.restart(silent)
     assert ada.kept.running == ["a", "b"]
     with interrupted(ada, "after Ray ended"), pytest.raises(JobRestoreError):
@@ -290,7 +292,7 @@ def test_a_note_says_whose_jobs_lie_where_and_holds_nothing_else() -> None:
     assert (
         BackupNote.of({**NOTE.to_details(), "other": 1}, "here") == NOTE and BackupNote.of({"other": 1}, "here") is None
     )
-    assert NOTE.sentence(["a"]) == "1 job of people that ada@laptop kept on laptop in /home/ada/backup (a)"
+    assert NOTE.sentence(["a"]) == "1 job that ada@laptop backed up on laptop in /home/ada/backup (a)"
     many = NOTE.sentence(list("abcdefgh"))
     assert many.startswith("8 jobs ") and many.endswith("(a, b, c, d, e, 3 more)")
 
@@ -308,6 +310,6 @@ def test_a_note_says_whose_jobs_lie_where_and_holds_nothing_else() -> None:
 )
 def test_a_note_that_cannot_be_read_loses_nothing(details: dict[str, Any]) -> None:
     with pytest.raises(
-        BadBackupNoteError, match="Cluster here: its marker does not say which jobs of people were kept"
+        BadBackupNoteError, match="Cluster here: its lock does not say which unmanaged jobs were backed up"
     ):
         BackupNote.of(details, "here")

@@ -267,7 +267,13 @@ def test_a_restart_that_is_killed_anywhere_is_gone_on_with(fleet_cluster: FleetC
     rocks = head_memory(tmp_path / "gcs")
     with running_head(fleet_cluster, tmp_path, rocks) as head:
         submit_all(head)
-        points = ("Kept 3 jobs", "before Ray ends", "after Ray started", "Job plain is back", "no such point")
+        points = (
+            "Backed up 3 unmanaged jobs",
+            "before Ray ends",
+            "after Ray started",
+            "Job plain is back",
+            "no such point",
+        )
         ends = [restart_killed_at(head, point) for point in points]
         assert ends[:-1] == [None, None, None, None], ends
         restart = marker_of(head).run[:8]

@@ -298,7 +298,7 @@ def test_a_cluster_whose_jobs_do_not_come_back_keeps_neither_the_old_token_nor_t
         return bring_back(*arguments)
 
     late.restore = silent  # type: ignore[method-assign]
-    with pytest.raises(JobRestoreError, match="Cluster also: its head does not take its jobs back yet"):
+    with pytest.raises(JobRestoreError, match="Cluster also: its head does not accept its jobs yet"):
         rotation(world.file, world.told.append, jobs={"also": late}).run()
     assert world.versions() == ["DISABLED", "ENABLED"] and world.markers() == {(OPERATION, LockState.LEFT)}
     assert world.endings() == [[], BACK[1]]
@@ -312,7 +312,7 @@ def test_whoever_finishes_it_elsewhere_rotates_the_token_and_is_told_what_he_wou
         rotation(world.file, world.told.append, lambda cluster: cluster.name == "here").run()
     cluster = world.fleet.cluster("here")
     elsewhere = FiledJobs(cluster, print, world.file.parent / "elsewhere", world.jobs("here").file)
-    with pytest.raises(AbandonedJobsError, match=r"leaves 2 jobs of people .* \(here-a, here-b\) behind"):
+    with pytest.raises(AbandonedJobsError, match=r"leaves 2 jobs .* \(here-a, here-b\) behind"):
         rotation(world.file, world.told.append, jobs={"here": elsewhere}).run()
     assert world.versions() == ["DISABLED", "ENABLED"] and world.endings() == [BACK[0], []]
     rotation(world.file, world.told.append).run()
