@@ -17,6 +17,7 @@ from tests.support.scheduling import SharingScheduling, longest_first
 from tests.support.waiting import calibrate
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.local.airflow_config import NEW_DATABASES
+from tradewind.rehearsal.local.ray_start import DASHBOARD_MODULES
 
 pytest_plugins = [f"tests.support.{name}" for name in ("budget", "properties", "shared_clusters", "stores")]
 
@@ -27,6 +28,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # To compile a tiny model well takes longer than to train it. Set before JAX is imported; local clusters hand it on.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")  # a third of the time
+# The four that our code asks; each further one is a process of every head.
+os.environ.setdefault(DASHBOARD_MODULES, "JobHead,NodeHead,ReportHead,StateHead")
 
 
 def pytest_configure(config: pytest.Config) -> None:
