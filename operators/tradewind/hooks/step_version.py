@@ -1,8 +1,8 @@
-"""Versions and records for people who write their own operators: a task that runs once for each version.
+"""Versions and records for users' own operators: a task that runs once per version.
 
-``with StepVersionHook().step(name, config) as step:`` in a task does what a step of an experiment does: it computes the
-version, ends the task if that output is there, waits while somebody else makes it, and otherwise holds the lease for
-the length of the block. What the block leaves at ``step.output_path`` is the output, once the block has ended well.
+``with StepVersionHook().step(name, config) as step:`` does in a task what a step of an experiment does: it computes the
+version, ends the task if the output is a result, waits while another task makes it, and otherwise owns the lease for
+the length of the block. The files that the block writes to ``step.output_path`` become the result when it succeeds.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from tradewind.tasks.step_notes import ClaimNotes, compared, tries_now
 from tradewind.triggers.lease import wait_for_release
 
 NOTE = "tradewind_step"
-"""Key of the note in the task state store: what this task made, and the tries that Airflow allowed then."""
+"""Key of the note in the task state store: the attempt that this task made, and the tries that Airflow allowed then."""
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class StepVersion:
     Attributes:
         name: The step's name.
         version: ``name-hash``.
-        output_path: Where its output is, or goes.
+        output_path: The path of its output.
         config: The config with every placeholder filled in.
     """
 
@@ -76,8 +76,8 @@ class StepVersionHook(BaseHook):
     """Computes versions, and lets a task make each of them once.
 
     Args:
-        prefix: Where outputs go, if not where the deployment says; see ``experiment_dag``.
-        timezone: Of ``night()``.
+        prefix: Parent of the outputs; default: the deployment's; see ``experiment_dag``.
+        timezone: Time zone of ``night()``.
     """
 
     def __init__(self, prefix: str | None = None, timezone: str = "UTC") -> None:
@@ -85,28 +85,29 @@ class StepVersionHook(BaseHook):
         self._settings = ExperimentSettings(prefix=prefix, timezone=timezone)
 
     def version(self, name: str, config: Any, *, values: RunValues | None = None) -> StepVersion:
-        """The version of the step ``name`` with this config.
+        """Return the version of the step ``name`` with this config.
 
         Args:
-            values: The values of the run; those of the task that is running if not given.
+            values: The values of the run; default: those of the running task.
 
         Raises:
-            BadInputError: The config has no stable identity, or nothing says where outputs go.
+            BadInputError: The config has no stable identity, or no prefix is configured.
         """
         with failing_without_retry():
             return _version(self._placed(name, config, values)[1])
 
     @contextmanager
     def step(self, name: str, config: Any) -> Iterator[StepVersion]:
-        """Make the output of this version in the block, unless it is there.
+        """Make the output of this version in the block, unless it is a result already.
 
         Raises:
-            AirflowSkipException: Somebody else made it; clearing the task makes it again.
-            DownstreamTasksSkipped: This task made it, and died before it ended; of no task, so that it ends well.
-            AdoptedFailureError: Somebody else's attempt was waited for, and failed.
+            AirflowSkipException: Another task made it; clearing this task makes it again.
+            DownstreamTasksSkipped: An earlier try made it and died before its end. It names no task, so Airflow ends
+                this one as succeeded.
+            AdoptedFailureError: The attempt of another task that this one waited for failed.
             BadInputError: As ``version`` does.
-            UnnamedDeploymentError: A task of the same name is at work, perhaps in another Airflow.
-            LeaseLostError: The turn went to somebody else, for example after the store did not answer for a minute.
+            UnnamedDeploymentError: A task of the same name runs an attempt, perhaps in another Airflow.
+            LeaseLostError: Another task took the lease over, for example after a minute without an answer of the store.
         """
         context: Any = get_current_context()
         with failing_without_retry():
@@ -130,7 +131,7 @@ class StepVersionHook(BaseHook):
 
 
 class _HookAttemptHandler(AttemptHandler[tuple[HeldLease, Attempt]]):
-    """A task that works under a turn itself: it comes to the lease and the attempt of the turn, as its keeper."""
+    """A task that makes the attempt itself, as the lease owner; its result is the lease and the attempt."""
 
     def __init__(self, step: ResolvedStep, placed: PlacedExperiment, context: Context) -> None:
         by = TaskKey.of(context).claim(context)
@@ -144,7 +145,7 @@ class _HookAttemptHandler(AttemptHandler[tuple[HeldLease, Attempt]]):
         return self._task
 
     def rerun_request(self) -> RerunRequest:
-        """Whether a person cleared this task after it had ended with an output."""
+        """Return whether a user cleared this task after it had ended with an output."""
         note: Any = self._context["task_state_store"].get(NOTE) or {}
         return replace(compared(RerunRequest(), note, self._context), finished_attempt=note.get("attempt"))
 
@@ -152,7 +153,7 @@ class _HookAttemptHandler(AttemptHandler[tuple[HeldLease, Attempt]]):
         logger.warning("%s", sentence)
 
     def finished(self, lease: Lease | None) -> NoReturn:
-        """End the task without its block: green if an earlier try made the output and died before it could say so."""
+        """End the task without its block: as succeeded if an earlier try made the output and died before its end."""
         step = self.turns.step
         made = f"by {describe_claimer(lease.by)}" if lease is not None and lease.by else "elsewhere"
         sentence = f"Step {step.name!r}, version {step.hash}, is finished: made {made}."
@@ -162,7 +163,7 @@ class _HookAttemptHandler(AttemptHandler[tuple[HeldLease, Attempt]]):
             raise AirflowSkipException(sentence)
         _note(self._context, lease.attempt)
         if self._task.owns(lease):
-            raise DownstreamTasksSkipped(tasks=[])  # of none: Airflow's one way to end a task well from within
+            raise DownstreamTasksSkipped(tasks=[])  # of none: Airflow's one way to end a task as succeeded from within
         raise AirflowSkipException(sentence)
 
     def failure(self, lease: Lease | None) -> AdoptedFailureError:
@@ -180,12 +181,12 @@ class _HookAttemptHandler(AttemptHandler[tuple[HeldLease, Attempt]]):
         self._task = replace(self._task, waited_for=lease.attempt)
 
     def reattach(self, lease: Lease) -> Continuation:
-        """The process of that try is gone, or ends with its turn."""
+        """Wait: the process of that try is gone, or ends with its lease."""
         self._await_end(lease)
         return Continuation.RECHECK
 
     def cancel_previous(self, lease: Lease) -> None:
-        logger.info("The task was cleared: attempt %d is stopped first.", lease.attempt)
+        logger.info("A user cleared this task: stopping attempt %d first.", lease.attempt)
         retry_store(partial(self.turns.stop, lease))
         self._await_end(lease)
 
@@ -193,14 +194,14 @@ class _HookAttemptHandler(AttemptHandler[tuple[HeldLease, Attempt]]):
         def claimed() -> ClaimedAttempt | None:
             since = over
             if self._claimed and self.turns.end_unstarted(self._claimed, AttemptOutcome.LOST):
-                since = self.turns.read().lease  # the store took a part of the claim and refused the rest
+                since = self.turns.read().lease  # the store accepted a part of the claim and refused the rest
             with failing_without_retry():
                 return self.turns.claim(since, lambda: _spec(self.turns.step), withdraws=withdraws)
 
         return retry_store(claimed)
 
     def missing_input(self, error: MissingInputError) -> NoReturn:
-        raise error  # its config names no other step, so there is none
+        raise error  # cannot happen: its config names no other step
 
     def run(self, turn: ClaimedAttempt) -> tuple[HeldLease, Attempt]:
         begin = partial(self.turns.store.take_over, turn.attempt.job, uuid.uuid4().hex)
@@ -223,7 +224,7 @@ def _work(step: ResolvedStep, turn: ActiveAttempt) -> Iterator[StepVersion]:
         described = AttemptError(*map(_shown, (type(error).__qualname__, str(error), traceback.format_exc())))
         turn.fail(described)
         raise
-    except BaseException:  # the task was ended from outside
+    except BaseException:  # Airflow or a user ended the task
         if turn.renewer.end in (None, LeaseEndReason.STOP_REQUESTED):
             turn.stop(AttemptOutcome.STOPPED)
         raise
@@ -231,7 +232,7 @@ def _work(step: ResolvedStep, turn: ActiveAttempt) -> Iterator[StepVersion]:
 
 
 def _shown(text: str) -> str:
-    """``text`` as a record may hold it: without what Airflow masks in logs, this process's secrets, and tokens."""
+    """Return ``text`` for a record: without values that Airflow masks in logs, secrets of this process, and tokens."""
     from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
     own = Masker(value for name, value in os.environ.items() if secret_variable(name, value) is not None)
@@ -239,14 +240,14 @@ def _shown(text: str) -> str:
 
 
 def _recorded(config: Any) -> Any:
-    """``config`` as its record shows it, in plain JSON, in which no key that begins with ``$`` is one of ours."""
+    """Return ``config`` as its record shows it, in plain JSON without the ``$`` prefix of placeholder keys."""
     return json.loads(
         info_json(config), object_pairs_hook=lambda pairs: {name.lstrip("$"): value for name, value in pairs}
     )
 
 
 def _note(context: Any, attempt: int) -> None:
-    """Keep which attempt this task ended with, and what Airflow allowed it then: Clear changes that."""
+    """Note the attempt that this task ended with, and the tries that Airflow allowed then: Clear changes those."""
     context["task_state_store"].set(NOTE, {"attempt": attempt, **tries_now(context)})
 
 
@@ -262,5 +263,5 @@ def _spec(step: ResolvedStep) -> Any:
 
 
 def _end_work(end: LeaseEndReason) -> None:
-    logger.error("This task's turn is over: %s.", end.value)
+    logger.error("Stopping this task's attempt: %s.", end.value)
     os.kill(os.getpid(), signal.SIGTERM)

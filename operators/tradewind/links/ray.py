@@ -1,4 +1,4 @@
-"""Links from a task to Ray. They are pushed as soon as the job is submitted, so they are there while it runs."""
+"""Links from a task to Ray. The task pushes them when it submits the job, so they work while it runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _PushedLink(BaseOperatorLink):
     """A link whose address the task has pushed."""
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """The address that the task pushed."""
+        """Return the address that the task pushed."""
         return str(XCom.get_value(key=self.xcom_key, ti_key=ti_key) or "")
 
 
@@ -29,12 +29,12 @@ class RayJobLink(_PushedLink):
 
 
 class RayLogLink(_PushedLink):
-    """The job's whole log, as the cluster has it."""
+    """The job's whole log on the cluster."""
 
     name = "Ray log"
 
 
 def push_links(ti: RuntimeTaskInstanceProtocol, cluster: RayCluster, job: str) -> None:
-    """Make both links of a task lead to ``job``."""
+    """Point both links of a task to ``job``."""
     ti.xcom_push(key=RayJobLink().xcom_key, value=cluster.job_url(job))
     ti.xcom_push(key=RayLogLink().xcom_key, value=cluster.log_url(job))

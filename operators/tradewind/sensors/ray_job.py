@@ -1,4 +1,4 @@
-"""Waiting for a Ray job that another task, another DAG or a person submitted."""
+"""Wait for a Ray job that another task, another DAG or a user submitted."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tradewind.triggers.ray_job_sensor import RayJobSensorTrigger
 class RayJobSensor(BaseSensorOperator):
     """Succeeds when a Ray job has succeeded, and fails when it has ended in any other way.
 
-    A job that does not exist yet is waited for. XCom: the job's submission id.
+    It also waits for a job that does not exist yet. XCom: the job's submission ID.
 
     Args:
-        submission_id: The job's id.
-        metadata: Instead of the id: the newest job that has all of these metadata.
+        submission_id: The job's submission ID.
+        metadata: Instead of the ID: the newest job that has all of these metadata.
         ray_conn_id: Connection of the cluster.
         deferrable: Wait in the triggerer, which needs no worker slot.
     """
@@ -60,7 +60,11 @@ class RayJobSensor(BaseSensorOperator):
         )
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> str:
-        """Judge how the job ended."""
+        """Return the job's ID if it succeeded.
+
+        Raises:
+            RayJobError: It ended in another way.
+        """
         return self._judge(event["job"], Ending.from_json(event["ending"]))
 
     def poke(self, context: Context) -> PokeReturnValue:

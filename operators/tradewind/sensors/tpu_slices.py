@@ -1,4 +1,4 @@
-"""Waiting for TPU slices: for free ones of a type, and for the dead ones of a cluster to be back."""
+"""Wait for TPU slices: for free ones of a type, and for the repair of the dead ones of a cluster."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from tradewind.triggers.tpu_slices import RepairUpdates, TpuSliceReadyTrigger, T
 if TYPE_CHECKING:
     from tradewind.cloud_tpu.repair.passes import SliceRepair
 
-_TOLD = 10
+_MAX_NAMED = 10
 _DEFERRABLE = conf.getboolean("operators", "default_deferrable", fallback=False)
 
 
 class SliceRepairError(AirflowException):
-    """The repair cannot go on: the Cloud TPU API refuses. Airflow's next try looks again."""
+    """The repair cannot continue: the Cloud TPU API refuses a request. Airflow's next try repeats the pass."""
 
 
 class SliceNeedsPersonError(AirflowFailException):
-    """A slice is dead that no repair may touch or can create: it is reserved, or nobody knows what creates it."""
+    """A slice is dead that no repair may touch or can create: it is reserved, or no known request creates it."""
 
 
 SliceNeedsAttentionError = SliceNeedsPersonError
@@ -39,10 +39,10 @@ SliceNeedsAttentionError = SliceNeedsPersonError
 class TpuSliceReadySensor(BaseSensorOperator):
     """Succeeds when there are free slices of a type, with all of their hosts registered with Ray.
 
-    It reserves nothing: what starts next may find that somebody else was faster. XCom: the names of the free slices.
+    It reserves nothing: another job may take the slices before the next task does. XCom: the names of the free slices.
 
     Args:
-        slice_type: Their type, such as ``v4-16``.
+        slice_type: Their type, for example ``v4-16``.
         count: How many.
         ray_conn_id: Connection of the cluster.
         deferrable: Wait in the triggerer, which needs no worker slot.
@@ -81,7 +81,7 @@ class TpuSliceReadySensor(BaseSensorOperator):
         )
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> list[str]:
-        """Tell which slices are free."""
+        """Log and return the names of the free slices."""
         if event["error"]:
             raise ClusterRefusedError(f"Task {self.task_id!r}: {event['error']}")
         self.log.info("Free: %s", ", ".join(event["slices"]))
@@ -90,13 +90,13 @@ class TpuSliceReadySensor(BaseSensorOperator):
     def poke(self, context: Context) -> PokeReturnValue:
         """Whether there are enough."""
         with translated_cluster_errors(f"Task {self.task_id!r}"):
-            free, words = asyncio.run(self._look())
+            free, words = asyncio.run(self._find_free())
         if words != self._shown:
             self.log.info("%d of %d slices %s are ready. %s", len(free), int(self.count), self.slice_type, words)
         self._shown = words
         return PokeReturnValue(is_done=len(free) >= int(self.count), xcom_value=free)
 
-    async def _look(self) -> tuple[list[str], str]:
+    async def _find_free(self) -> tuple[list[str], str]:
         from tradewind.ray_jobs.api import JobsApi
 
         async with JobsApi(RayHook(self.ray_conn_id).cluster()) as api:
@@ -111,9 +111,9 @@ class TpuSliceRecoverySensor(BaseSensorOperator):
     """Finds the dead slices of a cluster, deletes and creates them again, and succeeds when every host is back.
 
     With nothing to do it succeeds at once. It never touches a slice of which all hosts are registered with Ray, nor
-    reserved capacity. Name the slices that belong to the cluster by ``expected``, by ``labels``, or by both: nothing
-    else is looked at. XCom: the table of slices, what was done, and what needs a person. It is there also
-    when the task fails because a person is needed.
+    reserved capacity. Name the slices that belong to the cluster by ``expected``, by ``labels``, or by both: the repair
+    ignores all others. XCom: the table of slices, what was done, and what needs a user; the task pushes it also when it
+    fails because a slice needs a user.
 
     Args:
         zone: The zone of the slices.
@@ -124,11 +124,11 @@ class TpuSliceRecoverySensor(BaseSensorOperator):
         expected: The names of slices or queued resources that should be there; or a mapping from each name to what
             creates it: the JSON body of a node, or of a queued resource, in the Cloud TPU API v2.
         labels: A slice with all of these labels belongs to the cluster, too.
-        records: Folder, in any store, for what must not be forgotten while a slice is replaced; without it, the folder
+        records: Folder, in any store, for the records that a repair needs to replace a slice; default: the folder
             ``slice-records`` in the bucket of the Ray connection.
-        settings: Fields of ``RepairSettings``: graces and limits.
-        dry_run: Only say what would be done.
-        once: Make one pass, and leave what is not over then to the next run. The pass waits some minutes at most.
+        settings: Fields of ``RepairSettings``: grace periods and limits.
+        dry_run: Only report what a repair would do.
+        once: Make one pass, and leave unfinished work to the next run. The pass waits a few minutes at most.
         deferrable: Work in the triggerer, which needs no worker slot.
     """
 
@@ -188,29 +188,34 @@ class TpuSliceRecoverySensor(BaseSensorOperator):
         )
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Tell how it ended."""
+        """Return the outcome.
+
+        Raises:
+            SliceRepairError: The Cloud TPU API refuses a request.
+            SliceNeedsPersonError: A slice needs a user.
+        """
         if event["error"]:
             raise SliceRepairError(f"Task {self.task_id!r}: {event['error']}")
         found = {"slices": event["rows"], "done": event["done"], "stuck": event["stuck"]}
         if event["stuck"]:
             context["ti"].xcom_push(key="return_value", value=found)  # a task that fails returns nothing
-            told, rest = event["stuck"][:_TOLD], len(event["stuck"]) - _TOLD
+            named, rest = event["stuck"][:_MAX_NAMED], len(event["stuck"]) - _MAX_NAMED
             more = f"; and {rest} more, see the table in the log" if rest > 0 else ""
-            raise SliceNeedsPersonError(f"Task {self.task_id!r}: {'; '.join(told)}{more}")
+            raise SliceNeedsPersonError(f"Task {self.task_id!r}: {'; '.join(named)}{more}")
         return found
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """One pass; whether it was the last."""
+        """Make one pass; done if it was the last."""
         try:
             with translated_cluster_errors(f"Task {self.task_id!r}"):
-                is_done = self._news.add_pass(self._repair.run_once()) or self.once
+                is_done = self._updates.add_pass(self._repair.run_once()) or self.once
         except TpuApiError as error:
             raise SliceRepairError(f"Task {self.task_id!r}: {error}") from error
-        event = self._news.to_json()
+        event = self._updates.to_json()
         return PokeReturnValue(is_done=is_done, xcom_value=self.execute_complete(context, event) if is_done else None)
 
     @cached_property
-    def _news(self) -> RepairUpdates:
+    def _updates(self) -> RepairUpdates:
         return RepairUpdates()
 
     @cached_property
