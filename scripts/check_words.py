@@ -46,7 +46,10 @@ WORDS: Final = {
 """Pattern -> what to write instead."""
 PENDING: Final[tuple[str, ...]] = ()
 """Paths whose text has not been edited yet (issue 32)."""
-ALLOWED: Final[dict[str, frozenset[str]]] = {}
+ALLOWED: Final[dict[str, frozenset[str]]] = {
+    "operators/tradewind/records/lease.py": frozenset({"witness"}),  # a stored key
+    "operators/tradewind/runtime/run_step.py": frozenset({"lives on"}),  # NOTHING_LEFT, which other versions read
+}
 """File -> words that are right there, in lower case."""
 
 _ANY: Final = re.compile(rf"\b(?:{'|'.join(WORDS)})\b", re.IGNORECASE)

@@ -22,7 +22,7 @@ from tradewind.plans.version_records import Budget, StoredVersions
 from tradewind.records.attempts import Attempt
 from tradewind.records.info_files import INFO_FILE
 from tradewind.records.record import read_record
-from tradewind.runtime.run_step import _check_places
+from tradewind.runtime.run_step import _check_paths
 from tradewind.serialization.errors import StepRuntimeError
 from tradewind.serialization.spec import StepSpec
 from tradewind.steps import ExecutorStep, ExperimentError, RunValues
@@ -352,7 +352,7 @@ def test_a_driver_reads_no_input_that_lies_below_no_root(sandbox: Path) -> None:
 
     def check(path: str) -> None:
         attempt = Attempt(1, "job", "", {}, spec.to_json(), inputs={path: None})
-        _check_places(f"{output}/.attempts/1.json", attempt, spec)
+        _check_paths(f"{output}/.attempts/1.json", attempt, spec)
 
     def judge(outcome: Outcome) -> None:
         outcome.must_be_refused(UnusablePathError, mentions=[".attempts/1.json: inputs"])
@@ -375,7 +375,7 @@ def test_a_driver_runs_no_attempt_that_lies_elsewhere_than_it_says(sandbox: Path
     def judge(outcome: Outcome) -> None:
         outcome.must_be_refused(StepRuntimeError, mentions=["is no attempt at"])
 
-    attack_all(named(files, lambda file: _check_places(file, attempt, spec)), sandbox, judge)
+    attack_all(named(files, lambda file: _check_paths(file, attempt, spec)), sandbox, judge)
 
 
 # ---- what a user names at the command line

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 from tradewind.runtime.driver.fencing import LeaseDeadline
-from tradewind.runtime.driver.process_guard import ENDED, place_of_guard
+from tradewind.runtime.driver.process_guard import ENDED, guard_offset
 
 
 def noted_end(term: LeaseDeadline, guard: int) -> float | None:
     """From when on the end of this guard is the term's, as it has noted; infinite before it has heard of a term."""
-    noted = os.pread(term.descriptor, ENDED.size, place_of_guard(guard))
+    noted = os.pread(term.descriptor, ENDED.size, guard_offset(guard))
     return float(ENDED.unpack(noted)[0]) if noted else None

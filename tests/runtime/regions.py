@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from tradewind.records.lease_store import HeldLease, LeaseStore
-from tradewind.runtime.mirror_copies import MirrorCopy, found_source, record_of
+from tradewind.runtime.mirror_copies import MirrorCopy, find_source, record_of
 from tradewind.runtime.mirrors import MirrorSync
 from tradewind.serialization.mirrors import MirroredPath, locate_mirrors
 from tradewind.steps.placeholders import Mirror
@@ -62,7 +62,7 @@ def bring(*mirrors: MirroredPath, heartbeat_s: float = 30.0, by: str = "test") -
 
 def copy_after(mirror: MirroredPath, happens: Callable[[], object]) -> None:
     """Copy what was found before something happens at the source, or at the place of the copy."""
-    found = found_source(mirror)
+    found = find_source(mirror)
     happens()
     MirrorCopy(mirror, found, OwnTurn()).make()
 

@@ -336,7 +336,7 @@ def test_an_object_whose_name_would_lead_out_of_a_folder_is_refused(
 def test_a_folder_of_which_only_parts_were_mirrored_is_not_taken_for_the_whole(regions: tuple[str, str]) -> None:
     here, there = regions
     bring(mirror_of("data/raw/deep", here, there))
-    with pytest.raises(MirrorError, match=r"holds what was mirrored by itself, such as data/raw/deep"):
+    with pytest.raises(MirrorError, match=r"holds parts mirrored by themselves, such as data/raw/deep"):
         bring(mirror_of("data/raw", here, there))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tradewind.runtime.dev_slice import SessionHeartbeat, Sign
+from tradewind.runtime.dev_slice import SessionHeartbeat, SessionState
 
 
 class World:
@@ -16,27 +16,27 @@ class World:
 
 def test_nothing_is_wanted_before_the_first_sign_and_not_for_ever() -> None:
     world = World()
-    assert world.signs.look() is Sign.NONE_YET
+    assert world.signs.poll() is SessionState.NONE_YET
     world.now += 180.0
-    assert world.signs.look() is Sign.NONE_YET and world.signs.are_given
+    assert world.signs.poll() is SessionState.NONE_YET and world.signs.is_wanted
     world.now += 1.0
-    assert world.signs.look() is Sign.SILENT and not world.signs.are_given
+    assert world.signs.poll() is SessionState.SILENT and not world.signs.is_wanted
 
 
 def test_it_lives_while_the_file_changes_whatever_time_the_file_has() -> None:
     world = World()
     for changed in (5_000, 4_000, 9_000_000_000_000):
         world.changed = changed
-        assert world.signs.look() is Sign.ALIVE
+        assert world.signs.poll() is SessionState.ALIVE
         world.now += 90.0
-        assert world.signs.look() is Sign.ALIVE
+        assert world.signs.poll() is SessionState.ALIVE
     world.now += 1.0
-    assert world.signs.look() is Sign.SILENT
+    assert world.signs.poll() is SessionState.SILENT
 
 
 def test_a_file_that_is_gone_again_means_that_the_person_is_done() -> None:
     world = World()
     world.changed = 1
-    assert world.signs.look() is Sign.ALIVE
+    assert world.signs.poll() is SessionState.ALIVE
     world.changed = None
-    assert world.signs.look() is Sign.DONE and not world.signs.are_given
+    assert world.signs.poll() is SessionState.DONE and not world.signs.is_wanted

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.regions import OwnTurn, bring, mirror_of, put, texts
-from tradewind.runtime.mirror_copies import MirrorCopy, found_source, record_of
+from tradewind.runtime.mirror_copies import MirrorCopy, find_source, record_of
 from tradewind.storage.errors import LeaseLostError
 from tradewind.storage.trees import list_files
 
@@ -41,7 +41,7 @@ def test_what_somebody_put_among_the_files_of_an_unfinished_copy_is_not_shown(tm
     record = record_of(here, "data")
     mirror = mirror_of("data", here, there)
     with pytest.raises(LeaseLostError):
-        MirrorCopy(mirror, found_source(mirror), KilledHalfWay()).make()
+        MirrorCopy(mirror, find_source(mirror), KilledHalfWay()).make()
     [begun] = Path(record).glob("copy-*")
     put(str(begun), {"a": "other", "deep/c": "c"})
     put(record, {"copy-0/a": "a", "copy-0/deep/c": "c", "dropped-0/d": "d", "parts/x": "x", "files.json": "?"})
@@ -59,13 +59,13 @@ def test_who_wakes_up_after_another_copy_was_begun_shows_no_part_of_it(tmp_path:
     def begin_another() -> None:
         put(f"{there}/data", {"a": "newer", "b": "newer"})
         with pytest.raises(LeaseLostError, match="killed"):
-            MirrorCopy(mirror, found_source(mirror), KilledHalfWay()).make()
+            MirrorCopy(mirror, find_source(mirror), KilledHalfWay()).make()
 
     def is_whole() -> bool:
         return len(list(record.glob("copy-*/*"))) == 2
 
-    frozen = MirrorCopy(mirror, found_source(mirror), FrozenBeforeItShows(is_whole, begin_another))
-    with pytest.raises(LeaseLostError, match="is gone: somebody else has begun another copy"):
+    frozen = MirrorCopy(mirror, find_source(mirror), FrozenBeforeItShows(is_whole, begin_another))
+    with pytest.raises(LeaseLostError, match="is gone: another process has begun another copy"):
         frozen.make()
     assert texts(f"{here}/data") == {}
     bring(mirror)

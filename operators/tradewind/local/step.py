@@ -32,7 +32,7 @@ from tradewind.plans.plan import PlannedStep
 from tradewind.records.attempts import Attempt, AttemptError, attempt_path, read_attempt_or_none
 from tradewind.records.discovery import OccupiedFolderError
 from tradewind.records.lease import Lease, Phase
-from tradewind.runtime.driver.process_guard import guarded
+from tradewind.runtime.driver.process_guard import guard_command
 from tradewind.runtime.run_step import SUPERSEDED
 from tradewind.serialization.spec import StepSpec
 from tradewind.steps import Hosts, ResolvedStep, TpuSlice
@@ -139,7 +139,7 @@ class Drivers:
     def run(self, name: str, attempt_file: str, attempt: Attempt) -> int:
         """Run the driver of one attempt to its end; its exit code."""
         arguments = driver_arguments(attempt_file, attempt)
-        command = guarded([sys.executable, "-u", "-m", "tradewind.runtime.run_step", *arguments], watch=[])
+        command = guard_command([sys.executable, "-u", "-m", "tradewind.runtime.run_step", *arguments], watch=[])
         streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if self._has_labels else {}
         with self._lock:
             self.pause(0)

@@ -22,7 +22,7 @@ from tradewind.serialization.shipping import decode_result, result_marker
 from tradewind.steps.amounts import check_amount
 from tradewind.tasks.address import TaskKey, clears_now
 from tradewind.tasks.errors import failing_without_retry, translated_cluster_errors
-from tradewind.tasks.jobs.errors import LOSSES, job_error
+from tradewind.tasks.jobs.errors import LOSSES, MAX_LOSSES, job_error
 from tradewind.tasks.jobs.following import (
     as_seconds,
     follow_in_worker,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from tradewind.ray_jobs.cluster import RayCluster
     from tradewind.steps import Resources
 
-MAX_LOSSES = 100
 T = TypeVar("T")
 
 

@@ -1,6 +1,6 @@
 """What runs on a cluster: the step driver, its child, the pod runner. Never imports Airflow.
 
-The names below are loaded when they are asked for: a training process that looks for a notice needs no Ray.
+The names below are loaded at first use: a training process that checks for a preemption notice needs no Ray.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Looks after the TPU hosts of a cluster: what killed jobs left behind there is ended, and full disks are told.
+"""Sweep the TPU hosts of a cluster: kill leftovers of killed jobs and report full disks.
 
-A Ray job on the head does it. On a slice that nobody uses it takes all chips of each host first, so that nobody is
-given them meanwhile, and whoever still holds them then is a leftover. In a slice that is in use nothing is touched.
+A Ray job on the head runs it. On a free slice it reserves all chips of each host first, so that Ray gives them to no
+other job meanwhile; a process that still holds chips then is an orphan. It changes nothing on a slice in use.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from tradewind.runtime.pods.on_host import orphans
 from tradewind.runtime.pods.process_env import Accelerator
 
 ANSWER_S: Final = 60.0
-"""For how long a host is waited for; a busy head may need some seconds to start a worker there."""
+"""How long to wait for a host; a busy head may need some seconds to start a worker there."""
 _CHIPS: Final = re.compile(r"TPU(-.*-head)?")
 
 
 @dataclass(frozen=True)
 class HostSweepResult:
-    """What was found on one host, and done about it.
+    """State of one host, and what the sweep did.
 
     Attributes:
         host: Its address.
         slice: The slice that it belongs to.
         use: ``free``, ``in use``, ``does not answer``, or ``gone`` if it is dead.
         free_disk_percent: Of its root disk; None if it did not answer.
-        done: What was ended or removed, or would be in a dry run.
-        problem: What a person should look at; empty if nothing.
+        done: What the sweep ended or removed, or would in a dry run.
+        problem: What a user should look at; empty if nothing.
     """
 
     host: str
@@ -47,12 +47,12 @@ class HostSweepResult:
 def sweep_hosts(
     *, dry_run: bool = False, low_disk_percent: float = 5.0, answer_s: float = ANSWER_S
 ) -> list[dict[str, Any]]:
-    """Look after every TPU host of the cluster of this job; a table row for each, by slice and address.
+    """Sweep every TPU host of this job's cluster; return a table row for each, by slice and address.
 
     Args:
-        dry_run: Only say what would be done.
-        low_disk_percent: A disk with less free space than that is a problem.
-        answer_s: For how long a host is waited for.
+        dry_run: Only report what the sweep would do.
+        low_disk_percent: A disk with less free space is a problem.
+        answer_s: How long to wait for a host.
     """
     import ray
 
@@ -65,13 +65,13 @@ def sweep_hosts(
     for task in late:
         ray.cancel(task, force=True)
     answered = set(ready)
-    found = [_answer(node, task) if task in answered else _silent(node, answer_s) for node, task in tasks.items()]
-    found += [HostSweepResult(node.ip, node.slice_name or "", "gone") for node in hosts if node.id in dead]
-    return [asdict(care) for care in sorted(found, key=lambda care: (care.slice, care.host))]
+    results = [_result(node, task) if task in answered else _no_answer(node, answer_s) for node, task in tasks.items()]
+    results += [HostSweepResult(node.ip, node.slice_name or "", "gone") for node in hosts if node.id in dead]
+    return [asdict(result) for result in sorted(results, key=lambda result: (result.slice, result.host))]
 
 
 def free_slices(hosts: Sequence[Node], free: Mapping[str, Mapping[str, float]]) -> set[str]:
-    """The slices of which nobody has taken anything on any host: neither chips, nor the slice by its head."""
+    """Return the slices of which all chips and the head resource are free on all hosts."""
     by_slice: dict[str, list[Node]] = defaultdict(list)
     for node in hosts:
         if node.slice_name:
@@ -84,7 +84,7 @@ def _is_unused(node: Node, free: Mapping[str, float]) -> bool:
 
 
 def _chips_and_head(node: Node) -> dict[str, float]:
-    """What stands for the host itself: ``TPU``, and ``TPU-v4-16-head`` on the first host of a slice."""
+    """Return the resources of the host's chips: ``TPU``, and ``TPU-v4-16-head`` on the first host of a slice."""
     return {name: amount for name, amount in node.resources.items() if _CHIPS.fullmatch(name)}
 
 
@@ -98,18 +98,18 @@ def _task(node: Node, is_free: bool, dry_run: bool, low_disk_percent: float) -> 
     return task.remote(node.ip, node.slice_name or "", is_free, dry_run, low_disk_percent)
 
 
-def _answer(node: Node, task: Any) -> HostSweepResult:
+def _result(node: Node, task: Any) -> HostSweepResult:
     import ray
 
     try:
-        care: HostSweepResult = ray.get(task)
+        result: HostSweepResult = ray.get(task)
     except ray.exceptions.RayError:  # the host, or only its worker, died: the next sweep sees what is left
         return HostSweepResult(node.ip, node.slice_name or "", "gone")
-    return care
+    return result
 
 
-def _silent(node: Node, answer_s: float) -> HostSweepResult:
-    """Nothing started there: somebody was faster and has its chips now, or it is stuck."""
+def _no_answer(node: Node, answer_s: float) -> HostSweepResult:
+    """Return the result of a host where no task started: another job took its chips first, or it is stuck."""
     if free_resources().get(node.id, {}).get("TPU", 0.0) < (node.chips or 0.0):
         return HostSweepResult(node.ip, node.slice_name or "", "in use")
     problem = f"Ray calls it alive, but no task has started there for {answer_s:.0f} s: look at its slice"
@@ -120,7 +120,7 @@ def _silent(node: Node, answer_s: float) -> HostSweepResult:
 
 
 def sweep_host(ip: str, slice_name: str, is_free: bool, dry_run: bool, low_disk_percent: float) -> HostSweepResult:
-    """What there is on this host; what nobody can need any more goes, if the slice is free and no dry run."""
+    """Report the state of this host; on a free slice, also kill orphans, unless this is a dry run."""
     done, problems = _clear(ip, dry_run) if is_free else ([], [])
     disk = shutil.disk_usage("/")
     free_percent = round(100 * disk.free / disk.total, 1)
@@ -131,22 +131,22 @@ def sweep_host(ip: str, slice_name: str, is_free: bool, dry_run: bool, low_disk_
 
 
 def _clear(ip: str, dry_run: bool) -> tuple[list[str], list[str]]:
-    """What was, or would be, ended and removed; and what cannot be."""
+    """Return what the sweep ended and removed, or would; and the problems."""
     from tradewind.runtime.pods.on_host.host import accelerator
 
     has_chips = accelerator() is Accelerator.TPU
-    left = {pid: _name(pid) for pid in orphans.find_orphans(ip, holds_chips=has_chips)}
+    names = {pid: _name(pid) for pid in orphans.find_orphans(ip, holds_chips=has_chips)}
     has_lockfile = has_chips and Path(orphans.LOCKFILE).exists()
     if dry_run:
-        return [f"would end {name}" for name in left.values()] + ["would remove the lock file"] * has_lockfile, []
-    if left:
+        return [f"would end {name}" for name in names.values()] + ["would remove the lock file"] * has_lockfile, []
+    if names:
         orphans.kill_orphans(ip, holds_chips=has_chips)
-    stay = orphans.find_orphans(ip, holds_chips=has_chips) if left else []
-    kept = orphans.remove_lockfile() if has_lockfile else None
-    done = [f"ended {name}" for pid, name in left.items() if pid not in stay]
-    done += ["removed the lock file"] * (has_lockfile and kept is None)
-    problems = [f"{left[pid]} cannot be ended" for pid in stay if pid in left]
-    return done, [*problems, *([kept] if kept else [])]
+    survivors = orphans.find_orphans(ip, holds_chips=has_chips) if names else []
+    lockfile_problem = orphans.remove_lockfile() if has_lockfile else None
+    done = [f"ended {name}" for pid, name in names.items() if pid not in survivors]
+    done += ["removed the lock file"] * (has_lockfile and lockfile_problem is None)
+    problems = [f"{names[pid]} cannot be ended" for pid in survivors if pid in names]
+    return done, [*problems, *([lockfile_problem] if lockfile_problem else [])]
 
 
 def _name(pid: int) -> str:

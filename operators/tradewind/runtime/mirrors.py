@@ -1,7 +1,7 @@
-"""Bringing the mirrored paths of a step into the region of its run: each is copied once, by whoever takes its lease.
+"""Sync the mirrored paths of a step into the region of its run: the owner of a copy's lease copies it once.
 
-Everybody else who wants it waits, reads it once it is whole, and takes over when whoever copied it has died. All
-budgets are looked at before the first byte is copied.
+Other steps that need it wait, read it once it is complete, and take the copy over when its owner has died. All budgets
+are checked before the first byte is copied.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tradewind.runtime.mirror_copies import (
     FoundSource,
     MirrorCopy,
     MirrorError,
-    found_source,
+    find_source,
     is_mirrored,
     record_of,
 )
@@ -29,18 +29,18 @@ from tradewind.steps.amounts import human_size
 from tradewind.storage.errors import LeaseLostError, StorageError
 
 GIGABYTE: Final = 10**9
-_LONGEST_LOOK_S: Final = 2.0
+_MAX_POLL_S: Final = 2.0
 
 Result = TypeVar("Result")
 
 
 class MirrorSync:
-    """Brings the paths of one attempt.
+    """Syncs the mirrored paths of one attempt.
 
     Args:
-        by: Who wants them, as leases say it.
+        by: The task that needs them, as leases name it.
         heartbeat_s: How often the lease of a copy is renewed.
-        step: The turn of the step itself: when it is over, so is the copying.
+        step: The lease of the attempt itself: when it ends, so does the copying.
     """
 
     def __init__(self, by: Mapping[str, Any], heartbeat_s: float, step: LeaseHolder) -> None:
@@ -49,83 +49,81 @@ class MirrorSync:
         self._step = step
 
     def sync_all(self, mirrors: Sequence[MirroredPath]) -> None:
-        """Return when all of them can be read in their places.
+        """Return when all paths can be read in the run's prefix.
 
         Raises:
-            MirrorError: One cannot be had; none was copied if that is for its budget.
-            LeaseLostError: The turn of the step is over.
-            StoreError: A store has refused or been silent for too long.
+            MirrorError: A path cannot be copied; none was copied if the reason is its budget.
+            LeaseLostError: The attempt no longer owns its lease.
+            StoreError: A store has refused or not answered for too long.
         """
         wanted = [mirror for mirror in mirrors if not mirror.is_made_here]
-        missing = [mirror for mirror in wanted if not self._asked(partial(is_mirrored, mirror))]
+        retry = self._step.retry_store
+        missing = [mirror for mirror in wanted if not retry(partial(is_mirrored, mirror))]
         for mirror in missing:
-            self._check_budget(mirror, self._asked(partial(found_source, mirror)))
+            self._check_budget(mirror, retry(partial(find_source, mirror)))
         for mirror in missing:
-            while not self._asked(partial(self._is_brought, mirror)):
+            while not retry(partial(self._sync, mirror)):
                 self._wait(mirror)
 
-    def _is_brought(self, mirror: MirroredPath) -> bool:
-        """Copy it if nobody else does; whether it is here."""
+    def _sync(self, mirror: MirroredPath) -> bool:
+        """Copy the path unless another process does; return whether it is complete."""
         store = LeaseStore(record_of(mirror.prefix, mirror.name))
-        over = store.read()
+        previous = store.read()
         if is_mirrored(mirror):
             return True
-        if over is not None and is_in_use(over):
+        if previous is not None and is_in_use(previous):
             return False
-        found = found_source(mirror)
-        self._check_budget(mirror, found)
-        number = over.lease.attempt + 1 if over else 1
+        source = find_source(mirror)
+        self._check_budget(mirror, source)
+        number = previous.lease.attempt + 1 if previous else 1
         by = self._by | {MIRRORED: mirror.name}
         claim = LeaseClaim(number, f"mirror-{new_owner_id()}", "", by, "", self._heartbeat_s)
-        held = store.claim(over, claim)
+        held = store.claim(previous, claim)
         if held is None:
             return False
-        return self._copy(mirror, found, store, store.change(held, phase=Phase.RUNNING, incarnation=new_owner_id()))
+        return self._copy(mirror, source, store, store.change(held, phase=Phase.RUNNING, incarnation=new_owner_id()))
 
-    def _copy(self, mirror: MirroredPath, found: FoundSource, store: LeaseStore, held: HeldLease) -> bool:
+    def _copy(self, mirror: MirroredPath, source: FoundSource, store: LeaseStore, held: HeldLease) -> bool:
         began = time.monotonic()
-        _say(f"{mirror.field}: copying {_amount(found)} from {found.prefix} to {mirror.path}.")
-        with LeaseRenewer(store, held, end_work=_no_work) as keeper:
+        _say(f"{mirror.field}: copying {_amount(source)} from {source.prefix} to {mirror.path}.")
+        with LeaseRenewer(store, held, end_work=_no_work) as owner:
             try:
-                copy = MirrorCopy(mirror, found, _CombinedLease(keeper, self._step))
+                copy = MirrorCopy(mirror, source, _CombinedLease(owner, self._step))
                 copied = copy.make()
-                keeper.finish(phase=Phase.COMMITTED, digest=copy.digest)
+                owner.finish(phase=Phase.COMMITTED, digest=copy.digest)
             except BaseException as error:
-                with suppress(StorageError):  # else it runs out, or is somebody else's by now
-                    keeper.finish(phase=Phase.STOPPED)
+                with suppress(StorageError):  # otherwise the lease expires, or another process owns it by now
+                    owner.finish(phase=Phase.STOPPED)
                 if not isinstance(error, LeaseLostError):
                     raise
                 self._step.check()
                 return False
-        _say(f"{mirror.field}: {mirror.path} is there; {copied} files came in {time.monotonic() - began:.1f} s.")
+        _say(f"{mirror.field}: {mirror.path} is complete; copied {copied} files in {time.monotonic() - began:.1f} s.")
         return True
 
-    def _check_budget(self, mirror: MirroredPath, found: FoundSource) -> None:
+    def _check_budget(self, mirror: MirroredPath, source: FoundSource) -> None:
         budget = mirror.budget_gb
-        if budget is not None and found.size > budget * GIGABYTE:
-            most = human_size(int(budget * GIGABYTE))
+        if budget is not None and source.size > budget * GIGABYTE:
+            limit = human_size(int(budget * GIGABYTE))
             raise MirrorError(
-                f"{mirror.field}: {_amount(found)} would be copied from {found.prefix} to {mirror.path}, and the "
-                f"budget is {most}: nothing was copied. Give mirrored(..., budget_gb=...) more, or mirror a part of it."
+                f"{mirror.field}: {_amount(source)} would be copied from {source.prefix} to {mirror.path}, and the "
+                f"budget is {limit}: nothing was copied. Give mirrored(..., budget_gb=...) more, or mirror a part."
             )
 
     def _wait(self, mirror: MirroredPath) -> None:
         store = LeaseStore(record_of(mirror.prefix, mirror.name))
-        is_told = False
-        while (held := self._asked(store.read)) is not None and is_in_use(held):
-            if not is_told:
-                who = ", ".join(f"{key} {value}" for key, value in held.lease.by.items() if key != MIRRORED)
-                _say(f"{mirror.field}: {mirror.path} is being copied ({who}): waiting.")
-                is_told = True
+        has_logged = False
+        while (held := self._step.retry_store(store.read)) is not None and is_in_use(held):
+            if not has_logged:
+                owner = ", ".join(f"{key} {value}" for key, value in held.lease.by.items() if key != MIRRORED)
+                _say(f"{mirror.field}: {mirror.path} is being copied ({owner}): waiting.")
+                has_logged = True
             self._step.check()
-            time.sleep(min(_LONGEST_LOOK_S, held.lease.times.poll_s))
-
-    def _asked(self, call: Callable[[], Result]) -> Result:
-        return self._step.retry_store(call)
+            time.sleep(min(_MAX_POLL_S, held.lease.times.poll_s))
 
 
 class _CombinedLease:
-    """The turn of a copy, which is also over when that of the step is."""
+    """The lease of a copy, which also ends when that of the step does."""
 
     def __init__(self, copy: LeaseHolder, step: LeaseHolder) -> None:
         self._copy = copy
@@ -146,13 +144,13 @@ class _CombinedLease:
         return self._copy.retry_store(call)
 
 
-def _amount(found: FoundSource) -> str:
-    count = len(found.files)
-    return f"{human_size(found.size)} ({count:,} {'file' if count == 1 else 'files'})"
+def _amount(source: FoundSource) -> str:
+    count = len(source.files)
+    return f"{human_size(source.size)} ({count:,} {'file' if count == 1 else 'files'})"
 
 
 def _no_work(end: LeaseEndReason) -> None:
-    """Those that copy ask before each mebibyte."""
+    """Do nothing: the copying threads check the lease before each mebibyte."""
 
 
 def _say(sentence: str) -> None:

@@ -1,8 +1,8 @@
-"""Calls one Python function as a Ray job and prints its result as the last line.
+"""Call one Python function as a Ray job and print its result as the last line.
 
-Run as ``python -m tradewind.runtime.run_callable``; ``shipping`` says where the call is. Needs the standard library,
-and Ray only for what the function does with it. Exit code 0: the function returned, and the line is there. 1: it
-raised, or what it returned cannot be carried back; the traceback starts at the function.
+The job runs ``python -m tradewind.runtime.run_callable``; ``shipping`` defines where the call is stored. It needs only
+the standard library, and Ray only if the function does. Exit code 0: the function returned, and the line is printed. 1:
+the function raised, or its result cannot be sent back; the traceback starts at the function.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tradewind.serialization.spec import STEP_VARIABLE
 
 
 def main() -> NoReturn:
-    """Make the call that this job brings along."""
+    """Make the call of this job."""
     try:
         line = _call()
-    except StepRuntimeError as fault:  # ours: the sentence says it all
+    except StepRuntimeError as fault:  # raised by tradewind: needs no traceback
         _leave(1, f"{type(fault).__name__}: {fault}\n")
     except SystemExit:
         raise  # the function's own exit code
@@ -37,7 +37,7 @@ def main() -> NoReturn:
 def _call() -> str:
     call, masker = read_call(), Masker.of_environment(os.environ)
     os.environ.pop(NAMES_VARIABLE, None)
-    os.environ.pop(CALL_VARIABLE)  # the function and its own processes need not see it
+    os.environ.pop(CALL_VARIABLE)  # not for the function and its processes
     os.environ.setdefault(STEP_VARIABLE, str(call.function))  # a DAG file that is imported here makes no DAG
     sys.argv = [str(call.function)]
     function = call.function.load()
@@ -47,12 +47,12 @@ def _call() -> str:
     except SystemExit as leaving:
         if leaving.code:
             raise
-        result = None  # sys.exit() is a function's way to say that it is done
+        result = None  # a function may end with sys.exit()
     return result_line(result, call.marker, masker)
 
 
 def _is_at_line_start() -> bool:
-    """Whether the job's log, which stdout is on a cluster, ends with a whole line; the function may have left half."""
+    """Whether the job's log, which is stdout on a cluster, ends with a whole line; the function may have left half."""
     try:
         status = os.fstat(1)
         if not stat.S_ISREG(status.st_mode):

@@ -1,10 +1,10 @@
-"""The step driver: runs one attempt on the cluster under its lease and writes down how it ended.
+"""Step driver: runs one attempt on the cluster under its lease and records how it ended.
 
-Run as ``python -m tradewind.runtime.run_step ATTEMPT_FILE SPEC_SHA256``, as the entrypoint of the attempt's Ray job. It
-ends at once, with 77, if that is not the spec in the file. It is the keeper of the turn: its first act is to take the
-lease over from the claim, and if that names another job by now it touches nothing. The function runs in children (one
-here, or one on each host of a slice), so that whatever happens to them, this process is there to say it. The lease is
-committed last, after everything that counts is in place.
+``python -m tradewind.runtime.run_step ATTEMPT_FILE SPEC_SHA256`` is the entrypoint of the attempt's Ray job. The driver
+exits at once with 77 if the file holds another spec. It is the lease owner: first it takes the lease over from the
+claim, and if the lease names another job by then, it changes nothing. The function runs in children, one here or one on
+each host of a slice, so that the driver can record their end in any case. It commits the lease last, after all files of
+the result are in place.
 """
 
 from __future__ import annotations
@@ -61,30 +61,30 @@ from tradewind.storage.errors import LeaseLostError, StoreError
 from tradewind.storage.trees import list_files
 
 SUPERSEDED = EXIT_DEADLINE
-"""Exit code of a driver whose turn is over (EX_TEMPFAIL of sysexits.h): what it did does not count."""
+"""Exit code of a driver that lost its lease (EX_TEMPFAIL of sysexits.h): its attempt does not count."""
 NOTHING_LEFT = "tradewind: nothing that this attempt has started lives on."
-"""The last line of such a driver where it knows that: then the next attempt need not wait."""
+"""The last line of such a driver if it knows that: then the next attempt need not wait."""
 SIGNAL_TIMEOUT_S = 10.0
 
 
 class ChildGaveUpError(StepRuntimeError):
-    """The child could not go on, without a fault of its function."""
+    """The child could not continue, though its function did not fail."""
 
 
 class ChildKilledError(StepRuntimeError):
-    """Something killed the child, before its function returned or raised."""
+    """A signal killed the child before its function returned or raised."""
 
 
 class Stopped(BaseException):
-    """The driver was asked to stop, by a signal or by its keeper."""
+    """A signal, or a stop request in the lease, asked the driver to stop."""
 
 
 def main() -> int:
-    """Run the attempt whose file and spec's digest are the arguments; the exit code of the job."""
+    """Run the attempt; the arguments are its file and the digest of its spec. Return the job's exit code."""
     attempt_file = sys.argv[1]
     try:
         attempt, spec = load_spec_from_argv(sys.argv[1:])
-        _check_places(attempt_file, attempt, spec)
+        _check_paths(attempt_file, attempt, spec)
         store, job, incarnation = LeaseStore(spec.output_path), attempt.job, uuid.uuid4().hex
         held = retry_store(lambda: store.take_over(job, incarnation))
     except (LeaseLostError, StoreError) as error:
@@ -96,24 +96,24 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _raise_stopped)
     masker = Masker(kept=[NOTHING_LEFT])
     with (
-        LeaseFence(held.lease.times, _last_line(spec)) as cut_off,
-        LeaseRenewer(store, held, partial(_end_work, cut_off), cut_off.renewed) as keeper,
+        LeaseFence(held.lease.times, _last_line(spec)) as fence,
+        LeaseRenewer(store, held, partial(_end_work, fence), fence.note_renewal) as owner,
         capturing_output(attempt_folder(spec.output_path, attempt.number), masker),
     ):
         print(
             f"Step {spec.name!r}, version {spec.version}, attempt {attempt.number}: output goes to {spec.output_path}"
         )
         try:
-            code = _code_of(attempt_file, attempt, spec, keeper, cut_off.term, masker)
+            code = _code_of(attempt_file, attempt, spec, owner, fence.deadline, masker)
         except LeaseLostError:
-            return _superseded(keeper, spec)
-    if attempt.cluster and keeper.end is LeaseEndReason.STOP_REQUESTED:
+            return _superseded(owner, spec)
+    if attempt.cluster and owner.end is LeaseEndReason.STOP_REQUESTED:
         _await_signal()
     return code
 
 
-def _check_places(attempt_file: str, attempt: Attempt, spec: StepSpec) -> None:
-    """Refuse an attempt that would write elsewhere than where it lies, or read what lies below no root.
+def _check_paths(attempt_file: str, attempt: Attempt, spec: StepSpec) -> None:
+    """Refuse an attempt that would write outside its file's output path, or read outside all roots.
 
     Raises:
         SpecError: It would write elsewhere.
@@ -130,86 +130,86 @@ def _check_places(attempt_file: str, attempt: Attempt, spec: StepSpec) -> None:
 
 
 def _code_of(
-    attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: LeaseRenewer, term: LeaseDeadline, masker: Masker
+    attempt_file: str, attempt: Attempt, spec: StepSpec, owner: LeaseRenewer, deadline: LeaseDeadline, masker: Masker
 ) -> int:
-    """Run ``attempt``; whatever goes wrong in this driver itself is recorded too.
+    """Run ``attempt`` and record errors of this driver itself too; return the exit code.
 
     Raises:
-        LeaseLostError: The turn is over, so nothing was written.
+        LeaseLostError: This driver no longer owns the lease, so it wrote nothing.
     """
     try:
-        return run_attempt(attempt_file, attempt, spec, keeper, term, masker)
+        return run_attempt(attempt_file, attempt, spec, owner, deadline, masker)
     except LeaseLostError:
         raise
     except StoreError as error:
-        print(f"tradewind: {error}, for {keeper.fence_s:.0f} s: this attempt ends here.", flush=True)
-        with suppress(StoreError):  # else its lease runs out
-            stop_attempt(keeper.finish, spec.output_path, attempt, AttemptOutcome.LOST)
+        print(f"tradewind: {error}, for {owner.fence_s:.0f} s: this attempt ends here.", flush=True)
+        with suppress(StoreError):  # otherwise the lease expires
+            stop_attempt(owner.finish, spec.output_path, attempt, AttemptOutcome.LOST)
         return SUPERSEDED
-    except Exception as error:  # ours, so it would only come again
+    except Exception as error:  # internal error: retrying would fail the same way
         described = AttemptError(type(error).__qualname__, str(error), traceback.format_exc())
         traceback.print_exc()
-        return _failed(spec, ActiveAttempt(spec.output_path, attempt, keeper), described, masker)
+        return _failed(spec, ActiveAttempt(spec.output_path, attempt, owner), described, masker)
 
 
 def run_attempt(
-    attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: LeaseRenewer, term: LeaseDeadline, masker: Masker
+    attempt_file: str, attempt: Attempt, spec: StepSpec, owner: LeaseRenewer, deadline: LeaseDeadline, masker: Masker
 ) -> int:
-    """Run ``attempt`` and record its end; 0 when the function returned, 1 when it failed, 143 when it was stopped.
+    """Run ``attempt`` and record its end; return 0 when the function returned, 1 when it failed, 143 when stopped.
 
     ``masker`` learns the values of the step's secrets.
 
     Raises:
-        LeaseLostError: The turn is over, so nothing was written.
-        StoreError: The store has refused or been silent for too long.
+        LeaseLostError: This driver no longer owns the lease, so it wrote nothing.
+        StoreError: The store has refused or not answered for too long.
     """
-    turn = ActiveAttempt(spec.output_path, attempt, keeper)
+    active = ActiveAttempt(spec.output_path, attempt, owner)
     try:
-        turn = replace(turn, attempt=keeper.retry_store(lambda: _prepared(attempt, spec, keeper.check)))
-        error = _run_children(attempt_file, turn.attempt, spec, keeper, term, masker)
+        active = replace(active, attempt=owner.retry_store(lambda: _prepare(attempt, spec, owner.check)))
+        error = _run_children(attempt_file, active.attempt, spec, owner, deadline, masker)
     except SpecChangedError as changed:
         print(f"Step {spec.name!r}: {changed}")
-        turn.stop(AttemptOutcome.LOST)
+        active.stop(AttemptOutcome.LOST)
         return EXIT_SPEC_CHANGED
     except ChildGaveUpError as gave_up:
         print(f"Step {spec.name!r}: {gave_up}")
-        turn.stop(AttemptOutcome.LOST)
+        active.stop(AttemptOutcome.LOST)
         return SUPERSEDED
     except ChildKilledError as killed:
         print(f"Step {spec.name!r}: {killed}")
-        turn.stop(AttemptOutcome.LOST, AttemptError("ProcessKilled", str(killed)))
+        active.stop(AttemptOutcome.LOST, AttemptError("ProcessKilled", str(killed)))
         return SUPERSEDED
     except Stopped:
-        if keeper.end is LeaseEndReason.STOP_REQUESTED:
-            print("Somebody asked this attempt to stop.")
-        turn.stop(AttemptOutcome.STOPPED)
+        if owner.end is LeaseEndReason.STOP_REQUESTED:
+            print("A stop of this attempt was requested.")
+        active.stop(AttemptOutcome.STOPPED)
         return 128 + signal.SIGTERM
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the work is done: only its record is missing
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the function has ended: only its record is missing
     if error is not None:
-        return _failed(spec, turn, error, masker)
+        return _failed(spec, active, error, masker)
     try:
-        turn.commit()
+        active.commit()
     except InputChangedError as changed:
         print(f"Step {spec.name!r}: {changed}")
-        turn.stop(AttemptOutcome.LOST)
+        active.stop(AttemptOutcome.LOST)
         return SUPERSEDED
     return 0
 
 
-def _failed(spec: StepSpec, turn: ActiveAttempt, error: AttemptError, masker: Masker) -> int:
+def _failed(spec: StepSpec, active: ActiveAttempt, error: AttemptError, masker: Masker) -> int:
     error = AttemptError(*map(masker.text, (error.type, error.message, error.traceback)))
-    turn.fail(error)
+    active.fail(error)
     print(f"Step {spec.name!r} failed: {error.type}: {error.message}")
     return 1
 
 
-def _prepared(attempt: Attempt, spec: StepSpec, check_turn: Callable[[], None]) -> Attempt:
-    """Remove what earlier attempts left, except what the step goes on from; nothing of a result that is withdrawn."""
-    check_turn()
+def _prepare(attempt: Attempt, spec: StepSpec, check_lease: Callable[[], None]) -> Attempt:
+    """Remove leftovers of earlier attempts, except resumable files of a result that is not withdrawn."""
+    check_lease()
     write_status(spec.output_path, Status.RUNNING)
     if attempt.number > 1:
         keep = () if attempt.withdraws else spec.resumable
-        removed = remove_leftovers(spec.output_path, keep, check_turn, attempt.found)
+        removed = remove_leftovers(spec.output_path, keep, check_lease, attempt.found)
         if removed:
             print(f"Removed {len(removed)} files of earlier attempts.")
     if not attempt.withdraws:
@@ -218,32 +218,32 @@ def _prepared(attempt: Attempt, spec: StepSpec, check_turn: Callable[[], None]) 
 
 
 def _await_signal() -> None:
-    """Who asked us to stop through the lease tells Ray next: then the job reads as stopped there, not as failed."""
+    """Wait for Ray's stop, which follows the stop request in the lease, so that Ray shows the job as stopped."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     time.sleep(SIGNAL_TIMEOUT_S)
 
 
-def _superseded(keeper: LeaseRenewer, spec: StepSpec) -> int:
-    """End without a word in the record."""
-    why = keeper.end.value if keeper.end else "its turn is over"
+def _superseded(owner: LeaseRenewer, spec: StepSpec) -> int:
+    """Exit without writing to the record."""
+    why = owner.end.value if owner.end else "it no longer owns its lease"
     print(f"This attempt ends here, because {why}: its output does not count.\n{_last_line(spec)}", flush=True)
     return SUPERSEDED
 
 
 def _last_line(spec: StepSpec) -> str:
-    """What a driver knows of what it started when its turn is over: of the hosts of a pod it knows nothing."""
+    """Return the last line of a driver that lost its lease; it knows nothing about processes on the hosts of a pod."""
     return "" if isinstance(spec.load_resources(), (TpuSlice, Hosts)) else NOTHING_LEFT
 
 
-def _end_work(cut_off: LeaseFence, end: LeaseEndReason) -> None:
-    """Let a driver that may still write its end do so; one whose turn others have, or may have, ends at once."""
+def _end_work(fence: LeaseFence, end: LeaseEndReason) -> None:
+    """Exit at once if another attempt may own the lease; otherwise let the driver record its end."""
     if end in (LeaseEndReason.LOST, LeaseEndReason.FENCED):
-        cut_off.end(end.value)
+        fence.end(end.value)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _run_children(
-    attempt_file: str, attempt: Attempt, spec: StepSpec, keeper: LeaseRenewer, term: LeaseDeadline, masker: Masker
+    attempt_file: str, attempt: Attempt, spec: StepSpec, owner: LeaseRenewer, deadline: LeaseDeadline, masker: Masker
 ) -> AttemptError | None:
     command = [
         sys.executable,
@@ -253,7 +253,7 @@ def _run_children(
         *driver_arguments(attempt_file, attempt),
     ]
     try:
-        MirrorSync(attempt.by, keeper.heartbeat_s, keeper).sync_all(spec.mirrors)
+        MirrorSync(attempt.by, owner.heartbeat_s, owner).sync_all(spec.mirrors)
     except MirrorError as error:
         return AttemptError(type(error).__qualname__, f"Step {spec.name!r}: {error}")
     try:
@@ -261,7 +261,7 @@ def _run_children(
     except (SecretError, SecretReferenceError) as error:
         return AttemptError(type(error).__qualname__, str(error))
     masker.add_secret(secrets.values())
-    failure = _run_function(command, attempt, spec, keeper, term, secrets)
+    failure = _run_function(command, attempt, spec, owner, deadline, secrets)
     return failure or _named_by_secret(spec, secrets)
 
 
@@ -269,22 +269,24 @@ def _run_function(
     command: list[str],
     attempt: Attempt,
     spec: StepSpec,
-    keeper: LeaseRenewer,
-    term: LeaseDeadline,
+    owner: LeaseRenewer,
+    deadline: LeaseDeadline,
     secrets: Mapping[str, str],
 ) -> AttemptError | None:
     resources = spec.load_resources()
     if isinstance(resources, (TpuSlice, Hosts)):
         from tradewind.runtime.driver.pod_step import run_on_hosts  # it loads Ray
 
-        return run_on_hosts(command, attempt, spec, resources, secrets, term, keeper.fence_s, lambda: keeper.renewed_at)
+        return run_on_hosts(
+            command, attempt, spec, resources, secrets, deadline, owner.fence_s, lambda: owner.renewed_at
+        )
     preset = ON_CPU if isinstance(resources, (Cpu, HeadNode)) else {}
     code = run_guarded_child(
-        command, {**preset, **os.environ, **secrets}, term, attempt if STDIN_ARGUMENT in command else None
+        command, {**preset, **os.environ, **secrets}, deadline, attempt if STDIN_ARGUMENT in command else None
     )
     if code == 0:
         return None
-    left = keeper.retry_store(lambda: read_error(spec.output_path, attempt.number))
+    left = owner.retry_store(lambda: read_error(spec.output_path, attempt.number))
     if code == EXIT_SPEC_CHANGED:
         raise SpecChangedError(CHANGED_LATER)
     if left is None and (why := give_up_reason(code)) is not None:
@@ -295,20 +297,20 @@ def _run_function(
 
 
 def _named_by_secret(spec: StepSpec, secrets: Mapping[str, str]) -> AttemptError | None:
-    """What is wrong when a file's name, which the manifest would hold, has a secret in it, and not by chance."""
+    """Return an error if a file's name, which the manifest would show, contains a secret of some length."""
     masker = Masker(value for value in secrets.values() if len(value) >= MIN_SECRET_CHARS)
     for file in list_files(spec.output_path) if secrets else ():
-        if (shown := masker.text(file.path)) != file.path:
+        if (masked := masker.text(file.path)) != file.path:
             return AttemptError(
                 "SecretInFileNameError",
-                f"Step {spec.name!r}: the output's file {shown!r} has the value of a secret in its name, which records "
-                "would show: name it otherwise.",
+                f"Step {spec.name!r}: the output's file {masked!r} has the value of a secret in its name, which "
+                "records would show: rename the file.",
             )
     return None
 
 
 def _raise_stopped(signum: int, frame: FrameType | None) -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would leave children behind that are being ended
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would leave children that are being killed
     raise Stopped
 
 

@@ -1,8 +1,8 @@
-"""A plain job with secrets: fetch them, then run the job's own entrypoint and hide their values in what it prints.
+"""Run a plain job with secrets: fetch them, run the job's own entrypoint and mask their values in its output.
 
-Run as ``python -m tradewind.runtime.with_secrets ENTRYPOINT``; ``TRADEWIND_SECRETS_REF`` holds the references as JSON.
-The entrypoint gets this process's signals, and its end is this process's end. If a secret cannot be had, it does not
-start: the last line says why, and the exit code is ``NO_SECRET_EXIT_CODE``.
+The job runs ``python -m tradewind.runtime.with_secrets ENTRYPOINT``; ``TRADEWIND_SECRETS_REF`` holds the references as
+JSON. This process passes its signals to the entrypoint and ends as the entrypoint does. If a secret cannot be read, the
+entrypoint does not start: the last line names the reason, and the exit code is ``NO_SECRET_EXIT_CODE``.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from tradewind.steps import SecretReferenceError, check_secrets
 
 SECRETS_VARIABLE = "TRADEWIND_SECRETS_REF"
 NO_SECRET_EXIT_CODE = 78
-"""EX_CONFIG of sysexits.h: something is not set up as it should be."""
+"""EX_CONFIG of sysexits.h: a configuration error."""
 _DRAIN_S: Final = 2.0
-"""How long a process that was left behind, and still holds the output, can keep us."""
+"""How long to wait for a process that is left and still holds the output."""
 
 
 def with_secrets(
     entrypoint: str, secrets: Mapping[str, str], whose: str, kept: Iterable[str] = ()
 ) -> tuple[str, dict[str, str]]:
-    """The entrypoint that runs ``entrypoint`` with ``secrets``, and the ``env_vars`` that it needs.
+    """Return the entrypoint that runs ``entrypoint`` with ``secrets``, and the ``env_vars`` that it needs.
 
-    The references go through the environment, where any API client can read them; they are no secrets. ``kept`` are
-    texts in the output which no secret has a part in.
+    The references are in the environment, where any API client can read them; they are no secrets. ``kept`` are texts
+    of the output that contain no secret.
 
     Raises:
-        SecretReferenceError: A name is no variable, or what stands for its value is no reference.
+        SecretReferenceError: A name is no variable, or its text is no reference.
     """
     checked = check_secrets(secrets, whose)
     if not checked:
@@ -49,7 +49,7 @@ def with_secrets(
 
 
 def main() -> NoReturn:
-    """Run the entrypoint that is the only argument."""
+    """Run the entrypoint, the only argument."""
     given = json.loads(os.environ.pop(SECRETS_VARIABLE))
     try:
         values = fetch_secrets(given["secrets"], given["whose"])
@@ -61,7 +61,7 @@ def main() -> NoReturn:
 
 
 def _run(entrypoint: str, environment: Mapping[str, str], masker: Masker) -> int:
-    """Run ``entrypoint`` and pass on what it prints; how it ended."""
+    """Run ``entrypoint`` and pass on its output, masked; return its return code."""
     outputs = [1] if os.path.sameopenfile(1, 2) else [1, 2]
     pipes = {output: os.pipe() for output in outputs}
     pumps = [
@@ -85,7 +85,7 @@ def _run(entrypoint: str, environment: Mapping[str, str], masker: Masker) -> int
 
 
 def _end_as(code: int) -> NoReturn:
-    """End as the entrypoint did, which a signal may have ended."""
+    """End this process as the entrypoint ended, by its code or its signal."""
     if code < 0:
         if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)

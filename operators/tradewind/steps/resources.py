@@ -11,8 +11,8 @@ from tradewind.steps.amounts import MAX_AMOUNT
 from tradewind.text import truncated_repr
 
 _HEAD_CPUS: Final = 0.0
-_MAX_PREEMPTIONS: Final = 1_000_000
-_MAX_FAILURES: Final = 10
+DEFAULT_MAX_PREEMPTIONS: Final = 1_000_000
+DEFAULT_MAX_FAILURES: Final = 10
 _STALL_LIMIT_S: Final = 1200.0
 _FROZEN_S: Final = 60.0
 _LEAST_FROZEN_S: Final = 10.0
@@ -82,8 +82,8 @@ class TpuSlice:
 
     slice_type: str
     num_slices: int | tuple[int, ...] = 1
-    max_preemptions: int = _MAX_PREEMPTIONS
-    max_failures: int = _MAX_FAILURES
+    max_preemptions: int = DEFAULT_MAX_PREEMPTIONS
+    max_failures: int = DEFAULT_MAX_FAILURES
     stall_limit_s: float = _STALL_LIMIT_S
     frozen_s: float = _FROZEN_S
     spare: bool | None = None
@@ -122,8 +122,8 @@ class Hosts:
     num_cpus: float = 1.0
     gpus: int = 0
     gpu_type: str | None = None
-    max_preemptions: int = _MAX_PREEMPTIONS
-    max_failures: int = _MAX_FAILURES
+    max_preemptions: int = DEFAULT_MAX_PREEMPTIONS
+    max_failures: int = DEFAULT_MAX_FAILURES
     stall_limit_s: float = _STALL_LIMIT_S
     frozen_s: float = _FROZEN_S
 

@@ -34,7 +34,7 @@ from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind, FollowRequest
 from tradewind.records.attempts import Attempt, AttemptError, AttemptOutcome, attempt_folder
 from tradewind.records.lease import Lease, Phase
 from tradewind.runtime.driver.log_capture import DRIVER_LOG
-from tradewind.runtime.driver.process_guard import guarded
+from tradewind.runtime.driver.process_guard import guard_command
 from tradewind.runtime.run_step import NOTHING_LEFT, SUPERSEDED
 from tradewind.serialization.references import CodeFolder
 from tradewind.steps import AirflowWorker
@@ -49,7 +49,7 @@ from tradewind.tasks.errors import (
     failing_without_retry,
     unnamed_deployment,
 )
-from tradewind.tasks.jobs.errors import LOSSES
+from tradewind.tasks.jobs.errors import LOSSES, MAX_LOSSES
 from tradewind.tasks.jobs.following import follow_in_worker, log_last_lines, pause_before_attempt
 from tradewind.tasks.plan_wait import skip_if_not_planned
 from tradewind.tasks.pod_summary import pod_summary
@@ -94,8 +94,6 @@ def process_ending(exit_code: int) -> Ending:
 
 # An attempt is lost: whether the next one follows within the same try, or the task ends because that is no help.
 
-MAX_LOSSES: Final = 100
-"""How many nodes or heads in a row a step may lose within one try."""
 MAX_ATTEMPTS_WITHOUT_DRIVER: Final = 3
 """After so many attempts in a row whose driver never began, a dying node is no likely cause any more."""
 
@@ -147,7 +145,7 @@ def run_in_worker(attempt: Attempt, code_folder: Path, log: logging.Logger) -> i
     with (
         as_stdin_file(attempt) as given,
         subprocess.Popen(
-            guarded(command, watch=[], with_input=True),
+            guard_command(command, watch=[], with_input=True),
             cwd=code_folder,
             env=env,
             stdin=given,

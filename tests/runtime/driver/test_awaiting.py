@@ -18,7 +18,7 @@ from tests.support.claims import claimed, driver_arguments
 from tests.support.shared_clusters import shared_cluster
 from tradewind.records.attempts import Attempt, AttemptOutcome, newest_attempt
 from tradewind.rehearsal.local.ray import LocalRay
-from tradewind.runtime.driver.function_call import resolved
+from tradewind.runtime.driver.function_call import resolve_references
 from tradewind.serialization.references import CodeFolder
 from tradewind.serialization.spec import step_spec
 from tradewind.steps import ExecutorStep, RemoteFunction, resolve, versioned
@@ -50,7 +50,7 @@ def walked(value: Any) -> Any:
         asked.append(len(references))
         return [one.value for one in references]
 
-    return resolved(value, lambda one: isinstance(one, Reference), get), asked
+    return resolve_references(value, lambda one: isinstance(one, Reference), get), asked
 
 
 def test_references_are_found_in_every_kind_of_container() -> None:

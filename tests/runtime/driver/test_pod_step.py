@@ -13,7 +13,7 @@ from tests.support.claims import claimed
 from tradewind.records.attempts import Attempt, AttemptError, attempt_folder
 from tradewind.runtime.driver.child import read_error, write_error
 from tradewind.runtime.driver.fencing import LeaseDeadline
-from tradewind.runtime.driver.pod_step import devices_of, given_up, newest_progress, preflight_error
+from tradewind.runtime.driver.pod_step import devices_of, give_up_error, newest_progress, preflight_error
 from tradewind.runtime.pods.budgets import Budgets, History, PodGivenUpError
 from tradewind.runtime.pods.verdicts import Evidence, determine_incident
 from tradewind.serialization.references import CodeFolder
@@ -191,7 +191,7 @@ def test_an_attempt_that_was_given_up_shows_the_functions_own_error_and_the_hist
     attempt, spec = claimed_attempt(train, tmp_path, TpuSlice("v4-16"))
     raised = AttemptError("ValueError", "no such column", "Traceback …")
     write_error(spec.output_path, attempt.number, raised, rank=1, restart=1)
-    told = given_up(given_up_after(raised), attempt, spec, 1)
+    told = give_up_error(given_up_after(raised), attempt, spec, 1)
     assert (told.type, told.traceback) == ("ValueError", raised.traceback)
     assert told.message.startswith("no such column (It failed 2 times, and max_failures=1. 0 preemptions, 2 failures: ")
 
@@ -199,7 +199,7 @@ def test_an_attempt_that_was_given_up_shows_the_functions_own_error_and_the_hist
 def test_an_attempt_that_was_given_up_without_an_error_of_the_function_says_what_happened(tmp_path: Path) -> None:
     attempt, spec = claimed_attempt(train, tmp_path, TpuSlice("v4-16"))
     write_error(spec.output_path, attempt.number, AttemptError("ValueError", "of the first start"))
-    told = given_up(given_up_after(None, exit_code=-9), attempt, spec, 0)
+    told = give_up_error(given_up_after(None, exit_code=-9), attempt, spec, 0)
     assert told.type == "PodGivenUpError"
     assert "It failed 2 times, and max_failures=1" in told.message and "SIGKILL" in told.message
     assert told.traceback == ""

@@ -19,8 +19,7 @@ from tests.support.waiting import until
 from tradewind.runtime.driver import process_guard
 from tradewind.runtime.driver.child import give_up_reason
 from tradewind.runtime.driver.fencing import LeaseDeadline
-from tradewind.runtime.driver.process_guard import EXIT_DEADLINE, boot_time, descendants
-from tradewind.runtime.driver.process_guard import guarded as guarded_command
+from tradewind.runtime.driver.process_guard import EXIT_DEADLINE, boot_time, descendants, guard_command
 
 MARK = "PROCESS_GUARD_TEST"
 HEARD_S = 10.0
@@ -43,7 +42,7 @@ def mark():
 
 def guarded(mark: str, *argv: str, watch: tuple[int, ...] = (), **options) -> subprocess.Popen[str]:
     env = {**os.environ, MARK: mark, "TRADEWIND_POD_GRACE_SECONDS": "1"}
-    return subprocess.Popen(guarded_command(argv, watch), env=env, start_new_session=True, text=True, **options)
+    return subprocess.Popen(guard_command(argv, watch), env=env, start_new_session=True, text=True, **options)
 
 
 def test_the_guard_ends_with_the_commands_exit_code(mark):
@@ -59,7 +58,7 @@ def test_a_command_that_cannot_be_run_is_told_in_one_line(mark):
 
 def test_a_guard_in_somebody_elses_group_leaves_that_group_alone(mark):
     env = {**os.environ, MARK: mark}
-    script = shlex.join(guarded_command(["true"], [])) + "; echo alive"
+    script = shlex.join(guard_command(["true"], [])) + "; echo alive"
     done = subprocess.run(["sh", "-c", script], env=env, start_new_session=True, capture_output=True, text=True)
     assert done.stdout == "alive\n"
 
@@ -86,7 +85,7 @@ def test_sigterm_ends_the_whole_group_even_if_it_does_not_listen(mark):
 def test_the_command_dies_with_the_process_that_asked_for_it(mark):
     asker = "import subprocess, sys; subprocess.run(sys.argv[1:], start_new_session=True)"
     env = {**os.environ, MARK: mark, "TRADEWIND_POD_GRACE_SECONDS": "1"}
-    parent = subprocess.Popen([sys.executable, "-c", asker, *guarded_command(["sleep", "600"], [])], env=env)
+    parent = subprocess.Popen([sys.executable, "-c", asker, *guard_command(["sleep", "600"], [])], env=env)
     until(lambda: any(process.name() == "sleep" for process in marked(MARK, mark)))
     parent.kill()
     parent.wait(30)
@@ -141,7 +140,7 @@ def pids(guard: subprocess.Popen[str], *names: str) -> list[int]:
 
 
 def test_what_left_the_session_ends_with_the_command(mark):
-    command = guarded_command(["sh", "-c", "setsid env -i sleep 601 & read line; exit 37"], [], with_input=True)
+    command = guard_command(["sh", "-c", "setsid env -i sleep 601 & read line; exit 37"], [], with_input=True)
     env = {**os.environ, MARK: mark}
     guard = subprocess.Popen(command, env=env, start_new_session=True, text=True, stdin=subprocess.PIPE)
     escaped = pids(guard, "sleep")
@@ -153,7 +152,7 @@ def test_what_left_the_session_ends_with_the_command(mark):
 def test_what_left_the_session_dies_with_the_process_that_asked_for_the_command(mark):
     asker = "import subprocess, sys; subprocess.run(sys.argv[1:], start_new_session=True)"
     env = {**os.environ, MARK: mark, "TRADEWIND_POD_GRACE_SECONDS": "1"}
-    parent = subprocess.Popen([sys.executable, "-c", asker, *guarded_command(["sh", "-c", ESCAPES], [])], env=env)
+    parent = subprocess.Popen([sys.executable, "-c", asker, *guard_command(["sh", "-c", ESCAPES], [])], env=env)
     sleepers = pids(parent, "sleep", "sleep")
     parent.kill()
     parent.wait(30)
@@ -193,7 +192,7 @@ def test_who_forks_and_ends_all_the_time_ends_too(mark, script):
 
 
 def under(term: LeaseDeadline, mark: str, script: str, grace: str = "600", **streams: int) -> subprocess.Popen[str]:
-    command = guarded_command(["sh", "-c", script], [], term=term.descriptor)
+    command = guard_command(["sh", "-c", script], [], deadline=term.descriptor)
     env = {**os.environ, MARK: mark, "TRADEWIND_POD_GRACE_SECONDS": grace}
     return subprocess.Popen(command, env=env, start_new_session=True, text=True, pass_fds=[term.descriptor], **streams)
 
@@ -208,8 +207,8 @@ def test_all_are_killed_at_once_when_the_term_is_over_though_who_asked_for_them_
     assert not alive(sleepers)
 
 
-OVER = "tradewind: the term of the lease is over, since "
-FROZEN = f"{OVER}its keeper has not prolonged it: it is frozen, or cut off from the store.\n"
+OVER = "tradewind: the lease deadline has passed, since "
+FROZEN = f"{OVER}its owner did not renew it: it is frozen, or cannot reach the store.\n"
 
 
 @pytest.mark.slow
@@ -222,7 +221,7 @@ def test_the_end_of_a_term_is_told_unless_its_keeper_ended_it(mark, left_s, said
     assert guard.communicate(timeout=30)[1] == said
     assert guard.returncode == EXIT_DEADLINE
     assert term.has_ended(guard.pid)
-    assert give_up_reason(None).startswith("the step's process was ended, because the term of its lease")
+    assert give_up_reason(None).startswith("the step's process was killed, because the deadline of its lease")
 
 
 @pytest.mark.slow
@@ -251,9 +250,9 @@ def test_the_end_of_a_term_while_the_machine_was_suspended_is_told_as_that(monke
     monkeypatch.setattr(process_guard, "boot_time", lambda: boot_time() + 90)
     monkeypatch.setattr(process_guard, "suspended_s", lambda: before_s + 90)
     assert seen.is_over
-    seen.say_why()
+    seen.print_reason()
     assert capsys.readouterr().err == (
-        "tradewind: the term of the lease is over, since this machine was suspended for 90 s.\n"
+        "tradewind: the lease deadline has passed, since this machine was suspended for 90 s.\n"
     )
 
 
@@ -265,7 +264,7 @@ def test_a_term_that_is_over_stays_over_though_its_keeper_comes_back():
     assert seen.is_over
     term.set(boot_time() + 60)
     assert term.is_over
-    os.pwrite(term.descriptor, process_guard.TERM.pack(*[boot_time() + 60] * 3), 0)  # a keeper that was just in time
+    os.pwrite(term.descriptor, process_guard.DEADLINE.pack(*[boot_time() + 60] * 3), 0)  # a late write
     assert seen.is_over
 
 

@@ -34,7 +34,7 @@ class RayFunction:
         (nothing, "v4-8", {"num_slices": []}, r"num_slices=\[\]"),
         (nothing, "v4-8", {"max_preemptions": -1}, "max_preemptions=-1"),
         (nothing, TpuSlice("v4-8"), {"max_failures": 1.5}, "max_failures=1.5"),
-        (nothing, Hosts(2), {"num_slices": 2}, "num_slices=2.*say with count"),
+        (nothing, Hosts(2), {"num_slices": 2}, "num_slices=2.*set its count"),
         ("train", "v4-8", {}, "fn='train'"),
         (RayFunction(), "v4-8", {}, "give the plain function"),
         (threading.Lock().acquire, "v4-8", {}, "cannot be pickled"),

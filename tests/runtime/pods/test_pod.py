@@ -182,7 +182,7 @@ def test_a_pod_leaves_the_slice_on_which_it_makes_no_step_for_one_that_is_free(c
     sick = (tmp_path / "sick").read_text()
     assert [one.slice_name for one in pod.events("failed")] == [sick]
     assert {sick, *pod.events("reserved")[1].slices} == {"a", "b"}
-    assert f"slice {sick} is avoided from now on, the pod goes on elsewhere" in capsys.readouterr().out
+    assert f"slice {sick} is avoided from now on, the pod continues on another" in capsys.readouterr().out
 
 
 def test_twice_the_same_is_the_end_on_the_one_slice_that_there_is(cluster, mark):
@@ -433,7 +433,7 @@ def test_a_lost_host_ends_its_whole_slice_and_the_run_goes_on_where_processes_wa
     assert {int(env["pid"]) for env in hosts} == {one.pid for one in spare}
     log = capsys.readouterr().out
     assert f"Host 1 of the v4-16 slice {lost} was lost: its Ray node died; the other host was ended." in log
-    assert "This is preemption 1 of 1,000,000; going on from the newest checkpoint" in log
+    assert "This is preemption 1 of 1,000,000; continuing from the newest checkpoint" in log
 
 
 def test_processes_leave_a_free_slice_when_it_may_not_be_held_any_more(cluster, mark):

@@ -1,10 +1,11 @@
-"""Ray's own launcher, as a process of its own, with the settings that must not be left to chance.
+"""Ray's cluster launcher, as a separate process under the cluster's lock.
 
-``--no-config-cache``: else it keeps what it resolved in a file that all users of the machine can read, and goes on
-using that. The autoscaler's version: else it is the newest, and this package was tried with the first.
+``--no-config-cache`` prevents the launcher from writing its resolved config to a file that all users of the machine
+can read, and from reusing it. The autoscaler's version is fixed: this package was tested with the first, and the
+default is the newest.
 
-It works under the marker of its cluster: it ends with the command that holds that, however this dies, and with the
-marker itself, also while whoever holds it is frozen. So it is never at work beside the next one.
+A process guard ends the launcher when the command that holds the lock ends, however it ends, and when the lock expires,
+even while its holder is frozen. So two launchers never run at once.
 """
 
 from __future__ import annotations
@@ -26,32 +27,32 @@ from tradewind.fleet.access.ssh import bounded_lines
 from tradewind.fleet.errors import FleetError
 from tradewind.fleet.lock import HeldClusterLock
 from tradewind.runtime.driver.fencing import LeaseDeadline
-from tradewind.runtime.driver.process_guard import EXIT_DEADLINE, guarded
+from tradewind.runtime.driver.process_guard import EXIT_DEADLINE, guard_command
 
 AUTOSCALER_VARIABLE: Final = "RAY_UP_enable_autoscaler_v2"
 _SETTINGS: Final = {AUTOSCALER_VARIABLE: "0", "PYTHONUNBUFFERED": "1"}
 _USAGE_VARIABLE: Final = "RAY_USAGE_STATS_ENABLED"
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _LOG_STYLE: Final = ("--log-style", "pretty", "--log-color", "false")
-"""As on a terminal. Else, since it writes into a pipe, it prints each of its ``ssh`` commands in full, twice."""
+"""The style of a terminal; the style for a pipe prints each ``ssh`` command in full, twice."""
 _FALSE_ALARMS: Final = ("TPU pod detected. ", "Dropping the empty legacy field ")
-"""Warnings about slices of several hosts, which our provider can do, and about fields that Ray has filled in itself."""
+"""Warnings about multi-host slices, which our provider supports, and about fields that Ray added itself."""
 _GRACE_S: Final = 30.0
-"""How long its guard has to end all of it, which takes less."""
-_REASON: Final = "Error: "
-_KEPT_LINES: Final = 40
+"""Time for the guard to end all processes, which takes less."""
+_ERROR_PREFIX: Final = "Error: "
+_MAX_LINES: Final = 40
 
 
 class LauncherError(FleetError):
-    """Ray's launcher did not do it."""
+    """Ray's launcher failed."""
 
 
 class RayLauncher:
     """Ray's launcher for one cluster file.
 
     Args:
-        tell: Given each line that it prints.
-        command: How Ray is started.
+        tell: Called with each line that it prints.
+        command: The command that starts Ray's CLI.
     """
 
     def __init__(
@@ -65,15 +66,15 @@ class RayLauncher:
         self._command = command
 
     def up(self, held: HeldClusterLock, *, is_restart: bool = True) -> None:
-        """``ray up``, which makes the head if there is none, and sets it up.
+        """Run ``ray up``, which creates the head if there is none, and sets it up.
 
         Args:
-            held: The cluster's marker, under which it is done.
-            is_restart: Whether a Ray that runs there is ended and started again.
+            held: The cluster's lock.
+            is_restart: Restart Ray if it runs there.
 
         Raises:
-            LauncherError: It failed; what it printed was told.
-            MarkerLostError: The marker was lost meanwhile, and it was ended.
+            LauncherError: It failed; ``tell`` has received its output.
+            MarkerLostError: The lock was lost meanwhile, and the guard ended the launcher.
         """
         options = [] if is_restart else ["--no-restart"]
         with tempfile.TemporaryDirectory(prefix="tradewind-launch-") as folder:
@@ -81,10 +82,10 @@ class RayLauncher:
             self._run(["up", "-y", "--no-config-cache", *_LOG_STYLE, *options, str(self.file)], env, held)
 
     def launch_hashes(self) -> dict[str, str]:
-        """Node type → the hash that Ray labels its nodes with, and makes nodes anew of which that differs.
+        """Return node type → launch hash, Ray's label; Ray relaunches nodes whose hash differs.
 
         Raises:
-            FleetError: Google Cloud does not say which network there is.
+            FleetError: Google Cloud does not report the network.
         """
         import yaml  # type: ignore[import-untyped]
         from ray.autoscaler._private.util import hash_launch_conf, prepare_config
@@ -98,18 +99,18 @@ class RayLauncher:
         return {name: hash_launch_conf(types[name]["node_config"], resolved["auth"]) for name in types}
 
     def _run(self, words: Sequence[str], env: Mapping[str, str], held: HeldClusterLock) -> None:
-        last: deque[str] = deque(maxlen=_KEPT_LINES)
-        with _term_of(held) as term:
-            # In a session of its own, so that Ctrl-C is for the command alone, which then ends all of it.
+        last: deque[str] = deque(maxlen=_MAX_LINES)
+        with _shared_deadline(held) as deadline:
+            # In a new session, so that Ctrl-C reaches only the command, which then ends the launcher.
             process = subprocess.Popen(
-                guarded([*self._command, *words], watch=[], term=term.descriptor), env=env,
+                guard_command([*self._command, *words], watch=[], deadline=deadline.descriptor), env=env,
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-                pass_fds=[term.descriptor],
+                pass_fds=[deadline.descriptor],
             )  # fmt: skip
             assert process.stdout is not None
             try:
                 for line in bounded_lines(process.stdout):
-                    for part in line.split("\r"):  # of what counts up in one place
+                    for part in line.split("\r"):  # progress counters
                         last.append(_COLOUR.sub("", part).rstrip())
                         if not any(alarm in last[-1] for alarm in _FALSE_ALARMS):
                             self._tell(last[-1])
@@ -120,36 +121,36 @@ class RayLauncher:
         if code == EXIT_DEADLINE:
             held.check()
         if code:
-            reasons = [line.removeprefix(_REASON) for line in last if line.startswith(_REASON)]
-            ends = [line.strip() for line in last if line.strip()]  # where it gives up by itself
-            why = (reasons or ends or ["it said nothing"])[-1]
+            reasons = [line.removeprefix(_ERROR_PREFIX) for line in last if line.startswith(_ERROR_PREFIX)]
+            ends = [line.strip() for line in last if line.strip()]
+            why = (reasons or ends or ["it printed nothing"])[-1]
             raise LauncherError(f"Ray's launcher ended with {code}: {why}")
 
 
 @contextmanager
-def _term_of(held: HeldClusterLock) -> Iterator[LeaseDeadline]:
-    """A term that lasts as long as the marker is surely ours."""
-    term, over = LeaseDeadline(), threading.Event()
+def _shared_deadline(held: HeldClusterLock) -> Iterator[LeaseDeadline]:
+    """Yield a deadline for process guards, extended as long as this process holds the lock."""
+    deadline, over = LeaseDeadline(), threading.Event()
 
-    def prolong() -> None:
+    def extend() -> None:
         while True:
-            term.set(held.ends_at, held.killed_at)
+            deadline.set(held.ends_at, held.killed_at)
             if over.wait(held.marker.times.fence_poll_s):
                 return
 
-    thread = threading.Thread(target=prolong, daemon=True, name="launcher-term")
-    term.set(held.ends_at, held.killed_at)
+    thread = threading.Thread(target=extend, daemon=True, name="launcher-deadline")
+    deadline.set(held.ends_at, held.killed_at)
     thread.start()
     try:
-        yield term
+        yield deadline
     finally:
         over.set()
         thread.join()
-        os.close(term.descriptor)
+        os.close(deadline.descriptor)
 
 
 def _end(guard: subprocess.Popen[bytes]) -> None:
-    """Have the guard end all of it, if it still runs."""
+    """Have the guard end the launcher, if it still runs."""
     if guard.poll() is not None:
         return
     guard.terminate()

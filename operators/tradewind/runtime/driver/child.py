@@ -1,7 +1,7 @@
-"""A child of the driver on its own node, and the errors that children leave beside the attempt.
+"""A child of the driver on its own node, and the error files that children write beside the attempt.
 
-A child leaves at most one error: ``error-R.json`` for rank R of a first start, ``error-R.K.json`` after K restarts, so
-that the error of an earlier start is never taken for that of the last.
+A child writes at most one error: ``error-R.json`` for rank R of a first start, ``error-R.K.json`` after K restarts. So
+the error of an earlier start is never taken for that of the last.
 """
 
 from __future__ import annotations
@@ -21,36 +21,37 @@ from tradewind.attempts.spec_digest import as_stdin_file
 from tradewind.records.attempts import Attempt, AttemptError, attempt_folder
 from tradewind.records.parsing import RecordFormatError, parse
 from tradewind.runtime.driver.fencing import LeaseDeadline
-from tradewind.runtime.driver.process_guard import guarded, has_children, kill_descendants
+from tradewind.runtime.driver.process_guard import guard_command, has_children, kill_descendants
 from tradewind.storage.errors import BadRecordError
 from tradewind.storage.files import list_names, read_contents, write_text
 
 EXIT_GAVE_UP: Final = 76
-"""Exit code of a child that could not go on without a fault of its function."""
+"""Exit code of a child that could not continue, though its function did not fail."""
 _ERROR_FILE: Final = re.compile(r"error-(?P<rank>[0-9]{1,6})(?:\.(?P<restart>[0-9]{1,6}))?\.json")
 
 
 def run_guarded_child(
-    command: Sequence[str], env: Mapping[str, str], term: LeaseDeadline, given: Attempt | None = None
+    command: Sequence[str], env: Mapping[str, str], deadline: LeaseDeadline, stdin_attempt: Attempt | None = None
 ) -> int | None:
-    """Run the child under a guard, which ends it and all that it started when this driver stops or dies.
+    """Run the child under a guard, which kills it and all its descendants when this driver stops or dies.
 
-    Returns its exit code; None if the end of the term has ended it.
+    The guard does the same at ``deadline``, also while this driver is frozen. If the guard itself is killed, this
+    driver adopts its orphans and kills them. The child reads ``stdin_attempt`` from its standard input.
 
-    The same happens at the end of ``term``, whatever this driver does then. Where something kills the guard itself, its
-    orphans come to this driver, which ends them. ``given`` is the attempt that the child gets as its standard input.
+    Returns:
+        The exit code; None if the deadline ended the child.
     """
-    with nullcontext() if given is None else as_stdin_file(given) as stdin:
+    with nullcontext() if stdin_attempt is None else as_stdin_file(stdin_attempt) as stdin:
         guard = subprocess.Popen(
-            guarded(command, watch=[], with_input=given is not None, term=term.descriptor),
+            guard_command(command, watch=[], with_input=stdin_attempt is not None, deadline=deadline.descriptor),
             env=env,
             stdin=stdin,
             start_new_session=True,
-            pass_fds=[term.descriptor],
+            pass_fds=[deadline.descriptor],
         )
     try:
         code = guard.wait()
-        return None if term.has_ended(guard.pid) else code
+        return None if deadline.has_ended(guard.pid) else code
     except BaseException:
         guard.terminate()
         guard.wait()
@@ -61,31 +62,31 @@ def run_guarded_child(
 
 
 def give_up_reason(code: int | None) -> str | None:
-    """Why a child that ended so, without an error of its function, was not let go on, if that is so."""
+    """Return why a child with this exit code, and without an error of its function, had to stop; None if it did not."""
     if code is None:
         return (
-            "the step's process was ended, because the term of its lease was over: it had not been renewed in time, as "
-            "when this machine was suspended, its keeper or the guard of that process frozen, or the store not to be "
-            "reached. This attempt does not count."
+            "the step's process was killed, because the deadline of its lease passed without a renewal: this machine "
+            "was suspended, the driver or the process guard was frozen, or the store could not be reached. This "
+            "attempt does not count."
         )
     return "the store did not take the step's result: this attempt does not count." if code == EXIT_GAVE_UP else None
 
 
 def kill_reason(number: int) -> str:
-    """What is to be said of a child that a signal ended before its function returned or raised."""
+    """Describe the end of a child that a signal killed before its function returned or raised."""
     name = next((known.name for known in signal.Signals if known == number), "unknown")
     perhaps = ", perhaps because the machine was out of memory" if number == signal.SIGKILL else ""
     return f"the step's process was killed by signal {number} ({name}) without an error{perhaps}."
 
 
 def write_error(output_path: str, attempt: int, error: AttemptError, rank: int = 0, restart: int = 0) -> None:
-    """Write down the error of a child."""
+    """Write the error of a child."""
     name = f"error-{rank}.{restart}.json" if restart else f"error-{rank}.json"
     write_text(posixpath.join(attempt_folder(output_path, attempt), name), json.dumps(asdict(error)))
 
 
 def read_error(output_path: str, attempt: int, restart: int = 0, printed: str | None = None) -> AttemptError | None:
-    """The error that a child left after so many restarts: the one that was printed so, else the one of lowest rank.
+    """Return the error of a child after ``restart`` restarts: the one with the ``printed`` text, else of lowest rank.
 
     Raises:
         StoreUnavailableError: The store does not answer.
@@ -93,20 +94,20 @@ def read_error(output_path: str, attempt: int, restart: int = 0, printed: str | 
     folder = attempt_folder(output_path, attempt)
     names = [match for name in list_names(folder) if (match := _ERROR_FILE.fullmatch(name))]
     ranks = sorted((int(match["rank"]), match.string) for match in names if int(match["restart"] or 0) == restart)
-    found = [error for _, name in ranks if (error := _read_error(posixpath.join(folder, name))) is not None]
-    first = next((error for error in found if printed and printed.strip() in error.traceback), None)
-    return first or next(iter(found), None)
+    errors = [error for _, name in ranks if (error := _read_error(posixpath.join(folder, name))) is not None]
+    first = next((error for error in errors if printed and printed.strip() in error.traceback), None)
+    return first or next(iter(errors), None)
 
 
 def _read_error(file: str) -> AttemptError | None:
-    """The error in a file; None if it is gone, or is none, which only its child could have told."""
-    found = read_contents([file]).get(file)
-    if found is None:
+    """Return the error in a file; None if the file is gone or invalid."""
+    content = read_contents([file]).get(file)
+    if content is None:
         return None
     try:
-        if found.flaw is not None:
-            raise RecordFormatError(found.flaw)
-        return AttemptError.of(parse(found.text))
-    except RecordFormatError as flaw:
-        print(f"tradewind: {BadRecordError(file, str(flaw))}", flush=True)
+        if content.flaw is not None:
+            raise RecordFormatError(content.flaw)
+        return AttemptError.of(parse(content.text))
+    except RecordFormatError as error:
+        print(f"tradewind: {BadRecordError(file, str(error))}", flush=True)
         return None

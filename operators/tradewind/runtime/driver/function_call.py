@@ -1,7 +1,8 @@
-"""What a function returns may hold references to Ray objects: they are awaited, wherever they are, before it counts.
+"""Call a user's function: here or as a Ray task, await the Ray references in its result, and trim its errors.
 
-Lists, tuples, sets, dictionaries and dataclasses are walked; what an awaited reference gives is walked again. What is
-neither is left alone, and so is whatever holds no reference.
+References are found in lists, tuples, sets, dictionaries and dataclasses, and in what an awaited reference returns.
+Objects of other types, and those without a reference, stay as they are. A traceback starts at the user's function,
+also out of a Ray task.
 """
 
 from __future__ import annotations
@@ -18,6 +19,13 @@ from typing import Any
 
 from tradewind.runtime.driver.secrets import in_environment
 
+_PACKAGE = Path(__file__).parents[2]
+_INTERNAL = (f"{_PACKAGE}/serialization/", f"{_PACKAGE}/runtime/")
+_INTERNAL_FRAME = re.compile(
+    rf'^  File "(?:{"|".join(map(re.escape, _INTERNAL))})[^"\n]*", line .*\n(?:    .*\n)*', re.MULTILINE
+)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
 
 def call_and_await(
     function: Any,
@@ -26,25 +34,27 @@ def call_and_await(
     ray_task: Mapping[str, Any] | None = None,
     secrets: Mapping[str, str] | None = None,
 ) -> Any:
-    """Call ``function`` and return its result without a Ray reference left in it.
+    """Call ``function`` and return its result with every Ray reference in it replaced by its object.
 
     Args:
         function: A function, or a Ray ``RemoteFunction``.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
         ray_task: Options of the Ray task that it runs as; None to run it in this process.
-        secrets: What a Ray task finds in its environment, as the function would here.
+        secrets: Variables for the environment of a Ray task.
     """
     if is_ray_function(function):
         _connect()
-        return awaited(function.remote(*args, **kwargs))
+        return await_references(function.remote(*args, **kwargs))
     if ray_task is None:
-        return awaited(function(*args, **kwargs))
+        return await_references(function(*args, **kwargs))
     options = {"name": getattr(function, "__qualname__", "function"), **ray_task}
     remote = _connect().remote
     if not secrets:
-        return awaited(remote(function).options(**options).remote(*args, **kwargs))
-    return awaited(remote(_in_task).options(**options).remote(dict(secrets), function, list(args), dict(kwargs)))
+        return await_references(remote(function).options(**options).remote(*args, **kwargs))
+    return await_references(
+        remote(_in_task).options(**options).remote(dict(secrets), function, list(args), dict(kwargs))
+    )
 
 
 def is_ray_function(function: Any) -> bool:
@@ -52,24 +62,24 @@ def is_ray_function(function: Any) -> bool:
     return type(function).__module__ == "ray.remote_function"
 
 
-def undecorated(function: Any) -> Any:
-    """The function itself of one that ``@ray.remote`` decorates."""
+def unwrap_ray_function(function: Any) -> Any:
+    """Return the function that ``@ray.remote`` decorates, or ``function`` itself."""
     return function._function if is_ray_function(function) else function
 
 
-def awaited(value: Any) -> Any:
-    """``value`` with every Ray reference in it replaced by its object."""
+def await_references(value: Any) -> Any:
+    """Return ``value`` with every Ray reference in it replaced by its object."""
     ray = sys.modules.get("ray")
     if ray is None or not hasattr(ray, "ObjectRef"):
-        return value  # without Ray nobody can have made a reference
-    return resolved(value, lambda part: isinstance(part, ray.ObjectRef), ray.get)
+        return value  # no reference can exist without Ray
+    return resolve_references(value, lambda part: isinstance(part, ray.ObjectRef), ray.get)
 
 
-def resolved(value: Any, is_reference: Callable[[Any], bool], get: Callable[[list[Any]], list[Any]]) -> Any:
-    """``value`` with every reference in it replaced by what ``get`` gives for it, until none is left."""
+def resolve_references(value: Any, is_reference: Callable[[Any], bool], get: Callable[[list[Any]], list[Any]]) -> Any:
+    """Return ``value`` with references replaced by what ``get`` returns for them, until none is left."""
     while references := list(_references(value, is_reference, set())):
-        found = dict(zip(map(id, references), get(references), strict=True))
-        value = _replaced(value, found, frozenset())
+        objects = dict(zip(map(id, references), get(references), strict=True))
+        value = _replace(value, objects, frozenset())
     return value
 
 
@@ -99,20 +109,20 @@ def _fields(value: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
 
 
-def _replaced(value: Any, found: Mapping[int, Any], inside: frozenset[int]) -> Any:
-    """``value`` rebuilt around what was found; what holds no reference stays the object that it is."""
-    if id(value) in found:
-        return found[id(value)]
+def _replace(value: Any, objects: Mapping[int, Any], inside: frozenset[int]) -> Any:
+    """Rebuild ``value`` around ``objects``; a value without a reference stays the same object."""
+    if id(value) in objects:
+        return objects[id(value)]
     if id(value) in inside:
-        return value  # it holds itself
+        return value  # it contains itself
     children = _children(value)
-    new = [_replaced(child, found, inside | {id(value)}) for child in children]
+    new = [_replace(child, objects, inside | {id(value)}) for child in children]
     if all(after is before for after, before in zip(new, children, strict=True)):
         return value
-    return _rebuilt(value, new)
+    return _rebuild(value, new)
 
 
-def _rebuilt(value: Any, children: list[Any]) -> Any:
+def _rebuild(value: Any, children: list[Any]) -> Any:
     if isinstance(value, Mapping):
         return dict(zip(value, children, strict=True))
     if _is_namedtuple(value):
@@ -137,35 +147,25 @@ def _connect() -> Any:
 
 
 def _in_task(secrets: dict[str, str], function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """The body of the Ray task, on whatever node. Its process serves other tasks later, so the secrets go again."""
+    """The body of the Ray task. Its process serves other tasks later, so the secrets are removed again."""
     with in_environment(secrets):
         return function(*args, **kwargs)
 
 
-# An error of the user's function is shown as the user's: from their own function on, also out of a Ray task.
-
-_PACKAGE = Path(__file__).parents[2]
-_OURS = (f"{_PACKAGE}/calls/", f"{_PACKAGE}/runtime/")
-_OUR_FRAME = re.compile(
-    rf'^  File "(?:{"|".join(map(re.escape, _OURS))})[^"\n]*", line .*\n(?:    .*\n)*', re.MULTILINE
-)
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-
-
 def user_error(error: BaseException) -> tuple[BaseException, str]:
-    """The user's error behind ``error``, and its traceback as text: from inside the Ray task, if it was in one."""
+    """Return the user's error behind ``error``, and its traceback as text, from inside the Ray task if there is one."""
     if not _is_task_error(error):
         return error, "".join(traceback.format_exception(type(error), error, strip_internal_frames(error)))
-    text = _COLOUR.sub("", str(error)).rstrip("\n") + "\n"  # Ray has put the traceback into the words
+    text = _COLOUR.sub("", str(error)).rstrip("\n") + "\n"  # Ray's message contains the traceback
     while _is_task_error(error) and isinstance(error.cause, BaseException):  # type: ignore[attr-defined]
         error = error.cause  # type: ignore[attr-defined]
-    return error, _OUR_FRAME.sub("", text)
+    return error, _INTERNAL_FRAME.sub("", text)
 
 
 def strip_internal_frames(error: BaseException) -> TracebackType | None:
-    """The error's traceback from the user's function on, or all of it when it did not get that far."""
+    """Return the error's traceback from the user's function on, or all of it if the function was not reached."""
     frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OURS):
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_INTERNAL):
         frames = frames.tb_next
     return frames or error.__traceback__
 

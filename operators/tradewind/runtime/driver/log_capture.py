@@ -1,6 +1,6 @@
-"""What a driver and its children print also goes to a log beside the output, where it outlives the cluster.
+"""Log of a driver and its children beside the output, which survives the cluster.
 
-It is passed on as valid UTF-8, since Ray cannot follow a job whose log is not, and without the values of secrets.
+The output is passed on as valid UTF-8, since Ray cannot follow a job whose log is not, and without values of secrets.
 """
 
 from __future__ import annotations
@@ -19,11 +19,18 @@ from typing import IO, Final
 from tradewind.serialization.masking import Masker, StreamMasker
 from tradewind.storage import file_system_at
 
-# A log file beside an output: written straight there if that is local, else brought there when it is complete.
+DRIVER_LOG: Final = "driver.log"
+_STANDARD: Final = (1, 2)
+_CHUNK: Final = 65536
+_DRAIN_S: Final = 2.0
+"""How long to wait for a process that is left and still holds the pipe."""
 
 
 class StoredLog:
-    """The log ``name`` in ``folder``, which any fsspec store may hold; nothing is kept if ``folder`` is None."""
+    """The log ``name`` in ``folder``: written there directly on a disk, uploaded once complete to another store.
+
+    Nothing is written if ``folder`` is None.
+    """
 
     def __init__(self, folder: str | None, name: str) -> None:
         self._file: IO[bytes] | None = None
@@ -43,53 +50,45 @@ class StoredLog:
             self._file = (self._scratch / name).open("ab", buffering=0)
 
     def write(self, data: bytes) -> None:
-        """Add ``data``; a store that cannot be written to does not stop the work."""
+        """Append ``data``; an error closes the log and does not stop the step."""
         if self._file is None:
             return
         try:
             self._file.write(data)
         except OSError as problem:
-            print(f"The log beside the output is not written any more: {problem}", file=sys.stderr)
+            print(f"Cannot write the log beside the output: {problem}. The step continues without.", file=sys.stderr)
             self.close()
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def upload(self) -> None:
-        """Put the log where it belongs, if it is not there already."""
+        """Upload the log, unless it was written in its folder."""
         if self._remote is None or self._scratch is None:
             return
-
         filesystem, path = file_system_at(self._remote)
         filesystem.put_file(str(self._scratch / Path(path).name), path)
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._remote = self._scratch = None
 
 
-DRIVER_LOG: Final = "driver.log"
-_STANDARD: Final = (1, 2)
-_CHUNK: Final = 65536
-_DRAIN_S: Final = 2.0
-"""How long a process that was left behind, and still holds the pipe, can keep us."""
-
-
 @contextmanager
 def capturing_output(folder: str, masker: Masker) -> Iterator[None]:
-    """Keep what this process and its children print in ``folder`` as well, for the length of the block.
+    """Copy the output of this process and its children to a log in ``folder`` for the length of the block.
 
-    What ``masker`` knows, or learns meanwhile, is hidden in both places.
+    The secrets that ``masker`` knows, or learns meanwhile, are hidden in both places.
     """
     log = StoredLog(folder, DRIVER_LOG)
     reader, writer = os.pipe()
-    shown = os.dup(1)
+    stdout = os.dup(1)
     saved = {descriptor: os.dup(descriptor) for descriptor in _STANDARD}
     for descriptor in _STANDARD:
         os.dup2(writer, descriptor)
     os.close(writer)
-    pumping = threading.Thread(target=pump, args=(reader, shown, log, StreamMasker(masker)), daemon=True)
+    pumping = threading.Thread(target=pump, args=(reader, stdout, log, StreamMasker(masker)), daemon=True)
     pumping.start()
     try:
         yield
@@ -104,14 +103,14 @@ def capturing_output(folder: str, masker: Masker) -> Iterator[None]:
         log.upload()
 
 
-def pump(reader: int, shown: int, log: StoredLog, masked: StreamMasker) -> None:
-    """Pass everything on until the last process that holds the pipe has let go of it."""
+def pump(reader: int, stdout: int, log: StoredLog, masked: StreamMasker) -> None:
+    """Pass on all output until the last process that holds the pipe closes it."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     while True:
         data = os.read(reader, _CHUNK)
         shown_data = masked.feed(data) if data else masked.end()
         text = decoder.decode(shown_data, final=not data).encode()
-        _write_all(shown, text)
+        _write_all(stdout, text)
         log.write(text)
         if not data:
             return

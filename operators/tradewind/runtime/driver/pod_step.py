@@ -1,7 +1,7 @@
-"""A step on slices or on a group of hosts: checked before anything is reserved, then run until it is done or given up.
+"""Run a step on slices or on a group of hosts: check its config before the reservation, then run it to its end.
 
-A preemption or a failure ends the processes and not the attempt; the function goes on from its newest checkpoint. What
-the record says of an attempt that was given up is the function's own error, if there was one, and the history.
+A preemption or a failure ends the processes, not the attempt: the function continues from its newest checkpoint. The
+record of an attempt that the pod gave up holds the function's own error, if it raised one, and the pod's history.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tradewind.steps import Hosts, TpuSlice
 from tradewind.storage.trees import list_files
 
 CHECKPOINT_SENTINEL: Final = "metadata.json"
-"""The file that Levanter writes last into a checkpoint."""
+"""Levanter writes this file of a checkpoint last."""
 _FLUSH_S: Final = 2.0
 _NUMBER: Final = re.compile(r"(\d+)")
 
@@ -45,21 +45,21 @@ def run_on_hosts(
     spec: StepSpec,
     resources: TpuSlice | Hosts,
     secrets: Mapping[str, str],
-    term: LeaseDeadline,
-    patience_s: float,
+    deadline: LeaseDeadline,
+    fence_s: float,
     renewed_at: Callable[[], float],
 ) -> AttemptError | None:
-    """Run ``command`` on every host of what ``resources`` ask for; its error once it is given up, None when it is done.
+    """Run ``command`` on every host of ``resources``; return the error of a pod that gave up, else None.
 
-    A host ends its process ``patience_s`` after ``renewed_at``, the last renewal of the lease that it has heard of: the
-    turn may be somebody else's then.
+    A host kills its process ``fence_s`` after ``renewed_at``, the last lease renewal that it knows: another attempt may
+    own the lease then.
 
     Raises:
         NoFreeSliceError: The group of hosts cannot be reserved at all.
-        SpecChangedError: A host was to run something else than what was claimed.
+        SpecChangedError: A host found another spec than the claimed one.
     """
-    if (refused := preflight_error(attempt, spec, resources, secrets, term)) is not None:
-        return refused
+    if (error := preflight_error(attempt, spec, resources, secrets, deadline)) is not None:
+        return error
     _connect()
     from tradewind.runtime.pods.runner import run_pod
 
@@ -76,37 +76,37 @@ def run_on_hosts(
             log_dir=folder,
             progress=lambda: newest_progress(spec.output_path, spec.resumable),
             timeline=timeline,
-            patience_s=patience_s,
+            driver_timeout_s=fence_s,
             renewed_at=renewed_at,
             spare=resources.spare if isinstance(resources, TpuSlice) else None,
         )
-    except SystemError as error:  # so Ray's compiled parts hand on what a signal's handler raised
-        raise error.__cause__ or error from None
-    except PodGivenUpError as error:
-        if error.incident.exit_code == EXIT_SPEC_CHANGED:
+    except SystemError as wrapper:  # Ray's compiled code wraps exceptions of signal handlers so
+        raise wrapper.__cause__ or wrapper from None
+    except PodGivenUpError as gave_up:
+        if gave_up.incident.exit_code == EXIT_SPEC_CHANGED:
             raise SpecChangedError(CHANGED_LATER) from None
         restarts = max((event.restarts or 0 for event in timeline.events), default=0)  # before the last start
-        return given_up(error, attempt, spec, restarts)
+        return give_up_error(gave_up, attempt, spec, restarts)
     finally:
         timeline.flush(_FLUSH_S)
     return None
 
 
 def slice_counts(resources: TpuSlice | Hosts) -> list[int]:
-    """The numbers of slices that the function may run on, smallest first; a group of hosts is one."""
+    """Return the numbers of slices that the function may run on, smallest first; a group of hosts counts as one."""
     counts = resources.num_slices if isinstance(resources, TpuSlice) else 1
     return [counts] if isinstance(counts, int) else sorted(set(counts))
 
 
 def devices_of(resources: TpuSlice | Hosts, num_slices: int | None = None) -> int:
-    """How many devices the function has over that many slices; without a number, how many at least."""
+    """Return the number of devices over ``num_slices`` slices, by default over the fewest allowed."""
     if isinstance(resources, Hosts):
         return resources.count * max(1, resources.gpus)
     return slice_type(resources.slice_type).chips * (num_slices or slice_counts(resources)[0])
 
 
 def newest_progress(output_path: str, resumable: Sequence[str]) -> str | None:
-    """What names how far a step has got: its newest complete checkpoint, else the last of what else it goes on from.
+    """Describe a step's progress: its newest complete checkpoint, else the newest of its other resumable files.
 
     Numbers in names count as numbers, so ``step-100`` is newer than ``step-20``.
     """
@@ -118,7 +118,7 @@ def newest_progress(output_path: str, resumable: Sequence[str]) -> str | None:
 
 
 def _paths_below(output_path: str, glob: str) -> list[str]:
-    """The files in the folder that a glob begins with, relative to the output."""
+    """Return the files in the folder that a glob begins with, relative to the output."""
     parts = PurePosixPath(glob).parts
     plain = next((index for index, part in enumerate(parts) if has_magic(part)), len(parts))
     folder = posixpath.join(*parts[:plain]) if plain else ""
@@ -131,28 +131,28 @@ def _natural(path: str) -> list[tuple[int, str]]:
 
 
 def _connect() -> None:
-    """Become a Ray driver whose SIGTERM is still ours: Ray's own handlers would end it before its end is written."""
+    """Connect to Ray and keep this driver's SIGTERM handler: Ray's would exit before the driver records its end."""
     import ray
     from ray._private import worker
 
     worker._worker_logs_enabled = False  # when a node dies, Ray prints the last 20 lines of its raylet here
-    ours = signal.getsignal(signal.SIGTERM)
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address="auto", log_to_driver=False, logging_level=logging.WARNING)
-    except SystemExit:  # somebody stopped us in the meantime
-        if callable(ours):
-            ours(signal.SIGTERM, None)
+    except SystemExit:  # Ray's handler received a SIGTERM meanwhile
+        if callable(handler):
+            handler(signal.SIGTERM, None)
         raise
     finally:
-        signal.signal(signal.SIGTERM, ours)
+        signal.signal(signal.SIGTERM, handler)
 
 
 def preflight_error(
-    attempt: Attempt, spec: StepSpec, resources: TpuSlice | Hosts, secrets: Mapping[str, str], term: LeaseDeadline
+    attempt: Attempt, spec: StepSpec, resources: TpuSlice | Hosts, secrets: Mapping[str, str], deadline: LeaseDeadline
 ) -> AttemptError | None:
-    """What the step's own check says against its config, on any number of slices that the pod may have.
+    """Return the error of the step's own check of its config, for every number of slices that the pod may have.
 
-    One that dies on its way has said nothing.
+    A check that dies counts as passed.
     """
     file = attempt_path(spec.output_path, attempt.number)
     sizes = [f"{devices_of(resources, count)}:{count}" for count in slice_counts(resources)]
@@ -164,16 +164,16 @@ def preflight_error(
         *driver_arguments(file, attempt),
         *sizes,
     ]
-    if run_guarded_child(command, {**os.environ, **secrets, **ON_CPU}, term) == 0:
+    if run_guarded_child(command, {**os.environ, **secrets, **ON_CPU}, deadline) == 0:
         return None
-    refused = retry_store(lambda: read_error(spec.output_path, attempt.number))
-    if refused is None:
-        print("tradewind: the check of the config died on its way; going on without it.", flush=True)
-    return refused
+    error = retry_store(lambda: read_error(spec.output_path, attempt.number))
+    if error is None:
+        print("tradewind: the check of the config died. The step continues without it.", flush=True)
+    return error
 
 
-def given_up(error: PodGivenUpError, attempt: Attempt, spec: StepSpec, restarts: int) -> AttemptError:
-    """What the record says: the error that the function raised last, with the pod's history; else the history alone."""
+def give_up_error(error: PodGivenUpError, attempt: Attempt, spec: StepSpec, restarts: int) -> AttemptError:
+    """Return the error for the record: the function's last one with the pod's history, else the history alone."""
     printed = error.incident.traceback
     path, number = spec.output_path, attempt.number
     raised = retry_store(lambda: read_error(path, number, restarts, printed)) if printed else None

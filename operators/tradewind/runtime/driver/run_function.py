@@ -1,8 +1,8 @@
-"""The child: calls a step's function with its config, in a process of its own (one on each host of a slice).
+"""The child: calls a step's function with its config in its own process, one on each host of a slice.
 
-Run as ``python -m tradewind.runtime.driver.run_function ATTEMPT_FILE SPEC_SHA256``. It ends with 0 when the function
-returned; otherwise it leaves the error beside the attempt, where the driver finds it, and ends with 1. It never touches
-the status. What is not what was claimed is not run: it ends with 77 then.
+The driver runs ``python -m tradewind.runtime.driver.run_function ATTEMPT_FILE SPEC_SHA256``. The child exits with 0
+when the function returned. Otherwise it writes the error beside the attempt, where the driver reads it, and exits with
+1. It never writes the status. If the spec differs from the claimed one, it runs nothing and exits with 77.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tradewind.attempts.store_retry import retry_store
 from tradewind.records.attempts import AttemptError
 from tradewind.records.manifests import RESULT_FILE
 from tradewind.runtime.driver.child import EXIT_GAVE_UP, write_error
-from tradewind.runtime.driver.function_call import call_and_await, undecorated, user_error
+from tradewind.runtime.driver.function_call import call_and_await, unwrap_ray_function, user_error
 from tradewind.runtime.pods.on_host.heartbeat import start_heartbeat
 from tradewind.runtime.pods.on_host.standby_process import import_quickly
 from tradewind.serialization.errors import StepRuntimeError
@@ -31,7 +31,7 @@ from tradewind.storage.files import write_text
 
 
 def main() -> NoReturn:
-    """Run the function of the attempt whose file and spec's digest are the arguments."""
+    """Run the function of the attempt; the arguments are its file and the digest of its spec."""
     start_heartbeat()
     attempt, spec = load_spec_from_argv(sys.argv[1:])
     os.environ[STEP_VARIABLE] = spec.version
@@ -43,12 +43,9 @@ def main() -> NoReturn:
         result = _call(spec)
         text = _result_text(result, masker) if process_id == 0 else None
     except BaseException as error:
-        restart, told, number = (
-            int(os.environ.get("TRADEWIND_RESTARTS", "0")),
-            described(error, spec, masker),
-            attempt.number,
-        )
-        retry_store(lambda: write_error(spec.output_path, number, told, process_id, restart))
+        restart, number = int(os.environ.get("TRADEWIND_RESTARTS", "0")), attempt.number
+        described = describe_error(error, spec, masker)
+        retry_store(lambda: write_error(spec.output_path, number, described, process_id, restart))
         _leave(1, processes)
     if text is not None and not _is_saved(spec, text):
         _leave(EXIT_GAVE_UP, processes)
@@ -64,30 +61,30 @@ def _join_slice(process_id: int, processes: int) -> None:
 
 def _call(spec: StepSpec) -> Any:
     function, ray_task = spec.load_function(print), spec.ray_task
-    if _is_ours_for_marins(spec, function):  # it runs where the step does; what Marin's asks Ray for is for others
+    if _replaces_marin_function(spec, function):  # it needs none of the Ray resources that Marin's function requests
         ray_task = None
     import_quickly(getattr(function, "warm_imports", ()))
-    if isinstance(spec.load_resources(), (TpuSlice, Hosts)):  # each of its hosts would submit a task, to anywhere
-        function, ray_task = undecorated(function), None
+    if isinstance(spec.load_resources(), (TpuSlice, Hosts)):  # each host would submit a task that Ray may run elsewhere
+        function, ray_task = unwrap_ray_function(function), None
     return call_and_await(function, [spec.load_config()], {}, ray_task, _secrets(spec))
 
 
-def _is_ours_for_marins(spec: StepSpec, function: Any) -> bool:
+def _replaces_marin_function(spec: StepSpec, function: Any) -> bool:
     return spec.function.startswith("marin.") and str(getattr(function, "__module__", "")).startswith("tradewind.")
 
 
 def _secrets(spec: StepSpec) -> dict[str, str]:
-    """The step's secrets, which the driver has put into this process's environment."""
+    """Return the step's secrets, which the driver put into this process's environment."""
     return {name: os.environ[name] for name in spec.secrets if name in os.environ}
 
 
 def masker_of(spec: StepSpec) -> Masker:
-    """Hides the values of the step's secrets."""
+    """Return a masker of the step's secrets."""
     return Masker(_secrets(spec).values())
 
 
 def _result_text(result: Any, masker: Masker) -> str | None:
-    """The result as JSON, without the values of secrets."""
+    """Return the result as JSON, without the values of secrets; None if JSON cannot hold it."""
     try:
         return masker.json(json.dumps(result, default=_as_json))
     except (TypeError, ValueError, RecursionError):
@@ -96,7 +93,7 @@ def _result_text(result: Any, masker: Masker) -> str | None:
 
 
 def _is_saved(spec: StepSpec, text: str) -> bool:
-    """Save the result; False when the store did not let us, which is no fault of the function."""
+    """Save the result; return whether the store took it. A refusal is not the function's failure."""
     try:
         retry_store(lambda: write_text(posixpath.join(spec.output_path, RESULT_FILE), text))
     except StoreError as error:
@@ -106,7 +103,7 @@ def _is_saved(spec: StepSpec, text: str) -> bool:
 
 
 def _as_json(value: Any) -> Any:
-    """Dataclasses and pydantic models as JSON objects, as E20 saves them."""
+    """Return dataclasses and pydantic models as JSON objects, as Marin's executor saves them."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     if hasattr(value, "model_dump"):
@@ -114,23 +111,23 @@ def _as_json(value: Any) -> Any:
     raise TypeError(f"{type(value).__qualname__} has no JSON form")
 
 
-def described(error: BaseException, spec: StepSpec, masker: Masker) -> AttemptError:
-    """Print the error, and say it as a record does; in neither form does it show a secret."""
+def describe_error(error: BaseException, spec: StepSpec, masker: Masker) -> AttemptError:
+    """Print the error and return it as a record holds it, both without the values of secrets."""
     own, text = user_error(error)
     text = masker.text(text)
     print(text, end="", file=sys.stderr)
     message = masker.text(str(own))
-    if isinstance(own, StepRuntimeError):  # ours: say whose fault it is
+    if isinstance(own, StepRuntimeError):  # raised by tradewind: name the step
         message = f"Step {spec.name!r}: {message}"
     return AttemptError(masker.text(type(own).__qualname__), message, text)
 
 
 def _leave(code: int, processes: int) -> NoReturn:
-    """End at once: libraries that abort in their teardown must not spoil a result that is already written."""
+    """Exit at once, so that libraries which abort in their teardown cannot spoil a written result."""
     if code == 0 and processes > 1:
         import jax
 
-        jax.distributed.shutdown()  # waits until every host is here
+        jax.distributed.shutdown()  # waits for every host
     if "ray" in sys.modules:
         sys.modules["ray"].shutdown()
     sys.stdout.flush()

@@ -1,8 +1,7 @@
-"""Secrets become values only here: on the cluster, in the driver, just before the function's process is started.
+"""Fetch the values of secrets: on the cluster, in the driver, just before it starts the function's process.
 
-The values go into that process's environment and nowhere else: no record, no line of output, no command line and no
-``runtime_env`` holds them; ``masking`` hides them in what the function prints, raises and returns. What may be written
-anywhere are the references.
+The values exist only in that process's environment: no record, line of output, command line or ``runtime_env`` holds
+them. ``masking`` hides them in what the function prints, raises and returns. References may be written anywhere.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from tradewind.steps import SecretReference, check_secrets
 
 
 def fetch_secrets(secrets: Mapping[str, str], whose: str) -> dict[str, str]:
-    """The value of every name in ``secrets``; ``whose`` says in errors which step or job wants them.
+    """Return the value of every name in ``secrets``; ``whose`` names the step or job in errors.
 
     Raises:
-        SecretError: One of them cannot be had.
-        SecretReferenceError: One of them is no reference.
+        SecretError: A secret cannot be read.
+        SecretReferenceError: A text is no reference.
     """
     values: dict[SecretReference, str] = {}
     for name, text in check_secrets(secrets, whose).items():
@@ -55,7 +54,7 @@ def _fetch(name: str, reference: SecretReference, whose: str) -> str:
 
 @contextmanager
 def in_environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set ``values`` in this process's environment for a while; what they replaced comes back."""
+    """Set ``values`` in this process's environment for the length of the block, then restore the old values."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

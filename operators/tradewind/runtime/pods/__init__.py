@@ -1,5 +1,4 @@
-"""Runs one program on every host of a group that lives and dies together, and again when the group was lost.
+"""Pods: run one program on every host of a group, and again after the group was lost; its processes fail together.
 
-Nothing is imported here: training processes and DAG files read parts of this package that need only the standard
-library.
+Nothing is imported here: training processes and DAG files import modules that need only the standard library.
 """

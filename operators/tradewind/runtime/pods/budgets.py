@@ -1,8 +1,8 @@
-"""Preemptions and failures have budgets of their own, and a pod is given up when one of them is used up.
+"""Budgets of preemptions and of failures: a pod gives up when one of them is used up.
 
-An attempt that ended is charged once, to the budget of its cause. Beyond that, a failure that repeats itself ends the
-pod early: the same traceback twice, with no new checkpoint between the two, would only repeat itself again. On one and
-the same slice it may also be the slice, so that counts only while there is no other.
+Each attempt that ended is charged once, to the budget of its cause. A repeated failure ends the pod early: the same
+traceback twice, with no new checkpoint between the two, would only repeat again. If both were on the same slice, that
+slice may be the reason, so the rule applies only while no other slice is available.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tradewind.runtime.pods.verdicts import Incident
+from tradewind.steps.resources import DEFAULT_MAX_FAILURES, DEFAULT_MAX_PREEMPTIONS
 from tradewind.text import pluralize
 
-DEFAULT_MAX_PREEMPTIONS: Final = 1_000_000
-DEFAULT_MAX_FAILURES: Final = 10
-_TOLD: Final = 5
+_MAX_LATEST: Final = 5
 
 _CHANGING: Final = re.compile(
     r"\b0x[0-9a-f]+\b|\b[0-9a-f]{16,}\b"  # addresses of objects, digests
@@ -30,7 +29,7 @@ _CHANGING: Final = re.compile(
 
 @dataclass(frozen=True)
 class Budgets:
-    """How often a pod may go on: N means N + 1 attempts, as in Marin."""
+    """How often a pod may start again: N means N + 1 attempts, as in Marin."""
 
     max_preemptions: int = DEFAULT_MAX_PREEMPTIONS
     max_failures: int = DEFAULT_MAX_FAILURES
@@ -44,7 +43,7 @@ class Budgets:
 
 @dataclass(frozen=True)
 class EndedAttempt:
-    """One attempt that ended, for the history."""
+    """One ended attempt, for the history."""
 
     at: float
     incident: Incident
@@ -54,27 +53,27 @@ class EndedAttempt:
 
 @dataclass(frozen=True)
 class History:
-    """What has happened to a pod so far: the counts, and the last few attempts."""
+    """The counts of a pod's preemptions and failures, and its last few attempts."""
 
     preemptions: int = 0
     failures: int = 0
     latest: tuple[EndedAttempt, ...] = ()
     last_failure: EndedAttempt | None = None
     is_repeated: bool = False
-    """The last failure was the one before it once more, without a new checkpoint between the two."""
+    """The last failure equals the one before, without a new checkpoint between the two."""
     is_repeated_here: bool = False
-    """So it was, but both were on the same slice, and there is another one: it may be the slice."""
+    """The same, but both were on one slice, which may be the reason, and another slice is available."""
 
     def after(self, incident: Incident, at: float, progress: str | None = None, *, has_others: bool = False) -> History:
-        """The history with one more attempt that ended like this, at epoch second ``at``.
+        """Return the history with one more attempt, which ended with ``incident`` at epoch second ``at``.
 
-        ``has_others``: another slice than the one that the incident names is free or may come.
+        ``has_others``: another slice than the incident's is free or may become so.
         """
         ended = EndedAttempt(at, incident, progress)
-        latest = (*self.latest, ended)[-_TOLD:]
+        latest = (*self.latest, ended)[-_MAX_LATEST:]
         if incident.cause.is_preemption:
             return replace(self, preemptions=self.preemptions + 1, latest=latest)
-        alike = self.last_failure is not None and _is_the_same(self.last_failure, ended)
+        is_same = self.last_failure is not None and _is_same_failure(self.last_failure, ended)
         name, last = incident.slice_name, self.last_failure
         here = has_others and last is not None and name is not None and last.incident.slice_name == name
         return replace(
@@ -82,12 +81,12 @@ class History:
             failures=self.failures + 1,
             latest=latest,
             last_failure=ended,
-            is_repeated=alike and not here,
-            is_repeated_here=alike and here,
+            is_repeated=is_same and not here,
+            is_repeated_here=is_same and here,
         )
 
     def end(self, budgets: Budgets) -> str | None:
-        """Why there is no further attempt, with the history in words; None if there is one."""
+        """Return why there is no further attempt, with the history in words; None if there is one."""
         if self.preemptions > budgets.max_preemptions:
             why = f"It was preempted {_times(self.preemptions)}, and max_preemptions={budgets.max_preemptions}."
         elif self.failures > budgets.max_failures:
@@ -99,30 +98,30 @@ class History:
         return f"{why} {self}"
 
     def __str__(self) -> str:
-        """``3 preemptions, 2 failures: ...``, the latest attempts with their times."""
+        """Return ``3 preemptions, 2 failures: ...``, the latest attempts with their times."""
         counts = f"{pluralize(self.preemptions, 'preemption')}, {pluralize(self.failures, 'failure')}"
         if not self.latest:
             return f"{counts}."
         before = self.preemptions + self.failures - len(self.latest)
-        told = [f"{before} before"] if before else []
-        told += [f"{_clock_time(ended.at)} {ended.incident.sentence.rstrip('.')}" for ended in self.latest]
-        return f"{counts}: {'; '.join(told)}."
+        parts = [f"{before} before"] if before else []
+        parts += [f"{_clock_time(ended.at)} {ended.incident.sentence.rstrip('.')}" for ended in self.latest]
+        return f"{counts}: {'; '.join(parts)}."
 
 
 class PodGivenUpError(RuntimeError):
-    """A budget is used up, or the same failure came twice; nothing of the pod runs any more."""
+    """A budget is used up, or the same failure came twice; no process of the pod is left."""
 
     def __init__(self, message: str, incident: Incident, history: History) -> None:
         super().__init__(message)
         self.incident = incident
-        """The last one."""
+        """The last incident."""
         self.history = history
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (str(self), self.incident, self.history)
 
 
-def _is_the_same(ended: EndedAttempt, other: EndedAttempt) -> bool:
+def _is_same_failure(ended: EndedAttempt, other: EndedAttempt) -> bool:
     first, second = ended.incident.traceback, other.incident.traceback
     if first is None or second is None or ended.progress != other.progress:
         return False
@@ -130,7 +129,7 @@ def _is_the_same(ended: EndedAttempt, other: EndedAttempt) -> bool:
 
 
 def normalize_traceback(traceback: str) -> str:
-    """``traceback`` without what differs between two runs of the same mistake: addresses, process ids, folders."""
+    """Return ``traceback`` without what differs between runs of the same error: addresses, process ids, folders."""
     return _CHANGING.sub("·", traceback)
 
 

@@ -1,7 +1,11 @@
-"""A Python function on every host of a pod; what it returned comes back, one value per host.
+"""Run a Python function on every host of a pod and return its results, one per host.
 
-The function travels pickled with the launch, and each result with its host's last report, so no store and no shared
-file system takes part. Nothing heavy is imported before a call: files that Airflow parses may name these functions.
+The driver sends the pickled function to each host, which sends its result back, without a store or a shared file
+system. Nothing heavy is imported before a call, since files that Airflow parses may name these functions.
+
+The lower part has Marin's names for ``run_on_pod``, so that a file which uses them changes only its imports. The
+documentation lists the differences: a pod that gives up raises ``PodGivenUpError`` instead of the function's own
+exception, and its ``incident`` has the function's traceback.
 """
 
 from __future__ import annotations
@@ -17,6 +21,9 @@ from typing import Any, ParamSpec, TypeVar, overload
 from tradewind.runtime.pods.on_host.orphans import remove_lockfile
 from tradewind.steps import Hosts, TpuSlice
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 
 def run_on_pod(
     fn: Callable[[], Any],
@@ -31,17 +38,17 @@ def run_on_pod(
 
     Args:
         fn: Takes no arguments. It and what it returns are pickled.
-        slice: A slice type such as ``"v4-16"``, or what a step takes as resources.
-        num_slices: How many slices; a list means as many of them as there are. 1 unless ``slice`` says otherwise.
-        max_preemptions: How often the pod goes on after a lost slice; 1,000,000 unless ``slice`` says otherwise.
-        max_failures: How often it goes on after a failure; 10 unless ``slice`` says otherwise.
+        slice: A slice type such as ``"v4-16"``, or a step's resources.
+        num_slices: How many slices; a list means as many of them as there are. 1 unless ``slice`` sets it.
+        max_preemptions: How often the pod continues after a lost slice; 1,000,000 unless ``slice`` sets it.
+        max_failures: How often it continues after a failure; 10 unless ``slice`` sets it.
         env: Further variables of the processes.
 
     Returns:
-        What ``fn`` returned on each host, slice by slice, in the order of the hosts.
+        The results of ``fn``, slice by slice, in the order of the hosts.
 
     Raises:
-        ValueError: The slice type, a number, or the function cannot be; raised before anything is reserved.
+        ValueError: The slice type, a number, or the function is invalid; raised before any reservation.
         PodGivenUpError: A budget is used up, or the same failure came twice.
     """
     from tradewind.runtime.pods.budgets import Budgets
@@ -66,16 +73,16 @@ def run_on_pod(
 
 
 def _resources(slice: str | TpuSlice | Hosts, given: Mapping[str, Any]) -> TpuSlice | Hosts:
-    """What is asked for, with the fields that were given apart."""
+    """Return the resources, with the fields that were given separately."""
     wanted = TpuSlice(slice) if isinstance(slice, str) else slice
     changes = {name: value for name, value in given.items() if value is not None}
     if isinstance(wanted, Hosts) and "num_slices" in changes:
-        raise ValueError(f"num_slices={changes['num_slices']!r}: Hosts has no slices; say with count how many hosts.")
+        raise ValueError(f"num_slices={changes['num_slices']!r}: Hosts has no slices; set its count instead.")
     return dataclasses.replace(wanted, **changes)
 
 
 def _pickled(fn: Callable[[], Any]) -> bytes:
-    """The function, and where its modules lie on this machine: the hosts look there too, as Ray's workers do."""
+    """Pickle the function, and this machine's module search path, which the hosts use too, as Ray's workers do."""
     from ray import cloudpickle
 
     if not callable(fn):
@@ -87,15 +94,6 @@ def _pickled(fn: Callable[[], Any]) -> bytes:
     except (TypeError, pickle.PicklingError) as problem:
         raise ValueError(f"run_on_pod(fn={fn!r}): it cannot be pickled: {problem}.") from problem
     return pickle.dumps((function, [folder for folder in sys.path if folder]))
-
-
-# Marin's names for what ``run_on_pod`` does, so that a file that uses them needs its import lines changed only.
-#
-# The differences are those of the machinery, and listed in the documentation: a pod that is given up raises
-# ``PodGivenUpError``, whose ``incident`` has the function's traceback, in place of the function's own exception.
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 def run_on_pod_resumable(
@@ -115,7 +113,7 @@ def run_on_pod_multislice_resumable(
     max_retries_preemption: int = 1_000_000,
     max_retries_failure: int = 10,
 ) -> list[Any]:
-    """The same on several slices; a list of numbers makes it flexible."""
+    """Run ``fn`` on several slices; a list of numbers makes their count flexible."""
     return run_on_pod(
         fn,
         tpu_type,
@@ -126,7 +124,7 @@ def run_on_pod_multislice_resumable(
 
 
 def TpuPodConfig(tpu_type: str, slice_count: int | Sequence[int] = 1) -> TpuSlice:
-    """The resources of a training on TPUs, as Marin's experiments name them."""
+    """Return the resources of a training on TPUs, by the names of Marin's experiments."""
     return TpuSlice(tpu_type, num_slices=slice_count if isinstance(slice_count, int) else tuple(slice_count))
 
 
@@ -137,23 +135,23 @@ def remove_tpu_lockfile_on_exit(fn: Callable[P, R]) -> Callable[P, R]: ...
 def remove_tpu_lockfile_on_exit(
     fn: Callable[P, R] | None = None,
 ) -> AbstractContextManager[None] | Callable[P, R]:
-    """Remove libtpu's lock file afterwards: ``with remove_tpu_lockfile_on_exit():``, or as a decorator.
+    """Remove libtpu's lock file at the end: ``with remove_tpu_lockfile_on_exit():``, or as a decorator.
 
-    The pod runner does so before each start, so only code that uses the chips in a process of its own needs this.
+    The pod runner does so before each start, so only code that uses the chips in its own process needs this.
     """
     if fn is None:
-        return _without_lockfile_afterwards()
+        return _removing_lockfile()
 
     @functools.wraps(fn)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        with _without_lockfile_afterwards():
+        with _removing_lockfile():
             return fn(*args, **kwargs)
 
     return wrapped
 
 
 @contextmanager
-def _without_lockfile_afterwards() -> Iterator[None]:
+def _removing_lockfile() -> Iterator[None]:
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""What the driver has seen of one host of a pod, and the evidence that it makes."""
+"""The driver's view of one host of a pod: its reports, its clock, and the evidence for an incident."""
 
 from __future__ import annotations
 
@@ -14,53 +14,51 @@ from tradewind.runtime.pods.on_host.host import Report
 from tradewind.runtime.pods.process_env import HostProbe
 from tradewind.runtime.pods.verdicts import NOTICED, Evidence, Incident
 
-# A moment of the driver's clock on a host's clock, and never too late there: hosts count from it when to end.
-#
-# Both are boot clocks, which differ by any amount, and a message may take any time. What a host reports was true before
-# the driver received it, so the host's clock showed no less than that when the driver's showed the time of receipt.
+_MAX_LINES: Final = 200
+_NO_ANSWER: Final = "its Ray worker did not answer"
 
 
 @dataclass(frozen=True)
 class HostClock:
-    """What a host's clock showed when the host reported it, and what ours showed when we received it."""
+    """A host's boot clock when it sent a report, and the driver's when it received it.
+
+    The two clocks differ by any amount, and a message may take any time. But the host sent before the driver received,
+    so a converted time is never too late. Hosts count their deadline from it.
+    """
 
     sent_at: float
     received_at: float
 
     def at_least(self, moment: float) -> float:
-        """What the host's clock showed at ``moment`` of ours, or less."""
+        """Return the host's clock at ``moment`` of the driver's, or an earlier time."""
         return moment + self.sent_at - self.received_at
-
-
-_LINES: Final = 200
-_NO_ANSWER: Final = "its Ray worker did not answer"
 
 
 @dataclass
 class HostStatus:
-    """One host, as it looks from the driver."""
+    """One host, as the driver sees it."""
 
     rank: int
-    seat: ReservedHost
+    reserved: ReservedHost
     actor: Any
     evidence: Evidence
-    """What the end of the attempt is judged by."""
+    """Determines the incident when the attempt ends."""
     probe: HostProbe | None = None
     answered_at: float = field(default_factory=time.monotonic)
     beat: Beat | None = None
     clock: HostClock | None = None
-    """Its boot clock beside ours, as of its last answer."""
+    """Its boot clock beside the driver's, as of its last answer."""
     exited_at: float | None = None
     preempted_by: float | None = None
-    """When Google takes it, in seconds since the epoch."""
+    """When Google Cloud preempts it, in seconds since the epoch."""
     is_killed: bool = False
-    """We ended its process, so that its exit code tells nothing."""
+    """The driver killed its process, so its exit code means nothing."""
     wrong_at: float = math.inf
 
     @property
     def name(self) -> str:
-        slice_name = self.seat.node.slice_name
-        return f"host {self.seat.host} of slice {slice_name}" if slice_name else f"host {self.rank}"
+        slice_name = self.reserved.node.slice_name
+        return f"host {self.reserved.host} of slice {slice_name}" if slice_name else f"host {self.rank}"
 
     @property
     def has_exited(self) -> bool:
@@ -72,7 +70,7 @@ class HostStatus:
 
     @property
     def stepped_at(self) -> float | None:
-        """When its process had done the step that it told of last, on the boot clock; None before the first."""
+        """When its process finished the last reported step, on the boot clock; None before the first."""
         return None if self.beat is None or self.beat.step is None else self.beat.step_at
 
     @property
@@ -86,7 +84,7 @@ class HostStatus:
 
     @property
     def has_problem(self) -> bool:
-        """The pod cannot go on with this host."""
+        """The pod cannot continue with this host."""
         return self.wrong_at < math.inf
 
     @property
@@ -96,15 +94,15 @@ class HostStatus:
 
     @property
     def is_unresponsive(self) -> bool:
-        """Nothing more is to be expected of it."""
+        """No further answer is expected."""
         return self.is_node_dead or self.is_unanswered
 
     def note(self, **evidence: Any) -> None:
-        """These fields of its evidence are known now."""
+        """Set these fields of its evidence."""
         self.evidence = replace(self.evidence, **evidence)
 
     def note_wrong(self, **evidence: Any) -> None:
-        """The same; and if something is wrong with the host by now, it is since now."""
+        """Set these fields; if they are the host's first problem, note the time."""
         self.note(**evidence)
         seen = self.evidence
         may_exit_with = (0, NOTICED) if seen.has_notice else (0,)
@@ -120,16 +118,16 @@ class HostStatus:
             self.wrong_at = time.monotonic()
 
     def note_no_answer(self, limit_s: float) -> None:
-        """It was asked to start, and said nothing for so long."""
+        """Note that the host did not answer a call before the start within ``limit_s``."""
         self.note_wrong(start_problem=f"{_NO_ANSWER} within {limit_s:.0f} s")
 
     def note_report(self, report: Report, now: float) -> None:
-        """What the host itself says; ``now`` is our boot clock."""
+        """Note the host's own report; ``now`` is the driver's boot clock."""
         self.clock = HostClock(report.now, now)
         if report.beat is not None:
             self.beat = report.beat.on_clock(report.now, now)
         self.preempted_by = report.preempted_by or self.preempted_by
-        lines = (*self.evidence.last_lines, *report.lines)[-_LINES:]
+        lines = (*self.evidence.last_lines, *report.lines)[-_MAX_LINES:]
         self.note(last_lines=lines, is_preempted=self.preempted_by is not None)
         if report.is_node_dead:
             self.note(is_node_alive=False)
@@ -140,18 +138,18 @@ class HostStatus:
             self.exited_at = time.monotonic()
         self.note_wrong()
 
-    def note_error(self, told: Mapping[str, str] | None) -> None:
-        """The exception with which its process ended: as it told, or else as it printed."""
+    def note_error(self, sent: Mapping[str, str] | None) -> None:
+        """Note the exception of its process: the one that it sent, else the one that it printed."""
         code = self.evidence.exit_code
-        self.note(error=told or (error_in(self.evidence.last_lines) if code and code > 0 else None))
+        self.note(error=sent or (error_in(self.evidence.last_lines) if code and code > 0 else None))
 
     def is_named_by(self, incident: Incident) -> bool:
-        """Whether the incident tells of this host."""
-        return (self.seat.node.slice_name, self.seat.host) == (incident.slice_name, incident.host)
+        """Whether the incident names this host."""
+        return (self.reserved.node.slice_name, self.reserved.host) == (incident.slice_name, incident.host)
 
 
 def error_in(lines: Iterable[str]) -> Mapping[str, str] | None:
-    """The last Python traceback in ``lines``, as type, message and text; None if there is none."""
+    """Return the last Python traceback in ``lines``, as type, message and text; None if there is none."""
     printed = list(lines)
     begins = [at for at, line in enumerate(printed) if line.startswith("Traceback (most recent call last):")]
     if not begins:

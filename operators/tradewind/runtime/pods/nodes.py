@@ -1,7 +1,7 @@
-"""Which nodes Ray has, and which of them really answer: Ray may believe in a dead node for many seconds.
+"""Ray's nodes, and which of them answer: Ray may count a dead node as alive for many seconds.
 
-A node that is gone without a word keeps its place in Ray's table until its health checks have failed often enough. A
-connection to its raylet tells it at once, so whoever depends on a node asks that too.
+A node that is lost without notice stays in Ray's table until enough health checks have failed. A connection attempt to
+its raylet shows the loss at once, so the pod checks that too.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from tradewind.cloud_tpu.slice_types import POD_TYPE_LABEL, SLICE_NAME_LABEL, TO
 
 CONNECT_S: Final = 1.0
 _POLL_S: Final = 0.5
-_MOST_CONNECTIONS: Final = 32
+_MAX_CONNECTIONS: Final = 32
 START_S: Final = 180.0
-"""How long the worker of a host may take to come up in an environment that is there, or to start a process."""
+"""How long a host's worker may take to start in an existing environment, or to start a process."""
 _RAY_SETUP_S: Final = 600.0
 _NEEDS_NO_SETUP: Final = frozenset({"env_vars", "config", "_ray_commit", "_inject_current_ray"})
 _AUTOSCALER_STATUS: Final = b"__autoscaling_status"
 _MIRRORED: Final = "node_"
-"""How the type of a node begins that the autoscaler has not made."""
+"""Prefix of the type of a node that the autoscaler did not create."""
 
 
 @dataclass(frozen=True)
 class Stall:
-    """For how long a process may say nothing before the pod counts as hanging."""
+    """How long a process may be without heartbeat or step before the pod counts as stalled."""
 
     frozen_s: float = 60.0
-    """Without a sign of life."""
+    """Without a heartbeat."""
     stall_s: float = 1200.0
     """Without a new step, once one is expected."""
 
 
 def start_limit_s(environment: Mapping[str, Any]) -> float:
-    """For how long a host may not answer at first: its worker comes up in this runtime environment, which takes time.
+    """Return how long a host's first answer may take, while Ray sets up this runtime environment for its worker.
 
-    Ray gives up on an environment after its own limit, and then says why; so ours is the longer one.
+    It exceeds Ray's own limit for the setup, so that Ray reports the reason first.
     """
     if not set(environment) - _NEEDS_NO_SETUP:
         return START_S
@@ -58,7 +58,7 @@ class Node:
     id: str
     ip: str
     port: int
-    """Where its raylet listens."""
+    """The port of its raylet."""
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     resources: Mapping[str, float] = field(default_factory=dict, hash=False)
 
@@ -77,7 +77,7 @@ class Node:
 
     @property
     def slice_hosts(self) -> int | None:
-        """How many hosts like this one make up a slice of its topology; None where that is not known."""
+        """How many hosts like this one a slice of its topology has; None if unknown."""
         topology = self.labels.get(TOPOLOGY_LABEL, "")
         sides = [int(side) for side in topology.split("x") if side.isdecimal()]
         return math.ceil(math.prod(sides) / self.chips) if sides and self.chips else None
@@ -88,21 +88,21 @@ class Node:
 
 
 def live_nodes() -> list[Node]:
-    """The nodes that Ray counts as alive."""
+    """Return the nodes that Ray counts as alive."""
     import ray
 
     return [_node(row) for row in ray.nodes() if row.get("Alive")]
 
 
 def known_nodes() -> list[Node]:
-    """The nodes that Ray counts as alive, and the dead ones that it remembers."""
+    """Return the nodes that Ray counts as alive, and the dead ones that it remembers."""
     import ray
 
     return [_node(row) for row in ray.nodes()]
 
 
 def is_autoscaled() -> bool:
-    """Whether Ray's autoscaler adds nodes: without a configuration it only mirrors those that are there."""
+    """Whether Ray's autoscaler adds nodes: without a configuration it only mirrors the existing ones."""
     from ray.experimental.internal_kv import _internal_kv_get
 
     try:
@@ -123,21 +123,21 @@ def _node(row: Mapping[str, Any]) -> Node:
 
 
 def free_resources() -> dict[str, dict[str, float]]:
-    """Node id -> what nobody has taken."""
+    """Return node id -> free resources."""
     from ray._private import state
 
     return dict(state.available_resources_per_node())
 
 
 def draining_nodes() -> dict[str, float | None]:
-    """Node id -> the epoch second at which the node goes, or None where none was said."""
+    """Return node id -> the epoch second at which the drained node goes, or None if unknown."""
     from ray._private import state
 
     return {node: at / 1000 if at else None for node, at in state.state.get_draining_nodes().items()}
 
 
 def is_listening(ip: str, port: int, timeout_s: float = CONNECT_S) -> bool:
-    """Whether somebody listens there."""
+    """Whether a process listens there."""
     try:
         with socket.create_connection((ip, port), timeout=timeout_s):
             return True
@@ -146,17 +146,17 @@ def is_listening(ip: str, port: int, timeout_s: float = CONNECT_S) -> bool:
 
 
 def unresponsive_nodes(nodes: Iterable[Node], timeout_s: float = CONNECT_S) -> set[str]:
-    """The ids of the nodes whose raylet does not answer."""
-    asked = list(nodes)
-    if not asked:
+    """Return the ids of the nodes whose raylet does not answer."""
+    checked = list(nodes)
+    if not checked:
         return set()
-    with ThreadPoolExecutor(min(len(asked), _MOST_CONNECTIONS)) as pool:
-        answered = pool.map(lambda node: is_listening(node.ip, node.port, timeout_s), asked)
-        return {node.id for node, alive in zip(asked, answered, strict=True) if not alive}
+    with ThreadPoolExecutor(min(len(checked), _MAX_CONNECTIONS)) as pool:
+        answered = pool.map(lambda node: is_listening(node.ip, node.port, timeout_s), checked)
+        return {node.id for node, alive in zip(checked, answered, strict=True) if not alive}
 
 
 class NodeWatch:
-    """Ray's own view of the nodes, looked at twice a second in a thread: Ray's head may take its time to answer."""
+    """Ray's own view of the nodes, read twice a second in a thread, because Ray's head may answer slowly."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -166,12 +166,12 @@ class NodeWatch:
         threading.Thread(target=self._run, daemon=True, name="node-watch").start()
 
     def dead(self, node_ids: Iterable[str]) -> set[str]:
-        """Those of the nodes that Ray counts as dead; none before its first answer."""
+        """Return those of the nodes that Ray counts as dead; none before its first answer."""
         with self._lock:
             return set() if self._alive is None else {node_id for node_id in node_ids if node_id not in self._alive}
 
     def draining(self, node_ids: Iterable[str]) -> dict[str, float | None]:
-        """Those of the nodes that are being drained, with their deadlines in epoch seconds."""
+        """Return those of the nodes that are being drained, with their deadlines in epoch seconds."""
         with self._lock:
             return {node_id: self._draining[node_id] for node_id in node_ids if node_id in self._draining}
 
@@ -182,7 +182,7 @@ class NodeWatch:
         while not self._stopped.wait(_POLL_S):
             try:
                 alive, draining = frozenset(node.id for node in live_nodes()), draining_nodes()
-            except Exception:  # Ray's head is away, which says nothing of the hosts
+            except Exception:  # an outage of Ray's head says nothing about the hosts
                 continue
             with self._lock:
                 self._alive, self._draining = alive, draining

@@ -1,9 +1,9 @@
-"""A pod outlives its slices: run again after every loss, on what is free then, until it is done or a budget is used up.
+"""Run a pod on one reservation after another, until it is done or a budget is used up.
 
-Preemptions and failures are counted apart, and neither costs an Airflow retry. After a preemption the next slice is
-reserved while the old one is being ended; after a failure the same hosts are used again, unless it speaks against their
-slice (``suspects``) and there is another. What is slow is said and noted: how long it took to find out, to end the old
-processes, to get new hosts, and to start on them.
+Preemptions and failures are counted separately, and neither costs an Airflow retry. After a preemption the allocator
+reserves the next slice while the driver ends the old processes. After a failure the pod uses the same hosts again,
+unless their slice is blocked and there is another. The log and the timeline have the times that it took to detect the
+end, to end the old processes, to reserve new hosts, and to start on them.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from tradewind.runtime.pods.verdicts import Incident
 
 _GROW_S: Final = 120.0
 """How long the processes may take to save a checkpoint when the pod is to grow."""
-_SPARES_AFTER_S: Final = 30.0
-"""How long after its start a pod that makes no step lets processes get ready elsewhere."""
+_STANDBY_AFTER_S: Final = 30.0
+"""How long after its start a pod without a step yet starts standby processes."""
 _STEP: Final = re.compile(r"step-(\d+)")
 
 
@@ -66,7 +66,7 @@ def run_pod(
     progress: Callable[[], str | None] | None = None,
     timeline: Timeline | None = None,
     reservation_timeout_s: float | None = None,
-    patience_s: float = DRIVER_TIMEOUT_S,
+    driver_timeout_s: float = DRIVER_TIMEOUT_S,
     renewed_at: Callable[[], float] | None = None,
     spare: bool | None = None,
     call: bytes | None = None,
@@ -78,23 +78,23 @@ def run_pod(
         group: A TPU slice, or a number of hosts.
         num_slices: How many groups; a list means as many of them as there are.
         budgets: After how many preemptions and failures to give up.
-        stall: After which silence a process counts as hanging.
-        scaling: How often a pod that is smaller than it could be tries to grow.
+        stall: After which time without heartbeat or step a process counts as stalled.
+        scaling: How often a pod that is smaller than it may be tries to grow.
         env: Further variables of the processes.
-        log_dir: Where each host's output goes: ``host-R.log`` for rank R, ``host-R.K.log`` after K restarts.
-        progress: Names the newest checkpoint: two failures with the same traceback and no new one between them are
-            the last.
-        timeline: What happens is noted there.
-        reservation_timeout_s: For how long to wait for hosts, each time; for ever unless given.
-        patience_s: A host that has not heard of this driver for so long ends its process itself, because somebody
-            else may run the same then.
-        renewed_at: When the lease under which this runs was last renewed, by our boot clock. Then hosts count from
-            that, not from when they last heard of us.
-        spare: Whether to keep processes ready on a free slice; None means where no autoscaler could remove it.
+        log_dir: The folder of the hosts' output: ``host-R.log`` for rank R, ``host-R.K.log`` after K restarts.
+        progress: Returns the newest checkpoint: after two failures with the same traceback and no new checkpoint
+            between them, the pod gives up.
+        timeline: Receives the events.
+        reservation_timeout_s: How long to wait for hosts, each time; by default for ever.
+        driver_timeout_s: A host without a call of this driver for so long kills its process, because another driver may
+            run the same by then.
+        renewed_at: When the lease of this attempt was last renewed, by the driver's boot clock. With it, hosts count
+            from the renewal, not from the driver's last call.
+        spare: Whether to keep standby processes on a free slice; None means unless there is an autoscaler.
         call: What the processes fetch with ``mailbox.fetch_call``.
 
     Returns:
-        What the processes gave back with ``mailbox.answer``, in the order of their ranks.
+        The values that the processes sent with ``mailbox.answer``, in the order of their ranks.
 
     Raises:
         PodGivenUpError: A budget is used up, or the same failure came twice.
@@ -103,13 +103,13 @@ def run_pod(
     if not ray.is_initialized():
         ray.init(address="auto", log_to_driver=False, logging_level=logging.WARNING)
     settings = _Settings(
-        tuple(command), group, budgets, stall, log_dir, reservation_timeout_s, patience_s, spare, renewed_at
+        tuple(command), group, budgets, stall, log_dir, reservation_timeout_s, driver_timeout_s, spare, renewed_at
     )
     with ExitStack() as stack:
         mailbox = stack.enter_context(Mailbox(call, ray.util.get_node_ip_address())) if call is not None else None
-        given = {**(env or {}), **(mailbox.env if mailbox else {})}
-        flexible = ElasticSize(sizes_of(num_slices), scaling)
-        run = _Run(settings, flexible, given, progress or (lambda: None), timeline or Timeline(None), mailbox)
+        env = {**(env or {}), **(mailbox.env if mailbox else {})}
+        size = ElasticSize(sizes_of(num_slices), scaling)
+        run = _Run(settings, size, env, progress or (lambda: None), timeline or Timeline(None), mailbox)
         stack.callback(run.close)
         run.run()
         return mailbox.results() if mailbox else []
@@ -123,7 +123,7 @@ class _Settings:
     stall: Stall
     log_dir: str | None
     reservation_timeout_s: float | None
-    patience_s: float
+    driver_timeout_s: float
     spare: bool | None
     renewed_at: Callable[[], float] | None
 
@@ -134,7 +134,7 @@ class _Run:
     def __init__(
         self,
         settings: _Settings,
-        flexible: ElasticSize,
+        size: ElasticSize,
         env: Mapping[str, str],
         progress: Callable[[], str | None],
         timeline: Timeline,
@@ -142,7 +142,7 @@ class _Run:
     ) -> None:
         self._settings = settings
         self._group = settings.group
-        self._flexible = flexible
+        self._size = size
         self._env = env
         self._progress = progress
         self._timeline = timeline
@@ -152,87 +152,90 @@ class _Run:
         self._saved: int | None = None
         self._first_start: float | None = None
         self._avoided: set[str] = set()
-        """Nodes that are lost."""
-        self._suspects = SliceBlocklist(flexible.smallest)
+        """Ids of lost nodes."""
+        self._blocklist = SliceBlocklist(size.smallest)
         self._nodes = NodeWatch()
         self._reservation: Reservation | None = None
         self._has_stepped = False
         self._started_at = 0.0
         self._grow_to: int | None = None
-        self._spares = self._new_spares(settings.spare)
-        self._reserver = BackgroundAllocator(
+        self._standby = self._new_standby(settings.spare)
+        self._allocator = BackgroundAllocator(
             settings.group,
-            flexible,
+            size,
             avoided=self._avoided,
-            suspects=self._suspects,
-            spares=self._spares,
+            blocklist=self._blocklist,
+            standby=self._standby,
             timeline=timeline,
             say=say,
             timeout_s=settings.reservation_timeout_s,
         )
 
     def run(self) -> None:
-        """Until the pod is done. Raises PodGivenUpError, NoFreeSliceError."""
+        """Run until the pod is done. Raises PodGivenUpError, NoFreeSliceError."""
         while True:
-            reservation = self._reservation or self._reserver.begin().result()
+            reservation = self._reservation or self._allocator.begin().result()
             assert reservation is not None
             self._reservation = reservation
-            self._suspects.reserved(reservation.slice_names)
+            self._blocklist.note_reserved(reservation.slice_names)
             if self._attempt(reservation):
                 return
             self._restarts += 1
 
     def close(self) -> None:
-        """Give everything back."""
-        if self._spares is not None:
-            self._spares.close()
+        """Release everything."""
+        if self._standby is not None:
+            self._standby.close()
         self._nodes.stop()
-        self._reserver.stop()
+        self._allocator.stop()
         if self._reservation is not None:
             self._reservation.release()
-        self._reserver.close()
+        self._allocator.close()
 
     # ---- hosts
 
-    def _new_spares(self, wanted: bool | None) -> StandbyPool | None:
+    def _new_standby(self, wanted: bool | None) -> StandbyPool | None:
         if wanted is False or not self._group.is_tpu or not supports_standby(self._settings.command):
             return None
         return StandbyPool(
             self._group,
             StandbySpec(self._settings.command, self._env),
-            lambda: self._avoided | self._suspects.nodes,
-            self._settings.patience_s,
+            lambda: self._avoided | self._blocklist.nodes,
+            self._settings.driver_timeout_s,
             may_hold=may_hold(wanted),
         )
 
     def _free_slices(self) -> list[Slice]:
-        return free_slices(self._group, set(self._avoided), set(self._suspects.names))
+        return free_slices(self._group, set(self._avoided), set(self._blocklist.names))
 
-    def _actors(self, seats: Sequence[ReservedHost]) -> list[Any]:
-        """Those that wait on these hosts, and fresh ones for the rest."""
-        waiting = self._spares.take(seats) if self._spares is not None else {}
-        if waiting:
-            say(f"processes that have done their imports wait on {len(waiting)} of {len(seats)} hosts")
-        return [waiting.get(seat.node.id) or host_actor(self._group, seat, self._settings.patience_s) for seat in seats]
+    def _actors(self, hosts: Sequence[ReservedHost]) -> list[Any]:
+        """Return the standby actors on these hosts, and fresh ones for the rest."""
+        standby = self._standby.take(hosts) if self._standby is not None else {}
+        if standby:
+            say(f"standby processes wait on {len(standby)} of {len(hosts)} hosts")
+        return [
+            standby.get(host.node.id) or host_actor(self._group, host, self._settings.driver_timeout_s)
+            for host in hosts
+        ]
 
     # ---- one attempt
 
     def _attempt(self, reservation: Reservation) -> bool:
-        """Run once on these hosts; whether the pod is done."""
+        """Run once on these hosts; return whether the pod is done."""
         pod = Pod(
             reservation,
             self._group,
             self._nodes,
             self._settings.stall,
-            self._settings.patience_s,
-            actors=self._actors(reservation.seats),
+            self._settings.driver_timeout_s,
+            actors=self._actors(reservation.hosts),
             say=say,
             renewed_at=self._settings.renewed_at,
         )
         try:
-            incident = self._started(pod, reservation) or pod.watch(lambda: self._note_poll(pod))
-        except BaseException:  # somebody stops us: let the processes end in order
-            pod.end(politely=True)
+            incident = self._start(pod, reservation) or pod.watch(lambda: self._note_poll(pod))
+        except BaseException:  # a stop of the driver: let the processes shut down
+            pod.end(gracefully=True)
             raise
         self._note_first_step(pod)
         if pod.is_done:
@@ -240,25 +243,25 @@ class _Run:
             self._timeline.note(TimelineEvent("done", time.time(), step=pod.step))
             return True
         if self._grow_to is not None and not pod.lost_nodes():
-            self._scaled(pod, reservation)
+            self._release_to_grow(pod, reservation)
             return False
         assert incident is not None
-        self._after(incident, pod, reservation)
+        self._recover(incident, pod, reservation)
         return False
 
-    def _started(self, pod: Pod, reservation: Reservation) -> Incident | None:
+    def _start(self, pod: Pod, reservation: Reservation) -> Incident | None:
         self._started_at = began = time.monotonic()
         self._first_start = self._first_start or time.time()
         self._has_stepped, self._grow_to = False, None
-        self._flexible.running(reservation.num_slices, time.monotonic())
-        incident = pod.start(self._task())
+        self._size.running(reservation.num_slices, time.monotonic())
+        incident = pod.start(self._command())
         if incident is None:
             self._timeline.note(
                 TimelineEvent(
                     "started",
                     time.time(),
                     slices=tuple(reservation.slice_names),
-                    hosts=tuple(host.seat.node.ip for host in pod.hosts),
+                    hosts=tuple(host.reserved.node.ip for host in pod.hosts),
                     num_slices=reservation.num_slices,
                     restarts=self._restarts,
                     start_s=time.monotonic() - began,
@@ -266,7 +269,7 @@ class _Run:
             )
         return incident
 
-    def _task(self) -> PodCommand:
+    def _command(self) -> PodCommand:
         mailbox, restarts = self._mailbox, self._restarts
         env = {RESTARTS_VARIABLE: str(restarts), FIRST_START_VARIABLE: repr(self._first_start)}
         return PodCommand(
@@ -280,12 +283,12 @@ class _Run:
     def _note_poll(self, pod: Pod) -> None:
         self._note_first_step(pod)
         now = time.monotonic()
-        if self._spares is not None and (self._has_stepped or now - self._started_at > _SPARES_AFTER_S):
-            self._spares.pause(False)  # no sooner: in a rehearsal their imports would slow down the pod's own
-        due = self._flexible.next_look(now)
+        if self._standby is not None and (self._has_stepped or now - self._started_at > _STANDBY_AFTER_S):
+            self._standby.pause(False)  # not sooner: in a rehearsal their imports would slow down the pod's own
+        due = self._size.next_look(now)
         if due is None or due > now or pod.is_stopping:
             return
-        self._grow_to = self._flexible.grow_to(len(self._free_slices()), now)
+        self._grow_to = self._size.grow_to(len(self._free_slices()), now)
         if self._grow_to is not None:
             pod.stop(f"the pod is to grow to {self._grow_to} slices", _GROW_S)
 
@@ -298,7 +301,7 @@ class _Run:
 
     # ---- between two attempts
 
-    def _scaled(self, pod: Pod, reservation: Reservation) -> None:
+    def _release_to_grow(self, pod: Pod, reservation: Reservation) -> None:
         pod.end()
         reservation.release()
         self._reservation = None
@@ -312,60 +315,64 @@ class _Run:
             )
         )
 
-    def _after(self, incident: Incident, pod: Pod, reservation: Reservation) -> None:
-        """Charge what happened, end what is left, and see to hosts for the next attempt."""
+    def _recover(self, incident: Incident, pod: Pod, reservation: Reservation) -> None:
+        """Charge the incident, end the remaining processes, and get hosts for the next attempt."""
         detected, detect_s = time.monotonic(), pod.last_seen_s()
         lost = pod.lost_nodes()
         self._avoided |= lost
-        self._suspects.replaced({str(host.seat.node.slice_name) for host in pod.hosts if host.seat.node.id in lost})
-        found = self._find_relocation(incident, reservation)
-        has_others = found is not Relocation.UNAVAILABLE
+        self._blocklist.note_replaced(
+            {str(host.reserved.node.slice_name) for host in pod.hosts if host.reserved.node.id in lost}
+        )
+        relocation = self._find_relocation(incident, reservation)
+        has_others = relocation is not Relocation.UNAVAILABLE
         self._history = self._history.after(incident, time.time(), self._newest(pod), has_others=has_others)
-        over = self._history.end(self._settings.budgets)
-        soon = None if over or not lost or reservation.num_slices > 1 else self._reserver.begin()
+        give_up = self._history.end(self._settings.budgets)
+        next_one = None if give_up or not lost or reservation.num_slices > 1 else self._allocator.begin()
         pod.end()
         if not incident.cause.is_preemption:
             pod.print_last_lines(incident)
         end_s = time.monotonic() - detected
         self._note(incident, pod, detect_s, end_s)
-        moves = not over and self._block_slice(incident, pod, found)
+        moves = not give_up and self._block_slice(incident, pod, relocation)
         if lost or moves:
             reservation.release()
             self._reservation = None
-        if over:
-            say(f"{incident.sentence} {over}")
-            raise PodGivenUpError(f"{incident.sentence} {over}", incident, self._history)
+        if give_up:
+            say(f"{incident.sentence} {give_up}")
+            raise PodGivenUpError(f"{incident.sentence} {give_up}", incident, self._history)
         if incident.cause.is_preemption:
             count = f"preemption {self._history.preemptions} of {self._settings.budgets.max_preemptions:,}"
         else:
             count = f"failure {self._history.failures} of {self._settings.budgets.max_failures:,}"
-        say(f"{incident.sentence} This is {count}; going on from the newest checkpoint")
-        if soon is not None:
-            self._reservation = soon.result()
+        say(f"{incident.sentence} This is {count}; continuing from the newest checkpoint")
+        if next_one is not None:
+            self._reservation = next_one.result()
 
     def _find_relocation(self, incident: Incident, reservation: Reservation) -> Relocation:
-        """Whether the pod could go on without the slice that the incident names."""
+        """Return whether the pod could continue without the slice that the incident names."""
         if incident.cause.is_preemption or not self._group.is_tpu:
             return Relocation.UNAVAILABLE
         try:
             free = [each.name for each in self._free_slices()]
             known = known_slices(self._group)
-            return self._suspects.relocation(incident, reservation.slice_names, free, known, is_autoscaled())
-        except Exception as problem:  # Ray's head is away; what the pod has is sure
-            say(f"whether there is another slice cannot be told now: {problem}")
+            return self._blocklist.relocation(incident, reservation.slice_names, free, known, is_autoscaled())
+        except Exception as problem:  # an outage of Ray's head; the pod still has its own slices
+            say(f"cannot find out whether there is another slice: {problem}. The pod stays.")
             return Relocation.UNAVAILABLE
 
-    def _block_slice(self, incident: Incident, pod: Pod, found: Relocation) -> bool:
-        """Suspect the slice that the incident names, if that speaks against it; whether to leave it."""
-        name, suspicious = incident.slice_name, should_block(incident, has_stepped=pod.step is not None)
-        if name is None or not (suspicious or self._history.is_repeated_here):
+    def _block_slice(self, incident: Incident, pod: Pod, relocation: Relocation) -> bool:
+        """Block the slice that the incident names, if it is a reason to; return whether to leave it."""
+        name, is_reason = incident.slice_name, should_block(incident, has_stepped=pod.step is not None)
+        if name is None or not (is_reason or self._history.is_repeated_here):
             return False
-        self._suspects.add(name, {host.seat.node.id for host in pod.hosts if host.seat.node.slice_name == name})
-        say(f"slice {name} is avoided from now on, {found.value}")
-        return found is not Relocation.UNAVAILABLE
+        self._blocklist.add(
+            name, {host.reserved.node.id for host in pod.hosts if host.reserved.node.slice_name == name}
+        )
+        say(f"slice {name} is avoided from now on, {relocation.value}")
+        return relocation is not Relocation.UNAVAILABLE
 
     def _note(self, incident: Incident, pod: Pod, detect_s: float, end_s: float) -> None:
-        say(f"it took at most {detect_s:.1f} s to find out and {end_s:.1f} s to end what was left")
+        say(f"it took at most {detect_s:.1f} s to detect this and {end_s:.1f} s to end the other processes")
         steps = [int(step) for step in _STEP.findall(self._history.latest[-1].progress or "")]
         self._timeline.note(
             TimelineEvent(
@@ -383,20 +390,20 @@ class _Run:
         )
 
     def _newest(self, pod: Pod) -> str | None:
-        """The newest checkpoint, as the store shows it and as the processes have told, who may keep it elsewhere.
+        """Return the newest checkpoint, from the store and from the heartbeats: it may be stored elsewhere.
 
-        Where the store does not say, none is taken for the one before.
+        While the store does not answer, each call returns another text, so no checkpoint counts as the one before.
         """
         self._saved = max((step for step in (self._saved, pod.saved) if step is not None), default=None)
-        told = None if self._saved is None else f"step {self._saved} was saved"
+        saved = None if self._saved is None else f"step {self._saved} was saved"
         try:
-            found = self._progress()
+            stored = self._progress()
         except Exception as problem:
-            say(f"the newest checkpoint cannot be told now: {problem}")
-            found = f"unknown after {self._restarts} restarts"
-        return "; ".join(part for part in (found, told) if part is not None) or None
+            say(f"cannot find the newest checkpoint: {problem}")
+            stored = f"unknown after {self._restarts} restarts"
+        return "; ".join(part for part in (stored, saved) if part is not None) or None
 
 
 def say(text: str) -> None:
-    """One line of the driver's output that is ours."""
+    """Print one line of the driver's log."""
     print(f"tradewind: {text}", flush=True)

@@ -1,7 +1,7 @@
-"""What happened to a pod, in order, as one JSON file beside the attempt; writing it can never fail the run.
+"""Timeline of a pod: its events as one JSON file beside the attempt. Errors in writing it never fail the run.
 
-``note`` returns at once: a thread writes the whole file, and while the store is down it keeps what there is and tries
-again. What counts as what is in ``summary``.
+``note`` returns at once: a thread writes the whole file, and retries during an outage of the store. ``summary``
+computes waiting time, restarts and lost steps.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from tradewind.storage.files import read_contents, write_text
 
 TIMELINE_FILE: Final = "timeline.json"
 _RETRY_S: Final = 5.0
-_LONGEST_RETRY_S: Final = 60.0
+_MAX_RETRY_S: Final = 60.0
 MAX_TIMELINE_BYTES: Final = 8 << 20
-"""Of a timeline's file."""
+"""Maximum size of a timeline's file."""
 MAX_EVENTS: Final = 40_000
-"""So many fill such a file as a pod writes them. What is written to be short holds ten times as many, and a task's log
-and a page would wait for seconds until they are read."""
+"""As many as fill such a file when a pod writes them. A file of shorter events could hold ten times as many, which a
+task or a page would take seconds to read."""
 _KINDS: Final = {
     "event": TEXT,
     "at": MOMENT,
@@ -56,34 +56,34 @@ _KINDS: Final = {
     "detect_s": NUMBER.or_null(),
     "end_s": NUMBER.or_null(),
 }
-"""What a row of the file may hold."""
+"""Fields of a row of the file."""
 _ENDS: Final = ("preempted", "failed", "ended", "done", "scaled")
 _KEYS: Final = {"name": "event", "slice_name": "slice", "grows_to": "to"}
-"""What the file calls those of an event's fields that have another name there."""
+"""Field of an event -> its key in the file, where they differ."""
 _FIELDS: Final = {key: name for name, key in _KEYS.items()}
 
 
 @dataclass(frozen=True)
 class TimelineEvent:
-    """What happened to a pod at one moment; which fields an event has depends on its name.
+    """One event of a pod; which fields it has depends on its name.
 
     Attributes:
-        name: What happened: ``waiting``, ``reserved``, ``started``, ``first_step``, ``preempted``, ``failed``,
+        name: One of ``waiting``, ``reserved``, ``started``, ``first_step``, ``preempted``, ``failed``,
             ``scaled``, ``ended`` or ``done``.
         at: When, in seconds since the epoch.
-        cause: Of an end, as ``verdicts.Cause`` has it.
-        sentence: Of an end, for people.
-        slice_name: Of the host that tells why it ended.
+        cause: Of an end, a value of ``verdicts.Cause``.
+        sentence: Of an end, for users.
+        slice_name: The slice of the host that ended the attempt.
         host: The rank of that host within its slice.
-        slices: Which were reserved or started on.
-        hosts: The addresses of those that were started on.
-        group: What is waited for.
-        sizes: The most and the fewest slices that it may have.
-        num_slices: How many it has.
-        grows_to: How many it is to have.
+        slices: The slices that were reserved or started on.
+        hosts: The addresses of the hosts that were started on.
+        group: The kind of group that the pod waits for.
+        sizes: The largest and the smallest number of slices.
+        num_slices: The present number of slices.
+        grows_to: The next number of slices.
         restarts: How often the processes had been started before.
-        step: The newest that was made.
-        checkpoint_step: The newest that was saved.
+        step: The newest finished step.
+        checkpoint_step: The newest saved step.
     """
 
     name: str
@@ -108,10 +108,10 @@ class TimelineEvent:
 
     @staticmethod
     def from_row(row: Any) -> TimelineEvent:
-        """The event that a row of the file tells of; what no field is for, such as a later version's, is passed over.
+        """Return the event of a row of the file; ignore unknown keys, which a later version may write.
 
         Raises:
-            RecordFormatError: It is none.
+            RecordFormatError: The row is no event.
         """
         known = parse_fields(row, _KINDS, ("event", "at"), whose="an event's")
         values: dict[str, Any] = {
@@ -120,19 +120,19 @@ class TimelineEvent:
         return TimelineEvent(**values)
 
     def to_row(self) -> dict[str, Any]:
-        """The row of the file that tells of it, without what it does not say."""
+        """Return its row of the file, without empty fields."""
         return {_KEYS.get(name, name): value for name, value in vars(self).items() if value is not None}
 
     @property
     def lost_steps(self) -> int:
-        """How many steps an end has cost. A pod that is done, or that grows, has saved its last step."""
+        """How many steps an end has lost. A pod that is done, or that grows, has saved its last step."""
         if self.name in ("done", "scaled"):
             return 0
         return int(max(0, (self.step or 0) - (self.checkpoint_step or 0)))
 
 
 class Timeline:
-    """The events of one pod; without a path they are kept in memory only."""
+    """The events of one pod; without a path they stay in memory."""
 
     def __init__(self, path: str | None, *, retry_s: float = _RETRY_S) -> None:
         self._path = path
@@ -149,7 +149,7 @@ class Timeline:
             return list(self._events)
 
     def note(self, event: TimelineEvent) -> None:
-        """It is written soon."""
+        """Add ``event``; a thread writes it soon."""
         with self._changed:
             self._events.append(event)
             if self._path is not None and self._writer is None:
@@ -158,7 +158,7 @@ class Timeline:
             self._changed.notify_all()
 
     def flush(self, timeout_s: float = 10.0) -> bool:
-        """Wait until everything is written, but not for longer than this; whether it is."""
+        """Wait until all events are written, for at most ``timeout_s``; return whether they are."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: self._path is None or self._written == len(self._events), timeout=timeout_s
@@ -173,10 +173,10 @@ class Timeline:
                 events = list(self._events)
             try:
                 write_text(self._path, timeline_text(events))
-            except Exception as problem:  # whatever is wrong with the store, the run goes on
-                print(f"tradewind: the timeline cannot be written now: {problem}", flush=True)
+            except Exception as problem:  # no error of the store may fail the run
+                print(f"tradewind: cannot write the timeline: {problem}. Retrying in {pause:.0f} s.", flush=True)
                 time.sleep(pause)
-                pause = min(2 * pause, _LONGEST_RETRY_S)
+                pause = min(2 * pause, _MAX_RETRY_S)
                 continue
             pause = self._retry_s
             with self._changed:
@@ -185,31 +185,31 @@ class Timeline:
 
 
 class BadTimelineError(BadRecordError):
-    """What should be a timeline cannot be read as one; what happened to the pod cannot be told."""
+    """A timeline's file is invalid, so the events of the pod are unknown."""
 
 
 def read_timeline(path: str) -> list[TimelineEvent]:
-    """The events in the file at ``path``; none when it does not exist.
+    """Return the events in the file at ``path``; none when it does not exist.
 
     Raises:
-        BadTimelineError: What is there is no timeline.
+        BadTimelineError: The file is no timeline.
     """
-    found = read_contents([path], MAX_TIMELINE_BYTES).get(path)
-    if found is None:
+    content = read_contents([path], MAX_TIMELINE_BYTES).get(path)
+    if content is None:
         return []
     try:
-        if found.flaw is not None:
-            raise RecordFormatError(found.flaw)
-        return parse_timeline(found.text)
-    except RecordFormatError as flaw:
-        raise BadTimelineError(path, str(flaw)) from None
+        if content.flaw is not None:
+            raise RecordFormatError(content.flaw)
+        return parse_timeline(content.text)
+    except RecordFormatError as error:
+        raise BadTimelineError(path, str(error)) from None
 
 
 def parse_timeline(text: str) -> list[TimelineEvent]:
-    """The events in the text of a timeline's file.
+    """Return the events in the text of a timeline's file.
 
     Raises:
-        RecordFormatError: It holds none.
+        RecordFormatError: The text is no timeline.
     """
     rows = parse(text)
     if not isinstance(rows, list):
@@ -220,7 +220,7 @@ def parse_timeline(text: str) -> list[TimelineEvent]:
 
 
 def timeline_text(events: Iterable[TimelineEvent]) -> str:
-    """The text of a timeline's file."""
+    """Return the text of a timeline's file."""
     return json.dumps([event.to_row() for event in events], indent=1, default=str)
 
 
@@ -244,7 +244,7 @@ class Summary:
     """A timeline in numbers."""
 
     started_at: float | None
-    """The first start of the processes; wall time and goodput count from here."""
+    """The first start of the processes, from which wall time and goodput count."""
     wall_s: float
     waiting_s: float
     """Without a slice, also before the first start."""
@@ -252,12 +252,12 @@ class Summary:
     preemptions: int
     failures: int
     lost_steps: int
-    """Steps that were done and not saved."""
+    """Finished steps that were not saved."""
     segments: tuple[Segment, ...]
 
 
 def summary(events: Iterable[TimelineEvent], now: float | None = None) -> Summary:
-    """The events, of one attempt or of several in a row, in numbers. What still runs counts until ``now``."""
+    """Summarize the events of one attempt or of several in a row; a running segment counts until ``now``."""
     ordered = sorted(events, key=lambda event: event.at)
     last = max([event.at for event in ordered] + ([] if now is None else [now]), default=0.0)
     segments = _segments(ordered)
@@ -275,18 +275,18 @@ def summary(events: Iterable[TimelineEvent], now: float | None = None) -> Summar
 
 
 def _segments(events: Iterable[TimelineEvent]) -> list[Segment]:
-    found: list[Segment] = []
+    segments: list[Segment] = []
     for event in events:
         name, at = event.name, event.at
         if name == "started":
-            found.append(Segment(at, num_slices=event.num_slices))
-        elif not found or found[-1].ended_at is not None:
+            segments.append(Segment(at, num_slices=event.num_slices))
+        elif not segments or segments[-1].ended_at is not None:
             continue
         elif name == "first_step":
-            found[-1] = replace(found[-1], first_step_at=at)
+            segments[-1] = replace(segments[-1], first_step_at=at)
         elif name in _ENDS:
-            found[-1] = replace(found[-1], ended_at=at, end=name, cause=event.cause, lost_steps=event.lost_steps)
-    return found
+            segments[-1] = replace(segments[-1], ended_at=at, end=name, cause=event.cause, lost_steps=event.lost_steps)
+    return segments
 
 
 def _waiting_s(events: Iterable[TimelineEvent], last: float) -> float:

@@ -1,9 +1,9 @@
-"""A preemption is not a failure: what became of a host decides which of the two budgets an attempt is charged to.
+"""Determine the incident that ended an attempt: a preemption or a failure, which have different budgets.
 
-``determine_incident`` is the table of the documentation. Whatever took a node away is a preemption, and a preemption of
-any host wins over the failures of the rest: they are what a lost peer looks like from the other hosts. Everything else
-is a failure, since a mistake in that direction ends soon and says why, and one in the other goes on for a million
-attempts. Nothing in here talks to Ray, to a process or to a clock.
+``determine_incident`` is the table of the documentation. Any loss of a node is a preemption. A preemption of one host
+wins over failures of the others, which may only result from their lost peer. Everything else is a failure: a wrong
+"failure" ends the pod soon with a reason, a wrong "preemption" repeats a million times. Nothing here calls Ray, a
+process or a clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 from tradewind.runtime.pods.process_env import format_exit
 
 NOTICED: Final = 76
-"""Exit code of a process that saved a checkpoint because of a notice and then ended by itself."""
+"""Exit code of a process that saved a checkpoint because of a notice and then exited."""
 EXIT_PREEMPTED = NOTICED
 
 _KILLED: Final = -9
@@ -32,28 +32,28 @@ _LOST_PEER: Final = re.compile(
 
 
 class Cause(enum.Enum):
-    """Why an attempt ended. The values are what timelines and logs say."""
+    """Why an attempt ended. Timelines and logs have the values."""
 
     NODE_DIED = "node died"
-    """The Ray node is gone, and the actor and the processes on it with it: a preemption."""
+    """The Ray node is gone with its actor and processes: a preemption."""
     DRAINED = "node drained"
-    """Ray was told to drain the node, by the notice watcher or by a person: a preemption."""
+    """The notice watcher or a user made Ray drain the node: a preemption."""
     PREEMPTED = "preempted"
-    """The instance metadata says so: a preemption."""
+    """The instance metadata announced it: a preemption."""
     NOTICED = "checkpoint on notice"
-    """The process saved a checkpoint because of a notice and ended by itself: a preemption."""
+    """The process saved a checkpoint because of a notice and exited: a preemption."""
     CUT_OFF = "cut off"
-    """The host had heard nothing of its driver for too long, and ended its process itself: a preemption."""
+    """The host had no call of its driver for too long, and killed its process: a preemption."""
     EXCEPTION = "exception"
     """The function raised: a failure."""
     EXITED = "exit code"
-    """The process ended with another code than 0 and left no exception: a failure."""
+    """The process exited with another code than 0 and without an exception: a failure."""
     KILLED = "killed"
-    """A signal ended the process on a node that lives: a failure, most often for want of memory."""
+    """A signal killed the process on a live node: a failure, most often out of memory."""
     SILENT = "silent"
     """The process is frozen, or has made no step for too long: a failure."""
     ACTOR_LOST = "actor lost"
-    """Ray lost the worker that held the process, on a node that lives: a failure."""
+    """Ray lost the worker of the process on a live node: a failure."""
     CANNOT_START = "cannot start"
     """The command could not be started: a failure."""
 
@@ -67,7 +67,7 @@ _PREEMPTIONS: Final = frozenset({Cause.NODE_DIED, Cause.DRAINED, Cause.PREEMPTED
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of one host, before the pod was ended."""
+    """Facts about one host, before the pod was ended."""
 
     host: int
     """Its rank within its slice."""
@@ -76,27 +76,27 @@ class Evidence:
     num_hosts: int
     """How many hosts the whole pod has."""
     exit_code: int | None = None
-    """As ``subprocess`` tells it; None while the process runs or when nobody can tell."""
+    """As in ``subprocess``; None while the process runs or if unknown."""
     is_actor_lost: bool = False
     is_node_alive: bool | None = None
-    """None when Ray was not asked or did not answer."""
+    """None without an answer from Ray."""
     is_node_draining: bool = False
     is_preempted: bool = False
     has_notice: bool = False
-    """The process was told of a notice."""
+    """The process received a notice."""
     is_cut_off: bool = False
-    """The host has ended the process because its driver did not ask."""
+    """The host killed the process because its driver did not call."""
     silent_s: float | None = None
-    """For how long the process has been frozen or without a step, if that is too long."""
+    """How long the process has been frozen or without a step, if that is too long."""
     start_problem: str | None = None
     error: Mapping[str, str] | None = None
-    """``type``, ``message`` and ``traceback`` of the exception that the process left behind."""
+    """``type``, ``message`` and ``traceback`` of the process's exception."""
     last_lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Incident:
-    """Why an attempt ended, in one sentence, and which host tells it."""
+    """Why an attempt ended, in one sentence, and on which host."""
 
     cause: Cause
     sentence: str
@@ -108,16 +108,16 @@ class Incident:
 
 
 def determine_incident(evidence: Evidence, others: Sequence[Evidence] = ()) -> Incident:
-    """Why the attempt ended, given the host that was seen first and what is known of ``others``.
+    """Return why the attempt ended, from the evidence of the host with the first problem and of ``others``.
 
     Raises ValueError if nothing is wrong with any of them.
     """
     hosts = [evidence, *others]
     has_notice = any(host.has_notice or host.is_node_draining or host.is_preempted for host in hosts)
-    wrong = [(host, *found) for host in hosts if (found := _what_is_wrong(host, has_notice)) is not None]
-    if not wrong:
+    problems = [(host, *problem) for host in hosts if (problem := _problem_of(host, has_notice)) is not None]
+    if not problems:
         raise ValueError("Nothing is wrong with any host of the pod.")
-    host, cause, reason = min(wrong, key=lambda found: _order(found[0], found[1]))
+    host, cause, reason = min(problems, key=lambda problem: _order(problem[0], problem[1]))
     return Incident(
         cause=cause,
         sentence=_sentence(host, reason),
@@ -130,26 +130,26 @@ def determine_incident(evidence: Evidence, others: Sequence[Evidence] = ()) -> I
 
 
 def was_aborted(evidence: Evidence) -> bool:
-    """Whether SIGABRT ended the process, as JAX ends one whose peer is away, while there is a peer."""
+    """Whether SIGABRT ended a process with peers, as JAX does when a peer is lost."""
     return evidence.exit_code == -signal.SIGABRT and evidence.num_hosts > 1
 
 
 def may_be_a_lost_peer(evidence: Evidence) -> bool:
-    """Whether the host's exception, or the SIGABRT of JAX, may only mean that another host went away."""
+    """Whether the host's exception, or JAX's SIGABRT, may only result from the loss of another host."""
     if was_aborted(evidence):
         return True
     return evidence.error is not None and bool(_LOST_PEER.search(evidence.error.get("message", "")))
 
 
 def _order(host: Evidence, cause: Cause) -> int:
-    """Preemptions first, what tells least of the cause last; equals stay in the order in which they were given."""
+    """Return the sort key: preemptions first, possible consequences of a lost peer last."""
     if cause.is_preemption:
         return 1 if cause is Cause.NOTICED else 0
     return 3 if may_be_a_lost_peer(host) else 2
 
 
-def _what_is_wrong(host: Evidence, has_notice: bool) -> tuple[Cause, str] | None:
-    """The table: the first row that fits. ``has_notice`` says that some host of the pod had a notice."""
+def _problem_of(host: Evidence, has_notice: bool) -> tuple[Cause, str] | None:
+    """Return the first row of the table that fits. ``has_notice``: some host of the pod had a notice."""
     if host.is_preempted:
         return Cause.PREEMPTED, "was preempted"
     if host.is_node_alive is False:
@@ -193,7 +193,7 @@ def _exit(code: int | None) -> tuple[Cause, str] | None:
 
 
 def _sentence(host: Evidence, reason: str) -> str:
-    """Which host, what happened, and what became of the others."""
+    """Return which host, what happened, and what the pod did with the others."""
     kind = "group" if " " in host.slice_type else "slice"  # "2-host GPU", or Google's name of a slice type
     name = f" {host.slice_name}" if host.slice_name else ""
     rest = host.num_hosts - 1

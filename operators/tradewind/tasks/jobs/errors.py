@@ -50,6 +50,8 @@ _TYPES: dict[EndingKind, type[RayJobError]] = {
 
 LOSSES = frozenset({EndingKind.PREEMPTED, EndingKind.HEAD_LOST, EndingKind.START_FAILED})
 """Endings that are the infrastructure's."""
+MAX_LOSSES = 100
+"""How many nodes or heads in a row a step or job may lose within one try."""
 WORTH_ANOTHER_ATTEMPT = LOSSES | {EndingKind.NOT_STARTED}
 """Endings after which the next attempt follows within the same try."""
 

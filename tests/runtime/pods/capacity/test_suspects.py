@@ -54,17 +54,17 @@ def test_a_pod_that_has_waited_in_vain_for_another_slice_does_not_wait_again():
     suspects.add("a", {"node-a"})
     busy = {"own": ["a"], "free": [], "known": ["a", "b"], "may_grow": True}
     assert suspects.relocation(RAISED, **busy) is Relocation.EXPECTED and suspects.relocation_wait_s > 0
-    suspects.reserved(["a"])
+    suspects.note_reserved(["a"])
     assert suspects.relocation(RAISED, **busy) is Relocation.UNAVAILABLE and suspects.relocation_wait_s == 0
     assert suspects.relocation(RAISED, **{**busy, "free": ["b"]}) is Relocation.AVAILABLE
-    suspects.reserved(["b"])
+    suspects.note_reserved(["b"])
     assert suspects.relocation_wait_s > 0
 
 
 def test_a_slice_whose_machines_are_replaced_is_suspected_no_more():
     suspects = SliceBlocklist(smallest=1)
     suspects.add("a", {"node-a"})
-    suspects.replaced({"a"})
+    suspects.note_replaced({"a"})
     on_b = replace(RAISED, slice_name="b")
     assert suspects.relocation(on_b, own=["b"], free=["a"], known=["a", "b"], may_grow=False) is Relocation.AVAILABLE
 

@@ -93,7 +93,7 @@ def test_killing_a_host_ends_at_once_what_ignores_signals_and_what_left_its_sess
 
 
 def test_a_host_whose_driver_asks_no_more_ends_its_process(mark):
-    host = PodHost(patience_s=3.0)
+    host = PodHost(driver_timeout_s=3.0)
     host.start(_launch("sleep", "600", mark=mark))
     started_at = boot_time()
     while boot_time() < started_at + 4.0:
@@ -103,7 +103,7 @@ def test_a_host_whose_driver_asks_no_more_ends_its_process(mark):
 
 
 def test_a_host_ends_its_process_when_the_lease_is_too_old_although_its_driver_asks_all_the_time(mark):
-    host = PodHost(patience_s=2.0)
+    host = PodHost(driver_timeout_s=2.0)
     renewed_at = host.probe().now
     host.start(replace(_launch("sleep", "600", mark=mark), renewed_at=renewed_at))
     until(lambda: host.poll(0.1, eager=False, renewed_at=renewed_at).was_ended, "the process to be ended")
@@ -115,7 +115,7 @@ def test_a_host_ends_its_process_when_the_lease_is_too_old_although_its_driver_a
 
 def test_a_process_whose_guard_froze_is_told_as_ended(mark):
     """And not as one that was killed for want of memory."""
-    host = PodHost(patience_s=4.0)
+    host = PodHost(driver_timeout_s=4.0)
     host.start(_launch("sh", "-c", "echo up; exec sleep 600", mark=mark))
     assert host.poll(30.0, eager=True).lines == ("up",)
     (guard,) = (each.parent() for each in marked(MARK, mark) if each.name() == "sleep")

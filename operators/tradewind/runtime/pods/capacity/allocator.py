@@ -1,6 +1,16 @@
-"""The next hosts of a pod are reserved in a thread, so that those of the last attempt are ended in the meantime.
+"""Allocate the hosts of one pod in a background thread: its size, its standby processes and its reservations.
 
-One reservation at a time; what it takes while nobody waits for it any more is given back.
+The allocator reserves while the driver ends the last attempt. It holds one reservation at a time and releases one that
+arrives after ``stop``.
+
+A pod of several sizes starts with the largest free one, and grows when slices become free again. To grow, it restarts
+from the newest checkpoint, so that is rare: it looks for free slices at most every ``look_s``, and changes its size at
+most every ``rescale_s``, except after a loss, which restarts it anyway.
+
+While a pod runs, standby processes with imports done wait on one other free slice. They reserve nothing: when another
+pod takes the slice, or a host of it is lost, they are killed. If the pod itself gets the slice, it uses them. Ray's
+autoscaler never counts a node with an actor as idle, so on an autoscaled cluster there are none unless the step
+requests them.
 """
 
 from __future__ import annotations
@@ -26,16 +36,13 @@ from tradewind.runtime.pods.on_host.actors import actor_on
 from tradewind.runtime.pods.on_host.host import StandbySpec
 from tradewind.runtime.pods.timeline import Timeline, TimelineEvent
 
-# A pod of several sizes starts with the largest that is there, and grows back when slices return.
-#
-# Growing means starting anew from the newest checkpoint, so it is rare: free slices are looked for at most every
-# ``look_s``, and the size changes at most every ``rescale_s``, except after a loss, when the pod starts anew anyway.
-# Nothing in here talks to Ray or to a clock.
+_POLL_S: Final = 5.0
+_ANSWER_S: Final = 2.0
 
 
 @dataclass(frozen=True)
 class ScalingTimes:
-    """How often a pod that runs with fewer slices than it could tries to grow. The defaults are Marin's."""
+    """How often a pod with fewer slices than it may have tries to grow. The defaults are Marin's."""
 
     look_s: float = 3 * 3600
     rescale_s: float = 12 * 3600
@@ -47,7 +54,7 @@ class ScalingTimes:
 
 
 def sizes_of(num_slices: int | Sequence[int]) -> tuple[int, ...]:
-    """The numbers of slices that a pod may have, largest first. Raises ValueError for what is no number of slices."""
+    """Return the numbers of slices that a pod may have, largest first. Raises ValueError for an invalid number."""
     if isinstance(num_slices, int) and not isinstance(num_slices, bool):
         return (_size(num_slices, num_slices),)
     if isinstance(num_slices, (str, bytes)) or not isinstance(num_slices, Sequence) or not num_slices:
@@ -62,7 +69,7 @@ def _size(size: object, given: object) -> int:
 
 
 class ElasticSize:
-    """Which size to take, and when to try a larger one. All times are of one clock of the caller's."""
+    """Decides the size of a pod and when to try a larger one. It has no clock: all times are of one of the caller's."""
 
     def __init__(self, sizes: Sequence[int], times: ScalingTimes) -> None:
         self._sizes = sizes_of(sizes)
@@ -80,11 +87,11 @@ class ElasticSize:
         return self._sizes[-1]
 
     def first(self, free: int) -> int | None:
-        """The size to start with, at the beginning or after a loss; None if not even the smallest is free."""
+        """Return the size to start with, first or after a loss; None if not even the smallest is free."""
         return next((size for size in self._sizes if size <= free), None)
 
     def running(self, size: int, now: float) -> None:
-        """The pod has started with ``size`` slices."""
+        """Note that the pod has started with ``size`` slices."""
         if size not in self._sizes:
             raise ValueError(f"A pod of {size} slices was started, but num_slices={list(self._sizes)}.")
         if size != self._size:
@@ -92,15 +99,15 @@ class ElasticSize:
             self._looked_at = now
 
     def next_look(self, now: float) -> float | None:
-        """When to look for free slices, ``now`` at the earliest; None if the pod cannot grow."""
+        """Return when to look for free slices, ``now`` at the earliest; None if the pod cannot grow."""
         if self._size is None or self._size == self.largest:
             return None
         return max(now, self._looked_at + self._times.look_s, self._scaled_at + self._times.rescale_s)
 
     def grow_to(self, free: int, now: float) -> int | None:
-        """The size to start anew with, given how many slices are free besides its own; None to go on as it is.
+        """Return the size to restart with, given ``free`` slices besides the pod's own; None to continue unchanged.
 
-        This was a look: the next comes after ``look_s``, also when the slices are gone before they are reserved.
+        The next look is due after ``look_s``, also if the slices are taken before the pod can reserve them.
         """
         due = self.next_look(now)
         if due is None or now < due or self._size is None:
@@ -110,20 +117,10 @@ class ElasticSize:
         return larger if larger is not None and larger > self._size else None
 
 
-# While a pod runs, processes on one other free slice have done their imports already; they reserve nothing.
-#
-# The slice stays everybody's: as soon as somebody takes it, or a host of it goes, the processes there are ended. If the
-# pod itself gets it, its actors and processes are there. Ray's autoscaler never takes a node with an actor on it for
-# idle, so where there is one, nothing waits on free slices unless the step asks for that.
-
-_POLL_S: Final = 5.0
-_ANSWER_S: Final = 2.0
-
-
 class StandbyPool:
-    """Looks for a free slice in a thread, and keeps processes on it.
+    """Looks for a free slice in a thread, and keeps standby processes on it.
 
-    ``avoided`` says which nodes not to use, and ``may_hold`` whether a free slice may be kept from being idle now.
+    ``avoided`` returns the nodes not to use, and ``may_hold`` whether processes may keep a free slice from being idle.
     """
 
     def __init__(
@@ -131,46 +128,46 @@ class StandbyPool:
         group: HostGroup,
         wanted: StandbySpec,
         avoided: Callable[[], Iterable[str]],
-        patience_s: float,
+        driver_timeout_s: float,
         *,
         may_hold: Callable[[], bool],
     ) -> None:
         self._group = group
         self._wanted = wanted
         self._avoided = avoided
-        self._patience_s = patience_s
+        self._driver_timeout_s = driver_timeout_s
         self._may_hold = may_hold
         self._lock = threading.Lock()
         self._slice: Slice | None = None
         self._actors: dict[str, Any] = {}
         self._paused = threading.Event()
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True, name="spares")
+        self._thread = threading.Thread(target=self._run, daemon=True, name="standby")
         self._thread.start()
 
     def slice_names(self) -> list[str]:
-        """Where the processes wait."""
+        """Return the slice on which the processes wait, if any."""
         with self._lock:
             return [] if self._slice is None else [self._slice.name]
 
     def pause(self, paused: bool) -> None:
-        """Keep what there is and look no further, while the pod takes its own slice."""
+        """Keep the present processes and stop looking, while the pod reserves its own slice."""
         (self._paused.set if paused else self._paused.clear)()
 
-    def take(self, seats: Sequence[ReservedHost]) -> dict[str, Any]:
-        """Node id -> the actor that waits there, for those of the seats that have one that answers."""
+    def take(self, hosts: Sequence[ReservedHost]) -> dict[str, Any]:
+        """Return node id -> actor, for the reserved hosts on which an actor waits and answers."""
         import ray
 
         with self._lock:
-            found = {seat.node.id: self._actors.pop(seat.node.id) for seat in seats if seat.node.id in self._actors}
-            if found:
+            actors = {host.node.id: self._actors.pop(host.node.id) for host in hosts if host.node.id in self._actors}
+            if actors:
                 self._drop()
-        asked = {node: actor.probe.remote() for node, actor in found.items()}
-        ray.wait(list(asked.values()), num_returns=len(asked), timeout=_ANSWER_S) if asked else None
-        return {node: found[node] for node, reference in asked.items() if _has_answered(reference)}
+        probes = {node: actor.probe.remote() for node, actor in actors.items()}
+        ray.wait(list(probes.values()), num_returns=len(probes), timeout=_ANSWER_S) if probes else None
+        return {node: actors[node] for node, reference in probes.items() if _has_answered(reference)}
 
     def close(self) -> None:
-        """End all of them."""
+        """Kill all standby processes."""
         self._stopped.set()
         self._thread.join(_POLL_S)
         with self._lock:
@@ -180,7 +177,7 @@ class StandbyPool:
         while not self._stopped.wait(_POLL_S):
             if self._paused.is_set():
                 continue
-            with suppress(Exception):  # Ray's head is away; there will be no spare for a while
+            with suppress(Exception):  # an outage of Ray's head: no standby for a while
                 self._poll()
 
     def _poll(self) -> None:
@@ -192,7 +189,7 @@ class StandbyPool:
             if not free:
                 return
             self._slice = free[0]
-            self._actors = {node.id: actor_on(node.id, self._patience_s) for node in self._slice.nodes}
+            self._actors = {node.id: actor_on(node.id, self._driver_timeout_s) for node in self._slice.nodes}
             for actor in self._actors.values():
                 actor.start_standby.remote(self._wanted)
 
@@ -201,12 +198,12 @@ class StandbyPool:
 
         self._slice = None
         while self._actors:
-            with suppress(Exception):  # it is gone already
+            with suppress(Exception):  # the actor is gone already
                 ray.kill(self._actors.popitem()[1])
 
 
 def may_hold(wanted: bool | None) -> Callable[[], bool]:
-    """Whether free slices may be kept from being idle, by what the step says; None leaves an autoscaler's alone."""
+    """Return whether processes may occupy free slices, as the step says; None means unless there is an autoscaler."""
     return (lambda: not is_autoscaled()) if wanted is None else (lambda: wanted)
 
 
@@ -221,36 +218,36 @@ def _has_answered(reference: Any) -> bool:
 
 
 class BackgroundAllocator:
-    """Reserves what one pod needs, again for every attempt that begins on other hosts.
+    """Reserves the hosts of one pod, again for every attempt that starts on other hosts.
 
     Args:
-        group: What a slice or a group of hosts is.
-        flexible: How many of them.
-        avoided: The ids of nodes that are not used; looked at for each reservation.
-        suspects: The slices that are used only if there is no other.
-        spares: Where processes wait, if they do: these slices are preferred.
-        timeline: What happens is noted there.
-        say: Tells a person.
-        timeout_s: For how long to wait for hosts, each time; None for ever.
+        group: A slice or a group of hosts.
+        size: How many groups.
+        avoided: The ids of nodes not to use; read for each reservation.
+        blocklist: The slices to use only if there is no other.
+        standby: The standby processes, if any: their slice is preferred.
+        timeline: Receives the events.
+        say: Logs a line.
+        timeout_s: How long to wait for hosts, each time; None for ever.
     """
 
     def __init__(
         self,
         group: HostGroup,
-        flexible: ElasticSize,
+        size: ElasticSize,
         *,
         avoided: Set[str],
-        suspects: SliceBlocklist,
-        spares: StandbyPool | None,
+        blocklist: SliceBlocklist,
+        standby: StandbyPool | None,
         timeline: Timeline,
         say: Callable[[str], None],
         timeout_s: float | None,
     ) -> None:
         self._group = group
-        self._flexible = flexible
+        self._size = size
         self._avoided = avoided
-        self._suspects = suspects
-        self._spares = spares
+        self._blocklist = blocklist
+        self._standby = standby
         self._timeline = timeline
         self._say = say
         self._timeout_s = timeout_s
@@ -259,47 +256,47 @@ class BackgroundAllocator:
         self._last: tuple[SliceAllocator, Future[Reservation | None]] | None = None
 
     def begin(self) -> Future[Reservation | None]:
-        """Begin to reserve; the result is there once there is one."""
-        sizes = (self._flexible.largest, self._flexible.smallest)
+        """Begin to reserve; return the future reservation."""
+        sizes = (self._size.largest, self._size.smallest)
         self._timeline.note(TimelineEvent("waiting", time.time(), group=self._group.name, sizes=sizes))
-        if self._spares is not None:
-            self._spares.pause(True)
-        reserving = SliceAllocator(
+        if self._standby is not None:
+            self._standby.pause(True)
+        allocator = SliceAllocator(
             self._group,
-            self._flexible.first,
-            self._flexible.smallest,
-            self._flexible.largest,
+            self._size.first,
+            self._size.smallest,
+            self._size.largest,
             placements=self._placements,
             avoided=self._avoided,
-            suspects=self._suspects.names,
-            elsewhere_s=self._suspects.relocation_wait_s,
-            preferred=self._spares.slice_names() if self._spares is not None else (),
+            blocked=self._blocklist.names,
+            relocation_wait_s=self._blocklist.relocation_wait_s,
+            preferred=self._standby.slice_names() if self._standby is not None else (),
             say=self._say,
         )
-        future = self._pool.submit(self._reserve, reserving, time.monotonic())
-        self._last = (reserving, future)
+        future = self._pool.submit(self._reserve, allocator, time.monotonic())
+        self._last = (allocator, future)
         return future
 
     def stop(self) -> None:
-        """Reserve nothing more, and give back what nobody may have seen."""
+        """End reserving, and release a reservation that the driver may not have seen."""
         if self._last is not None:
-            reserving, future = self._last
-            reserving.stop()
+            allocator, future = self._last
+            allocator.stop()
             with suppress(Exception):
-                if (taken := future.result()) is not None:
-                    taken.release()
+                if (reservation := future.result()) is not None:
+                    reservation.release()
         self._pool.shutdown()
 
     def close(self) -> None:
-        """The last thing: reservations that still stand lose their hosts."""
+        """Called last: the remaining reservations lose their hosts."""
         self._placements.close()
 
-    def _reserve(self, reserving: SliceAllocator, began: float) -> Reservation | None:
-        taken = reserving.run(self._timeout_s)
-        if taken is not None:
+    def _reserve(self, allocator: SliceAllocator, began: float) -> Reservation | None:
+        reservation = allocator.run(self._timeout_s)
+        if reservation is not None:
             reserve_s = time.monotonic() - began
-            names = ", ".join(taken.slice_names)
-            kind = "slices" if taken.num_slices > 1 else "slice"
+            names = ", ".join(reservation.slice_names)
+            kind = "slices" if reservation.num_slices > 1 else "slice"
             self._say(
                 f"reserved {f'{kind} {names}' if names else f'a {self._group.name} group'} after {reserve_s:.1f} s"
             )
@@ -307,9 +304,9 @@ class BackgroundAllocator:
                 TimelineEvent(
                     "reserved",
                     time.time(),
-                    slices=tuple(taken.slice_names),
-                    num_slices=taken.num_slices,
+                    slices=tuple(reservation.slice_names),
+                    num_slices=reservation.num_slices,
                     reserve_s=reserve_s,
                 )
             )
-        return taken
+        return reservation

@@ -1,13 +1,22 @@
-"""Hosts are reserved all at once or not at all, in placement groups whose every bundle names the slice that it means.
+"""Reserve hosts in placement groups, all at once or not at all, and avoid slices on which a pod failed.
 
-A slice counts as free when all its hosts are registered, answer, are not being drained, and nobody has taken any of
-them; it is then taken by one placement group, so that two drivers can never hold half of what the other one needs.
-Each bundle carries the slice's name, its pod type and the worker's id as label selectors: a request for a v4-8 host
-cannot land on a v4-16 one. The bundle of worker 0 holds the slice's head resource, by which other programs, those that
-use ``ray.util.tpu`` too, see that the slice is taken.
+A slice is free when all its hosts are registered, answer, are not being drained, and have all their chips left. One
+placement group then takes it, so that two drivers can never hold half of what the other needs. Each bundle has the
+slice's name, its pod type and the worker's id as label selectors, so a request for a v4-8 host cannot land on a v4-16
+one. The bundle of worker 0 holds the slice's head resource, which shows other programs that the slice is taken, also
+those that use ``ray.util.tpu``.
 
-While nothing is free, a placement group asks for head resources only. It tells Ray's autoscaler what is wanted, and
-holds the place in the queue; when it lands, the rest of those slices is taken by name, or they are given back.
+While no slice is free, a placement group requests head resources only. It signals the demand to Ray's autoscaler and
+keeps the place in the queue. When it lands, the allocator reserves the rest of those slices by name, or releases them.
+
+A reservation is released when its driver dies, also if the driver is a Ray task or an actor. Ray removes a placement
+group when the job that made it ends, but not when a worker dies, and the slice would be lost until the job ends. So an
+actor on the worker's node makes the worker's placement groups: it watches the worker, ends when the worker does, and
+its placement groups end with it.
+
+A pod leaves a slice on which it failed, if there is another. It blocks a slice where it failed before its first step,
+stalled, or failed twice alike. A blocked slice is the last choice: another free slice comes first, and one that may
+come is waited for, but not for ever.
 """
 
 from __future__ import annotations
@@ -46,24 +55,28 @@ from tradewind.runtime.pods.nodes import (
 from tradewind.runtime.pods.process_env import waiting_text
 from tradewind.runtime.pods.verdicts import Cause, Incident
 
-# What a pod has reserved is given back when its driver dies, also where that driver is a Ray task or an actor.
-#
-# Ray removes a placement group when the job that made it ends. A worker that dies in the midst of a job leaves its
-# groups behind, and with them a slice that nobody can have until the job is over. So a worker has them made by an actor
-# on its own node: it lives apart from the worker, watches it, and ends when the worker does, its placement groups with
-# it.
-
+RELOCATION_WAIT_S: Final = 300.0
+"""How long a pod waits for another slice than a free blocked one."""
 _STRATEGY: Final = "STRICT_SPREAD"
+_SAY_EVERY_S: Final = 60.0
+_POLL_S: Final = 1.0
+_SOON_S: Final = 0.2
+"""Poll interval in the first few seconds: a slice that is just being released is free in a moment."""
+_LAND_S: Final = 3.0
+_KEEP_S: Final = 120.0
+"""How long a placement group on slices that look free may take to land: Ray's head can be slow."""
+_COMPLETE_S: Final = 120.0
+"""How long the other hosts of a slice may take to join after its first host was reserved."""
 
 
 class Placements:
-    """Makes placement groups that go when this process goes; used by one thread at a time."""
+    """Makes placement groups that end with this process; used by one thread at a time."""
 
     def __init__(self) -> None:
         self._maker: Any = None
 
     def make(self, bundles: Sequence[Mapping[str, float]], selectors: Sequence[Mapping[str, str]]) -> Any:
-        """A placement group of these bundles, each on a node of its own that meets its label selector."""
+        """Make a placement group of these bundles, each on its own node that meets its label selector."""
         import ray
         from ray._private.worker import SCRIPT_MODE, global_worker
 
@@ -74,17 +87,17 @@ class Placements:
         return ray.get(self._maker.make.remote(bundles, selectors))
 
     def close(self) -> None:
-        """What is left of them goes; with a driver, when it ends."""
+        """Remove the remaining placement groups; those of a driver go when it ends."""
         import ray
 
         if self._maker is not None:
-            with suppress(Exception):  # Ray is going down, and the actor with it
+            with suppress(Exception):  # Ray is shutting down, and the actor with it
                 ray.kill(self._maker)
             self._maker = None
 
 
 class PlacementMaker:
-    """The actor; ``owner`` is the process on this machine for which it makes placement groups."""
+    """Actor that makes placement groups for ``owner``, a process on this machine."""
 
     def __init__(self, owner: int) -> None:
         self._owner = os.pidfd_open(owner)
@@ -97,7 +110,7 @@ class PlacementMaker:
         poller = select.poll()
         poller.register(self._owner, select.POLLIN)
         poller.poll()
-        os._exit(0)  # Ray removes what a detached actor has made when that actor is over
+        os._exit(0)  # Ray removes the placement groups of a detached actor when it ends
 
 
 def _make(bundles: Sequence[Mapping[str, float]], selectors: Sequence[Mapping[str, str]]) -> Any:
@@ -119,33 +132,23 @@ def _start_maker() -> Any:
     return ray.remote(PlacementMaker).options(**options).remote(os.getpid())
 
 
-# A pod leaves the slice on which it fails for another one, as long as there is another one.
-#
-# A slice is suspected when the pod failed there without having made a step, or fell silent there, or failed there twice
-# alike. It is then the last choice: another slice that is free is taken first, and one that may come is waited for, but
-# not for ever. Nothing in here talks to Ray or to a clock.
-
-RELOCATION_WAIT_S: Final = 300.0
-"""How long a pod waits for another slice than a suspected one that it could have."""
-
-
 class Relocation(enum.Enum):
-    """Whether a pod can go on without a slice that it suspects. The values end a sentence of the log."""
+    """Whether a pod can continue without its blocked slices. The values end a sentence of the log."""
 
-    AVAILABLE = "the pod goes on elsewhere"
+    AVAILABLE = "the pod continues on another"
     EXPECTED = "the pod waits for another, which may come"
     UNAVAILABLE = "but there is no other, so the pod stays"
 
 
 def should_block(incident: Incident, *, has_stepped: bool) -> bool:
-    """Whether an attempt that ended like this speaks against the slice that it names."""
+    """Whether the incident is a reason to avoid the slice that it names."""
     if incident.cause.is_preemption or incident.slice_name is None:
         return False
     return incident.cause is Cause.SILENT or not has_stepped
 
 
 def find_relocation(
-    suspected: Collection[str],
+    blocked: Collection[str],
     *,
     own: Collection[str],
     free: Collection[str],
@@ -153,25 +156,25 @@ def find_relocation(
     smallest: int,
     may_grow: bool,
 ) -> Relocation:
-    """What a pod can do without its suspected slices.
+    """Return whether a pod can continue without its blocked slices.
 
     Args:
-        suspected: The slices to do without.
-        own: Those that it holds.
-        free: Those that it could take now.
-        known: Those of its type that the cluster has or had: taken by others, or gone and perhaps replaced.
+        blocked: The slices to avoid.
+        own: Those that the pod holds.
+        free: Those that it could reserve now.
+        known: Those of its type that the cluster has or had: used by others, or gone and perhaps replaced.
         smallest: How many slices it needs at least.
         may_grow: Whether the cluster adds slices by itself.
     """
-    suspects = set(suspected)
-    if len((set(own) | set(free)) - suspects) >= smallest:
+    avoided = set(blocked)
+    if len((set(own) | set(free)) - avoided) >= smallest:
         return Relocation.AVAILABLE
-    may_come = may_grow or len((set(own) | set(known)) - suspects) >= smallest
+    may_come = may_grow or len((set(own) | set(known)) - avoided) >= smallest
     return Relocation.EXPECTED if may_come else Relocation.UNAVAILABLE
 
 
 class SliceBlocklist:
-    """The slices that a pod avoids, in the order of what happens to it."""
+    """The slices that a pod avoids."""
 
     def __init__(self, smallest: int) -> None:
         self._smallest = smallest
@@ -182,22 +185,22 @@ class SliceBlocklist:
 
     @property
     def relocation_wait_s(self) -> float:
-        """How long to wait for another slice: not again once it was in vain."""
+        """How long to wait for another slice: 0 once a wait was without success."""
         return RELOCATION_WAIT_S if self._waits else 0.0
 
-    def reserved(self, slices: Collection[str]) -> None:
-        """The pod has these slices now."""
+    def note_reserved(self, slices: Collection[str]) -> None:
+        """Note that the pod has these slices now."""
         if self.names:
             self._waits = not self.names & set(slices)
 
-    def replaced(self, slices: Collection[str]) -> None:
-        """The machines of these slices are gone, and what comes under their names is new."""
+    def note_replaced(self, slices: Collection[str]) -> None:
+        """Forget slices whose machines are gone: new machines come under their names."""
         self.names -= set(slices)
 
     def relocation(
         self, incident: Incident, own: Collection[str], free: Collection[str], known: Collection[str], may_grow: bool
     ) -> Relocation:
-        """What the pod can do without these slices and the one that the incident names."""
+        """Return whether the pod can continue without these slices and the incident's."""
         if incident.cause.is_preemption or incident.slice_name is None:
             return Relocation.UNAVAILABLE
         return find_relocation(
@@ -215,19 +218,8 @@ class SliceBlocklist:
         self.nodes |= set(nodes)
 
 
-_SAY_EVERY_S: Final = 60.0
-_POLL_S: Final = 1.0
-_SOON_S: Final = 0.2
-"""How often to look in the first few seconds: a slice that is just being given back is free in a moment."""
-_LAND_S: Final = 3.0
-_KEEP_S: Final = 120.0
-"""How long a placement group on slices that look free may take to land: Ray's head can be slow."""
-_COMPLETE_S: Final = 120.0
-"""How long a slice whose first host is ours may take until its other hosts are there."""
-
-
 class NoFreeSliceError(RuntimeError):
-    """Not enough hosts became free within the time that was given."""
+    """Not enough hosts became free within the timeout."""
 
 
 @dataclass(frozen=True)
@@ -245,28 +237,28 @@ class ReservedHost:
 class Reservation:
     """The hosts of one attempt, in the order of their ranks."""
 
-    def __init__(self, seats: Sequence[ReservedHost], num_slices: int, placements: Sequence[Any]) -> None:
-        self.seats = tuple(seats)
+    def __init__(self, hosts: Sequence[ReservedHost], num_slices: int, placements: Sequence[Any]) -> None:
+        self.hosts = tuple(hosts)
         self.num_slices = num_slices
         self._placements = list(placements)
 
     @property
     def slice_names(self) -> list[str]:
-        """The TPU slices in it."""
-        names = [seat.node.slice_name for seat in self.seats if seat.host == 0]
+        """Its TPU slices."""
+        names = [host.node.slice_name for host in self.hosts if host.host == 0]
         return [name for name in names if name]
 
     def release(self) -> None:
-        """Give everything back; does nothing the second time."""
+        """Release all hosts; does nothing the second time."""
         while self._placements:
             _remove(self._placements.pop())
 
 
 class SliceAllocator:
-    """Takes as many groups as ``pick`` wants of those that are free; ``run`` waits until there are enough.
+    """Reserves as many of the free groups as ``pick`` returns; ``run`` waits until there are enough.
 
-    ``avoided`` are ids of nodes that are not used at all, and ``suspects`` names of slices that are used when no other
-    has come for ``elsewhere_s``, or none can come.
+    ``avoided`` are ids of nodes that it never uses. ``blocked`` are names of slices that it uses only when no other has
+    come for ``relocation_wait_s``, or none can come.
     """
 
     def __init__(
@@ -278,8 +270,8 @@ class SliceAllocator:
         *,
         placements: Placements,
         avoided: Iterable[str] = (),
-        suspects: Iterable[str] = (),
-        elsewhere_s: float = RELOCATION_WAIT_S,
+        blocked: Iterable[str] = (),
+        relocation_wait_s: float = RELOCATION_WAIT_S,
         preferred: Iterable[str] = (),
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -289,10 +281,10 @@ class SliceAllocator:
         self._largest = largest
         self._placements = placements
         self._avoided = set(avoided)
-        self._suspects = set(suspects)
-        self._elsewhere_s = elsewhere_s
+        self._blocked = set(blocked)
+        self._relocation_wait_s = relocation_wait_s
         self._unfinished: set[str] = set()
-        """Slices whose other hosts did not come while we held the first one; once they are whole they count again."""
+        """Slices whose other hosts did not join while their first one was reserved; complete ones count again."""
         self._preferred = set(preferred)
         self._say = say
         self._demand: _Demand | None = None
@@ -300,23 +292,23 @@ class SliceAllocator:
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """End a ``run`` in another thread: it gives back what it holds and returns None."""
+        """End a ``run`` in another thread: it releases its hosts and returns None."""
         self._stopped.set()
 
     def run(self, timeout_s: float | None = None) -> Reservation | None:
-        """The reservation; None after ``stop``. Raises NoFreeSliceError after ``timeout_s``."""
+        """Return the reservation; None after ``stop``. Raises NoFreeSliceError after ``timeout_s``."""
         began = time.monotonic()
         say_at = _LAND_S
         if timeout_s is not None:
-            self._elsewhere_s = min(self._elsewhere_s, timeout_s / 2)
+            self._relocation_wait_s = min(self._relocation_wait_s, timeout_s / 2)
         try:
             while not self._stopped.is_set():
                 waited = time.monotonic() - began
-                taken = self._try(waited, hurry=waited >= _LAND_S or self._smallest == self._largest)
-                if taken is not None and self._stopped.is_set():
-                    taken.release()
-                elif taken is not None:
-                    return taken
+                reservation = self._try(waited, any_size=waited >= _LAND_S or self._smallest == self._largest)
+                if reservation is not None and self._stopped.is_set():
+                    reservation.release()
+                elif reservation is not None:
+                    return reservation
                 if timeout_s is not None and waited >= timeout_s:
                     raise NoFreeSliceError(f"No {self._wanted()} was free within {timeout_s:.0f} s.")
                 if waited >= say_at:
@@ -334,66 +326,66 @@ class SliceAllocator:
             return f"{self._group.name} group"
         return f"{self._group.name} slice" + (f" ({self._smallest} at once)" if self._smallest > 1 else "")
 
-    def _try(self, waited: float, *, hurry: bool) -> Reservation | None:
-        """Without ``hurry`` only the largest size will do: slices that were just given back take a moment."""
+    def _try(self, waited: float, *, any_size: bool) -> Reservation | None:
+        """Without ``any_size`` accept only the largest: slices that were just released take a moment to be free."""
         if not self._group.is_tpu:
             return self._try_hosts()
         if self._taking is not None:
-            return self._taken(0)
+            return self._finish_taking(0)
         if self._demand is not None and self._demand.has_landed():
             return self._complete(self._demand)
-        free = uniform_slices(free_slices(self._group, self._avoided, self._suspects))
+        free = uniform_slices(free_slices(self._group, self._avoided, self._blocked))
         size = self._pick(len(free))
-        if not hurry and size != self._largest:
+        if not any_size and size != self._largest:
             return None
-        if size is None and self._suspects and not self._another_may_come(waited):
-            self._forgive()
+        if size is None and self._blocked and not self._another_may_come(waited):
+            self._unblock()
             return None
         if size is None:
             self._demand = self._demand or _Demand(self._placements, self._group, self._smallest, self._bad_slices())
             return None
         self._drop_demand()
-        random.shuffle(free)  # two drivers that look at the same moment rather not take the same one first
+        random.shuffle(free)  # so that two drivers at the same moment rarely begin with the same one
         free.sort(key=lambda each: each.name not in self._preferred)
         return self._take(free[:size])
 
     def _another_may_come(self, waited: float) -> bool:
-        if waited >= self._elsewhere_s:
+        if waited >= self._relocation_wait_s:
             return False
         known, may_grow = known_slices(self._group), is_autoscaled()
-        found = find_relocation(
-            self._suspects, own=(), free=(), known=known, smallest=self._smallest, may_grow=may_grow
+        relocation = find_relocation(
+            self._blocked, own=(), free=(), known=known, smallest=self._smallest, may_grow=may_grow
         )
-        return found is not Relocation.UNAVAILABLE
+        return relocation is not Relocation.UNAVAILABLE
 
-    def _forgive(self) -> None:
-        """Take suspected slices too from now on."""
-        self._say(f"no other {self._wanted()} came: {', '.join(sorted(self._suspects))} may be taken again")
-        self._suspects.clear()
+    def _unblock(self) -> None:
+        """Accept blocked slices too from now on."""
+        self._say(f"no other {self._wanted()} came: {', '.join(sorted(self._blocked))} may be taken again")
+        self._blocked.clear()
         self._drop_demand()
 
     def _take(self, slices: Sequence[Slice], besides: Sequence[Any] = ()) -> Reservation | None:
-        """All hosts of these slices, in one placement group; None if somebody else was quicker."""
+        """Reserve all hosts of these slices in one placement group; None if another driver was faster."""
         bundles = [self._bundle(node, with_head=not besides) for each in slices for node in each.nodes]
         selectors = [_only(node) for each in slices for node in each.nodes]
         placement = self._placements.make(bundles, selectors)
         self._taking = _Taking(tuple(slices), placement, tuple(besides))
-        return self._taken(_LAND_S)
+        return self._finish_taking(_LAND_S)
 
-    def _taken(self, wait_s: float) -> Reservation | None:
-        """What is being taken, once it has landed. A slow head may take its time; if others have it, we give up."""
+    def _finish_taking(self, wait_s: float) -> Reservation | None:
+        """Return the reservation once its placement group has landed; give up if another driver has the slices."""
         taking = self._taking
         assert taking is not None
         has_landed = taking.placement.wait(wait_s)
         free = {} if has_landed else free_resources()
         looks_free = all(is_free(each, self._group, free, with_head=not taking.besides) for each in taking.slices)
-        if has_landed or (not looks_free and taking.placement.wait(_POLL_S)):  # it was us who took them
+        if has_landed or (not looks_free and taking.placement.wait(_POLL_S)):  # this driver took them
             self._taking = None
             return taking.reservation()
         if not looks_free or taking.age() > _KEEP_S:
             self._drop_taking()
-        elif not taking.is_told:
-            taking.is_told = True
+        elif not taking.has_logged:
+            taking.has_logged = True
             self._say(f"the reservation of {taking.names} has not landed yet, since Ray's head is slow; it is kept")
         return None
 
@@ -410,29 +402,29 @@ class SliceAllocator:
         return bundle
 
     def _complete(self, demand: _Demand) -> Reservation | None:
-        """Take the rest of the slices whose heads we hold, or give them back."""
+        """Reserve the rest of the slices whose heads are reserved, or release them."""
         heads, nodes = set(demand.node_ids()), live_nodes()
-        ours = [each for each in complete_slices(nodes, self._group) if each.nodes[0].id in heads]
-        hosts = [node for each in ours for node in each.nodes]
+        slices = [each for each in complete_slices(nodes, self._group) if each.nodes[0].id in heads]
+        hosts = [node for each in slices for node in each.nodes]
         self._avoided |= unresponsive_nodes(hosts)
         if any(node.id in self._avoided | set(draining_nodes()) for node in hosts):
             self._drop_demand()
             return None
-        if len(ours) < len(heads):
+        if len(slices) < len(heads):
             if demand.age() > _COMPLETE_S:
-                whole = {each.name for each in ours}
-                self._unfinished |= {node.slice_name for node in nodes if node.id in heads and node.slice_name} - whole
+                named = {node.slice_name for node in nodes if node.id in heads and node.slice_name}
+                self._unfinished |= named - {each.name for each in slices}
                 self._drop_demand()
             return None
         self._demand = None
-        return self._take(ours, besides=[demand.placement])
+        return self._take(slices, besides=[demand.placement])
 
     def _bad_slices(self) -> set[str]:
-        """The slices that a demand must not land on."""
+        """Return the slices on which a demand must not land."""
         bad = {*self._avoided, *draining_nodes()}
         return (
             self._unfinished
-            | self._suspects
+            | self._blocked
             | {node.slice_name for node in live_nodes() if node.slice_name and node.id in bad}
         )
 
@@ -442,33 +434,33 @@ class SliceAllocator:
             self._demand = None
 
     def _try_hosts(self) -> Reservation | None:
-        """Any different hosts that have enough; the placement group itself waits in Ray's queue."""
+        """Reserve any different hosts with enough resources; the placement group itself waits in Ray's queue."""
         if self._demand is None:
             self._demand = _Demand(self._placements, self._group, self._smallest, self._avoided)
         if not self._demand.has_landed():
             return None
         by_id = {node.id: node for node in live_nodes()}
         nodes = [by_id[node_id] for node_id in self._demand.node_ids() if node_id in by_id]
-        silent = unresponsive_nodes(nodes)
-        if silent or len(nodes) < self._group.hosts * self._smallest:
-            self._avoided |= silent
+        unresponsive = unresponsive_nodes(nodes)
+        if unresponsive or len(nodes) < self._group.hosts * self._smallest:
+            self._avoided |= unresponsive
             self._drop_demand()
             return None
         placement, self._demand = self._demand.placement, None
-        hosts = self._group.hosts
-        seats = [ReservedHost(node, at // hosts, at % hosts, placement, at) for at, node in enumerate(nodes)]
-        return Reservation(seats, self._smallest, [placement])
+        size = self._group.hosts
+        hosts = [ReservedHost(node, at // size, at % size, placement, at) for at, node in enumerate(nodes)]
+        return Reservation(hosts, self._smallest, [placement])
 
 
 @dataclass
 class _Taking:
-    """Slices whose placement group has been made and has yet to land."""
+    """Slices whose placement group has not landed yet."""
 
     slices: tuple[Slice, ...]
     placement: Any
     besides: tuple[Any, ...]
     since: float = field(default_factory=time.monotonic)
-    is_told: bool = False
+    has_logged: bool = False
 
     @property
     def placements(self) -> list[Any]:
@@ -482,13 +474,13 @@ class _Taking:
         return time.monotonic() - self.since
 
     def reservation(self) -> Reservation:
-        places = [(node, at, host) for at, each in enumerate(self.slices) for host, node in enumerate(each.nodes)]
-        seats = [ReservedHost(node, at, host, self.placement, bundle) for bundle, (node, at, host) in enumerate(places)]
-        return Reservation(seats, len(self.slices), self.placements)
+        ranks = [(node, at, rank) for at, each in enumerate(self.slices) for rank, node in enumerate(each.nodes)]
+        hosts = [ReservedHost(node, at, rank, self.placement, bundle) for bundle, (node, at, rank) in enumerate(ranks)]
+        return Reservation(hosts, len(self.slices), self.placements)
 
 
 class _Demand:
-    """A placement group that waits: for the heads of slices, or for the hosts of groups themselves."""
+    """A placement group that waits for the heads of slices, or for all hosts of groups."""
 
     def __init__(self, placements: Placements, group: HostGroup, num_groups: int, bad: Iterable[str]) -> None:
         label = SLICE_NAME_LABEL if group.is_tpu else NODE_ID_LABEL
@@ -515,7 +507,7 @@ class _Demand:
 
 
 def _only(node: Node) -> dict[str, str]:
-    """The label selector that only this host of its slice meets."""
+    """Return the label selector that only this host of its slice meets."""
     labels = (SLICE_NAME_LABEL, POD_TYPE_LABEL, WORKER_ID_LABEL)
     return {label: node.labels[label] for label in labels if label in node.labels}
 
@@ -525,5 +517,5 @@ def _remove(placement: Any) -> None:
 
     try:
         remove_placement_group(placement)
-    except Exception:  # Ray is going down, and the reservation with it
+    except Exception:  # Ray is shutting down, and the reservation with it
         return

@@ -1,7 +1,10 @@
-"""Puts the actor on a reserved host.
+"""Actors on reserved hosts: those of a pod, and those of a development session.
 
-On a TPU host it takes no resources itself: they are in the reservation. On others it takes them out of its bundle, so
-that Ray gives it its GPUs.
+On a TPU host an actor takes no resources itself: the reservation has them. On others it takes those of its bundle, so
+that Ray assigns its GPUs.
+
+In a development session, each process that a user starts over ``ssh`` carries the mark of the actor on its host. The
+actor kills it when the slice is released. If the actor itself was killed, the next pod kills the process as an orphan.
 """
 
 from __future__ import annotations
@@ -25,46 +28,40 @@ from tradewind.runtime.pods.on_host.orphans import (
 _CONCURRENCY: Final = 8  # end() must get through while poll() waits
 
 
-def host_actor(group: HostGroup, seat: ReservedHost, patience_s: float) -> Any:
-    """A fresh actor on this host, which ends its process when nobody has asked for ``patience_s``."""
+def host_actor(group: HostGroup, host: ReservedHost, driver_timeout_s: float) -> Any:
+    """Return a fresh actor on this host, which kills its process after ``driver_timeout_s`` without a call."""
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     if group.is_tpu:
-        return actor_on(seat.node.id, patience_s)
+        return actor_on(host.node.id, driver_timeout_s)
     resources = dict(group.resources)
     return _actor(
-        PlacementGroupSchedulingStrategy(seat.placement, seat.bundle),
-        patience_s,
+        PlacementGroupSchedulingStrategy(host.placement, host.bundle),
+        driver_timeout_s,
         num_cpus=resources.pop("CPU", 0),
         num_gpus=resources.pop("GPU", 0),
         resources=resources,
     )
 
 
-def actor_on(node_id: str, patience_s: float) -> Any:
-    """A fresh actor on this node, without resources."""
+def actor_on(node_id: str, driver_timeout_s: float) -> Any:
+    """Return a fresh actor on this node, without resources."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    return _actor(NodeAffinitySchedulingStrategy(node_id, soft=False), patience_s, num_cpus=0)
+    return _actor(NodeAffinitySchedulingStrategy(node_id, soft=False), driver_timeout_s, num_cpus=0)
 
 
-def _actor(strategy: Any, patience_s: float, **taken: Any) -> Any:
+def _actor(strategy: Any, driver_timeout_s: float, **resources: Any) -> Any:
     import ray
 
     from tradewind.runtime.pods.on_host.host import PodHost
 
-    options = {"max_restarts": 0, "max_concurrency": _CONCURRENCY, "scheduling_strategy": strategy, **taken}
-    return ray.remote(PodHost).options(**options).remote(patience_s)
-
-
-# The actor on each host of a slice that a person develops on: what that person starts there ends with it.
-#
-# What comes over ``ssh`` carries this actor's mark. It is ended when the slice is given back; and when this actor was
-# killed, whoever uses the host next takes it for a stray.
+    options = {"max_restarts": 0, "max_concurrency": _CONCURRENCY, "scheduling_strategy": strategy, **resources}
+    return ray.remote(PodHost).options(**options).remote(driver_timeout_s)
 
 
 class DevHost:
-    """One per host. ``session`` names the folder with the person's files."""
+    """The actor on each host of a development session, which names the folder with the user's files."""
 
     def __init__(self, session: str) -> None:
         import ray
@@ -74,7 +71,7 @@ class DevHost:
         self._folder = Path.home() / DEV_FOLDER / session
 
     def prepare(self) -> DevHostInfo:
-        """End what others have left on the chips; what one needs to log in here."""
+        """Kill orphans on the chips; return the facts for a login here."""
         if kill_orphans(self._ip, holds_chips=bool(chip_devices())):
             remove_lockfile()
         return DevHostInfo(self._ip, self._mark)
@@ -83,18 +80,18 @@ class DevHost:
         return True
 
     def clear(self) -> int:
-        """End what the person has started, and remove the files; how many processes there were."""
-        ended = kill_marked(self._mark)
+        """Kill the user's processes and remove the files; return the number of processes."""
+        killed = kill_marked(self._mark)
         if chip_devices():
             remove_lockfile()
         shutil.rmtree(self._folder, ignore_errors=True)
-        return len(ended)
+        return len(killed)
 
 
-def dev_host(session: str, seat: ReservedHost) -> Any:
-    """The actor on a reserved host, without resources: they are in the reservation."""
+def dev_host(session: str, host: ReservedHost) -> Any:
+    """Return the session's actor on a reserved host, without resources: the reservation has them."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    here = NodeAffinitySchedulingStrategy(seat.node.id, soft=False)
+    here = NodeAffinitySchedulingStrategy(host.node.id, soft=False)
     return ray.remote(DevHost).options(num_cpus=0, max_restarts=0, scheduling_strategy=here).remote(session)

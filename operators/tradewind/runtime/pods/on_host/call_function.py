@@ -1,7 +1,7 @@
-"""The process on each host of ``run_on_pod``: calls one pickled function, and says what it returned or raised.
+"""The process on each host of ``run_on_pod``: calls one pickled function and sends its result or error.
 
-Run as ``python -m tradewind.runtime.pods.on_host.call_function``. It ends with 0 when the function returned, with the
-function's own code when it called ``sys.exit``, and otherwise with 1.
+The host runs ``python -m tradewind.runtime.pods.on_host.call_function``. It exits with 0 when the function returned,
+with the function's own code when it called ``sys.exit``, and otherwise with 1.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ def main() -> NoReturn:
     """Make the call of this process's pod."""
     start_heartbeat()
     try:
-        _leave_result(_call())
+        _send_result(_call())
         code = 0
     except SystemExit as leaving:
         code = _code_of(leaving)
         if code == 0:
-            _leave_result(None)
+            _send_result(None)
     except BaseException as error:
-        _leave_error(error)
+        _send_error(error)
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # libraries that abort in their teardown must not spoil a result that is already there
+    os._exit(code)  # libraries that abort in their teardown cannot spoil a sent result
 
 
 def _call() -> Any:
@@ -43,21 +43,21 @@ def _call() -> Any:
     return cloudpickle.loads(function)()
 
 
-def _leave_result(result: Any) -> None:
+def _send_result(result: Any) -> None:
     from ray import cloudpickle
 
     mailbox.answer("result", cloudpickle.dumps(result))
 
 
-def _leave_error(error: BaseException) -> None:
+def _send_error(error: BaseException) -> None:
     own, text = user_error(error)
     print(text, end="", file=sys.stderr)
-    with suppress(OSError, EOFError):  # the driver has the last lines and the exit code even so
+    with suppress(OSError, EOFError):  # the driver still has the last lines and the exit code
         mailbox.answer("error", {"type": type(own).__qualname__, "message": str(own), "traceback": text})
 
 
 def _code_of(leaving: SystemExit) -> int:
-    """``sys.exit`` takes a number, nothing, or words that it prints."""
+    """Return the exit code: ``sys.exit`` takes a number, nothing, or a text, which is printed."""
     if leaving.code is None or isinstance(leaving.code, int):
         return leaving.code or 0
     print(leaving.code, file=sys.stderr)

@@ -1,8 +1,8 @@
-"""A process says once a second that it lives, and which step it has reached; who stands still is found by that.
+"""Heartbeats: a process writes once a second that it is alive and which step it has reached; stalls show by them.
 
-The training process writes into a page of memory that its host's actor has made and reads: a disk that is full or slow
-has no part in it. Times are of the boot clock, which counts suspended time too. Standard library only: this runs inside
-the user's process.
+The training process writes into a page of memory that its host's actor created and reads, so a full or slow disk does
+not matter. Times are of the boot clock, which includes suspended time. This module runs in the user's process and needs
+only the standard library.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from tradewind.machine import boot_time
 
 HEARTBEAT_VARIABLE: Final = "TRADEWIND_HEARTBEAT_FILE"
 MEMORY_NAME: Final = "tradewind-heartbeat"
-"""What ``/proc/PID/fd`` calls the page of memory."""
+"""Name of the page of memory in ``/proc/PID/fd``."""
 _PAGE_BYTES: Final = 4096
-_PLACE: Final = {"rank": "TRADEWIND_PROCESS_ID", "processes": "TRADEWIND_NUM_PROCESSES"}
-"""Field of the file -> variable: who looks from outside finds there whose beat it is."""
+_IDENTITY: Final = {"rank": "TRADEWIND_PROCESS_ID", "processes": "TRADEWIND_NUM_PROCESSES"}
+"""Field of the page -> variable, so that a user who inspects the host can identify the process."""
 _EVERY_S: Final = 1.0
-_AT_MOST_EVERY_S: Final = 0.1  # so that quick steps cost nothing
+_MIN_INTERVAL_S: Final = 0.1  # so that quick steps cost nothing
 
 
 @dataclass(frozen=True)
 class Beat:
-    """What a process last said of itself."""
+    """The last heartbeat of a process."""
 
     alive_at: float
     step: int | None = None
-    """None before the first step, and for ever in a function that counts none."""
+    """None before the first step, and for ever in a function without steps."""
     step_at: float | None = None
-    """When it was done; before the first step, since when that is expected, if it is."""
+    """When the step finished; before the first one, since when it is expected, if it is."""
     saved: int | None = None
-    """The step of the newest complete checkpoint, if this process is the one that says so."""
+    """The step of the newest complete checkpoint, if this process reports it."""
 
     def on_clock(self, host_now: float, now: float) -> Beat:
-        """The same on another clock, which shows ``now`` when the host's shows ``host_now``."""
-        moved = now - host_now
-        step_at = None if self.step_at is None else self.step_at + moved
-        return replace(self, alive_at=self.alive_at + moved, step_at=step_at)
+        """Convert to another clock, which shows ``now`` when the host's shows ``host_now``."""
+        offset = now - host_now
+        step_at = None if self.step_at is None else self.step_at + offset
+        return replace(self, alive_at=self.alive_at + offset, step_at=step_at)
 
 
 class _Heartbeat:
-    """The one of this process."""
+    """The heartbeat of this process."""
 
     def __init__(self, path: str) -> None:
         self._page = _open_page(path)
@@ -59,13 +59,13 @@ class _Heartbeat:
         self._step_at: float | None = None
         self._saved: int | None = None
         self._written_at = 0.0
-        self._who = {"pid": os.getpid(), **{field: os.environ.get(name) for field, name in _PLACE.items()}}
+        self._identity = {"pid": os.getpid(), **{field: os.environ.get(name) for field, name in _IDENTITY.items()}}
         threading.Thread(target=self._run, daemon=True, name="heartbeat").start()
 
     def step(self, step: int) -> None:
         now = boot_time()
         self._step, self._step_at = step, now
-        if now - self._written_at >= _AT_MOST_EVERY_S:
+        if now - self._written_at >= _MIN_INTERVAL_S:
             self._write(now)
 
     def expect_steps(self) -> None:
@@ -85,13 +85,13 @@ class _Heartbeat:
     def _write(self, now: float) -> None:
         with self._lock:
             self._written_at = now
-            said = {"alive_at": now, "step": self._step, "step_at": self._step_at, "saved": self._saved}
-            record = _record(json.dumps({**said, **self._who}))
+            state = {"alive_at": now, "step": self._step, "step_at": self._step_at, "saved": self._saved}
+            record = _record(json.dumps({**state, **self._identity}))
             self._page[: len(record)] = record
 
 
 def _open_page(path: str) -> mmap.mmap:
-    """The page that is shared with whoever reads ``path``. It is there before it is written to."""
+    """Map the page at ``path``, which the host's actor reads. It is allocated before the first write."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if os.fstat(descriptor).st_size < _PAGE_BYTES:
@@ -102,74 +102,74 @@ def _open_page(path: str) -> mmap.mmap:
 
 
 def _record(text: str) -> bytes:
-    """``text`` in its first line, and in the second what tells a reader that it has seen the whole of it."""
+    """Return ``text`` and, in a second line, its checksum, by which a reader detects a partial record."""
     return f"{text}\n{zlib.crc32(text.encode()):08x}\n".encode()
 
 
 class BeatPage:
-    """The page of memory of one process, in the hands of the host's actor; it goes when both are gone."""
+    """The page of memory of one process, created by the host's actor; it is freed when both have ended."""
 
     def __init__(self) -> None:
         self._descriptor = os.memfd_create(MEMORY_NAME)
         os.posix_fallocate(self._descriptor, 0, _PAGE_BYTES)
         self.path = f"/proc/{os.getpid()}/fd/{self._descriptor}"
-        """Where the process of the same user opens it."""
+        """The path by which a process of the same user opens it."""
 
     def read(self) -> Beat | None:
-        """What the process last said; None before its first word, and after ``close``."""
+        """Return the last heartbeat; None before the first, and after ``close``."""
         return read_beat(self.path)
 
     def close(self) -> None:
-        """Read no more; does nothing the second time."""
+        """Stop reading; does nothing the second time."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor, self.path = -1, ""
 
 
-_mine: _Heartbeat | None = None
+_own: _Heartbeat | None = None
 
 
 def start_heartbeat() -> None:
-    """Say once a second that this process lives; does nothing outside a pod, or the second time."""
-    global _mine
+    """Start the heartbeat of this process; does nothing outside a pod, or the second time."""
+    global _own
     path = os.environ.get(HEARTBEAT_VARIABLE)
-    if path and _mine is None:
-        with suppress(OSError):  # whoever made the page is gone, and ends this process too
-            _mine = _Heartbeat(path)
+    if path and _own is None:
+        with suppress(OSError):  # the actor is gone, and its guard kills this process too
+            _own = _Heartbeat(path)
 
 
 def expect_steps() -> None:
-    """Say that steps follow from here. From now on, a pod whose steps do not come is ended after its stall limit."""
+    """Report that steps follow. From now on, the driver ends a pod without steps after its stall limit."""
     start_heartbeat()
-    if _mine is not None:
-        _mine.expect_steps()
+    if _own is not None:
+        _own.expect_steps()
 
 
 def beat(step: int) -> None:
-    """Say that ``step`` is done, which implies ``expect_steps``. It may be of NumPy or JAX."""
+    """Report that ``step`` is finished, which implies ``expect_steps``. It may be a number of NumPy or JAX."""
     start_heartbeat()
-    if _mine is not None:
-        _mine.step(int(step))
+    if _own is not None:
+        _own.step(int(step))
 
 
 def saved(step: int) -> None:
-    """Say that a complete checkpoint has ``step``: what fails alike before and after it may be tried once more."""
+    """Report a complete checkpoint of ``step``: the same failure before and after it may be retried once more."""
     start_heartbeat()
-    if _mine is not None:
-        _mine.saved(int(step))
+    if _own is not None:
+        _own.saved(int(step))
 
 
 def read_beat(path: str) -> Beat | None:
-    """What the process that writes to ``path`` last said; None before its first word, or in the middle of one."""
+    """Return the last heartbeat in ``path``; None before the first, or during a write."""
     try:
         with open(path) as file:
             text, _, rest = file.read(_PAGE_BYTES).partition("\n")
         if int(rest[:8], 16) != zlib.crc32(text.encode()):
             return None
-        found = json.loads(text)
-        said = [found[name] for name in ("alive_at", "step", "step_at", "saved")]
-        is_typed = all(value is None or type(value) in (int, float) for value in said) and said[0] is not None
-        return Beat(*said) if is_typed else None
+        fields = json.loads(text)
+        values = [fields[name] for name in ("alive_at", "step", "step_at", "saved")]
+        is_valid = all(value is None or type(value) in (int, float) for value in values) and values[0] is not None
+        return Beat(*values) if is_valid else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -177,11 +177,11 @@ def read_beat(path: str) -> Beat | None:
 def find_stalled_host(
     beats: Mapping[int, Beat | None], now: float, frozen_s: float, stall_s: float
 ) -> tuple[int, float] | None:
-    """The rank that holds up the pod, and for how many seconds; None while all is well.
+    """Return the rank that stalls the pod, and for how many seconds; None if there is none.
 
-    ``beats`` are those of the processes that still run, by rank, all on the clock that shows ``now``. A process that
-    has not said that it lives for ``frozen_s`` is frozen. When some process has made no step for ``stall_s``, the one
-    with the lowest step holds up the others: they reached the next collective and wait in it.
+    ``beats`` are those of the running processes by rank, all on the clock that shows ``now``. A process without a
+    heartbeat for ``frozen_s`` is frozen. When a process has finished no step for ``stall_s``, the one with the lowest
+    step stalls the others, which wait for it in the next collective.
     """
     known = {rank: beat for rank, beat in beats.items() if beat is not None}
     frozen = {rank: now - beat.alive_at for rank, beat in known.items() if now - beat.alive_at > frozen_s}

@@ -1,8 +1,8 @@
-"""Before a host starts a process, those of earlier pods are gone from it, and the chips with them.
+"""Orphans: find and kill processes of earlier pods on a host before a new one starts, so that the chips are free.
 
-Every process of a pod carries a mark that names its host and the actor that started it. It is a stray when that actor
-lives no more: an actor ends its processes, unless it was killed itself. So no process of a live pod is ever taken for
-one. On a real TPU host, whoever else holds the chips is a stray too: they are all ours while the slice is. Linux only.
+Every process of a pod has a mark that names its host and its actor. It is an orphan when that actor is dead: an actor
+kills its processes, unless it was killed itself. So no process of a live pod counts as one. On a real TPU host, any
+other process that holds chips is an orphan too, since the pod has reserved all of them. Linux only.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from typing import Final
 
 MARK: Final = "TRADEWIND_POD"
 LOCKFILE: Final = "/tmp/libtpu_lockfile"
-_PATIENCE_S: Final = 10.0
+_KILL_TIMEOUT_S: Final = 10.0
 
 
 def process_mark(host: str, pid: int) -> str:
-    """What the processes of the actor ``pid`` on ``host`` carry in ``TRADEWIND_POD``."""
+    """Return the value of ``TRADEWIND_POD`` for the processes of the actor ``pid`` on ``host``."""
     return f"{host}/{pid}/{_started(pid)}"
 
 
 def kill_orphans(host: str, *, holds_chips: bool) -> list[int]:
-    """End what earlier pods left behind on ``host``; returns the pids."""
-    return _end(lambda pid: _is_left_behind(pid, host, holds_chips))
+    """Kill the orphans of earlier pods on ``host``; return their pids."""
+    return _kill(lambda pid: _is_orphan(pid, host, holds_chips))
 
 
 def find_orphans(host: str, *, holds_chips: bool) -> list[int]:
-    """The pids that ``kill_orphans`` would end."""
-    return [pid for pid in _pids() if _is_left_behind(pid, host, holds_chips)]
+    """Return the pids that ``kill_orphans`` would kill."""
+    return [pid for pid in _pids() if _is_orphan(pid, host, holds_chips)]
 
 
 def kill_marked(mark: str) -> list[int]:
-    """End every process that carries this mark, in whatever session it is."""
-    return _end(lambda pid: _mark(pid) == mark)
+    """Kill every process with this mark, in any session; return the pids."""
+    return _kill(lambda pid: _mark(pid) == mark)
 
 
 def remove_lockfile() -> str | None:
-    """Left behind by a killed process, it blocks the next one that wants the chips (jax#10192).
+    """Remove libtpu's lock file: left by a killed process, it blocks the next one that needs the chips (jax#10192).
 
-    Returns a sentence if it is there and cannot be deleted, most likely because it is another user's.
+    Return a sentence if the file cannot be deleted, most likely because another user owns it.
     """
     try:
         os.unlink(LOCKFILE)
@@ -59,39 +59,32 @@ def remove_lockfile() -> str | None:
 
 
 def chip_devices() -> list[str]:
-    """The device files of this machine's TPU chips."""
+    """Return the device files of this machine's TPU chips."""
     accel = [device for device in glob.glob("/dev/accel*") if not os.path.isdir(device)]
     return accel + glob.glob("/dev/vfio/[0-9]*")
 
 
-def _end(is_wanted: Callable[[int], bool]) -> list[int]:
-    ended: list[int] = []
-    deadline = time.monotonic() + _PATIENCE_S
-    while (found := [pid for pid in _pids() if is_wanted(pid)]) and time.monotonic() < deadline:
-        for pid in found:
+def _kill(is_wanted: Callable[[int], bool]) -> list[int]:
+    killed: list[int] = []
+    deadline = time.monotonic() + _KILL_TIMEOUT_S
+    while (pids := [pid for pid in _pids() if is_wanted(pid)]) and time.monotonic() < deadline:
+        for pid in pids:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        ended += [pid for pid in found if pid not in ended]
+        killed += [pid for pid in pids if pid not in killed]
         time.sleep(0.02)
-    return ended
+    return killed
 
 
 def _pids() -> Iterator[int]:
     return (int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) != os.getpid())
 
 
-def _is_left_behind(pid: int, host: str, holds_chips: bool) -> bool:
-    return _is_orphan(pid, host) or (holds_chips and _has_chips(pid) and not _is_of_a_live_pod(pid))
-
-
-def _is_orphan(pid: int, host: str) -> bool:
+def _is_orphan(pid: int, host: str, holds_chips: bool) -> bool:
     mark = _mark(pid)
-    return mark is not None and mark.startswith(f"{host}/") and not _has_live_actor(mark)
-
-
-def _is_of_a_live_pod(pid: int) -> bool:
-    mark = _mark(pid)
-    return mark is not None and _has_live_actor(mark)
+    if mark is not None and _has_live_actor(mark):
+        return False
+    return (mark is not None and mark.startswith(f"{host}/")) or (holds_chips and _has_chips(pid))
 
 
 def _has_live_actor(mark: str) -> bool:
@@ -101,7 +94,7 @@ def _has_live_actor(mark: str) -> bool:
 
 
 def _mark(pid: int) -> str | None:
-    """The mark of a live process; None if it has none, or is not ours to look at."""
+    """Return the mark of a live process; None without one, or if another user owns the process."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as environ:
             for entry in environ.read().split(b"\0"):
@@ -113,7 +106,7 @@ def _mark(pid: int) -> str | None:
 
 
 def _started(pid: int) -> str:
-    """When the process started, in ticks, which tells it from another of the same pid; "" if it is over."""
+    """Return when the process started, in ticks, which distinguishes reused pids; "" if it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             fields = stat.read().rpartition(b")")[2].split()

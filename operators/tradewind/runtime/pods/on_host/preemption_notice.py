@@ -1,7 +1,7 @@
-"""A preemption announces itself in a file that every process of the pod can look for, at the price of one ``stat``.
+"""Preemption notice: a file that every process of the pod can check at the cost of one ``stat``.
 
-The host actors write it on all hosts when one of them has a notice. The process saves a checkpoint, on all hosts for
-the same step, and ends with exit code 76. Standard library only: this runs inside the user's process.
+The host actors write it on all hosts when one of them has a notice. The process saves a checkpoint, for the same step
+on all hosts, and exits with code 76. This module runs in the user's process and needs only the standard library.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ _ABOUT_THE_SAME_S: Final = 2.0
 
 @dataclass(frozen=True)
 class Notice:
-    """A slice of this pod is about to go."""
+    """A slice of this pod is about to be preempted."""
 
     deadline: float
-    """Epoch seconds; what is not saved by then is lost."""
+    """Epoch seconds; steps that are not saved by then are lost."""
     reason: str
 
 
 def preemption_notice() -> Notice | None:
-    """The notice that this process's pod has, if it has one. Cheap enough for every step; None outside a pod."""
+    """Return the notice of this process's pod, if any. Cheap enough for every step; None outside a pod."""
     path = os.environ.get(NOTICE_VARIABLE)
     return read_notice(path) if path and os.path.exists(path) else None
 
 
 def is_sooner(new: Notice, present: Notice | None) -> bool:
-    """Whether ``new`` says anything that ``present`` does not: a deadline is only ever moved forward."""
+    """Whether ``new`` replaces ``present``: a deadline only moves to an earlier time."""
     return present is None or new.deadline < present.deadline - _ABOUT_THE_SAME_S
 
 
 def read_notice(path: str) -> Notice | None:
-    """The notice in the file at ``path``, or None when there is none."""
+    """Return the notice in the file at ``path``, or None when there is none."""
     try:
         with open(path) as file:
             return Notice(**json.load(file))
@@ -47,5 +47,5 @@ def read_notice(path: str) -> Notice | None:
 
 
 def write_notice(path: str, notice: Notice) -> None:
-    """Leave ``notice`` at ``path``, whole or not at all."""
+    """Write ``notice`` to ``path`` atomically."""
     write_private_file(path, json.dumps(asdict(notice)))

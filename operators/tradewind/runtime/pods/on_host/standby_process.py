@@ -1,8 +1,8 @@
-"""A process that has done its imports before it is needed, and touches no device until it is.
+"""Standby process: does its imports before it is needed, and uses no device until then.
 
-Run on a host of a free slice as ``python -m tradewind.runtime.pods.on_host.standby_process MODULE ARGUMENTS...``. It
-imports what MODULE will need, waits for one line with the variables of its place, and goes on as ``python -m MODULE
-ARGUMENTS...`` would. When whoever started it is gone, the line never comes, and it ends.
+The actor on a host of a free slice runs ``python -m tradewind.runtime.pods.on_host.standby_process MODULE
+ARGUMENTS...``. The process imports what MODULE will need, waits for one line with the variables of its rank, and
+continues like ``python -m MODULE ARGUMENTS...``. If the actor dies, standard input ends without a line, and it exits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 from tradewind.runtime.pods.process_env import FIRST_START_VARIABLE, RESTARTS_VARIABLE
 
 CHANGING: Final = frozenset({FIRST_START_VARIABLE, RESTARTS_VARIABLE})
-"""The variables that the runner gives every start anew; a process that waits gets them with its place."""
+"""The variables that differ between starts; a standby process gets them with its rank."""
 _STEP: Final = "tradewind.runtime.driver.run_function"
 
 
@@ -31,20 +31,20 @@ def supports_standby(command: Sequence[str]) -> bool:
 
 
 def standby_command(command: Sequence[str]) -> list[str]:
-    """The command line of the process that waits to be ``command``."""
+    """Return the command line of the standby process for ``command``."""
     at = list(command).index("-m")
     return [*command[: at + 1], __name__, *command[at + 1 :]]
 
 
 def stable_env(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables that are the same for every start."""
+    """Return the variables that are the same for every start."""
     return {name: value for name, value in env.items() if name not in CHANGING}
 
 
 def main() -> None:
-    """Import, wait, go on."""
+    """Import, wait for the line, then run the module."""
     module, arguments = sys.argv[1], sys.argv[2:]
-    with suppress(Exception):  # whatever is wrong comes again when it counts, and is told then
+    with suppress(Exception):  # the real run repeats the error and reports it
         _import_for(module, arguments)
     line = sys.stdin.readline()
     if not line:
@@ -55,8 +55,11 @@ def main() -> None:
 
 
 def import_quickly(modules: Iterable[str]) -> None:
-    """Import large libraries with the garbage collector at rest: it would look through them again and again, which is
-    a sixth of the time that importing Levanter takes, and every look at a training's own garbage would include them."""
+    """Import large libraries with the garbage collector disabled, and freeze their objects.
+
+    The collector would scan them again and again: a sixth of the time of importing Levanter, and a part of every later
+    collection in a training.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -69,7 +72,7 @@ def import_quickly(modules: Iterable[str]) -> None:
 
 
 def _import_for(module: str, arguments: Sequence[str]) -> None:
-    """What the module needs; of a step, what its function and its config need, and JAX, which starts no device."""
+    """Import what the module needs; for a step, what its function and config need, and JAX, which starts no device."""
     if module != _STEP:
         importlib.util.find_spec(module)
         return
