@@ -43,7 +43,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
 
 def test_a_slice_is_added_cut_and_removed(google: LocalGoogle, capsys: pytest.CaptureFixture[str]) -> None:
     code, err = run(capsys, "add-worker", "here", "v4-16", "--capacity", "reserved", "--slice", "hero")
-    assert code == 0 and "Asked for slice hero: v4-16, reserved." in err and "Slice hero is READY" in err
+    assert code == 0 and "Requested slice hero: v4-16, reserved." in err and "Slice hero is READY" in err
     (held,) = google.slices().values()
     script = held.node.metadata["startup-script"]
     assert "tradewind.fleet.workers.join" in script and "ray start --address=$RAY_HEAD_IP:6379" in script

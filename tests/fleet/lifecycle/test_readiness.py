@@ -80,7 +80,7 @@ def test_it_is_ready_once_the_autoscaler_has_looked_twice_at_slices_that_are_who
     assert head.wait() == 4
     assert head.told == [
         "Waiting for the head of here to answer.", "The head of here answers.",
-        "Slices in Ray: all, at which the autoscaler has still to look.",
+        "Slices in Ray: all, which the autoscaler has not checked yet.",
     ]  # fmt: skip
 
 

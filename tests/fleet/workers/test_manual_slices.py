@@ -115,7 +115,7 @@ def test_a_slice_stands_on_what_was_asked_for_and_is_the_clusters_but_not_the_au
     if tier is not None:
         assert tier.items() <= yard.api.queued_resource("hero").body.items()
     yard.slices.add("hero", BIG, capacity)
-    assert yard.told[-1] == "Slice hero was asked for already: READY.", "it can be run again"
+    assert yard.told[-1] == "Slice hero was requested already: READY.", "it can be run again"
     with pytest.raises(FleetError, match=f"There is a slice hero already, of v4-16, {capacity.value}"):
         yard.slices.add("hero", SMALL, capacity)
 
@@ -147,7 +147,7 @@ def test_one_that_waits_for_capacity_is_said_to_wait(yard: Yard) -> None:
     with yard.google.tpu[PROJECT, ZONE].service.state.changed:
         yard.google.tpu[PROJECT, ZONE].service.state.supply.is_out = True
     yard.slices.add("hero", BIG, Capacity.RESERVED)
-    with pytest.raises(FleetError, match="Slice hero: .* Google goes on with it"):
+    with pytest.raises(FleetError, match="Slice hero: .* Google continues"):
         yard.slices.wait("hero", -1.0)
 
 
@@ -177,7 +177,7 @@ def test_only_a_slice_that_people_added_to_this_cluster_is_removed(yard: Yard) -
 
 
 def test_what_ray_does_not_tell_counts_as_used() -> None:
-    with pytest.raises(FleetError, match=r"Ray does not tell what is in use on 10.0.0.1"):
+    with pytest.raises(FleetError, match=r"Ray does not report what is in use on 10.0.0.1"):
         check_unused([host("hero", "10.0.0.1", is_told=False)], "hero")
     check_unused([], "hero")
 
@@ -283,7 +283,7 @@ def test_without_room_for_a_new_one_upkeep_asks_for_it(yard: Yard) -> None:
     yard.slices.add("hero", BIG, Capacity.PREEMPTIBLE)
     supply = yard.google.tpu[PROJECT, ZONE].service.state.supply
     supply.is_out = True
-    with pytest.raises(FleetError, match="There is no room for slice hero-1 now"):
+    with pytest.raises(FleetError, match="There is no capacity for slice hero-1 now"):
         yard.slices.resize("hero", [SMALL, SMALL], yard.marker)
     assert yard.slices.is_awaited("hero-2") and not yard.slices.is_awaited("hero")
     yard.slices.give_up("hero-2")

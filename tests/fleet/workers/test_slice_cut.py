@@ -34,5 +34,5 @@ def test_what_was_written_down_is_gone_on_with() -> None:
     ids=lambda changed: ascii(changed)[:60],
 )  # fmt: skip
 def test_what_is_no_cut_of_ours_is_refused(changed: dict[str, Any]) -> None:
-    with pytest.raises(FleetError, match="Cluster here: its marker does not say which slice was being cut"):
+    with pytest.raises(FleetError, match="Cluster here: its lock does not say which slice was being cut"):
         SliceCut.of({**DETAILS, **changed}, "here")

@@ -1,1 +1,1 @@
-"""Clusters are started, stopped, changed and looked at: what to do is decided apart from doing it."""
+"""Start, stop, restart, change and inspect clusters; decisions are separate from actions."""

@@ -1,7 +1,12 @@
-"""A restart of a cluster in three phases: the jobs of people are kept, Ray is started anew, the jobs are brought back.
+"""Restart of a cluster in three phases: back up unmanaged jobs, restart Ray, restore the jobs; and wait for readiness.
 
-Each phase is written into the marker before it begins, and each bears being done again, so a restart that was
-interrupted is gone on with by the next. The ids of the jobs that come back are those of the marker's run, which stays.
+Each phase is recorded in the cluster lock before it begins, and is repeatable, so the next restart resumes an
+interrupted one. Restored jobs have the ID of the lock's run in theirs, which a resumption keeps.
+
+A cluster is ready when its head answers and has as many complete slices of each type as the fleet file wants. A slice
+is complete if all its hosts have registered since the head started, and the autoscaler has set it up and updated twice.
+At its first update, the autoscaler sets up again slices without contact and slices of another file. Google's label
+shows the latter only by the second update.
 """
 
 from __future__ import annotations
@@ -30,10 +35,13 @@ from tradewind.ray_jobs.job_restore import RestoreResult
 from tradewind.ray_jobs.nodes import HeadView, NodeInfo, fetch_view, registered_slices
 
 RESTART: Final = "restart"
+_POLL_S: Final = 3.0
+_MIN_UPDATES: Final = 2
+"""Updates of the autoscaler before a cluster counts as ready."""
 
 
 class RestartPhase(StrEnum):
-    """How far a restart has come, as its marker says it."""
+    """Progress of a restart, as its lock has it."""
 
     KEEPING = "keeping jobs"
     RESTARTING = "restarting Ray"
@@ -44,81 +52,74 @@ class ClusterRestart:
     """Restarts one cluster.
 
     Args:
-        jobs: Those of people there.
-        tell: Given a sentence for each thing that is done.
+        jobs: Preserves its unmanaged jobs.
+        tell: Called with a sentence for each action.
     """
 
     def __init__(
-        self, acts: ClusterManager, marker: ClusterLock, jobs: JobPreservation, tell: Callable[[str], None]
+        self, manager: ClusterManager, marker: ClusterLock, jobs: JobPreservation, tell: Callable[[str], None]
     ) -> None:
-        self._acts = acts
+        self._manager = manager
         self._marker = marker
         self._jobs = jobs
         self._tell = tell
 
     def run(self, *, holder: str | None = None) -> list[RestoreResult]:
-        """Restart it, or go on with a restart that was interrupted; what became of the jobs of people.
+        """Restart the cluster, or resume an interrupted restart; return the results of its unmanaged jobs.
 
         Args:
-            holder: Who does it; default: this user on this machine.
+            holder: Name of the lock's holder; default: this user on this machine.
 
         Raises:
             WrongStateError: There is no head, and no restart was interrupted; or there is more than one.
-            JobBackupError: Jobs could not be kept. Ray was not touched.
-            JobRestoreError: Ray was started, and does not take its jobs back yet.
-            AbandonedJobsError: They are kept elsewhere, and nobody said that they may be left there.
+            JobBackupError: Jobs could not be backed up. Ray was not touched.
+            JobRestoreError: Ray was started, and does not accept its jobs yet.
+            AbandonedJobsError: The jobs' backup is on another machine, and the user did not agree to abandon them.
             FleetError: Any other that ``ClusterManager`` raises.
         """
         over = self._marker.read()
         self._jobs.prune(over)
         is_begun = over is not None and over.is_interrupted and over.marker.operation == RESTART
-        self._acts.check_restartable(is_begun=is_begun)
+        self._manager.check_restartable(is_begun=is_begun)
         first = RestartPhase.KEEPING if self._jobs.is_to_keep else RestartPhase.RESTARTING
         with self._marker.take(RESTART, first, holder=holder) as held:
             if held.is_resumed:
-                self._tell(f"Going on with the restart that was interrupted in phase {held.marker.phase}.")
-            if held.marker.phase != RestartPhase.RETURNING or not self._acts.inventory().heads:
+                self._tell(f"Resuming the restart that was interrupted in phase {held.marker.phase}.")
+            if held.marker.phase != RestartPhase.RETURNING or not self._manager.inventory().heads:
                 held.advance(RestartPhase.RESTARTING, **self._jobs.back_up(held))
-                self._acts.relaunch(held)
+                self._manager.relaunch(held)
                 held.advance(RestartPhase.RETURNING)
-            found = self._jobs.restore(held)
+            results = self._jobs.restore(held)
             held.finish()
-        return found
-
-
-# When a cluster is ready: its head answers, and as many slices of each type are whole as the fleet file wants.
-#
-# A slice counts if all its hosts have told the head of themselves since that was started, and the autoscaler has set it
-# up and looked at it twice: at its first look it begins to set up again what it has lost contact with, and what another
-# file has set up, which Google's label says by the second one.
-
-_LOOK_S: Final = 3.0
-_LOOKS: Final = 2
-"""How often the autoscaler must have looked."""
+        return results
 
 
 class NotReadyError(FleetError):
-    """A cluster is not ready yet; nothing is lost, and it may still become so."""
+    """A cluster is not ready yet; it may still become ready."""
 
 
 def complete_slice_counts(nodes: Iterable[NodeInfo], there: Iterable[TpuNode]) -> Counter[str]:
-    """Slice type → how many slices have all their hosts in Ray, and are not being set up by the autoscaler.
+    """Return slice type → number of slices with all hosts in Ray that the autoscaler is not setting up.
 
     Args:
-        there: The slices as Google Cloud has them.
+        there: The slices in Google Cloud.
     """
-    in_work = {one.name for one in there if one.is_of_autoscaler and one.labels.get(STATUS_LABEL) != SET_UP}
+    being_set_up = {one.name for one in there if one.is_of_autoscaler and one.labels.get(STATUS_LABEL) != SET_UP}
     return Counter(
         one.slice_type
         for one in registered_slices(nodes)
-        if one.slice_type in SLICE_TYPES and one.hosts >= SLICE_TYPES[one.slice_type].hosts and one.name not in in_work
+        if one.slice_type in SLICE_TYPES
+        and one.hosts >= SLICE_TYPES[one.slice_type].hosts
+        and one.name not in being_set_up
     )
 
 
 def missing_slices(cluster: FleetCluster, whole: Mapping[str, int]) -> str:
-    """Of which types there are too few, in words; empty if of none."""
+    """Describe the types with too few slices; empty if there are none."""
     wanted = {pool.kind.name: pool.minimum for pool in cluster.pools if pool.minimum}
-    few = [f"{whole.get(name, 0)} of {least} {name}" for name, least in wanted.items() if whole.get(name, 0) < least]
+    few = [
+        f"{whole.get(name, 0)} of {minimum} {name}" for name, minimum in wanted.items() if whole.get(name, 0) < minimum
+    ]
     return ", ".join(few)
 
 
@@ -126,11 +127,11 @@ class Readiness:
     """Waits for clusters.
 
     Args:
-        reach: Opens the way to a cluster.
-        tell: Given a sentence whenever something has changed.
+        reach: Connects to a cluster.
+        tell: Called with a sentence at each change.
         look: Asks a head for its nodes.
-        slices: The slices of a cluster as Google Cloud has them.
-        clock: Seconds that only grow.
+        slices: Returns the slices of a cluster in Google Cloud.
+        clock: A monotonic clock, in seconds.
         sleep: Waits.
     """
 
@@ -146,18 +147,18 @@ class Readiness:
     ) -> None:
         self._tell = tell
         self._reach = reach
-        self._look = look or (lambda there: asyncio.run(_view(there)))
+        self._fetch = look or (lambda there: asyncio.run(_view(there)))
         self._slices = slices or _slices_in_cloud
         self._clock = clock
         self._sleep = sleep
 
     def wait(self, cluster: FleetCluster, timeout_s: float) -> None:
-        """Returns when ``cluster`` is ready.
+        """Wait until ``cluster`` is ready.
 
         Raises:
             NotReadyError: It is not after ``timeout_s``.
         """
-        deadline, is_told = self._clock() + timeout_s, False
+        deadline, is_reported = self._clock() + timeout_s, False
         while True:
             try:
                 with self._reach(cluster) as there:
@@ -166,37 +167,37 @@ class Readiness:
             except NotReadyError:
                 raise
             except (FleetError, RayJobsError) as error:
-                if not is_told:
+                if not is_reported:
                     self._tell(f"Waiting for the head of {cluster.name} to answer.")
-                    is_told = True
+                    is_reported = True
                 if self._clock() >= deadline:
                     raise NotReadyError(
                         f"Cluster {cluster.name}: its head does not answer after {timeout_s:.0f} s: {error}"
                     ) from None
-            self._sleep(_LOOK_S)
+            self._sleep(_POLL_S)
 
     def _wait_for_slices(self, cluster: FleetCluster, there: RayCluster, deadline: float) -> None:
-        told, looks = "", set[float]()
-        while missing := self._missing(cluster, there, looks):
-            if missing != told:
-                self._tell(f"Slices in Ray: {(told := missing)}.")
+        reported, updates = "", set[float]()
+        while missing := self._missing(cluster, there, updates):
+            if missing != reported:
+                self._tell(f"Slices in Ray: {(reported := missing)}.")
             if self._clock() >= deadline:
                 raise NotReadyError(
-                    f"Cluster {cluster.name}: slices in Ray by now: {missing}. Its autoscaler goes on by itself: "
-                    f"'tradewind cluster status {cluster.name}' shows how far that is."
+                    f"Cluster {cluster.name}: slices in Ray by now: {missing}. Its autoscaler continues by itself: "
+                    f"'tradewind cluster status {cluster.name}' shows the progress."
                 )
-            self._sleep(_LOOK_S)
+            self._sleep(_POLL_S)
 
-    def _missing(self, cluster: FleetCluster, there: RayCluster, looks: set[float]) -> str:
-        """What is missing now, in words; ``looks`` are those of the autoscaler that were seen before."""
+    def _missing(self, cluster: FleetCluster, there: RayCluster, updates: set[float]) -> str:
+        """Describe the missing slices; ``updates`` are the times of the autoscaler's updates so far."""
         if not missing_slices(cluster, {}):
             return ""
-        view = self._look(there)
+        view = self._fetch(there)
         if view.looked_at is not None:
-            looks.add(view.looked_at)
+            updates.add(view.looked_at)
         if few := missing_slices(cluster, complete_slice_counts(view.nodes, self._slices(cluster))):
             return few
-        return "" if len(looks) >= _LOOKS else "all, at which the autoscaler has still to look"
+        return "" if len(updates) >= _MIN_UPDATES else "all, which the autoscaler has not checked yet"
 
 
 async def _view(there: RayCluster) -> HeadView:

@@ -1,1 +1,1 @@
-"""Slices of a cluster that its autoscaler does not make: reserved ones, and others that people ask for."""
+"""Manual slices of a cluster, which its autoscaler does not make, and the boot of their hosts."""

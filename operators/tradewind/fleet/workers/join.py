@@ -1,7 +1,10 @@
-"""What a host of a slice that people added does all its life: it is in the Ray of its cluster, whichever head that has.
+"""Membership of a manual slice's host in its cluster, over any number of heads, and the host's boot script.
 
-It joins, looks whether it is in, and joins again when the head does not know it any more, refuses its token, or is
-another machine. That the head is silent says nothing: it may be coming up.
+The host joins Ray and polls the head. It joins again when the head does not know it any more, refuses its token, or is
+another machine. It ignores a head that does not answer, which may be starting.
+
+The boot script runs the commands of the cluster's file, which Ray's autoscaler would run on its own slices. It holds
+no secret: the commands fetch them.
 """
 
 from __future__ import annotations
@@ -30,16 +33,30 @@ from tradewind.ray_jobs.cluster import BadTokenFileError, RayCluster, read_token
 
 POLL_S: Final = 20.0
 MISSING_TIMEOUT_S: Final = 60.0
-"""For so long a host may be missing in what the head says; a new one needs some seconds."""
+"""Maximum time in which the head may not list a host; a new one needs some seconds."""
 _DASHBOARD_PORT: Final = 8265
 _TIMEOUT_S: Final = 10.0
 _TOKEN_VARIABLE: Final = "RAY_AUTH_TOKEN_PATH"
 _HEAD_VARIABLE: Final = "RAY_HEAD_IP"
 _RESOURCES_VARIABLE: Final = "RAY_OVERRIDE_RESOURCES"
+JOIN_FILE: Final = "/run/tradewind/join.json"
+_JOIN: Final = f"python -m tradewind.fleet.workers.join {JOIN_FILE}"
+_END: Final = "END_OF_ORDER"
+_DEFAULT_CPUS: Final = 120
+_HEADER: Final = """\
+#!/bin/bash
+# Made by 'tradewind cluster add-worker': this host joins cluster {name}, and the next head if that has another one.
+export HOME="${{HOME:-/root}}" USER="${{USER:-root}}"
+"""
+_IN_DOCKER: Final = """\
+until docker pull {image}; do sleep 10; done
+docker rm -f {container}
+docker run -d --name {container} --net=host {options} --restart=always -v {folder}:{folder}:ro {image} {join}
+"""
 
 
 class Membership(Enum):
-    """What a head says of this host."""
+    """State of this host in Ray, as its head reports it."""
 
     IN = "it is in Ray"
     OUT = "Ray does not know it"
@@ -49,11 +66,11 @@ class Membership(Enum):
 
 @dataclass(frozen=True)
 class JoinOrder:
-    """Which cluster to join, and how.
+    """The cluster to join, and the commands for it.
 
     Attributes:
-        commands: What is run, one after the other; the last one starts Ray.
-        resources: What the host offers.
+        commands: Run in this order; the last one starts Ray.
+        resources: Ray resources of the host.
     """
 
     name: str
@@ -67,11 +84,11 @@ class HostJoin:
     """Keeps one host in its cluster.
 
     Args:
-        find: Where the head is; None if there is none, or nobody says.
-        look: What the head at an address says of this host.
-        join: Leaves whatever Ray this host is in, and joins that of the head at an address; whether that went well.
-        clock: Seconds that only grow.
-        tell: Given a sentence for each thing that is done.
+        find: Returns the head's address; None if there is no head, or that is unknown.
+        look: Asks the head at an address for the state of this host.
+        join: Leaves Ray, and joins that of the head at an address; returns whether it succeeded.
+        clock: A monotonic clock, in seconds.
+        tell: Called with a sentence for each action.
     """
 
     def __init__(
@@ -92,9 +109,9 @@ class HostJoin:
         self._out_since: float | None = None
 
     def step(self) -> None:
-        """Look once, and join if that is needed."""
-        said = Membership.OUT if self._head is None else self._look(self._head)
-        if said is Membership.IN:
+        """Poll once, and join if necessary."""
+        state = Membership.OUT if self._head is None else self._look(self._head)
+        if state is Membership.IN:
             self._out_since = None
             return
         head = self._find()
@@ -102,13 +119,13 @@ class HostJoin:
             return
         if head != self._head:
             self._join_at(head, "the head is there")
-        elif said is Membership.REFUSED:
-            self._join_at(head, said.value)
-        elif said is Membership.OUT:
+        elif state is Membership.REFUSED:
+            self._join_at(head, state.value)
+        elif state is Membership.OUT:
             now = self._clock()
             self._out_since = now if self._out_since is None else self._out_since
             if now - self._out_since >= MISSING_TIMEOUT_S:
-                self._join_at(head, said.value)
+                self._join_at(head, state.value)
 
     def _join_at(self, head: str, why: str) -> None:
         self._tell(f"Joining the head at {head}: {why}.")
@@ -117,7 +134,7 @@ class HostJoin:
 
 
 def membership(head: str) -> Membership:
-    """What the head at this address says of this host."""
+    """Ask the head at this address for the state of this host."""
     there = RayCluster("head", f"http://{head}:{_DASHBOARD_PORT}", token=_token())
     wanted = {"state": "ALIVE", "node_ip": own_address(head)}
     query = [("limit", "10")]
@@ -137,19 +154,19 @@ def membership(head: str) -> Membership:
 
 
 def own_address(head: str) -> str:
-    """The address of this host in the network of the head; no packet is sent."""
+    """Return the address of this host in the head's network; sends no packet."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((head, _DASHBOARD_PORT))
         return str(probe.getsockname()[0])
 
 
 def run_commands(order: JoinOrder, head: str) -> bool:
-    """Run the commands of ``order`` for the head at this address; whether all went well."""
+    """Run the commands of ``order`` for the head at this address; return whether all succeeded."""
     env = {**os.environ, _HEAD_VARIABLE: head, _RESOURCES_VARIABLE: json.dumps(dict(order.resources))}
     for command in order.commands:
         words = ["bash", "--login", "-c", f"source ~/.bashrc; {command}"]
         if (code := subprocess.run(words, env=env, stdin=subprocess.DEVNULL, check=False).returncode) != 0:
-            print(f"It ended with {code}: {command}", flush=True)
+            print(f"Command failed with exit code {code}: {command}", flush=True)
             return False
     return True
 
@@ -176,29 +193,8 @@ def _token() -> str | None:
     return None
 
 
-# What a host of a slice runs when it boots, so that it joins its cluster: what Ray's autoscaler would run there.
-#
-# All of it comes from the cluster's file, so hosts that people add are as those that the autoscaler makes. It holds no
-# secret: the commands fetch them.
-
-JOIN_FILE: Final = "/run/tradewind/join.json"
-_JOIN: Final = f"python -m tradewind.fleet.workers.join {JOIN_FILE}"
-_END: Final = "END_OF_ORDER"
-_USUAL_CPUS: Final = 120
-_HEADER: Final = """\
-#!/bin/bash
-# Made by 'tradewind cluster add-worker': this host joins cluster {name}, and the next head if that has another one.
-export HOME="${{HOME:-/root}}" USER="${{USER:-root}}"
-"""
-_IN_DOCKER: Final = """\
-until docker pull {image}; do sleep 10; done
-docker rm -f {container}
-docker run -d --name {container} --net=host {options} --restart=always -v {folder}:{folder}:ro {image} {join}
-"""
-
-
 def start_script(cluster: FleetCluster, config: Mapping[str, Any], kind: SliceType) -> str:
-    """The script for hosts of slices of this ``kind``; ``config`` is what the cluster's file holds."""
+    """Return the boot script for hosts of slices of this ``kind``; ``config`` is the content of the cluster's file."""
     folder = JOIN_FILE.rpartition("/")[0]
     join = {
         "name": cluster.name,
@@ -213,24 +209,19 @@ def start_script(cluster: FleetCluster, config: Mapping[str, Any], kind: SliceTy
     docker: Mapping[str, Any] = config.get("docker") or {}
     if not docker.get("image"):
         return "".join([*parts, f"exec {_JOIN}\n"])
-    options = " ".join([*_options(docker, "run_options"), *_options(docker, "worker_run_options")])
+    options = " ".join([*(docker.get("run_options") or ()), *(docker.get("worker_run_options") or ())])  # shell words
     return "".join(parts) + _IN_DOCKER.format(
         image=shlex.quote(docker["image"]), container=shlex.quote(docker["container_name"]), options=options,
         folder=folder, join=_JOIN,
     )  # fmt: skip
 
 
-def _options(docker: Mapping[str, Any], name: str) -> Sequence[str]:
-    """As Ray has them: words of a shell."""
-    return docker.get(name) or ()
-
-
 def _resources(config: Mapping[str, Any], kind: SliceType) -> Mapping[str, Any]:
-    """What each host offers: as much as the autoscaler's of that type."""
+    """Return the resources of each host: those of the autoscaler's hosts of that type."""
     for node_type in config.get("available_node_types", {}).values():
         if node_type["node_config"].get("acceleratorType") == kind.name:
             return dict(node_type["resources"])
-    return {"CPU": _USUAL_CPUS, "TPU": kind.chips_per_host}
+    return {"CPU": _DEFAULT_CPUS, "TPU": kind.chips_per_host}
 
 
 if __name__ == "__main__":

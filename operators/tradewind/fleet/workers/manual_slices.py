@@ -1,7 +1,11 @@
-"""Slices that people add to a cluster, remove from it and cut: never one of the autoscaler's, never one in use.
+"""Manual slices: users add them to a cluster, remove them and cut them, unless they are in use.
 
-What a cut makes is written down before anything is deleted, where the repair of slices reads it: if nobody goes on with
-a cut that was interrupted, upkeep makes the new slices.
+They have the cluster's label, and none that the autoscaler takes for its own. A cut records the new slices in the
+slice repair's records before it deletes the old one: if no command resumes an interrupted cut, upkeep makes them.
+
+Any writer of the bucket can write the cluster's lock, so a cut that it describes is checked: the new slices must be of
+this cluster and named after the old one. Their service account is not checked, since a user may have chosen another
+(see ``docs/security.md``).
 """
 
 from __future__ import annotations
@@ -25,17 +29,23 @@ from tradewind.fleet.lifecycle.inventory import translated_tpu_errors
 from tradewind.fleet.lock import ClusterLock, HeldClusterLock, MarkerLostError
 from tradewind.ray_jobs.nodes import NodeInfo
 
-# What creates a slice that people add: it has the cluster's label, and none that the autoscaler takes for its own.
-
 UNMANAGED: Final = "unmanaged"
-"""What Ray calls nodes of a cluster that its autoscaler leaves alone."""
+"""Ray's type of nodes that its autoscaler leaves alone."""
+RESIZE: Final = "resize"
 _SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
+_POLL_S: Final = 5.0
+_MAX_SHOWN: Final = 8
+_MAX_TEXT_CHARS: Final = 1000
+_NUMBER: Final = re.compile(r"[1-9][0-9]{0,2}")
+_FIELDS: Final = frozenset({"slice", "identity", "kinds", "bodies"})
+_ALWAYS_IN_USE: Final = frozenset({"memory", "object_store_memory"})
+"""Resources that an idle host uses too."""
 
 
 def manual_body(
     cluster: FleetCluster, name: str, kind: SliceType, capacity: Capacity, start_script: str
 ) -> dict[str, Any]:
-    """The body of a create call: of a TPU VM if it is preemptible, else of a queued resource, which waits."""
+    """Return the body of a create call: of a TPU VM if it is preemptible, else of a queued resource."""
     node = {
         "acceleratorType": kind.name,
         "runtimeVersion": cluster.generation.runtime_version,
@@ -56,7 +66,7 @@ def manual_body(
 
 
 def resized_body(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """``new`` on what ``old`` stands on: the same reservation, network and account, also if people had chosen those."""
+    """Return ``new`` with the reservation, network and account of ``old``, which a user may have chosen."""
     kept = ("schedulingConfig", "serviceAccount", "networkConfig", "tags")
     is_queue = is_queue_body(old)
     node, before = _node(new), _node(old)
@@ -72,25 +82,15 @@ def _node(body: Mapping[str, Any]) -> dict[str, Any]:
     return dict(body["tpu"]["nodeSpec"][0].get("node") or {}) if is_queue_body(body) else dict(body)
 
 
-# What the marker of a cluster says of a slice that is being cut into others: what is to be made, before it is deleted.
-#
-# Whoever can write the bucket can write it. So what is made is this cluster's and called by the old slice's name; who
-# it runs as is not looked at, since people may have chosen that (see ``docs/security.md``).
-
-_LONGEST: Final = 1000
-_NUMBER: Final = re.compile(r"[1-9][0-9]{0,2}")
-_FIELDS: Final = frozenset({"slice", "identity", "kinds", "bodies"})
-
-
 @dataclass(frozen=True)
 class SliceCut:
-    """One cut.
+    """A cut of one slice into others, as the cluster's lock stores it.
 
     Attributes:
         name: The slice that is cut.
-        identity: Which one of that name.
-        kinds: The types of the new ones.
-        bodies: Their names, and what creates each of them.
+        identity: Its identity, among slices of that name.
+        kinds: The types of the new slices.
+        bodies: Name of each new slice → body of its create call.
     """
 
     name: str
@@ -103,10 +103,10 @@ class SliceCut:
 
     @staticmethod
     def of(details: Mapping[str, Any], cluster: str) -> SliceCut | None:
-        """That in the marker of ``cluster``; None if nothing was written down yet.
+        """Parse the cut in the lock of ``cluster``; None if it has none yet.
 
         Raises:
-            FleetError: It is none of ours.
+            FleetError: It is no cut of this cluster.
         """
         if not _FIELDS & details.keys():
             return None
@@ -114,15 +114,15 @@ class SliceCut:
         if cut._is_ours(cluster):
             return cut
         raise FleetError(
-            f"Cluster {cluster}: its marker does not say which slice was being cut into what: ask who began, and have "
-            "what was begun ended with 'tradewind cluster stop', or put the marker right. Nothing was changed."
+            f"Cluster {cluster}: its lock does not say which slice was being cut into what. Ask the user who began, "
+            "end the operation with 'tradewind cluster stop', or correct the lock. Nothing was changed."
         )
 
     def _is_ours(self, cluster: str) -> bool:
-        """Whether the fields, which may be anything, are those of a cut of ``cluster``."""
+        """Whether the fields, which may have any type, are those of a cut of ``cluster``."""
         texts = [self.name, self.identity, *(self.kinds if isinstance(self.kinds, list) else [None])]
         return (
-            all(isinstance(text, str) and len(text) < _LONGEST for text in texts)
+            all(isinstance(text, str) and len(text) < _MAX_TEXT_CHARS for text in texts)
             and is_name(self.name)
             and isinstance(self.bodies, dict)
             and len(self.kinds) == len(self.bodies)  # so at most 999
@@ -131,7 +131,7 @@ class SliceCut:
 
 
 def _is_part(name: str, new: str, body: Any, cluster: str) -> bool:
-    """Whether ``new`` is called as a part of the slice ``name``, and ``body`` creates one of ``cluster``."""
+    """Whether ``new`` is the name of a part of the slice ``name``, and ``body`` creates a slice of ``cluster``."""
     number = new.removeprefix(f"{name}-")
     if number == new or not _NUMBER.fullmatch(number) or not isinstance(body, dict):
         return False
@@ -142,29 +142,23 @@ def _is_part(name: str, new: str, body: Any, cluster: str) -> bool:
         return False
 
 
-# Whether somebody uses a slice, by what Ray says of each of its hosts.
-
-_NOBODYS: Final = frozenset({"memory", "object_store_memory"})
-"""What is in use of these on a host on which nothing runs."""
-
-
 def check_unused(nodes: Iterable[NodeInfo], name: str) -> None:
-    """Refuse to touch the slice called ``name`` while a task or an actor holds anything of one of its hosts.
+    """Check that no task or actor holds resources on a host of the slice ``name``.
 
     Raises:
-        FleetError: One does, or Ray does not tell.
+        FleetError: One does, or Ray does not report it.
     """
     hosts = [node for node in nodes if node.is_alive and node.labels.get(SLICE_NAME_LABEL) == name]
     if unknown := [host.ip for host in hosts if host.free is None]:
         raise FleetError(
-            f"Slice {name}: Ray does not tell what is in use on {', '.join(unknown)}: try again in a minute. Nothing "
+            f"Slice {name}: Ray does not report what is in use on {', '.join(unknown)}. Try again in a minute. Nothing "
             "was changed."
         )
     taken = [
         f"{host.total[what] - (host.free or {}).get(what, 0):g} {what} on {host.ip}"
         for host in hosts
         for what in sorted(host.total)
-        if what not in _NOBODYS and (host.free or {}).get(what, 0) < host.total[what]
+        if what not in _ALWAYS_IN_USE and (host.free or {}).get(what, 0) < host.total[what]
     ]
     if taken:
         raise FleetError(
@@ -172,14 +166,9 @@ def check_unused(nodes: Iterable[NodeInfo], name: str) -> None:
         )
 
 
-RESIZE: Final = "resize"
-_LOOK_S: Final = 5.0
-_SHOWN: Final = 8
-
-
 @dataclass(frozen=True)
 class ManualSlice:
-    """A slice that people added, and the queued resource that brings it, if one does."""
+    """A slice that a user added, and the queued resource that provides it, if one does."""
 
     name: str
     node: TpuNode | None
@@ -187,21 +176,21 @@ class ManualSlice:
 
     @property
     def state(self) -> str:
-        """In Google's words."""
+        """Google's name of its state."""
         if self.node is not None:
             return self.node.state
         return f"queued, {self.queue.state}" if self.queue is not None else "not there"
 
     @property
     def unit(self) -> TpuNode | QueuedTpu:
-        """What is deleted and created as one."""
+        """The resource to delete or create."""
         unit = self.queue or self.node
         assert unit is not None, "one of them was found"
         return unit
 
     @property
     def hosts_as(self) -> str:
-        """The name that its hosts have in Ray: that of the node, also where people call it by the queued resource's."""
+        """The name that its hosts have in Ray: the node's, even if users know it by its queued resource's."""
         if self.node is not None:
             return self.node.name
         return self.queue.nodes[0] if self.queue is not None and self.queue.nodes else self.name
@@ -213,7 +202,7 @@ class ManualSlice:
 
     @property
     def capacity(self) -> Capacity:
-        """What it stands on."""
+        """The kind of capacity that it uses."""
         if self.unit.is_reserved:
             return Capacity.RESERVED
         return Capacity.PREEMPTIBLE if self.queue is None else Capacity.BEST_EFFORT
@@ -226,13 +215,13 @@ class ManualSlice:
 
 
 class ManualSlices:
-    """The slices of one cluster that people add.
+    """The manual slices of one cluster.
 
     Args:
-        script: What hosts of slices of a type run when they boot.
-        nodes: What Ray says of its nodes; None if the cluster has no head, so that nothing runs.
-        tell: Given a sentence for each thing that is done.
-        clock: Seconds that only grow.
+        script: Returns the boot script for hosts of a slice type.
+        nodes: Returns Ray's nodes; None if the cluster has no head, so that nothing runs.
+        tell: Called with a sentence for each action.
+        clock: A monotonic clock, in seconds.
 
     Raises (every method):
         CloudError: Google Cloud refuses, or does not answer.
@@ -258,74 +247,74 @@ class ManualSlices:
         self._clock = clock
 
     def check_kind(self, name: str) -> SliceType:
-        """The slice type called ``name``.
+        """Return the slice type ``name``.
 
         Raises:
             FleetError: It is not of the cluster's generation.
-            UnknownSliceTypeError: There is none.
+            UnknownSliceTypeError: No slice type has this name.
         """
         kind, generation = slice_type(name), self._cluster.generation
         if not generation.has(kind):
-            offered = ", ".join(one.name for one in generation.offered[:_SHOWN])
+            offered = ", ".join(one.name for one in generation.offered[:_MAX_SHOWN])
             raise FleetError(
                 f"Cluster {self._cluster.name} has slices of {generation.name} only, not {name}: {offered} and so on."
             )
         return kind
 
     def new_name(self, kind: SliceType) -> str:
-        """A name for a slice of this kind that nothing has."""
+        """Return an unused name for a slice of this kind."""
         return f"{self._cluster.name}-{kind.name}-{secrets.token_hex(4)}"
 
     def add(self, name: str, kind: SliceType, capacity: Capacity) -> None:
-        """Ask for a slice; one that is there already is gone on with.
+        """Request a slice; does nothing if an earlier call requested it.
 
         Raises:
-            FleetError: The name is none, or something else has it.
+            FleetError: The name is invalid, or another resource has it.
         """
         if not is_name(name):
-            raise FleetError(f"{name!r} is no name of a slice: lower-case letters, digits and hyphens, up to 63.")
-        if (there := self._found(name)) is not None:
+            raise FleetError(f"{name!r} is no name of a slice: use lower-case letters, digits and hyphens, up to 63.")
+        if (there := self._get(name)) is not None:
             self._check_ours(there)
             if there.kind != kind or there.capacity is not capacity:
                 raise FleetError(
                     f"There is a slice {name} already, of {there.kind.name}, {there.capacity.value}: take another "
                     "name, or remove it first."
                 )
-            self._tell(f"Slice {name} was asked for already: {there.state}.")
+            self._tell(f"Slice {name} was requested already: {there.state}.")
             return
         with translated_tpu_errors():
             self._api.create(name, manual_body(self._cluster, name, kind, capacity, self._script(kind)))
-        self._tell(f"Asked for slice {name}: {kind.name}, {capacity.value}.")
+        self._tell(f"Requested slice {name}: {kind.name}, {capacity.value}.")
 
     def wait(self, name: str, timeout_s: float) -> None:
-        """Returns when Google says that the slice is READY.
+        """Wait until Google reports the slice as READY.
 
         Raises:
-            FleetError: It is not after ``timeout_s``, or was refused.
+            FleetError: It is not after ``timeout_s``, or Google refused it.
         """
-        deadline, told = self._clock() + timeout_s, ""
-        while (there := self._found(name)) is not None and there.state != "READY":
-            if there.state != told:
-                self._tell(f"Slice {name}: {(told := there.state)}.")
+        deadline, reported = self._clock() + timeout_s, ""
+        while (there := self._get(name)) is not None and there.state != "READY":
+            if there.state != reported:
+                self._tell(f"Slice {name}: {(reported := there.state)}.")
             if there.queue is not None and there.queue.state == "FAILED":
                 raise FleetError(f"Slice {name} was refused: {there.queue.why or 'Google does not say why'}")
             if self._clock() >= deadline:
                 raise FleetError(
-                    f"Slice {name}: {there.state} after {timeout_s:.0f} s. Google goes on with it: 'tradewind cluster "
-                    f"status {self._cluster.name}' shows how far that is."
+                    f"Slice {name}: {there.state} after {timeout_s:.0f} s. Google continues: 'tradewind cluster "
+                    f"status {self._cluster.name}' shows the progress."
                 )
-            self._api.pause(_LOOK_S)
+            self._api.pause(_POLL_S)
         if there is None:
-            raise FleetError(f"Slice {name} is gone: somebody has deleted it.")
+            raise FleetError(f"Slice {name} is gone: another user or process deleted it.")
         self._tell(f"Slice {name} is READY: its hosts join Ray by themselves.")
 
     def find(self, name: str) -> ManualSlice:
-        """The slice called ``name``.
+        """Return the manual slice ``name``.
 
         Raises:
-            FleetError: There is none, it is none that people added to this cluster, or others came with it.
+            FleetError: It does not exist, is no manual slice of this cluster, or shares its queued resource.
         """
-        if (there := self._found(name)) is None:
+        if (there := self._get(name)) is None:
             with translated_tpu_errors():
                 names = [one.name for one in self._api.nodes() if one.labels.get(CLUSTER_LABEL) == self._cluster.name]
             raise FleetError(f"Cluster {self._cluster.name} has no slice {name}: {nearest_names_hint(name, names)}")
@@ -338,27 +327,27 @@ class ManualSlices:
         return there
 
     def is_awaited(self, name: str) -> bool:
-        """Whether the slice is not there, and upkeep asks for it."""
+        """Whether the slice does not exist and upkeep requests it."""
         record = self._records.read().get(name)
         body = (record.body if record and record.is_wanted else None) or {}
         specs = (body.get("tpu") or {}).get("nodeSpec") or [{"node": body}]
         labels = (specs[0].get("node") or {}).get("labels") or {}
-        return labels.get(CLUSTER_LABEL) == self._cluster.name and self._found(name) is None
+        return labels.get(CLUSTER_LABEL) == self._cluster.name and self._get(name) is None
 
     def give_up(self, name: str) -> None:
-        """Have nobody ask any more for a slice that is not there."""
+        """Stop the upkeep's requests for a slice that does not exist."""
         self._records.forget(name, time.time())
-        self._tell(f"Slice {name} is not asked for any more.")
+        self._tell(f"Slice {name} is no longer requested.")
 
     def remove(self, name: str, check: Callable[[], None]) -> None:
-        """Delete a slice that nobody uses, and have nobody make it again.
+        """Delete an unused slice, and stop the upkeep's requests for it.
 
         Args:
-            check: Raises when nothing may be done any more.
+            check: Raises when the lock is lost.
 
         Raises:
             FleetError: See ``find``.
-            FleetError: Somebody uses it, or nobody can say.
+            FleetError: The slice is in use, or that is unknown.
         """
         there = self.find(name)
         self._delete(there, check)
@@ -367,20 +356,20 @@ class ManualSlices:
         self._tell(f"Removed slice {name}.")
 
     def resize(self, name: str, kinds: Sequence[SliceType], marker: ClusterLock) -> list[str]:
-        """Put slices of these kinds in the place of one, or go on with that where it was interrupted; their names.
+        """Replace a slice by slices of these kinds, or resume an interrupted cut; return the new names.
 
         Raises:
-            FleetError: It is none that can be cut so, or another one was being cut.
-            FleetError: Somebody uses it, or nobody can say. Nothing was changed.
-            FleetError: There is no room for a new one now; upkeep asks for it from now on.
-            FleetError: The marker does not say what was being cut. Nothing was changed.
-            ClusterBusyError: Somebody else is changing the cluster.
+            FleetError: The slice cannot be cut so, or a cut of another one was interrupted.
+            FleetError: The slice is in use, or that is unknown. Nothing was changed.
+            FleetError: There is no capacity for a new slice now; upkeep requests it from now on.
+            FleetError: The lock does not say which slice was being cut. Nothing was changed.
+            ClusterBusyError: Another command is changing the cluster.
         """
         with marker.take(RESIZE, "writing down", details={}) as held:
             cut = SliceCut.of(held.marker.details, self._cluster.name)
             if cut is None:
                 try:
-                    cut = self._planned(name, kinds)
+                    cut = self._plan(name, kinds)
                 except FleetError:
                     held.finish()
                     raise
@@ -391,7 +380,7 @@ class ManualSlices:
             held.finish()
         return list(cut.bodies)
 
-    def _planned(self, name: str, kinds: Sequence[SliceType]) -> SliceCut:
+    def _plan(self, name: str, kinds: Sequence[SliceType]) -> SliceCut:
         old = self.find(name)
         chips = sum(kind.chips for kind in kinds)
         if chips > old.kind.chips:
@@ -404,7 +393,7 @@ class ManualSlices:
         for kind in kinds:
             new = next(
                 free for number in range(1, 1000)
-                if (free := f"{name}-{number}") not in bodies and self._found(free) is None
+                if (free := f"{name}-{number}") not in bodies and self._get(free) is None
             )  # fmt: skip
             made = manual_body(self._cluster, new, kind, old.capacity, self._script(kind))
             bodies[new] = resized_body(old.unit.body, made)
@@ -412,18 +401,18 @@ class ManualSlices:
 
     def _carry_out(self, cut: SliceCut, held: HeldClusterLock) -> None:
         wanted = {known for known, record in self._records.read().items() if record.is_wanted}
-        missing = [new for new in cut.bodies if new not in wanted and self._found(new) is None]
+        missing = [new for new in cut.bodies if new not in wanted and self._get(new) is None]
         now = time.time()
         self._records.write_deletions([Deletion(new, "", now, cut.bodies[new], is_certain=True) for new in missing])
         held.advance("deleting")
-        there = self._found(cut.name)
+        there = self._get(cut.name)
         if there is not None and there.unit.identity == cut.identity:
             try:
                 self._delete(there, held.check)
             except MarkerLostError:
                 raise
             except FleetError:
-                if self._is_still(cut):
+                if self._still_exists(cut):
                     for new in cut.bodies:
                         self._records.forget(new, now)
                     held.finish()
@@ -434,10 +423,10 @@ class ManualSlices:
             held.check()
             self._create(new, body, held)
 
-    def _is_still(self, cut: SliceCut) -> bool:
-        """Whether the slice that could not be deleted is there all the same; not, if nobody can see that."""
+    def _still_exists(self, cut: SliceCut) -> bool:
+        """Whether the slice still exists after its deletion failed; False if that is unknown."""
         try:
-            there = self._found(cut.name)
+            there = self._get(cut.name)
         except FleetError:
             return False
         return there is not None and there.unit.identity == cut.identity and "DELETING" not in there.state
@@ -446,15 +435,14 @@ class ManualSlices:
         with translated_tpu_errors():
             try:
                 self._api.create(name, body)
-            except TpuConflictError:  # asked for before the interruption, or by upkeep
+            except TpuConflictError:  # requested before the interruption, or by upkeep
                 return
             except (StockOutError, QuotaError) as error:
                 held.finish()
                 raise FleetError(
-                    f"There is no room for slice {name} now ({error}). It is written down: upkeep asks for it until "
-                    "there is."
+                    f"There is no capacity for slice {name} now ({error}). Upkeep requests it until there is."
                 ) from None
-        self._tell(f"Asked for slice {name}.")
+        self._tell(f"Requested slice {name}.")
 
     def _delete(self, there: ManualSlice, check: Callable[[], None]) -> None:
         self._check_unused(there)
@@ -469,8 +457,8 @@ class ManualSlices:
         if nodes is not None:
             check_unused(nodes, there.hosts_as)
 
-    def _found(self, name: str) -> ManualSlice | None:
-        """A slice and its queued resource, either of which may have the name."""
+    def _get(self, name: str) -> ManualSlice | None:
+        """Return a slice and its queued resource, either of which may have the name."""
         with translated_tpu_errors():
             node, queue = self._api.found(name, False), self._api.found(name, True)
             assert not isinstance(node, QueuedTpu) and not isinstance(queue, TpuNode)
@@ -496,5 +484,5 @@ class ManualSlices:
 
 
 def slice_records(cluster: FleetCluster) -> SliceRecords:
-    """Those that upkeep reads."""
+    """Return the records that upkeep reads."""
     return SliceRecords(f"gs://{cluster.bucket}/{RECORDS_FOLDER}/{cluster.project}/{cluster.zone}")
