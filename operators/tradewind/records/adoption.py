@@ -114,10 +114,10 @@ def adopt(adoption: Adoption, renewing: RenewLease) -> Lease:
     if held is None:
         raise OutputBusyError(f"Another process has just begun to make {path}: check it again before adopting.")
     held = store.change(held, phase=Phase.RUNNING, incarnation=new_owner_id())
-    return _bring_in(adoption, files, store, held, attempt, renewing)
+    return _import_files(adoption, files, store, held, attempt, renewing)
 
 
-def _bring_in(
+def _import_files(
     adoption: Adoption,
     files: Sequence[StoredFile],
     store: LeaseStore,

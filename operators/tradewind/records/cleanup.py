@@ -74,8 +74,8 @@ def remove_leftovers(
         removed.update(file.path for file in left)
     else:
         raise StoreUnavailableError(
-            f"Files at {output_path} cannot be removed, or come back, such as {left[0].path}. Stop other processes that "
-            "write there, and retry."
+            f"Files at {output_path} cannot be removed, or come back, such as {left[0].path}. Stop other processes "
+            "that write there, and retry."
         )
     _remove_empty_folders(output_path, check_lease)
     return sorted(removed)

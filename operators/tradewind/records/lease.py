@@ -1,12 +1,24 @@
-"""The lease beside an output: whose turn it is, and the only point at which an attempt becomes a result.
+"""The lease of an output: the exclusive right to write it, and the only way for an attempt to become a result.
 
-A lease is a value. Every change of it is a new value with a higher counter, which ``lease_store`` writes by
-compare-and-swap; so a write counts only if nobody else has written since the lease was read. Its file,
-``.executor_status.lock``, is the one that Marin's executor uses: the fields ``worker_id`` and ``timestamp`` are those
-that it reads, and a lease without a phase is one of Marin's.
+A lease is a value. Each change makes a new value with a higher counter, which ``lease_store`` writes by
+compare-and-swap; so a write counts only if no other process has written since the lease was read. Its file,
+``.executor_status.lock``, is that of Marin's executor, which reads the fields ``worker_id`` and ``timestamp``; a lease
+without a phase is one of Marin's.
 
-A file that is no lease, cut off or of a form that this version does not know, becomes a lease with a ``flaw``. Nobody
-can say whose turn it is there, so it is neither written over nor taken for any end of a turn.
+A file that is incomplete, or in a form that this version does not know, becomes a lease with a ``flaw``. Its owner is
+unknown, so no process overwrites it or takes it for the end of an attempt.
+
+All times count from the last renewal, from when its owner *began* to write it; others count from when the store took
+it, which is later. The processes of an owner end before another process may take over. The margins leave time for a
+late poll, and for the kernel to kill a frozen process:
+
+====================  ======================================================================================
+0                     the owner renews
+``heartbeat_s``       the owner renews again
+``fence_s``           the owner writes nothing more; its processes are killed without a grace period
+``kill_s``            the kernel kills those that were frozen and could not end themselves
+``stale_s``           another process may take over
+====================  ======================================================================================
 """
 
 from __future__ import annotations
@@ -38,78 +50,63 @@ from tradewind.storage.backends import StoredObject
 from tradewind.storage.bounded_read import Content
 from tradewind.storage.errors import RecordsError
 
-# When what happens under a lease: the one place where looking, fencing and taking over are weighed against each other.
-#
-# All of it counts from the last renewal, from when its owner *began* to write it: others count from when the store took
-# it, which is later. Whoever works under a lease is cut off before others may take it over, by so much that a look that
-# comes late, a polite end that takes its grace and a frozen process all fit between:
-#
-# ====================  ======================================================================================
-# 0                     the owner renews
-# ``heartbeat_s``       it renews again
-# ``fence_s``           cut off: the owner writes nothing more; what works for it is killed, without any grace
-# ``killed_s``          the kernel ends whoever of them was frozen and could not do that itself
-# ``stale_s``           somebody else may take over
-# ====================  ======================================================================================
-
+LEASE_FILE: Final = ".executor_status.lock"
 HEARTBEAT_S: Final = 30.0
-"""How often an owner renews, unless the deployment says otherwise; Marin's figure, as are 2 and 3 heartbeats."""
+"""Default seconds between an owner's renewals; Marin's figure, as are 2 and 3 heartbeats."""
 _FENCE_HEARTBEATS: Final = 2.0
 _KILL_HEARTBEATS: Final = 2.5
 _STALE_HEARTBEATS: Final = 3.0
-_LOOKS_PER_HEARTBEAT: Final = 6
-_LONGEST_LOOK_S: Final = 5.0
-_LONGEST_CUT_S: Final = 0.25
+_POLLS_PER_HEARTBEAT: Final = 6
+_MAX_POLL_S: Final = 5.0
+_MAX_FENCE_POLL_S: Final = 0.25
+_DAY_S: Final = 86_400
 
 
 @dataclass(frozen=True)
 class LeaseTimes:
-    """The times of a lease that is renewed every ``heartbeat_s`` seconds."""
+    """Times of a lease that its owner renews every ``heartbeat_s`` seconds."""
 
     heartbeat_s: float = HEARTBEAT_S
 
     @property
     def poll_s(self) -> float:
-        """How often its owner looks at it, for a request to stop or a loss."""
-        return min(_LONGEST_LOOK_S, self.heartbeat_s / _LOOKS_PER_HEARTBEAT)
+        """Seconds between the owner's reads of the lease, for a stop request or its loss."""
+        return min(_MAX_POLL_S, self.heartbeat_s / _POLLS_PER_HEARTBEAT)
 
     @property
     def fence_poll_s(self) -> float:
-        """How often whoever may be cut off looks at the clock, at most."""
-        return min(_LONGEST_CUT_S, self.heartbeat_s / _LOOKS_PER_HEARTBEAT)
+        """Seconds at most between two checks of the clock by a process that may be fenced."""
+        return min(_MAX_FENCE_POLL_S, self.heartbeat_s / _POLLS_PER_HEARTBEAT)
 
     @property
     def fence_s(self) -> float:
-        """After so long without a renewal its owner ends itself."""
+        """Seconds without a renewal after which the owner ends itself."""
         return _FENCE_HEARTBEATS * self.heartbeat_s
 
     @property
     def kill_s(self) -> float:
-        """After so long nothing of its owner is at work any more."""
+        """Seconds without a renewal after which no process of the owner runs."""
         return _KILL_HEARTBEATS * self.heartbeat_s
 
     @property
     def stale_s(self) -> float:
-        """After so long without a change somebody else may take over."""
+        """Seconds without a change after which another process may take over."""
         return _STALE_HEARTBEATS * self.heartbeat_s
 
 
-LEASE_FILE: Final = ".executor_status.lock"
-
-
 class Phase(Enum):
-    """How far an attempt has come."""
+    """Progress of an attempt."""
 
     CLAIMED = "claimed"
-    """Its job may be submitted. Whoever follows the job renews the lease."""
+    """Its job may be submitted. The process that follows the job renews the lease."""
     RUNNING = "running"
-    """Its keeper is at work, and nobody else renews."""
+    """Its driver owns the lease; only the owner renews."""
     COMMITTED = "committed"
     """The output is a result."""
     FAILED = "failed"
     """The function failed; the attempt's file says how."""
     STOPPED = "stopped"
-    """It ended without a result and without a fault of the function: stopped by a person, or lost."""
+    """It ended without a result and without an error of the function: stopped by a user, or lost."""
 
 
 LIVE_PHASES: Final = frozenset({Phase.CLAIMED, Phase.RUNNING})
@@ -117,26 +114,26 @@ LIVE_PHASES: Final = frozenset({Phase.CLAIMED, Phase.RUNNING})
 
 @dataclass(frozen=True)
 class Lease:
-    """What the lease's file holds.
+    """Content of the lease's file.
 
     Attributes:
         worker_id: Unique for each claim.
-        timestamp: When it was written, by the clock of the writer: for people and for Marin, never for a judgement.
+        timestamp: Time of the write by the writer's clock, for users and Marin; no decision depends on it.
         phase: None for a lease of Marin's.
         attempt: The number of the attempt.
-        job: The id of its Ray job; empty outside Ray.
-        cluster: The cluster that the job was given to; empty outside any.
-        by: Who claimed it: dag, run, task, map_index, try and max_tries, or the script or the hook.
+        job: The submission ID of its Ray job; empty outside Ray.
+        cluster: The cluster of that job; empty outside any.
+        by: The claimer: dag, run, task, map_index, try and max_tries, or the script or the hook.
         version: The whole MD5 of the version text, of which the output path holds six digits.
-        heartbeat_s: How often its owner renews it; ``times`` count in it.
-        incarnation: The keeper that made it ``running``.
+        heartbeat_s: Seconds between its owner's renewals; ``times`` depend on it.
+        incarnation: The owner that made it ``running``.
         digest: The SHA-256 of the manifest, once committed.
-        witness: One file of the output, relative to it, whose absence says that the output is gone.
-        stop_requested: Who asked the keeper to stop, as in ``by``.
-        removing: Who is about to remove this result; for one lease's term it is neither read nor reused.
+        witness: The sentinel file, relative to the output: if it is absent, the output is gone.
+        stop_requested: The task or user that asked the owner to stop, as in ``by``.
+        removing: The process that is about to remove this result, which no step reads or reuses for ``stale_s``.
         counter: Raised by every write.
-        flaw: Why the file cannot be read, in words that follow "because"; the other fields mean nothing then. It is
-            not written.
+        flaw: Why the file cannot be read, in words that follow "because". The other fields mean nothing then. Not
+            written.
         flawed_file: The name of that file: the lease's own, or another that decides in its place.
     """
 
@@ -165,30 +162,30 @@ class Lease:
 
     @property
     def is_live(self) -> bool:
-        """Whether it says that somebody is at work, now or when it was last written; so may one that has a flaw."""
+        """Whether an attempt runs by this lease, now or when it was last written; also true for one with a flaw."""
         return self.phase is None or self.phase in LIVE_PHASES
 
     @property
     def times(self) -> LeaseTimes:
-        """When what happens."""
+        """The times of this lease."""
         return LeaseTimes(self.heartbeat_s)
 
     @property
     def fence_s(self) -> float:
-        """After so long without a renewal its owner ends itself."""
+        """Seconds without a renewal after which the owner ends itself."""
         return self.times.fence_s
 
     @property
     def stale_s(self) -> float:
-        """After so long without a change somebody else may take over."""
+        """Seconds without a change after which another process may take over."""
         return self.times.stale_s
 
     def renewed(self, now: float, **changes: Any) -> Lease:
-        """The next value of this lease, with ``changes``."""
+        """Return the next value of this lease, with ``changes``."""
         return replace(self, timestamp=now, counter=self.counter + 1, **changes)
 
     def is_same_attempt(self, other: Lease) -> bool:
-        """Whether ``other`` is a state of the same attempt under the same keeper."""
+        """Whether ``other`` is a state of the same attempt with the same owner."""
         mine = (self.worker_id, self.attempt, self.job, self.incarnation)
         return mine == (other.worker_id, other.attempt, other.job, other.incarnation)
 
@@ -199,17 +196,17 @@ class Lease:
 
     @staticmethod
     def as_unreadable(flaw: str, file: str = LEASE_FILE) -> Lease:
-        """The lease of an output where ``file`` cannot be read, so that nobody can say whose turn it is."""
+        """Return the lease of an output whose ``file`` cannot be read, so that its owner is unknown."""
         return Lease(worker_id="", timestamp=0.0, flaw=flaw, flawed_file=file)
 
     @staticmethod
-    def of(found: Content | StoredObject) -> Lease:
-        """The lease in a file as it was found; it has a ``flaw`` if it cannot be read."""
-        return Lease.from_json(found.text) if found.flaw is None else Lease.as_unreadable(found.flaw)
+    def of(content: Content | StoredObject) -> Lease:
+        """Return the lease in a file's content, with a ``flaw`` if it cannot be read."""
+        return Lease.from_json(content.text) if content.flaw is None else Lease.as_unreadable(content.flaw)
 
     @staticmethod
     def from_json(text: str) -> Lease:
-        """The lease in a file's text; it has a ``flaw`` if it cannot be read."""
+        """Return the lease in a file's text, with a ``flaw`` if it cannot be read."""
         try:
             known = parse_fields(parse_object(text), _KINDS, ("worker_id", "timestamp"))
         except RecordFormatError as flaw:
@@ -219,16 +216,15 @@ class Lease:
 
 
 def lease_path(output_path: str) -> str:
-    """Where the lease of ``output_path`` lies."""
+    """Return the path of the lease of ``output_path``."""
     return posixpath.join(output_path, LEASE_FILE)
 
 
 def new_owner_id() -> str:
-    """A worker id that nobody else has."""
+    """Return a new, unique worker ID."""
     return uuid.uuid4().hex
 
 
-_DAY_S: Final = 86_400
 _KINDS: Final[Mapping[str, FieldType]] = {
     "worker_id": TEXT,
     "timestamp": MOMENT,
@@ -246,38 +242,38 @@ _KINDS: Final[Mapping[str, FieldType]] = {
     "removing": OBJECT.or_null(),
     "counter": COUNT,
 }
-"""What each field may hold. A later version's further fields are passed over, its further phases are not."""
-
-# A lease whose file cannot be read blocks its output until a person has looked at it.
-#
-# It may be somebody's turn, or a result: whoever guessed could let two write at once, or take half an output for a
-# whole.
+"""Type of each field. Unknown fields of a later version are ignored; unknown phases make the lease unreadable."""
 
 
 class UnreadableLeaseError(RecordsError):
-    """The lease of an output cannot be read, so nothing is made, reused or removed there."""
+    """The lease of an output cannot be read, so nothing is made, reused or removed there.
+
+    It may belong to a running attempt, or commit a result. By a guess, two processes could write at once, or half an
+    output could count as a result. So it blocks the output until a user has looked at it.
+    """
 
     def __init__(self, output_path: str, lease: Lease) -> None:
         file = posixpath.join(output_path, lease.flawed_file)
         what = "lease" if lease.flawed_file == LEASE_FILE else "status"
         super().__init__(
-            f"The {what} {file} cannot be read, because {lease.flaw}: whose turn it is there cannot be said, so "
-            "nothing is made, reused or removed. If a newer Tradewind wrote it, update this one; else, when nobody is "
-            f"at work there, remove it with `{_removal(file)}`."
+            f"The {what} {file} cannot be read, because {lease.flaw}. The owner of the output is unknown, so nothing "
+            "is made, reused or removed there. If a newer Tradewind wrote the file, update this one. Otherwise, if no "
+            f"attempt is at work there, remove it with `{_removal(file)}`."
         )
 
 
 def check_readable(output_path: str, lease: Lease | None) -> None:
-    """Refuse to go on where the lease cannot be read.
+    """Check that the lease, if there is one, can be read.
 
     Raises:
-        UnreadableLeaseError: It cannot.
+        UnreadableLeaseError: The lease cannot be read.
     """
     if lease is not None and lease.flaw is not None:
         raise UnreadableLeaseError(output_path, lease)
 
 
 def _removal(file: str) -> str:
+    """Return the shell command that removes ``file``."""
     at = Location.of(file)
     match at.scheme:
         case "gs":

@@ -1,8 +1,11 @@
-"""Changing a lease: every write is a compare-and-swap against what was read, so one of many writers wins.
+"""Changes of a lease: every write is a compare-and-swap against the lease as read, so one of many writers wins.
 
-A swap that fails says only that somebody wrote. What it means is read from the lease again: the same turn with a
-higher counter is no loss (the writer before us was ourselves, or somebody who asked us to stop), another attempt, job
-or keeper is. A turn that has ended as we wanted was ended by ourselves: only its keeper can, so an answer was lost.
+A failed swap says only that some process wrote, so the store reads the lease again. The same attempt with a higher
+counter is no loss: this process wrote it, or another one requested a stop. Another attempt, job or owner is a loss. If
+the attempt ended as this process wanted, this process ended it, since only its owner can: the response was lost.
+
+``LeaseHolder`` is for outputs that no job makes. The process that adopts or removes files holds the lease meanwhile, so
+no other process reuses or makes the output. The caller supplies the renewal, since this layer starts no threads.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from tradewind.records.lease import HEARTBEAT_S, Lease, Phase, UnreadableLeaseEr
 from tradewind.storage.errors import LeaseLostError, RecordsError
 from tradewind.storage.swap import StoredObject, read_stored, write_if
 
+Result = TypeVar("Result")
+
 
 class Read(Protocol):
     """Reads one object with its tag."""
@@ -26,19 +31,19 @@ class Read(Protocol):
 
 
 class Write(Protocol):
-    """Writes one object if it still has the expected tag; None when it has not."""
+    """Writes one object if it still has the expected tag; returns None if it has another one."""
 
     def __call__(self, path: str, text: str, expected: str | None, /) -> StoredObject | None: ...
 
 
 @dataclass(frozen=True)
 class HeldLease:
-    """A lease as it was read or written.
+    """A lease as read or written.
 
     Attributes:
-        tag: What the next swap must find.
-        age_s: How long ago it was written, by the store's own clock.
-        written_at: A moment by this machine's clock at which it was not written yet, as late as is known.
+        tag: The tag that the next swap expects.
+        age_s: Seconds since it was written, by the store's clock.
+        written_at: The latest known time before it was written, by this machine's clock.
     """
 
     lease: Lease
@@ -49,7 +54,7 @@ class HeldLease:
 
 @dataclass(frozen=True)
 class LeaseClaim:
-    """What a claimant puts into the lease; see ``Lease`` for the fields."""
+    """Values that a claimer puts into the lease; see ``Lease`` for the fields."""
 
     attempt: int
     job: str
@@ -64,8 +69,8 @@ class LeaseStore:
 
     Args:
         output_path: The output.
-        now: The time that is written into leases for people; no judgement rests on it.
-        clock: Seconds that never stand still, by which an owner counts how long ago it renewed.
+        now: The time written into leases for users; no decision depends on it.
+        clock: Seconds that never pause, by which an owner measures how long ago it renewed.
         read: Reads the lease's object.
         write: Swaps it.
     """
@@ -87,7 +92,7 @@ class LeaseStore:
         self._write = write
 
     def read(self) -> HeldLease | None:
-        """The lease, or None when there never was one.
+        """Return the lease, or None if there never was one.
 
         Raises:
             StoreUnavailableError: The store does not answer.
@@ -99,7 +104,7 @@ class LeaseStore:
         return HeldLease(Lease.of(stored), stored.tag, stored.age_s, asked_at - stored.age_s)
 
     def claim(self, over: HeldLease | None, claim: LeaseClaim) -> HeldLease | None:
-        """Take the turn after ``over``, which must be what is there; None when somebody else was faster.
+        """Claim the next attempt if the lease is still ``over``; None if another process has changed it.
 
         Raises:
             UnreadableLeaseError: ``over`` cannot be read.
@@ -119,10 +124,10 @@ class LeaseStore:
         return self._swap(over, lease)
 
     def take_over(self, job: str, incarnation: str) -> HeldLease:
-        """Become the keeper of the turn that was claimed for ``job``.
+        """Become the owner of the lease that was claimed for ``job``.
 
         Raises:
-            LeaseLostError: The lease names another job, has ended, or has another keeper.
+            LeaseLostError: The lease names another job, has ended, or has another owner.
         """
         while True:
             held = self.read()
@@ -134,41 +139,41 @@ class LeaseStore:
             if lease.phase is not Phase.CLAIMED:
                 phase = lease.phase.value if lease.phase else "Marin's"
                 raise LeaseLostError(f"The lease {self._path} for job {job!r} is {phase} already.")
-            begun = self._swap(held, lease.renewed(self._now(), phase=Phase.RUNNING, incarnation=incarnation))
-            if begun is not None:
-                return begun
+            running = self._swap(held, lease.renewed(self._now(), phase=Phase.RUNNING, incarnation=incarnation))
+            if running is not None:
+                return running
 
     def change(self, held: HeldLease, **changes: Any) -> HeldLease:
-        """Write the next value of our own turn, a plain renewal when there are no ``changes``.
+        """Write the next value of a lease that this process holds; a plain renewal without ``changes``.
 
         Raises:
-            LeaseLostError: It is no longer our turn, or the turn has ended.
+            LeaseLostError: Another process holds the lease, or its attempt has ended.
         """
         while True:
             changed = self._swap(held, held.lease.renewed(self._now(), **changes))
             if changed is not None:
                 return changed
-            found = self.read()
-            if found is None or not found.lease.is_same_attempt(held.lease):
-                raise LeaseLostError(f"Somebody else holds the lease {self._path}.")
-            if not found.lease.is_live:
-                return self._own_end(found, changes)
-            held = found
+            current = self.read()
+            if current is None or not current.lease.is_same_attempt(held.lease):
+                raise LeaseLostError(f"Another process holds the lease {self._path}.")
+            if not current.lease.is_live:
+                return self._own_end(current, changes)
+            held = current
 
     def request_stop(self, job: str, by: Mapping[str, Any]) -> HeldLease | None:
-        """Ask the keeper of ``job`` to stop; None when that turn has ended."""
+        """Ask the lease owner of ``job`` to stop; None if that attempt has ended."""
         while True:
             held = self.read()
             if held is None or held.lease.job != job or not held.lease.is_live:
                 return None
             if held.lease.stop_requested:
                 return held
-            asked = self._swap(held, held.lease.renewed(self._now(), stop_requested=dict(by)))
-            if asked is not None:
-                return asked
+            requested = self._swap(held, held.lease.renewed(self._now(), stop_requested=dict(by)))
+            if requested is not None:
+                return requested
 
     def end_unstarted(self, job: str, phase: Phase) -> bool:
-        """End a turn whose job never became a keeper; False when it did, or the turn is another's."""
+        """End an attempt whose job never owned the lease; False if it does, or the lease names another job."""
         while True:
             held = self.read()
             if held is None or held.lease.job != job or held.lease.phase is not Phase.CLAIMED:
@@ -176,28 +181,28 @@ class LeaseStore:
             if self._swap(held, held.lease.renewed(self._now(), phase=phase)) is not None:
                 return True
 
-    def mark_removing(self, seen: HeldLease | None, by: Mapping[str, Any]) -> HeldLease | None:
-        """Say that the result whose lease is ``seen`` is about to be removed; None when somebody else has written.
+    def mark_removing(self, held: HeldLease | None, by: Mapping[str, Any]) -> HeldLease | None:
+        """Mark the result with the lease ``held`` as about to be removed; None if another process has written.
 
         A result of Marin's may have no lease. It gets one as Marin's executor leaves it, under which it stays a result.
         """
-        if seen is None:
+        if held is None:
             return self._swap(None, Lease(new_owner_id(), self._now(), removing=dict(by), counter=1))
-        return self._swap(seen, seen.lease.renewed(self._now(), removing=dict(by)))
+        return self._swap(held, held.lease.renewed(self._now(), removing=dict(by)))
 
     def unmark(self, marked: HeldLease) -> HeldLease | None:
-        """Say that the result stays after all."""
+        """Remove the mark, so that the result stays; None if another process has written."""
         return self._swap(marked, marked.lease.renewed(self._now(), removing=None))
 
     def withdraw(self, marked: HeldLease) -> HeldLease | None:
-        """Say that what was marked is no result any more; None when somebody else has written meanwhile."""
+        """Withdraw the marked result; None if another process has written."""
         ended = {"phase": Phase.STOPPED, "digest": None, "witness": None, "removing": None}
         return self._swap(marked, marked.lease.renewed(self._now(), **ended))
 
-    def _own_end(self, found: HeldLease, changes: Mapping[str, Any]) -> HeldLease:
-        if changes and all(getattr(found.lease, name) == value for name, value in changes.items()):
-            return found
-        raise LeaseLostError(f"The turn of the lease {self._path} has ended.")
+    def _own_end(self, ended: HeldLease, changes: Mapping[str, Any]) -> HeldLease:
+        if changes and all(getattr(ended.lease, name) == value for name, value in changes.items()):
+            return ended
+        raise LeaseLostError(f"The attempt that held the lease {self._path} has ended.")
 
     def _swap(self, held: HeldLease | None, lease: Lease) -> HeldLease | None:
         if held is not None and held.lease.flaw is not None:
@@ -207,50 +212,42 @@ class LeaseStore:
         return None if stored is None else HeldLease(lease, stored.tag, stored.age_s, asked_at)
 
 
-# A turn that no job works at: whoever brings an output in, or removes it, holds its lease meanwhile.
-#
-# So nobody reuses what is half there, and nobody starts to make it. Renewing is left to whom the caller names, since
-# this layer starts no threads.
-
-Result = TypeVar("Result")
-
-
 class OutputBusyError(RecordsError):
-    """Somebody is at work on the output, or has just changed it."""
+    """Another process is at work on the output, or has just changed it."""
 
 
 class LeaseHolder(Protocol):
-    """A turn that somebody renews."""
+    """A lease that another thread renews."""
 
     @property
     def end(self) -> object | None:
-        """Why the work must end, if it must."""
+        """Why the work must end, or None."""
 
     def check(self) -> None:
-        """Raises ``LeaseLostError`` if the turn is over."""
+        """Raise ``LeaseLostError`` if the lease is lost or too old."""
 
     def finish(self, **changes: Any) -> HeldLease:
-        """The last write of the turn; it is renewed until then."""
+        """Make the last write of the lease; renewal continues until then."""
 
     def retry_store(self, call: Callable[[], Result], /) -> Result:
-        """What ``call`` returns, once the store lets it; it may be called many times."""
+        """Call until the store answers, and return what ``call`` returns; it may run many times."""
 
 
 RenewLease = Callable[[LeaseStore, HeldLease], AbstractContextManager[LeaseHolder]]
-"""Renews a turn for the length of a ``with`` block."""
+"""Renews a lease for the length of a ``with`` block."""
 
 
-def check_still_held(turn: LeaseHolder) -> None:
-    """Refuse to go on with a turn that is over.
+def check_still_held(holder: LeaseHolder) -> None:
+    """Check that this process may continue its work at an output.
 
     Raises:
-        LeaseLostError: It is over, or somebody asked for its end.
+        LeaseLostError: The lease is lost or too old, or another process requested a stop.
     """
-    turn.check()
-    if turn.end is not None:
-        raise LeaseLostError("The turn at this output is over.")
+    holder.check()
+    if holder.end is not None:
+        raise LeaseLostError("The work at this output must end: its lease is lost, or a stop was requested.")
 
 
 def is_in_use(held: HeldLease | None) -> bool:
-    """Whether somebody is at work, as far as the lease says."""
+    """Whether a process is at work on the output, by its lease."""
     return held is not None and held.lease.is_live and held.age_s <= held.lease.stale_s

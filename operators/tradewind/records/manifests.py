@@ -1,12 +1,11 @@
-"""The manifest of an output: the files that an attempt left, in ``.attempts/N/manifest.json``, written before commit.
+"""The manifest of an output: the files that an attempt made, in ``.attempts/N/manifest.json``, written before commit.
 
-Each attempt has its own, so whoever comes too late to commit leaves that of the winner alone. Older outputs have theirs
-in ``.manifest.json``.
+Each attempt has its own, so an attempt that is too late to commit does not change the winner's. Older outputs have
+theirs in ``.manifest.json``.
 
-Its digest is what the lease commits, so it covers what was made and nothing else: the same files give the same digest
-whichever attempt made them and whenever. Left out are the records of the output itself and every folder below it that
-is the output of another step, which has a manifest of its own. What a step returned, ``.artifact.json``, belongs to the
-output.
+The lease commits its digest, so it covers only the files: the same files give the same digest, whichever attempt made
+them and whenever. It omits the records of the output, and each folder below that is the output of another step, which
+has its own manifest. The step's return value, ``.artifact.json``, belongs to the output.
 
 The text is JSON with one file a line, by path::
 
@@ -54,15 +53,15 @@ RESULT_FILE: Final = ".artifact.json"
 RECORDS_OF_AN_OUTPUT: Final = frozenset({STATUS_FILE, LEASE_FILE, INFO_FILE})
 """A folder that holds one of these is the output of a step."""
 MAX_MANIFEST_BYTES: Final = 256 << 20
-"""Of a manifest's file: some two million files."""
+"""Size of a manifest with about two million files."""
 _KINDS: Final = {"attempt": COUNT, "files": FieldType(lambda value: isinstance(value, list), "a list")}
 _KINDS_OF_A_FILE: Final = {"path": RAW_TEXT, "size": COUNT, "checksum": TEXT.or_null()}
 _HALF_WRITTEN: Final = re.compile(r"\..+\.[0-9a-f]{32}")
-"""How the store names a local file until it is whole."""
+"""Name that the store gives a local file until it is complete."""
 
 
 class BadManifestError(BadRecordError):
-    """There is a manifest, but it is not one that we wrote."""
+    """The file of a manifest cannot be read as one."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class Manifest:
     """The files of an output.
 
     Attributes:
-        attempt: Who made them; outside of the digest.
+        attempt: The attempt that made them; not part of the digest.
         files: By path.
     """
 
@@ -79,20 +78,20 @@ class Manifest:
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 of what the text says of the files."""
+        """The SHA-256 of the lines of the files."""
         return hashlib.sha256(self._lines.encode()).hexdigest()
 
     @property
     def size(self) -> int:
-        """All bytes of the output."""
+        """Size of all files in bytes."""
         return sum(file.size for file in self.files)
 
     @property
     def sentinel_file(self) -> str | None:
-        """A file whose absence says that the output is gone: the largest that is not hidden, else the step's result."""
-        shown = [file for file in self.files if is_relative(file.path) and not _is_hidden(file.path)]
-        if shown:
-            return min(shown, key=lambda file: (-file.size, file.path)).path
+        """A file whose absence means that the output is gone: the largest not hidden, else the step's result."""
+        visible = [file for file in self.files if is_relative(file.path) and not _is_hidden(file.path)]
+        if visible:
+            return min(visible, key=lambda file: (-file.size, file.path)).path
         return next((file.path for file in self.files if file.path == RESULT_FILE), None)
 
     def to_json(self) -> str:
@@ -101,23 +100,23 @@ class Manifest:
 
     @staticmethod
     def from_json(text: str) -> Manifest:
-        """The manifest in a file's text.
+        """Return the manifest in a file's text.
 
         Raises:
-            RecordFormatError: It is none.
+            RecordFormatError: The text is not a manifest.
         """
         fields = parse_fields(parse_object(text), _KINDS, _KINDS)
         return Manifest(fields["attempt"], tuple(map(_file, fields["files"])))
 
     @cached_property
     def _lines(self) -> str:
-        told = ({"path": file.path, "size": file.size, "checksum": file.checksum} for file in self.files)
-        return ",\n".join(map(json.dumps, told))
+        entries = ({"path": file.path, "size": file.size, "checksum": file.checksum} for file in self.files)
+        return ",\n".join(map(json.dumps, entries))
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A file that is not as its manifest says, and what is wrong with it, in words."""
+    """A file that differs from its manifest, and how, in words."""
 
     path: str
     what: str
@@ -127,7 +126,7 @@ class Problem:
 
 
 def output_files(output_path: str) -> list[StoredFile]:
-    """The files of the output at ``output_path``: all below it but its records and the outputs of other steps."""
+    """List the files of an output: all below its path except its records and the outputs of other steps."""
     files = list_files(output_path)
     others = {posixpath.dirname(file.path) for file in files if posixpath.basename(file.path) in RECORDS_OF_AN_OUTPUT}
     return [
@@ -138,7 +137,7 @@ def output_files(output_path: str) -> list[StoredFile]:
 
 
 def is_record(path: str) -> bool:
-    """Whether ``path``, relative to an output, is a record of it, also one that is being written."""
+    """Whether ``path``, relative to an output, is a record of it, even an incomplete one."""
     top, _, rest = path.partition("/")
     if top.startswith(".executor_") or top in (OLDER_MANIFEST_FILE, ATTEMPTS_FOLDER):
         return True
@@ -146,48 +145,48 @@ def is_record(path: str) -> bool:
 
 
 def make_manifest(output_path: str, attempt: int) -> Manifest:
-    """The manifest of what lies at ``output_path`` now.
+    """Return the manifest of the files at ``output_path`` now.
 
-    Local files are read for their checksums; object stores are believed, so that nothing is read there.
+    Local files are read for their checksums. The checksums of object stores are trusted, so no file is read there.
     """
     files = output_files(output_path)
     return Manifest(attempt, tuple(read_files(output_path, files) if reads_without_request(output_path) else files))
 
 
 def write_manifest(output_path: str, manifest: Manifest) -> None:
-    """Put ``manifest`` beside the output, where its attempt has it."""
+    """Write ``manifest`` into the folder of its attempt."""
     write_text(manifest_path(output_path, manifest.attempt), manifest.to_json())
 
 
 def read_manifest(output_path: str, attempt: int) -> Manifest | None:
-    """The manifest of ``attempt``, which the lease names, or None when there is none.
+    """Return the manifest of ``attempt``, which the lease names, or None if there is none.
 
     Raises:
-        BadManifestError: What is there is no manifest.
+        BadManifestError: The file cannot be read as a manifest.
     """
     for path in (manifest_path(output_path, attempt), posixpath.join(output_path, OLDER_MANIFEST_FILE)):
-        found = read_contents([path], MAX_MANIFEST_BYTES).get(path)
-        if found is None:
+        content = read_contents([path], MAX_MANIFEST_BYTES).get(path)
+        if content is None:
             continue
-        if found.flaw is not None:
-            raise BadManifestError(path, found.flaw)
+        if content.flaw is not None:
+            raise BadManifestError(path, content.flaw)
         try:
-            return Manifest.from_json(found.text)
+            return Manifest.from_json(content.text)
         except RecordFormatError as flaw:
             raise BadManifestError(path, str(flaw)) from None
     return None
 
 
 def manifest_path(output_path: str, attempt: int) -> str:
-    """Where the manifest of ``attempt`` lies."""
+    """Return the path of the manifest of ``attempt``."""
     return posixpath.join(attempt_folder(output_path, attempt), MANIFEST_FILE)
 
 
 def verify_output(output_path: str, manifest: Manifest, digest: str | None = None) -> list[Problem]:
-    """What is not as ``manifest`` says: files that are missing, changed or added, by path.
+    """List the files that differ from ``manifest``, because they are missing, changed or added, by path.
 
     Args:
-        digest: The one in the lease; a manifest that does not fit it is the first problem.
+        digest: The digest in the lease; a manifest with another one is the first problem.
     """
     expected = {file.path: file for file in manifest.files}
     found = {file.path: file for file in _with_checksums(output_path, expected)}
@@ -202,7 +201,7 @@ def verify_output(output_path: str, manifest: Manifest, digest: str | None = Non
 
 
 def _with_checksums(output_path: str, expected: dict[str, StoredFile]) -> Iterator[StoredFile]:
-    """The files as they are now, each read whose size is right but whose MD5 the store does not keep."""
+    """Yield the present files; read those of the expected size whose MD5 the store does not keep."""
     to_read: list[StoredFile] = []
     for file in output_files(output_path):
         other = expected.get(file.path)
@@ -229,7 +228,7 @@ def _difference(expected: StoredFile | None, found: StoredFile | None) -> str | 
 
 
 def _kind(file: StoredFile | None) -> str:
-    """The kind of checksum that is known of ``file``: ``md5``, ``crc32c`` or nothing."""
+    """Return the kind of checksum of ``file``: ``md5``, ``crc32c`` or nothing."""
     return (file.checksum or "").partition(":")[0] if file else ""
 
 

@@ -1,11 +1,11 @@
-"""Records are input: what each field may hold is said in a table, and what does not fit has a flaw.
+"""Parsing of records, which are untrusted input: a table gives the type of each field.
 
-Anybody who may write the bucket may have written a record, and a disk may hold half of one. So the JSON is parsed with
-a bound on its depth, each field that is read is checked first, and nothing is taken over that no table names. A flaw is
-a phrase that follows "because"; it names the field and the kind of value that belongs there, never the value itself.
+Any process with write access to the bucket may have written a record, and a disk may hold half of one. So the parser
+limits the depth of the JSON, checks each field that it reads, and ignores fields that no table names. An error is a
+phrase that follows "because". It names the field and its type, never the value.
 
-Plain code instead of a library, since this is loaded by every keeper, once per step: pydantic takes about as long to
-load as all the rest of a keeper, jsonschema two thirds of that, and both would have to be on every cluster.
+This is plain code instead of a library, since each driver loads it once per step. Pydantic takes about as long to load
+as the rest of a driver, jsonschema two thirds of that, and each cluster would need both.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 MAX_DEPTH: Final = 200
-"""How deep the lists and objects of a record may lie in each other."""
+"""Maximum nesting of the lists and objects of a record."""
 MAX_COUNT: Final = 10**15
 LATEST: Final = 1e11
-"""In seconds since 1970, of what calendars reach to."""
+"""Latest time in seconds since 1970, within the range of calendars."""
 MAX_NUMBER: Final = 1e300
-"""Of what can still be counted in."""
+"""Largest number that arithmetic still handles."""
 
 
 class RecordFormatError(ValueError):
-    """Why a text is no record, in words that follow "because"."""
+    """Why a text is not a valid record, in words that follow "because"."""
 
 
 @dataclass(frozen=True)
 class FieldType:
-    """What a field may hold.
+    """Type of a field.
 
     Attributes:
-        fits: Whether a value is of this kind.
-        name: What to call it: "a number".
+        fits: Whether a value is of this type.
+        name: Name of the type in messages: "a number".
     """
 
     fits: Callable[[Any], bool]
     name: str
 
     def or_null(self) -> FieldType:
-        """The same, or nothing."""
+        """Return this type extended by null."""
         return FieldType(lambda value: value is None or self.fits(value), f"{self.name} or null")
 
 
 def parse(text: str) -> Any:
-    """The JSON in ``text``.
+    """Return the JSON value in ``text``.
 
     Raises:
-        RecordFormatError: There is none, or it is too deep to be handled.
+        RecordFormatError: The text is not JSON, or is nested too deeply.
     """
     if not text.strip():
         raise RecordFormatError("it is empty")
@@ -65,19 +65,19 @@ def parse(text: str) -> Any:
 
 
 def parse_object(text: str) -> dict[str, Any]:
-    """The JSON object in ``text``.
+    """Return the JSON object in ``text``.
 
     Raises:
-        RecordFormatError: There is none.
+        RecordFormatError: The text is not a JSON object.
     """
     return as_object(parse(text))
 
 
 def as_object(value: Any) -> dict[str, Any]:
-    """A parsed value that should be an object.
+    """Return a parsed value that should be an object.
 
     Raises:
-        RecordFormatError: It is none.
+        RecordFormatError: The value is not an object.
     """
     if not isinstance(value, dict):
         raise RecordFormatError("it holds no JSON object")
@@ -87,35 +87,35 @@ def as_object(value: Any) -> dict[str, Any]:
 def parse_fields(
     value: Any, kinds: Mapping[str, FieldType], required: Iterable[str] = (), whose: str = "its"
 ) -> dict[str, Any]:
-    """The fields of an object that ``kinds`` names, all of which fit; others, of a later version, are passed over.
+    """Return the fields of an object that ``kinds`` names, and ignore others, which a later version may have written.
 
     Raises:
-        RecordFormatError: One does not fit, or one of ``required`` is missing.
+        RecordFormatError: A field is of another type, or one of ``required`` is missing.
     """
     fields = as_object(value)
     for name in required:
         if name not in fields:
             raise RecordFormatError(f"{whose} {name} is missing")
     known = {name: fields[name] for name in kinds if name in fields}
-    for name, each in known.items():
-        if not kinds[name].fits(each):
+    for name, content in known.items():
+        if not kinds[name].fits(content):
             raise RecordFormatError(f"{whose} {name} is not {kinds[name].name}")
     return known
 
 
 def one_of(values: Iterable[str]) -> FieldType:
-    """One of these words."""
+    """Return the type of these words."""
     words = frozenset(values)
     return FieldType(lambda value: isinstance(value, str) and value in words, f"one of {', '.join(sorted(words))}")
 
 
 def list_of(kind: FieldType) -> FieldType:
-    """A list, each item of which is of this kind."""
+    """Return the type of lists of this type."""
     return FieldType(lambda value: isinstance(value, list) and all(map(kind.fits, value)), f"a list, each {kind.name}")
 
 
 def object_of(kind: FieldType) -> FieldType:
-    """An object, each value of which is of this kind."""
+    """Return the type of objects whose values are of this type."""
     return FieldType(
         lambda value: isinstance(value, dict) and all(map(is_text, value)) and all(map(kind.fits, value.values())),
         f"an object, each value {kind.name}",
@@ -123,7 +123,7 @@ def object_of(kind: FieldType) -> FieldType:
 
 
 def is_text(value: Any) -> bool:
-    """Whether it is text that can be written and shown: half of a character (a lone surrogate) cannot."""
+    """Whether ``value`` is text that can be encoded: a lone surrogate, half of a character, cannot."""
     if not isinstance(value, str):
         return False
     try:
@@ -134,18 +134,18 @@ def is_text(value: Any) -> bool:
 
 
 def is_count(value: Any) -> bool:
-    """Whether it is a whole number from 0 on that something could have been counted to."""
+    """Whether ``value`` is a whole number from 0 to ``MAX_COUNT``."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number that can be counted in: no NaN, no infinity."""
-    is_one = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_one and abs(value) <= MAX_NUMBER
+    """Whether ``value`` is a number for arithmetic: not NaN, not infinite."""
+    has_type = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return has_type and abs(value) <= MAX_NUMBER
 
 
 def is_relative(path: str) -> bool:
-    """Whether ``path`` leads to something below where it starts."""
+    """Whether ``path`` leads to a file or folder below its start."""
     parts = path.split("/")
     return "\0" not in path and not {"", ".", ".."}.intersection(parts)
 
@@ -167,17 +167,17 @@ def _is_deep(value: Any) -> bool:
 
 TEXT: Final = FieldType(is_text, "text")
 RAW_TEXT: Final = FieldType(lambda value: isinstance(value, str), "text")
-"""Text of somebody else's, such as an error's, that may hold halves of characters: see ``replace_surrogates``."""
+"""Text of another program, such as an error, that may hold lone surrogates: see ``replace_surrogates``."""
 COUNT: Final = FieldType(is_count, "a whole number from 0 on")
 NUMBER: Final = FieldType(is_number, "a number")
 FLAG: Final = FieldType(lambda value: isinstance(value, bool), "true or false")
 ANYTHING: Final = FieldType(lambda value: True, "anything")
 OBJECT: Final = FieldType(lambda value: isinstance(value, dict), "an object")
 RELATIVE_PATH: Final = FieldType(lambda value: isinstance(value, str) and is_relative(value), "a path below the output")
-"""File names may hold halves of characters, as those of local disks do that are no UTF-8."""
+"""File names may hold lone surrogates, as names on local disks do that are not UTF-8."""
 MOMENT: Final = FieldType(lambda value: is_number(value) and 0 <= value <= LATEST, "a time in seconds since 1970")
 
 
 def replace_surrogates(text: str) -> str:
-    """``text`` with a mark in place of each half of a character, so that it can be written and shown."""
+    """Return ``text`` with a question mark instead of each lone surrogate, so that it can be encoded."""
     return text.encode(errors="replace").decode()

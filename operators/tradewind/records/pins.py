@@ -1,8 +1,8 @@
-"""Pins: outputs that a person wants to keep, whatever else needs them; ``{prefix}/.tradewind/pins/{digest}.json``.
+"""Pins protect outputs from removal, in ``{prefix}/.tradewind/pins/{digest}.json``.
 
-The digest is of the output's path, so an output has one pin however many people set it at once: the first one counts.
-Whoever removes an output marks or claims its lease and then looks for pins; whoever pins it sets the pin and then looks
-at the lease. So one of the two sees the other: the removal ends, or the pin is taken away again and that is said.
+The digest is that of the output's path, so an output has one pin: if several users set it at once, the first one
+counts. A removal marks or claims the lease, then reads the pins; ``set_pin`` writes the pin, then reads the lease. So
+one of the two sees the other: the removal stops, or ``set_pin`` removes its pin and raises.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tradewind.storage.swap import write_if
 from tradewind.storage.trees import remove_files
 
 OWN_FOLDER: Final = ".tradewind"
-"""Below a prefix, what is Tradewind's own and no output."""
-_KINDS: Final = {"path": TEXT, "user": TEXT, "at": TEXT, "note": TEXT}
+"""Tradewind's own folder below a prefix; it holds no output."""
 PINS_FOLDER: Final = f"{OWN_FOLDER}/pins"
+_KINDS: Final = {"path": TEXT, "user": TEXT, "at": TEXT, "note": TEXT}
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Pin:
 
     Attributes:
         path: The output.
-        user: Who set it.
-        at: When, in ISO 8601, by the clock of the machine that set it.
+        user: The user who set it.
+        at: Time in ISO 8601, by the clock of the machine that set it.
     """
 
     path: str
@@ -49,25 +49,25 @@ class Pin:
 
     @staticmethod
     def from_json(text: str) -> Pin:
-        """The pin in a file's text.
+        """Return the pin in a file's text.
 
         Raises:
-            RecordFormatError: It is none.
+            RecordFormatError: The text is not a pin.
         """
         return Pin(**parse_fields(parse_object(text), _KINDS, ("path", "user", "at")))
 
 
 class BadPinError(BadRecordError):
-    """A pin cannot be read. What it pins is kept, as far as that can be told, and so is all that it may have been."""
+    """A pin cannot be read. Its output stays if it is known, and otherwise every output that it may protect."""
 
 
 @dataclass(frozen=True)
 class Pins:
-    """What is pinned below a prefix.
+    """Pins below a prefix.
 
     Attributes:
         read: The pins that can be read, by path.
-        unread: The others.
+        unread: The errors of the others.
     """
 
     read: tuple[Pin, ...]
@@ -75,15 +75,15 @@ class Pins:
 
 
 def add_pin(prefix: str, pin: Pin) -> bool:
-    """Set ``pin``; False if its output is pinned already, and then that pin stays as it is."""
+    """Write ``pin``; False, with the earlier pin unchanged, if its output is already pinned."""
     return write_if(pin_path(prefix, pin.path), json.dumps(pin.to_json(), indent=2) + "\n", None) is not None
 
 
 def set_pin(prefix: str, pin: Pin) -> bool:
-    """``add_pin`` for an output that nobody removes.
+    """Write ``pin`` as ``add_pin`` does, for an output that no process removes.
 
     Raises:
-        OutputBusyError: Somebody does; there is no pin.
+        OutputBusyError: A process removes the output; there is no pin.
     """
     before = _unless_removed(pin.path)
     if not add_pin(prefix, pin):
@@ -99,7 +99,7 @@ def set_pin(prefix: str, pin: Pin) -> bool:
 
 
 def remove_pin(prefix: str, output_path: str) -> bool:
-    """Take the pin of an output away; whether there was one."""
+    """Remove the pin of an output, and return whether there was one."""
     path = pin_path(prefix, output_path)
     was_pinned = is_anything_at([path])
     remove_files(posixpath.dirname(path), [posixpath.basename(path)])
@@ -107,46 +107,46 @@ def remove_pin(prefix: str, output_path: str) -> bool:
 
 
 def is_pinned(output_path: str) -> bool:
-    """Whether an output is pinned, at whichever of the folders that it lies in."""
+    """Whether an output is pinned, at any of the folders above it."""
     return is_anything_at([pin_path(folder, output_path) for folder in folders_above(output_path)])
 
 
 def folders_above(path: str) -> list[str]:
-    """The folders that ``path`` lies in and that may be prefixes, up to the root of its store."""
+    """Return the folders above ``path`` that may be prefixes, up to the root of its store."""
     above = list(self_and_parents(path))[1:]
     return [folder for folder in above if "://" in folder] if "://" in path else [*above, "/"]
 
 
 def read_pins(prefix: str) -> list[Pin]:
-    """The pins below ``prefix`` that can be read, by path."""
+    """Return the pins below ``prefix`` that can be read, by path."""
     return list(look_for_pins(prefix).read)
 
 
 def look_for_pins(prefix: str) -> Pins:
-    """All pins below ``prefix``."""
+    """Read all pins below ``prefix``."""
     folder = posixpath.join(prefix, PINS_FOLDER)
     names = [name for name in list_names(folder) if name.endswith(".json") and not name.startswith(".")]
     read: list[Pin] = []
     unread: list[BadPinError] = []
-    for file, found in read_contents([posixpath.join(folder, name) for name in names], SMALL).items():
+    for file, content in read_contents([posixpath.join(folder, name) for name in names], SMALL).items():
         try:
-            read.append(_parsed(file, found))
+            read.append(_parse(file, content))
         except BadPinError as error:
             unread.append(error)
     return Pins(tuple(sorted(read, key=lambda pin: pin.path)), tuple(unread))
 
 
 def pin_path(prefix: str, output_path: str) -> str:
-    """Where the pin of an output lies."""
+    """Return the path of the pin of an output."""
     digest = hashlib.sha256(output_path.rstrip("/").encode()).hexdigest()[:32]
     return posixpath.join(prefix, PINS_FOLDER, f"{digest}.json")
 
 
-def _parsed(file: str, found: Content) -> Pin:
+def _parse(file: str, content: Content) -> Pin:
     try:
-        if found.flaw is not None:
-            raise RecordFormatError(found.flaw)
-        pin = Pin.from_json(found.text)
+        if content.flaw is not None:
+            raise RecordFormatError(content.flaw)
+        pin = Pin.from_json(content.text)
         if posixpath.basename(pin_path("", pin.path)) != posixpath.basename(file):
             raise RecordFormatError("its name is not that of a pin of its path")
     except RecordFormatError as flaw:
@@ -155,7 +155,7 @@ def _parsed(file: str, found: Content) -> Pin:
 
 
 def _unless_removed(output_path: str) -> Record:
-    """The output's record. Raises ``OutputBusyError`` if somebody is about to remove it, or removes it."""
+    """Return the output's record; raise ``OutputBusyError`` if a process removes the output, or is about to."""
     record = read_record(output_path)
     if record.is_being_removed or (record.state is RecordState.AT_WORK and record.lease and "gc" in record.lease.by):
         raise _being_removed(output_path)
@@ -164,6 +164,6 @@ def _unless_removed(output_path: str) -> Record:
 
 def _being_removed(output_path: str) -> OutputBusyError:
     return OutputBusyError(
-        f"{output_path} is being removed by `tradewind gc`, so it is not pinned: look in two minutes whether it is "
-        "still there, and pin it then."
+        f"{output_path} is being removed by `tradewind gc`, so it is not pinned. If it still exists in two minutes, "
+        "pin it then."
     )

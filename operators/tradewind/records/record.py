@@ -1,4 +1,12 @@
-"""What the store says of an output: one value, made of its lease, its status and whether its files are there."""
+"""The record of an output: its lease, its status, and whether its files exist.
+
+The status is one token in ``.executor_status`` beside the output, as E20 writes it.
+
+``read_records`` reads many outputs in a few rounds of concurrent requests. Round one reads all leases. Round two reads
+what these leave open: the age of live leases, unreadable leases once more, whether the sentinel files of committed ones
+exist, and the status where there is no lease of Tradewind's. Only outputs without a sentinel file, which Marin made,
+cost a listing each.
+"""
 
 from __future__ import annotations
 
@@ -15,51 +23,52 @@ from tradewind.storage.bounded_read import SMALL
 from tradewind.storage.files import existing_below, list_names, read_contents, write_text
 from tradewind.storage.swap import read_stored
 
-# The status of an output: one token in ``.executor_status`` beside it, as E20 writes it.
-
 STATUS_FILE = ".executor_status"
+MAX_CONCURRENT_READS = 32
+_RECORD_PREFIXES: Final = (".executor_", ".attempts", ".manifest.json")
+"""Beginnings of the names of records, at the top of an output's folder."""
 
 
 class Status(Enum):
-    """What the last run of a step left behind."""
+    """Status of an output after the last run of its step."""
 
     SUCCESS = "SUCCESS"
-    """The output is whole: read it, never make it again."""
+    """The output is complete: read it, never make it again."""
     FAILED = "FAILED"
-    """The function raised; what lies there is not a result."""
+    """The function raised; the files are not a result."""
     RUNNING = "RUNNING"
-    """Someone is at work, or died at it; what lies there is not a result."""
+    """An attempt is running, or died; the files are not a result."""
     DEP_FAILED = "DEP_FAILED"
     """An input failed (older executors wrote this)."""
 
 
 @dataclass(frozen=True)
 class NoStatus:
-    """What lies in the place of a status and is none.
+    """Content of a status file that is not a status.
 
     Attributes:
-        flaw: Why, in words that follow "because".
+        flaw: Why not, in words that follow "because".
     """
 
     flaw: str
 
 
 def status_path(output_path: str) -> str:
-    """Where the status of ``output_path`` lies."""
+    """Return the path of the status of ``output_path``."""
     return posixpath.join(output_path, STATUS_FILE)
 
 
 def read_status(output_path: str) -> Status | None:
-    """The status of one output, or None when there is none, or what is there is no status."""
-    found = read_statuses([output_path]).get(output_path)
-    return found if isinstance(found, Status) else None
+    """Return the status of one output, or None if the file is missing or is not a status."""
+    status = read_statuses([output_path]).get(output_path)
+    return status if isinstance(status, Status) else None
 
 
 def read_statuses(output_paths: Sequence[str]) -> dict[str, Status | NoStatus]:
-    """The statuses of those outputs that have one, and of those where something else lies in its place, why."""
-    found = read_contents([status_path(path) for path in output_paths], SMALL)
+    """Return the statuses of the outputs that have one, and ``NoStatus`` for unreadable status files."""
+    contents = read_contents([status_path(path) for path in output_paths], SMALL)
     statuses: dict[str, Status | NoStatus] = {}
-    for file, content in found.items():
+    for file, content in contents.items():
         status = NoStatus(content.flaw) if content.flaw is not None else parse_status(content.text)
         if status is not None:
             statuses[posixpath.dirname(file)] = status
@@ -72,9 +81,9 @@ def write_status(output_path: str, status: Status) -> None:
 
 
 def parse_status(text: str) -> Status | None:
-    """The status in a file's text; files of before February 2026 hold one JSON event a line, the last one counts.
+    """Return the status in a file's text, or None for an empty file and unknown words, such as the old ``WAITING``.
 
-    None for an empty file and for words that mean nothing here, such as the old ``WAITING``.
+    Files of before February 2026 hold one JSON event a line; the last one counts.
     """
     token = ""
     for line in text.splitlines():
@@ -88,34 +97,34 @@ def parse_status(text: str) -> Status | None:
 
 
 class RecordState(Enum):
-    """What an output is to whoever comes."""
+    """State of an output, for a process that wants to use or make it."""
 
     NONE = "none"
-    """Nobody ever was at work here."""
+    """There was never an attempt."""
     FINISHED = "finished"
     """It is a result."""
     GONE = "gone"
-    """It was a result, but its files are gone, or damaged."""
+    """It was a result, but its files are gone or damaged."""
     FAILED = "failed"
     """The last attempt's function failed."""
     STOPPED = "stopped"
-    """The last attempt was stopped or lost, or died long ago without a word."""
+    """The last attempt was stopped or lost, or died and its lease is stale."""
     AT_WORK = "at work"
-    """Somebody is at work, or was until less than a lease's term ago."""
+    """A process makes or removes it, by a lease that is not stale."""
     UNREADABLE = "unreadable lease"
-    """Nobody can say which of these it is; a person has to look."""
+    """The state is unknown; a user has to look at the lease."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """One output.
+    """Record of one output.
 
     Attributes:
         status: The token in ``.executor_status``.
         lease: The lease, if there is one.
-        lease_age_s: How long ago the store took the lease's last write, by the store's own clock.
-        has_output: Whether the lease's witness (or, for Marin's outputs, any file) is there; False if not looked for.
-        is_damaged: It is there, but not as it was committed, as far as a full check was made.
+        lease_age_s: Seconds since the store took the lease's last write, by the store's clock.
+        has_output: Whether the sentinel file (for Marin's outputs, any file) exists; False if not checked.
+        is_damaged: A full check found that the output differs from what was committed.
     """
 
     status: Status | None = None
@@ -126,7 +135,7 @@ class Record:
 
     @property
     def state(self) -> RecordState:
-        """The lease decides; the status counts only where no lease of ours does."""
+        """The state by the lease; the status counts only if there is no lease, or one of Marin's."""
         if self.lease is not None and self.lease.flaw is not None:
             return RecordState.UNREADABLE
         if self.is_being_removed:
@@ -144,17 +153,17 @@ class Record:
 
     @property
     def is_marin_result(self) -> bool:
-        """Whether it is a result by the rules of Marin's executor, which knows neither leases of ours nor digests."""
+        """Whether it is a result by the rules of Marin's executor, which has no phases and no digests."""
         return self.status is Status.SUCCESS and self.has_output
 
     @property
     def is_being_removed(self) -> bool:
-        """Whether somebody is about to remove it, or was until less than a lease's term ago."""
+        """Whether a process is about to remove it, by a mark that is not stale."""
         return self.lease is not None and self.lease.removing is not None and self.lease_age_s <= self.lease.stale_s
 
     @property
     def is_stale(self) -> bool:
-        """Whether the lease's owner, if it lives, has ended itself by now."""
+        """Whether the lease is so old that its owner has ended itself, if it was alive."""
         return self.lease is not None and self.lease.is_live and self.lease_age_s > self.lease.stale_s
 
     def _state_by_marins_rules(self) -> RecordState:
@@ -167,19 +176,8 @@ class Record:
         return RecordState.STOPPED if self.status is Status.RUNNING else RecordState.NONE
 
 
-# What the store says of many outputs, in a few rounds of requests that are each asked together.
-#
-# Round one reads all leases. Round two reads what the leases leave open: the age of those that are live, once more
-# those that cannot be read, whether the witness of those that are committed is there, and the status where there is no
-# lease of ours. Only outputs without any witness, which Marin made, cost a listing of their own.
-
-MAX_CONCURRENT_READS = 32
-_RECORDS: Final = (".executor_", ".attempts", ".manifest.json")
-"""How the names of records begin, at the top of an output's folder."""
-
-
 def read_records(output_paths: Sequence[str]) -> dict[str, Record]:
-    """The record of each output, also of those that have none.
+    """Return the record of each output, an empty one for outputs without.
 
     Raises:
         StoreUnavailableError: The store does not answer.
@@ -196,49 +194,52 @@ def read_records(output_paths: Sequence[str]) -> dict[str, Record]:
             if isinstance(status, NoStatus)
             else replace(records[path], status=status)
         )
-    there = _with_output(records)
-    return {path: replace(record, has_output=path in there) for path, record in records.items()}
+    existing = _with_output(records)
+    return {path: replace(record, has_output=path in existing) for path, record in records.items()}
 
 
 def read_leases(output_paths: Sequence[str]) -> dict[str, Lease]:
-    """The leases of those outputs that have one, also if it cannot be read.
+    """Return the leases of the outputs that have one, even an unreadable one.
 
     Raises:
         StoreUnavailableError: The store does not answer.
     """
-    found = read_contents([lease_path(path) for path in output_paths], SMALL)
-    return {path: Lease.of(found[file]) for path in output_paths if (file := lease_path(path)) in found}
+    contents = read_contents([lease_path(path) for path in output_paths], SMALL)
+    return {path: Lease.of(contents[file]) for path in output_paths if (file := lease_path(path)) in contents}
 
 
 def read_record(output_path: str) -> Record:
-    """The record of one output."""
+    """Return the record of one output."""
     return read_records([output_path])[output_path]
 
 
 def _aged(paths: Sequence[str]) -> dict[str, Record]:
-    """The records of leases whose age counts, as they are now: somebody was at work or removing a moment ago."""
+    """Read the leases whose age counts once more, since they may have changed since round one."""
     with ThreadPoolExecutor(MAX_CONCURRENT_READS) as pool:
-        found = zip(paths, pool.map(read_stored, map(lease_path, paths)), strict=True)
+        leases = zip(paths, pool.map(read_stored, map(lease_path, paths)), strict=True)
         return {
             path: Record(lease=Lease.of(stored), lease_age_s=stored.age_s) if stored else Record()
-            for path, stored in found
+            for path, stored in leases
         }
 
 
 def _with_output(records: dict[str, Record]) -> set[str]:
-    witnesses: dict[str, str] = {}
-    without: list[str] = []
-    there: set[str] = set()
+    """Return the paths of results whose files exist."""
+    sentinels: dict[str, str] = {}
+    unlisted: list[str] = []
+    existing: set[str] = set()
     for path, record in records.items():
         if record.lease is not None and record.lease.phase is Phase.COMMITTED:
             if record.lease.witness:
-                witnesses[path] = record.lease.witness
+                sentinels[path] = record.lease.witness
             else:
-                there.add(path)  # a step that leaves no file has nothing to lose
+                existing.add(path)  # a step that leaves no file has nothing to lose
         elif record.status is Status.SUCCESS:
-            without.append(path)
-    there |= existing_below(witnesses)
+            unlisted.append(path)
+    existing |= existing_below(sentinels)
     with ThreadPoolExecutor(MAX_CONCURRENT_READS) as pool:
-        found_names = zip(without, pool.map(list_names, without), strict=True)
-        there.update(path for path, names in found_names if not all(name.startswith(_RECORDS) for name in names))
-    return there
+        listings = zip(unlisted, pool.map(list_names, unlisted), strict=True)
+        existing.update(
+            path for path, names in listings if not all(name.startswith(_RECORD_PREFIXES) for name in names)
+        )
+    return existing
