@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tradewind.datasets import token_rows
-from tradewind.datasets.token_encoding import _encoded
+from tradewind.datasets.token_encoding import _encode_rows
 from tradewind.datasets.token_rows import TokenizingError, row_place, rows_of
 from tradewind.text import quote_first_names, single_line
 
@@ -54,7 +54,7 @@ def test_a_longest_line_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_row_of_many_keys_is_told_by_some(tmp_path: Path) -> None:
     rows: list[tuple[int, Any]] = [(1, {f"k{number}": 1 for number in range(100_000)})]
     with pytest.raises(TokenizingError, match=r"has no 'text': it has 'k0', .* 'k19', \.\.\.\. Give") as told:
-        _encoded(
+        _encode_rows(
             lambda given: [{"input_ids": row["text"]} for row in given], rows, partial(row_place, "a.jsonl"), "text"
         )
     assert len(str(told.value)) < 400
@@ -65,7 +65,7 @@ def test_what_a_template_says_does_not_steer_a_terminal() -> None:
         raise ValueError(f"\x1b[2J{'x' * 100_000}")
 
     with pytest.raises(TokenizingError, match="does not fit the format") as told:
-        _encoded(encode, [(1, {})], partial(row_place, "a.jsonl"), None)
+        _encode_rows(encode, [(1, {})], partial(row_place, "a.jsonl"), None)
     assert str(told.value).isprintable() and len(str(told.value)) < 400
 
 

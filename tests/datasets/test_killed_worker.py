@@ -22,7 +22,7 @@ import sys
 import ray
 from tradewind.datasets.tokenization import TokenizeFilesConfig, tokenize
 from tradewind.datasets import cache_builder as caches
-caches._FEW_VALUES = 0  # so that workers put the cache together, as they do a large one
+caches._MAX_LOCAL_VALUES = 0  # so that workers put the cache together, as they do a large one
 ray.init(num_cpus=2, include_dashboard=False)
 print(ray._private.worker._global_node.get_session_dir_path(), flush=True)
 folder, tokenizer = sys.argv[1:]

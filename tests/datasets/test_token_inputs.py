@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tradewind.datasets.token_inputs import InputFile, check_no_test_data, input_files, unchanged
+from tradewind.datasets.token_inputs import InputFile, check_no_test_data, check_unchanged, input_files
 from tradewind.datasets.token_rows import TokenizingError, rows_of
 from tradewind.datasets.token_shards import shard_key
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
@@ -35,7 +35,7 @@ def test_a_folder_means_all_texts_below_sorted_and_a_glob_those_that_it_matches(
 
 def test_paths_may_overlap_by_no_file(tmp_path: Path) -> None:
     put(tmp_path, "a/b.jsonl")
-    with pytest.raises(ValueError, match=r"train_paths: .*/a/b\.jsonl stands there twice"):
+    with pytest.raises(ValueError, match=r"train_paths: .*/a/b\.jsonl is listed twice"):
         names(tmp_path, "a", "a/b.jsonl")
 
 
@@ -75,9 +75,9 @@ def test_a_file_that_another_one_replaces_while_it_is_read_is_refused(
         fs, root = file_system_at(folder)
         fs.pipe_file(f"{root}/a.jsonl", b"{}")
         [file] = input_files([folder], "train_paths")
-        assert list(unchanged(file, "ab")) == ["a", "b"]
+        assert list(check_unchanged(file, "ab")) == ["a", "b"]
         for happens, content in ((fs.pipe_file, [b"{ }"]), (fs.rm_file, [])):
-            read = unchanged(file, "ab")
+            read = check_unchanged(file, "ab")
             assert next(read) == "a"
             happens(f"{root}/a.jsonl", *content)
             with pytest.raises(TokenizingError, match="a.jsonl changed while it was tokenized"):
@@ -89,11 +89,11 @@ def test_what_is_wrong_in_a_file_is_told_only_of_the_file_that_was_listed(tmp_pa
     path.write_text('{"text": "a"}\n[')
     [file] = input_files([str(path)], "train_paths")
     with pytest.raises(TokenizingError, match="a.jsonl line 2 is malformed"):
-        list(unchanged(file, rows_of(str(path), "text")))
+        list(check_unchanged(file, rows_of(str(path), "text")))
     for happens in (lambda: path.write_text("cut"), path.unlink):
         happens()
         with pytest.raises(TokenizingError, match="a.jsonl changed while it was tokenized"):
-            list(unchanged(file, rows_of(str(path), "text")))
+            list(check_unchanged(file, rows_of(str(path), "text")))
 
 
 def test_the_key_of_a_shard_says_recipe_and_file() -> None:

@@ -60,8 +60,8 @@ def test_a_column_that_is_no_utf_8_is_told_with_its_file(tmp_path: Path) -> None
         list(rows_of(str(tmp_path / "a.parquet"), "text"))
 
 
-def rows_by_spans(path: Path, most_bytes: int) -> list[list[tuple[int, str]]]:
-    spans = spans_of(str(path), path.stat().st_size, most_bytes)
+def rows_by_spans(path: Path, max_bytes: int) -> list[list[tuple[int, str]]]:
+    spans = spans_of(str(path), path.stat().st_size, max_bytes)
     return [[(number, row["text"]) for number, row in rows_of(str(path), "text", span)] for span in spans]
 
 

@@ -305,7 +305,7 @@ def test_of_a_large_file_a_next_attempt_repeats_no_finished_span(
     capsys.readouterr()
     assert tokenize(given, span_bytes=at)["validation_documents"] == 20
     told = capsys.readouterr().out.splitlines()
-    assert told[0] == f"1 files of {4 * at} bytes to tokenize, of which 0 files and {2 * at} bytes are finished already"
+    assert told[0] == f"Tokenizing 1 files of {4 * at} bytes; 0 files and {2 * at} bytes are already done."
     assert [line for line in told if line.startswith("tokenizes")] == [
         f"tokenizes {file} after byte {2 * at:,}",
         f"tokenizes {file} after byte {3 * at:,}",
@@ -342,7 +342,7 @@ REFUSED: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     ),
     "a file twice": (
         lambda root: {"train_paths": path_of(root, "a.jsonl", b"") * 2},
-        "train_paths: .*/a.jsonl stands there twice",
+        "train_paths: .*/a.jsonl is listed twice",
     ),
     "test data": (
         lambda root: {"train_paths": path_of(root, "my_test_set.jsonl", b"")},

@@ -98,7 +98,7 @@ def test_what_github_did_not_announce_is_not_kept(github: GitHub, tmp_path: Path
         ("bbc_news_20250701to20250715.json", [{"title": "only a title"}], "entry 0 has no text, but {'title': 'only a"),
         ("bbc_news_20250701to20250715.json", {"text": "no list"}, "is no list but a dict."),
         ("../bbc_news_20250701to20250715.json", ["a"], "which is no path below the output"),
-        ("bbc_news.json", ["a"], "data_path has no file that is called like the texts of some days"),
+        ("bbc_news.json", ["a"], "data_path has no file named like"),
     ],
 )
 def test_a_folder_that_is_another_is_refused(
@@ -120,7 +120,7 @@ def test_a_repository_that_is_not_there_is_named(github: GitHub, tmp_path: Path)
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"download_url": "http://169.254.169.254/computeMetadata/v1/"}, "sends on to '169.254.169.254'"),
+        ({"download_url": "http://169.254.169.254/computeMetadata/v1/"}, "redirects to '169.254.169.254'"),
         ({"download_url": "http://["}, "has no address of 'bbc_news"),
         ({"size": "8"}, "has no size"),
         ({"size": 1 << 40}, "has no size, one above"),

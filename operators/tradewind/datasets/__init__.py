@@ -1,1 +1,1 @@
-"""Collections of text documents: reading, writing, cleaning."""
+"""Data sets: download, clean and tokenize them."""

@@ -1,7 +1,7 @@
-"""Shards become one cache of Levanter's, with the layout and the ledger of its own builder.
+"""Build one Levanter cache from shards, with the layout and the ledger of Levanter's own builder.
 
-Levanter keeps each array in large chunks, and a part of one cannot be written without reading and writing all of it.
-So a chunk is the piece of work here: it is put together from the shards that reach into it, and written once.
+Levanter stores each array in large chunks, and writing a part of a chunk rewrites all of it. So the unit of work is a
+chunk: a worker assembles it from its shards and writes it once.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     import numpy as np
 
 LEDGER_FILE: Final = "shard_ledger.json"
-"""``levanter.store.cache.LEDGER_FILE_NAME``, for those who do not import Levanter."""
-_FEW_VALUES: Final = 64_000_000
-"""Values of a field up to which this process writes the arrays."""
+"""``levanter.store.cache.LEDGER_FILE_NAME``, known here without importing Levanter."""
+_MAX_LOCAL_VALUES: Final = 64_000_000
+"""Up to so many values of the first field, this process writes the arrays itself."""
 
 
 @dataclass(frozen=True)
 class _Part:
-    """What of a shard goes into a chunk: from ``begin`` to ``end``, and what is added if these are offsets."""
+    """Elements ``begin`` to ``end`` of a shard, which go into a chunk; ``added`` is added to offsets."""
 
     shard: Shard
     begin: int
@@ -40,13 +40,13 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """A piece of one array that is written at once.
+    """A part of one array that one write stores.
 
     Attributes:
         field: Number of the field.
-        is_offsets: Whether these are the ends of documents, and not values.
-        start: Where in the array it begins.
-        first: Values that are put before those of the shards.
+        is_offsets: Whether the elements are ends of documents, and not values.
+        start: Its first index in the array.
+        first: Values before those of the shards.
     """
 
     field: int
@@ -57,14 +57,14 @@ class _Chunk:
 
 
 def is_built(path: str) -> bool:
-    """Whether there is a finished cache at ``path``, known by one request."""
+    """Whether ``path`` holds a finished cache; makes one request."""
     return exists(join(path, LEDGER_FILE))
 
 
 def build_cache(
     path: str, files: Mapping[str, Sequence[Shard]], fields: Sequence[tuple[str, str]], processor: Any, metadata: Any
 ) -> None:
-    """Write a cache with these files' shards, in their order; the keys are what the ledger calls the files."""
+    """Write a cache of these files' shards, in their order; the keys are the names of the files in the ledger."""
     from levanter.store.cache import LEDGER_FILE_NAME, CacheLedger, CacheMetadata
     from levanter.store.jagged_array import DEFAULT_WRITE_CHUNK_SIZE
     from levanter.store.tree_store import TreeStore
@@ -77,7 +77,7 @@ def build_cache(
     if ordered:
         chunks = list(_chunks(ordered, len(fields), DEFAULT_WRITE_CHUNK_SIZE))
         work = partial(_write_chunk, path=path, exemplar=exemplar, fields=tuple(fields))
-        is_small = sum(shard.counts[0] for shard in ordered) <= _FEW_VALUES
+        is_small = sum(shard.counts[0] for shard in ordered) <= _MAX_LOCAL_VALUES
         for _ in spread(chunks, work, is_small=is_small):
             pass
     ledger = CacheLedger(
@@ -92,7 +92,7 @@ def build_cache(
 
 
 def ledger_names(paths: Sequence[str]) -> list[str]:
-    """What Levanter calls the shards of these files in its ledger: their number, and what their paths do not share."""
+    """Return Levanter's ledger names of these files: number and path without the common prefix."""
     shared = os.path.dirname(paths[0]) if len(paths) == 1 else os.path.commonprefix(list(paths))
     names = [path[len(shared) :].removeprefix("/").replace(".", "_") for path in paths]
     return [
@@ -119,7 +119,7 @@ def _chunks_of(
     size: int,
     added: Sequence[int] = (),
 ) -> Iterator[_Chunk]:
-    """An array with ``first`` and then so many elements of each shard, cut at multiples of ``size``."""
+    """Cut an array of ``first`` and then ``counts`` elements of each shard at multiples of ``size``."""
     parts: list[_Part] = []
     start, room = 0, size - len(first)
     for at, (shard, count) in enumerate(zip(shards, counts, strict=True)):
@@ -149,6 +149,6 @@ def _write_chunk(chunk: _Chunk, path: str, exemplar: Any, fields: tuple[tuple[st
         else:
             pieces.append(part.shard.values(chunk.field, kinds, part.begin, part.end))
     values: np.ndarray = np.concatenate(pieces)
-    pieces.clear()  # else the chunk is held twice while it is written
+    pieces.clear()  # else memory holds the chunk twice during the write
     array[chunk.start : chunk.start + len(values)].write(values).result()
     return len(values)

@@ -1,10 +1,10 @@
-"""Clean a document collection and split it: the same input gives the same bytes, whatever cluster does the work.
+"""Clean and split a document collection: the same input gives the same bytes on any cluster.
 
-What is dropped: lines that are not ``{"id", "text"}`` with a UTF-8 form, texts shorter than ``min_chars`` after
-newlines are normalised, and texts that another document has already (the smallest id stays). Where a document goes
-depends on its id alone: the hash of the id says train or validation, and which train shard.
+``clean_and_shard`` drops lines that are not ``{"id", "text"}`` with a UTF-8 form, texts shorter than ``min_chars``
+after newlines are normalised, and duplicate texts (the smallest id stays). The hash of a document's id alone decides
+its split and its train shard.
 
-The work is Ray Data's: one task per input file, then a shuffle by the text's hash, then one by shard.
+Ray Data runs one task per input file, then shuffles by the text's hash, then by shard.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SPLITS = ("train", "validation")
 KEPT, DUPLICATE, TOO_SHORT, UNDECODABLE = "kept", "duplicate", "too_short", "undecodable"
 MIN_BUCKETS, MAX_BUCKETS = 2, 256
-"""Into how many groups the shuffle by text hash splits, one a file: a group must fit into one task's memory."""
+"""Groups of the shuffle by text hash, one per file: a group must fit into one task's memory."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class CleanAndShardConfig:
     train_shards: int = 2
     """Number of files under ``train/``; with very few documents some may be missing."""
     min_chars: int = 64
-    """Shorter texts are dropped; characters, counted after normalising newlines. At least 1: an empty text is none."""
+    """Shorter texts are dropped. In characters after normalising newlines, at least 1."""
     validation_fraction: float = 0.03
     """Share of documents that become validation, between 0 and 1, both excluded."""
 
@@ -58,9 +58,10 @@ class CleanAndShardConfig:
 
 
 def clean_and_shard(config: CleanAndShardConfig) -> dict[str, Any]:
-    """Write the cleaned splits; returns the statistics that are also in ``stats.json``.
+    """Write the cleaned splits; return the statistics that are also in ``stats.json``.
 
-    Raises ``ValueError`` for an input without documents, and if a split would be empty.
+    Raises:
+        ValueError: The input has no documents, or a split would be empty.
     """
     files = document_files(config.input_path)
     _check_input(config, files)
@@ -82,24 +83,24 @@ def clean_and_shard(config: CleanAndShardConfig) -> dict[str, Any]:
 
 
 def normalise(text: str) -> str:
-    """The text with ``\\n`` for every kind of line end, and exactly one at the end."""
+    """Return the text with ``\\n`` for every kind of line end, and exactly one at the end."""
     return text.replace("\r\n", "\n").replace("\r", "\n").strip("\n") + "\n"
 
 
 def split_of(document_id: str, validation_fraction: float) -> str:
-    """``"train"`` or ``"validation"``, by the hash of the id alone."""
+    """Return ``"train"`` or ``"validation"``, by the hash of the id alone."""
     return "validation" if _unit_interval("split:" + document_id) < validation_fraction else "train"
 
 
 def shard_of(document_id: str, config: CleanAndShardConfig) -> str:
-    """Path of the document's shard inside the output, such as ``train/shard-00001.jsonl.gz``."""
+    """Return the path of the document's shard in the output, such as ``train/shard-00001.jsonl.gz``."""
     split = split_of(document_id, config.validation_fraction)
     shards = config.train_shards if split == "train" else 1
     return f"{split}/shard-{int(_unit_interval('shard:' + document_id) * shards):05d}{SUFFIX}"
 
 
 def _unit_interval(key: str) -> float:
-    """A number in [0, 1) that depends on ``key`` alone."""
+    """Return a number in [0, 1) that depends on ``key`` alone."""
     digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
     return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
 
@@ -107,18 +108,18 @@ def _unit_interval(key: str) -> float:
 def _check_input(config: CleanAndShardConfig, files: list[str]) -> None:
     """Refuse an input that leaves a split empty, before Ray starts.
 
-    Reads until both splits have a document, which takes a few dozen documents unless there are hardly more. Duplicates
-    count, so a split can still be empty after the shuffle.
+    Reads until both splits have a document: usually a few dozen. Duplicates count, so a split can still be empty after
+    the shuffle.
     """
-    found: Counter[str] = Counter()
+    documents: Counter[str] = Counter()
     for path in files:
         for line in raw_lines(path):
             row = _row_of_line(line, config.min_chars, 1)
             if row["outcome"] == KEPT:
-                found[split_of(row["id"], config.validation_fraction)] += 1
-            if len(found) == len(SPLITS):
+                documents[split_of(row["id"], config.validation_fraction)] += 1
+            if len(documents) == len(SPLITS):
                 return
-    _check_splits(config, found)
+    _check_splits(config, documents)
 
 
 def _check_splits(config: CleanAndShardConfig, documents: Mapping[str, int]) -> None:
@@ -128,9 +129,6 @@ def _check_splits(config: CleanAndShardConfig, documents: Mapping[str, int]) -> 
                 f"The {split} split of input_path {config.input_path} would be empty: of {sum(documents.values())} kept"
                 f" documents none falls into it with validation_fraction={config.validation_fraction}."
             )
-
-
-# What runs in Ray's workers.
 
 
 def _rows_of_file(row: dict[str, Any], *, min_chars: int, buckets: int) -> list[dict[str, Any]]:
@@ -152,7 +150,7 @@ def _row_of_line(line: bytes, min_chars: int, buckets: int) -> dict[str, Any]:
 
 
 def _mark_duplicates(group: pandas.DataFrame) -> pandas.DataFrame:
-    """Of the kept rows with one text, the one with the smallest id stays."""
+    """Mark all kept rows with one text as duplicates, except the one with the smallest id."""
     ordered = group.sort_values(["digest", "id"], ignore_index=True)
     repeated = (ordered["outcome"] == KEPT) & ordered.duplicated(["outcome", "digest"])
     ordered.loc[repeated, "outcome"] = DUPLICATE
@@ -161,12 +159,12 @@ def _mark_duplicates(group: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def _place(batch: pandas.DataFrame, config: CleanAndShardConfig) -> pandas.DataFrame:
-    """Keep the columns that the rest needs, and say which shard each row belongs to."""
+    """Add each row's shard, and drop the columns that no later stage reads."""
     return batch.assign(shard=[shard_of(name, config) for name in batch["id"]])[["id", "text", "shard", "outcome"]]
 
 
 def _count(batch: pandas.DataFrame) -> pandas.DataFrame:
-    """One row per shard and outcome: documents and characters of this batch."""
+    """Return one row per shard and outcome: documents and characters of this batch."""
     counted = batch.assign(documents=1, characters=batch["text"].str.len())
     return counted.groupby(["shard", "outcome"], as_index=False)[["documents", "characters"]].sum()
 
@@ -178,11 +176,8 @@ def _write_shard(output_path: str, group: pandas.DataFrame) -> pandas.DataFrame:
     return ordered[["shard"]].head(1)
 
 
-# What runs in the driver.
-
-
 def _total(counts: list[dict[str, Any]]) -> dict[str, Counter[str]]:
-    """Documents and characters under ``train`` and ``validation``; documents dropped, by reason, under ``dropped``."""
+    """Sum the documents and characters of each split, and the dropped documents by reason under ``dropped``."""
     tally: dict[str, Counter[str]] = {name: Counter() for name in (*SPLITS, "dropped")}
     for row in counts:
         if row["outcome"] == KEPT:

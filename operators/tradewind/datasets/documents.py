@@ -1,11 +1,11 @@
-"""A document collection is a folder of ``*.jsonl.gz`` files, one ``{"id": ..., "text": ...}`` object per line.
+"""Document collections: folders of ``*.jsonl.gz`` files, one ``{"id": ..., "text": ...}`` object per line.
 
     write_documents(folder, (Document(path, source) for path, source in sources))
     for document in read_documents(folder):
         print(document.id, len(document.text))
 
-Both stream: neither holds more than one document. Files are written atomically, and the same documents give the same
-bytes. Folders inside the folder belong to the collection too, so a cleaned collection reads as its splits together.
+Both hold one document in memory at a time. Files are written atomically, and the same documents give the same bytes.
+Subfolders belong to the collection, so a cleaned collection reads as all its splits.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ class Document(NamedTuple):
 
 
 def write_documents(folder: str, documents: Iterable[Document], documents_per_file: int = 500) -> int:
-    """Make ``folder`` hold exactly ``documents``, in order, as ``part-00000.jsonl.gz`` and so on; returns how many.
+    """Write exactly ``documents`` to ``folder`` as ``part-00000.jsonl.gz`` and so on; return how many.
 
-    Several files let the steps that follow read in parallel. Files that an earlier attempt left behind are removed.
-    Raises ``ValueError`` if there is no document, or if a text has no UTF-8 form (a lone surrogate).
+    Later steps read several files in parallel. Leftovers of earlier attempts are removed.
+
+    Raises:
+        ValueError: There is no document, or a text has no UTF-8 form (a lone surrogate).
     """
     if documents_per_file < 1:
         raise ValueError(f"documents_per_file={documents_per_file}: a file needs at least one document.")
@@ -55,9 +57,10 @@ def write_documents(folder: str, documents: Iterable[Document], documents_per_fi
 
 
 def read_documents(folder: str) -> Iterator[Document]:
-    """Every document under ``folder``, file by file in the order of their names.
+    """Yield every document under ``folder``, file by file in the order of their names.
 
-    Raises ``ValueError`` if there is no ``*.jsonl.gz`` file, or a line that is no ``{"id", "text"}`` object.
+    Raises:
+        ValueError: There is no ``*.jsonl.gz`` file, or a line is no ``{"id", "text"}`` object.
     """
     for path in document_files(folder):
         for number, line in enumerate(raw_lines(path), start=1):
@@ -65,8 +68,7 @@ def read_documents(folder: str) -> Iterator[Document]:
 
 
 def document_files(folder: str) -> list[str]:
-    """The collection's files, sorted; URLs if ``folder`` is one. Raises ``ValueError`` if there are none."""
-
+    """Return the collection's files, sorted; URLs if ``folder`` is one. Raises ``ValueError`` if there are none."""
     fs, root = file_system_at(folder)
     names = sorted(name for name in fs.find(root) if name.endswith(SUFFIX))
     if not names:
@@ -75,7 +77,7 @@ def document_files(folder: str) -> list[str]:
 
 
 def raw_lines(path: str) -> Iterator[bytes]:
-    """The non-empty lines of one file, uncompressed but not decoded."""
+    """Yield the non-empty lines of one file, uncompressed but not decoded."""
     with open_file(path) as file, gzip.GzipFile(fileobj=file) as lines:
         for line in lines:
             if line.strip():
@@ -83,7 +85,7 @@ def raw_lines(path: str) -> Iterator[bytes]:
 
 
 def write_document_file(path: str, documents: Iterable[Document]) -> int:
-    """Write one file of the collection atomically; returns the number of documents."""
+    """Write one file of the collection atomically; return the number of documents."""
     count = 0
     with atomic_writer(path) as file, _text_of_gzip(file) as lines:
         for document in documents:
@@ -94,7 +96,7 @@ def write_document_file(path: str, documents: Iterable[Document]) -> int:
 
 @contextmanager
 def _text_of_gzip(file: IO[bytes]) -> Iterator[IO[str]]:
-    """UTF-8 text compressed into ``file``, with neither a name nor a time in the header."""
+    """Open a UTF-8 text stream that compresses into ``file``, with neither name nor time in the header."""
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0, compresslevel=6) as compressed,
         io.TextIOWrapper(compressed, encoding="utf-8", newline="\n") as text,
@@ -104,19 +106,18 @@ def _text_of_gzip(file: IO[bytes]) -> Iterator[IO[str]]:
 
 def _parse(line: bytes, path: str, number: int) -> Document:
     try:
-        value = json.loads(line)
-        document = Document(value["id"], value["text"])
+        entry = json.loads(line)
+        document = Document(entry["id"], entry["text"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} line {number} is not a document with an id and a text: {error}.") from error
-    for field, found in document._asdict().items():
-        if not isinstance(found, str):
-            has = f"{path} line {number} is not a document: its {field} is {truncated_repr(found)}"
-            raise ValueError(f"{has}; an id and a text are strings.")
+    for field, value in document._asdict().items():
+        if not isinstance(value, str):
+            problem = f"{path} line {number} is not a document: its {field} is {truncated_repr(value)}"
+            raise ValueError(f"{problem}; an id and a text are strings.")
     return document
 
 
 def _remove_other_parts(folder: str, keep: set[str]) -> None:
-
     fs, root = file_system_at(folder)
     for name in fs.glob(join(root, f"part-*{SUFFIX}")):
         if name.rsplit("/", 1)[-1] not in keep:

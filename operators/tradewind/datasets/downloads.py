@@ -1,8 +1,10 @@
 """Download files to the output of a step: a repository of the Hugging Face hub, or files at given addresses.
 
-Many files come at once, a broken connection is taken up where it broke, and what has come is compared with the checksum
-that the hub has of it. A file is seen only once it is whole and right. An attempt after a loss goes on with the files
-that are missing.
+Several threads copy files at once. A reader continues a broken connection where it broke, and compares each file with
+the hub's checksum. A file becomes visible only when it is complete and correct.
+
+``LIST_FILE`` records the list of files before the first copy. An attempt after a kill keeps copies of the same list and
+makes the others.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from tradewind.datasets.files import UNFINISHED, atomic_writer, join, read_text, state_of, write_text
+from tradewind.datasets.files import UNFINISHED, atomic_writer, join, read_text, state_of, write_json, write_text
 from tradewind.datasets.http_reader import CHUNK_BYTES
 from tradewind.datasets.source_files import DamagedDownloadError, DownloadError, SourceFile, check_apart, check_name
 from tradewind.steps.amounts import human_size
@@ -27,25 +29,43 @@ from tradewind.storage.filesystems import remove_file
 from tradewind.text import truncated_repr
 
 RESUMABLE: Final = ("**",)
-"""For ``ExecutorStep(resumable=...)``: an attempt goes on from all that the one before has copied."""
+"""For ``ExecutorStep(resumable=...)``: an attempt keeps all files that the previous one copied."""
 PROVENANCE_FILE: Final = "provenance.json"
+LIST_FILE: Final = ".download"
+MAX_CONCURRENT_COPIES: Final = 16
+MAX_DAMAGED_TRIES: Final = 3
+"""How often one file may fail its check."""
+SECONDS_PER_LINE: Final = 10.0
+"""Seconds between two progress lines."""
 _TYPES: Final = ("datasets", "models", "spaces", "")
 _SCHEMES: Final = ("https", "http", "gs", "gcs", "s3", "s3a", "file")
 _SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
+_SOME_TEXTS: Final = FieldRule(
+    "a list of at least one address",
+    lambda value: isinstance(value, (list, tuple)) and bool(value) and all(isinstance(each, str) for each in value),
+)
+_CHECKSUMS: Final = FieldRule(
+    "a mapping of addresses to 64 hexadecimal digits",
+    lambda value: (
+        isinstance(value, Mapping) and all(isinstance(v, str) and _SHA256.fullmatch(v) for v in value.values())
+    ),
+)
+
+Reader = Callable[[SourceFile], Iterator[bytes]]
 
 
 @dataclass(frozen=True)
 class HubDownloadConfig:
-    """What ``download_hf`` downloads; the fields are those of Marin's ``DownloadConfig``."""
+    """Repository that ``download_hf`` downloads; the fields are those of Marin's ``DownloadConfig``."""
 
     hf_dataset_id: str
-    """Of the repository: ``owner/name``."""
+    """Repository: ``owner/name``."""
     revision: str
-    """A commit, long or short; a branch or a tag may mean other files tomorrow."""
+    """Commit, long or short; a branch or a tag may name other files later."""
     gcs_output_path: str
     """Gets the files, under their paths in the repository, and ``provenance.json``; on any store."""
     hf_urls_glob: Sequence[str] = ()
-    """Only the files that one of these matches, such as ``data/*.parquet``; all without any."""
+    """Globs of the files to download, such as ``data/*.parquet``; empty for all files."""
     hf_repo_type_prefix: str = "datasets"
     """``datasets``, ``spaces``, or ``models`` (or empty)."""
 
@@ -62,34 +82,34 @@ class HubDownloadConfig:
 
 @dataclass(frozen=True)
 class FilesDownloadConfig:
-    """What ``download_files`` downloads."""
+    """Files that ``download_files`` downloads."""
 
     urls: Sequence[str]
-    """``https://...``, or of a store, such as ``gs://...``; a file is called like the end of its address."""
+    """``https://...``, or of a store, such as ``gs://...``; the end of an address names the file."""
     output_path: str
     """Gets the files and ``provenance.json``."""
     sha256: Mapping[str, str] = field(default_factory=dict)
-    """Address → SHA-256 of its file, in hexadecimal; one that has none is taken as it comes."""
+    """Address → SHA-256 of its file, in hexadecimal; a file without one is not checked."""
 
     def __post_init__(self) -> None:
         check_fields(self, urls=_SOME_TEXTS, output_path=PATH, sha256=_CHECKSUMS)
 
 
 def download_hf(config: Any, *, pause: Callable[[float], object] = time.sleep) -> dict[str, Any]:
-    """Download a repository of the hub, or some of its files; returns ``files``, ``bytes`` and the ``commit``.
+    """Download a repository of the hub, or some of its files; return ``files``, ``bytes`` and ``commit``.
 
     Args:
         config: A ``HubDownloadConfig``, or Marin's ``DownloadConfig``.
-        pause: Waits for so many seconds, while the hub is busy.
+        pause: Waits the given seconds while the hub is busy.
 
     Raises:
-        DownloadError: The hub has no such thing, does not show it, or gives other bytes than it announced.
+        DownloadError: The hub has no such repository, refuses it, or sends other bytes than it announced.
     """
     return _download_from_hub(config, config.gcs_output_path, pause)
 
 
 def download(config: Any) -> dict[str, Any]:
-    """The same where Marin's function of this name has the files: below the revision and their address."""
+    """Download like ``download_hf``, to the folder of Marin's ``download``: below revision and address."""
     prefix = f"{config.hf_repo_type_prefix}/" if config.hf_repo_type_prefix else ""
     below = f"{config.revision}/huggingface.co/{prefix}{config.hf_dataset_id}/resolve/{config.revision}"
     return _download_from_hub(
@@ -98,27 +118,27 @@ def download(config: Any) -> dict[str, Any]:
 
 
 def download_files(config: FilesDownloadConfig) -> dict[str, Any]:
-    """Download the files; returns ``files`` and ``bytes``.
+    """Download the files; return ``files`` and ``bytes``.
 
     Raises:
-        DownloadError: One cannot be had, or has another checksum.
+        DownloadError: A file is not available, or has another checksum.
     """
     from tradewind.datasets.http_reader import HttpReader
 
     read_http = HttpReader().read
     names = names_of(config.urls, config.sha256)
     files = [SourceFile(name, url, sha256=config.sha256.get(url)) for name, url in names.items()]
-    return _copied(files, config.output_path, read_http, {"links": list(config.urls)})
+    return _copy_all(files, config.output_path, read_http, {"links": list(config.urls)})
 
 
 def names_of(urls: Sequence[str], sha256: Mapping[str, str]) -> dict[str, str]:
-    """Name of the copy → address.
+    """Map the name of each copy to its address.
 
     Raises:
-        ValueError: An address has no name at its end, or two have the same; or a checksum is of no address.
+        ValueError: An address has no name at its end, two have the same, or a checksum belongs to no address.
     """
     if unknown := sorted(set(sha256) - set(urls)):
-        raise ValueError(f"sha256[{unknown[0]!r}]: this is none of the urls.")
+        raise ValueError(f"sha256[{unknown[0]!r}] is none of the urls.")
     names: dict[str, str] = {}
     for url in urls:
         _check_url(url)
@@ -132,80 +152,52 @@ def _check_url(url: str) -> None:
     parts = urlsplit(url)
     if parts.username is not None or parts.password is not None:
         raise ValueError(
-            f"urls: one at {parts.hostname} holds a name or a password, and would be written down with it. Give an "
-            "address that needs none."
+            f"urls: an address at {parts.hostname} holds a name or a password, which would be stored with it. Give an "
+            "address without."
         )
     if parts.scheme not in _SCHEMES:
-        raise ValueError(
-            f"urls: {truncated_repr(url)} is no address that is known: give https://..., gs://... or s3://..."
-        )
+        raise ValueError(f"urls: {truncated_repr(url)} has an unknown scheme: give https://..., gs://... or s3://...")
 
 
 def _download_from_hub(config: Any, output_path: str, pause: Callable[[float], object]) -> dict[str, Any]:
     from tradewind.datasets.hub import REPO_TYPES, Hub
 
     hub = Hub(pause)
-    found = hub.revision(
+    revision = hub.revision(
         config.hf_dataset_id, config.revision, REPO_TYPES[config.hf_repo_type_prefix], list(config.hf_urls_glob or ())
     )
     provenance = {
         "dataset": config.hf_dataset_id,
         "version": config.revision,
-        "commit": found.commit,
-        "links": [file.url for file in found.files],
+        "commit": revision.commit,
+        "links": [file.url for file in revision.files],
     }
-    return _copied(found.files, output_path, hub.reader().read, provenance) | {"commit": found.commit}
+    return _copy_all(revision.files, output_path, hub.reader().read, provenance) | {"commit": revision.commit}
 
 
-def _copied(
+def _copy_all(
     files: Sequence[SourceFile], output_path: str, read_http: Callable[[SourceFile], Any], provenance: Mapping[str, Any]
 ) -> dict[str, Any]:
-    from tradewind.datasets.files import join, write_json
-
-    check_apart({PROVENANCE_FILE: None, **{file.name: None for file in files}}, "What is to be downloaded")
+    check_apart({PROVENANCE_FILE: None, **{file.name: None for file in files}}, "The download")
     sizes = [file.size_bytes for file in files]
     progress = DownloadProgress(len(files), None if None in sizes else sum(size or 0 for size in sizes))
-    print(f"{len(files)} files to have in {output_path}", flush=True)
+    print(f"Downloading {len(files)} files to {output_path}.", flush=True)
 
     def read(file: SourceFile) -> Any:
         return read_http(file) if file.url.startswith(("https://", "http://")) else read_store(file)
 
     Copies(output_path, read, progress.count).make(files)
-    if PROVENANCE_FILE not in {file.name for file in files}:  # else they say themselves where they are from
+    if PROVENANCE_FILE not in {file.name for file in files}:  # else the repository has its own
         write_json(join(output_path, PROVENANCE_FILE), provenance)
-    print(f"have {progress.line()}", flush=True)
+    print(f"Downloaded {progress.line()}.", flush=True)
     return {"files": progress.files, "bytes": progress.bytes}
 
 
-_SOME_TEXTS: Final = FieldRule(
-    "a list of at least one address",
-    lambda value: isinstance(value, (list, tuple)) and bool(value) and all(isinstance(each, str) for each in value),
-)
-_CHECKSUMS: Final = FieldRule(
-    "a mapping of addresses to 64 hexadecimal digits",
-    lambda value: (
-        isinstance(value, Mapping) and all(isinstance(v, str) and _SHA256.fullmatch(v) for v in value.values())
-    ),
-)
-
-# Copies of files in a folder of any store: each is whole and right, or not there.
-#
-# What was begun is written down before the first file (``LIST_FILE``), so that an attempt after a kill knows which
-# files are copies of the same ones: those it leaves, and copies the rest.
-
-LIST_FILE: Final = ".download"
-MAX_CONCURRENT_COPIES: Final = 16
-MAX_DAMAGED_TRIES: Final = 3
-"""How often a file may come wrong."""
-
-Reader = Callable[[SourceFile], Iterator[bytes]]
-
-
 def read_store(file: SourceFile) -> Iterator[bytes]:
-    """The bytes of a file in a store, such as ``gs://``, which reads each part of it by itself.
+    """Yield the bytes of a file in a store, such as ``gs://``, which serves each part by itself.
 
     Raises:
-        DownloadError: Its end may be that of another file than its beginning.
+        DownloadError: The file changed meanwhile, so its parts may be of two versions.
     """
     before = state_of(file.url)
     with open_file(file.url) as opened:
@@ -218,11 +210,12 @@ def read_store(file: SourceFile) -> Iterator[bytes]:
 
 
 class Copies:
-    """Copies files into a folder.
+    """Copies files into a folder of any store.
 
     Args:
-        read: Gives the bytes of a file.
-        count: Told of each file that is there, and of bytes: ``(files, bytes)`` more.
+        folder: Where the copies go.
+        read: Yields the bytes of a file.
+        count: Receives increments of ``(files, bytes)``.
     """
 
     def __init__(self, folder: str, read: Reader, count: Callable[[int, int], object]) -> None:
@@ -232,12 +225,12 @@ class Copies:
         self._has_failed = threading.Event()
 
     def make(self, files: Sequence[SourceFile]) -> None:
-        """Copy the files, several at once; those that are there already are left.
+        """Copy the files that are missing, several at once.
 
         Raises:
-            DownloadError: One could not be copied; those that were are kept.
+            DownloadError: A file could not be copied; finished copies stay.
         """
-        there = _begin(files, self._folder)
+        there = _existing_copies(files, self._folder)
         for size in there.values():
             self._count(1, size)
         with ThreadPoolExecutor(MAX_CONCURRENT_COPIES, thread_name_prefix="download") as threads:
@@ -245,7 +238,7 @@ class Copies:
             try:
                 for copy in as_completed(copies):
                     copy.result()
-            except BaseException:  # also Ctrl-C, after which nobody waits for what has not begun
+            except BaseException:  # Ctrl-C, too: cancel the copies that have not begun
                 self._has_failed.set()
                 threads.shutdown(wait=False, cancel_futures=True)
                 raise
@@ -263,9 +256,9 @@ class Copies:
         copied = 0
         try:
             with atomic_writer(join(self._folder, file.name)) as opened:
-                for chunk in file.checked(self._read(file)):
+                for chunk in file.verify(self._read(file)):
                     if self._has_failed.is_set():
-                        raise DownloadError(f"{file.url} is not read on, since the download has ended.")
+                        raise DownloadError(f"Download of {file.url} cancelled, since another file failed.")
                     opened.write(chunk)
                     copied += len(chunk)
                     self._count(0, len(chunk))
@@ -275,19 +268,19 @@ class Copies:
         self._count(1, 0)
 
 
-def _begin(files: Sequence[SourceFile], folder: str) -> Mapping[str, int]:
-    """Name and size of the copies that are there; what was begun with another list is removed."""
+def _existing_copies(files: Sequence[SourceFile], folder: str) -> Mapping[str, int]:
+    """Return name and size of finished copies; remove unfinished ones, and those of another list."""
     wanted = json.dumps([asdict(file) for file in files])
     fs, root = file_system_at(folder)
     fs.invalidate_cache()
     root = root.rstrip("/")
     found = {name[len(root) + 1 :]: entry["size"] for name, entry in fs.find(root, detail=True).items()}
-    begun = read_text(join(folder, LIST_FILE)) if LIST_FILE in found else None
-    others = _names(begun) if begun is not None and begun != wanted else set()
+    recorded = read_text(join(folder, LIST_FILE)) if LIST_FILE in found else None
+    others = _recorded_names(recorded) if recorded is not None and recorded != wanted else set()
     for name in [name for name in found if UNFINISHED.search(name) or name in others]:
         remove_file(fs, f"{root}/{name}")
         del found[name]
-    if begun != wanted:
+    if recorded != wanted:
         write_text(join(folder, LIST_FILE), wanted)
         return {}
     return {
@@ -297,51 +290,46 @@ def _begin(files: Sequence[SourceFile], folder: str) -> Mapping[str, int]:
     }
 
 
-def _names(listed: str) -> set[str]:
+def _recorded_names(recorded: str) -> set[str]:
     try:
-        return {str(each["name"]) for each in json.loads(listed)}
+        return {str(each["name"]) for each in json.loads(recorded)}
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DownloadError(f"{LIST_FILE} in the output is not what a download writes ({error}). Remove it.") from error
 
 
-# How far a download is, for the task log.
-
-SECONDS_PER_LINE: Final = 10.0
-
-
 class DownloadProgress:
-    """Counts what has come, and prints it now and then; for many threads.
+    """Progress lines of a download for the task log; threads may share it.
 
     Args:
-        files: How many there will be.
-        size_bytes: Of all; None if it is not known.
-        clock: Seconds that only grow.
+        files: Number of files.
+        size_bytes: Their total size; None if unknown.
+        clock: Monotonic seconds.
     """
 
     def __init__(self, files: int, size_bytes: int | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._all_files = files
         self._all_bytes = size_bytes
         self._clock = clock
-        self._began = self._told = clock()
+        self._began = self._printed_at = clock()
         self._lock = threading.Lock()
         self.files = 0
         self.bytes = 0
         self._kept_bytes = 0
 
     def count(self, files: int, size_bytes: int) -> None:
-        """So many more are there; a whole file with its bytes was there before."""
+        """Add files and bytes; a file together with its bytes is a copy from before."""
         with self._lock:
             self.files += files
             self.bytes += size_bytes
             if files and size_bytes:
                 self._kept_bytes += size_bytes
             now = self._clock()
-            if now - self._told >= SECONDS_PER_LINE:
-                self._told = now
+            if now - self._printed_at >= SECONDS_PER_LINE:
+                self._printed_at = now
                 print(self.line(), flush=True)
 
     def line(self) -> str:
-        """``12 of 40 files, 3.1 of 9.8 GB, 120.0 MB/s, 1 min left``."""
+        """Return a line such as ``12 of 40 files, 3.1 of 9.8 GB, 120.0 MB/s, 1 min left``."""
         seconds = max(self._clock() - self._began, 1e-3)
         rate = (self.bytes - self._kept_bytes) / seconds
         whole = f" of {human_size(self._all_bytes)}" if self._all_bytes is not None else ""

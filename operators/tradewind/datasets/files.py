@@ -1,7 +1,7 @@
-"""Single files on any fsspec store: a reader sees the old content or the new, never half of it.
+"""Single files on any fsspec store: a reader sees the old content or the new one, never a part.
 
-A file is written aside and then renamed. On an object store the rename is a server-side copy, whose target appears
-whole; on a local disk it is ``rename(2)``.
+A writer writes a file aside and then renames it. On an object store the rename is a server-side copy, whose target
+appears whole; on a local disk it is ``rename(2)``.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ from tradewind.storage import file_system_at, open_file
 from tradewind.storage.filesystems import remove_file, rename_file
 
 UNFINISHED: Final = re.compile(r"\.[0-9a-f]{8}\.part$")
-"""The end of the name of a file that an ``atomic_writer`` is writing."""
-
+"""Suffix of a file that an ``atomic_writer`` is writing."""
 _STATES: Final = ("generation", "etag", "ETag", "md5Hash", "mtime", "LastModified", "last_modified")
-"""Names under which stores tell one state of a file from another, the surest first."""
+"""Keys of store entries that identify the state of a file, the most reliable first."""
 
 
 def join(folder: str, *names: str) -> str:
-    """``folder/name/...`` for a local path or a URL, whether or not ``folder`` ends in a slash."""
+    """Return ``folder/name/...`` for a local path or a URL; ``folder`` may end in a slash."""
     return "/".join([folder.rstrip("/"), *names])
 
 
 def parent(path: str) -> str:
-    """The folder that holds ``path``; ``"."`` for a bare name."""
+    """Return the folder of ``path``; ``"."`` for a bare name."""
     return posixpath.dirname(path.rstrip("/")) or "."
 
 
 def basename(path: str) -> str:
-    """The last part of ``path``."""
+    """Return the last part of ``path``."""
     return posixpath.basename(path.rstrip("/"))
 
 
@@ -46,7 +45,7 @@ def is_remote(path: str) -> bool:
 
 @contextmanager
 def atomic_writer(path: str) -> Iterator[IO[bytes]]:
-    """A binary file that becomes ``path`` when the block ends well, and vanishes when it raises. Makes the folders."""
+    """Open a binary file that becomes ``path`` if the block succeeds and vanishes if not. Makes folders."""
     fs, target = file_system_at(path)
     fs.makedirs(parent(target), exist_ok=True)
     aside = f"{target}.{uuid.uuid4().hex[:8]}.part"
@@ -57,12 +56,12 @@ def atomic_writer(path: str) -> Iterator[IO[bytes]]:
     except BaseException as error:
         remove_file(fs, aside)
         if isinstance(error, OSError) and error.errno is not None and error.filename is None:
-            error.filename = target  # of a full disk, which else nobody could tell from another
+            error.filename = target  # an error about a full disk lacks the path
         raise
 
 
 def remove_unfinished(folder: str) -> None:
-    """Remove what a process that was killed in an ``atomic_writer`` has left in ``folder``, where nobody writes now."""
+    """Remove leftovers of killed ``atomic_writer`` calls from ``folder``, to which no process may be writing."""
     fs, root = file_system_at(folder)
     fs.invalidate_cache()
     for name in fs.ls(root, detail=False) if fs.exists(root) else []:
@@ -82,25 +81,24 @@ def write_json(path: str, value: Any) -> None:
 
 
 def read_text(path: str) -> str:
-    """The file's text; raises ``FileNotFoundError`` if it is not there."""
-
+    """Return the file's text; raises ``FileNotFoundError`` without the file."""
     with open_file(path) as file:
         content: bytes = file.read()
     return content.decode("utf-8")
 
 
 def read_json(path: str) -> Any:
-    """The file's JSON value; raises ``FileNotFoundError`` if it is not there."""
+    """Return the file's JSON value; raises ``FileNotFoundError`` without the file."""
     return json.loads(read_text(path))
 
 
 def store_fingerprint(entry: Mapping[str, Any]) -> str:
-    """What a store says of a file that differs, as a rule, when the file is written again."""
+    """Return the store's state of a file, which usually changes with each write."""
     return next((f"{key}={entry[key]}" for key in _STATES if entry.get(key) is not None), "")
 
 
 def state_of(path: str) -> tuple[int, str]:
-    """Size and state of a file, as its store has it now; raises ``FileNotFoundError`` if it is not there."""
+    """Return the current size and state of a file; raises ``FileNotFoundError`` without the file."""
     fs, name = file_system_at(path)
     fs.invalidate_cache()
     entry = fs.info(name)
@@ -108,7 +106,6 @@ def state_of(path: str) -> tuple[int, str]:
 
 
 def exists(path: str) -> bool:
-    """Whether there is a file or folder at ``path``."""
-
+    """Whether a file or folder exists at ``path``."""
     fs, target = file_system_at(path)
     return bool(fs.exists(target))

@@ -1,4 +1,8 @@
-"""What is in a repository of the Hugging Face hub at a revision."""
+"""List the files of a Hugging Face repository at a revision (https://huggingface.co/docs/hub/api).
+
+The hub's own client follows any link to a next page and sends its token along. This client follows links within the hub
+only, bounds the size of a page, and checks each entry.
+"""
 
 from __future__ import annotations
 
@@ -18,31 +22,39 @@ from tradewind.datasets.http_reader import (
     pause_s,
     retry_after_s,
 )
-from tradewind.datasets.source_files import DownloadError, SourceFile, check_apart, check_name, is_hidden, parsed_list
+from tradewind.datasets.source_files import (
+    DownloadError,
+    SourceFile,
+    check_apart,
+    check_name,
+    is_hidden,
+    parse_json_list,
+)
 from tradewind.text import single_line
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-# The list of a repository's files, page after page (https://huggingface.co/docs/hub/api), and from the hub alone.
-#
-# The hub's own client goes to wherever a page says that the next one is, and takes its token along. Here a page is
-# believed only as far as it leads on at the hub, is of bounded size, and holds what a list of files holds.
-
 MAX_PAGE_BYTES: Final = 64 << 20
-"""The hub's have a thousand entries."""
+"""Bound for a page; the hub's have a thousand entries."""
 MAX_FILES: Final = 2_000_000
 MAX_FILE_BYTES: Final = 1 << 50
 _TIMEOUT_S: Final = (15.0, 60.0)
 _CHUNK_BYTES: Final = 1 << 16
 _DIGEST: Final = re.compile(r"[0-9a-fA-F]{40}|[0-9a-fA-F]{64}")
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+REPO_TYPES: Final = {"datasets": "dataset", "spaces": "space", "models": "model", "": "model"}
+"""Prefix of the address → type in the hub's client."""
+ENDPOINT_VARIABLE: Final = "HF_ENDPOINT"
+
+_T = TypeVar("_T")
 
 
 class Listing:
-    """A list under way.
+    """The list of a repository's files, read page by page.
 
     Attributes:
-        files: Those of the pages that were read, without those that could be taken for records of a step.
+        files: Files of the pages read so far, without those that could pass for records of a step.
         is_complete: Whether there is no further page.
     """
 
@@ -59,44 +71,44 @@ class Listing:
         self._pages = {self._next}
 
     def read_page(self) -> None:
-        """Read the next page, or none of it.
+        """Read the next page as a whole.
 
         Raises:
             TransientError: The hub cannot answer now.
-            DownloadError: It answers what is no page of a list, or leads elsewhere.
+            DownloadError: The response is no page of a list, or the next page is elsewhere.
         """
         with self._session.get(self._next, headers=self._headers, stream=True, timeout=_TIMEOUT_S) as response:
             if response.status_code in TRANSIENT_STATUSES:
                 wanted_s = retry_after_s(response.headers.get("Retry-After"))
                 raise TransientError(f"it answered {response.status_code}", wanted_s)
             if response.status_code != 200:
-                raise DownloadError(f"{self._where} cannot be had: it answered {response.status_code}.")
-            entries = parsed_list(response.iter_content(_CHUNK_BYTES), self._where, MAX_PAGE_BYTES)
-            following = response.links.get("next", {}).get("url")
+                raise DownloadError(f"{self._where} is not available: the hub answered {response.status_code}.")
+            entries = parse_json_list(response.iter_content(_CHUNK_BYTES), self._where, MAX_PAGE_BYTES)
+            next_url = response.links.get("next", {}).get("url")
         self.files += [file for entry in entries if (file := self._file(entry)) is not None]
         if len(self.files) > MAX_FILES:
             raise DownloadError(f"{self._where} has more than {MAX_FILES:,} files.")
-        self._go_on(following)
+        self._set_next(next_url)
 
     @property
     def _where(self) -> str:
         return f"The hub's list of {self._repo}"
 
-    def _go_on(self, following: str | None) -> None:
-        if following is None:
+    def _set_next(self, next_url: str | None) -> None:
+        if next_url is None:
             self.is_complete = True
             return
-        following = urljoin(self._next, following)
-        if not following.startswith(f"{self._endpoint}/"):
-            host = single_line(following.partition("?")[0])
-            raise DownloadError(f"{self._where} goes on at {host}, which is not the hub: that was not asked.")
-        if following in self._pages:
+        next_url = urljoin(self._next, next_url)
+        if not next_url.startswith(f"{self._endpoint}/"):
+            host = single_line(next_url.partition("?")[0])
+            raise DownloadError(f"{self._where} continues at {host}, which is not the hub: it was not asked.")
+        if next_url in self._pages:
             raise DownloadError(f"{self._where} has no end: a page leads back to one before.")
-        self._pages.add(following)
-        self._next = following
+        self._pages.add(next_url)
+        self._next = next_url
 
     def _file(self, entry: Any) -> SourceFile | None:
-        """None for a folder, and for a file that could be taken for a record of a step."""
+        """Return the file of an entry; None for a folder, and for a file that could pass for a record."""
         path = entry.get("path") if isinstance(entry, dict) else None
         if not isinstance(path, str):
             raise DownloadError(f"{self._where} has an entry without a path.")
@@ -107,20 +119,12 @@ class Listing:
         name = check_name(path, self._where)
         url = hf_hub_url(self._repo, name, repo_type=self._repo_type, revision=self._commit, endpoint=self._endpoint)
         lfs = entry.get("lfs")
-        told = entry if lfs is None else lfs if isinstance(lfs, dict) else {}
-        size, digest = told.get("size"), told.get("oid")
+        content = entry if lfs is None else lfs if isinstance(lfs, dict) else {}
+        size, digest = content.get("size"), content.get("oid")
         is_size = isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= MAX_FILE_BYTES
         if not is_size or not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
             raise DownloadError(f"{self._where} has no size or no checksum of {name!r}.")
         return SourceFile(name, url, size, *((digest, None) if lfs is not None else (None, digest)))
-
-
-REPO_TYPES: Final = {"datasets": "dataset", "spaces": "space", "models": "model", "": "model"}
-"""As a prefix of the address → as the hub's client calls it."""
-ENDPOINT_VARIABLE: Final = "HF_ENDPOINT"
-_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -129,8 +133,8 @@ class HubRevision:
 
     Attributes:
         repo: ``owner/name``.
-        commit: 40 hexadecimal digits; what a branch, a tag or a short hash meant when it was asked.
-        files: In order of their names.
+        commit: 40 hexadecimal digits; the hub resolved a branch, a tag or a short hash to it.
+        files: Sorted by name.
     """
 
     repo: str
@@ -139,10 +143,10 @@ class HubRevision:
 
 
 class Hub:
-    """Asks the hub that ``HF_ENDPOINT`` names, else huggingface.co, with the token in ``HF_TOKEN`` if there is one.
+    """Client of the hub at ``HF_ENDPOINT``, else huggingface.co, with the token in ``HF_TOKEN`` if set.
 
     Args:
-        pause: Waits for so many seconds.
+        pause: Waits the given seconds.
     """
 
     def __init__(self, pause: Callable[[float], object]) -> None:
@@ -153,24 +157,24 @@ class Hub:
         self._pause = pause
 
     def reader(self) -> HttpReader:
-        """Reads its files; the token goes to the hub, and not to the servers that it sends on to."""
+        """Return a reader of its files, which sends the token to the hub only, and not after redirects."""
         return HttpReader(self._headers(), self._endpoint, self._pause)
 
     def revision(self, repo: str, revision: str, repo_type: str, globs: Sequence[str] = ()) -> HubRevision:
-        """The files that one of ``globs`` matches, all without globs; those whose path begins with a dot are left out.
+        """List the files that match one of ``globs``, or all without globs; paths with a leading dot are left out.
 
-        In a glob ``*`` stays within a folder, ``**`` goes through folders.
+        In a glob, ``*`` stays within a folder, and ``**`` crosses folders.
 
         Raises:
-            DownloadError: The hub has no such repository or revision, shows it to others only, or has no such file.
+            DownloadError: The hub has no such repository, revision or file, or denies access.
         """
         what = f"{repo_type} {repo!r} at revision {revision!r}"
-        info = self._asked(
+        info = self._retry(
             what, lambda: self._api.repo_info(repo, revision=revision, repo_type=repo_type, timeout=60.0)
         )
         commit = str(info.sha or "")
         if not _COMMIT.fullmatch(commit):
-            raise DownloadError(f"The hub gave the {what} the commit {commit[:60]!r}, which is none.")
+            raise DownloadError(f"The hub gave the {what} the commit {commit[:60]!r}, which is no commit ID.")
         tree = self._tree(what, repo, commit, repo_type)
         names = {file.name for file in tree}
         wanted = _matching(names, globs, what)
@@ -179,7 +183,7 @@ class Hub:
     def _tree(self, what: str, repo: str, commit: str, repo_type: str) -> list[SourceFile]:
         listing = Listing(self._endpoint, repo, commit, repo_type, self._headers())
         while not listing.is_complete:
-            self._asked(what, listing.read_page)
+            self._retry(what, listing.read_page)
         check_apart((file.name for file in listing.files), f"The hub's list of {repo}")
         return listing.files
 
@@ -189,23 +193,23 @@ class Hub:
         token = get_token()
         return {"Authorization": f"Bearer {token}"} if token else {}
 
-    def _asked(self, what: str, ask: Callable[[], _T]) -> _T:
-        """What the hub answers, asked again while it cannot answer now."""
+    def _retry(self, what: str, call: Callable[[], _T]) -> _T:
+        """Call the hub; retry while it cannot answer."""
         failures = 0
         while True:
             try:
-                return ask()
+                return call()
             except Exception as error:
-                asked_for_s = _pause_asked_for_s(what, error)
+                wanted_s = _wanted_pause_s(what, error)
                 failures += 1
                 if failures > MAX_FAILURES:
-                    told = f"The hub does not list the {what}: {single_line(error)}; asked {failures} times."
-                    raise DownloadError(told) from error
-            self._pause(pause_s(failures, asked_for_s))
+                    problem = f"The hub does not list the {what}: {single_line(error)}; tried {failures} times."
+                    raise DownloadError(problem) from error
+            self._pause(pause_s(failures, wanted_s))
 
 
-def _pause_asked_for_s(what: str, error: Exception) -> float | None:
-    """How long the hub asks to be left alone, if it does; raises what will not be over in a while."""
+def _wanted_pause_s(what: str, error: Exception) -> float | None:
+    """Return the pause that the hub asks for, if it does; raise ``DownloadError`` if a retry cannot help."""
     import requests
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
@@ -221,25 +225,22 @@ def _pause_asked_for_s(what: str, error: Exception) -> float | None:
         raise DownloadError(f"The {what} cannot be listed: {error}") from error
     if isinstance(error, DownloadError):
         raise error
-    told = f"What the hub answers about the {what} cannot be read: {type(error).__name__}: {single_line(error)}"
-    raise DownloadError(told) from error
+    problem = f"The hub's response about the {what} cannot be read: {type(error).__name__}: {single_line(error)}"
+    raise DownloadError(problem) from error
 
 
 def _refusal(what: str, error: Any) -> str:
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     if isinstance(error, GatedRepoError):
-        return (
-            f"The {what} is for those who have accepted its terms: accept them on its page, and give the step the "
-            "secret HF_TOKEN."
-        )
+        return f"The {what} requires accepted terms: accept them on its page, and give the step the secret HF_TOKEN."
     if isinstance(error, RepositoryNotFoundError):
         return (
-            f"The hub has no {what}, or shows it to others only: check the id, and for a private one give the step "
-            "the secret HF_TOKEN."
+            f"The hub has no {what}, or it is private: check the id, and for a private one give the step the secret "
+            "HF_TOKEN."
         )
     if isinstance(error, RevisionNotFoundError):
-        return f"The hub has no such revision: {what}. Look for one under 'Files and versions' on its page."
+        return f"The hub has no such revision: {what}. Choose one under 'Files and versions' on its page."
     return f"The hub refused to list the {what}: {single_line(error)}"
 
 
@@ -253,10 +254,10 @@ def _matching(names: set[str], globs: Sequence[str], what: str) -> set[str]:
     matched: set[str] = set()
     for glob in globs:
         pattern = re.compile(glob_translate(glob))
-        found = {name for name in names if pattern.match(name)}
-        if not found:
+        files = {name for name in names if pattern.match(name)}
+        if not files:
             print(f"No file of the {what} matches {glob!r}.", flush=True)
-        matched |= found
+        matched |= files
     if not matched:
         some = ", ".join(sorted(names)[:5])
         raise DownloadError(f"None of the {len(names)} files of the {what} matches {list(globs)}; it has {some}, ...")

@@ -1,4 +1,8 @@
-"""Ray Data for a recipe: quiet, and on the cluster of the surrounding Ray job if there is one."""
+"""Run Ray Data quietly, and spread pieces of work over the cluster.
+
+Each piece is a block of its own, so a lost worker repeats one piece. Ray Data keeps no state beyond a driver. Each
+piece leaves a complete file, and the next attempt asks for the missing ones.
+"""
 
 from __future__ import annotations
 
@@ -12,42 +16,40 @@ from typing import Any, TypeVar
 
 from tradewind.datasets.token_rows import TokenizingError
 
+_T = TypeVar("_T")
+
 
 @contextmanager
 def quiet_ray_data() -> Iterator[None]:
-    """Ray, quiet: the cluster of the surrounding Ray job if there is one, else one on this machine for this block."""
+    """Connect quietly to the surrounding Ray job's cluster, else to a local one that ends with the block."""
     import ray
     from ray.data import DataContext
 
-    ours = not ray.is_initialized()
-    if ours:
+    starts_ray = not ray.is_initialized()
+    if starts_ray:
         ray.init(ignore_reinit_error=True, log_to_driver=False)
     logging.getLogger("ray.data").setLevel(logging.WARNING)
-    logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)  # it warns that there are no bars
+    logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)  # it warns about missing bars
     context = DataContext.get_current()
     bars, context.enable_progress_bars = context.enable_progress_bars, False
     try:
         yield
     finally:
         context.enable_progress_bars = bars
-        if ours:
+        if starts_ray:
             ray.shutdown()
 
 
-# Pieces of work over the cluster with Ray Data, each a block of its own: what a lost worker had in hand is done again.
-#
-# Ray Data keeps no state over the end of a driver, and has no need to: a piece leaves a file that is whole, and the
-# next attempt asks for those that are missing. Few or small pieces are done in this process, which is sooner than
-# workers start.
-
-_T = TypeVar("_T")
-
-
 def spread(pieces: Sequence[_T], work: Callable[[_T], Any], *, is_small: bool) -> Iterator[Any]:
-    """What ``work`` returns for each piece, as they end.
+    """Yield what ``work`` returns for each piece, in order of completion.
+
+    Args:
+        pieces: Arguments of ``work``.
+        work: Runs in a worker for each piece.
+        is_small: Run in this process, which is faster than to start workers.
 
     Raises:
-        TokenizingError: As raised by ``work``, for the first piece that has one.
+        TokenizingError: The first one that ``work`` raises.
     """
     if is_small:
         yield from map(work, pieces)
@@ -57,19 +59,19 @@ def spread(pieces: Sequence[_T], work: Callable[[_T], Any], *, is_small: bool) -
 
         items = [{"piece": pickle.dumps(piece)} for piece in pieces]
         rows = ray.data.from_items(items, override_num_blocks=len(pieces))
-        for row in rows.map(partial(_done, work=work)).iter_rows():
-            done = pickle.loads(row["done"])
-            if isinstance(done, TokenizingError):
-                raise done
-            yield done
+        for row in rows.map(partial(_run_piece, work=work)).iter_rows():
+            result = pickle.loads(row["result"])
+            if isinstance(result, TokenizingError):
+                raise result
+            yield result
 
 
-def _done(row: dict[str, Any], work: Callable[[Any], Any]) -> dict[str, Any]:
-    """An error is a result here: Ray would wrap it up in where it happened."""
+def _run_piece(row: dict[str, Any], work: Callable[[Any], Any]) -> dict[str, Any]:
+    """Run one piece; return a ``TokenizingError`` as its result, since Ray would wrap it in a traceback."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # each worker has one CPU
-    done: Any
+    result: Any
     try:
-        done = work(pickle.loads(row["piece"]))
+        result = work(pickle.loads(row["piece"]))
     except TokenizingError as error:
-        done = error
-    return {"done": pickle.dumps(done)}
+        result = error
+    return {"result": pickle.dumps(result)}

@@ -1,4 +1,4 @@
-"""A file that is to be downloaded, and how one knows that a copy of it is right."""
+"""Files to download, and the checks of their names, bytes and lists."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 _RECORD: Final = ".executor_"
-"""How the records of an output begin: a folder that has one counts as the output of another step."""
+"""Prefix of record names: a folder with such a file counts as the output of another step."""
 
 
 class DownloadError(RuntimeError):
-    """A file, or the list of files, could not be had."""
+    """A file, or the list of files, is not available."""
 
 
 class DamagedDownloadError(DownloadError):
-    """What came is not what was announced."""
+    """The server sent other bytes than it announced."""
 
 
 class UnusableNameError(DownloadError, ValueError):
-    """A copy would lie outside the output, or among the records of its step."""
+    """A copy would be outside the output, or among the records of its step."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class SourceFile:
     """One file to download.
 
     Attributes:
-        name: Of the copy, below the output.
+        name: Path of the copy, below the output.
         url: ``https``, ``http``, or that of a store.
-        size_bytes: None if it is not known beforehand.
-        sha256: In hexadecimal; None if it is not known.
-        git_blob: The name that Git gives to these bytes (SHA-1 over a head and the bytes); None if it is not known.
+        size_bytes: None if unknown beforehand.
+        sha256: In hexadecimal; None if unknown.
+        git_blob: Git's name of these bytes (SHA-1 over a head and the bytes); None if unknown.
     """
 
     name: str
@@ -50,14 +50,14 @@ class SourceFile:
 
     @property
     def is_checked(self) -> bool:
-        """Whether a wrong copy would be noticed."""
+        """Whether a checksum verifies the copy."""
         return self.sha256 is not None or self._has_git_blob
 
-    def checked(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """The same chunks; the end comes only if all of them together are the file.
+    def verify(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the chunks; return only if together they are the file.
 
         Raises:
-            DamagedDownloadError: They are not. What goes on behind the end of the file is not read.
+            DamagedDownloadError: They are not. Bytes after the end of the file are not read.
         """
         digests = self._digests()
         size = 0
@@ -65,13 +65,13 @@ class SourceFile:
             size += len(chunk)
             if self.size_bytes is not None and size > self.size_bytes:
                 raise DamagedDownloadError(
-                    f"{self.url} gave more than the {self.size_bytes:,} bytes that it should have."
+                    f"{self.url} gave more than the {self.size_bytes:,} bytes that it should give."
                 )
             for digest, _ in digests:
                 digest.update(chunk)
             yield chunk
         if self.size_bytes is not None and size != self.size_bytes:
-            raise DamagedDownloadError(f"{self.url} gave {size:,} bytes, and should have {self.size_bytes:,}.")
+            raise DamagedDownloadError(f"{self.url} gave {size:,} bytes, and should give {self.size_bytes:,}.")
         for digest, wanted in digests:
             if digest.hexdigest() != wanted:
                 raise DamagedDownloadError(
@@ -93,10 +93,10 @@ class SourceFile:
 
 
 def check_name(name: str, where: str) -> str:
-    """``name`` if it stays below the folder that it is joined to; it came from ``where``.
+    """Return ``name``, which ``where`` gave, if it stays below the folder it is joined to.
 
     Raises:
-        UnusableNameError: It does not, or is none.
+        UnusableNameError: It does not, or is no name.
     """
     parts = PurePosixPath(name).parts
     is_inside = bool(parts) and not name.startswith("/") and ".." not in parts and "\\" not in name
@@ -110,15 +110,15 @@ def check_name(name: str, where: str) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file could be taken for a record of a step: it begins with a dot, or is called like one further in."""
+    """Whether a file could pass for a record of a step: a leading dot, or a record's name in a subfolder."""
     return name.startswith(".") or any(part.startswith(_RECORD) for part in name.split("/"))
 
 
 def check_apart(names: Iterable[str], where: str) -> None:
-    """Refuse files of which one would lie where another one is, or needs a folder.
+    """Check that no two names, which ``where`` gave, need the same path.
 
     Raises:
-        UnusableNameError: Two of the names, which came from ``where``, are so.
+        UnusableNameError: A name occurs twice, or is a folder of another one.
     """
     known: set[str] = set()
     for name in names:
@@ -131,21 +131,21 @@ def check_apart(names: Iterable[str], where: str) -> None:
                 raise UnusableNameError(f"{where} names {str(folder)[:200]!r} as a file, and {name[:200]!r} within it.")
 
 
-def parsed_list(chunks: Iterable[bytes], where: str, most_bytes: int) -> list[Any]:
-    """The JSON list that a server gives, ``where`` as errors call it.
+def parse_json_list(chunks: Iterable[bytes], where: str, max_bytes: int) -> list[Any]:
+    """Parse the JSON list of a server, which errors call ``where``.
 
     Raises:
-        DownloadError: It is none, or longer than ``most_bytes``.
+        DownloadError: It is no list, or longer than ``max_bytes``.
     """
     content = bytearray()
     for chunk in chunks:
         content += chunk
-        if len(content) > most_bytes:
-            raise DownloadError(f"{where} gives more than {most_bytes:,} bytes.")
+        if len(content) > max_bytes:
+            raise DownloadError(f"{where} gives more than {max_bytes:,} bytes.")
     try:
-        found = json.loads(content)
+        entries = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise DownloadError(f"{where} is no JSON: {single_line(error)}.") from error
-    if not isinstance(found, list):
-        raise DownloadError(f"{where} is no list but a {type(found).__name__}.")
-    return found
+    if not isinstance(entries, list):
+        raise DownloadError(f"{where} is no list but a {type(entries).__name__}.")
+    return entries

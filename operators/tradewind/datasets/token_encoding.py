@@ -1,7 +1,7 @@
-"""Rows become tokens: exactly those of Levanter's own processors.
+"""Encode rows as tokens: exactly those of Levanter's own processors.
 
-Texts are cut many at a time with the library that Levanter cuts them with one by one, without importing Levanter in
-every worker. Whatever else a format asks for (chats, masks, ready-made tokens) Levanter's processor does.
+Plain texts are tokenized in batches with the library that Levanter calls one by one, so workers need not import
+Levanter. Levanter's processor handles all other formats (chats, masks, ready-made tokens).
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from functools import cache, lru_cache, partial
 from typing import Any, Final
 
 from tradewind.datasets.token_rows import WHOLE, Span, TokenizingError, row_place, rows_of
-from tradewind.datasets.tokenizer_files import MAIN_FILE, kept_folder
+from tradewind.datasets.tokenizer_files import MAIN_FILE, cached_folder
 from tradewind.text import quote_first_names, single_line
 
 DOCUMENTS_PER_BATCH: Final = 256
 CHARACTERS_PER_BATCH: Final = 4_000_000
 MAX_RUN_CHARS: Final = 25_000
-"""Longer runs of letters, or of white space, Levanter cuts before they are cut into tokens."""
+"""Levanter splits longer runs of letters, or of white space, before it tokenizes them."""
 _OVERLONG: Final = re.compile(rf"\s{{{MAX_RUN_CHARS},}}|\S{{{MAX_RUN_CHARS},}}")
 
 Encode = Callable[[Sequence[Any]], list[Mapping[str, Any]]]
-"""Rows -> field -> values, one for each row."""
+"""Rows → field → values, one mapping per row."""
 
 
 @dataclass(frozen=True)
 class TokenRecipe:
-    """What makes tokens out of rows.
+    """How to make tokens of rows.
 
     Attributes:
-        key: The same for what makes the same tokens.
-        files: Of the tokenizer.
+        key: Equal for recipes that make the same tokens.
+        files: The tokenizer's files.
         fields: Name and NumPy type of each field, the tokens first.
-        format: Levanter's.
-        text_key: Of plain texts; None for every other format.
-        bos_id: Begins a text, if there is one.
-        end: Is put behind a text before it is cut.
-        sample_count: How many rows of each file; None for all.
+        format: Levanter's format.
+        text_key: Key of plain texts; None for every other format.
+        bos_id: First token of each text, if any.
+        end: Appended to each text before it is tokenized.
+        sample_count: Number of rows of each file; None for all.
     """
 
     key: str
@@ -52,11 +52,11 @@ class TokenRecipe:
     sample_count: int | None = None
 
 
-def encoded(path: str, recipe: TokenRecipe, span: Span = WHOLE) -> Iterable[list[Mapping[str, Any]]]:
-    """The tokens of a file, or of a span of it, some documents at a time.
+def encode_file(path: str, recipe: TokenRecipe, span: Span = WHOLE) -> Iterable[list[Mapping[str, Any]]]:
+    """Yield the tokens of a file, or of a span of it, in batches of documents.
 
     Raises:
-        TokenizingError: A row cannot be read or is not what the format asks for.
+        TokenizingError: A row cannot be read or does not fit the format.
     """
     encode = _encoder(_Cached(recipe.key, recipe))
     rows: list[tuple[int, Any]] = []
@@ -66,21 +66,21 @@ def encoded(path: str, recipe: TokenRecipe, span: Span = WHOLE) -> Iterable[list
         rows.append((number, row))
         characters += _length(row, recipe.text_key)
         if len(rows) >= DOCUMENTS_PER_BATCH or characters >= CHARACTERS_PER_BATCH:
-            yield _encoded(encode, rows, place, recipe.text_key)
+            yield _encode_rows(encode, rows, place, recipe.text_key)
             rows, characters = [], 0
     if rows:
-        yield _encoded(encode, rows, place, recipe.text_key)
+        yield _encode_rows(encode, rows, place, recipe.text_key)
 
 
 def check_first_row(path: str, recipe: TokenRecipe) -> None:
-    """Raise ``TokenizingError`` if already the first row of a file does not fit: so mostly do all."""
+    """Raise ``TokenizingError`` if the first row of a file does not fit; then usually no row does."""
     for first in rows_of(path, recipe.text_key):
-        _encoded(_encoder(_Cached(recipe.key, recipe)), [first], partial(row_place, path), recipe.text_key)
+        _encode_rows(_encoder(_Cached(recipe.key, recipe)), [first], partial(row_place, path), recipe.text_key)
         return
 
 
 def levanter_processor(format: Any, files: Mapping[str, bytes]) -> Any:
-    """What Levanter itself would make tokens with, and what says how its caches look.
+    """Return Levanter's own processor, which also describes the layout of its caches.
 
     Raises:
         TokenizingError: The tokenizer lacks what the format needs, such as a chat template.
@@ -88,14 +88,14 @@ def levanter_processor(format: Any, files: Mapping[str, bytes]) -> Any:
     from levanter.tokenizers import load_tokenizer
 
     try:
-        return format.build_preprocessor(load_tokenizer(kept_folder(files)), enforce_eos=True, enforce_bos=True)
+        return format.build_preprocessor(load_tokenizer(cached_folder(files)), enforce_eos=True, enforce_bos=True)
     except ValueError as error:
         raise TokenizingError(f"format {type(format).__name__}: {error}") from error
 
 
 @dataclass(frozen=True)
 class _Cached:
-    """A recipe, told from others by its key alone."""
+    """A recipe that compares by its key."""
 
     key: str
     recipe: TokenRecipe
@@ -109,7 +109,7 @@ class _Cached:
 
 @lru_cache(maxsize=2)
 def _encoder(cached: _Cached) -> Encode:
-    """One a process: loading a tokenizer may take longer than a small file."""
+    """Return an encoder, cached per process: loading a tokenizer may take longer than a small file."""
     recipe = cached.recipe
     if recipe.text_key is not None:
         return _text_encoder(recipe, recipe.text_key)
@@ -129,27 +129,27 @@ def _text_encoder(recipe: TokenRecipe, text_key: str) -> Encode:
     tokenizer = Tokenizer.from_buffer(recipe.files[MAIN_FILE])
     [(field, kind)] = recipe.fields
     begin = [] if recipe.bos_id is None else [recipe.bos_id]
-    one_by_one = tokenizer.padding is not None  # texts of one batch would be made equally long
+    one_by_one = tokenizer.padding is not None  # a batch would be padded to equal length
 
     @cache
-    def levanters() -> Any:
+    def levanter_tokenizer() -> Any:
         from levanter.tokenizers import load_tokenizer
 
-        return load_tokenizer(kept_folder(recipe.files))
+        return load_tokenizer(cached_folder(recipe.files))
 
     def ids_of(texts: list[str]) -> list[list[int]]:
         if one_by_one or any(len(text) > MAX_RUN_CHARS and _OVERLONG.search(text) for text in texts):
-            return [levanters().encode(text, add_special_tokens=False) for text in texts]
+            return [levanter_tokenizer().encode(text, add_special_tokens=False) for text in texts]
         return [each.ids for each in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
     def encode(rows: Sequence[Any]) -> list[Mapping[str, Any]]:
-        found = ids_of([row[text_key] + recipe.end for row in rows])
-        return [{field: np.array(begin + ids if begin else ids, dtype=kind)} for ids in found]
+        texts = [row[text_key] + recipe.end for row in rows]
+        return [{field: np.array(begin + ids if begin else ids, dtype=kind)} for ids in ids_of(texts)]
 
     return encode
 
 
-def _encoded(
+def _encode_rows(
     encode: Encode, rows: list[tuple[int, Any]], place: Callable[[int], str], text_key: str | None
 ) -> list[Mapping[str, Any]]:
     try:
@@ -159,11 +159,11 @@ def _encoded(
             try:
                 encode([row])
             except Exception as problem:
-                raise TokenizingError(f"{place(number)} {_said(row, text_key, problem)}") from problem
+                raise TokenizingError(f"{place(number)} {_describe(problem, row, text_key)}") from problem
         raise TokenizingError(f"{place(rows[0][0])}: {type(error).__name__}: {single_line(error)}") from error
 
 
-def _said(row: Any, text_key: str | None, problem: Exception) -> str:
+def _describe(problem: Exception, row: Any, text_key: str | None) -> str:
     if text_key is not None and isinstance(row, dict):
         if text_key not in row:
             return f"has no {text_key!r}: it has {quote_first_names(row) or 'nothing'}. Give its format's text_key."
@@ -181,4 +181,4 @@ def _length(row: Any, text_key: str | None) -> int:
     return len(text) if isinstance(text, str) else 0
 
 
-__all__ = ["TokenRecipe", "check_first_row", "encoded", "levanter_processor"]
+__all__ = ["TokenRecipe", "check_first_row", "encode_file", "levanter_processor"]

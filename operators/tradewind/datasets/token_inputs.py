@@ -1,4 +1,4 @@
-"""Which files are tokenized, in which order, and which state of each: known from listings, without reading any."""
+"""Files to tokenize, in their order, with the state of each, from listings alone."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ ENDINGS: Final = tuple(
     f".{kind}{packed}" for kind in ("jsonl", "json") for packed in ("", ".gz", ".zst", ".zstd")
 ) + (".parquet",)  # fmt: skip
 IGNORED_FILES: Final = frozenset({"provenance.json"})
-"""What a download writes beside its files."""
-_FEW: Final = 4
-"""Files of one folder that are asked for one by one; more are looked up in one listing."""
+"""Files that a download adds to its copies."""
+_MAX_SINGLE_LOOKUPS: Final = 4
+"""Up to so many files of one folder are looked up one by one, and more in one listing."""
 _TEST_DATA: Final = re.compile(r"[^a-zA-Z]test[^a-zA-Z]|validation")
-
 
 _T = TypeVar("_T")
 
@@ -37,8 +36,8 @@ class InputFile:
 
     Attributes:
         path: With the protocol of its store.
-        size_bytes: As it lies there, compressed or not.
-        state: Differs, as a rule, when the file is written again.
+        size_bytes: Size in the store, compressed or not.
+        state: Usually changes with each write.
     """
 
     path: str
@@ -47,34 +46,34 @@ class InputFile:
 
 
 def input_files(paths: Sequence[str | PurePath], field: str) -> list[InputFile]:
-    """The files of ``paths``: files, folders (all files below, sorted) and globs (sorted), in the order given.
+    """List the files of ``paths``: files, folders (all files below, sorted) and globs (sorted), in the order given.
 
-    In folders and globs, names that begin with a dot are left out.
+    Folders and globs skip names with a leading dot.
 
     Raises:
-        ValueError: With ``field``: a path holds none, a file has an unknown ending, or stands there twice.
+        ValueError: With ``field``: a path has no files, or a file has an unknown ending or is listed twice.
     """
     if isinstance(paths, str) or not all(isinstance(path, (str, PurePath)) and str(path).strip("/") for path in paths):
         raise ValueError(f"{field}={truncated_repr(paths)}: give a list of files, folders or globs.")
     named = [str(path) for path in paths]
     folders = Counter(map(parent, named))
     listings: dict[str, Mapping[str, Any]] = {}
-    found: dict[str, InputFile] = {}
+    files: dict[str, InputFile] = {}
     for path in named:
-        for file in _files_at(path, field, listings if folders[parent(path)] > _FEW else None):
-            if file.path in found:
-                raise ValueError(f"{field}: {file.path} stands there twice.")
-            found[file.path] = file
-    return list(found.values())
+        for file in _files_at(path, field, listings if folders[parent(path)] > _MAX_SINGLE_LOOKUPS else None):
+            if file.path in files:
+                raise ValueError(f"{field}: {file.path} is listed twice.")
+            files[file.path] = file
+    return list(files.values())
 
 
-def unchanged(file: InputFile, read: Iterable[_T]) -> Iterator[_T]:
-    """What is read of a file; the end comes only if the file is then still the one that was listed.
+def check_unchanged(file: InputFile, read: Iterable[_T]) -> Iterator[_T]:
+    """Yield what is read of a file; return only if the file still has its listed state.
 
     Raises:
-        TokenizingError: It is another one, or gone; so what is wrong in it is nothing that a person would find there.
+        TokenizingError: The file changed or is gone. This replaces errors of its content, which a user would not find.
     """
-    changed = f"{file.path} changed while it was tokenized: tokenize what nobody writes to, and clear the task."
+    changed = f"{file.path} changed while it was tokenized: stop the process that writes it, and clear the task."
     try:
         yield from read
     except (TokenizingError, OSError) as error:
@@ -86,17 +85,17 @@ def unchanged(file: InputFile, read: Iterable[_T]) -> Iterator[_T]:
 
 
 def check_no_test_data(paths: Iterable[str], is_allowed: bool) -> None:
-    """Refuse to train on what looks like test data, as Marin does; if it is allowed, say so.
+    """Refuse training paths that look like test data, as Marin does; print them if they are allowed.
 
     Raises:
         ValueError: A path has the word ``test`` in it, or ``validation``.
     """
     for path in paths:
         if _TEST_DATA.search(path):
-            told = f"train_paths: {path} looks like test data ('test' or 'validation')"
+            problem = f"train_paths: {path} looks like test data ('test' or 'validation')"
             if not is_allowed:
-                raise ValueError(f"{told}: train on something else, or set allow_test_in_train=True.")
-            print(f"{told}, which is allowed here.", flush=True)
+                raise ValueError(f"{problem}: train on other data, or set allow_test_in_train=True.")
+            print(f"{problem}, which is allowed here.", flush=True)
             return
 
 
@@ -110,7 +109,7 @@ def _is_as_listed(file: InputFile) -> bool:
 def _files_at(path: str, field: str, listings: dict[str, Mapping[str, Any]] | None) -> Iterator[InputFile]:
     fs, root = file_system_at(path)
     if any(each in path for each in "*?["):
-        entries = {name: entry for name, entry in fs.glob(root, detail=True).items() if _is_of_folder(name, "")}
+        entries = {name: entry for name, entry in fs.glob(root, detail=True).items() if _is_visible(name, "")}
         names = [name for name in sorted(entries) if entries[name]["type"] == "file"]
     else:
         entry = _entry(fs, root, listings)
@@ -119,9 +118,9 @@ def _files_at(path: str, field: str, listings: dict[str, Mapping[str, Any]] | No
         entries, names = {root: entry}, [root]
         if entry["type"] == "directory":
             entries = fs.find(root, detail=True)
-            names = [name for name in sorted(entries) if name.endswith(ENDINGS) and _is_of_folder(name, root)]
+            names = [name for name in sorted(entries) if name.endswith(ENDINGS) and _is_visible(name, root)]
         if odd := [name for name in names if entries[name]["type"] != "file"]:
-            raise ValueError(f"{field}: {odd[0]} is no regular file, and could be waited for without end.")
+            raise ValueError(f"{field}: {odd[0]} is no regular file, so reading it could block.")
     if not names:
         raise ValueError(f"{field}: {path} holds no file that can be tokenized ({', '.join(ENDINGS)}).")
     for name in names:
@@ -132,12 +131,12 @@ def _files_at(path: str, field: str, listings: dict[str, Mapping[str, Any]] | No
 
 
 def _entry(fs: AbstractFileSystem, name: str, listings: dict[str, Mapping[str, Any]] | None) -> Any:
-    """What the store says of a file or folder, None if it is not there."""
+    """Return the store's entry of a file or folder; None if it does not exist."""
     if listings is not None:
         folder = parent(name)
         if folder not in listings:
-            there = fs.ls(folder, detail=True) if fs.exists(folder) else []
-            listings[folder] = {entry["name"].rstrip("/"): entry for entry in there}
+            entries = fs.ls(folder, detail=True) if fs.exists(folder) else []
+            listings[folder] = {entry["name"].rstrip("/"): entry for entry in entries}
         return listings[folder].get(name.rstrip("/"))
     try:
         return fs.info(name)
@@ -145,6 +144,6 @@ def _entry(fs: AbstractFileSystem, name: str, listings: dict[str, Mapping[str, A
         return None
 
 
-def _is_of_folder(name: str, folder: str) -> bool:
+def _is_visible(name: str, folder: str) -> bool:
     below = name[len(folder) :].strip("/") if folder else posixpath.basename(name)
     return not any(part.startswith(".") for part in below.split("/")) and posixpath.basename(name) not in IGNORED_FILES

@@ -1,7 +1,7 @@
-"""The rows of one file, or of a span of its bytes, each with its number; read once, from the beginning to the end.
+"""Read the rows of one file, or of a span of its bytes, in one pass, with their numbers.
 
-A row belongs to the span in which it begins: a line with its first byte, in Parquet a group of rows with its first
-page. So the spans of a file that follow each other have each row once, whatever the bytes at which they are cut.
+A row belongs to the span in which it begins: a line with its first byte, a Parquet row group with its first page. So
+consecutive spans of a file contain each row once, wherever the cuts are.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from tradewind.text import quote_first_names, single_line
 _READ_BYTES: Final = 1 << 20
 _PARQUET_ROWS: Final = 1024
 MAX_LINE_BYTES: Final = 1 << 28
-"""A packed file of some megabytes may hold a line that fills the memory."""
+"""Bound for a line: a compressed file of some megabytes may hold one that fills the memory."""
 MAX_JSON_LIST_BYTES: Final = 1 << 31
-"""Of a file that is one JSON list, which is read whole."""
+"""Bound for a file that is one JSON list, which is read at once."""
 
 
 class TokenizingError(ValueError):
-    """A file, or a row of it, cannot be tokenized; it begins with the file and the line."""
+    """A file, or a row of it, cannot be tokenized. The message begins with the file and the line."""
 
 
 class Span(NamedTuple):
-    """The bytes of a file from ``start`` to before ``end``; None is the end of the file."""
+    """Bytes of a file from ``start`` to before ``end``; None is the end of the file."""
 
     start: int = 0
     end: int | None = None
@@ -43,19 +43,19 @@ class Span(NamedTuple):
 WHOLE: Final = Span()
 
 
-def spans_of(path: str, size_bytes: int, most_bytes: int) -> list[Span]:
-    """The spans of a file that may be read each by itself: one, if it can be read from its beginning only."""
-    if not path.endswith((".jsonl", ".parquet")) or size_bytes <= most_bytes:
+def spans_of(path: str, size_bytes: int, max_bytes: int) -> list[Span]:
+    """Cut a file into spans that workers can read separately; one if it must be read from its beginning."""
+    if not path.endswith((".jsonl", ".parquet")) or size_bytes <= max_bytes:
         return [WHOLE]
-    starts = range(0, size_bytes, most_bytes)
-    return [Span(start, start + most_bytes) for start in starts[:-1]] + [Span(starts[-1])]
+    starts = range(0, size_bytes, max_bytes)
+    return [Span(start, start + max_bytes) for start in starts[:-1]] + [Span(starts[-1])]
 
 
 def rows_of(path: str, column: str | None, span: Span = WHOLE) -> Iterator[tuple[int, Any]]:
-    """Number, from 1 on, and value of each row; of a Parquet file only ``column``, if one is given.
+    """Yield number, from 1, and value of each row; of a Parquet file only ``column``, if given.
 
-    Lines with nothing but white space are left out. How many lines come before a span is not known: of one that does
-    not begin the file, the number of a line is that of the bytes before it.
+    Blank lines are left out. In a span that does not begin the file, the number of a line is its byte offset, since
+    the count of the lines before is unknown.
 
     Raises:
         TokenizingError: The file is not what its name says, or has no such column.
@@ -66,7 +66,7 @@ def rows_of(path: str, column: str | None, span: Span = WHOLE) -> Iterator[tuple
 
 
 def row_place(path: str, number: int, span: Span = WHOLE) -> str:
-    """Where a row is, for an error."""
+    """Return the place of a row, for an error."""
     if path.endswith(".parquet"):
         return f"{path} row {number:,}"
     return f"{path} {_line(number, span)}"
@@ -84,7 +84,7 @@ def _json_rows(path: str, span: Span) -> Iterator[tuple[int, Any]]:
                 if number == 1 and not span.start:
                     line = line.removeprefix(codecs.BOM_UTF8)
                     if ".jsonl" not in basename(path) and line.lstrip()[:1] == b"[":
-                        yield from enumerate(_list(line, file), start=1)
+                        yield from enumerate(_read_list(line, file), start=1)
                         return
                 if len(line) > MAX_LINE_BYTES:
                     raise ValueError(f"it has more than {MAX_LINE_BYTES:,} bytes")
@@ -93,16 +93,16 @@ def _json_rows(path: str, span: Span) -> Iterator[tuple[int, Any]]:
     except (OSError, EOFError, zlib.error) as error:
         place = _line(number, span)
         raise TokenizingError(f"{path} cannot be read on after {place}: {single_line(error)}.") from error
-    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or brackets without end
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or too deep
         raise TokenizingError(f"{row_place(path, number, span)} is malformed: {single_line(error)}.") from error
 
 
 def _lines(file: Any, span: Span) -> Iterator[tuple[int, bytes]]:
-    """Those that begin in the span, each with its number; of one that is too long, its beginning."""
+    """Yield the lines that begin in the span, with their numbers; of an overlong line only its beginning."""
     at = count = 0
     if span.start:
         file.seek(span.start - 1)
-        at = span.start - 1 + _skipped(file)
+        at = span.start - 1 + _skip_line(file)
     while span.end is None or at < span.end:
         line = file.readline(MAX_LINE_BYTES + 1)
         if not line:
@@ -112,8 +112,8 @@ def _lines(file: Any, span: Span) -> Iterator[tuple[int, bytes]]:
         at += len(line)
 
 
-def _skipped(file: Any) -> int:
-    """Read up to the next line, which may be far; how many bytes that was."""
+def _skip_line(file: Any) -> int:
+    """Read to the next line, which may be far; return the bytes read."""
     count = 0
     while line := file.readline(MAX_LINE_BYTES):
         count += len(line)
@@ -122,7 +122,7 @@ def _skipped(file: Any) -> int:
     return count
 
 
-def _list(line: bytes, file: Any) -> Any:
+def _read_list(line: bytes, file: Any) -> Any:
     content = line + file.read(MAX_JSON_LIST_BYTES)
     if len(content) > MAX_JSON_LIST_BYTES:
         raise ValueError(f"the list has more than {MAX_JSON_LIST_BYTES:,} bytes")
@@ -170,13 +170,13 @@ def _parquet_rows(path: str, column: str | None, span: Span) -> Iterator[tuple[i
 
 
 def _groups(metadata: Any, span: Span) -> tuple[list[int], int]:
-    """The groups of rows that begin in the span, and how many rows come before them."""
+    """Return the row groups that begin in the span, and the number of rows before them."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    # Of a writer that put them elsewhere, one counts as where those before it begin: the order of rows stays.
+    # Keep the order of rows even if a writer stored a group before its predecessors.
     begins = list(itertools.accumulate(map(_first_byte, groups), max))
     last = math.inf if span.end is None else span.end
-    found = [number for number, begin in enumerate(begins) if span.start <= begin < last]
-    return found, sum(group.num_rows for group in groups[: found[0]]) if found else 0
+    inside = [number for number, begin in enumerate(begins) if span.start <= begin < last]
+    return inside, sum(group.num_rows for group in groups[: inside[0]]) if inside else 0
 
 
 def _first_byte(group: Any) -> int:

@@ -1,8 +1,8 @@
-"""The tokens of one input file, or of a span of it, as one file, which is seen only once it is whole.
+"""Shards: the tokens of one input file, or of a span of it, as one file that appears only when complete.
 
-Its name says of what, in which state, and by which recipe it was made (``key``), and how much it holds: so one
-listing of the folder says which shards are finished. Inside are the lengths of the documents, field by field, and then
-the values, field by field, as plain little-endian arrays.
+A shard's name contains its ``key``, a hash of input, state and recipe, and its counts, so one listing shows which
+shards are finished. The file holds the lengths of the documents, field by field, and then the values, field by field,
+as plain little-endian arrays.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _LENGTH_BYTES: Final = 8
 
 @dataclass(frozen=True)
 class Shard:
-    """A finished one.
+    """A finished shard.
 
     Attributes:
-        key: What it was made of.
-        path: Where it is.
-        documents: How many.
-        counts: Of values, field by field.
+        key: Hash of input and recipe, see ``shard_key``.
+        path: Path of the file.
+        documents: Number of documents.
+        counts: Number of values, field by field.
     """
 
     key: str
@@ -46,11 +46,11 @@ class Shard:
     counts: tuple[int, ...]
 
     def lengths(self, field: int) -> np.ndarray:
-        """How many values of a field each document has."""
+        """Return the number of values of a field in each document."""
         return self._array(field * self.documents * _LENGTH_BYTES, self.documents, _LENGTH)
 
     def values(self, field: int, kinds: Sequence[str], begin: int, end: int) -> np.ndarray:
-        """Those of a field from ``begin`` to ``end``; ``kinds`` are the types of all fields."""
+        """Return the values of a field from ``begin`` to ``end``; ``kinds`` are the types of all fields."""
         import numpy as np
 
         sizes = [np.dtype(kind).itemsize for kind in kinds]
@@ -67,32 +67,32 @@ class Shard:
 
 
 def shard_key(recipe_key: str, file: InputFile, span: Span = WHOLE) -> str:
-    """The same only for the same span of a file in the same state, made into tokens by the same recipe."""
+    """Hash a span of a file in its state, and the recipe that makes tokens of it."""
     of_span = () if span == WHOLE else tuple(span)
     return sha256(repr((recipe_key, file.path, file.size_bytes, file.state, *of_span)).encode()).hexdigest()[:32]
 
 
 def finished_shards(folder: str, keys: Iterable[str]) -> dict[str, Shard]:
-    """Those of ``keys`` that are in ``folder``, by one listing; what else is there is removed, unfinished files too."""
+    """Return the shards of ``keys`` in ``folder``, by one listing; remove all other files, unfinished ones too."""
     from tradewind.storage.trees import remove_files
 
     fs, root = file_system_at(folder)
     fs.invalidate_cache()
-    wanted, found, others = set(keys), {}, []
+    wanted, finished, others = set(keys), {}, []
     for name in fs.ls(root, detail=False) if fs.exists(root) else []:
-        shard = None if UNFINISHED.search(name) else _parsed(join(folder, basename(name)))
+        shard = None if UNFINISHED.search(name) else _parse(join(folder, basename(name)))
         if shard is not None and shard.key in wanted:
-            found[shard.key] = shard
+            finished[shard.key] = shard
         else:
             others.append(basename(name))
     remove_files(folder, others)
-    return found
+    return finished
 
 
 def write_shard(
     folder: str, key: str, fields: Sequence[tuple[str, str]], batches: Iterable[Sequence[Mapping[str, Any]]]
 ) -> Shard:
-    """Write the tokens of a piece; they are gathered on the local disk first, since their number comes last."""
+    """Write the tokens of a piece; collect them on the local disk first, since the name needs their number."""
     import numpy as np
 
     with ExitStack() as stack:
@@ -115,7 +115,7 @@ def write_shard(
     return Shard(key, path, documents, counts)
 
 
-def _parsed(path: str) -> Shard | None:
+def _parse(path: str) -> Shard | None:
     parts = basename(path).removesuffix(SUFFIX).split(".")
     if not path.endswith(SUFFIX) or len(parts) != 3:
         return None

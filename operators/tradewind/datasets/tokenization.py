@@ -1,11 +1,8 @@
 """Tokenize files into token caches that Levanter trains from, on all hosts of the cluster.
 
-Each input file, and of a large one each span of its bytes, becomes a shard by itself: a file that is seen only when it
-is whole, and whose name says what it was made of. An attempt after a loss makes those that are missing. From the shards
-the cache is put together as Levanter's own builder does it, and they are removed. The tokens, their order, layout and
-ledger are those of Levanter's builder.
-
-The work is Ray Data's, with one block for each shard.
+Ray Data makes one shard of each input file, or of each span of a large one. A shard appears only when complete, and its
+name identifies its input. An attempt after a loss makes the missing shards. Then the cache is built from all shards,
+and they are removed. The tokens, their order, layout and ledger are those of Levanter's own builder.
 """
 
 from __future__ import annotations
@@ -25,8 +22,8 @@ from typing import Any, Final
 from tradewind.datasets.cache_builder import build_cache, is_built, ledger_names
 from tradewind.datasets.files import exists, join, read_json, write_json
 from tradewind.datasets.ray_data import spread
-from tradewind.datasets.token_encoding import TokenRecipe, check_first_row, encoded, levanter_processor
-from tradewind.datasets.token_inputs import InputFile, check_no_test_data, input_files, unchanged
+from tradewind.datasets.token_encoding import TokenRecipe, check_first_row, encode_file, levanter_processor
+from tradewind.datasets.token_inputs import InputFile, check_no_test_data, check_unchanged, input_files
 from tradewind.datasets.token_rows import Span, spans_of
 from tradewind.datasets.token_shards import Shard, finished_shards, shard_key, write_shard
 from tradewind.datasets.tokenizer_files import digest_of, tokenizer_files
@@ -34,18 +31,32 @@ from tradewind.steps.amounts import human_size
 from tradewind.steps.fields import FLAG, PATH, SOME_TEXT, FieldRule, check_fields, integer
 from tradewind.storage import file_system_at
 
-# How far a tokenization is, for the task log.
-
+RESUMABLE: Final = ("**",)
+"""For ``ExecutorStep(resumable=...)``: an attempt keeps all shards that the previous one finished."""
+RECORD_FILE: Final = "tokenization.json"
+STATE_FILE: Final = ".tokenization"
+"""Fingerprints of the input files of each cache; no other file of the output contains them."""
+SHARDS_FOLDER: Final = "shards"
+SMALL_BYTES: Final = 8_000_000
+"""Input up to this total size is tokenized in the driver, which is faster than to start workers."""
+SPAN_BYTES: Final = 256_000_000
+"""Span that one worker tokenizes of a file that can be read from any byte: what a loss costs at most."""
+_TEXT: Final = "TextLmDatasetFormat"
+_LAYOUT: Final = 1
+"""Version of the shard format, part of a shard's key."""
+_SAMPLES: Final = integer(1).or_none()
+_PATHS: Final = FieldRule("a list of files, folders or globs", lambda value: isinstance(value, (list, tuple)))
 SECONDS_PER_LINE: Final = 15.0
+"""Seconds between two progress lines."""
 
 
 class TokenizingProgress:
-    """Counts what is done and says it now and then, as long as a ``with`` block lasts; also while nothing ends.
+    """Prints progress for the task log during a ``with`` block, also while no piece ends.
 
     Args:
-        files: How many there are.
-        size_bytes: Of all, as they lie in their store.
-        clock: Seconds that only grow.
+        files: Number of files.
+        size_bytes: Their total size in the store.
+        clock: Monotonic seconds.
     """
 
     def __init__(self, files: int, size_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -54,7 +65,7 @@ class TokenizingProgress:
         self._clock = clock
         self._began = clock()
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._tell, name="tokenizing-progress", daemon=True)
+        self._thread = threading.Thread(target=self._print_lines, name="tokenizing-progress", daemon=True)
         self.files = self.bytes = self.documents = self.tokens = 0
         self._kept_bytes = self._kept_documents = 0
 
@@ -71,7 +82,7 @@ class TokenizingProgress:
     def count(
         self, size_bytes: int, documents: int, tokens: int, *, was_there: bool = False, ends_file: bool = True
     ) -> None:
-        """One more file, or piece of one, is done, or was at the start."""
+        """Count one more file, or piece of one; ``was_there`` if an earlier attempt made it."""
         self.files += ends_file
         self.bytes += size_bytes
         self.documents += documents
@@ -96,17 +107,14 @@ class TokenizingProgress:
             parts.append(f"{(self._all_bytes - self.bytes) / rate / 60:.0f} min left")
         return ", ".join(parts)
 
-    def _tell(self) -> None:
+    def _print_lines(self) -> None:
         while not self._is_over.wait(SECONDS_PER_LINE):
             print(self.line(), flush=True)
 
 
-# The two sets of texts, and in which pieces they are tokenized.
-
-
 @dataclass(frozen=True)
 class Piece:
-    """What becomes one shard: a file, or a span of it."""
+    """Input of one shard: a file, or a span of it."""
 
     split: str
     key: str
@@ -115,7 +123,7 @@ class Piece:
 
     @property
     def size_bytes(self) -> int:
-        """As it lies there, compressed or not."""
+        """Size in the store, compressed or not."""
         return (self.file.size_bytes if self.span.end is None else self.span.end) - self.span.start
 
     def __str__(self) -> str:
@@ -129,9 +137,9 @@ class Split:
     Attributes:
         name: ``train`` or ``validation``.
         files: In the order of the texts.
-        pieces: Of each file, in the order of the texts.
-        fingerprint: Says which files these are, in which state, and by which recipe they are tokenized.
-        shards: Key of a piece → what was made of it.
+        pieces: Pieces of each file, in the order of the texts.
+        fingerprint: Hash of the files, their states and the recipe.
+        shards: Key of a piece → its shard.
     """
 
     name: str
@@ -142,10 +150,7 @@ class Split:
 
     @classmethod
     def of(cls, name: str, files: Sequence[InputFile], recipe_key: str, span_bytes: int | None) -> Split:
-        """The split of these files, of which each that can be read from any place is cut into spans of that size.
-
-        None leaves them whole.
-        """
+        """Make a split of these files, cut into spans of ``span_bytes`` where possible; None keeps them whole."""
         pieces = [
             [
                 Piece(name, shard_key(recipe_key, file, span), file, span)
@@ -157,15 +162,15 @@ class Split:
         return cls(name, files, pieces, sha256(made_of.encode()).hexdigest())
 
     def all_pieces(self) -> list[Piece]:
-        """Those of all files."""
+        """Return the pieces of all files."""
         return [piece for pieces in self.pieces for piece in pieces]
 
     def shards_of_files(self) -> list[list[Shard]]:
-        """What was made of each file."""
+        """Return the shards of each file."""
         return [[self.shards[piece.key] for piece in pieces] for pieces in self.pieces]
 
     def describe(self) -> dict[str, Any]:
-        """What is written down of it once it is tokenized."""
+        """Return the record of the tokenized split."""
         shards = self.shards.values()
         return {
             "documents": sum(shard.documents for shard in shards),
@@ -175,26 +180,9 @@ class Split:
         }
 
 
-RESUMABLE: Final = ("**",)
-"""For ``ExecutorStep(resumable=...)``: an attempt goes on from all shards that the one before has finished."""
-RECORD_FILE: Final = "tokenization.json"
-STATE_FILE: Final = ".tokenization"
-"""Of which files, in which state, the caches were made; the other files of the output do not depend on that."""
-SHARDS_FOLDER: Final = "shards"
-SMALL_BYTES: Final = 8_000_000
-"""What is no larger in all is tokenized in the driver, before workers would have started."""
-SPAN_BYTES: Final = 256_000_000
-"""What one worker does at a time of a file that can be read from any place; a loss costs no more."""
-_TEXT: Final = "TextLmDatasetFormat"
-_LAYOUT: Final = 1
-"""Counts in the key of a shard."""
-_SAMPLES: Final = integer(1).or_none()
-_PATHS: Final = FieldRule("a list of files, folders or globs", lambda value: isinstance(value, (list, tuple)))
-
-
 @dataclass(frozen=True)
 class TokenizeFilesConfig:
-    """What ``tokenize`` reads, and with what; the fields are those of Marin's ``TokenizeConfig``, and ``text_key``."""
+    """Input of ``tokenize``; the fields are those of Marin's ``TokenizeConfig``, and ``text_key``."""
 
     train_paths: Sequence[Any]
     """Files, folders or globs, of any store: ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst``, the same of ``.json``, and
@@ -203,17 +191,17 @@ class TokenizeFilesConfig:
     cache_path: str
     """Gets ``train/`` and ``validation/``, Levanter's token caches, and ``tokenization.json``."""
     tokenizer: str
-    """A folder, or a name on the Hugging Face hub of which the hosts have a copy."""
+    """A folder, or a name on the Hugging Face hub that the hosts have a copy of."""
     text_key: str = "text"
-    """Where the text of a document is."""
+    """Key of a document's text."""
     format: Any = None
     """``lazy("levanter.data.text:ChatLmDatasetFormat", ...)`` or another format of Levanter's; None for plain text."""
     format_name: str | None = None
-    """Of the format's class, for the version of a step: a lazy object counts with its fields alone."""
+    """Class of the format, for the version of a step: a lazy object counts with its fields alone."""
     allow_test_in_train: bool = False
-    """Whether files to train on may look like test data."""
+    """Whether training files may look like test data."""
     sample_count: int | None = None
-    """How many documents of each file, from its beginning; None for all."""
+    """Number of documents of each file, from its beginning; None for all."""
 
     def __post_init__(self) -> None:
         check_fields(
@@ -231,16 +219,16 @@ class TokenizeFilesConfig:
 
 
 def tokenize(config: Any, *, small_bytes: int = SMALL_BYTES, span_bytes: int = SPAN_BYTES) -> dict[str, Any]:
-    """Tokenize the files of both splits; what is finished is kept.
+    """Tokenize the files of both splits; finished caches and shards stay.
 
     Args:
         config: A ``TokenizeFilesConfig``, or Marin's ``TokenizeConfig``.
-        small_bytes: What is no larger in all is tokenized in this process.
-        span_bytes: Of larger files each span of so many bytes becomes a shard, if they can be read from any place.
+        small_bytes: Input up to this total size is tokenized in this process.
+        span_bytes: Size of the spans of files that can be read from any byte.
 
     Returns:
-        ``train_documents``, ``train_tokens``, ``validation_documents`` and ``validation_tokens``, of the splits that
-        there are.
+        ``train_documents``, ``train_tokens``, ``validation_documents`` and ``validation_tokens``, of the existing
+        splits.
 
     Raises:
         ValueError: There are no files, no such tokenizer or no end-of-text token, a file has an unknown ending or looks
@@ -251,8 +239,8 @@ def tokenize(config: Any, *, small_bytes: int = SMALL_BYTES, span_bytes: int = S
     inputs = _inputs(config)
     name, files = tokenizer_files(str(config.tokenizer), "tokenizer")
     key = _recipe_key(config, files)
-    most_bytes = span_bytes if sample_count is None else None
-    splits = [Split.of(split, found, key, most_bytes) for split, found in inputs.items()]
+    max_bytes = span_bytes if sample_count is None else None
+    splits = [Split.of(split, split_files, key, max_bytes) for split, split_files in inputs.items()]
     done = _finished(config.cache_path, splits)
     missing = [split for split in splits if split.name not in done]
     if missing:
@@ -261,14 +249,14 @@ def tokenize(config: Any, *, small_bytes: int = SMALL_BYTES, span_bytes: int = S
         write_json(join(config.cache_path, STATE_FILE), {split.name: split.fingerprint for split in splits})
     _remove_shards(config.cache_path)
     for split in splits:
-        told = done[split.name]
-        where = join(config.cache_path, split.name)
-        print(f"{split.name}: {told['documents']:,} documents, {told['tokens']:,} tokens in {where}", flush=True)
+        record = done[split.name]
+        path = join(config.cache_path, split.name)
+        print(f"{split.name}: {record['documents']:,} documents, {record['tokens']:,} tokens in {path}", flush=True)
     return {f"{split.name}_{what}": done[split.name][what] for split in splits for what in ("documents", "tokens")}
 
 
 def _remove_shards(cache_path: str) -> None:
-    """All of them: nothing is repeated any more. An attempt that was killed here has left them."""
+    """Remove all shards, also the leftovers of an attempt that was killed here."""
     fs, root = file_system_at(join(cache_path, SHARDS_FOLDER))
     if fs.exists(root):
         fs.rm(root, recursive=True)
@@ -277,23 +265,23 @@ def _remove_shards(cache_path: str) -> None:
 def _inputs(config: Any) -> dict[str, list[InputFile]]:
     if getattr(config, "train_paths", None) is None and getattr(config, "id", None) is not None:
         raise ValueError(
-            f"id={config.id!r}: data sets are not read from the Hugging Face hub while they are tokenized. Download it "
-            "with default_download, and give the path of that step as train_paths of a TokenizeConfig."
+            f"id={config.id!r}: tokenize does not read data sets from the Hugging Face hub. Download it with "
+            "default_download, and give the path of that step as train_paths of a TokenizeConfig."
         )
-    found = {}
+    inputs = {}
     for split in ("train", "validation"):
         paths = getattr(config, f"{split}_paths", None) or []
         if files := input_files(paths, f"{split}_paths"):
-            found[split] = files
-    read = [*(getattr(config, "train_paths", None) or ()), *(file.path for file in found.get("train", ()))]
-    check_no_test_data(map(str, read), config.allow_test_in_train)
-    if not found:
+            inputs[split] = files
+    training = [*(getattr(config, "train_paths", None) or ()), *(file.path for file in inputs.get("train", ()))]
+    check_no_test_data(map(str, training), config.allow_test_in_train)
+    if not inputs:
         raise ValueError("train_paths and validation_paths are empty: give one of them.")
-    return found
+    return inputs
 
 
 def _text_key(config: Any) -> str | None:
-    """Of a format of plain texts, None for any other."""
+    """Return the key of plain texts; None for any other format."""
     given = getattr(config, "format", None)
     if given is None:
         return str(getattr(config, "text_key", "text"))
@@ -303,7 +291,7 @@ def _text_key(config: Any) -> str | None:
 
 
 def _recipe_key(config: Any, files: Mapping[str, bytes]) -> str:
-    """The same for what makes the same tokens, found without Levanter."""
+    """Hash all that the tokens depend on, without importing Levanter."""
     text_key = _text_key(config)
     given: dict[str, Any] = {"text_key": text_key}
     if text_key is None:
@@ -311,12 +299,12 @@ def _recipe_key(config: Any, files: Mapping[str, bytes]) -> str:
         given = {"format": f"{of.__module__}.{of.__qualname__}", **vars(config.format)}
     if (sample_count := getattr(config, "sample_count", None)) is not None:
         given["sample_count"] = sample_count
-    told = json.dumps(given, sort_keys=True, default=lambda value: getattr(value, "__qualname__", repr(value)))
-    return sha256(f"{_LAYOUT} {digest_of(files)} {told}".encode()).hexdigest()
+    settings = json.dumps(given, sort_keys=True, default=lambda value: getattr(value, "__qualname__", repr(value)))
+    return sha256(f"{_LAYOUT} {digest_of(files)} {settings}".encode()).hexdigest()
 
 
 def _finished(cache_path: str, splits: Sequence[Split]) -> dict[str, Any]:
-    """What is written down of the splits that are tokenized already, from these files and in this way."""
+    """Return the records of the splits that are already tokenized from these files with this recipe."""
     made_of, record = (_read(join(cache_path, name)) for name in (STATE_FILE, RECORD_FILE))
     return {
         split.name: record[split.name]
@@ -327,8 +315,8 @@ def _finished(cache_path: str, splits: Sequence[Split]) -> dict[str, Any]:
     }
 
 
-def _take_back(cache_path: str, splits: Sequence[Split]) -> None:
-    """Say no more of which files the caches were made that are about to be written over."""
+def _forget_state(cache_path: str, splits: Sequence[Split]) -> None:
+    """Remove the fingerprints of caches that are about to be overwritten."""
     path = join(cache_path, STATE_FILE)
     made_of = _read(path)
     left = {name: state for name, state in made_of.items() if name not in {split.name for split in splits}}
@@ -337,8 +325,8 @@ def _take_back(cache_path: str, splits: Sequence[Split]) -> None:
 
 
 def _read(path: str) -> dict[str, Any]:
-    found: dict[str, Any] = read_json(path) if exists(path) else {}
-    return found
+    content: dict[str, Any] = read_json(path) if exists(path) else {}
+    return content
 
 
 def _make(
@@ -355,9 +343,9 @@ def _make(
     _make_shards(config.cache_path, splits, recipe, small_bytes)
     metadata = processor.metadata
     metadata |= {"tokenizer": name} if "tokenizer" in metadata else {}
-    _take_back(config.cache_path, splits)
+    _forget_state(config.cache_path, splits)
     for split in splits:
-        print(f"{split.name}: puts the cache together", flush=True)
+        print(f"{split.name}: building the cache", flush=True)
         names = ledger_names([file.path for file in split.files])
         shards = dict(zip(names, split.shards_of_files(), strict=True))
         build_cache(join(config.cache_path, split.name), shards, recipe.fields, processor, metadata)
@@ -408,14 +396,14 @@ def _make_shards(cache_path: str, splits: Sequence[Split], recipe: TokenRecipe, 
         missing = []
         for split in splits:
             pieces = split.all_pieces()
-            there = finished_shards(join(cache_path, SHARDS_FOLDER, split.name), (piece.key for piece in pieces))
+            finished = finished_shards(join(cache_path, SHARDS_FOLDER, split.name), (piece.key for piece in pieces))
             for piece in pieces:
-                if (shard := there.get(piece.key)) is None:
+                if (shard := finished.get(piece.key)) is None:
                     missing.append(piece)
                 else:
                     count(piece, shard, was_there=True)
-        kept = f"{progress.files:,} files and {human_size(progress.bytes)}"
-        print(f"{total:,} files of {human_size(size)} to tokenize, of which {kept} are finished already", flush=True)
+        done = f"{progress.files:,} files and {human_size(progress.bytes)}"
+        print(f"Tokenizing {total:,} files of {human_size(size)}; {done} are already done.", flush=True)
         work = partial(_tokenize_piece, cache_path=cache_path, recipe=recipe)
         is_small = sum(piece.size_bytes for piece in missing) <= small_bytes
         for piece, shard in spread(missing, work, is_small=is_small):
@@ -424,8 +412,8 @@ def _make_shards(cache_path: str, splits: Sequence[Split], recipe: TokenRecipe, 
 
 
 def _tokenize_piece(piece: Piece, cache_path: str, recipe: TokenRecipe) -> tuple[Piece, Shard]:
-    """What a worker does."""
+    """Make one shard, in a worker."""
     print(f"tokenizes {piece}", flush=True)
     folder = join(cache_path, SHARDS_FOLDER, piece.split)
-    batches = unchanged(piece.file, encoded(piece.file.path, recipe, piece.span))
+    batches = check_unchanged(piece.file, encode_file(piece.file.path, recipe, piece.span))
     return piece, write_shard(folder, piece.key, recipe.fields, batches)

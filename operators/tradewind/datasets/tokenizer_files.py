@@ -1,4 +1,4 @@
-"""A tokenizer as a few files, wherever it lies: what it is called does not matter, what is in the files does."""
+"""Tokenizers as a few files, identified by content and not by path."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ PREFIX: Final = "tradewind-tokenizer-"
 MAIN_FILE: Final = "tokenizer.json"
 _ON_THE_HUB: Final = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _ENDINGS: Final = (".json", ".jinja", ".model", ".txt")
-"""What a tokenizer may need of its folder, where a model's weights may lie, too."""
+"""Endings of files that a tokenizer may need; its folder may also hold a model's weights."""
 _OF_A_TOKENIZER: Final = ("tokenizer*", "chat_template*", "special_tokens*", "added_tokens*", "vocab*", "merges*")
 
 
 def local_tokenizer(path: str, field: str = "tokenizer_path") -> str:
-    """A local folder with the tokenizer at ``path``: itself, or a copy on this host that is named for its content.
+    """Return a local folder with the tokenizer at ``path``: ``path`` itself, or a copy named by its content.
 
-    Token caches keep the name of the folder, so it must not differ from run to run.
+    Token caches store the name of the folder, so it must not differ from run to run.
 
     Raises:
-        ValueError: There is no tokenizer: Levanter would go and look for one on a hub.
+        ValueError: There is no tokenizer. Levanter would look for one on a hub.
     """
     fs, root = file_system_at(path)
     if not fs.exists(join(root, MAIN_FILE)):
@@ -35,14 +35,14 @@ def local_tokenizer(path: str, field: str = "tokenizer_path") -> str:
     if not is_remote(path):
         return str(root)
     names = [name for name in fs.ls(root, detail=False) if name.endswith(_ENDINGS)]
-    return kept_folder({basename(name): fs.cat_file(name) for name in names})
+    return cached_folder({basename(name): fs.cat_file(name) for name in names})
 
 
 def tokenizer_files(path: str, field: str) -> tuple[str, dict[str, bytes]]:
-    """What caches call the tokenizer, and its files: of a folder, or of a name on the hub that this host has a copy of.
+    """Return the tokenizer's name for caches, and its files; ``path`` is a folder, or a hub name with a local copy.
 
     Raises:
-        ValueError: It is neither; nothing is fetched.
+        ValueError: It is neither; nothing is downloaded.
     """
     name, folder = path, None
     if _ON_THE_HUB.fullmatch(path) and not os.path.exists(path):
@@ -58,22 +58,22 @@ def tokenizer_files(path: str, field: str) -> tuple[str, dict[str, bytes]]:
     return name, {file.name: file.read_bytes() for file in sorted(Path(folder).iterdir()) if _belongs(file)}
 
 
-def kept_folder(files: Mapping[str, bytes]) -> str:
-    """A folder with these files, which stays; one that somebody has changed is not used."""
+def cached_folder(files: Mapping[str, bytes]) -> str:
+    """Return a permanent folder with exactly these files; a changed one is not used."""
     folder = Path(tempfile.gettempdir(), f"{PREFIX}{digest_of(files)[:16]}")
     if _holds(folder, files):
         return str(folder)
-    made = Path(tempfile.mkdtemp(prefix=PREFIX))
+    new = Path(tempfile.mkdtemp(prefix=PREFIX))
     for name, data in files.items():
-        (made / name).write_bytes(data)
+        (new / name).write_bytes(data)
     try:
-        return str(made.rename(folder))
-    except OSError:  # another process was first, or what is there is not ours
-        return str(folder if _holds(folder, files) else made)
+        return str(new.rename(folder))
+    except OSError:  # another process was first, or the folder there belongs to another user
+        return str(folder if _holds(folder, files) else new)
 
 
 def digest_of(files: Mapping[str, bytes]) -> str:
-    """The same for the same files."""
+    """Hash names and contents of the files."""
     return sha256(repr(sorted(files.items())).encode()).hexdigest()
 
 
@@ -82,20 +82,20 @@ def _copy_of_hub(name: str) -> str | None:
 
     try:
         folder = snapshot_download(name, local_files_only=True, allow_patterns=list(_OF_A_TOKENIZER))
-    except (OSError, ValueError):  # it has no copy
+    except (OSError, ValueError):  # this host has no copy
         return None
     return str(folder) if Path(folder, MAIN_FILE).exists() else None
 
 
 def _belongs(file: Path) -> bool:
-    """Whether it may say how texts are cut; a model's weights may lie in the same folder."""
+    """Whether a file may be of the tokenizer, and not the weights of a model in the same folder."""
     return file.is_file() and any(file.match(pattern) for pattern in _OF_A_TOKENIZER)
 
 
 def _holds(folder: Path, files: Mapping[str, bytes]) -> bool:
-    """These and no others: whoever has written one more has changed what the tokenizer does."""
+    """Whether the folder is this user's and has exactly these files: another one could change the tokenizer."""
     try:
-        is_ours = folder.lstat().st_uid == os.getuid() and {each.name for each in folder.iterdir()} == set(files)
-        return is_ours and all((folder / name).read_bytes() == data for name, data in files.items())
+        has_names = folder.lstat().st_uid == os.getuid() and {each.name for each in folder.iterdir()} == set(files)
+        return has_names and all((folder / name).read_bytes() == data for name, data in files.items())
     except OSError:
         return False
