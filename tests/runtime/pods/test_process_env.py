@@ -119,6 +119,6 @@ def test_lines_do_not_depend_on_how_the_bytes_arrive(lines, cuts):
 
 def test_a_line_without_end_does_not_fill_the_memory():
     splitter = LineSplitter()
-    lines = splitter.feed(b"x" * (3 * LineSplitter.longest + 1))
-    assert [len(line) for line in lines] == [LineSplitter.longest] * 3
+    lines = splitter.feed(b"x" * (3 * LineSplitter.max_bytes + 1))
+    assert [len(line) for line in lines] == [LineSplitter.max_bytes] * 3
     assert splitter.end() == ["x"]

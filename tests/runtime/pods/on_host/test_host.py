@@ -119,7 +119,7 @@ def test_a_process_whose_guard_froze_is_told_as_ended(mark):
     host.start(_launch("sh", "-c", "echo up; exec sleep 600", mark=mark))
     assert host.poll(30.0, eager=True).lines == ("up",)
     (guard,) = (each.parent() for each in marked(MARK, mark) if each.name() == "sleep")
-    until(lambda: noted_end(host._term, guard.pid) not in (None, math.inf), "the guard to hear of the term")
+    until(lambda: noted_end(host._deadline, guard.pid) not in (None, math.inf), "the guard to hear of the term")
     guard.suspend()
     until(lambda: (report := host.poll(0.1, eager=False)).exit_code is not None or report.was_ended, "its end")
     assert host.poll(0.1, eager=False).was_ended
