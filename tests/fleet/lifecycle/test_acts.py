@@ -252,7 +252,7 @@ def test_what_others_did_before_the_marker_was_free_is_minded_and_holds_up_nobod
     assert act.marked() == ("start", LockState.DONE)
     (head,) = act.there().heads
     made_anew = LateMarker(act.marker, lambda: act.zone.label_machine(head.name, {LAUNCH_LABEL: "of-another-file"}))
-    with pytest.raises(RelaunchRefusedError, match=f"Ray would make {head.name} anew"):
+    with pytest.raises(RelaunchRefusedError, match=f"Ray would relaunch {head.name}"):
         act.acts("beef", cast(ClusterLock, made_anew)).apply()
     assert act.marked() == ("apply", LockState.DONE) and act.launches() == []
 

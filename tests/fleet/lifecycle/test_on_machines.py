@@ -118,13 +118,13 @@ def test_more_slices_are_added_while_ray_runs_and_a_new_head_is_refused(
     (there,) = (one for name, one in world.machines.running.items() if name == head)
     config = json.loads((there.folder / "home" / "ray_bootstrap_config.yaml").read_text())
     assert config["max_workers"] == 9 and config["no_restart"] is True
-    assert "is as its file has it: nothing was done" in run(capsys, "apply")[2]
+    assert "follows its file already: nothing was done" in run(capsys, "apply")[2]
     template = world.fleet.parent / "cluster.yaml.j2"
     kept = template.read_text()
     template.write_text(kept.replace("n2-standard-8", "n2-standard-16"))
     update(world.fleet)
     code, _, err = run(capsys, "apply")
-    assert code == 1 and f"Ray would make {head} anew" in err
+    assert code == 1 and f"Ray would relaunch {head}" in err
     template.write_text(kept)
     update(world.fleet)
     assert [name for name in world.machines.running if "head" in name] == [head]

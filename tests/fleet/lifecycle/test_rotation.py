@@ -237,7 +237,7 @@ def test_a_version_of_which_nothing_was_heard_is_waited_for_and_no_second_one_is
     assert world.versions() == ["ENABLED"] and world.markers() == {(OPERATION, LockState.LEFT)}
     rotation(world.file, world.told.append).run()
     check_rotated(world)
-    assert "A version was asked for, and nothing was heard of it: it is waited for, 120 s at most." in world.told
+    assert "A version was requested without a response. Waiting for it, 120 s at most." in world.told
 
 
 def test_a_version_that_comes_when_another_one_was_added_is_not_what_hosts_fetch(world: World) -> None:

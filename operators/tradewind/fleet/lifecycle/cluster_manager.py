@@ -1,7 +1,10 @@
-"""A cluster is started, stopped, restarted and changed: each under its marker, and each to be run again if it ended
-before it was done.
+"""Start, stop, restart and change a cluster, each under its lock; a command that ended early can be run again.
 
-What may be done is decided by what there is, read anew once the marker is held.
+Each command decides by the inventory that it reads under the lock.
+
+A stop keeps reserved slices and queued resources, which their users waited for, and the state disk, unless the user
+requests their deletion. An apply is refused if Ray would relaunch a node: a relaunched head ends every job at once, a
+relaunched slice those that run on it, and Ray does not ask.
 """
 
 from __future__ import annotations
@@ -31,15 +34,11 @@ from tradewind.fleet.lifecycle.inventory import (
 from tradewind.fleet.lifecycle.launcher import RayLauncher
 from tradewind.fleet.lock import ClusterLock, HeldClusterLock
 
-# Which nodes Ray would make anew for a changed cluster file: those that were asked for in other words than it has.
-#
-# Of the head that ends every job at once, of a slice those that run on it, and Ray asks nobody.
-
 _DEAD = frozenset({"PREEMPTED", "TERMINATED", "STOPPED", "DELETING"})
 
 
 def relaunched(inventory: Inventory, hashes: Mapping[str, str]) -> list[str]:
-    """The names of the nodes of a cluster that Ray would make anew; ``hashes`` are those of its file, by node type."""
+    """Return the names of the nodes that Ray would relaunch; ``hashes`` are the file's, by node type."""
     slices = [one for one in inventory.slices if one.is_of_autoscaler and one.state not in _DEAD]
     living = {**{one.name: one.labels for one in inventory.heads}, **{one.name: one.labels for one in slices}}
     return [
@@ -50,16 +49,16 @@ def relaunched(inventory: Inventory, hashes: Mapping[str, str]) -> list[str]:
 
 
 class RelaunchRefusedError(FleetError):
-    """Ray would make nodes anew, with all that runs on them."""
+    """Ray would relaunch nodes and end what runs on them."""
 
 
 @dataclass(frozen=True)
 class ApplyPlan:
-    """What it takes for a cluster that runs to follow its file.
+    """Effects of applying its file to a running cluster.
 
     Attributes:
-        is_current: Nothing: it does.
-        relaunched: The names of the nodes that Ray would make anew, so that it cannot be done while they run.
+        is_current: The cluster follows its file already.
+        relaunched: The names of the nodes that Ray would relaunch, which forbids the apply.
     """
 
     cluster: str
@@ -67,26 +66,26 @@ class ApplyPlan:
     relaunched: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Refuse what ends anything that runs.
+        """Check that the apply ends nothing that runs.
 
         Raises:
-            RelaunchRefusedError: This does.
+            RelaunchRefusedError: It would relaunch nodes.
         """
         if self.relaunched:
             raise RelaunchRefusedError(
-                f"Cluster {self.cluster}: Ray would make {', '.join(self.relaunched)} anew, and end what runs there: "
+                f"Cluster {self.cluster}: Ray would relaunch {', '.join(self.relaunched)} and end what runs there: "
                 f"'tradewind cluster restart {self.cluster}' does that, and asks first. Nothing was changed."
             )
 
     @property
     def sentence(self) -> str:
-        """The same for people, if it can be done."""
+        """The plan as a sentence, if ``check`` allows it."""
         if self.is_current:
-            return f"Cluster {self.cluster} is as its file has it: nothing was done."
+            return f"Cluster {self.cluster} follows its file already: nothing was done."
         return f"Cluster {self.cluster} can follow its file while it runs."
 
     def to_json(self) -> dict[str, Any]:
-        """The same for programs."""
+        """Return the plan as JSON."""
         may_apply = not (self.is_current or self.relaunched)
         return {
             "cluster": self.cluster, "is_current": self.is_current, "may_apply": may_apply,
@@ -94,15 +93,9 @@ class ApplyPlan:
         }  # fmt: skip
 
 
-# What a stop deletes, and what it leaves alone.
-#
-# Reserved slices and queued resources are somebody's who waited for them: they go only when that is asked for. The
-# state disk goes only when that is asked for, too.
-
-
 @dataclass(frozen=True)
 class Teardown:
-    """What is deleted of a cluster: the machines first, since a head would make its slices again."""
+    """Resources that a stop deletes: the machines first, since a head would make its slices again."""
 
     machines: Sequence[VirtualMachine] = ()
     slices: Sequence[TpuNode] = ()
@@ -112,9 +105,9 @@ class Teardown:
 
     @staticmethod
     def of(inventory: Inventory, *, include_reserved: bool = False) -> Teardown:
-        """For what there is of one cluster. A slice that a queued resource brought goes with that.
+        """Return the teardown of a cluster's inventory. A queued resource is deleted with its slice.
 
-        If that is also for slices of others, it goes not at all: to delete one of them suspends all.
+        One that also has slices of other clusters is kept, with its slices: deleting one of them suspends all.
         """
         queues = {queue.name for queue in inventory.queues}
         by_itself = [one for one in inventory.slices if one.queue not in queues]
@@ -133,7 +126,7 @@ class Teardown:
         return not (self.machines or self.slices or self.queues)
 
     def lines(self) -> Iterator[tuple[str, str, str, str]]:
-        """What is done, about what, its name, and its state."""
+        """Yield action, kind, name and state of each resource."""
         yield from (("delete", "head" if one.is_head else "machine", one.name, one.status) for one in self.machines)
         yield from (("delete", one.slice_type or "slice", one.name, one.state) for one in self.slices)
         yield from (("delete", "queued resource", one.name, one.state) for one in self.queues)
@@ -142,23 +135,23 @@ class Teardown:
 
 
 class WrongStateError(FleetError):
-    """The cluster is not in a state in which this can be done."""
+    """The cluster's state does not allow this operation."""
 
 
 class ClusterManager:
-    """What is done to one cluster.
+    """Operations on one cluster.
 
     Args:
-        config_hash: The hash in its cluster file, of which its nodes have a label.
-        tell: Given a sentence for each thing that is done.
+        config_hash: The hash in its cluster file, which its nodes have as a label.
+        tell: Called with a sentence for each action.
 
     Raises (every method):
-        ClusterBusyError: Somebody else is changing the cluster.
-        InterruptedOperationError: Another operation ended before it was done.
-        MarkerLostError: The marker could not be renewed, so others may be changing the cluster.
+        ClusterBusyError: Another command is changing the cluster.
+        InterruptedOperationError: Another operation ended early.
+        MarkerLostError: The lock could not be renewed, so another command may be changing the cluster.
         CloudError: Google Cloud refuses, or does not answer.
         LauncherError: Ray's launcher failed.
-        StoreError: The bucket with the marker cannot be used.
+        StoreError: The bucket with the lock cannot be used.
     """
 
     def __init__(
@@ -179,21 +172,21 @@ class ClusterManager:
         self._tell = tell
 
     def inventory(self) -> Inventory:
-        """What there is of the cluster."""
+        """Return the cluster's resources."""
         return self._zone.inventory().of(self._cluster.name)
 
     def start(self) -> None:
-        """Have a head that is set up. What an earlier start has left is gone on with.
+        """Create a head and set it up, or resume an earlier start; does nothing if the cluster is up.
 
         Raises:
-            WrongStateError: One is, from another file.
-            WrongStateError: There is more than one.
+            WrongStateError: The head was set up from another file.
+            WrongStateError: There is more than one head.
         """
         if self._is_started(self.inventory()):
             return
         with self._marker.take("start", "making the head") as held:
             found = self.inventory()
-            with _over_if_refused(held):
+            with _finished_if_refused(held):
                 is_started = self._is_started(found)
             if not is_started:
                 self._prepare(found, held)
@@ -201,9 +194,9 @@ class ClusterManager:
             held.finish()
 
     def stop(self, *, include_reserved: bool = False, delete_state: bool = False) -> None:
-        """Have nothing of it left, but what is reserved and its state, unless they are to go too.
+        """Delete the cluster, except reserved slices and its state disk, unless these are requested too.
 
-        It begins anew whatever was interrupted: afterwards nothing is half-done.
+        It replaces any interrupted operation: afterwards nothing is half-done.
         """
         with self._marker.take("stop", "deleting", is_anew=True) as held:
             zone = self._zone.under(held.check)
@@ -214,54 +207,54 @@ class ClusterManager:
             held.finish()
 
     def check_restartable(self, *, is_begun: bool = False) -> None:
-        """Refuse a restart of what is not there.
+        """Check that the cluster has a head to restart.
 
         Args:
-            is_begun: One was interrupted, which may have left no head; then nothing but this restart makes one.
+            is_begun: A restart was interrupted, which may have left no head; then this restart makes one.
 
         Raises:
             WrongStateError: There is no head, or more than one.
         """
         headless = (ClusterState.ABSENT, ClusterState.HEADLESS) if is_begun else ()
-        self._want(self.inventory(), ClusterState.UP, ClusterState.HALF_MADE, *headless)
+        self._check_state(self.inventory(), ClusterState.UP, ClusterState.HALF_MADE, *headless)
 
     def relaunch(self, held: HeldClusterLock) -> None:
-        """End Ray on the head, and start it again from the file as it is now; a head that is not there is made.
+        """Restart Ray on the head from the current file; create a missing head.
 
         Args:
-            held: The marker, held for what this is a part of.
+            held: The lock of the operation that this is a part of.
         """
         self._prepare(self.inventory(), held)
         self._launch(held)
 
     def restart_slice_setup(self, held: HeldClusterLock) -> None:
-        """Have the autoscaler run the start commands on all hosts of its slices, which end the Ray that runs there."""
+        """Have the autoscaler run the start commands on all hosts of its slices, which restart Ray there."""
         zone = self._zone.under(held.check)
         for one in self.inventory().slices:
             if one.is_of_autoscaler and one.state == READY:
                 zone.label_slice(one, {STATUS_LABEL: NOT_SET_UP})
 
     def plan_apply(self) -> ApplyPlan:
-        """Whether the head's autoscaler can follow the file as it is now, while all goes on that runs.
+        """Check whether the head's autoscaler can follow the current file without ending anything that runs.
 
         Raises:
             WrongStateError: There is no head that was set up.
         """
         found = self.inventory()
-        self._want(found, ClusterState.UP)
+        self._check_state(found, ClusterState.UP)
         if found.heads[0].labels.get(CONFIG_LABEL) == self._config_hash:
             return ApplyPlan(self._cluster.name, is_current=True)
         return ApplyPlan(self._cluster.name, relaunched=tuple(relaunched(found, self._launcher.launch_hashes())))
 
     def apply(self) -> None:
-        """Have it follow the file; nothing if it does. What there was before this had the marker does not count.
+        """Make the cluster follow its file, as planned anew under the lock; does nothing if it does already.
 
         Raises:
             WrongStateError: There is no head that was set up.
             RelaunchRefusedError: That would end what runs.
         """
         with self._marker.take("apply", "changing the autoscaler's file") as held:
-            with _over_if_refused(held):
+            with _finished_if_refused(held):
                 plan = self.plan_apply()
                 plan.check()
             if plan.is_current:
@@ -271,7 +264,7 @@ class ClusterManager:
             held.finish()
 
     def _is_started(self, found: Inventory) -> bool:
-        """Whether there is nothing to start."""
+        """Whether the cluster is up from its current file."""
         name = self._cluster.name
         if found.state is ClusterState.DOUBLE:
             heads = ", ".join(one.name for one in found.heads)
@@ -280,19 +273,19 @@ class ClusterManager:
             return False
         if found.heads[0].labels.get(CONFIG_LABEL) != self._config_hash:
             raise WrongStateError(
-                f"Cluster {name} runs already, from another file than the one that it has now: 'tradewind cluster "
+                f"Cluster {name} runs already, from another file than its current one: 'tradewind cluster "
                 f"apply {name}' changes it while it runs, 'tradewind cluster restart {name}' ends what runs there."
             )
         self._tell(f"Cluster {name} was started already: {found.heads[0].name}.")
         return True
 
-    def _want(self, found: Inventory, *states: ClusterState) -> None:
+    def _check_state(self, found: Inventory, *states: ClusterState) -> None:
         if found.state not in states:
             advice = "stop it, and start it again" if found.state is ClusterState.DOUBLE else "start it"
             raise WrongStateError(f"Cluster {self._cluster.name}: {found.state.value}: {advice}. Nothing was changed.")
 
     def _prepare(self, found: Inventory, held: HeldClusterLock) -> None:
-        """Nothing is in the head's way, and what it needs is there."""
+        """Delete dead heads, and create the state disk if it is missing."""
         zone = self._zone.under(held.check)
         if found.dead_heads:
             zone.delete_machines(found.dead_heads)
@@ -301,7 +294,7 @@ class ClusterManager:
             self._tell(f"Made disk {self._cluster.state_disk}.")
 
     def _launch(self, held: HeldClusterLock, *, is_restart: bool = True) -> None:
-        """A head that was made earlier gets the hash of the file that it follows from now on, as its label."""
+        """Run the launcher, then label an existing head with the hash of the file that it follows from now on."""
         held.check()
         self._launcher.up(held, is_restart=is_restart)
         (head,) = self.inventory().heads
@@ -310,8 +303,8 @@ class ClusterManager:
 
 
 @contextmanager
-def _over_if_refused(held: HeldClusterLock) -> Iterator[None]:
-    """Where nothing may be done, nothing is left half-done that would keep others from the cluster."""
+def _finished_if_refused(held: HeldClusterLock) -> Iterator[None]:
+    """Finish a refused operation, so that it does not block other commands."""
     try:
         yield
     except (WrongStateError, RelaunchRefusedError):
@@ -320,7 +313,7 @@ def _over_if_refused(held: HeldClusterLock) -> Iterator[None]:
 
 
 def delete_nodes(zone: CloudZone, cluster: str, tell: Callable[[str], None], *, include_reserved: bool) -> None:
-    """Delete what there is of a cluster, and look again, until nothing is left.
+    """Delete a cluster's resources, and list again, until nothing is left to delete.
 
     Raises:
         CloudError: Google Cloud refuses, or does not answer.
@@ -332,25 +325,22 @@ def delete_nodes(zone: CloudZone, cluster: str, tell: Callable[[str], None], *, 
         zone.delete_slices(plan.slices, plan.queues, lambda name: tell(f"Deleted {name}."))
 
 
-# A cluster of the fleet file put together with all that acts on it: its file, its zone, its marker, Ray's launcher.
-
-
 def cluster_file(cluster: FleetCluster, fleet: Fleet) -> Path:
-    """The cluster's file for Ray's launcher."""
+    """Return the path of the cluster's file for Ray's launcher."""
     return fleet.file.parent / CLUSTERS_FOLDER / f"{cluster.name}.yaml"
 
 
 def config_hash(cluster: FleetCluster, fleet: Fleet, *, must_be_fresh: bool = True) -> str:
-    """The hash in the cluster's file.
+    """Return the hash in the cluster's file.
 
     Raises:
-        FleetError: The file is not as the fleet file has it.
+        FleetError: The file does not match the fleet file.
     """
     import yaml  # type: ignore[import-untyped]
 
     file, files = cluster_file(cluster, fleet), GeneratedFiles.of(fleet)
     if must_be_fresh and file in files.stale:
-        raise FleetError(f"{file} is not as {fleet.file} has it: run 'tradewind cluster update-configs' first.")
+        raise FleetError(f"{file} does not match {fleet.file}: run 'tradewind cluster update-configs' first.")
     return str(yaml.safe_load(files.texts[file])["provider"]["labels"][CONFIG_LABEL])
 
 
@@ -362,14 +352,14 @@ def cluster_manager(
     *,
     must_be_fresh: bool = True,
 ) -> ClusterManager:
-    """What can be done to a cluster of the fleet.
+    """Return the manager of a cluster of the fleet.
 
     Args:
-        tell: Given a sentence for each thing that is done.
-        echo: Given each line that Ray's launcher prints.
+        tell: Called with a sentence for each action.
+        echo: Called with each line that Ray's launcher prints.
 
     Raises:
-        FleetError: Its file is not as the fleet file has it, or Google Cloud cannot be asked.
+        FleetError: Its file does not match the fleet file, or there is no client for Google Cloud.
     """
     return ClusterManager(
         cluster,

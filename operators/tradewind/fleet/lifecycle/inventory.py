@@ -1,7 +1,6 @@
-"""What there is in a zone, whose it is, and what state that makes a cluster be in.
+"""Inventory of a zone, the clusters that own its resources, and their states and reports.
 
-A thing is a cluster's if its label names exactly that cluster. No name begins with another's here: ``a`` and ``a-b``
-have nothing in common.
+A resource belongs to the cluster that its label names exactly: ``a`` and ``a-b`` have nothing in common.
 """
 
 from __future__ import annotations
@@ -36,17 +35,22 @@ from tradewind.fleet.clusters import CLUSTER_LABEL, FleetCluster
 CONFIG_LABEL: Final = "tradewind-config"
 """The label with the hash of the file that a node was made from."""
 LAUNCH_LABEL: Final = "ray-launch-config"
-"""Ray's label with the hash of what a node was asked for: of another one, Ray makes the node anew."""
+"""Ray's label with the hash of a node's request; Ray relaunches nodes with another hash."""
 NODE_TYPE_LABEL: Final = "ray-user-node-type"
 STATUS_LABEL: Final = "ray-node-status"
-"""Ray's label that says how far a node is set up."""
+"""Ray's label with the progress of a node's setup."""
 SET_UP: Final = "up-to-date"
 NOT_SET_UP: Final = "uninitialized"
-"""Of such a node, Ray's autoscaler runs all commands again."""
+"""Ray's autoscaler runs all commands again on such a node."""
 READY: Final = "READY"
 _COMING: Final = frozenset({"PROVISIONING", "STAGING", RUNNING})
 _OF_A_TPU: Final = "tpu_cores"
-"""The label of the instances that stand behind TPU VMs, which go with those."""
+"""The label of the instances of TPU VMs, which are deleted with those."""
+_FIRST_PAUSE_S: Final = 0.25
+_MAX_PAUSE_S: Final = 5.0
+_OPERATION_TIMEOUT_S: Final = 15 * 60.0
+_DISK_GB: Final = 200
+_DISK_TYPE: Final = "pd-balanced"
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class VirtualMachine:
 
     @staticmethod
     def from_json(fields: Mapping[str, Any]) -> VirtualMachine:
-        """The instance that the API describes."""
+        """Parse an instance of the API."""
         created = fields.get("creationTimestamp")
         return VirtualMachine(
             str(fields["name"]),
@@ -81,12 +85,12 @@ class VirtualMachine:
 
     @property
     def is_coming(self) -> bool:
-        """Whether it runs, or will."""
+        """Whether it runs or starts."""
         return self.status in _COMING
 
 
 class ClusterState(Enum):
-    """What state a cluster is in, by what there is of it."""
+    """State of a cluster, from its inventory."""
 
     ABSENT = "there is nothing of it"
     HEADLESS = "it has slices and no head"
@@ -97,14 +101,14 @@ class ClusterState(Enum):
 
 @dataclass(frozen=True)
 class Inventory:
-    """What there is in one zone, or of one cluster in it."""
+    """Resources of one zone, or of one cluster in it."""
 
     machines: Sequence[VirtualMachine] = ()
     slices: Sequence[TpuNode] = ()
     queues: Sequence[QueuedTpu] = ()
 
     def of(self, cluster: str) -> Inventory:
-        """What of it belongs to ``cluster``."""
+        """Return the resources of ``cluster``."""
         slices = [one for one in self.slices if one.labels.get(CLUSTER_LABEL) == cluster]
         return Inventory(
             [one for one in self.machines if one.labels.get(CLUSTER_LABEL) == cluster and _OF_A_TPU not in one.labels],
@@ -113,7 +117,7 @@ class Inventory:
         )
 
     def clusters(self) -> list[str]:
-        """The names of all clusters that something is labelled with."""
+        """Return the names of all clusters with a resource."""
         names = {one.labels.get(CLUSTER_LABEL) for one in self.machines}
         names |= {one.labels.get(CLUSTER_LABEL) for one in self.slices}
         names |= {self._owner_of(one) for one in self.queues}
@@ -121,22 +125,22 @@ class Inventory:
 
     @property
     def count(self) -> int:
-        """How many things there are."""
+        """Number of resources."""
         return len(self.machines) + len(self.slices) + len(self.queues)
 
     @property
     def heads(self) -> list[VirtualMachine]:
-        """The heads that run, or will."""
+        """The heads that run or start."""
         return [one for one in self.machines if one.is_head and one.is_coming]
 
     @property
     def dead_heads(self) -> list[VirtualMachine]:
-        """Those that do not: to Ray they are not there, but they hold on to the state disk."""
+        """The other heads: Ray ignores them, but they keep the state disk attached."""
         return [one for one in self.machines if one.is_head and not one.is_coming]
 
     @property
     def state(self) -> ClusterState:
-        """What state this makes a cluster be in."""
+        """State of a cluster with these resources."""
         match self.heads:
             case []:
                 return ClusterState.HEADLESS if self.count else ClusterState.ABSENT
@@ -145,24 +149,21 @@ class Inventory:
         return ClusterState.DOUBLE
 
     def _owner_of(self, queue: QueuedTpu) -> str | None:
-        """The one cluster that a queued resource and all of the slices that it brought are labelled with."""
+        """Return the only cluster that the labels of a queued resource and its slices name."""
         labels = {one.labels.get(CLUSTER_LABEL) for one in self.slices if one.queue == queue.name}
         if CLUSTER_LABEL in queue.labels:
             labels.add(queue.labels[CLUSTER_LABEL])
         return labels.pop() if len(labels) == 1 else None
 
 
-# How a cluster is: what Google Cloud has of it, what Ray says, who changes it, and what belongs to no cluster.
-
-
 @dataclass(frozen=True)
 class RayStatus:
-    """What the head says.
+    """State of Ray, as the head reports it.
 
     Attributes:
-        version: Of Ray; None if the head does not answer.
-        hosts: Slice → how many of its hosts are in Ray.
-        used: Resource → how much of it is in use, and how much there is.
+        version: Ray's version; None if the head does not answer.
+        hosts: Slice → number of its hosts in Ray.
+        used: Resource → amount in use, and total.
         why: Why the head does not answer.
     """
 
@@ -177,10 +178,10 @@ class NodeLine:
     """One machine, slice or queued resource.
 
     Attributes:
-        kind: ``head``, a slice type, or what else it is.
-        age_s: How long ago it was created; None if that is not told.
-        in_ray: How many of its hosts are in Ray; None if that is not known, or does not matter.
-        is_current: Whether it was made from the file as it is now; None if it does not say.
+        kind: ``head``, a slice type, or another kind.
+        age_s: Time since its creation; None if unknown.
+        in_ray: Number of its hosts in Ray; None if that is unknown, or does not apply.
+        is_current: Whether it was made from the current file; None if it has no label.
     """
 
     kind: str
@@ -195,7 +196,7 @@ class NodeLine:
 
 @dataclass(frozen=True)
 class ClusterReport:
-    """How one cluster is."""
+    """Status of one cluster: its resources, Ray and its lock."""
 
     cluster: FleetCluster
     state: str
@@ -207,7 +208,7 @@ class ClusterReport:
     def of(
         cluster: FleetCluster, found: Inventory, config_hash: str, ray: RayStatus, now: float, marker: str = ""
     ) -> ClusterReport:
-        """From what was ``found`` of it at ``now``."""
+        """Return the report of the resources ``found`` at ``now``."""
 
         def age(created_at: float | None) -> float | None:
             return None if created_at is None else max(0.0, now - created_at)
@@ -237,11 +238,11 @@ class ClusterReport:
         return ClusterReport(cluster, found.state.value, lines, ray, marker)
 
     def counts(self) -> Counter[tuple[str, str]]:
-        """Kind and state → how many there are."""
+        """Return kind and state → number of resources."""
         return Counter((line.kind, line.state) for line in self.lines)
 
     def to_json(self) -> dict[str, Any]:
-        """The same for programs."""
+        """Return the report as JSON."""
         return {
             "name": self.cluster.name, "project": self.cluster.project, "zone": self.cluster.zone, "state": self.state,
             "image": self.cluster.full_image, "marker": self.marker or None, "ray_version": self.ray.version,
@@ -251,7 +252,7 @@ class ClusterReport:
         }  # fmt: skip
 
     def rows(self) -> Iterator[tuple[str, ...]]:
-        """The lines as cells of a table."""
+        """Yield the lines as cells of a table."""
         for line in self.lines:
             in_ray = "" if line.in_ray is None else f"{line.in_ray}/{line.hosts or '?'}"
             notes = ["reserved"] if line.is_reserved else []
@@ -267,15 +268,6 @@ def _age(seconds: float | None) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-# One zone of a project, as far as clusters live in it: what there is, and how it goes away.
-
-_FIRST_PAUSE_S: Final = 0.25
-_LONGEST_PAUSE_S: Final = 5.0
-_OPERATION_S: Final = 15 * 60.0
-_DISK_GB: Final = 200
-_DISK_TYPE: Final = "pd-balanced"
 
 
 class CloudZone:
@@ -309,13 +301,13 @@ class CloudZone:
             self._tpu = tpu or TpuApi(project, zone, poll_s=2.0)
 
     def under(self, check: Callable[[], None]) -> CloudZone:
-        """The same zone, of which nothing is changed any more once ``check`` raises; it is asked before each change."""
+        """Return the same zone, which calls ``check`` before each change."""
         other = copy.copy(self)
         other._check = check
         return other
 
     def inventory(self) -> Inventory:
-        """Everything in it that Ray, or somebody for Ray, has made."""
+        """List all resources of clusters in the zone, and all its TPU resources."""
         listed = self._compute.instances().list
         query = {"project": self.project, "zone": self.zone, "filter": f"labels.{CLUSTER_LABEL}:*"}
         machines = [
@@ -325,7 +317,7 @@ class CloudZone:
             return Inventory(machines, self._tpu.nodes(), self._tpu.queued_resources())
 
     def delete_machines(self, machines: Sequence[VirtualMachine]) -> None:
-        """Returns when all of them are gone."""
+        """Delete machines; return when all are gone."""
         instances = self._compute.instances()
         begun = []
         for machine in machines:
@@ -341,7 +333,7 @@ class CloudZone:
     def delete_slices(
         self, slices: Sequence[TpuNode], queues: Sequence[QueuedTpu], gone: Callable[[str], None]
     ) -> None:
-        """Returns when all of them are gone, each of which is told to ``gone``."""
+        """Delete slices and queued resources; call ``gone`` with each name, and return when all are gone."""
 
         def delete(one: TpuNode | QueuedTpu) -> None:
             is_queue = isinstance(one, QueuedTpu)
@@ -353,7 +345,7 @@ class CloudZone:
             list(pool.map(delete, [*slices, *queues]))
 
     def make_disk(self, cluster: FleetCluster) -> bool:
-        """Have the state disk of ``cluster``; whether it had to be made."""
+        """Create the state disk of ``cluster`` if it is missing; return whether it was."""
         disks, what = self._compute.disks(), f"Making disk {cluster.state_disk} in {self}"
         place = {"project": self.project, "zone": self.zone}
         try:
@@ -372,7 +364,7 @@ class CloudZone:
         return True
 
     def delete_disk(self, name: str) -> None:
-        """Returns when it is gone."""
+        """Delete a disk; return when it is gone."""
         what = f"Deleting disk {name} in {self}"
         try:
             request = self._compute.disks().delete(project=self.project, zone=self.zone, disk=name)
@@ -389,9 +381,9 @@ class CloudZone:
         self._wait_for(self._changed(instances.setLabels(**place, body=body), what), what)
 
     def label_slice(self, one: TpuNode, labels: Mapping[str, str]) -> None:
-        """Add ``labels`` to those that a slice has by now; nothing if it is gone, or another one has its name.
+        """Add ``labels`` to a slice's current ones; does nothing if it is gone or another slice has its name.
 
-        Google takes all labels of a slice at once, and knows no condition for that, so they are read just before.
+        Google's API replaces all labels, without a condition, so this reads them just before.
         """
         self._nodes = self._nodes or google_api("tpu").projects().locations().nodes()
         name = f"projects/{self.project}/locations/{self.zone}/nodes/{one.name}"
@@ -411,12 +403,13 @@ class CloudZone:
 
     def _wait_for(self, operation: Mapping[str, Any], what: str) -> None:
         operations, place = self._compute.zoneOperations(), {"project": self.project, "zone": self.zone}
-        deadline, pause = time.monotonic() + _OPERATION_S, _FIRST_PAUSE_S
+        deadline, pause = time.monotonic() + _OPERATION_TIMEOUT_S, _FIRST_PAUSE_S
         while operation.get("status") != "DONE":
             if time.monotonic() > deadline:
-                raise CloudUnreachableError(f"{what}: it is not done after {_OPERATION_S / 60:.0f} min: look at it.")
+                minutes = _OPERATION_TIMEOUT_S / 60
+                raise CloudUnreachableError(f"{what}: not done after {minutes:.0f} min. Check it in Google Cloud.")
             self._sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            pause = min(2 * pause, _MAX_PAUSE_S)
             operation = execute_request(operations.get(operation=operation["name"], **place), what)
         if error := operation.get("error"):
             raise CloudError(f"{what}: {error['errors'][0]['message']}")
@@ -424,7 +417,7 @@ class CloudZone:
 
 @contextmanager
 def translated_tpu_errors(check: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """The errors of the Cloud TPU API as errors of the fleet; before that what ``check`` raises, which may be why."""
+    """Translate errors of the Cloud TPU API to errors of the fleet; ``check`` may raise their cause first."""
     try:
         yield
     except TpuDeniedError as error:

@@ -1,11 +1,11 @@
-"""The token of clusters is changed: their secret gets a new version, and every cluster that shares it is restarted.
+"""Token rotation: add a version to the clusters' secret, and restart every cluster that shares it.
 
-A cluster knows the token that it was started with, and no other. So the old version is switched off only when all of
-them answer with the new one. What was interrupted is gone on with from the clusters' markers: the number of the newest
-version of before is written there before another one is added, so whatever is newer is the one that was added.
+A cluster accepts only the token that it was started with, so the old version is disabled only when all clusters answer
+with the new one. An interrupted rotation is resumed from the clusters' locks. They have the number of the newest
+version before the rotation, so any newer version is the added one.
 
-Hosts fetch the newest version, whichever that is. One whose answer was lost may come late: it is waited for before
-another one is added, and one that comes later still is switched off, with the token put on top once more.
+Hosts fetch the newest version. An added version whose response was lost may appear late: a resumed rotation waits for
+it before it adds another. A version that appears even later is disabled, and the token is added again as the newest.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from tradewind.ray_jobs.job_restore import RestoreResult
 from tradewind.records.lease import HEARTBEAT_S
 
 OPERATION: Final = "rotate-token"
-_ANSWER_S: Final = 600.0
-_LATE_S: Final = 120.0
-"""Twice what Google gives a request to be done in."""
-_LOOK_S: Final = 3.0
+_ANSWER_TIMEOUT_S: Final = 600.0
+_LATE_TIMEOUT_S: Final = 120.0
+"""Twice Google's own limit for a request."""
+_POLL_S: Final = 3.0
 _ENABLED: Final = "ENABLED"
 
 
 class RotationPhase(StrEnum):
-    """How far a rotation has come; each is written down before it is begun, and may be done again."""
+    """Progress of a rotation; each phase is recorded before it begins, and is repeatable."""
 
     BEGIN = "looking at the secret"
     KEEP = "keeping jobs"
@@ -59,14 +59,14 @@ class RotationPhase(StrEnum):
 
 @dataclass(frozen=True)
 class RotationNotes:
-    """What the markers hold of a rotation.
+    """Progress of a rotation in the clusters' locks.
 
     Attributes:
         secret: The secret's name.
-        before: The newest version before; 0 if there was none.
-        version: The one that was added.
+        before: The newest version before the rotation; 0 if there was none.
+        version: The added version.
         restarted: The clusters that were started with it.
-        is_asked: Whether one may have been asked for, of which nothing was heard.
+        is_asked: Whether a version may have been requested without a response.
     """
 
     secret: str
@@ -77,7 +77,7 @@ class RotationNotes:
 
     @staticmethod
     def of(details: Mapping[str, Any], secret: str) -> RotationNotes | None:
-        """Those in a marker; None if it has none about ``secret``."""
+        """Parse the notes in a lock; None if it has none about ``secret``."""
         before, version = details.get("before"), details.get("version")
         restarted = details.get("restarted")
         if details.get("secret") != secret or not isinstance(before, int):
@@ -88,22 +88,22 @@ class RotationNotes:
 
     @property
     def progress(self) -> tuple[bool, int, bool]:
-        """Grows with what was done."""
+        """Sort key, which grows with the progress."""
         return self.version is not None, len(self.restarted), self.is_asked
 
 
 class TokenRotation:
-    """Gives all clusters that share a secret a new token.
+    """Rotates the token of all clusters that share a secret.
 
     Args:
-        acts: What can be done to each of them, by name.
-        markers: Their markers, by name.
-        jobs: Those of people on each of them, by name.
-        hand_out: Given the number of the new version: it renews what keeps tokens here, and connections.
-        tell: Given a sentence for each thing that is done.
-        reach: Opens the way to a cluster, with the token that is kept here.
-        heartbeat_s: How often the markers are renewed.
-        clock: Seconds that only grow.
+        acts: Cluster → its manager.
+        markers: Cluster → its lock.
+        jobs: Cluster → the preservation of its unmanaged jobs.
+        hand_out: Called with the number of the new version: renews cached tokens and connections here.
+        tell: Called with a sentence for each action.
+        reach: Connects to a cluster, with the token that is cached here.
+        heartbeat_s: Time between renewals of the locks.
+        clock: A monotonic clock, in seconds.
         sleep: Waits.
     """
 
@@ -124,7 +124,7 @@ class TokenRotation:
     ) -> None:
         self._clusters = sorted(clusters, key=lambda cluster: cluster.name)
         self._secret = secret
-        self._acts = acts
+        self._managers = acts
         self._markers = markers
         self._jobs = jobs
         self._hand_out = hand_out
@@ -136,24 +136,24 @@ class TokenRotation:
         self._held: dict[str, HeldClusterLock] = {}
 
     def run(self) -> list[RestoreResult]:
-        """Rotate, or go on with a rotation that was interrupted; what became of the jobs of people.
+        """Rotate the token, or resume an interrupted rotation; return the results of unmanaged jobs.
 
         Raises:
             WrongStateError: A cluster has more than one head. Nothing was done.
-            ClusterBusyError: Somebody else is changing one of the clusters. Nothing was done.
-            InterruptedOperationError: Another operation on one of them ended before it was done. Nothing was done.
-            JobBackupError: The jobs of one could not be kept. Nothing was done.
+            ClusterBusyError: Another command is changing one of the clusters. Nothing was done.
+            InterruptedOperationError: Another operation on one of them ended early. Nothing was done.
+            JobBackupError: The jobs of one could not be backed up. Nothing was done.
             FleetError: One does not answer with the new token. The old version is still enabled.
-            JobRestoreError, AbandonedJobsError: The token is changed, and some jobs of people are not back.
-            FleetError: See ``ClusterManager``. Run again, it goes on from there.
+            JobRestoreError, AbandonedJobsError: The token is changed, and some unmanaged jobs are not restored.
+            FleetError: See ``ClusterManager``. The next run resumes the rotation.
         """
         self._check_heads()
         with ExitStack() as stack:
             self._take(stack)
-            notes = self._begun()
-            self._keep(notes)
-            notes = self._added(notes)
-            notes = self._restarted(notes)
+            notes = self._load_notes()
+            self._back_up(notes)
+            notes = self._add_version(notes)
+            notes = self._restart_all(notes)
             assert notes.version is not None
             self._advance(RotationPhase.RENEW, notes)
             self._hand_out(notes.version)
@@ -161,23 +161,23 @@ class TokenRotation:
             for cluster in self._running():
                 self._wait_for_answer(cluster)
             self._advance(RotationPhase.DISABLE, notes)
-            notes = self._on_top(notes)
+            notes = self._ensure_newest(notes)
             assert notes.version is not None
             self._disable_older(notes.version)
             self._advance(RotationPhase.RETURN, notes)
-            found = self._brought_back()
+            found = self._restore_all()
             self._finish()
         return found
 
     def _check_heads(self) -> None:
         for cluster in self._clusters:
-            if self._acts[cluster.name].inventory().state is ClusterState.DOUBLE:
+            if self._managers[cluster.name].inventory().state is ClusterState.DOUBLE:
                 raise WrongStateError(
                     f"Cluster {cluster.name} has more than one head: stop it, and start it again. Nothing was changed."
                 )
 
     def _take(self, stack: ExitStack) -> None:
-        """Hold all markers, in the order of names; or none, and leave none half-done for that."""
+        """Take all locks, in the order of names; if one fails, finish those that were taken."""
         self._held = {}
         try:
             for cluster in self._clusters:
@@ -191,8 +191,8 @@ class TokenRotation:
                     held.finish()
             raise
 
-    def _begun(self) -> RotationNotes:
-        """The notes of what was interrupted, those that tell of most; else new ones."""
+    def _load_notes(self) -> RotationNotes:
+        """Return the most advanced notes of an interrupted rotation, else new ones."""
         found = [RotationNotes.of(held.marker.details, self._secret.name) for held in self._held.values()]
         if known := [notes for notes in found if notes is not None and self._is_open(notes)]:
             return max(known, key=lambda notes: notes.progress)
@@ -200,38 +200,38 @@ class TokenRotation:
         return RotationNotes(self._secret.name, newest)
 
     def _is_open(self, notes: RotationNotes) -> bool:
-        """Whether the version that they name, if they do, is still the token that is to be handed out."""
+        """Whether the notes name no version, or one that is still enabled."""
         return notes.version is None or any(one.number == notes.version for one in self._enabled())
 
-    def _keep(self, notes: RotationNotes) -> None:
-        """Keep the jobs of those that are to be restarted: one whose jobs cannot be kept is known before all else."""
+    def _back_up(self, notes: RotationNotes) -> None:
+        """Back up the jobs of all running clusters before anything changes, since one may fail."""
         if notes.version is not None:
             return
         self._advance(RotationPhase.KEEP, notes)
         try:
             for cluster in self._running():
-                self._keep_jobs_of(cluster)
+                self._back_up_jobs_of(cluster)
         except JobBackupError:
             self._call_off(notes)
             raise
 
-    def _keep_jobs_of(self, cluster: FleetCluster) -> None:
+    def _back_up_jobs_of(self, cluster: FleetCluster) -> None:
         held = self._held[cluster.name]
         held.advance(held.marker.phase, **self._jobs[cluster.name].back_up(held))
 
     def _call_off(self, notes: RotationNotes) -> None:
-        """End it if nothing has changed, now or before it was interrupted: then nothing is half-done."""
+        """Finish the operation if nothing has changed, now or before an interruption."""
         with suppress(CloudError):
             if not any(held.is_resumed for held in self._held.values()) and self._newer(notes) is None:
                 for name, held in self._held.items():
                     self._jobs[name].forget(held)
                 self._finish()
 
-    def _added(self, notes: RotationNotes) -> RotationNotes:
-        """With the version that was added, now or before it was interrupted."""
+    def _add_version(self, notes: RotationNotes) -> RotationNotes:
+        """Add a version, unless an interrupted rotation did; return the notes with it."""
         if notes.version is not None:
             return notes
-        version = self._awaited(notes) if notes.is_asked else self._newer(notes)
+        version = self._await_version(notes) if notes.is_asked else self._newer(notes)
         notes = replace(notes, is_asked=True)
         self._advance(RotationPhase.ADD, notes)
         if version is None:
@@ -239,44 +239,44 @@ class TokenRotation:
                 self._check()
                 version = self._secret.add(new_token())
             except CloudUnreachableError:
-                raise  # it may be done all the same
+                raise  # the version may have been added
             except CloudError:
                 self._call_off(notes)
                 raise
             self._tell(f"Added {version.name}.")
         return replace(notes, version=version.number)
 
-    def _awaited(self, notes: RotationNotes) -> SecretVersion | None:
-        """The version that was asked for; None if it does not come any more."""
-        self._tell(f"A version was asked for, and nothing was heard of it: it is waited for, {_LATE_S:.0f} s at most.")
-        deadline = self._clock() + _LATE_S
+    def _await_version(self, notes: RotationNotes) -> SecretVersion | None:
+        """Wait for a requested version; None if it does not appear."""
+        self._tell(f"A version was requested without a response. Waiting for it, {_LATE_TIMEOUT_S:.0f} s at most.")
+        deadline = self._clock() + _LATE_TIMEOUT_S
         while (version := self._newer(notes)) is None and self._clock() < deadline:
             self._check()
-            self._sleep(_LOOK_S)
+            self._sleep(_POLL_S)
         return version
 
-    def _on_top(self, notes: RotationNotes) -> RotationNotes:
-        """With the token as the newest version again, if another one came late."""
+    def _ensure_newest(self, notes: RotationNotes) -> RotationNotes:
+        """Add the token again if another version appeared late; return the notes with its newest version."""
         newest = max(version.number for version in self._secret.versions())
         if newest == notes.version:
             return notes
         token = read_token(self._clusters[0], str(notes.version))
         self._check()
         again = self._secret.add(token)
-        self._tell(f"Version {newest} came late, and nobody uses it. Added {again.name} with the token of all.")
+        self._tell(f"Version {newest} appeared late and is unused. Added {again.name} with the clusters' token.")
         notes = replace(notes, version=again.number)
         self._advance(RotationPhase.DISABLE, notes)
         return notes
 
-    def _restarted(self, notes: RotationNotes) -> RotationNotes:
+    def _restart_all(self, notes: RotationNotes) -> RotationNotes:
         self._advance(RotationPhase.RESTART, notes)
         for cluster in self._clusters:
             if cluster.name in notes.restarted:
                 continue
-            acts, held = self._acts[cluster.name], self._held[cluster.name]
+            acts, held = self._managers[cluster.name], self._held[cluster.name]
             self._check()
             if acts.inventory().heads:
-                self._keep_jobs_of(cluster)
+                self._back_up_jobs_of(cluster)
                 acts.relaunch(held)
                 self._tell(f"Ray was started again on the head of {cluster.name}.")
             else:
@@ -288,11 +288,11 @@ class TokenRotation:
         return notes
 
     def _running(self) -> list[FleetCluster]:
-        return [cluster for cluster in self._clusters if self._acts[cluster.name].inventory().heads]
+        return [cluster for cluster in self._clusters if self._managers[cluster.name].inventory().heads]
 
     def _wait_for_answer(self, cluster: FleetCluster) -> None:
-        """That it is silent or refuses the token meanwhile says nothing."""
-        deadline = self._clock() + _ANSWER_S
+        """Wait until a cluster answers; it may not answer or refuse the token meanwhile."""
+        deadline = self._clock() + _ANSWER_TIMEOUT_S
         while True:
             self._check()
             try:
@@ -302,10 +302,10 @@ class TokenRotation:
             except (FleetError, RayJobsError) as error:
                 if self._clock() >= deadline:
                     raise FleetError(
-                        f"Cluster {cluster.name} does not answer with the new token after {_ANSWER_S:.0f} s: {error} "
-                        "The old version stays enabled: run 'rotate-token' again once it is mended."
+                        f"Cluster {cluster.name} does not answer with the new token after {_ANSWER_TIMEOUT_S:.0f} s: "
+                        f"{error} The old version stays enabled. Run 'rotate-token' again once the cluster is repaired."
                     ) from None
-            self._sleep(_LOOK_S)
+            self._sleep(_POLL_S)
 
     def _disable_older(self, version: int) -> None:
         for one in self._enabled():
@@ -314,15 +314,15 @@ class TokenRotation:
                 self._secret.change(one, "disable")
                 self._tell(f"Disabled {one.name}.")
 
-    def _brought_back(self) -> list[RestoreResult]:
-        """What became of the jobs of all; one whose jobs do not come back does not keep those of others away."""
+    def _restore_all(self) -> list[RestoreResult]:
+        """Restore the jobs of all clusters, even if those of one fail; return the results."""
         found, problems = list[RestoreResult](), list[FleetError]()
         for cluster in self._clusters:
-            acts, jobs, held = self._acts[cluster.name], self._jobs[cluster.name], self._held[cluster.name]
-            if jobs.are_awaited(held) and not acts.inventory().heads:  # lost meanwhile; nobody else may start it
+            acts, jobs, held = self._managers[cluster.name], self._jobs[cluster.name], self._held[cluster.name]
+            if jobs.are_awaited(held) and not acts.inventory().heads:  # lost meanwhile; only the holder may start it
                 self._check()
                 acts.relaunch(held)
-                self._tell(f"Cluster {cluster.name} had lost its head, for which jobs wait: it was made again.")
+                self._tell(f"Cluster {cluster.name} had lost its head, and jobs wait for it: it was created again.")
             try:
                 found += jobs.restore(held)
             except (JobRestoreError, AbandonedJobsError) as error:
