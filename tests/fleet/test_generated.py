@@ -61,7 +61,7 @@ def test_somebodys_own_file_is_not_overwritten(tmp_path: Path) -> None:
     own.parent.mkdir()
     own.write_text("cluster_name: here\n")
     before = contents(tmp_path)
-    with pytest.raises(FleetError, match="here.yaml does not begin with .* somebody's own: move it away"):
+    with pytest.raises(FleetError, match="here.yaml does not begin with .* a user's own: move it away"):
         files_of(file)
     assert contents(tmp_path) == before
 

@@ -126,7 +126,7 @@ FIELDS = [
     ("ssh_private_key: $(id)\n", "11: cluster here, ssh_private_key: '$(id)' does not go here: write the file"),
     ("project: My Project\n", "11: cluster here, project: 'My Project' does not go here: write the Google Cloud"),
     ('project: "my-project\\n"\n', "11: cluster here, project: a line break or a control character does not belong"),
-    ("zone: us-central1-a\n", "11: clusters.here.zone stands here and in line 8"),
+    ("zone: us-central1-a\n", "11: clusters.here.zone is here and in line 8"),
 ]
 
 
@@ -137,7 +137,7 @@ def test_a_field_that_is_wrong_is_named_with_its_line_and_what_to_do(more: str, 
 
 
 CLUSTERS = [
-    ("  here: {}\n", "11: clusters.here stands here and in line 7"),
+    ("  here: {}\n", "11: clusters.here is here and in line 7"),
     (
         "  Away: {zone: us-east5-a, generation: v5p, bucket: abc}\n",
         "11: cluster Away: 'Away' does not go here: write a",
@@ -162,9 +162,9 @@ CLUSTERS = [
     ("  away: 3\n", "11: cluster away: 3 is a number, where a table of fields belongs."),
     (
         "  here: {zone: us-east5-a, generation: v5p, bucket: abc}\n",
-        "11: clusters.here stands here and in line 7: give one",
+        "11: clusters.here is here and in line 7: give one",
     ),
-    ("defaults: {}\n", "11: defaults stands here and in line 2"),
+    ("defaults: {}\n", "11: defaults is here and in line 2"),
     ("cluster: {}\n", "11: cluster: there is no such field: did you mean clusters"),
 ]
 
@@ -228,7 +228,7 @@ def test_a_typo_hides_nothing_else_that_is_wrong(tmp_path: Path) -> None:
     said = problems(tmp_path, more, inside=False)
     assert [(line.split(": ")[0], line.split(": ")[1]) for line in said] == [
         ("7", "cluster here, connection"), ("11", "cluster here, zonee"), ("12", "cluster here, tag"),
-        ("13", "clusters.here.tag stands here and in line 12"), ("14", "cluster here, region"),
+        ("13", "clusters.here.tag is here and in line 12"), ("14", "cluster here, region"),
         ("15", "cluster here, slices.v4-16.min"), ("15", "cluster here, slices.v4-9"), ("16", "cluster Away"),
         ("17", "'yes' is not what its tag !truth says"), ("17", "cluster b, connection"), ("17", "cluster b"),
     ]  # fmt: skip

@@ -72,8 +72,8 @@ def test_an_empty_file_is_an_empty_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("a: 1\nb: 2\na: 3\n", "a.yaml:3: a stands here and in line 1"),
-        ("a:\n  b: 1\n  b: 1\n", "a.yaml:3: a.b stands here and in line 2"),
+        ("a: 1\nb: 2\na: 3\n", "a.yaml:3: a is here and in line 1"),
+        ("a:\n  b: 1\n  b: 1\n", "a.yaml:3: a.b is here and in line 2"),
         ("a: 1\n b: 2\n", "a.yaml:2: this is no YAML"),
         ("a: [1\n", "this is no YAML"),
         ("a: \x07\n", "this is no YAML"),

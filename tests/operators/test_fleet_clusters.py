@@ -71,7 +71,7 @@ def test_a_cluster_whose_marker_cannot_be_read_is_left_alone_and_for_a_person(cl
     names, (note,) = told()
     assert bad is not None and write_if(path, good.marker.to_json(), bad.tag) is not None
     assert names == ["there"] and note["needs_person"]
-    assert LockNote(**note).line().state.startswith("Whether somebody is changing it is not known: ")
+    assert LockNote(**note).line().state.startswith("Unknown whether a command is changing it: ")
 
 
 def test_the_reconciler_keeps_quiet_about_a_cluster_that_is_held(cluster: FleetCluster) -> None:

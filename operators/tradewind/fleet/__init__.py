@@ -1,1 +1,1 @@
-"""Our Ray clusters: one file that describes them all, and what is made from it."""
+"""Ray clusters: one fleet file that describes them all, the files made from it, and operations on them."""

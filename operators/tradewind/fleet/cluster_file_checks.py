@@ -1,7 +1,8 @@
-"""A cluster file of Ray's launcher, checked before anything is started: by Ray's own schema, and where that is blind.
+"""Checks of a cluster file of Ray's launcher before a start, beyond Ray's own schema.
 
-Ray fills in no defaults for an external provider, reads no ``node_config``, and of two keys with one name takes the
-last. It says what is wrong without a line. All of that is made up for here, for files that anybody wrote.
+Ray fills in no defaults for an external provider, takes the last of two equal keys, and reports problems without a
+line. It sends each ``node_config`` to Google Cloud unchecked, where a misspelt field such as ``preemptable`` is dropped
+silently, and slices cost three times as much. The API descriptions in Google's client for Python list the known fields.
 """
 
 from __future__ import annotations
@@ -18,18 +19,13 @@ from typing import Any, Final
 from tradewind.fleet.errors import BadFileError, FileProblem, FleetError, nearest_names_hint
 from tradewind.fleet.yaml_schema import YamlDocument, YamlPath, read_yaml, schema_problems
 
-# What Ray leaves unread in a cluster file: each ``node_config``, which goes to Google Cloud as it stands.
-#
-# A field that is misspelt there, such as ``preemptable``, is dropped without a word, and slices cost three times as
-# much. What fields there are is in the descriptions of the APIs that come with Google's client for Python.
-
 _APIS: Final = {"compute": ("compute", "v1", "Instance"), "tpu": ("tpu", "v2alpha1", "Node")}
-"""Ray's kind of a node → the API, its version, and what it calls a node."""
+"""Ray's kind of a node → the API, its version, and its name of a node."""
 _RAYS_OWN: Final = {
     "compute": {"networkConfig", "sourceInstanceTemplate"},
     "tpu": {"networkInterfaces", "serviceAccounts"},
 }
-"""What Ray takes out or turns into something else before it sends the rest."""
+"""Fields that Ray removes or converts before it sends the rest."""
 _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "string": (str,), "boolean": (bool,), "integer": (int,), "number": (int, float),
 }  # fmt: skip
@@ -39,7 +35,7 @@ Schema = Mapping[str, Any]
 
 
 def node_config_problems(kind: str, config: Mapping[str, Any]) -> Iterator[tuple[YamlPath, str]]:
-    """What is wrong with the ``node_config`` of a node of Ray's ``kind``, each with the path in it.
+    """Yield path and problem for each error in the ``node_config`` of a node of Ray's ``kind``.
 
     Raises:
         FleetError: Google's client for Python is not installed.
@@ -112,10 +108,10 @@ _GOOGLES: Final = ("gcp", "external")
 
 
 def check_cluster_file(file: Path) -> None:
-    """Check a cluster file without asking anybody.
+    """Check a cluster file offline.
 
     Raises:
-        BadFileError: Something is wrong with it; every problem is named with its line.
+        BadFileError: It has problems; the message names each with its line.
         FleetError: Google's client for Python is not installed.
     """
     document = read_yaml(file)
@@ -132,7 +128,7 @@ def _problem(document: YamlDocument, path: YamlPath, sentence: str) -> FileProbl
 
 
 def _outline_problems(document: YamlDocument) -> Iterator[FileProblem]:
-    """What Ray's schema has against it, and what an external provider lacks."""
+    """Yield violations of Ray's schema, and missing sections of an external provider."""
     import ray.autoscaler
     from ray.autoscaler._private.providers import _get_default_config
 
@@ -173,7 +169,7 @@ def _node_problems(document: YamlDocument) -> Iterator[FileProblem]:
 
 
 def _ray_problems(document: YamlDocument) -> Iterator[FileProblem]:
-    """What Ray itself says when it has filled in its defaults."""
+    """Yield Ray's own errors, after it has filled in its defaults."""
     from jsonschema import ValidationError  # type: ignore[import-untyped]
     from ray.autoscaler._private import util
 
@@ -190,7 +186,7 @@ def _ray_problems(document: YamlDocument) -> Iterator[FileProblem]:
 
 @contextmanager
 def _only_errors_of(logger: logging.Logger) -> Iterator[None]:
-    """Ray warns of every slice of several hosts, which is what these clusters are for."""
+    """Suppress Ray's warnings about multi-host slices, which these clusters support."""
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:

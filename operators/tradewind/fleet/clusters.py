@@ -1,4 +1,7 @@
-"""The fleet as values: its clusters, and what follows from what their file says of them."""
+"""The fleet as values: clusters, TPU generations, slice pools and known zones.
+
+Generations have the fleet file's names: Google's accelerator types call v5e ``v5litepod``.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,6 @@ from typing import Any, Final
 
 from tradewind.cloud_tpu.slice_types import SLICE_TYPES, SliceType, slice_type
 from tradewind.fleet.errors import UnknownClusterError, nearest_names_hint
-
-# What the fleet knows of each TPU generation besides the shapes of its slices, which ``cloud_tpu.slice_types`` has.
-#
-# Named as people and the fleet file name them: Google's accelerator types call v5e ``v5litepod``.
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ BASE_NODE_TYPE = "tpu_worker"
 
 
 class Capacity(StrEnum):
-    """What slices stand on; the name is the fleet file's."""
+    """Kind of capacity of slices; the names are the fleet file's."""
 
     PREEMPTIBLE = "preemptible"
     """Google may take them at any time, and does after a day."""

@@ -1,4 +1,8 @@
-"""The hosts of a slice that a person holds: files go to all of them, and commands run on all of them at once."""
+"""Hosts of a development session: send this folder's files to all of them, and run commands on all at once.
+
+The same files travel as with a job of this folder: ``.gitignore`` and ``.rayignore`` count, and histories, environments
+and ``.env`` stay here. A file that a host has already, by size and time of change, is not sent again.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +23,13 @@ from tradewind.fleet.dev_sessions import DevSession
 from tradewind.fleet.errors import FleetError
 from tradewind.ray_jobs.runtime_env import ALWAYS_EXCLUDED, EXCLUDED_AT_TOP, WorkingDirPackage
 
-# The files of this folder as they travel to a slice: the same that a job of this folder would take along.
-#
-# ``.gitignore`` and ``.rayignore`` count, and histories, environments and ``.env`` stay here. What a host has already,
-# by size and time of change, is not sent again.
-
-_MOST_BYTES: Final = 512 * 1024 * 1024
+MARK_VARIABLE: Final = "TRADEWIND_POD"
+"""Marks processes that end with the holder of their slice, and are orphans once it has gone."""
+_MAX_BYTES: Final = 512 * 1024 * 1024
+_MAX_LISTING_BYTES: Final = 32 << 20
+"""A host prints the list of its files in one line."""
+_MAX_WHY_CHARS: Final = 400
+_ON_HOST: Final = Path(__file__).with_name("dev_on_host.py")
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class LocalTree:
                     found[file.path] = FileInfo(there.st_size, there.st_mtime_ns, there.st_mode & 0o777)
             except FileNotFoundError:  # removed at this moment
                 continue
-        if (size := sum(one.size for one in found.values())) > _MOST_BYTES:
+        if (size := sum(one.size for one in found.values())) > _MAX_BYTES:
             largest = max(found, key=lambda path: found[path].size)
             raise FleetError(
                 f"{self.folder} has {size / 2**20:.0f} MiB that would travel, and 512 MiB may; the largest is "
@@ -102,13 +107,6 @@ def _add(tar: tarfile.TarFile, name: str, content: Any, size: int) -> None:
     entry.size = size
     tar.addfile(entry, content)
 
-
-MARK_VARIABLE: Final = "TRADEWIND_POD"
-"""What processes carry that end with the holder of their slice, and are strays once it has gone."""
-_LONGEST_LISTING: Final = 32 << 20
-"""In bytes: a host says in one line which files it has."""
-_LONGEST_WHY: Final = 400
-_ON_HOST: Final = Path(__file__).with_name("dev_on_host.py")
 
 Write = Callable[[SshHost, str, bool], None]
 
@@ -166,7 +164,7 @@ class DevHosts:
     def _have(self) -> list[Mapping[str, Any]]:
         said: dict[tuple[str, bool], str] = {}
         runs = HostRuns(
-            lambda host, line, is_error: said.update({(host.name, is_error): line}), longest_bytes=_LONGEST_LISTING
+            lambda host, line, is_error: said.update({(host.name, is_error): line}), longest_bytes=_MAX_LISTING_BYTES
         )
         found: list[Mapping[str, Any]] = []
         for result in runs.run(self.machines, lambda host: self.command(host, "have")):
@@ -183,5 +181,5 @@ class DevHosts:
     def _check(self, result: HostResult, said: str) -> None:
         if result.code != 0:
             raise SshError(
-                result.why or f"Host {result.host} did not take the files: {said[:_LONGEST_WHY] or result.code}"
+                result.why or f"Host {result.host} did not take the files: {said[:_MAX_WHY_CHARS] or result.code}"
             )

@@ -1,8 +1,8 @@
-"""What each host of a slice runs for a person who develops there: files come, and commands run, in one folder.
+"""Script of each host of a development session: receive files, and run commands, in one folder.
 
-Its text is sent, so it needs nothing but Python's standard library there, from 3.8 on. A command and all that descends
-from it ends when the laptop's side of its standard input does. Everything carries the mark of the slice's holder, which
-ends what is left when the slice is given back.
+The client sends the script's text, so it needs only Python's standard library, from 3.8 on. A command and its
+descendants end when the client closes their standard input. All processes carry the mark of the slice's holder, which
+ends the remaining ones when the slice is released.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GRACE_S = 5.0
 
 
 def tree_of(order: dict[str, Any]) -> str:
-    """The folder with the person's files."""
+    """Return the folder with the user's files."""
     return os.path.join(os.path.expanduser("~"), order["folder"], order["session"], "tree")
 
 
@@ -79,13 +79,13 @@ def run(order: dict[str, Any]) -> int:
 
 
 def shell(order: dict[str, Any]) -> None:
-    """Become a shell for a person."""
+    """Become an interactive shell."""
     os.chdir(_cwd(order))
     os.execvpe("bash", ["bash"], environment(order))
 
 
 def environment(order: dict[str, Any]) -> dict[str, str]:
-    """What a command finds in its environment: this host's, the cluster's files, and what the person gives."""
+    """Return a command's environment: this host's, the cluster's files, and the user's variables."""
     env = dict(os.environ)
     files = os.path.join(os.path.expanduser("~"), order["variables"])
     for name in sorted(os.listdir(files)) if os.path.isdir(files) else ():

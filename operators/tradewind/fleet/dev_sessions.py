@@ -1,7 +1,11 @@
-"""The slices that people hold: their jobs on the cluster, found by whose they are and what they are called.
+"""Development sessions: slices held for users by jobs on the cluster, and the heartbeats that keep them.
 
-The machine that allocated a slice knows it by itself. Any other one has to be told which job holds it, since a job can
-call itself by anybody's name.
+Any user who may submit jobs can name one like another user's, and have it report any slice. So files go only to a slice
+that this machine has seen its own job hold, and the cluster is asked only whether that job continues. On another
+machine, the user must name the job.
+
+Heartbeats use one ``ssh`` to the head, which is reopened when it is lost. They end with this process, however it ends,
+since the remote end reads a pipe of it.
 """
 
 from __future__ import annotations
@@ -32,12 +36,6 @@ from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.details import USER, JobDetails
 from tradewind.ray_jobs.request import JobRequest
 
-# Which sessions were allocated from this machine, and what each holds: nobody else can write that.
-#
-# Whoever may submit jobs to a cluster may call one as another person does, and have it tell of any slice. So what is
-# sent goes where this machine has seen its own job hold a slice, and the cluster is asked only whether that job goes
-# on.
-
 _JOB: Final = re.compile(r"dev-tpu-[a-z0-9]+(-[a-z0-9]+)*")
 _LONGEST_JOB: Final = 128
 _OLD_S: Final = 30 * 86400.0
@@ -53,7 +51,7 @@ class LocalSessions:
     """Those on one cluster: a file for each, for its owner alone.
 
     Args:
-        root: Below it lie those of all clusters; default: with this user's other records.
+        root: Parent of the sessions of all clusters; default: with this user's other records.
     """
 
     def __init__(self, cluster: FleetCluster, root: Path | None = None) -> None:
@@ -91,14 +89,14 @@ def _held(file: Path, name: str) -> DevSlice | None:
 _PREFIX: Final = "dev-tpu"
 _LONGEST_SHOWN: Final = 128
 _HEAD: Final = {"node:__internal_head__": 0.001}
-_STOPPED_CALMLY: Final = {"RAY_JOB_STOP_WAIT_TIME_S": "30"}
-"""So long a holder that is stopped may take to end what runs on the hosts, until Ray kills it."""
+_STOP_ENV: Final = {"RAY_JOB_STOP_WAIT_TIME_S": "30"}
+"""Time for a stopped holder to end the processes on the hosts, until Ray kills it."""
 _PROGRAM: Final = "tradewind.runtime.dev_slice"
 
 
 @dataclass(frozen=True)
 class DevSession:
-    """One slice that a person holds.
+    """One slice that a job holds for a user.
 
     Attributes:
         job: The job that holds it, and what its files are called by.
@@ -112,7 +110,7 @@ class DevSession:
 
 
 def checked_name(name: str) -> str:
-    """``name``, if people may call a slice so.
+    """Return ``name``, if it is a valid name of a session.
 
     Raises:
         FleetError: They may not.
@@ -134,7 +132,7 @@ def holder_request(
     job = f"{_PREFIX}-{who}-{name}-{now}-{secrets.token_hex(2)}"
     words = ["python", "-u", "-m", _PROGRAM, job, slice_type, "--silent", f"{silent_s:g}", "--wait", f"{wait_s:g}"]
     metadata = {METADATA: name, **({USER: user} if user else {})}
-    env = {**runtime_env, "env_vars": {**(runtime_env.get("env_vars") or {}), **_STOPPED_CALMLY}}
+    env = {**runtime_env, "env_vars": {**(runtime_env.get("env_vars") or {}), **_STOP_ENV}}
     return JobRequest(job, shlex.join(words), env, metadata, num_cpus=0.0, resources=_HEAD)
 
 
@@ -194,7 +192,7 @@ def find_session(
 
 
 def named_session(cluster: FleetCluster, jobs: RayJobs, there: ClusterHosts, job: str) -> DevSession:
-    """The slice that ``job`` says it holds, which somebody vouches for.
+    """Return the slice that ``job`` reports to hold; the user vouches for the job.
 
     Raises:
         FleetError: It is no such job, has ended, or holds none yet.
@@ -242,10 +240,6 @@ def _called(name: str, user: str) -> str:
     return "" if name == user else f" --name {name}"
 
 
-# Signs of life for the holder of a slice, over one ``ssh`` to the head that is opened again when it is lost.
-#
-# They end with this process, however it ends: the far end reads what this process holds open.
-
 _AGAIN_S: Final = 3.0
 _GRACE_S: Final = 10.0
 _BEAT: Final = b"beat\n"
@@ -257,12 +251,12 @@ _FAR_END: Final = (
 
 
 class HeartbeatSender:
-    """Gives signs of life from ``__enter__`` on until ``__exit__``, which says that the person is done.
+    """Sends heartbeats from ``__enter__`` until ``__exit__``, which ends the session.
 
     Args:
-        head: Where the head is; asked anew each time that the way to it is lost.
-        every_s: How often.
-        tell: Given a sentence when the way is lost.
+        head: Returns the head; called at each reconnection.
+        every_s: Time between heartbeats.
+        tell: Called with a sentence when the connection is lost.
     """
 
     def __init__(

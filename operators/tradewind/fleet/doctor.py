@@ -1,4 +1,8 @@
-"""What Google Cloud has to have before a cluster starts: permissions, bucket, token and secrets, roles, one time."""
+"""Checks of Google Cloud, this machine and running clusters, each with its result and a fix.
+
+Google Cloud: permissions, bucket, token and secrets, roles, clock. This machine: programs, versions, keys. Running
+clusters: their Ray version, which must be the same on both sides of Ray's clients.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +29,6 @@ from tradewind.fleet.local_paths import BadPathError, expanded
 from tradewind.ray_jobs.errors import RayJobsError
 from tradewind.ray_jobs.probe import check_connection
 
-# What a look at one thing shows: that it is well, or what is wrong and how to mend it.
-
 
 class Health(StrEnum):
     """How it is."""
@@ -34,7 +36,7 @@ class Health(StrEnum):
     WELL = "ok"
     WRONG = "WRONG"
     UNKNOWN = "unknown"
-    """It could not be looked at."""
+    """It could not be checked."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,9 @@ def wrong(about: str, found: str, mend: str) -> Diagnosis:
 
 
 def unknown(about: str, why: str, mend: str = "") -> Diagnosis:
-    """Nobody can say."""
+    """The state is unknown."""
     return Diagnosis(about, Health.UNKNOWN, why, mend)
 
-
-# Which roles a service account has: on the project, or on the one thing that it needs.
 
 SECRET_ROLE: Final = "roles/secretmanager.secretAccessor"
 IMAGE_ROLE: Final = "roles/artifactregistry.reader"
@@ -102,7 +102,7 @@ def grant_diagnoses(cluster: FleetCluster, projects: Any, secrets: Any, registry
             own = registry.projects().locations().repositories().getIamPolicy(resource=path)
             about = f"repository {cluster.repository} in {cluster.region}"
             yield _finding(account, IMAGE_ROLE, cluster.project, projects, about, own)
-    worker, about = cluster.worker_service_account, "finding the head, from slices that people add"
+    worker, about = cluster.worker_service_account, "finding the head, from manual slices"
     yield _finding(worker, LIST_ROLE, cluster.project, projects, about)
 
 
@@ -142,7 +142,7 @@ _ROLES: Final = (
     "roles/compute.instanceAdmin.v1, roles/tpu.admin, roles/iam.serviceAccountUser and "
     "roles/secretmanager.secretAccessor"
 )
-_MOST_SKEW_S: Final = 30.0
+_MAX_SKEW_S: Final = 30.0
 _CREDENTIALS: Final = "credentials"
 
 
@@ -234,15 +234,13 @@ def _clocks(api: Any, now: Callable[[], float]) -> Diagnosis:
     except (OSError, HttpLib2Error, GoogleAuthError, KeyError, ValueError) as error:
         return unknown(about, f"Google Cloud does not say what time it is ({type(error).__name__})")
     skew = now() - theirs
-    if abs(skew) > _MOST_SKEW_S:
+    if abs(skew) > _MAX_SKEW_S:
         mend = "Set this machine's clock by NTP: Google refuses credentials of another time."
         return wrong(about, f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} Google's", mend)
     return well(about, "as Google's")
 
 
-# What has to be on the machine from which clusters are started: programs, versions, keys.
-
-_LONGEST_S: Final = 60.0
+_TIMEOUT_S: Final = 60.0
 _SDK: Final = "Google Cloud SDK"
 
 
@@ -262,7 +260,7 @@ def _gcloud() -> Diagnosis:
         )
     command = ["gcloud", "version", "--format=json"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_LONGEST_S, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
         return well("gcloud", str(json.loads(done.stdout)[_SDK]))
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
         return wrong("gcloud", f"does not run ({type(error).__name__})", "Run 'gcloud version', and install it anew.")
@@ -297,9 +295,6 @@ def _key(named: str) -> Diagnosis:
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         return wrong(about, f"can be used by others (mode {mode:04o}), so ssh refuses it", f"chmod 600 {file}")
     return well(about, "there, for its owner alone")
-
-
-# What runs on a cluster that is up, beside what is here: Ray's own clients want one version on both sides.
 
 
 def running_diagnoses(clusters: Iterable[FleetCluster], here: str) -> Iterator[Diagnosis]:

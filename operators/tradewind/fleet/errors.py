@@ -1,4 +1,4 @@
-"""What can be wrong with the fleet file and with the cluster files: each problem with its line, in one sentence."""
+"""Errors of the fleet and problems of its files, each problem with its line and in one sentence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class FleetError(ValueError):
-    """What was asked of the fleet cannot be done as things stand."""
+    """The request to the fleet cannot be fulfilled in its current state."""
 
 
 class UnknownClusterError(FleetError):
@@ -34,12 +34,12 @@ class BadFileError(FleetError):
 
 
 def on_one_line(text: str) -> str:
-    """What stands in a file, a bucket or an answer and is quoted in a sentence, for it may be anything."""
+    """Escape unprintable characters of an untrusted text, so that a sentence can quote it."""
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
 def nearest_files_hint(file: Path) -> str:
-    """What to say behind a ``file`` that is not there: the nearest of those beside it; empty if none is near."""
+    """Return a hint at the file with the nearest name beside a missing ``file``; empty if there is none."""
     try:
         if file.exists():
             return ""
@@ -51,7 +51,7 @@ def nearest_files_hint(file: Path) -> str:
 
 
 def nearest_names_hint(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown ``name``: the nearest of those that there are, else all of them."""
+    """Return the end of a sentence about an unknown ``name``: the nearest known names, else all."""
     names = list(known)
     if near := get_close_matches(name, names, n=3):
         return f"did you mean {' or '.join(near)}?"

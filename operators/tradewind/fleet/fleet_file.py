@@ -1,4 +1,8 @@
-"""From the fleet file to the fleet: all that is wrong with it is said at once, or all of it is right."""
+"""Load and validate the fleet file; report all its problems at once.
+
+Fields that violate the schema are removed, so that the rest can be checked in the same round. Consequences of such a
+fault are not reported: a field with a misspelt name is not missing.
+"""
 
 from __future__ import annotations
 
@@ -23,22 +27,18 @@ from tradewind.fleet.clusters import (
 from tradewind.fleet.errors import BadFileError, FileProblem, nearest_names_hint
 from tradewind.fleet.yaml_schema import YamlDocument, YamlPath, fleet_schema, read_yaml_with_problems, schema_faults
 
-# Where a fleet file does not fit its schema, so that the rest of it can be judged in the same round.
-#
-# What only follows from a fault is not said besides: a field under a misspelt name is not missing.
-
 _CLUSTERS: Final = "clusters"
 _DEFAULTS: Final = "defaults"
 
 
 @dataclass(frozen=True)
 class Faults:
-    """The places that a schema has something against."""
+    """Paths that violate a schema."""
 
     places: AbstractSet[YamlPath]
 
     def without(self, value: Any, path: YamlPath = ()) -> Any:
-        """``value``, which stands at ``path``, without what stands at these places."""
+        """Return ``value`` of ``path`` without these paths."""
         if not isinstance(value, dict):
             return value
         below = {name: (*path, name) for name in value}
@@ -49,15 +49,13 @@ class Faults:
         return {str(place[1]) for place in self.places if place[:1] == (_CLUSTERS,) and len(place) > 1}
 
     def hides(self, cluster: str, field: str) -> bool:
-        """Whether ``field`` of the cluster may stand at one of these places, in the cluster or in the defaults."""
+        """Whether ``field`` of the cluster may be one of these paths, in the cluster or in the defaults."""
         own, shared = (_CLUSTERS, cluster), (_DEFAULTS,)
         names = {str(place[2]) for place in self.places if place[:2] == own and len(place) > 2}
         names |= {str(place[1]) for place in self.places if place[:1] == shared and len(place) > 1}
         tables = {str(place[0]) for place in self.places if len(place) == 1}
         return bool(get_close_matches(field, names) or get_close_matches(_DEFAULTS, tables))
 
-
-# What a schema cannot say of a fleet file: which fields must fit each other, within a cluster and between clusters.
 
 Settings = Mapping[str, Any]
 """The fields of one cluster, with the defaults filled in."""
@@ -176,7 +174,7 @@ def _connection_problems(clusters: Mapping[str, Settings]) -> Iterator[tuple[str
 FLEET_VARIABLE: Final = "TRADEWIND_FLEET"
 """Names the fleet file where no option does."""
 USUAL_FILE: Final = Path("infra", "fleet.yaml")
-_AS_IT_STANDS: Final = (
+_UNCHANGED: Final = (
     "project", "zone", "max_workers", "bucket", "repository", "image", "tag", "token_secret", "environment",
     "head_service_account", "worker_service_account", "ssh_user", "ssh_private_key", "staging",
 )  # fmt: skip
@@ -223,7 +221,7 @@ def _cluster(name: str, settings: Settings) -> FleetCluster:
         capacity=Capacity(settings["capacity"]),
         owner=settings.get("owner"),
         connection=settings.get("connection", name),
-        **{field: settings[field] for field in _AS_IT_STANDS},
+        **{field: settings[field] for field in _UNCHANGED},
     )
 
 

@@ -1,4 +1,4 @@
-"""Paths on this machine: as people write them, with ``~``, and where what is kept of them lies."""
+"""Local paths: expansion of ``~`` in paths that users write, and the folder of this user's records."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tradewind.fleet.errors import FleetError
 
 
 class BadPathError(FleetError):
-    """What was given as a path leads nowhere on this machine."""
+    """A given path is invalid on this machine."""
 
 
 def expanded(text: str | Path, source: str) -> Path:
-    """The path with the home that ``~`` stands for.
+    """Return the path with ``~`` expanded.
 
     Args:
-        source: Where it was given, for the message: an option, a variable, a field.
+        source: Origin of the path, for the message: an option, a variable, a field.
 
     Raises:
         BadPathError: This machine does not know that home.
@@ -31,6 +31,6 @@ def expanded(text: str | Path, source: str) -> Path:
 
 
 def state_folder() -> Path:
-    """Where this user's own records are: ``$XDG_STATE_HOME/tradewind``, else ``~/.local/state/tradewind``."""
+    """Return the folder of this user's records: ``$XDG_STATE_HOME/tradewind``, else ``~/.local/state/tradewind``."""
     state = os.environ.get("XDG_STATE_HOME", "")
     return (Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state") / "tradewind"

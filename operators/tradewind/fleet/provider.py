@@ -97,9 +97,9 @@ class TradewindNodeProvider(GCPNodeProvider):
         return config
 
     def safe_to_scale(self) -> bool:
-        """Whether the autoscaler may act in this round, of which it asks after it has listed the nodes.
+        """Whether the autoscaler may act in this round; it asks after it has listed the nodes.
 
-        Not while nobody knows which hosts work: it deletes slices that it takes for idle.
+        It may not while the use of hosts is unknown, since it deletes slices that seem idle.
         """
         with self.lock:
             slices = {
@@ -110,7 +110,7 @@ class TradewindNodeProvider(GCPNodeProvider):
         return self._representatives.choose(slices)
 
     def internal_ip(self, node_id: str) -> str:
-        """By which the autoscaler knows a node: a machine's own, and that of the host that stands for its slice."""
+        """Return the address by which the autoscaler knows a node: its own, or that of its slice's representative."""
         address: str = self._representatives.of(node_id) or super().internal_ip(node_id)
         return address
 

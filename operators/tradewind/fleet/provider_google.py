@@ -1,7 +1,11 @@
-"""Ray's lists of virtual machines and slices, mended: all pages of them, and what vanishes in between is gone.
+"""Corrections of Ray's virtual machines and slices, and the representative host of each slice.
 
-To Ray, a slice that Google repairs is dead, so that it makes another one, and then has both. Slices that people added
-are none of the autoscaler's.
+Lists have all pages, and a node that vanishes meanwhile is gone. A slice that Google repairs is not dead: Ray would
+make another one, and then have both. Manual slices are not the autoscaler's.
+
+Ray's autoscaler has one line for a slice, with its last use and whether Ray has it, and finds the line by the address
+that the provider gives for the slice. Ray's own provider gives that of host 0, so that a slice seems idle or healthy
+whenever host 0 does. Here it is the address of the host whose use or loss decides about the whole slice.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from tradewind.fleet.cloud.google_api import own_connection
 from tradewind.fleet.errors import FleetError
 
 _FIRST_POLL_S: Final = 0.25
-_LONGEST_POLL_S: Final = 5.0
+_MAX_POLL_S: Final = 5.0
 _OPERATION_S: Final = 15 * 60.0
 _PAGE: Final = 500
 _DEAD: Final = frozenset({"PREEMPTED", "TERMINATED"})
@@ -114,9 +118,9 @@ class Slices(GCPTPU):
         return dict(super().set_labels(self.get_instance(node["name"]), labels, wait_for_operation))
 
     def delete_dead(self, node_type: str) -> None:
-        """Have the workers of this type deleted that Google has taken: they go on using the quota until then.
+        """Delete the workers of this type that Google has taken: they use quota until then.
 
-        What a queued resource brought is left to whoever asked for that.
+        A slice of a queued resource is left to the user who requested that.
         """
         dead = {
             TAG_RAY_CLUSTER_NAME: self.cluster_name,
@@ -142,13 +146,13 @@ class Slices(GCPTPU):
 
 
 def _wait(look: Callable[[], dict[str, Any]], is_over: Callable[[dict[str, Any]], bool], name: str) -> dict[str, Any]:
-    """What ``look`` finds once it is over; Ray looks every five seconds, and goes on as if it were over at last."""
+    """Poll with ``look`` until the operation is over; Ray polls every 5 s, and at last continues as if it were over."""
     deadline, pause = time.monotonic() + _OPERATION_S, _FIRST_POLL_S
     while not is_over(found := look()):
         if time.monotonic() > deadline:
             raise NodeLaunchException("TIMEOUT", f"{name} is not over after {_OPERATION_S:.0f} s", None)
         time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_POLL_S)
+        pause = min(2 * pause, _MAX_POLL_S)
     return found
 
 
@@ -157,13 +161,6 @@ def only_not_found(error: Any) -> None:
     if error.resp.status != _NOT_FOUND:
         raise error
 
-
-# Which host stands for its slice in the books of Ray's autoscaler, which have one line for a slice.
-#
-# The autoscaler finds that line by the address that the provider gives for the slice: with it goes when the slice was
-# last used, and whether Ray has it. Ray's own provider gives the address of host 0, so that a slice is idle as soon as
-# host 0 is, and well as long as host 0 is, whatever the others do. Here it is the address of that host whose use, or
-# whose loss, decides what is to become of the whole slice.
 
 _LOG: Final = logging.getLogger(__name__)
 _TOGETHER_S: Final = 5.0
@@ -259,7 +256,7 @@ class Representatives:
         self._last: UsageSnapshot | None = None
 
     def of(self, name: str) -> str | None:
-        """The address that stands for the slice; None if none was chosen, as on the machine that runs ``ray up``."""
+        """Return the representative's address; None if none was chosen, as on the machine that runs ``ray up``."""
         return self._chosen.get(name)
 
     def choose(self, slices: Mapping[str, Sequence[str]]) -> bool:

@@ -1,8 +1,7 @@
-"""The variables of a cluster's environment are brought to its hosts while Ray runs: the same versions to all of them.
+"""Push the variables of a cluster's environment to its hosts while Ray runs, in the same versions to all.
 
-What a process has in its environment stays what it is; so each host tells of which variables its Ray was started with
-other values. The token is none of these variables and is not touched, since Ray would refuse new jobs (see
-``lifecycle.rotation``).
+A running process keeps its environment, so each host reports the variables that its Ray has with other values. The
+token is not one of these variables: with another token, Ray would refuse new jobs (see ``lifecycle.rotation``).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from tradewind.fleet.errors import FleetError
 
 _ON_HOST: Final = Path(__file__).with_name("push_env_on_host.py")
 _ENABLED: Final = "ENABLED"
-_LONGEST_WHY: Final = 400
+_MAX_WHY_CHARS: Final = 400
 
 
 class PushState(StrEnum):
@@ -71,13 +70,13 @@ class HostPush:
         try:
             told = json.loads(printed) if result.code == 0 else {}
             changed, removed, restart = (_names(told.get(key, [])) for key in ("changed", "removed", "restart"))
-            has_ray, why = told.get("ray"), str(told.get("why", ""))[:_LONGEST_WHY]
+            has_ray, why = told.get("ray"), str(told.get("why", ""))[:_MAX_WHY_CHARS]
         except (ValueError, AttributeError, TypeError, RecursionError):
             has_ray, why = None, ""
         if has_ray is False:
             return HostPush(result.host, PushState.NO_RAY)
         if has_ray is not True or why:
-            ended = f"the command there ended with {result.code}: {said[:_LONGEST_WHY] or 'it said nothing'}"
+            ended = f"the command there ended with {result.code}: {said[:_MAX_WHY_CHARS] or 'it said nothing'}"
             return HostPush(result.host, PushState.FAILED, why=why or result.why or ended)
         done = PushState.WOULD_WRITE if is_dry else PushState.WRITTEN
         return HostPush(result.host, done if changed or removed else PushState.SAME, changed, removed, restart)
@@ -161,7 +160,7 @@ def newest_versions(cluster: FleetCluster, client: Any = None) -> dict[str, str]
 
 
 def machines_of(there: ClusterHosts, slices: Iterable[SliceOfHosts]) -> tuple[list[SshHost], list[HostPush]]:
-    """How one logs in on the hosts of ``slices``, and those of which nobody can say that.
+    """Return the SSH hosts of ``slices``, and failures of the hosts that cannot be reached.
 
     Raises:
         CloudError: Google Cloud does not answer.

@@ -1,9 +1,9 @@
-"""What each host of a cluster runs to have the files of its environment as they should be.
+"""Script of each host of a cluster: update the files of its environment.
 
-Its text is sent, so it needs nothing but Python's standard library there, from 3.8 on. The host fetches the values
-itself, with its own rights, into files for its user alone; no value is on a command line, and none is printed. Either
-all values are there, or nothing is changed. The folder with all of them is then put in the place of the one that is
-there, in one move: nobody ever finds values of before beside those of after, whatever is killed.
+The client sends the script's text, so it needs only Python's standard library, from 3.8 on. The host fetches the values
+with its own rights into files for its user alone; no value is on a command line or printed. If a value is missing,
+nothing changes. Else one atomic swap replaces the whole folder: no process finds old values beside new ones, even if
+the script is killed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CANNOT = (errno.ENOSYS, errno.EINVAL, errno.EXDEV, errno.EOPNOTSUPP)
 
 
 def push(order: dict[str, Any]) -> dict[str, Any]:
-    """What was done, or would be, as JSON.
+    """Update the files; return the changes, or those of a dry run, as JSON.
 
     Args:
         order: ``folder`` below the home, ``secrets`` (variable → its version in Secret Manager), ``is_dry``.
@@ -70,7 +70,7 @@ def _compared(order: dict[str, Any], folder: str, aside: str, raylets: list[dict
 
 
 def _put(aside: str, folder: str) -> None:
-    """Have what is ``aside`` in the place of ``folder``, and that aside, if it is there."""
+    """Swap the folders ``aside`` and ``folder``; move the former if the latter does not exist."""
     if not os.path.lexists(folder):
         os.rename(aside, folder)
         return
@@ -91,7 +91,7 @@ def _put(aside: str, folder: str) -> None:
 
 
 def _fetched(version: str, file: str) -> str:
-    """Why the value is not in ``file`` now; empty if it is."""
+    """Fetch a value into ``file``; return why that failed, empty if it succeeded."""
     _, project, _, secret, _, number = version.split("/")
     words = ["gcloud", "secrets", "versions", "access", number, "--quiet", "--project=" + project]
     words += ["--secret=" + secret, "--out-file=" + file]
@@ -121,7 +121,7 @@ def _content(file: str) -> bytes:
 
 
 def _forget_old(above: str) -> None:
-    """Remove what one that was killed has left."""
+    """Remove the leftovers of killed runs."""
     for name in os.listdir(above):
         path = os.path.join(above, name)
         with suppress(FileNotFoundError):  # another one has just ended
@@ -130,7 +130,7 @@ def _forget_old(above: str) -> None:
 
 
 def _raylets() -> list[dict[bytes, bytes]]:
-    """The environments of the Ray nodes here, of this user."""
+    """Return the environments of this user's Ray nodes here."""
     found = []
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         try:

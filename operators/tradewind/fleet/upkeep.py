@@ -1,4 +1,4 @@
-"""What upkeep found out about the clusters of the fleet, as one table, and what belongs to no cluster any more."""
+"""Upkeep report: findings about the fleet's clusters, as one table, and nodes of no cluster."""
 
 from __future__ import annotations
 
@@ -90,13 +90,13 @@ def host_lines(cluster: str, rows: Iterable[Mapping[str, Any]], *, is_dry: bool 
 
 @dataclass(frozen=True)
 class LockNote:
-    """What the marker of a cluster says to upkeep.
+    """Content of a cluster's lock, for upkeep.
 
     Attributes:
-        operation: What is being done to it, or was when that was interrupted; empty where the marker cannot be read.
-        sentence: The same for people.
+        operation: The running or interrupted operation; empty if the lock is invalid.
+        sentence: The same as a sentence.
         is_left_out: Whether upkeep leaves the cluster alone.
-        needs_person: Whether somebody has to act before that is over.
+        needs_person: Whether a user must act first.
     """
 
     cluster: str
@@ -107,9 +107,9 @@ class LockNote:
 
     @staticmethod
     def of(cluster: str, found: FoundLock | None, now: float) -> LockNote | None:
-        """Of a marker as it was ``found``; None if it says nothing that matters.
+        """Return the note of a lock; None if no operation runs or was interrupted.
 
-        While Ray is being restarted, slices that work look dead, so a cluster that is held is left alone.
+        During a restart of Ray, working slices look dead, so upkeep leaves a locked cluster alone.
         """
         if found is None or not (found.is_held or found.is_interrupted):
             return None
@@ -118,8 +118,8 @@ class LockNote:
 
     @staticmethod
     def unreadable(cluster: str, why: object) -> LockNote:
-        """Of a marker that cannot be read: nobody can say whether the cluster is being changed."""
-        return LockNote(cluster, "", f"Whether somebody is changing it is not known: {why}", True, True)
+        """Return the note of an invalid lock: it is unknown whether a command is changing the cluster."""
+        return LockNote(cluster, "", f"Unknown whether a command is changing it: {why}", True, True)
 
     def line(self) -> UpkeepLine:
         """The same for the report."""
@@ -130,9 +130,9 @@ class LockNote:
 
 
 def orphan_lines(fleet: Fleet, project: str, zone: str, nodes: Iterable[TpuNode]) -> Iterator[UpkeepLine]:
-    """The TPU nodes of a zone that Ray's autoscaler has made for a cluster that the fleet file does not have there.
+    """Yield the TPU nodes of Ray's autoscaler in a zone whose cluster is not in the fleet file.
 
-    A person deletes them: the cluster may be somebody's own.
+    Users delete them: the cluster may be a user's own.
     """
     known = {cluster.name for cluster in fleet.clusters.values() if (cluster.project, cluster.zone) == (project, zone)}
     for node in nodes:
@@ -159,7 +159,7 @@ class UpkeepReport:
         return [f"{line.cluster}, {line.about} {line.name}: {line.state}" for line in self.lines if line.needs_person]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON: counts, what is for a person, what could not be looked at, and every line of news."""
+        """Return JSON: counts, findings that need a user, unchecked items, and all other news."""
         counts: dict[str, Counter[str]] = {}
         for line in self.lines:
             counts.setdefault(line.cluster, Counter())[line.about] += 1
@@ -171,7 +171,7 @@ class UpkeepReport:
         }
 
     def table(self) -> str:
-        """What is news, to be read; and in one line what is not."""
+        """Return the news as a table, and the rest in one line."""
         news = [line for line in self.lines if not line.is_well]
         rows = [(line.cluster, line.about.value, line.name, line.state, line.done) for line in news]
         texts = format_columns([_HEADS, *rows]) if rows else []

@@ -1,7 +1,10 @@
-"""What a JSON schema has against a file, as problems with lines: for the fleet file, and for Ray's cluster files.
+"""YAML files as values with lines, and violations of a JSON schema as problems with lines.
 
-A schema's descriptions say what a field takes, so they end the sentence. Fields that name secrets are ``writeOnly``:
-what stands there may be a secret by mistake, and is not shown.
+For the fleet file and Ray's cluster files. The schema's descriptions of fields end the sentences. Fields that name
+secrets are ``writeOnly``: their value may be a secret by mistake, and is not shown.
+
+The reader refuses files that would exhaust memory or stack, and reports repeated keys, of which PyYAML silently keeps
+the last. It reads only YAML's plain types, so no tag creates an object.
 """
 
 from __future__ import annotations
@@ -19,17 +22,12 @@ import yaml  # type: ignore[import-untyped]  # of Ray's own requirements
 
 from tradewind.fleet.errors import BadFileError, FileProblem, nearest_files_hint, nearest_names_hint
 
-# A YAML file as plain values that know their lines; what could fill the memory or the stack is refused first.
-#
-# PyYAML keeps the last of two entries with one key and says nothing; here that is a problem. Only the plain types of
-# YAML are read, so no tag makes an object.
-
 YamlPath = tuple[str | int, ...]
 
 MAX_FILE_BYTES: Final = 1 << 20
 MAX_DEPTH: Final = 30
 MAX_VALUES: Final = 100_000
-"""How many values a file may stand for, with what its aliases repeat."""
+"""Maximum number of values of a file, with the copies of its aliases."""
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _COLLECTIONS: Final = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
@@ -37,11 +35,11 @@ _COLLECTIONS: Final = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 @dataclass(frozen=True)
 class YamlDocument:
-    """What a file holds, and where in it each value stands.
+    """Content of a file, with the line of each value.
 
     Attributes:
-        problems: Entries that were left out of ``value``, or whose value is not what the file says.
-        unread: Where the latter stand.
+        problems: Entries that are missing in ``value``, or have another value than in the file.
+        unread: Paths of the latter.
     """
 
     file: str
@@ -58,7 +56,7 @@ class YamlDocument:
 
 
 def read_yaml(file: Path) -> YamlDocument:
-    """The only document in ``file``.
+    """Read the only document in ``file``.
 
     Raises:
         BadFileError: It cannot be read, is no YAML, has a key twice, or is too large or too deep.
@@ -70,7 +68,7 @@ def read_yaml(file: Path) -> YamlDocument:
 
 
 def read_yaml_with_problems(file: Path) -> YamlDocument:
-    """The only document in ``file``, with its problems, for whoever has more to say of it.
+    """Read the only document in ``file``, with its problems, so that the caller can add others.
 
     Raises:
         BadFileError: It cannot be read, is no YAML, or is too large or too deep.
@@ -158,7 +156,7 @@ class _NodeReader:
             elif key.value in own:
                 name = ".".join(map(str, (*path, key.value)))
                 first = self.lines[*path, key.value]
-                self._add(key, f"{name} stands here and in line {first}: give one another name, or leave it out.")
+                self._add(key, f"{name} is here and in line {first}: give one another name, or leave it out.")
             else:
                 self.lines[*path, key.value] = _line(key.start_mark)
                 own[key.value] = self.value(value, (*path, key.value), depth + 1)
@@ -200,13 +198,13 @@ def fleet_schema() -> Mapping[str, Any]:
 def schema_problems(
     document: YamlDocument, schema: Mapping[str, Any], place_of: Callable[[YamlPath], str]
 ) -> Iterator[FileProblem]:
-    """What ``schema`` has against the document; ``place_of`` a path begins the sentence about it."""
+    """Yield the violations of ``schema`` in the document; ``place_of`` a path begins the sentence about it."""
     for where, sentence in schema_faults(document.value, schema):
         yield FileProblem(document.line_of(where), f"{place_of(where)}: {sentence}")
 
 
 def schema_faults(value: Any, schema: Mapping[str, Any]) -> Iterator[tuple[YamlPath, str]]:
-    """What ``schema`` has against ``value``: the place in it, and what is wrong there."""
+    """Yield path and problem of each violation of ``schema`` in ``value``."""
     from jsonschema.validators import validator_for  # type: ignore[import-untyped]
 
     validator = validator_for(schema)(schema)
@@ -265,6 +263,6 @@ def _shown(error: Any) -> str:
 
 
 def _takes(schema: Mapping[str, Any], otherwise: str = "") -> str:
-    """The description of a field, to go on with."""
+    """Return the description of a field, as the end of a sentence."""
     about = str(schema.get("description", ""))
     return f" {about[0].lower()}{about[1:].rstrip('.')}" if about else otherwise

@@ -28,7 +28,7 @@ TOKEN = f"{PROJECT}/secrets/RAY_AUTH_TOKEN"
 HEAD, WORKER = (f"{name}@my-project.iam.gserviceaccount.com" for name in ("head", "worker"))
 SECRETS, IMAGES = "roles/secretmanager.secretAccessor", "roles/artifactregistry.reader"
 LISTS = "roles/compute.viewer"
-FINDING = f"{WORKER}: finding the head, from slices that people add"
+FINDING = f"{WORKER}: finding the head, from manual slices"
 
 
 @dataclass

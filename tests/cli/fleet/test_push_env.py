@@ -135,7 +135,7 @@ def test_a_host_that_is_not_reached_is_named_and_the_others_get_theirs(
     finally:
         world.hosts.keys[1] = kept
     assert code == 1 and re.search(r"one:0 +(written|as it should be)", out) and re.search(r"one:1 +failed", out)
-    assert "one:1: Cluster here: who answers at 127.0.0.1 has not the host keys" in err
+    assert "one:1: Cluster here: the machine at 127.0.0.1 has not the host keys" in err
     assert "Mend those, and run it again" in err and (files / "HF_TOKEN").read_text() == f"{FIRST}\n"
     assert unknown[0] == 1 and "one:0: The hosts of one have not all written down their SSH host keys" in unknown[2]
 

@@ -144,7 +144,7 @@ def test_of_two_that_make_it_at_once_the_first_counts(
         return add(self, token)
 
     monkeypatch.setattr(TokenSecret, "add", later)
-    with pytest.raises(TokenSecretError, match="made by somebody else just now"):
+    with pytest.raises(TokenSecretError, match="just made by another user"):
         secret.create(TOKEN)
     assert manager.state(f"{SECRET}/versions/1") == "ENABLED" and manager.state(f"{SECRET}/versions/2") == "DESTROYED"
 

@@ -1,1 +1,1 @@
-"""A cluster from a laptop: the way to its head, and its token."""
+"""Access to a cluster from a laptop: SSH, tunnels, tokens and dashboards."""

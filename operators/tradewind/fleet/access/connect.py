@@ -1,6 +1,8 @@
-"""The way from a laptop to the dashboard of a cluster: one ``ssh`` to its head.
+"""Connections from a laptop to a cluster: an ``ssh`` tunnel to its head, and the cluster's token.
 
-It ends with whoever opened it, however that ends: the far end reads what this process holds open.
+The tunnel ends with this process, however it ends, since the remote end reads a pipe of it. The token is fetched from
+Secret Manager once, cached for its owner alone, and used until a cluster refuses it. Its file is
+``tokens/PROJECT/SECRET`` below ``$XDG_CACHE_HOME/tradewind`` or ``~/.cache/tradewind``.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from tradewind.ray_jobs.probe import check_connection
 
 DASHBOARD_VARIABLE: Final = "TRADEWIND_HEAD_DASHBOARD"
 _DASHBOARD: Final = "127.0.0.1:8265"
-_OPENING_S: Final = 60.0
-_LOOK_S: Final = 0.05
+_OPEN_TIMEOUT_S: Final = 60.0
+_POLL_S: Final = 0.05
 _GRACE_S: Final = 5.0
 
 
@@ -56,7 +58,7 @@ def tunnel(head: SshHost, port: int | None = None, *, to: str | None = None) -> 
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens at."""
+    """Return a free port of the loopback."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
@@ -73,14 +75,14 @@ def _started(command: Sequence[str]) -> subprocess.Popen[str]:
 
 
 def _wait(ssh: subprocess.Popen[str], port: int, head: SshHost) -> None:
-    deadline = time.monotonic() + _OPENING_S
+    deadline = time.monotonic() + _OPEN_TIMEOUT_S
     while not _answers(port):
         if ssh.poll() is not None:
             assert ssh.stderr is not None
             raise SshError(connection_loss_reason(ssh.stderr.read(), head))
         if time.monotonic() > deadline:
-            raise SshError(f"Cluster {head.cluster}: ssh to {head.name} did not come up in {_OPENING_S:.0f} s.")
-        time.sleep(_LOOK_S)
+            raise SshError(f"Cluster {head.cluster}: ssh to {head.name} did not come up in {_OPEN_TIMEOUT_S:.0f} s.")
+        time.sleep(_POLL_S)
 
 
 def _end(ssh: subprocess.Popen[str]) -> None:
@@ -103,12 +105,6 @@ def _answers(port: int) -> bool:
         return False
 
 
-# The token of a cluster on a laptop: fetched from Secret Manager once, and kept in a file for its owner alone.
-#
-# The file is ``tokens/PROJECT/SECRET`` below ``$XDG_CACHE_HOME/tradewind``, or ``~/.cache/tradewind``. What is in it is
-# used until a cluster refuses it.
-
-
 def token_file(cluster: FleetCluster) -> Path:
     """Where the token of ``cluster`` is kept; clusters that share a secret share the file."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
@@ -117,7 +113,7 @@ def token_file(cluster: FleetCluster) -> Path:
 
 
 def cached_token(cluster: FleetCluster) -> str | None:
-    """The token that is kept for ``cluster``, if there is one that nobody else could have read, and that is one."""
+    """Return the cached token of ``cluster``, if it is valid and other users cannot read it."""
     with suppress(OSError, BadTokenFileError, TokenSecretError):
         return check_token(read_token_file(token_file(cluster)))
     return None
@@ -168,8 +164,6 @@ def clear_cached_token(cluster: FleetCluster) -> None:
     token_file(cluster).unlink(missing_ok=True)
 
 
-# A cluster of the fleet as jobs are given to it: through a tunnel, with its token.
-
 _MEMORY: Final = "127.0.0.1:6379"
 _EARLIER: Final = 2
 """How many tokens before the newest are tried."""
@@ -198,7 +192,7 @@ def connected(
 
 
 def translated_cluster_errors(text: str, there: RayCluster) -> str:
-    """An error about a cluster at the end of a tunnel, without that address and a connection, which nobody has."""
+    """Return an error text about a cluster without the tunnel's address and connection, unknown to users."""
     text = text.replace(str(there), f"Ray on the head of cluster {there.name}")
     mend = f"start the cluster, or correct the host of connection {there.name!r}"
     return text.replace(mend, f"'tradewind cluster status {there.name}' shows how the head is")
@@ -250,7 +244,7 @@ def _tokens(cluster: FleetCluster, *, is_any_good: bool) -> Iterator[str]:
         yield token
     yield fetch_token(cluster)
     if is_any_good:
-        with suppress(CloudError):  # whoever may not list them, or read an old one, has had the newest
+        with suppress(CloudError):  # a user without access to old versions has tried the newest
             for version in TokenSecret(cluster.project, cluster.token_secret).versions()[1 : 1 + _EARLIER]:
                 if version.state == "ENABLED":
                     yield read_token(cluster, str(version.number))

@@ -1,7 +1,10 @@
-"""The dashboards of clusters on this machine, one ``ssh`` each, and how each cluster is, looked at now and then.
+"""Dashboards of clusters on this machine, one ``ssh`` each, and a page with a tile for each cluster.
 
-Each has a host name of its own, ``NAME.localhost``: Ray's dashboard keeps the token in a cookie, and cookies know hosts
-but no ports, so that at one host the last token would be sent to all clusters.
+Each has its own host name, ``NAME.localhost``: Ray's dashboard stores the token in a cookie, and cookies ignore ports,
+so with one host name the browser would send the last token to all clusters.
+
+The page is plain HTML, without scripts, forms or secrets, for browsers of this machine. Any website may send a browser
+to an address on the loopback under its own name, so only requests that name this server as the host are answered.
 """
 
 from __future__ import annotations
@@ -131,7 +134,7 @@ class Dashboards:
 
 
 def check_cluster(cluster: FleetCluster, there: RayCluster, url: str) -> DashboardTile:
-    """How ``cluster`` is, whose dashboard people find at ``url``.
+    """Return the tile of ``cluster``, whose dashboard is at ``url``.
 
     Raises:
         RayJobsError: It does not answer.
@@ -147,11 +150,6 @@ async def _nodes(there: RayCluster) -> list[NodeInfo]:
     async with JobsApi(there) as api:
         return await fetch_nodes(api)
 
-
-# The page with a tile for each cluster: plain HTML, without scripts, forms or secrets, for browsers of this machine.
-#
-# Any website may send a browser to an address on the loopback, under a name of its own. So only requests that name this
-# server as the host are answered.
 
 _REFRESH_S: Final = 15
 _HEADERS: Final = {

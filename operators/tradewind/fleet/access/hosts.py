@@ -1,7 +1,7 @@
-"""The hosts of a cluster's slices, as Google Cloud has them, and how one logs in on each.
+"""Hosts of a cluster's slices in Google Cloud, and the SSH connection to each.
 
-A host with an address in the world is reached by it, any other one through the head. What a person calls a host is
-compared with what Google Cloud says there is, and goes nowhere else.
+A host with an external address is reached by it, any other through the head. A host name from a user is only compared
+with the hosts in Google Cloud.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SliceHost:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Its name for users."""
         return f"{self.slice_name}:{self.index}"
 
 
@@ -105,7 +105,7 @@ class ClusterHosts:
             near = nearest_names_hint(slice_name, [one.name for one in slices])
             raise FleetError(f"Cluster {self._cluster.name} has no slice or host {name!r}: {near}")
         if not one.hosts:
-            raise FleetError(f"Slice {one.name} is {one.state}: nobody can log in there.")
+            raise FleetError(f"Slice {one.name} is {one.state}: login is not possible.")
         if not colon:
             return one.hosts
         chosen = tuple(host for host in one.hosts if str(host.index) == index)
@@ -125,8 +125,8 @@ class ClusterHosts:
         told = answer.get("guestAttributes", [])
         if len(told) != len(indices) or not all(map(keys_in, told)):
             raise NoHeadError(
-                f"The hosts of {slice_name} have not all written down their SSH host keys, so nobody can say whether "
-                "they are its hosts: wait a minute if it is new; else guest attributes are switched off."
+                f"The hosts of {slice_name} have not all written down their SSH host keys, so their identity is "
+                "unknown: wait a minute if it is new; else guest attributes are switched off."
             )
         return dict(zip(indices, map(keys_in, told), strict=True))
 

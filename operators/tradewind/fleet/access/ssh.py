@@ -1,8 +1,7 @@
-"""Logging in on a machine of a cluster with OpenSSH's client: it must be the machine that it says.
+"""Login and commands on machines of a cluster with OpenSSH's client, with verified host keys.
 
-A machine writes its host keys into its metadata when it is made, and only those are taken; what the user's own
-``known_hosts`` says is not asked. Everything is given to ``ssh`` as words of its own, and nothing after the options can
-be taken for one.
+A machine writes its host keys into its metadata when it is created, and only those are accepted; the user's own
+``known_hosts`` is ignored. Each argument of ``ssh`` is a separate word, and no word after the options is parsed as one.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tradewind.fleet.local_paths import expanded
 SSH_PORT_VARIABLE: Final = "TRADEWIND_SSH_PORT"
 EXIT_CONNECTION_LOST: Final = 255
 """What ``ssh`` ends with when it did not get there, or lost the connection."""
-_LONGEST_WHY: Final = 400
+_MAX_WHY_CHARS: Final = 400
 _OPTIONS: Final = (
     "BatchMode=yes", "IdentitiesOnly=yes", "StrictHostKeyChecking=yes", "GlobalKnownHostsFile=/dev/null",
     "UpdateHostKeys=no", "CheckHostIP=no", "ControlMaster=no", "ControlPath=none", "ExitOnForwardFailure=yes",
@@ -46,7 +45,7 @@ class SshHost:
     """A machine to log in on.
 
     Attributes:
-        name: What people call it.
+        name: Its name for users.
         host_keys: Those that it wrote down, as ``known_hosts`` has them, without a name.
         by: The machine through which it is reached, if it cannot be from here.
     """
@@ -100,8 +99,8 @@ def connection_loss_reason(said: str, host: SshHost) -> str:
     """Why ``ssh`` to ``host`` ended, as a sentence, from what it said itself."""
     if "Host key verification failed" in said or "REMOTE HOST IDENTIFICATION" in said:
         why = (
-            f"who answers at {host.address} has not the host keys that {host.name} wrote down when it was made, and is "
-            "not trusted: ask who changed them, and start the cluster again if nobody did."
+            f"the machine at {host.address} has not the host keys that {host.name} wrote down when it was made, and is "
+            "not trusted: find out who changed them, and start the cluster again if no user did."
         )
     elif "Permission denied" in said:
         why = (
@@ -109,7 +108,9 @@ def connection_loss_reason(said: str, host: SshHost) -> str:
         )
     else:
         lines = [line for line in said.splitlines() if line.strip()]
-        why = f"ssh to {host.name} at {host.address} ended: {lines[-1][:_LONGEST_WHY] if lines else 'it said nothing'}"
+        why = (
+            f"ssh to {host.name} at {host.address} ended: {lines[-1][:_MAX_WHY_CHARS] if lines else 'it said nothing'}"
+        )
     return f"Cluster {host.cluster}: {why}"
 
 
@@ -128,11 +129,9 @@ def _port() -> str:
     return os.environ.get(SSH_PORT_VARIABLE, "22")
 
 
-# What machines and programs say, line by line: one that never ends a line fills nobody's memory.
-
 MAX_LINE_BYTES: Final = 1 << 20
-"""Of a line that is shown to people: none reads a longer one, and many machines may say one at once."""
-_MOST_OF_A_LOG: Final = 64 * 1024
+"""Limit of a displayed line, since many machines may print one at once."""
+_MAX_LOG_BYTES: Final = 64 * 1024
 
 
 def bounded_lines(stream: IO[bytes], longest_bytes: int = MAX_LINE_BYTES) -> Iterator[str]:
@@ -141,18 +140,16 @@ def bounded_lines(stream: IO[bytes], longest_bytes: int = MAX_LINE_BYTES) -> Ite
         is_whole = len(line) < longest_bytes or line.endswith(b"\n")
         text = line.decode(errors="replace").rstrip("\r\n")
         yield text if is_whole else f"{text} ... (cut: the line has {longest_bytes:,} bytes or more)"
-        while not is_whole and (rest := stream.readline(_MOST_OF_A_LOG)):
+        while not is_whole and (rest := stream.readline(_MAX_LOG_BYTES)):
             is_whole = rest.endswith(b"\n")
 
 
 def end_of(log: IO[bytes]) -> str:
     """The end of a log in a file, which is all that is looked at."""
     size = log.seek(0, 2)
-    log.seek(max(0, size - _MOST_OF_A_LOG))
-    return log.read(_MOST_OF_A_LOG).decode(errors="replace")
+    log.seek(max(0, size - _MAX_LOG_BYTES))
+    return log.read(_MAX_LOG_BYTES).decode(errors="replace")
 
-
-# Commands on machines of a cluster: in the container that Ray runs in, or on the machine itself.
 
 CONTAINER: Final = "ray_docker"
 MAX_CONCURRENT_HOSTS: Final = 32
@@ -190,7 +187,7 @@ def shell_line(words: Sequence[str]) -> str:
 
 
 def remote_command(line: str | None, env: RunEnv, *, is_terminal: bool) -> str:
-    """What is given to the shell of a machine to run ``line``; None is a shell for a person."""
+    """Return the command for a machine's shell that runs ``line``; None is an interactive shell."""
     what = f" -c {shlex.quote(line)}" if line is not None else ""
     here = f"exec bash{what or ' --login'}"
     there = f"exec docker exec {'-it' if is_terminal else '-i'} {CONTAINER} bash{what}"
@@ -260,7 +257,7 @@ class HostRuns:
 
     @property
     def was_ended(self) -> bool:
-        """Whether somebody has asked for that."""
+        """Whether ``end`` was called."""
         return self._is_over
 
     def end(self) -> None:

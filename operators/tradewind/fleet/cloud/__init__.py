@@ -1,1 +1,1 @@
-"""What Google Cloud is asked about our clusters besides their slices."""
+"""Google Cloud's APIs for clusters, besides those of their slices."""

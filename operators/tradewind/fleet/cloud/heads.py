@@ -1,4 +1,4 @@
-"""The head of a cluster, which has another name and address each time it is made: it is found by its labels."""
+"""Heads of clusters, found by labels, since each new head has another name and address."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def host_keys(cluster: FleetCluster, head: ClusterHead, compute: Any = None) -> 
     keys = keys_in(found)
     if not keys:
         raise NoHeadError(
-            f"{head.name} has written down no SSH host keys, so nobody can say whether it is the head: wait a minute "
+            f"{head.name} has written down no SSH host keys, so its identity is unknown: wait a minute "
             "if it is new; else its image lacks Google's guest agent, or guest attributes are switched off."
         )
     return keys

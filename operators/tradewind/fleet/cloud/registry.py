@@ -1,6 +1,6 @@
-"""What Artifact Registry removes by itself: versions of images after a month, but never the newest ones.
+"""Clean-up policies of Artifact Registry: delete image versions after a month, but never the newest ones.
 
-Policies that somebody else has set on a repository stay beside ours.
+Other policies of a repository stay.
 """
 
 from __future__ import annotations

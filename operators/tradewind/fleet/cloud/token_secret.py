@@ -1,7 +1,7 @@
-"""The secret with the token of a cluster: made once, never written over, and never changed under a cluster that runs.
+"""Token secret of a cluster: created once, never overwritten, and never changed while a cluster runs.
 
-One Ray cluster knows one token, the one that it was started with. So a new version is only added while no cluster that
-shares the secret has a head; with one, it takes a restart (``rotate-token``).
+A Ray cluster accepts only the token that it was started with. So a version is added only while no cluster that shares
+the secret has a head; else it takes a restart (``rotate-token``).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class TokenSecret:
         """Make it with ``token`` as its first version.
 
         Raises:
-            TokenSecretError: It has a version already, or somebody else has added one just now.
+            TokenSecretError: It has a version already, or another user has just added one.
             CloudError: Google Cloud does not do it.
         """
         self._check_empty()
@@ -90,7 +90,7 @@ class TokenSecret:
         first = min(version.number for version in self.versions() if version.state == _ENABLED)
         if first != added.number:
             self.change(added, "destroy")
-            raise TokenSecretError(f"{self.name} was made by somebody else just now: theirs is the token.")
+            raise TokenSecretError(f"{self.name} was just made by another user: theirs is the token.")
         return added
 
     def add(self, token: str) -> SecretVersion:
@@ -128,16 +128,16 @@ def check_token(token: str) -> str:
 
 
 def new_token() -> str:
-    """A token that nobody can guess."""
+    """Return a random token of 256 bits."""
     return secrets.token_hex(32)
 
 
 def check_no_head_running(clusters: Iterable[FleetCluster]) -> None:
-    """Refuse to go on while one of ``clusters`` has a head.
+    """Check that none of ``clusters`` has a head.
 
     Raises:
         TokenSecretError: One has.
-        CloudError: Nobody can say.
+        CloudError: Google Cloud does not answer.
     """
     compute = google_api("compute")
     for cluster in clusters:
@@ -157,9 +157,6 @@ def clusters_sharing_token(fleet: Fleet, cluster: FleetCluster) -> list[FleetClu
     """The clusters that have the token of ``cluster``, itself included."""
     ours = (cluster.project, cluster.token_secret)
     return [other for other in fleet.clusters.values() if (other.project, other.token_secret) == ours]
-
-
-# The secrets that each node of a cluster fetches before it starts Ray: one that cannot be had ends the start there.
 
 
 def check_secrets(cluster: FleetCluster, client: Any) -> None:
