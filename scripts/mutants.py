@@ -210,7 +210,8 @@ def run_tests(checkout: Path, tests: Sequence[str], timeout_s: float) -> tuple[i
 
     The process guard of this checkout ends them: what broken code fails to end lives no longer than its tests.
     """
-    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    # Broken code can make a test wait until its limit: 48 s instead of minutes (tests/support/waiting.py).
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "TRADEWIND_TEST_PACE": "0.4"}
     command = guard_command(
         [own_python(checkout), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests], watch=[]
     )
