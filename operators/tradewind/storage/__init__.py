@@ -1,7 +1,7 @@
-"""The one gate to every path: what a path may be, and the file system that it lies in.
+"""Access to paths: validate a path and find its file system.
 
-Nothing else in the project turns a path into a file system. fsspec would understand more than is meant: ``a::b`` chains
-file systems, of which one renders templates and so runs code, others ask any server of the network or unpack archives.
+No other package turns a path into a file system. fsspec accepts more than intended: ``a::b`` chains file systems. One
+of those renders templates and so runs code; others query any server of the network or unpack archives.
 """
 
 from tradewind.storage.errors import OutsideRootsError, StorageError, UnsupportedStoreError, UnusablePathError

@@ -1,7 +1,7 @@
-"""What may lie where a record should be: it is read whole only if it is a regular file, not too large, and text.
+"""Bounded reads of records: only a regular file of limited size that is text is read whole.
 
-Anything else has a flaw, in words that follow "because", which whoever reads it tells with the file's name. A link is
-no record, since what it leads to was written by somebody else for something else; a pipe is never waited for.
+Anything else has a flaw, in words that follow "because", which the caller reports with the file's name. A link is not a
+record, since another writer wrote its target for another purpose. A read never waits for a pipe.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from typing import Final
 
 SMALL: Final = 1 << 20
-"""The most bytes of a lease, a status or a pin: ours have a few hundred."""
+"""Size limit of a lease, a status or a pin in bytes; Tradewind's own have a few hundred."""
 LARGE: Final = 64 << 20
-"""The most bytes of anything else that is read whole."""
+"""Size limit of any other file that is read whole, in bytes."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """What lies at a path.
+    """Content at a path.
 
     Attributes:
-        text: All of it; empty if it has a flaw.
-        flaw: Why it is no text of a record, if it is none.
+        text: The whole content; empty if it has a flaw.
+        flaw: Why it cannot be a record, if so.
     """
 
     text: str
@@ -32,7 +32,7 @@ class Content:
 
 
 def content_of(data: bytes, most: int) -> Content:
-    """What these bytes are, of which one more than ``most`` was read if there are more."""
+    """Classify bytes, of which ``most`` + 1 were read if there are more."""
     if len(data) > most:
         return too_large(most)
     try:
@@ -42,16 +42,16 @@ def content_of(data: bytes, most: int) -> Content:
 
 
 def too_large(most: int) -> Content:
-    """The flaw of what has more than ``most`` bytes."""
+    """Return the flaw of content with more than ``most`` bytes."""
     return Content("", f"it has more than {most:,} bytes")
 
 
 def read_file(name: str, most: int) -> tuple[bytes | Content, float]:
-    """A local file's bytes, or its flaw, and when it was written.
+    """Return a local file's bytes or its flaw, and its modification time.
 
     Raises:
-        FileNotFoundError: Nothing is there.
-        NotADirectoryError: What should be a folder above it is none.
+        FileNotFoundError: Nothing exists there.
+        NotADirectoryError: A parent is not a folder.
     """
     itself = os.lstat(name)
     if (what := _kind(itself)) is not None:
@@ -61,7 +61,7 @@ def read_file(name: str, most: int) -> tuple[bytes | Content, float]:
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENXIO):
             raise
-        return Content("", "it is no regular file"), itself.st_mtime  # it has just become something else
+        return Content("", "it is no regular file"), itself.st_mtime  # it changed its type meanwhile
     with open(opened, "rb", buffering=0) as file:
         now = os.fstat(opened)
         if (what := _kind(now)) is not None:
@@ -77,7 +77,7 @@ def read_file(name: str, most: int) -> tuple[bytes | Content, float]:
 
 
 def _kind(itself: os.stat_result) -> str | None:
-    """What it is, if it is no regular file."""
+    """Name the kind of file if it is not a regular one."""
     mode = itself.st_mode
     if stat.S_ISREG(mode):
         return None

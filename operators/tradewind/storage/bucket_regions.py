@@ -1,4 +1,4 @@
-"""Where Google Cloud Storage, or the emulator that ``STORAGE_EMULATOR_HOST`` names, has a bucket."""
+"""Location of a bucket in Google Cloud Storage, or in the emulator at ``STORAGE_EMULATOR_HOST``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 
 def bucket_region(bucket: str, **options: Any) -> str | None:
-    """Its location in small letters; the regions of a dual region joined by ``+``; None if the store tells none.
+    """Return the lower-case location; the regions of a dual region joined by ``+``; None if unknown.
 
-    ``options`` of the request, such as its timeout, are those of Google's client, and so are the errors.
+    ``options`` of the request, such as its timeout, and the errors are those of Google's client.
     """
     found = _client().get_bucket(bucket, **options)
     location = "+".join(found.data_locations or []) or found.location

@@ -1,4 +1,4 @@
-"""Calls to the asynchronous file systems of fsspec, in their own event loop and within our patience."""
+"""Calls to fsspec's asynchronous file systems, in their event loop, with a timeout."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from tradewind.storage.backends import StoreRefusedError
 from tradewind.storage.errors import RecordsError, StoreUnavailableError
 from tradewind.timeouts import within
 
-# What a client's error means for whoever asked: the store may answer later, or it said no.
-#
-# What is not there, or there already, is an answer and stays ``FileNotFoundError`` or ``FileExistsError``. Errors that
-# no store could cause stay what they are.
+# Translation of client errors: the store may answer later, or it refused. ``FileNotFoundError`` and ``FileExistsError``
+# are answers and stay as they are, and so do errors that no store can cause.
 
 _PASSING = frozenset({408, 409, 429, *range(500, 600)})
 """Statuses after which the same request may succeed."""
@@ -30,11 +28,11 @@ _REFUSALS = (PermissionError, IsADirectoryError)
 
 @contextmanager
 def translated_client_errors(path: str) -> Iterator[None]:
-    """Turn failures of any store's client into ours, which name ``path``.
+    """Translate failures of any store's client to Tradewind's errors, which name ``path``.
 
     Raises:
-        StoreUnavailableError: The store does not answer, or not now.
-        StoreRefusedError: It does not let us.
+        StoreUnavailableError: The store does not answer, or is temporarily unavailable.
+        StoreRefusedError: It refuses access.
     """
     try:
         yield
@@ -48,7 +46,7 @@ def translated_client_errors(path: str) -> Iterator[None]:
 
 
 def http_answer(error: BaseException) -> tuple[int, str]:
-    """Status and code of the answer that a client made ``error`` of; 0 when there was none."""
+    """Return status and code of the response behind ``error``; 0 if there was none."""
     if isinstance(code := getattr(error, "code", None), int):
         return code, ""
     response = getattr(error, "response", None) or getattr(error.__cause__, "response", None)
@@ -73,7 +71,7 @@ def _told(path: str, error: Exception) -> RecordsError | None:
 
 
 def _lost_connections() -> tuple[type[Exception], ...]:
-    """What the clients that are loaded raise without an answer."""
+    """Return the exceptions that the loaded clients raise without a response."""
     kinds: list[type[Exception]] = [ConnectionError]
     if "gcsfs" in sys.modules:
         from aiohttp import ClientError
@@ -92,11 +90,11 @@ def _lost_connections() -> tuple[type[Exception], ...]:
 Result = TypeVar("Result")
 
 _shared: dict[tuple[int, str], Any] = {}
-"""The file system of each process and protocol. fsspec would make one for each thread, with a client of its own."""
+"""The file system per process and protocol. fsspec would make one per thread, each with its own client."""
 
 
 def file_system_of(path: str) -> tuple[Any, str]:
-    """The file system of ``path`` and its name there; after a fork a new one, with connections of its own."""
+    """Return the file system of ``path`` and its name there; a new one, with new connections, after a fork."""
     scheme = Location.of(path).scheme
     if scheme not in ("gs", "s3"):
         return file_system_at(path)
@@ -109,7 +107,7 @@ def file_system_of(path: str) -> tuple[Any, str]:
 def call_with_timeout(
     path: str, call: Callable[[Any, str, str], Awaitable[Result]], patience_s: float | None = None
 ) -> Result:
-    """What ``call`` returns for the file system, bucket and key of ``path``, in ``patience_s``, else ``PATIENCE_S``."""
+    """Return ``call(...)`` for the file system, bucket and key of ``path``, in ``patience_s``, else ``PATIENCE_S``."""
     with translated_client_errors(path):
         fs, name = file_system_of(path)
         bucket, _, key = name.partition("/")
@@ -121,7 +119,7 @@ def call_with_timeout(
 async def gather_bounded(
     call: Callable[[str], Awaitable[Result | None]], names: Sequence[str], workers: int
 ) -> dict[str, Result]:
-    """What ``call`` returns for each name that has something, with so many calls under way."""
+    """Return the result of ``call`` for each name that has one, with limited concurrency."""
     results: dict[str, Result] = {}
     waiting: Iterator[str] = iter(names)
 

@@ -1,9 +1,9 @@
-"""Copies of single files, from any store to any store: each is whole and what its source's listing said, or not there.
+"""Copy single files between any stores: a copy is complete and as its source was listed, or absent.
 
-Within Cloud Storage the store copies, on the condition that the source is still the generation that was listed and that
-nothing is at the target. Everything else is read and written aside, compared, and then renamed. Compared are the size
-and the checksum that the source's store keeps (MD5, or CRC32C of composite objects), else the MD5 of what was read;
-with that of the copy as its store keeps it, else as it is read again.
+Within Cloud Storage the store copies, on the condition that the source still has the listed generation and that nothing
+exists at the target. Other copies are read, written to a temporary path, compared and renamed. The comparison uses the
+size and the checksum that the source's store keeps (MD5, or CRC32C of composite objects), else the MD5 of the bytes
+read. The copy's values come from its store, else from reading it again.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ class CopyRefusedError(StorageError):
 
 
 class DamagedCopyError(CopyRefusedError):
-    """What came is not what the source's store had said."""
+    """The bytes differ from what the source's store reported."""
 
 
 class TargetOccupiedError(CopyRefusedError):
-    """Something else lies where the copy belongs."""
+    """Another object exists at the target."""
 
 
 def copy_file(folder: str, file: StoredFile, target: str, aside: str, go_on: Callable[[], object]) -> None:
-    """Copy ``file``, as it was listed below ``folder``, to ``target``.
+    """Copy ``file``, as listed below ``folder``, to ``target``.
 
     Args:
-        aside: A path in the store of the target where nothing is; nothing stays there.
-        go_on: Asked before each mebibyte; raises what ends the copy.
+        aside: A temporary path in the target's store; it is removed afterwards.
+        go_on: Called before each mebibyte; aborts the copy by raising.
 
     Raises:
         CopyRefusedError: There is no copy, for this reason.
-        StoreError: A store does not answer, or does not let us.
+        StoreError: A store does not answer, or refuses access.
     """
     source = posixpath.join(folder, file.path)
     if {Location.of(source).scheme, Location.of(target).scheme} == {"gs"} and file.tag:
@@ -56,7 +56,7 @@ def copy_file(folder: str, file: StoredFile, target: str, aside: str, go_on: Cal
         found = rewrite_object(source, file.tag, target, go_on)
         if found is None:
             raise CopyRefusedError(f"{source} has changed, or is gone, since it was listed.")
-        if not found:  # something is there: our own copy, if the answer to it was lost
+        if not found:  # an object exists: this copy, if its response was lost
             if not _is_there(target, file):
                 raise TargetOccupiedError(f"{target} was written by somebody else meanwhile.")
             return
@@ -72,7 +72,7 @@ def copy_file(folder: str, file: StoredFile, target: str, aside: str, go_on: Cal
     except BaseException:
         _remove(aside)
         raise
-    if not reads_without_request(target):  # there a rename is another copy
+    if not reads_without_request(target):  # in a bucket, a rename is another copy
         try:
             _check_copy(target, file, md5)
         except DamagedCopyError:
@@ -81,7 +81,7 @@ def copy_file(folder: str, file: StoredFile, target: str, aside: str, go_on: Cal
 
 
 def _is_there(target: str, file: StoredFile) -> bool:
-    """Whether what is at the target has the size and the checksum of the file."""
+    """Whether the object at the target has the size and the checksum of the file."""
     fs, name = file_system_at(target)
     with translated_client_errors(target):
         fs.invalidate_cache()
@@ -93,13 +93,13 @@ def _is_there(target: str, file: StoredFile) -> bool:
 
 
 def _kept(about: Mapping[str, Any], file: StoredFile) -> tuple[int, str | None]:
-    """Size and checksum that Cloud Storage keeps of an object, the checksum of the kind that the file has."""
+    """Return size and checksum of a Cloud Storage object, the checksum in the kind that the file has."""
     is_composite = (file.checksum or "").startswith("crc32c:")  # a copy of it may have an MD5 too
     return int(about["size"]), f"crc32c:{about['crc32c']}" if is_composite else stored_checksum(about)
 
 
 def _copy_aside(source: str, file: StoredFile, aside: str, go_on: Callable[[], object]) -> str:
-    """Copy the file; ``md5:`` and what was read."""
+    """Copy the file; return ``md5:`` and the digest of the bytes read."""
     from_fs, from_name = file_system_at(source)
     to_fs, to_name = file_system_at(aside)
     try:
@@ -109,7 +109,7 @@ def _copy_aside(source: str, file: StoredFile, aside: str, go_on: Callable[[], o
                 size, sums = _pour(reader, writer, (file.checksum or "").startswith("crc32c:"), go_on)
     except FileNotFoundError as error:
         from_fs.invalidate_cache()
-        if from_fs.exists(from_name):  # so it is the target's store that has lost what was written
+        if from_fs.exists(from_name):  # so the target's store lost what was written
             raise StoreUnavailableError(f"{aside} could not be written: {error}") from error
         raise CopyRefusedError(f"{source} is gone since it was listed: {error}") from error
     wanted = file.checksum
@@ -120,7 +120,7 @@ def _copy_aside(source: str, file: StoredFile, aside: str, go_on: Callable[[], o
 
 
 def _pour(reader: IO[bytes], writer: IO[bytes], with_crc: bool, go_on: Callable[[], object]) -> tuple[int, list[str]]:
-    """Copy all bytes; how many there were, and their checksums, the MD5 first."""
+    """Copy all bytes; return their number and their checksums, the MD5 first."""
     md5, crc, size = hashlib.md5(usedforsecurity=False), _crc32c() if with_crc else None, 0
     while chunk := reader.read(_CHUNK):
         go_on()

@@ -1,4 +1,4 @@
-"""What can be wrong with a path, with a store, or with what is stored there."""
+"""Errors of paths, of stores and of stored records."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ class StorageError(Exception):
 
 
 class UnusablePathError(StorageError, ValueError):
-    """The path is none that Tradewind opens. It was not opened."""
+    """Tradewind does not open this path. It was not opened."""
 
 
 class OutsideRootsError(UnusablePathError):
-    """The path lies below none of the folders and buckets that may be read and written for whoever gave it."""
+    """The path is outside the folders and buckets that its source may read and write."""
 
 
 class UnsupportedStoreError(StorageError):
-    """The store cannot write on a condition, so nothing on it can be done exactly once."""
+    """The store has no conditional writes, so nothing on it can happen exactly once."""
 
 
 class RecordsError(StorageError):
@@ -24,15 +24,15 @@ class RecordsError(StorageError):
 
 
 class StoreError(RecordsError):
-    """The store did not do what was asked of it. It may later: even a refusal passes, such as that of an old token."""
+    """The store did not execute a request. It may later: even a refusal can end, as that of an old token."""
 
 
 class StoreUnavailableError(StoreError):
-    """The store did not answer, or answered that it cannot now. Nothing is known of what it holds; ask again."""
+    """The store did not answer, or is unavailable. Its content is unknown; retry."""
 
 
 class BadRecordError(RecordsError):
-    """A file that should be a record cannot be read as one. It is left as it is, and what it may say is not used.
+    """A file that should be a record cannot be read as one. It stays unchanged, and its content is ignored.
 
     Attributes:
         file: Its path.
@@ -46,8 +46,8 @@ class BadRecordError(RecordsError):
 
 
 class RecordTooLargeError(RecordsError):
-    """What was to be written down is more than anybody would read back."""
+    """A record to be written is larger than readers accept."""
 
 
 class LeaseLostError(RecordsError):
-    """Somebody else holds the lease: what this process was about to write would not count."""
+    """Another owner holds the lease: a write of this process would not count."""

@@ -1,7 +1,7 @@
-"""Small objects on any fsspec store, each read and written whole: a reader sees the old object or the new one.
+"""Small objects on any fsspec store, read and written whole: readers see the old or the new object.
 
-Local files are written aside, flushed and renamed; object stores do the same with one put. Paths are given as users
-write them, with or without a scheme.
+Local files are written to a temporary path, flushed and renamed; object stores do the same with one put. Paths are
+given as users write them, with or without a scheme.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _MISSING = (FileNotFoundError, NotADirectoryError)
 
 
 def read_text(path: str, most: int = LARGE) -> str | None:
-    """The object's text, or None when there is none.
+    """Return the object's text, or None if it does not exist.
 
     Raises:
-        BadRecordError: What is there is no text, or too large.
+        BadRecordError: It is not text, or too large.
     """
     return read_many([path], most).get(path)
 
 
 def read_many(paths: Sequence[str], most: int = LARGE) -> dict[str, str]:
-    """The texts of those of ``paths`` that exist, read together where the store can.
+    """Return the texts of those ``paths`` that exist, in one request where the store can.
 
     Raises:
-        BadRecordError: What is at one of them is no text, or too large.
+        BadRecordError: One of them is not text, or too large.
     """
     contents = read_contents(paths, most)
     for path, content in contents.items():
@@ -48,7 +48,7 @@ def read_many(paths: Sequence[str], most: int = LARGE) -> dict[str, str]:
 
 
 def read_contents(paths: Sequence[str], most: int = LARGE) -> dict[str, Content]:
-    """What is at those of ``paths`` where there is something, whatever it is; one that is no text spoils no other."""
+    """Return the content of those ``paths`` that exist; one that is not text does not affect the others."""
     contents: dict[str, Content] = {}
     for fs, names in _by_store(paths):
         with translated_client_errors(_some_of(names)):
@@ -57,7 +57,7 @@ def read_contents(paths: Sequence[str], most: int = LARGE) -> dict[str, Content]
 
 
 def existing_many(paths: Collection[str]) -> set[str]:
-    """Those of ``paths`` at which there is an object, asked together where the store can. Folders are no objects."""
+    """Return those ``paths`` that are objects, in one request where the store can. Folders do not count."""
     found: set[str] = set()
     for fs, names in _by_store(paths):
         with translated_client_errors(_some_of(names)):
@@ -66,7 +66,7 @@ def existing_many(paths: Collection[str]) -> set[str]:
 
 
 def is_anything_at(paths: Collection[str]) -> bool:
-    """Whether at any of ``paths`` there is anything, be it a link, a folder or a pipe."""
+    """Whether anything exists at one of ``paths``, including links, folders and pipes."""
     for fs, names in _by_store(paths):
         with translated_client_errors(_some_of(names)):
             if any(map(os.path.lexists, names)) if isinstance(fs, LocalFileSystem) else any(_existing(fs, list(names))):
@@ -75,9 +75,9 @@ def is_anything_at(paths: Collection[str]) -> bool:
 
 
 def existing_below(names: Mapping[str, str]) -> set[str]:
-    """Those folders, of folder → name of a file below it, that hold their file; a link is one, whatever it leads to.
+    """Return those folders, of folder → name of a file below it, that contain their file or a link.
 
-    The names go to the folders' own file systems: to a parser of URLs, ``::`` in them would mean something.
+    The names go directly to the folders' file systems: a URL parser would interpret ``::`` in them.
     """
     groups: dict[int, tuple[fsspec.AbstractFileSystem, dict[str, str]]] = {}
     for folder, name in names.items():
@@ -93,7 +93,7 @@ def existing_below(names: Mapping[str, str]) -> set[str]:
 
 
 def write_text(path: str, text: str) -> None:
-    """Put ``text`` at ``path``, whatever was there."""
+    """Write ``text`` to ``path`` and replace what exists there."""
     with translated_client_errors(path):
         fs, name = file_system_of(path)
         if isinstance(fs, LocalFileSystem):
@@ -103,7 +103,7 @@ def write_text(path: str, text: str) -> None:
 
 
 def create_text(path: str, text: str) -> bool:
-    """Put ``text`` at ``path`` only if nothing is there; whether it was put. One writer of many wins."""
+    """Write ``text`` to ``path`` if nothing exists there; return whether it was written. One writer wins."""
     with translated_client_errors(path):
         fs, name = file_system_of(path)
         try:
@@ -117,7 +117,7 @@ def create_text(path: str, text: str) -> bool:
 
 
 def list_names(folder: str) -> list[str]:
-    """The names directly below ``folder``; none when it does not exist."""
+    """List the names directly below ``folder``; empty if it does not exist."""
     with translated_client_errors(folder):
         fs, name = file_system_of(folder)
         fs.invalidate_cache(name)
@@ -128,7 +128,7 @@ def list_names(folder: str) -> list[str]:
 
 
 def write_aside(path: Path, text: str) -> Path:
-    """Put ``text``, safe from a crash, into a new hidden file beside ``path``, to be renamed to it."""
+    """Write ``text``, crash-safe, to a new hidden file beside ``path``, to be renamed to it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
@@ -136,7 +136,7 @@ def write_aside(path: Path, text: str) -> Path:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-    except BaseException:  # such as of a full disk, on which nothing half-written is to stay
+    except BaseException:  # a full disk, for example: leave no partial file
         aside.unlink(missing_ok=True)
         raise
     return aside
@@ -158,7 +158,7 @@ def _create_file(path: Path, text: str) -> None:
 
 
 def _by_store(paths: Collection[str]) -> list[tuple[fsspec.AbstractFileSystem, dict[str, str]]]:
-    """The paths grouped by store, as name in the store → path as given."""
+    """Group the paths by store, as name in the store → path as given."""
     groups: dict[int, tuple[fsspec.AbstractFileSystem, dict[str, str]]] = {}
     for path in paths:
         fs, name = file_system_of(path)

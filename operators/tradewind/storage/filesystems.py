@@ -1,6 +1,6 @@
-"""From a path to its file system: the only place where fsspec is told a path that somebody gave.
+"""Return a path's file system: the only module that passes paths from outside to fsspec.
 
-There, a file has another name or is gone whatever its name holds, and also if the answer to that was lost.
+Renaming and removing work for every name, and also if a response was lost.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def file_system_at(path: str) -> tuple[AbstractFileSystem, str]:
-    """The file system of ``path``, and the path's name there. What lies below is addressed by that file system.
+    """Return the file system of ``path`` and the path's name there; address files below it with that.
 
     Raises:
-        UnusablePathError: It is none that may be opened.
+        UnusablePathError: It is not a path that may be opened.
     """
     from fsspec.core import url_to_fs
 
@@ -28,21 +28,21 @@ def file_system_at(path: str) -> tuple[AbstractFileSystem, str]:
 
 
 def open_file(path: str, mode: str = "rb") -> IO[bytes]:
-    """The file at ``path``, opened.
+    """Open the file at ``path``.
 
     Raises:
-        UnusablePathError: It is none that may be opened.
-        FileNotFoundError: It is not there.
+        UnusablePathError: It is not a path that may be opened.
+        FileNotFoundError: It does not exist.
     """
     fs, name = file_system_at(path)
     return cast("IO[bytes]", fs.open(name, mode))
 
 
 def rename_file(fs: AbstractFileSystem, name: str, to_name: str) -> None:
-    """Give a file of a store another name, whatever has it. In a bucket that is a copy, which appears whole.
+    """Rename a file of a store, replacing the target. In a bucket this is a copy, which appears whole.
 
-    fsspec's own ``mv`` takes names with brackets, asterisks or question marks for patterns, and fails if it is not told
-    that it has removed the file.
+    fsspec's own ``mv`` treats names with brackets, asterisks or question marks as patterns. It fails if the response to
+    its removal of the file is lost.
     """
     from fsspec.implementations.local import LocalFileSystem
 
@@ -54,6 +54,6 @@ def rename_file(fs: AbstractFileSystem, name: str, to_name: str) -> None:
 
 
 def remove_file(fs: AbstractFileSystem, name: str) -> None:
-    """Remove a file of a store; one that is gone is fine, for so it is when an answer was lost."""
+    """Remove a file of a store; a missing one is no error, since the response to a removal may be lost."""
     with suppress(FileNotFoundError):
         fs.rm_file(name)

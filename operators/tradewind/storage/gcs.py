@@ -1,8 +1,7 @@
-"""Conditional writes to Google Cloud Storage: the tag of an object is its generation, which every write changes.
+"""Conditional writes to Google Cloud Storage: an object's tag is its generation, which every write changes.
 
-Calls go through gcsfs, so they share credentials and connections with all other reads of a process, and with them the
-fresh start after a fork. It passes preconditions on and hands out the answer's own ``Date``, against which an object's
-age is told.
+Calls go through gcsfs, so they share the process's credentials and connections, and the new start after a fork. gcsfs
+passes preconditions through and exposes the response's ``Date``, against which an object's age is measured.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from tradewind.storage.errors import StoreUnavailableError
 
 _REREADS = 5
 _REWRITE_S = 120.0
-"""A step of a copy between regions takes longer than a small request."""
+"""Timeout of one step of a copy between regions, which takes longer than a small request."""
 _AT_ONCE = 100
-"""As many connections as gcsfs's session keeps."""
+"""The number of connections that gcsfs's session keeps."""
 
 
 class GcsStore:
@@ -42,7 +41,7 @@ class GcsStore:
 
 
 async def _read(fs: Any, bucket: str, name: str) -> StoredObject | None:
-    """The object's generation and age, then its text; again if it was replaced between the two."""
+    """Read the object's generation and age, then its text; repeat if it was replaced between the two."""
     url = _object_url(fs, bucket, name)
     for _ in range(_REREADS):
         try:
@@ -67,7 +66,7 @@ async def _write(fs: Any, bucket: str, name: str, text: str, expected: str | Non
     headers = {"Content-Type": "application/json"}
     try:
         _, contents = await fs._call("POST", url, headers=headers, data=text.encode(), **conditions)
-    except FileExistsError:  # which is what gcsfs makes of 412
+    except FileExistsError:  # gcsfs raises it for 412
         return None
     except FileNotFoundError as error:
         raise StoreRefusedError(f"gs://{bucket}: there is no such bucket, or it is not for us") from error
@@ -75,12 +74,12 @@ async def _write(fs: Any, bucket: str, name: str, text: str, expected: str | Non
 
 
 def rewrite_object(source: str, generation: str, target: str, go_on: Callable[[], object]) -> Mapping[str, Any] | None:
-    """Have the store copy that generation of ``source`` to ``target``, if nothing is there.
+    """Let the store copy a generation of ``source`` to ``target``, if nothing exists there.
 
-    ``go_on`` is asked before each of its steps, of which a large object takes many.
+    ``go_on`` is called before each step of the copy; a large object takes many.
 
     Returns:
-        What the store says of the copy; nothing if something is at the target; None if the source is another by now.
+        The store's metadata of the copy; empty if the target exists; None if the source was replaced.
     """
     token: str | None = None
     while True:
@@ -106,7 +105,7 @@ async def _rewrite(
         _, contents = await fs._call("POST", url, headers={"Content-Type": "application/json"}, **conditions, **more)
     except FileNotFoundError:
         return None
-    except FileExistsError:  # which is what gcsfs makes of 412, of whichever condition
+    except FileExistsError:  # gcsfs raises it for 412, whichever condition failed
         return {} if await _generation(fs, source) == generation else None
     return dict(json.loads(contents))
 
@@ -125,18 +124,21 @@ def _object_url(fs: Any, bucket: str, name: str) -> str:
 
 
 def _age(about: Mapping[str, Any], headers: Mapping[str, str]) -> float:
-    """From the last change to the answer, both by the server's clock; ``Date`` has whole seconds, so never too old."""
+    """Return the time from the last change to the response, both by the server's clock.
+
+    ``Date`` has whole seconds, so the age is never too large.
+    """
     updated = datetime.datetime.fromisoformat(about["updated"])
     return max(0.0, (parsedate_to_datetime(headers["Date"]) - updated).total_seconds())
 
 
 async def contents_of(fs: Any, names: Sequence[str], most: int) -> dict[str, bytes]:
-    """The bytes of those objects that exist, of each one more than ``most`` at the most."""
+    """Return the bytes of those objects that exist, at most ``most`` + 1 of each."""
     return await _fetch(fs, names, most, alt="media")
 
 
 async def existing_of(fs: Any, names: Sequence[str]) -> set[str]:
-    """Those objects that exist."""
+    """Return those objects that exist."""
     return set(await _fetch(fs, names, SMALL, fields="name"))
 
 
@@ -145,16 +147,16 @@ async def remove_if(fs: Any, generations: Mapping[str, str | None]) -> None:
 
     async def remove(name: str) -> None:
         url, generation = _object_url(fs, *name.split("/", 1)), generations[name]
-        with suppress(FileNotFoundError, FileExistsError):  # it is gone, or another one, which gcsfs tells by 412
+        with suppress(FileNotFoundError, FileExistsError):  # it is gone or replaced (gcsfs: 412)
             await fs._call("DELETE", url, ifGenerationMatch=generation)
 
     await gather_bounded(remove, list(generations), _AT_ONCE)
 
 
 async def _fetch(fs: Any, names: Sequence[str], most: int, **query: str) -> dict[str, bytes]:
-    """Answers of many objects, straight from gcsfs's session: its own calls take nearly twice the work for each.
+    """Fetch responses for many objects through gcsfs's session: its own calls cost nearly twice the work.
 
-    An object that is missing costs no more than one that is there. Any other trouble is left to gcsfs and its retries.
+    A missing object costs the same as an existing one. Other failures are left to gcsfs and its retries.
     """
     from aiohttp import ClientError
     from yarl import URL
@@ -176,7 +178,7 @@ async def _fetch(fs: Any, names: Sequence[str], most: int, **query: str) -> dict
 
 
 async def read_at_most(stream: Any, most: int) -> bytes:
-    """What a stream holds, but not more than one byte more than ``most``."""
+    """Read a stream, at most ``most`` + 1 bytes."""
     parts: list[bytes] = []
     left = most + 1
     while left > 0 and (part := await stream.read(left)):

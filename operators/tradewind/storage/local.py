@@ -1,8 +1,8 @@
-"""Conditional writes to local and shared file systems: whoever compares and replaces holds the object's guard.
+"""Conditional writes to local and shared file systems: compare-and-replace under the object's guard.
 
-The guard is a POSIX record lock, which NFS passes on to its server, on a file beside the object. Such a lock belongs to
-a process, so its threads hold a lock of their own first. The kernel drops it with its holder, however that dies.
-Objects are written aside and renamed; readers need no lock.
+The guard is a POSIX record lock, which NFS passes to its server, on a file beside the object. Such a lock belongs to a
+process, so its threads first acquire a lock of their own. The kernel releases it when its process ends in any way.
+Objects are written to a temporary path and renamed; readers need no lock.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tradewind.storage.files import write_aside
 GUARD_SUFFIX = ".guard"
 _POLL_S = 0.002
 _AHEAD_S = 2.0
-"""A file that was written so much later than now was written before the clock was set back: its age counts from now."""
+"""A file this far in the future was written before the clock was set back: its age counts from now."""
 _NO_FILE = ""
-"""The tag of a link, a folder, a pipe, or what is too large."""
+"""The tag of a link, a folder, a pipe or a file that is too large."""
 
 
 class LocalStore:
@@ -66,13 +66,13 @@ def _replace(file: Path, aside: Path, text: str, expected: str | None) -> Stored
     with _guarded(file):
         if not _is_as_expected(file, expected):
             return None
-        os.utime(aside)  # it may have waited for the guard, and its age counts from now
+        os.utime(aside)  # the guard may have delayed it, and its age counts from now
         os.replace(aside, file)
     return StoredObject(text, _digest(text.encode()), 0.0)
 
 
 def _file_of(path: str) -> Path:
-    """The file behind every spelling of its path: two guards of one object would guard nothing."""
+    """Return the file behind every spelling of its path: an object must have only one guard."""
     file = Path(LocalFileSystem._strip_protocol(path))
     return Path(os.path.realpath(file.parent), file.name)
 
@@ -84,7 +84,7 @@ def _read(file: Path) -> StoredObject | None:
         return None
     age_s = _clock(file.parent, otherwise=written) - written
     if age_s < -_AHEAD_S:
-        with suppress(OSError):  # else its age would be 0 until the clock is there again, and nobody could take over
+        with suppress(OSError):  # else its age stays 0 until the clock catches up, which would prevent a takeover
             os.utime(file, follow_symlinks=False)
     age_s = max(0.0, age_s)
     content = data if isinstance(data, Content) else content_of(data, SMALL)
@@ -99,7 +99,7 @@ def _tag(file: Path) -> str | None:
 
 
 def _is_as_expected(file: Path, expected: str | None) -> bool:
-    """Whether ``file`` has this tag. What is no file of ours has none that could be expected."""
+    """Whether ``file`` has this tag. A file without a valid tag never matches."""
     tag = _tag(file)
     return tag == expected and tag != _NO_FILE
 
@@ -113,7 +113,7 @@ def _digest(data: bytes) -> str:
 
 
 def _clock(folder: Path, otherwise: float) -> float:
-    """What time it is for the file system itself; ``otherwise`` where we may not write, and so never take over."""
+    """Return the file system's own time; ``otherwise`` where it is read-only, so no takeover is possible."""
     try:
         with tempfile.TemporaryFile(dir=folder) as touched:
             os.utime(touched.fileno())
@@ -138,7 +138,7 @@ def _guarded(file: Path) -> Iterator[None]:
             _lock_file(guard, file, deadline)
             yield
         finally:
-            os.close(guard)  # which also unlocks it
+            os.close(guard)  # this also unlocks it
 
 
 @contextmanager
@@ -175,12 +175,12 @@ def _new_locks() -> None:
 
 _thread_locks: list[threading.Lock] = []
 _new_locks()
-os.register_at_fork(after_in_child=_new_locks)  # those of the parent may be held by threads that the child has not
+os.register_at_fork(after_in_child=_new_locks)  # threads that the child lacks may hold the parent's
 
-# Conditional writes to ``memory://``, for tests: one lock for the whole process, which is also all that sees it.
+# Conditional writes to ``memory://``, for tests: one lock per process, the only process that sees it.
 
 _lock = threading.Lock()
-# A child must not inherit the lock as some other thread of its parent held it.
+# A child must not inherit a lock that another thread of its parent held.
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 

@@ -1,4 +1,9 @@
-"""What a path may be: a local one, or a URL of a store that Tradewind knows. Looking at it opens nothing."""
+"""Validate paths: a local path, or a URL of a known store. Validation opens nothing.
+
+The roots are the folders and buckets below which a path from outside must be. Such a path comes from a record, an XCom
+or a request, whose writer may have fewer rights than this process. So it is accepted only if it leads below a root,
+after ``..`` is resolved and the links of local disks are followed.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +28,12 @@ _SCHEMES: Final = {
 }
 _BUCKETS: Final = frozenset({"gs", "s3"})
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][\w.:-]*", re.ASCII)
-"""It begins with a letter or a digit: ``gs://`` with a record's name behind it is no bucket."""
+"""It begins with a letter or a digit: ``gs://`` followed by a record's name is not a bucket."""
 _LONGEST_PATH_BYTES: Final = 4096
-"""Linux's PATH_MAX; the stores take 1,024 bytes for a name."""
+"""Linux's PATH_MAX; the stores accept 1,024 bytes for a name."""
 _LONGEST_NAME_BYTES: Final = 1024
 _LONGEST_PART_BYTES: Final = 255
-"""Of a local path, by most file systems."""
+"""Limit of most file systems for a part of a local path."""
 _SHOWN: Final = 80
 
 
@@ -37,9 +42,9 @@ class Location:
     """A path that may be opened.
 
     Attributes:
-        scheme: ``file``, ``gs``, ``s3`` or ``memory``, however it was spelled.
-        bucket: Of ``gs`` and ``s3``; else empty.
-        name: Below the bucket, or on the disk, as it was given.
+        scheme: ``file``, ``gs``, ``s3`` or ``memory``, in any spelling.
+        bucket: The bucket of ``gs`` and ``s3``; else empty.
+        name: The name in the bucket or on the disk, as given.
     """
 
     scheme: str
@@ -48,13 +53,13 @@ class Location:
 
     @staticmethod
     def of(path: Any, where: str = "") -> Location:
-        """What ``path`` means.
+        """Parse ``path``.
 
         Args:
-            where: What gave it, such as the field of a step, which the error names.
+            where: Its source for the error, such as the field of a step.
 
         Raises:
-            UnusablePathError: It is no path, or would mean more than a place.
+            UnusablePathError: It is not a path, or means more than a location.
             UnsupportedStoreError: It is of another store.
         """
         if not isinstance(path, str):
@@ -76,17 +81,17 @@ class Location:
 
     @property
     def is_absolute(self) -> bool:
-        """Whether it is the same place for every process."""
+        """Whether the path has the same meaning in every process."""
         return self.scheme != "file" or self.name.startswith("/")
 
 
 def named_path(path: str, where: str = "") -> str:
-    """The beginning of a sentence about ``path``, which ``where`` gave: as much of it as helps, and no password."""
+    """Begin a sentence about ``path`` from ``where``: shortened, without passwords."""
     return f"{where}: the path {_shown(path)}" if where else f"The path {_shown(path)}"
 
 
 def problem_of_text(path: str) -> str:
-    """What is wrong with ``path`` wherever it leads, or lies below; empty if nothing is."""
+    """Describe what is wrong with the text of ``path``, wherever it leads; empty if nothing is."""
     if not path:
         return "is empty"
     if "\0" in path:
@@ -138,7 +143,7 @@ def _problem_of_place(location: Location) -> str:
 
 
 def _shown(path: str) -> str:
-    """As much of it as helps, and nothing that could be a password."""
+    """Shorten the path, and omit what could be a password."""
     scheme, has_scheme, rest = path.partition("://")
     user, is_user, host = rest.partition("/")[0].rpartition("@")
     if has_scheme and is_user:
@@ -146,24 +151,18 @@ def _shown(path: str) -> str:
     return repr(path if len(path) <= _SHOWN else path[:_SHOWN] + "…")
 
 
-# The roots: the folders and buckets below which a path from outside may lie. Looking at them opens nothing.
-#
-# What comes from a record, an XCom or a request was perhaps written by somebody who may write less than we may. So it
-# counts only where it leads below a root, once ``..`` is worked out and the links of local disks are followed.
-
-
 @dataclass(frozen=True)
 class Roots:
-    """Folders and buckets, as they were given."""
+    """Folders and buckets, as given."""
 
     paths: tuple[str, ...] = ()
 
     @staticmethod
     def of(paths: Iterable[Any], where: str = "") -> Roots:
-        """The roots ``paths``, which ``where`` gave.
+        """Parse the roots ``paths``, which ``where`` gave.
 
         Raises:
-            UnusablePathError: One of them is no path, or means another folder in each process.
+            UnusablePathError: One of them is not a path, or is relative.
             UnsupportedStoreError: One of them is of another store.
         """
         found = tuple(dict.fromkeys(paths))
@@ -176,11 +175,11 @@ class Roots:
         return Roots(found)
 
     def also(self, paths: Iterable[str]) -> Roots:
-        """These roots and ``paths``."""
+        """Return these roots and ``paths``."""
         return Roots(tuple(dict.fromkeys((*self.paths, *paths))))
 
     def allow(self, path: Any) -> bool:
-        """Whether ``path`` is, or lies below, a root; False also where it is no path."""
+        """Whether ``path`` is a root or below one; False for invalid paths."""
         try:
             place = resolve_location(path)
         except StorageError:
@@ -192,11 +191,11 @@ class Roots:
         return tuple(map(resolve_location, self.paths))
 
     def check(self, path: Any, where: str) -> None:
-        """Refuse a path that is no root and lies below none.
+        """Refuse a path that is neither a root nor below one.
 
         Raises:
-            OutsideRootsError: It lies elsewhere.
-            UnusablePathError: It is none that may be opened.
+            OutsideRootsError: It is elsewhere.
+            UnusablePathError: It is not a path that may be opened.
             UnsupportedStoreError: It is of another store.
         """
         Location.of(path, where)
@@ -214,22 +213,22 @@ NO_ROOTS: Final = Roots()
 
 @dataclass(frozen=True)
 class ResolvedLocation:
-    """Where a path leads: the same for every spelling of it."""
+    """The target of a path: equal for all its spellings."""
 
     store: str
     name: str
 
     def is_or_is_below(self, other: ResolvedLocation) -> bool:
-        """Whether this is ``other`` or lies below it."""
+        """Whether this is ``other`` or below it."""
         return self.store == other.store and (self.name == other.name or self.is_below(other))
 
     def is_below(self, other: ResolvedLocation) -> bool:
-        """Whether this lies below ``other``, and is not the same."""
+        """Whether this is below ``other``, and not the same."""
         folder = other.name if other.name.endswith("/") else f"{other.name}/"
         return self.store == other.store and self.name != other.name and self.name.startswith(folder)
 
     def folders(self) -> Iterator[ResolvedLocation]:
-        """What this lies below, from the nearest."""
+        """The parents of this, the nearest first."""
         name = self.name
         while name != "/":
             name = posixpath.dirname(name)
@@ -237,22 +236,20 @@ class ResolvedLocation:
 
 
 def resolve_location(path: Any, *, follows_links: bool = True) -> ResolvedLocation:
-    """Where ``path`` leads.
+    """Return where ``path`` leads.
 
     Args:
-        follows_links: Also through the links of a local disk; otherwise by its text alone.
+        follows_links: Follow the links of a local disk; otherwise use the text alone.
 
     Raises:
-        UnusablePathError: It is none that may be opened.
+        UnusablePathError: It is not a path that may be opened.
         UnsupportedStoreError: It is of another store.
     """
     location = Location.of(path)
     if location.scheme == "file":
         name = os.path.expanduser(location.name or "/")
         found = os.path.realpath(name) if follows_links else os.path.abspath(name)
-        return ResolvedLocation(
-            "file", f"/{found.lstrip('/')}"
-        )  # POSIX leaves two slashes at the beginning as they are
+        return ResolvedLocation("file", f"/{found.lstrip('/')}")  # POSIX keeps two leading slashes
     return ResolvedLocation(
         f"{location.scheme}://{location.bucket}", posixpath.normpath(f"/{location.name.lstrip('/')}")
     )

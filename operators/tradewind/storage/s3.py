@@ -1,7 +1,7 @@
-"""Conditional writes to S3: the tag of an object is its ETag, which ``If-Match`` and ``If-None-Match`` demand.
+"""Conditional writes to S3: an object's tag is its ETag, as ``If-Match`` and ``If-None-Match`` require.
 
-Calls go through s3fs, for its credentials, its connections and its fresh start after a fork. A store that speaks S3 but
-ignores those two headers would let everybody win, so each bucket is put to the test before the first write.
+Calls go through s3fs, for its credentials, its connections and its new start after a fork. A store that speaks S3 but
+ignores those two headers would let every writer win, so each bucket is tested before the first write.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tradewind.timeouts import within
 
 _AT_ONCE = 50
 _CONFLICT = 409
-"""Another conditional write was under way; S3 asks to try again."""
+"""Another conditional write was in progress; S3 asks for a retry."""
 
 _proven: set[tuple[str | None, str]] = set()
-"""Endpoints and buckets that keep conditions."""
+"""Endpoints and buckets known to respect conditions."""
 
 
 class S3Store:
-    """Buckets of S3, or of whatever speaks its protocol."""
+    """Buckets of S3, or of a server that speaks its protocol."""
 
     def read(self, path: str) -> StoredObject | None:
         return call_with_timeout(path, _read)
@@ -54,7 +54,7 @@ async def _read(fs: Any, bucket: str, key: str) -> StoredObject | None:
 
 
 async def _read_most(answer: Mapping[str, Any], most: int) -> bytes:
-    """The object's bytes, but not more than one more than ``most``."""
+    """Read the object's bytes, at most ``most`` + 1."""
     parts: list[bytes] = []
     left = most + 1
     async with answer["Body"] as body:
@@ -65,7 +65,7 @@ async def _read_most(answer: Mapping[str, Any], most: int) -> bytes:
 
 
 async def _put(fs: Any, bucket: str, key: str, text: str, expected: str | None) -> str | None:
-    """The tag of what was written, or None when something else than expected is there."""
+    """Return the tag of the written object, or None if the expected object was not there."""
     condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
     while True:
         try:
@@ -83,7 +83,7 @@ async def _put(fs: Any, bucket: str, key: str, text: str, expected: str | None) 
 
 
 async def _prove(fs: Any, bucket: str, key: str) -> None:
-    """Write on conditions that cannot hold: a store that does it nevertheless keeps no conditions."""
+    """Write with conditions that cannot hold: a store that executes the write ignores conditions."""
     if (fs.endpoint_url, bucket) in _proven:
         return
     probe = f"{key}.probe-{uuid.uuid4().hex}"
@@ -95,7 +95,7 @@ async def _prove(fs: Any, bucket: str, key: str) -> None:
 
 
 async def _ignored_condition(fs: Any, bucket: str, probe: str) -> str | None:
-    """The header that the store does not heed: where nothing is, where something is, or where something else is."""
+    """Return the header that the store ignores: for no object, for any object, or for another object."""
     if await _put(fs, bucket, probe, "", '"never"') is not None:
         return "If-Match"
     await _put(fs, bucket, probe, "", None)
@@ -105,13 +105,13 @@ async def _ignored_condition(fs: Any, bucket: str, probe: str) -> str | None:
 
 
 def _age(answer: Mapping[str, Any]) -> float:
-    """From the last change to the answer, both by the server's clock."""
+    """Return the time from the last change to the response, both by the server's clock."""
     date = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
     return max(0.0, float((date - answer["LastModified"]).total_seconds()))
 
 
 async def contents_of(fs: Any, names: Sequence[str], most: int) -> dict[str, bytes]:
-    """The bytes of those objects that exist, of each one more than ``most`` at the most."""
+    """Return the bytes of those objects that exist, at most ``most`` + 1 of each."""
 
     async def fetch(name: str) -> bytes | None:
         bucket, _, key = name.partition("/")
@@ -124,7 +124,7 @@ async def contents_of(fs: Any, names: Sequence[str], most: int) -> dict[str, byt
 
 
 async def remove_if(fs: Any, etags: Mapping[str, str | None]) -> None:
-    """Remove those objects that still have these ETags, in one request: they are all in one bucket."""
+    """Remove those objects that still have these ETags, in one request: they share a bucket."""
     if not etags:
         return
     keys = {name.split("/", 1)[1]: etag for name, etag in etags.items()}
@@ -140,7 +140,7 @@ async def remove_if(fs: Any, etags: Mapping[str, str | None]) -> None:
 
 
 async def existing_of(fs: Any, names: Sequence[str]) -> set[str]:
-    """Those objects that exist."""
+    """Return those objects that exist."""
 
     async def head(name: str) -> bool | None:
         bucket, _, key = name.partition("/")

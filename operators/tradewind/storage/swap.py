@@ -1,7 +1,7 @@
-"""Compare-and-swap of one small object on any store that can do it: what was read is replaced, or nothing is.
+"""Compare-and-swap of one small object: a write replaces what was read, or nothing.
 
-An answer that got lost after the write was done is no loss: a refused write is read back, and what carries our own text
-is ours. So texts must be unique, as those of leases are. A store without conditional writes is refused.
+A lost response after a completed write does no harm. A refused write is read back, and an object with the writer's own
+text is the writer's. So texts must be unique, as those of leases are. A store without conditional writes is refused.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ __all__ = ["StoredObject", "read_stored", "remove_if", "write_if"]
 
 
 def read_stored(path: str) -> StoredObject | None:
-    """The object at ``path`` with its tag and age, or None when there is none."""
+    """Return the object at ``path`` with its tag and age, or None if it does not exist."""
     return _store_of(path).read(path)
 
 
 def write_if(path: str, text: str, expected: str | None) -> StoredObject | None:
-    """Put ``text`` at ``path`` if the object there has the tag ``expected``, or if there is none and that is None.
+    """Write ``text`` to ``path`` if the object there has the tag ``expected``; None means no object.
 
     Returns:
-        What is there now, or None when something else was there and stays.
+        The object now there, or None if another one was there and stays.
     """
     store = _store_of(path)
     written = store.write(path, text, expected)

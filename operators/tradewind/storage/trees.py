@@ -1,8 +1,8 @@
-"""The files below a folder on any fsspec store: as the store has them now, never from a listing kept from before.
+"""The files below a folder on any fsspec store, as the store has them now: listings are not cached.
 
-A checksum is one that the store keeps and tells in its listing, so asking for it reads no file: ``md5:`` and 32 hex
-digits, or ``crc32c:`` and the Base64 text of Google Cloud Storage. Local disks and memory keep none, and neither does
-S3 for objects that were uploaded in parts; ``read_files`` makes one by reading.
+A checksum is one that the store keeps and lists, so it needs no read of a file. It is ``md5:`` and 32 hex digits, or
+``crc32c:`` and the Base64 text of Google Cloud Storage. Local disks, memory, and S3 for multipart uploads keep none;
+``read_files`` computes one by reading.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class StoredFile:
     """One file.
 
     Attributes:
-        path: Relative to the folder that was listed, with ``/`` between its parts.
+        path: Relative to the folder that was listed, with ``/`` as separator.
         size: In bytes.
-        checksum: ``md5:<hex>``, ``crc32c:<base64>``, or None when the store keeps none.
-        tag: What tells this very file from a later one of the same name, where the store says it.
+        checksum: ``md5:<hex>``, ``crc32c:<base64>``, or None if the store keeps none.
+        tag: Distinguishes this file from a later one of the same name, where the store gives one.
     """
 
     path: str
@@ -51,14 +51,14 @@ class StoredFile:
 
 
 def list_files(folder: str) -> list[StoredFile]:
-    """All files below ``folder`` at any depth, by path; none when it is missing.
+    """List all files below ``folder`` at any depth, by path; empty if it is missing.
 
-    A symbolic link to a file counts as that file. One to a folder, or to nothing, counts as a file that holds the
-    link's target: nothing outside of ``folder`` is ever walked.
+    A symbolic link to a file counts as that file. A link to a folder, or a broken one, counts as a file that holds the
+    link's target: the walk never leaves ``folder``.
 
     Raises:
         StoreUnavailableError: The store does not answer.
-        StoreRefusedError: It does not let us.
+        StoreRefusedError: It refuses access.
     """
     fs, name = file_system_at(folder)
     with errors_with_path(folder):
@@ -67,11 +67,11 @@ def list_files(folder: str) -> list[StoredFile]:
 
 
 def remove_files(folder: str, relative_paths: Sequence[str]) -> None:
-    """Remove these files below ``folder``, in batches where the store can; those that are gone already are fine.
+    """Remove these files below ``folder``, in batches where the store can; missing files are no error.
 
     Raises:
         StoreUnavailableError: The store does not answer.
-        StoreRefusedError: It does not let us.
+        StoreRefusedError: It refuses access.
     """
     fs, name = file_system_at(folder)
     paths = [posixpath.join(name, path) for path in relative_paths]
@@ -85,17 +85,17 @@ def remove_files(folder: str, relative_paths: Sequence[str]) -> None:
 
 
 def reads_without_request(folder: str) -> bool:
-    """Whether reading a file there costs no request: a local or shared file system, or memory."""
+    """Whether reading a file there needs no request: a local or shared file system, or memory."""
     fs, _ = file_system_at(folder)
     return isinstance(fs, (LocalFileSystem, MemoryFileSystem))
 
 
 def read_files(folder: str, files: Iterable[StoredFile]) -> list[StoredFile]:
-    """``files`` with the size and MD5 of what a few threads read in them; those that are gone by now are left out.
+    """Return ``files`` with size and MD5, read by a few threads; files that are gone are omitted.
 
     Raises:
         StoreUnavailableError: The store does not answer.
-        StoreRefusedError: It does not let us.
+        StoreRefusedError: It refuses access.
     """
     fs, name = file_system_at(folder)
 
@@ -110,7 +110,7 @@ def read_files(folder: str, files: Iterable[StoredFile]) -> list[StoredFile]:
 
 
 def stored_checksum(info: Mapping[str, Any]) -> str | None:
-    """What Google Cloud Storage (``md5Hash``, ``crc32c``) or S3 (``ETag``) says of an object in its listing."""
+    """Return the checksum in a listing of Google Cloud Storage (``md5Hash``, ``crc32c``) or S3 (``ETag``)."""
     if info.get("md5Hash"):
         return f"md5:{base64.b64decode(info['md5Hash']).hex()}"
     if info.get("crc32c"):
@@ -136,19 +136,19 @@ def _local_files(folder: str) -> Iterator[StoredFile]:
 
 
 def _local_file(entry: os.DirEntry[str], path: str) -> StoredFile | None:
-    """A file, or a link that leads to none, as long as its text; None for sockets, pipes and what has just gone."""
+    """Return a file, or a broken link with its text's length; None for sockets, pipes and missing files."""
     try:
         itself = entry.stat(follow_symlinks=False)
     except FileNotFoundError:
         return None
-    with suppress(OSError):  # a link may lead in a circle
+    with suppress(OSError):  # a link may be circular
         if entry.is_file():
             return StoredFile(path, entry.stat().st_size, tag=local_tag(itself))
     return StoredFile(path, itself.st_size, tag=local_tag(itself)) if stat.S_ISLNK(itself.st_mode) else None
 
 
 def local_tag(itself: os.stat_result) -> str:
-    """The tag of a local file, by what ``lstat`` says of it: another one has another inode, or was written later."""
+    """Compute the tag of a local file from ``lstat``: another file has another inode or a later time."""
     return f"{itself.st_ino}-{itself.st_mtime_ns}"
 
 
@@ -159,7 +159,7 @@ def _listed_files(fs: AbstractFileSystem, folder: str) -> Iterator[StoredFile]:
     except FileNotFoundError:
         return
     finally:
-        fs.invalidate_cache()  # nobody else shall take this listing for the truth later
+        fs.invalidate_cache()  # no later caller may use this listing
     start = folder.rstrip("/") + "/"
     for name, info in listing.items():
         if name.startswith(start) and not name.endswith("/") and info.get("type") == "file":
@@ -170,10 +170,10 @@ def _listed_files(fs: AbstractFileSystem, folder: str) -> Iterator[StoredFile]:
 def _remove_objects(fs: AbstractFileSystem, paths: Sequence[str]) -> None:
     plain = [path for path in paths if not has_magic(path)]
     if plain:
-        with suppress(FileNotFoundError):  # none of them was there
+        with suppress(FileNotFoundError):  # none of them existed
             fs.rm(plain)
     for path in paths:
-        if has_magic(path):  # in a list of many, fsspec would take it for a pattern
+        if has_magic(path):  # in a list of many, fsspec would treat it as a pattern
             with suppress(FileNotFoundError):
                 fs.rm_file(path)
     fs.invalidate_cache()
@@ -200,8 +200,8 @@ def errors_with_path(folder: str) -> Iterator[None]:
     try:
         yield
     except (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError):
-        raise  # a mistake of ours
-    except Exception as error:  # each client library has errors of its own
-        if isinstance(error, PermissionError) or str(error).startswith("Forbidden"):  # gcsfs says so in words only
+        raise  # an internal error
+    except Exception as error:  # each client library has its own exceptions
+        if isinstance(error, PermissionError) or str(error).startswith("Forbidden"):  # gcsfs states it only in words
             raise StoreRefusedError(f"{folder} cannot be used: {error}") from error
         raise StoreUnavailableError(f"{folder} cannot be reached: {error}") from error
