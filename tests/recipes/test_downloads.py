@@ -60,7 +60,7 @@ def test_addresses_and_checksums_count_in_a_download_of_files() -> None:
         (lambda: download("raw/x", ["https://a.example/.attempts"]), "begins with a dot"),
         (
             lambda: download("raw/x", ["https://me:pass@a.example/x"]),
-            "an address at a.example holds a name or a password",
+            "an address at a.example holds a name or a pass",
         ),
         (lambda: download("raw/x", ["ftp://a.example/x"]), "ftp://a.example/x' has an unknown scheme"),
         (lambda: download("raw/x", ["x.txt"]), "'x.txt' has an unknown scheme"),

@@ -200,7 +200,7 @@ def test_a_noticed_training_goes_on_from_before_its_damaged_checkpoint(
     printed = workshop.run(TRAIN, settings)
     (removed,) = (line for line in printed if line.startswith("removed the damaged checkpoint"))
     assert f"step-{saved}: {data.relative_to(folder / f'step-{saved}')} has" in removed
-    assert f"goes on after step {before + 1}/{STEPS}" in printed
+    assert f"continues after step {before + 1}/{STEPS}" in printed
     assert any("  restarts 1  goodput " in line for line in printed)
     assert workshop.losses("noticed") == workshop.losses("whole")  # to the last bit
     assert complete(workshop.root / "noticed/checkpoints") == [20, 40, STEPS - 1] and complete(folder) == []

@@ -31,24 +31,24 @@ def default_download(
     secrets: Mapping[str, str] | None = None,
     **options: Any,
 ) -> InputName:
-    """The output of a step that downloads a repository of the Hugging Face hub.
+    """Return the output of a step that downloads a repository of the Hugging Face hub.
 
-    As with Marin nothing counts in the version but the name, unless it is given as ``versioned(...)``: two steps for
-    two revisions need two names.
+    As in Marin, only the name and ``versioned(...)`` values count in the version: two steps for two revisions need two
+    names.
 
     Args:
-        name: Of the step.
+        name: Name of the step.
         hf_dataset_id: ``owner/name``.
         revision: A commit, long or short.
         override_output_path: As in ``ExecutorStep``.
-        description: For people.
+        description: Shown to users.
         cluster: As in ``ExecutorStep``.
-        secrets: As in ``ExecutorStep``; ``HF_TOKEN`` for what the hub does not show to everybody.
-        options: ``hf_urls_glob`` (only the files that one of these matches) and ``hf_repo_type_prefix`` (``datasets``,
+        secrets: As in ``ExecutorStep``; ``HF_TOKEN`` for a private or gated repository.
+        options: ``hf_urls_glob`` (globs of the files to download) and ``hf_repo_type_prefix`` (``datasets``,
             ``models`` or ``spaces``).
 
     Raises:
-        ValueError: An option is unknown, or a value is none that its field takes.
+        ValueError: An option is unknown, or its field does not take the value.
     """
     step = _download_step(
         name,
@@ -65,7 +65,7 @@ def default_download(
 
 @naming_step
 def _download_step(
-    name: str, hf_dataset_id: str, revision: str, options: Mapping[str, Any], **of_step: Any
+    name: str, hf_dataset_id: str, revision: str, options: Mapping[str, Any], **step_options: Any
 ) -> ExecutorStep:
     for option in options:
         if option not in _FIELDS:
@@ -73,7 +73,7 @@ def _download_step(
             hint = f"did you mean {near[0]}?" if near else f"the options are {', '.join(_FIELDS)}."
             raise ValueError(f"default_download({option}=...) is no option; {hint}")
     config = HubDownloadConfig(hf_dataset_id, revision, this_output_path(), **options)
-    return ExecutorStep(name, download_hf, config, resumable=RESUMABLE, **of_step)
+    return ExecutorStep(name, download_hf, config, resumable=RESUMABLE, **step_options)
 
 
 @naming_step
@@ -87,13 +87,13 @@ def download(
     cluster: str | None = None,
     secrets: Mapping[str, str] | None = None,
 ) -> ExecutorStep:
-    """A step that downloads files; addresses and checksums count in its version.
+    """Return a step that downloads files; addresses and checksums count in its version.
 
     Args:
-        name: Of the step.
-        urls: ``https://...``, or of a store, such as ``gs://...``; a copy is called like the end of its address.
-        sha256: Address → SHA-256 of its file, in hexadecimal; a file that has none is taken as it comes.
-        description: For people.
+        name: Name of the step.
+        urls: ``https://...``, or of a store, such as ``gs://...``; the end of an address names its copy.
+        sha256: Address → SHA-256 of its file, in hexadecimal; a file without one is not checked.
+        description: Shown to users.
         override_output_path: As in ``ExecutorStep``.
         cluster: As in ``ExecutorStep``.
         secrets: As in ``ExecutorStep``.

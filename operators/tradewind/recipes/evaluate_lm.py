@@ -1,4 +1,14 @@
-"""Judge a trained model by its checkpoint and by its export, which must agree, and let it write a sample."""
+"""Evaluate a trained model, from its checkpoint and from its export, which must agree, and draw a sample.
+
+Levanter cuts the validation tokens into sequences of ``seq_len`` and predicts all tokens of a sequence but its first.
+Over exactly these predicted tokens:
+
+    loss          = total nats / number of tokens
+    bits per byte = total nats / ln 2 / total UTF-8 bytes of the text that these tokens spell
+
+A byte-level token spells one byte per character of its vocabulary entry; the end-of-text token spells none. Levanter
+puts a space before the end of every text. It belongs to no text, so its byte does not count either.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +32,13 @@ if TYPE_CHECKING:
     import numpy as np
     from levanter.data.text import LmDataConfig
 
-# How well a model predicts the validation tokens, in nats per token and in bits per byte.
-#
-# Levanter cuts the validation tokens into sequences of ``seq_len`` and predicts all tokens of a sequence but its first.
-# Over exactly these predicted tokens:
-#
-#     loss          = total nats / number of tokens
-#     bits per byte = total nats / ln 2 / total UTF-8 bytes of the text that these tokens spell
-#
-# A byte-level token spells one byte per character of its vocabulary entry; the end-of-text token spells none. Levanter
-# puts a space before the end of every text, which belongs to no text, so its byte is not counted either.
+_STEP: Final = re.compile(r"step-(\d+)")
+"""Folder of one of several exports of a training."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """What a model needed for some text."""
+    """Cost of a text for a model."""
 
     nats: float
     tokens: int
@@ -54,7 +56,7 @@ class Score:
 
 
 def bytes_of_tokens(tokenizer: Any) -> np.ndarray:
-    """For every token of a byte-level vocabulary the number of bytes it spells: int64, shape ``[vocabulary]``."""
+    """Return the bytes that each token of a byte-level vocabulary spells: int64, shape ``[vocabulary]``."""
     import numpy as np
 
     special = set(tokenizer.all_special_ids)
@@ -63,19 +65,19 @@ def bytes_of_tokens(tokenizer: Any) -> np.ndarray:
 
 
 def bytes_of_predicted(tokens: np.ndarray, seq_len: int, token_bytes: np.ndarray, end_of_text: int) -> int:
-    """UTF-8 bytes of the text that the predicted tokens of a split spell.
+    """Return the UTF-8 bytes of the text that the predicted tokens of a split spell.
 
-    ``tokens`` are all its tokens in a row, shape ``[tokens]``; what does not fill a last sequence is left out.
+    ``tokens`` are all its tokens in a row, shape ``[tokens]``; an incomplete last sequence is left out.
     """
     spelled = token_bytes[tokens]
-    spelled[:-1] -= tokens[1:] == end_of_text  # the space that stands before every end of text
+    spelled[:-1] -= tokens[1:] == end_of_text  # the space before every end of text
     spelled[tokens == end_of_text] = 0
     sequences = len(tokens) // seq_len
     return int(spelled[: sequences * seq_len].reshape(sequences, seq_len)[:, 1:].sum())
 
 
 def total_nats(model: Any, batches: Iterable[Any], precision: Any, mapping: Any) -> tuple[float, int]:
-    """Summed over ``batches`` of Levanter examples: nats, and the number of predicted tokens."""
+    """Sum nats and predicted tokens over ``batches`` of Levanter examples."""
     import haliax as hax
     import jax.numpy as jnp
 
@@ -83,21 +85,16 @@ def total_nats(model: Any, batches: Iterable[Any], precision: Any, mapping: Any)
     def of_batch(model: Any, batch: Any) -> tuple[Any, Any]:
         model = precision.cast_to_compute(model)
         losses = model.compute_next_token_loss(batch, reduction=None, reduction_axis=()).array
-        weights = batch.loss_weight.array  # 0 for what is not predicted, and for padding of the last batch
+        weights = batch.loss_weight.array  # 0 for tokens that are not predicted, and for padding
         return jnp.sum(losses * weights), jnp.sum(weights)
 
     sums = [of_batch(model, batch) for batch in batches]
     return sum(float(nats) for nats, _ in sums), round(sum(float(tokens) for _, tokens in sums))
 
 
-# Let a model go on with a text: seeded sampling with a temperature, one forward pass per token.
-#
-# There is no key-value cache: a sample is a few hundred tokens.
-
-
 @dataclass(frozen=True)
 class SamplingOptions:
-    """How to draw: how many tokens, how boldly, and from which seed."""
+    """Options of ``sample``."""
 
     num_tokens: int
     temperature: float
@@ -105,10 +102,11 @@ class SamplingOptions:
 
 
 def sample(model: Any, prompt: Sequence[int], options: SamplingOptions, end_of_text: int, mapping: Any) -> list[int]:
-    """The tokens that follow ``prompt`` (at least one token); ends early at ``end_of_text``, which is left out.
+    """Draw the tokens that follow ``prompt`` (at least one token), up to and without ``end_of_text``.
 
-    Each token is drawn from ``softmax(logits / temperature)`` given at most the last ``seq_len`` tokens. ``mapping``
-    says how the weights are sharded.
+    Each token is drawn from ``softmax(logits / temperature)`` given at most the last ``seq_len`` tokens, with one
+    forward pass per token: a sample of some hundred tokens needs no key-value cache. ``mapping`` is the sharding of the
+    weights.
     """
     import jax
     import jax.numpy as jnp
@@ -118,12 +116,12 @@ def sample(model: Any, prompt: Sequence[int], options: SamplingOptions, end_of_t
     length = model.Pos.size
     tokens = list(prompt)
     key = jax.random.PRNGKey(options.seed)
-    for each_number in range(options.num_tokens):
+    for number_of_token in range(options.num_tokens):
         recent = tokens[-length:]
         window = np.zeros(length, dtype=np.int32)
-        window[: len(recent)] = recent  # what follows is hidden from the last token by the causal mask
-        last = jnp.asarray(len(recent) - 1)  # a plain number would be compiled in, anew for every token
-        token = int(draw(model, window, last, jax.random.fold_in(key, each_number)))
+        window[: len(recent)] = recent  # the causal mask hides the padding
+        last = jnp.asarray(len(recent) - 1)  # an int would be compiled in, again for every token
+        token = int(draw(model, window, last, jax.random.fold_in(key, number_of_token)))
         if token == end_of_text:
             break
         tokens.append(token)
@@ -131,7 +129,7 @@ def sample(model: Any, prompt: Sequence[int], options: SamplingOptions, end_of_t
 
 
 def _draw(position: Any, temperature: float, mapping: Any) -> Any:
-    """A compiled function of model, window of tokens, index of the last one, and key: the next token."""
+    """Return a compiled function of model, token window, index of the last token, and key: the next token."""
     import haliax as hax
     import jax
     import jax.numpy as jnp
@@ -145,18 +143,14 @@ def _draw(position: Any, temperature: float, mapping: Any) -> Any:
     return draw
 
 
-_STEP: Final = re.compile(r"step-(\d+)")
-"""Of a training with several exports, the folder of one."""
-
-
 @dataclass(frozen=True)
 class LmEvalConfig:
-    """Which model ``evaluate_lm`` judges, on what, and what sample it draws."""
+    """Model and data of ``evaluate_lm``, and the sample that it draws."""
 
     train_path: str
     """Output of a training."""
     cache_path: str
-    """Output of ``build_token_cache``; its validation split is what is predicted."""
+    """Output of ``build_token_cache``, whose validation split the model predicts."""
     tokenizer_path: str
     """The tokenizer of that cache and that model; byte-level, as ``train_bpe_tokenizer`` makes them."""
     output_path: str
@@ -166,15 +160,15 @@ class LmEvalConfig:
     seq_len: int = field(kw_only=True)
     """As in training."""
     batch_size: int = 8
-    """Sequences at a time; a multiple of the number of devices. Does not change the result."""
+    """Sequences at a time, a multiple of the number of devices. Does not change the result."""
     prompt: str | None = None
-    """How the sample begins; ``None`` lets the model begin a text of its own, as it does after an end of text."""
+    """Begin of the sample; with ``None`` the model begins a text, as after an end of text."""
     sample_tokens: int = 200
-    """How many tokens the sample has, after the prompt, at most."""
+    """Maximum number of tokens after the prompt."""
     temperature: float = 0.8
-    """Below 1 the sample keeps to what is likely, above 1 it strays."""
+    """Below 1, the sample prefers likely tokens; above 1, unlikely ones."""
     seed: int = 0
-    """Of the sample."""
+    """Seed of the sample."""
     model: Any = None
     """As in training."""
 
@@ -199,8 +193,11 @@ class LmEvalConfig:
 def evaluate_lm(config: LmEvalConfig) -> dict[str, Any]:
     """Write and return ``{"checkpoint": {"loss", "bpb"}, "hf": {...}, "tokens", "bytes", "prompt", "sample"}``.
 
-    ``loss`` is in nats per token, ``bpb`` in bits per UTF-8 byte, as ``tradewind.recipes.evaluate_lm``
-    defines them. Runs in one process. Raises ``ValueError`` for a missing input.
+    ``loss`` is in nats per token, ``bpb`` in bits per UTF-8 byte, as this module
+    defines them. Runs in one process.
+
+    Raises:
+        ValueError: An input is missing.
     """
     export = _export_under(config.train_path)
     quiet_libraries()
@@ -214,7 +211,7 @@ def evaluate_lm(config: LmEvalConfig) -> dict[str, Any]:
 
 
 def result_lines(trained: str, results: Mapping[str, Any]) -> list[str]:
-    """What came out, for the task's log."""
+    """Return the result's lines for the task log."""
     checkpoint, export = (
         f"loss {results[name]['loss']:.3f}, {results[name]['bpb']:.3f} bits per byte" for name in ("checkpoint", "hf")
     )
@@ -222,11 +219,11 @@ def result_lines(trained: str, results: Mapping[str, Any]) -> list[str]:
 
 
 def _export_under(train_path: str) -> str:
-    """The one export of ``train_lm``, or the last of a training that exports in between, too."""
+    """Return the export of ``train_lm``, or the last one of a training with several."""
     if not exists(checkpoints_path(train_path)):
         raise ValueError(f"There are no checkpoints under train_path {train_path}.")
     fs, root = file_system_at(export_path(train_path))
-    steps = {int(found[1]): found[0] for name in _names(fs, root) if (found := _STEP.fullmatch(name))}
+    steps = {int(match[1]): match[0] for name in _names(fs, root) if (match := _STEP.fullmatch(name))}
     folders = [export_path(train_path), *(join(export_path(train_path), steps[step]) for step in sorted(steps)[-1:])]
     for folder in folders:
         if exists(join(folder, "config.json")):
@@ -264,7 +261,7 @@ def _evaluate(config: LmEvalConfig, export: str, data: LmDataConfig, tokenizer: 
 
 
 class _Scorer:
-    """The validation split, ready to be predicted by one model after another."""
+    """The validation split, for several models."""
 
     def __init__(self, config: LmEvalConfig, data: LmDataConfig, axes: ModelAxes, mesh: Any, mapping: Any) -> None:
         from levanter.data import DataLoader
@@ -280,7 +277,7 @@ class _Scorer:
         self.text_bytes = bytes_of_predicted(tokens, config.seq_len, token_bytes, tokenizer.eos_token_id)
 
     def score(self, model: Any) -> Score:
-        """How well one model predicts it."""
+        """Score one model on the split."""
         from levanter.utils.tree_utils import inference_mode
 
         nats, tokens = total_nats(inference_mode(model, True), self.batches, levanter_parts.precision(), self.mapping)
@@ -288,7 +285,7 @@ class _Scorer:
 
 
 def _sample(config: LmEvalConfig, tokenizer: Any, model: Any, axes: ModelAxes) -> str:
-    """The prompt and what the model makes of it."""
+    """Return the prompt and its continuation."""
     prompt = [] if config.prompt is None else tokenizer.encode(config.prompt)
     options = SamplingOptions(config.sample_tokens, config.temperature, config.seed)
     following = sample(model, prompt or [tokenizer.eos_token_id], options, tokenizer.eos_token_id, axes.mapping)

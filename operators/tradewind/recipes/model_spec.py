@@ -1,8 +1,8 @@
-"""The model that a step is given: what of it counts in the version, and sizes that no model can have.
+"""Models of a step: named sizes, the part that counts in the version, and checks of sizes.
 
-Sizes are looked at twice: while a DAG file is parsed, as far as they are said there, and before a slice is reserved,
-when the classes' own defaults are known too. Levanter builds a model of no layers, or of heads that rotary embeddings
-cannot turn, and only its first step on the slice would fail.
+Sizes are checked twice: while a DAG file is parsed, as far as it gives them, and before a slice is reserved, with the
+classes' defaults. Levanter builds a model without layers, or with heads that rotary embeddings cannot rotate. Then only
+its first step on the slice would fail.
 """
 
 from __future__ import annotations
@@ -26,12 +26,20 @@ from tradewind.steps.placeholders import Lazy
 from tradewind.steps.run_values import RunValue
 from tradewind.text import truncated_repr
 
-# The model sizes that a config can name. Pure data: parameters are counted with a vocabulary of 1024.
+PLACEHOLDERS: Final = (ExecutorStep, InputName, MirroredValue, OutputName, VersionedValue)
+_SIZES: Final = {
+    **dict.fromkeys(("hidden_dim", "intermediate_dim", "num_layers", "num_heads", "num_kv_heads"), integer(1)),
+    "head_dim": integer(1).or_none(),
+    "max_seq_len": integer(2),
+}
+"""Valid values of the fields of these names, in any model."""
+_OF_MARIN: Final = "__era__"
+"""Attribute of the classes of ``tradewind.marin.legacy``."""
 
 
 @dataclass(frozen=True)
 class ModelSize:
-    """The shape of a Llama model; the context length and the vocabulary come from elsewhere."""
+    """Shape of a Llama model, without context length and vocabulary."""
 
     hidden_dim: int
     """Width of the residual stream."""
@@ -48,34 +56,25 @@ MODEL_SIZES = {
     "small": ModelSize(hidden_dim=128, intermediate_dim=384, num_layers=4, num_heads=4, num_kv_heads=2),
     "125m": ModelSize(hidden_dim=768, intermediate_dim=3072, num_layers=12, num_heads=12, num_kv_heads=12),
 }
-"""``tiny``: 0.2 million parameters (seconds on a CPU); ``small``: 1.0 million (a minute or two); ``125m``: for TPUs."""
+"""``tiny``: 0.2 million parameters (seconds on a CPU); ``small``: 1.0 million (a minute or two); ``125m``: for TPUs.
+
+Parameters are counted with a vocabulary of 1024."""
 
 
 def model_size(name: str) -> ModelSize:
-    """The size of that name; raises ``ValueError`` naming the known ones."""
+    """Return the size of that name; raises ``ValueError`` with the known ones."""
     if name not in MODEL_SIZES:
         raise ValueError(f"model_size={name!r} is unknown; the known sizes are {', '.join(MODEL_SIZES)}.")
     return MODEL_SIZES[name]
 
 
-PLACEHOLDERS: Final = (ExecutorStep, InputName, MirroredValue, OutputName, VersionedValue)
-_SIZES: Final = {
-    **dict.fromkeys(("hidden_dim", "intermediate_dim", "num_layers", "num_heads", "num_kv_heads"), integer(1)),
-    "head_dim": integer(1).or_none(),
-    "max_seq_len": integer(2),
-}
-"""What the fields of these names take, in whatever model they are."""
-_OF_MARIN: Final = "__era__"
-"""What classes of ``tradewind.marin.legacy`` have."""
-
-
 def model_inputs(model: Any) -> dict[str, Any]:
-    """The fields of a recipe's config that say the model.
+    """Return the fields of a recipe's config that define the model.
 
-    A lazy object's class is no part of a version by itself, so it stands in for the size, which is not read then.
+    A lazy object's class is not part of a version by itself, so it replaces the size, which is not read then.
 
     Raises:
-        ValueError: It is no model, or one of its sizes cannot be.
+        ValueError: It is no model, or has an impossible size.
     """
     if isinstance(model, Lazy):
         check_sizes(model)
@@ -99,34 +98,34 @@ def model_inputs(model: Any) -> dict[str, Any]:
 
 
 def versioned_value(value: Any) -> Any:
-    """``value`` as part of the version: fields of a lazy object one by one, references as they are."""
+    """Make ``value`` part of the version: fields of a lazy object one by one, references as they are."""
     if isinstance(value, Lazy):
         return lazy(value.target, **{field: versioned_value(inner) for field, inner in value.kwargs.items()})
     return value if isinstance(value, PLACEHOLDERS) else ensure_versioned(value)
 
 
 def check_sizes(model: Any, field: str = "model") -> None:
-    """Raise ``ValueError``, naming the field, for a size that no model can have, as far as sizes are known."""
+    """Raise ``ValueError`` with the field for an impossible size, as far as sizes are known."""
     known = _fields(model)
     for name, rule in _SIZES.items():
         if name in known:
             rule.check(f"{field}.{name}", known[name])
-    if not isinstance(model, Lazy):  # whose class may say how wide a head is
+    if not isinstance(model, Lazy):  # a class may set head_dim
         _check_heads(known, field)
 
 
 def check_context(model: Any, seq_len: Any, field: str = "seq_len") -> None:
-    """Raise ``ValueError`` for sequences that are longer than those of the model, as far as both are known."""
-    longest, length = context_of(model), _value(seq_len)
-    if longest is not None and isinstance(length, int) and length > longest:
-        raise ValueError(f"{field}={length} is longer than the model's context, max_seq_len={longest}.")
+    """Raise ``ValueError`` for sequences longer than the model's context, as far as both are known."""
+    max_length, length = context_of(model), _value(seq_len)
+    if max_length is not None and isinstance(length, int) and length > max_length:
+        raise ValueError(f"{field}={length} is longer than the model's context, max_seq_len={max_length}.")
 
 
 def context_of(model: Any) -> int | None:
-    """How long the sequences of a model are; None where only a run, or its class, says it."""
+    """Return the context length of a model; None if only a run, or the class, sets it."""
     known = _fields(model)
-    longest = _value(known.get("max_seq_len", known.get("seq_len")))
-    return longest if isinstance(longest, int) else None
+    length = _value(known.get("max_seq_len", known.get("seq_len")))
+    return length if isinstance(length, int) else None
 
 
 def _check_heads(known: Mapping[str, Any], field: str) -> None:
@@ -139,8 +138,8 @@ def _check_heads(known: Mapping[str, Any], field: str) -> None:
         size = width // heads
     if known.get("rope") is not None and size % 2:
         raise ValueError(
-            f"{field} has heads of {size} numbers, which rotary embeddings turn in pairs: give an even head_dim, or a "
-            "hidden_dim that is an even multiple of num_heads."
+            f"{field} has heads of {size} numbers, which rotary embeddings rotate in pairs: give an even head_dim, or "
+            "a hidden_dim that is an even multiple of num_heads."
         )
 
 
@@ -158,6 +157,6 @@ def _value(given: Any) -> Any:
 
 
 def _classes(value: Lazy) -> str:
-    """The class of a lazy object, with those of the lazy objects in it."""
+    """Return the class of a lazy object, with those of the lazy objects in it."""
     inner = [f"{field}={_classes(each)}" for field, each in sorted(value.kwargs.items()) if isinstance(each, Lazy)]
     return f"{value.target}({', '.join(inner)})" if inner else value.target

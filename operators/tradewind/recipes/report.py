@@ -1,4 +1,4 @@
-"""What a person wants to see of a training in the morning: the losses, their curve, the settings, and a sample."""
+"""Report of a training for users: losses, their curve, settings, and a sample."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ TRAIN_COLOUR, SMOOTHED_COLOUR, VALIDATION_COLOUR = "#a9c4e4", "#1f5fa8", "#d1603
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """Which training ``write_report`` describes."""
+    """Training that ``write_report`` describes."""
 
     train_path: str
-    """Output of a training; only one of ``train_lm`` tells its settings."""
+    """Output of a training; only ``train_lm`` reports its settings."""
     eval_path: str
     """Output of ``evaluate_lm``."""
     output_path: str
@@ -37,9 +37,10 @@ class ReportConfig:
 
 
 def write_report(config: ReportConfig) -> dict[str, Any]:
-    """Write both files; returns ``loss`` (nats/token), ``bpb`` (bits/byte) and ``report``, the path of ``report.md``.
+    """Write both files; return ``loss`` (nats/token), ``bpb`` (bits/byte) and ``report``, the path of ``report.md``.
 
-    Raises ``ValueError`` if the training or the evaluation has not ended.
+    Raises:
+        ValueError: The training or the evaluation has not ended.
     """
     training = _read_result(result_path(config.train_path), "train_path")
     results = _read_result(join(config.eval_path, "results.json"), "eval_path")
@@ -59,7 +60,7 @@ def _read_result(path: str, field: str) -> dict[str, Any]:
 
 
 def report_text(title: str, training: dict[str, Any], results: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
-    """The report in Markdown."""
+    """Return the report in Markdown."""
     losses = [
         ("Validation loss, checkpoint", f"{results['checkpoint']['loss']:.4f} nats/token"),
         ("Validation loss, export", f"{results['hf']['loss']:.4f} nats/token"),
@@ -80,7 +81,7 @@ def report_text(title: str, training: dict[str, Any], results: dict[str, Any], m
                 as_markdown([("Result", ""), *losses]),
                 "![Training and validation loss by step](loss_curve.png)",
                 "## Sample",
-                "The model begins a text:" if prompt is None else f"The model goes on with `{prompt}`:",
+                "The model begins a text:" if prompt is None else f"The model continues `{prompt}`:",
                 f"{fence}text\n{results['sample']}\n{fence}",
                 *(["## Settings", as_markdown([("Setting", "Value"), *settings])] if settings else []),
             ]
@@ -90,7 +91,7 @@ def report_text(title: str, training: dict[str, Any], results: dict[str, Any], m
 
 
 def _steps(training: dict[str, Any]) -> int:
-    """Its own: where it goes on with another training, ``steps`` are those of both."""
+    """Return the training's own steps: ``steps`` includes those of a training that it continues."""
     steps: int = training["steps"] - training.get("first_step", 0)
     return steps
 
@@ -100,7 +101,7 @@ def _is_set(value: Any) -> bool:
 
 
 def loss_curve(metrics: list[dict[str, Any]], title: str) -> bytes:
-    """A PNG of training and validation loss by step."""
+    """Draw a PNG of training and validation loss by step."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), dpi=140, layout="constrained")
@@ -116,7 +117,7 @@ def loss_curve(metrics: list[dict[str, Any]], title: str) -> bytes:
 def _draw_losses(axes: Axes, metrics: list[dict[str, Any]]) -> None:
     steps, losses = _counted_from_one(metrics, "train/loss")
     axes.plot(steps, losses, color=TRAIN_COLOUR, linewidth=1, label="training, each step")
-    axes.plot(steps, smoothed(losses), color=SMOOTHED_COLOUR, linewidth=1.8, label="training, smoothed")
+    axes.plot(steps, smooth(losses), color=SMOOTHED_COLOUR, linewidth=1.8, label="training, smoothed")
     steps, losses = _counted_from_one(metrics, "eval/loss")
     axes.plot(steps, losses, color=VALIDATION_COLOUR, linewidth=1.4, marker="o", markersize=5, label="validation")
     if steps:
@@ -126,8 +127,8 @@ def _draw_losses(axes: Axes, metrics: list[dict[str, Any]]) -> None:
         )  # fmt: skip
 
 
-def smoothed(values: list[float], weight: float = 0.8) -> list[float]:
-    """Exponential moving average, corrected for its start."""
+def smooth(values: list[float], weight: float = 0.8) -> list[float]:
+    """Return the exponential moving average, corrected for its start."""
     average, total, out = 0.0, 0.0, []
     for value in values:
         average, total = weight * average + (1 - weight) * value, weight * total + (1 - weight)
@@ -141,7 +142,7 @@ def _counted_from_one(metrics: list[dict[str, Any]], key: str) -> tuple[list[int
 
 
 def _speed(training: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
-    """Tokens per second of the median step."""
+    """Return the tokens per second of the median step."""
     times = [(row["step"], row["time"]) for row in metrics if "train/loss" in row]
     gaps = [
         after - before

@@ -1,15 +1,13 @@
-"""The steps of a language-model pipeline, each made by one function.
+"""Make the steps of a language-model pipeline, with one function for each recipe.
 
-Such a function knows which recipe does the work, and where its inputs and its output go. What counts in the version is
-decided here: every input, also a path that is given as text, and every setting that is given and that the result
-depends on. A setting that is left out has the recipe's default, which does not count.
+Each function selects the recipe, its inputs and its output. The version counts every input, also a path given as text,
+and every given setting that the result depends on. An omitted setting has the recipe's default, which does not count.
 
 An input is a step, a path inside one (``step / "a"``) or any other path; a relative one is below the prefix. Options
 are fields of ``ExecutorStep`` (``description``, ``resources``, ``cluster``, ...) and of the recipe's config.
 
-What cannot work is refused here, with the step's name and the field: an option that is unknown or has a value that its
-field does not take, and a step that makes something else than the input that is wanted. On the cluster it would be
-found only after the steps before had run.
+The functions refuse unknown options, invalid values, and steps that make another kind of input, with the step's name
+and the field. The cluster would find these errors only after the steps before had run.
 """
 
 from __future__ import annotations
@@ -49,10 +47,10 @@ from tradewind.text import truncated_repr
 
 _P = ParamSpec("_P")
 _Made = TypeVar("_Made")
-_OF_STEP = ("description", "override_output_path", "resources", "pip_dependency_groups", "cluster", "secrets")
-_AS_TRAINED = ("cache_path", "tokenizer_path", "model", "model_size", "seq_len")
-_ASKED = {"cache_path": "tokens", "tokenizer_path": "tokenizer", "model": "model"}
-"""Field of an evaluation's config → the argument that says it."""
+_STEP_OPTIONS = ("description", "override_output_path", "resources", "pip_dependency_groups", "cluster", "secrets")
+_TRAINED_FIELDS = ("cache_path", "tokenizer_path", "model", "model_size", "seq_len")
+_ARGUMENTS = {"cache_path": "tokens", "tokenizer_path": "tokenizer", "model": "model"}
+"""Field of an evaluation's config → its argument."""
 _MADE: Mapping[type, str] = {
     PythonSourcesConfig: "documents",
     CleanAndShardConfig: "documents",
@@ -64,8 +62,8 @@ _MADE: Mapping[type, str] = {
     CompareConfig: "comparison",
     ScalingLawConfig: "law",
 }
-"""Config of a step → what the step makes, by the name of the argument that takes it."""
-_WHAT = {
+"""Config of a step → kind of its output, named like the argument that takes it."""
+_KINDS = {
     "documents": "documents",
     "tokenizer": "a tokenizer",
     "tokens": "a token cache",
@@ -79,21 +77,21 @@ _MEASURING = (
     "steps_per_eval", "max_eval_batches", "steps_per_checkpoint", "checkpoint_seconds", "steps_per_line",
     "temporary_checkpoint_path", "tensorboard", "wandb",
 )  # fmt: skip
-"""How often a training is measured, saved and printed, and where to: its weights do not depend on it."""
+"""When and where a training is evaluated, saved and printed: its weights do not depend on these."""
 
 
 class _NamedError(ValueError):
-    """What was refused, with the step's name: recipes make steps by other recipes."""
+    """An error with the step's name, since recipes make steps with other recipes."""
 
 
 def naming_step(make: Callable[Concatenate[str, _P], _Made]) -> Callable[Concatenate[str, _P], _Made]:
-    """The same function of a step's name, with that name in what it refuses."""
+    """Decorate a function of a step's name: its errors get that name."""
 
     @functools.wraps(make)
     def named(name: str, *args: _P.args, **kwargs: _P.kwargs) -> _Made:
         try:
             return make(name, *args, **kwargs)
-        except (ExperimentError, _NamedError):  # names the step already
+        except (ExperimentError, _NamedError):  # has the step's name already
             raise
         except ValueError as error:
             raise _NamedError(f"Step {truncated_repr(name)}: {error}") from None
@@ -103,9 +101,9 @@ def naming_step(make: Callable[Concatenate[str, _P], _Made]) -> Callable[Concate
 
 @naming_step
 def python_sources(name: str, **options: Any) -> ExecutorStep:
-    """The sources of Python's standard library as documents: real text that every machine has.
+    """Return a step with the sources of Python's standard library as documents.
 
-    Options of its own are the fields of ``PythonSourcesConfig``, such as ``below``, a folder of the library.
+    Its own options are the fields of ``PythonSourcesConfig``, such as ``below``, a folder of the library.
     """
     about = "Python sources of the standard library, one document a file."
     recipe = _Recipe("python_sources", collect_python_sources, PythonSourcesConfig, about)
@@ -114,9 +112,9 @@ def python_sources(name: str, **options: Any) -> ExecutorStep:
 
 @naming_step
 def clean(name: str, documents: Any, **options: Any) -> ExecutorStep:
-    """Documents cleaned, deduplicated and split into training and validation.
+    """Return a step that cleans and deduplicates documents, and splits them into training and validation.
 
-    Options of its own are the fields of ``CleanAndShardConfig``, such as ``validation_fraction``.
+    Its own options are the fields of ``CleanAndShardConfig``, such as ``validation_fraction``.
     """
     about = "Cleaned, deduplicated, split into training and validation, and sharded with Ray Data."
     recipe = _Recipe("clean", clean_and_shard, CleanAndShardConfig, about)
@@ -125,9 +123,9 @@ def clean(name: str, documents: Any, **options: Any) -> ExecutorStep:
 
 @naming_step
 def train_tokenizer(name: str, documents: Any, **options: Any) -> ExecutorStep:
-    """A byte-level BPE tokenizer of all the documents.
+    """Return a step that trains a byte-level BPE tokenizer on all documents.
 
-    Options of its own are the fields of ``BpeTokenizerConfig``, such as ``vocab_size``.
+    Its own options are the fields of ``BpeTokenizerConfig``, such as ``vocab_size``.
     """
     recipe = _Recipe("train_tokenizer", train_bpe_tokenizer, BpeTokenizerConfig, "A byte-level BPE tokenizer.")
     return recipe.step(name, {"input_path": _input("documents", documents)}, options)
@@ -135,7 +133,7 @@ def train_tokenizer(name: str, documents: Any, **options: Any) -> ExecutorStep:
 
 @naming_step
 def tokenize(name: str, documents: Any, tokenizer: Any, **options: Any) -> ExecutorStep:
-    """Levanter's token cache of documents that lie under ``train/`` and ``validation/``, as ``clean`` puts them."""
+    """Return a step that tokenizes documents under ``train/`` and ``validation/`` into Levanter's token cache."""
     recipe = _Recipe(
         "tokenize", build_token_cache, TokenCacheConfig, "Levanter's token cache.", resumable=RESUMABLE_TOKENS
     )
@@ -145,20 +143,19 @@ def tokenize(name: str, documents: Any, tokenizer: Any, **options: Any) -> Execu
 
 @naming_step
 def train(name: str, tokens: Any, model: Any, *, tokenizer: Any = None, **options: Any) -> ExecutorStep:
-    """A language model, trained with Levanter.
+    """Return a step that trains a language model with Levanter.
 
     Args:
-        name: Of the step.
-        tokens: The token cache that it is trained on.
+        name: Name of the step.
+        tokens: The token cache to train on.
         model: The name of a size (also ``run_param(...)``), ``lazy("levanter.models.llama:LlamaConfig", ...)``, or a
-            model config of Levanter's. All that is given of it counts.
-        tokenizer: The one that ``tokens`` was made with; to be said if that is no step, or one with a tokenizer of
-            the hub.
-        options: Of ``ExecutorStep`` and ``LmTrainConfig``. How often a training is measured, saved and printed does
+            model config of Levanter's. All its given fields count.
+        tokenizer: The tokenizer of ``tokens``; required if that is no step, or one with a tokenizer of the hub.
+        options: Of ``ExecutorStep`` and ``LmTrainConfig``. How often a training is evaluated, saved and printed does
             not count, nor where it runs.
 
     Raises:
-        ValueError: An option is a field of neither, or nothing says which tokenizer.
+        ValueError: An option is a field of neither, or the tokenizer is unknown.
     """
     return training("train", name, tokens, tokenizer, model, options)
 
@@ -166,9 +163,9 @@ def train(name: str, tokens: Any, model: Any, *, tokenizer: Any = None, **option
 def training(
     maker: str, name: str, tokens: Any, tokenizer: Any, model: Any, options: Mapping[str, Any]
 ) -> ExecutorStep:
-    """What ``train`` and Marin's ``default_train`` share; ``maker`` is the one that options are refused for."""
+    """Make the step of ``train`` and Marin's ``default_train``; ``maker`` is their name in errors."""
     cache = _input("tokens", tokens)
-    found = _tokenizer_of(tokens) if tokenizer is None else _input("tokenizer", tokenizer)
+    tokenizer_path = _tokenizer_of(tokens) if tokenizer is None else _input("tokenizer", tokenizer)
     overrides = options.get("levanter", {})
     if not isinstance(overrides, Mapping):
         given = truncated_repr(overrides)
@@ -179,51 +176,51 @@ def training(
         what = f"a {model.target.rpartition(':')[2]}"
     about = f"Trains {what} with Levanter."
     recipe = _Recipe(maker, train_lm, LmTrainConfig, about, (*_MEASURING, "levanter"), RESUMABLE)
-    inputs = {"cache_path": cache, "tokenizer_path": found, **model_inputs(model)}
-    return recipe.step(name, inputs, {**_beginning(options), "levanter": levanter})
+    inputs = {"cache_path": cache, "tokenizer_path": tokenizer_path, **model_inputs(model)}
+    return recipe.step(name, inputs, {**_with_begin(options), "levanter": levanter})
 
 
-def _beginning(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same options, their checkpoint to begin with as the input that it is: a relative path is below the prefix.
+def _with_begin(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Make ``initialize_from`` an input if it is a relative path, which is below the prefix.
 
-    One that is absolute counts as it always did, as a value.
+    An absolute path still counts as a value.
     """
     given = options.get("initialize_from")
-    _check_made("initialize_from", "trained", given)
+    _check_kind("initialize_from", "trained", given)
     if isinstance(given, str) and given and not is_absolute(given):
         return {**options, "initialize_from": InputName.hardcoded(given)}
     return options
 
 
 def _tokenizer_of(tokens: Any) -> Any:
-    """The tokenizer that the step of these tokens names; raises ``ValueError`` if there is none."""
-    found = declared_tokenizer(tokens)
-    if found is None:
+    """Return the tokenizer of the step of these tokens; raises ``ValueError`` without one."""
+    tokenizer = declared_tokenizer(tokens)
+    if tokenizer is None:
         raise ValueError(
             "tokenizer is missing: the token cache is no step whose config says which one it was made with."
         )
-    return found
+    return tokenizer
 
 
 @naming_step
 def evaluate(
     name: str, trained: Any, *, tokens: Any = None, tokenizer: Any = None, model: Any = None, **options: Any
 ) -> ExecutorStep:
-    """How well a trained model predicts the validation tokens, and a sample of what it writes.
+    """Return a step that evaluates a trained model on the validation tokens and draws a sample.
 
-    ``tokens``, ``tokenizer``, ``model`` and ``seq_len`` are the training's, and to be said if ``trained`` is no step of
-    ``train``. Other options of its own are the fields of ``LmEvalConfig``.
+    ``tokens``, ``tokenizer``, ``model`` and ``seq_len`` are the training's, and required if ``trained`` is no step of
+    ``train``. Its other options are the fields of ``LmEvalConfig``.
 
     Raises:
-        ValueError: An option is a field of neither config nor step, or nothing says which tokens, tokenizer or model.
+        ValueError: An option is a field of neither config nor step, or tokens, tokenizer or model are unknown.
     """
     train_path = _input("trained", trained)
     config = _config_of(trained)
-    known = {field: getattr(config, field) for field in _AS_TRAINED} if isinstance(config, LmTrainConfig) else {}
-    said = {"cache_path": tokens, "tokenizer_path": tokenizer}
-    inputs = known | {field: _input(_ASKED[field], value) for field, value in said.items() if value is not None}
+    known = {field: getattr(config, field) for field in _TRAINED_FIELDS} if isinstance(config, LmTrainConfig) else {}
+    given = {"cache_path": tokens, "tokenizer_path": tokenizer}
+    inputs = known | {field: _input(_ARGUMENTS[field], value) for field, value in given.items() if value is not None}
     inputs |= model_inputs(model)
-    for field, argument in _ASKED.items():
+    for field, argument in _ARGUMENTS.items():
         if field not in inputs:
             raise ValueError(f"{argument} is missing: what is evaluated is no step of train, whose config says it.")
     inputs = {"train_path": train_path} | inputs
@@ -235,33 +232,33 @@ def evaluate(
 
 @naming_step
 def report(name: str, evaluated: Any, *, trained: Any = None, **options: Any) -> ExecutorStep:
-    """A report of a training with its loss curve; its ``title`` is an option, which does not count.
+    """Return a step that reports a training with its loss curve; the option ``title`` does not count.
 
-    ``trained`` is what was evaluated, and to be said if ``evaluated`` is no step of ``evaluate``.
+    ``trained`` is the evaluated training, required if ``evaluated`` is no step of ``evaluate``.
 
     Raises:
-        ValueError: An option is a field of neither ``ReportConfig`` nor step, or nothing says what was evaluated.
+        ValueError: An option is a field of neither ``ReportConfig`` nor step, or the training is unknown.
     """
     eval_path = _input("evaluated", evaluated)
-    found = getattr(_config_of(evaluated), "train_path", None) if trained is None else _input("trained", trained)
-    if found is None:
+    train_path = getattr(_config_of(evaluated), "train_path", None) if trained is None else _input("trained", trained)
+    if train_path is None:
         raise ValueError("trained is missing: the evaluation is no step whose config says what it evaluated.")
     recipe = _Recipe("report", write_report, ReportConfig, "A report of the training, with its loss curve.", ("title",))
-    return recipe.step(name, {"train_path": found, "eval_path": eval_path}, options)
+    return recipe.step(name, {"train_path": train_path, "eval_path": eval_path}, options)
 
 
 @naming_step
 def compare(name: str, runs: Mapping[str, Any], **options: Any) -> ExecutorStep:
-    """Several runs in one table and one picture, the best first; it runs when all have ended, also if some failed.
+    """Return a step that compares runs in one table and one picture, the best first.
 
-    The table and the picture show those that have a result. If one has none, the step fails once it has written them,
-    and names it; the next run makes what is missing, and compares again.
+    It runs when all runs have ended, also if some failed, and shows those with a result. If a run has none, the step
+    writes its files, and fails with that run's label. The next run makes the missing results, and compares again.
 
     Args:
-        name: Of the step.
+        name: Name of the step.
         runs: Label → a step that returns numbers, such as one of ``train`` or ``evaluate``.
-        options: Of ``ExecutorStep`` and ``CompareConfig``, such as ``metric``: the losses of a training or an
-            evaluation, if nothing is given. The ``title`` does not count.
+        options: Of ``ExecutorStep`` and ``CompareConfig``, such as ``metric``, by default the loss of a training or
+            an evaluation. The ``title`` does not count.
 
     Raises:
         ValueError: ``runs`` names none, a label is no text, or a run is no input.
@@ -275,16 +272,16 @@ def compare(name: str, runs: Mapping[str, Any], **options: Any) -> ExecutorStep:
 
 @naming_step
 def scaling_law(name: str, runs: Mapping[str, Any], **options: Any) -> ExecutorStep:
-    """How the loss falls with the size of the model and with the tokens, fitted through trainings that differ in these.
+    """Return a step that fits the loss by size of model and number of tokens to trainings that differ in these.
 
-    It runs when all have ended, also if some failed, and fails then as ``compare`` does, once it has written the law
-    through the others.
+    It runs when all trainings have ended, also if some failed. Then it writes the law of the others, and fails as
+    ``compare`` does.
 
     Args:
-        name: Of the step.
+        name: Name of the step.
         runs: Label → a step that returns a loss, parameters and tokens, such as one of ``train``.
-        options: Of ``ExecutorStep`` and ``ScalingLawConfig``, such as ``budgets``, FLOPs for which the best size and
-            length are told. The ``title`` does not count.
+        options: Of ``ExecutorStep`` and ``ScalingLawConfig``, such as ``budgets``, FLOPs for which to report the
+            best size and length. The ``title`` does not count.
 
     Raises:
         ValueError: ``runs`` names none, a label is no text, or a run is no input.
@@ -296,35 +293,30 @@ def scaling_law(name: str, runs: Mapping[str, Any], **options: Any) -> ExecutorS
 def recipe_step(
     name: str, recipe: tuple[Any, ...], inputs: Mapping[str, tuple[str, Any]], options: Mapping[str, Any]
 ) -> ExecutorStep:
-    """A step of another module's ``recipe`` (fields of ``_Recipe``); ``inputs``: field → argument, what was given."""
-    read: dict[str, Any] = {}
+    """Make a step of another module's ``recipe`` (fields of ``_Recipe``); ``inputs``: field → argument, value."""
+    fields: dict[str, Any] = {}
     for field, (argument, given) in inputs.items():
         if field == "model":
-            read |= model_inputs(given)
+            fields |= model_inputs(given)
         elif argument == "runs":
-            read[field] = _ended_runs(given)
+            fields[field] = _ended_runs(given)
         elif isinstance(given, Mapping):
-            read[field] = {key: _input(argument, each) for key, each in given.items()}
+            fields[field] = {key: _input(argument, each) for key, each in given.items()}
         else:
-            read[field] = _input(argument, given)
-    return _Recipe(*recipe).step(name, read, _beginning(options))
+            fields[field] = _input(argument, given)
+    return _Recipe(*recipe).step(name, fields, _with_begin(options))
 
 
 def _ended_runs(runs: Any) -> dict[str, Any]:
     if not isinstance(runs, Mapping) or not runs:
         raise ValueError(f"runs is {truncated_repr(runs)}: give labels and steps, such as {{'lr=0.1': trained}}.")
-    return {label: _ended(f"runs[{truncated_repr(label)}]", run) for label, run in runs.items()}
-
-
-def _ended(argument: str, value: Any) -> Any:
-    """An input that is read once its step has ended, with a result or without one."""
-    reference = _input(argument, value)
-    return reference.even_if_failed() if isinstance(reference, InputName) else reference
+    references = {label: _input(f"runs[{truncated_repr(label)}]", run) for label, run in runs.items()}
+    return {label: each.even_if_failed() if isinstance(each, InputName) else each for label, each in references.items()}
 
 
 @dataclass(frozen=True)
 class _Recipe:
-    """A recipe, and what there is to know for making a step of it."""
+    """A recipe, and how to make a step of it."""
 
     maker: str
     fn: Callable[..., Any]
@@ -334,18 +326,18 @@ class _Recipe:
     resumable: Sequence[str] = ()
 
     def step(self, name: str, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> ExecutorStep:
-        """The step that has these inputs; raises ``ValueError`` for an option that is unknown."""
+        """Make the step with these inputs; raises ``ValueError`` for an unknown option."""
         self._check_names(inputs, options)
         self._check_complete({*inputs, *options, "output_path"})
         settings = {
             field: value if field in self.uncounted else versioned_value(value)
             for field, value in options.items()
-            if field not in _OF_STEP
+            if field not in _STEP_OPTIONS
         }
         config = self.config(**inputs, **settings, output_path=this_output_path())
-        of_step = {field: options[field] for field in _OF_STEP if options.get(field) is not None}
+        step_options = {field: options[field] for field in _STEP_OPTIONS if options.get(field) is not None}
         return ExecutorStep(
-            name, self.fn, config, **({"description": self.about, "resumable": self.resumable} | of_step)
+            name, self.fn, config, **({"description": self.about, "resumable": self.resumable} | step_options)
         )
 
     def _check_names(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
@@ -357,9 +349,9 @@ class _Recipe:
                 raise ValueError(
                     f"{self.maker}({name}=...) is no field to be set: {self.maker} fills it in from its arguments."
                 )
-            if name not in known and name not in _OF_STEP:
-                near = difflib.get_close_matches(name, [*known, *_OF_STEP], n=3)
-                fits = ", ".join(known or _OF_STEP)
+            if name not in known and name not in _STEP_OPTIONS:
+                near = difflib.get_close_matches(name, [*known, *_STEP_OPTIONS], n=3)
+                fits = ", ".join(known or _STEP_OPTIONS)
                 hint = f"did you mean {' or '.join(near)}?" if near else f"the fields are {fits}."
                 raise ValueError(f"{self.maker}({name}=...) is no field of {self.config.__name__}; {hint}")
 
@@ -374,41 +366,41 @@ class _Recipe:
 
 
 def _input(argument: str, value: Any) -> Any:
-    """A reference to what ``value`` says, in a form that counts; raises ``ValueError`` if it is no such input."""
+    """Return a reference to an input that counts in the version; raises ``ValueError`` for another kind."""
     if not isinstance(value, (*PLACEHOLDERS, RunValue, PurePath, str)) or value == "":
         raise ValueError(
             f"{argument} is {truncated_repr(value)}, which is no input: give a step, a path inside one, or another "
             "path."
         )
-    _check_made(argument, argument, value)
+    _check_kind(argument, argument, value)
     if isinstance(value, ExecutorStep):
         return value.as_input_name()
     return InputName.hardcoded(value) if isinstance(value, str) else versioned_value(value)
 
 
-def _check_made(argument: str, wanted: str, value: Any) -> None:
-    """Raise ``ValueError`` if ``value`` is the output of a recipe's step that makes something else than ``wanted``.
+def _check_kind(argument: str, wanted: str, value: Any) -> None:
+    """Raise ``ValueError`` if ``value`` is the output of a recipe's step of another kind than ``wanted``.
 
-    Inside an output may be anything: a training's has a tokenizer, too.
+    A path inside an output may be anything: a training's has a tokenizer, too.
     """
     given = value.value if isinstance(value, MirroredValue) else value
     if isinstance(given, InputName) and given.name is None:
         given = given.step
-    is_of_a_recipe = isinstance(given, ExecutorStep) and wanted in _WHAT
-    if is_of_a_recipe and (made := _MADE.get(type(given.config), wanted)) != wanted:
-        raise ValueError(f"{argument} is step {given.name!r}, which makes {_WHAT[made]} and not {_WHAT[wanted]}.")
+    is_step = isinstance(given, ExecutorStep) and wanted in _KINDS
+    if is_step and (made := _MADE.get(type(given.config), wanted)) != wanted:
+        raise ValueError(f"{argument} is step {given.name!r}, which makes {_KINDS[made]} and not {_KINDS[wanted]}.")
 
 
 def declared_tokenizer(tokens: Any) -> Any:
-    """The tokenizer that a step with a token cache names in its config; None if there is no such step.
+    """Return the tokenizer in the config of a token cache's step; None without such a step.
 
-    That of ``tokenize_files`` may be a name on the hub, which is no path and so not taken.
+    A hub name, as ``tokenize_files`` takes it, is no path and gives None, too.
     """
     config = _config_of(tokens)
-    said = getattr(config, "tokenizer", None)
-    return getattr(config, "tokenizer_path", said if isinstance(said, InputName) else None)
+    tokenizer = getattr(config, "tokenizer", None)
+    return getattr(config, "tokenizer_path", tokenizer if isinstance(tokenizer, InputName) else None)
 
 
 def _config_of(value: Any) -> Any:
-    """The config of the step that ``value`` is, or lies in; ``None`` for any other path."""
+    """Return the config of the step that ``value`` is, or is inside; ``None`` for any other path."""
     return getattr(value.step if isinstance(value, InputName) else value, "config", None)

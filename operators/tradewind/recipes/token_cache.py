@@ -1,4 +1,4 @@
-"""Tokenize the cleaned splits into Levanter's cache, so that training only reads numbers."""
+"""Tokenize the cleaned splits into Levanter's token caches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tradewind.steps.fields import PATH, check_fields
 
 @dataclass(frozen=True)
 class TokenCacheConfig:
-    """What ``build_token_cache`` tokenizes, and with what."""
+    """Documents and tokenizer of ``build_token_cache``."""
 
     input_path: str
     """Output of ``clean_and_shard``: a collection under ``train/`` and one under ``validation/``."""
@@ -34,14 +34,17 @@ class TokenCacheConfig:
 
 
 def build_token_cache(config: TokenCacheConfig) -> dict[str, Any]:
-    """Build both caches; returns the number of tokens of each, as ``train_tokens`` and ``validation_tokens``.
+    """Build both caches; return their numbers of tokens, ``train_tokens`` and ``validation_tokens``.
 
-    A cache that is already finished is kept. Raises ``ValueError`` without documents, tokenizer or end-of-text token.
+    A finished cache stays.
+
+    Raises:
+        ValueError: There are no documents, no tokenizer or no end-of-text token.
     """
     quiet_libraries()
     files = {split: document_files(join(config.input_path, split)) for split in SPLITS}
-    local_tokenizer(config.tokenizer_path)  # refused under the name that it has here
-    found = tokenize(
+    local_tokenizer(config.tokenizer_path)  # check it first: errors have this field's name
+    result = tokenize(
         TokenizeFilesConfig(
             files["train"],
             files["validation"],
@@ -50,12 +53,12 @@ def build_token_cache(config: TokenCacheConfig) -> dict[str, Any]:
             allow_test_in_train=True,
         )
     )
-    return {f"{split}_tokens": found[f"{split}_tokens"] for split in SPLITS}
+    return {f"{split}_tokens": result[f"{split}_tokens"] for split in SPLITS}
 
 
 @contextmanager
 def own_scratch() -> Iterator[None]:
-    """A scratch folder of its own for Zephyr, which two builds on one machine would otherwise share."""
+    """Give Zephyr its own scratch folder: two builds on one machine would otherwise share one."""
     folder = tempfile.mkdtemp(prefix="tradewind-token-cache-")
     before = os.environ.get("MARIN_PREFIX")
     os.environ["MARIN_PREFIX"] = folder

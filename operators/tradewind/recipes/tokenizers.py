@@ -1,7 +1,7 @@
-"""Train a byte-level BPE tokenizer: every text has an encoding, and the same documents give the same tokenizer.
+"""Train a byte-level BPE tokenizer: it encodes every text, and is the same for the same documents.
 
-The vocabulary is the end-of-text token, the 256 bytes, then merges by frequency. Every character of a token's entry in
-the vocabulary stands for one byte: ``tradewind.recipes.evaluate_lm`` counts on it.
+The vocabulary is the end-of-text token, the 256 bytes, then merges by frequency. Every character of a token's entry is
+one byte, which ``tradewind.recipes.evaluate_lm`` counts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MIN_VOCAB_SIZE = 257
 
 @dataclass(frozen=True)
 class BpeTokenizerConfig:
-    """What ``train_bpe_tokenizer`` reads, and how many tokens it makes."""
+    """Documents and size of ``train_bpe_tokenizer``."""
 
     input_path: str
     """A document collection; every document under it counts."""
@@ -38,9 +38,10 @@ class BpeTokenizerConfig:
 
 
 def train_bpe_tokenizer(config: BpeTokenizerConfig) -> dict[str, Any]:
-    """Train on all documents under ``input_path``; returns ``vocab_size`` and ``documents``.
+    """Train on all documents under ``input_path``; return ``vocab_size`` and ``documents``.
 
-    Raises ``ValueError`` if there are no documents.
+    Raises:
+        ValueError: There are no documents.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -67,7 +68,7 @@ def train_bpe_tokenizer(config: BpeTokenizerConfig) -> dict[str, Any]:
 
 
 def _save(tokenizer: Any, output_path: str) -> None:
-    """Write the folder locally, then put each file in place atomically."""
+    """Write the folder locally, then copy each file atomically."""
     from transformers import PreTrainedTokenizerFast
 
     wrapped = PreTrainedTokenizerFast(

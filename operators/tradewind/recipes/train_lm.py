@@ -1,9 +1,10 @@
 """Train a language model with Levanter, on every host of a slice or in one process.
 
-``train_lm`` is called once in each host's process, with ``jax.distributed`` initialised by the caller when there are
-several. Every process runs the same function; process 0 writes. A call that finds a checkpoint of this training goes
-on from the newest sound one, and a call that finds a finished training only reads its result: after a kill, call it
-again.
+Each host's process calls ``train_lm`` once; if there are several, the caller initialises ``jax.distributed``. Process 0
+writes. A call continues from the newest undamaged checkpoint of this training, and returns the result of a finished
+one: after a kill, call it again.
+
+``preflight`` finds errors, with their field, before a slice is reserved.
 """
 
 from __future__ import annotations
@@ -61,18 +62,17 @@ __all__ = [
     "train_lm",
 ]
 
-# What would make a training fail is found before a slice is reserved for it, and named with its field.
-
 _MESH = "trainer.mesh"
 _HUB = "levanter['initialize_from_hf']"
 _PATHS = ("output_path", "temporary_checkpoint_path", "cache_path", "tokenizer_path", "initialize_from")
 
 
 def preflight(config: LmTrainConfig, devices: int, num_slices: int = 1) -> None:
-    """Look at everything that ``train_lm`` needs, on a CPU, for a run on that many devices over all slices.
+    """Check on a CPU all that ``train_lm`` needs to run on that many devices over all slices.
 
-    Raises ``ValueError`` for a batch size that the devices don't divide, an input that is missing, a field that
-    Levanter does not know, a checkpoint of another model or a damaged one to begin with, or a bucket in another region.
+    Raises:
+        ValueError: The devices do not divide the batch size, an input is missing, Levanter does not know a field, the
+            initial checkpoint is of another model or damaged, or a bucket is in another region.
     """
     own_mesh = any(name == "trainer" or name.startswith(_MESH) for name in config.levanter)
     if not own_mesh:
@@ -85,7 +85,7 @@ def preflight(config: LmTrainConfig, devices: int, num_slices: int = 1) -> None:
     per_device = made.trainer.per_device_parallelism
     mesh = made.trainer.mesh if own_mesh else None
     levanter_parts.check_batch_size(config.batch_size, devices, mesh, num_slices, per_device=per_device)
-    if not own_mesh:  # an own mesh may need more devices than there are here; then train_lm itself compares
+    if not own_mesh:  # an own mesh may need more devices than this process has; then train_lm checks
         check_model(made, len(made.data.the_tokenizer), "model")
         check_checkpoints(config, made)
 
@@ -101,7 +101,7 @@ def _check_initial_checkpoint(config: LmTrainConfig) -> None:
 
 
 def check_checkpoints(config: LmTrainConfig, made: Any) -> None:
-    """Raise ``ValueError`` if this training's newest checkpoint, or else what it begins with, is of another model."""
+    """Raise ``ValueError`` if this training's newest checkpoint, or else its initial one, is of another model."""
     newest = newest_checkpoint(checkpoint_roots(config))
     source = source_checkpoint(config)
     vocab_size = len(made.data.the_tokenizer)
@@ -116,16 +116,18 @@ def check_checkpoints(config: LmTrainConfig, made: Any) -> None:
 
 
 def train_lm(config: LmTrainConfig) -> dict[str, Any]:
-    """Train, export, and return the result: steps, parameters, tokens, ``train_loss`` and ``eval_loss`` in nats/token.
+    """Train, export, and return the result.
 
-    Beside them ``flops`` (forward and backward), ``devices``, ``device_kind`` and ``device_flops`` (a second, of one,
-    at most; None where nobody knows).
+    On a preemption notice to the pod, the process saves a checkpoint and exits with code 76.
 
-    The losses are those of the last step; one that the overrides of Levanter's config switched off is ``None``. With
-    averaged weights (``trainer.model_averaging``) the export holds those, and ``eval_loss`` is theirs.
-    When the pod has a notice of its preemption, the process saves a checkpoint and ends with exit code 76.
+    Returns:
+        Steps, parameters, tokens, ``train_loss`` and ``eval_loss`` of the last step in nats/token, ``flops`` (forward
+        and backward), ``devices``, ``device_kind`` and ``device_flops`` (peak per second of one; None if unknown). A
+        loss that Levanter's config switches off is ``None``. With averaged weights (``trainer.model_averaging``), the
+        export and ``eval_loss`` are of those.
 
-    Raises ``ValueError`` for what ``train_lm.preflight`` would have refused.
+    Raises:
+        ValueError: As ``train_lm.preflight``.
     """
     quiet_libraries()
     output = _output(config)
@@ -143,16 +145,16 @@ def train_lm(config: LmTrainConfig) -> dict[str, Any]:
         config.batch_size, levanter_parts.device_count(), trainer.mesh, trainer.num_slices, per_device=per_device
     )
     check_checkpoints(config, made)
-    facts = training_summary(made)
+    summary = training_summary(made)
     if output.newest_step() < config.num_train_steps - 1:
-        _train(config, made, facts)  # never of a complete run: it would write the last checkpoint again
+        _train(config, made, summary)  # a complete run would write its last checkpoint again
     output.keep_last_checkpoint()
     parameters = _export(config, made)
-    return _finish(config, parameters, facts)
+    return _finish(config, parameters, summary)
 
 
-train_lm.preflight = preflight  # type: ignore[attr-defined]  # the step driver calls it before it reserves a slice
-train_lm.warm_imports = (  # type: ignore[attr-defined]  # before all else, and early by processes that wait on a free slice
+train_lm.preflight = preflight  # type: ignore[attr-defined]  # called before a slice is reserved
+train_lm.warm_imports = (  # type: ignore[attr-defined]  # imported first, and early by a standby
     "levanter.main.train_lm",
     "levanter.optim.config",
     "jax.experimental.multihost_utils",
@@ -164,13 +166,13 @@ def _output(config: LmTrainConfig) -> TrainingOutput:
 
 
 def _resolve_initial_checkpoint(config: LmTrainConfig) -> None:
-    """Process 0 decides with which checkpoint of another training this one begins, and writes it down; all wait."""
+    """Let process 0 choose and record the initial checkpoint of another training; all processes wait."""
     import jax
     from jax.experimental.multihost_utils import sync_global_devices
 
     given = config.initialize_from
     if jax.process_index() == 0 and given is not None and _output(config).newest_step() < 0:
-        with suppress(ValueError):  # which every process will raise
+        with suppress(ValueError):  # every process raises it later
             if (checkpoint := source_checkpoint(config)) is not None:
                 InitialCheckpointFile.of_begin(checkpoints_path(config.output_path)).write(
                     InitialCheckpoint(given, checkpoint)
@@ -178,23 +180,23 @@ def _resolve_initial_checkpoint(config: LmTrainConfig) -> None:
     sync_global_devices("tradewind: begin settled")
 
 
-def _train(config: LmTrainConfig, made: TrainLmConfig, facts: TrainingSummary) -> None:
+def _train(config: LmTrainConfig, made: TrainLmConfig, summary: TrainingSummary) -> None:
     import jax
 
     output = _output(config)
     newest = output.newest_step()
     if jax.process_index() == 0:
-        goes_on = [f"goes on after step {newest + 1}/{config.num_train_steps}"] if newest >= 0 else []
-        print("\n".join([*start_lines(facts, made), *goes_on]), flush=True)
+        resumed = [f"continues after step {newest + 1}/{config.num_train_steps}"] if newest >= 0 else []
+        print("\n".join([*start_lines(summary, made), *resumed]), flush=True)
     expect_steps()
     train(with_trackers(made, config, newest + 1))
     output.await_last_checkpoint()
 
 
 def _export(config: LmTrainConfig, made: TrainLmConfig) -> int:
-    """Write the newest checkpoint's model as a Hugging Face folder; returns the number of parameters.
+    """Export the newest checkpoint's model to a Hugging Face folder; return the number of parameters.
 
-    All processes take part: the weights are gathered from all devices.
+    All processes take part, since the weights are on all devices.
     """
     from levanter.compat.hf_checkpoints import build_generation_config
     from levanter.utils.jax_utils import parameter_count
@@ -214,8 +216,8 @@ def _export(config: LmTrainConfig, made: TrainLmConfig) -> int:
         return int(parameter_count(model))
 
 
-def _finish(config: LmTrainConfig, parameters: int, facts: TrainingSummary) -> dict[str, Any]:
-    """Process 0 writes the result; no process returns before it is there."""
+def _finish(config: LmTrainConfig, parameters: int, summary: TrainingSummary) -> dict[str, Any]:
+    """Let process 0 write the result; all processes wait for it."""
     import jax
 
     output = _output(config)
@@ -223,17 +225,17 @@ def _finish(config: LmTrainConfig, parameters: int, facts: TrainingSummary) -> d
         "steps": config.num_train_steps,
         "parameters": parameters,
         "tokens": config.num_train_steps * config.batch_size * config.seq_len,
-        "flops": facts.flops,
-        "devices": facts.devices,
-        "device_kind": facts.device_kind,
-        "device_flops": facts.device_flops,
+        "flops": summary.flops,
+        "devices": summary.devices,
+        "device_kind": summary.device_kind,
+        "device_flops": summary.device_flops,
         "settings": settings_of(config),
     }
     if jax.process_index() == 0:
         last = output.last_metrics()
         eval_loss = last.get(AVERAGED_LOSS, last.get("eval/loss"))
         result |= {"train_loss": last.get("train/loss"), "eval_loss": eval_loss}
-        places = {"checkpoint": output.last_checkpoint, "export": export_path(config.output_path)}
-        print("\n".join(end_lines(result | places | {"run_id": facts.run_id, "eval_losses": {}})), flush=True)
+        paths = {"checkpoint": output.last_checkpoint, "export": export_path(config.output_path)}
+        print("\n".join(end_lines(result | paths | {"run_id": summary.run_id, "eval_losses": {}})), flush=True)
     output.write_result(result)
     return result

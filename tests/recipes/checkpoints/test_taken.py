@@ -19,7 +19,7 @@ FIELD = "train_config.initialize_from_checkpoint_path"
 
 
 def found(file: InitialCheckpointFile, path: str, *, is_read: bool = True, has_own: bool = False) -> str:
-    return file.found(path, FIELD, is_read=is_read, has_own=has_own)
+    return file.resolve(path, FIELD, is_read=is_read, has_own=has_own)
 
 
 @pytest.fixture
@@ -83,9 +83,9 @@ def test_another_path_in_the_config_is_gone_by(tmp_path: Path) -> None:
         ('{"given": "GIVEN", "checkpoint": "GIVEN/step-3", "first_step": -1}', "its first_step is not a step"),
         ('{"given": "GIVEN", "checkpoint": "GIVEN/step-3", "first_step": NaN}', "its first_step is not a step"),
         ('{"given": "GIVEN", "checkpoint": "GIVEN/step-3", "first_step": true}', "its first_step is not a step"),
-        ('{"given": "GIVEN", "checkpoint": "GIVEN/../step-3", "first_step": 0}', "its checkpoint does not lie below"),
-        ('{"given": "GIVEN", "checkpoint": "GIVENstep-3", "first_step": 0}', "its checkpoint does not lie below"),
-        ('{"given": "GIVEN", "checkpoint": "gs://away/step-3", "first_step": 0}', "its checkpoint does not lie below"),
+        ('{"given": "GIVEN", "checkpoint": "GIVEN/../step-3", "first_step": 0}', "its checkpoint is not below"),
+        ('{"given": "GIVEN", "checkpoint": "GIVENstep-3", "first_step": 0}', "its checkpoint is not below"),
+        ('{"given": "GIVEN", "checkpoint": "gs://away/step-3", "first_step": 0}', "its checkpoint is not below"),
         (None, "it is a folder"),
     ],
 )

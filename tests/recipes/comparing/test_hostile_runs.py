@@ -14,7 +14,7 @@ from tests.recipes.comparing.ended_runs import failed, made
 from tradewind.recipes.comparing.compare import CompareConfig, compare_runs
 from tradewind.recipes.comparing.reading import MAX_NUMBERS, read_runs
 from tradewind.recipes.comparing.runs import MissingRunsError, escape_math, is_drawable
-from tradewind.recipes.metrics.file import parsed_metrics, series
+from tradewind.recipes.metrics.file import parse_metrics, series
 from tradewind.recipes.speedruns.board import LeaderboardConfig, write_leaderboard
 from tradewind.records.info_files import INFO_FILE
 
@@ -119,7 +119,7 @@ def test_an_error_of_a_run_is_no_tag_of_the_page(tmp_path: Path) -> None:
 
 
 def test_only_measures_are_a_series() -> None:
-    rows = parsed_metrics('{"step": -1, "a": 1}\n{"step": true, "a": 1}\n{"step": 1, "a": true}\n{"step": 2, "a": NaN}')
+    rows = parse_metrics('{"step": -1, "a": 1}\n{"step": true, "a": 1}\n{"step": 1, "a": true}\n{"step": 2, "a": NaN}')
     assert [row["step"] for row in rows] == [1, 2]
     assert series(rows, "a")[0] == [2]
     assert not is_drawable(float("nan")) and not is_drawable(HUGE) and is_drawable(0)

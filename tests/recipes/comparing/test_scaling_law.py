@@ -12,7 +12,7 @@ from tests.recipes.comparing.ended_runs import failed, made
 from tradewind import experiment_dag
 from tradewind.recipes.comparing.fit_scaling_law import ScalingLawConfig, fit_scaling_law
 from tradewind.recipes.comparing.runs import MissingRunsError
-from tradewind.recipes.comparing.scaling_law import Point, PowerTerm, ScalingLaw, TooFewPointsError, fitted_law
+from tradewind.recipes.comparing.scaling_law import Point, PowerTerm, ScalingLaw, TooFewPointsError, fit_law
 from tradewind.recipes.steps import compare, scaling_law, train
 from tradewind.steps import resolve
 
@@ -33,7 +33,7 @@ def numbers(law: ScalingLaw) -> list[float]:
 
 
 def test_a_known_law_is_found_again() -> None:
-    assert numbers(fitted_law(points(CHINCHILLA))) == pytest.approx(numbers(CHINCHILLA), rel=1e-4)
+    assert numbers(fit_law(points(CHINCHILLA))) == pytest.approx(numbers(CHINCHILLA), rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_known_law_is_found_again() -> None:
 )
 def test_what_does_not_vary_has_no_term(law: ScalingLaw) -> None:
     sizes, lengths = (SIZES, LENGTHS[:1]) if law.parameters else (SIZES[:1], LENGTHS)
-    found = fitted_law(points(law, sizes, lengths))
+    found = fit_law(points(law, sizes, lengths))
     assert (found.parameters is None, found.tokens is None) == (law.parameters is None, law.tokens is None)
     assert numbers(found) == pytest.approx(numbers(law), rel=1e-4)
     assert found.best_for(1e21) is None
@@ -50,7 +50,7 @@ def test_what_does_not_vary_has_no_term(law: ScalingLaw) -> None:
 def test_one_training_that_went_wrong_does_not_bend_the_law() -> None:
     given = points(CHINCHILLA)
     given[5] = Point(given[5].parameters, given[5].tokens, given[5].loss * 1.5)
-    assert fitted_law(given).loss(1e10, 2e11) == pytest.approx(CHINCHILLA.loss(1e10, 2e11), rel=1e-2)
+    assert fit_law(given).loss(1e10, 2e11) == pytest.approx(CHINCHILLA.loss(1e10, 2e11), rel=1e-2)
 
 
 def test_the_best_training_spends_all_flops_and_none_beside_it_is_better() -> None:
@@ -65,20 +65,20 @@ def test_the_best_training_spends_all_flops_and_none_beside_it_is_better() -> No
     [
         (
             [points(CHINCHILLA)[each] for each in (0, 4, 8)],
-            "in parameters and tokens has 5 numbers to find, and there are 3",
+            "in parameters and tokens has 5 unknowns, and there are 3",
         ),
         (
             points(CHINCHILLA, SIZES, LENGTHS[:2]),
-            "Of 2 different numbers of tokens no curve can be told: give trainings",
+            "2 different numbers of tokens determine no curve: give trainings",
         ),
-        (points(CHINCHILLA, SIZES[:2], LENGTHS[:1]), "Of 2 different numbers of parameters no curve"),
+        (points(CHINCHILLA, SIZES[:2], LENGTHS[:1]), "2 different numbers of parameters determine no curve"),
         (points(CHINCHILLA, SIZES[:1], LENGTHS[:1]) * 5, "needs trainings that differ in parameters or in tokens."),
         ([], "needs trainings that differ in parameters or in tokens."),
     ],
 )
 def test_too_few_points_are_told(given: list[Point], sentence: str) -> None:
     with pytest.raises(TooFewPointsError, match=sentence):
-        fitted_law(given)
+        fit_law(given)
 
 
 def suite(folder: Path) -> dict[str, str]:
@@ -134,7 +134,7 @@ def test_where_too_few_are_left_both_are_told(tmp_path: Path) -> None:
     runs = dict(list(suite(tmp_path).items())[:2])
     with pytest.raises(TooFewPointsError):
         fit_scaling_law(config(tmp_path, runs))
-    with pytest.raises(MissingRunsError, match=r"gone \(never ran\)\. Of 2 different numbers of parameters"):
+    with pytest.raises(MissingRunsError, match=r"gone \(never ran\)\. 2 different numbers of parameters"):
         fit_scaling_law(config(tmp_path, runs | {"gone": str(tmp_path / "gone")}))
     assert not (tmp_path / "out").exists()
 

@@ -330,7 +330,7 @@ def test_a_training_that_was_cut_ends_with_the_losses_of_one_that_was_not(
     monkeypatch.setenv(NOTICE_VARIABLE, str(notice))
     assert bench.run(TRAIN, "cut", exit_code=NOTICED)[-1].startswith("step 3 is saved, because of a notice")
     notice.unlink()
-    assert f"goes on after step 3/{STEPS}" in bench.run(TRAIN, "cut")
+    assert f"continues after step 3/{STEPS}" in bench.run(TRAIN, "cut")
     for measure in ("train/loss", "train/dpo_chosen_reward", "eval/pairs/loss", "eval/pairs/dpo_rejected_reward"):
         assert series(bench.metrics("cut"), measure) == series(bench.metrics("whole"), measure) != ([], [])
     placed = ("run_id", "checkpoint", "export")
@@ -348,7 +348,7 @@ def test_a_training_that_was_killed_ends_with_the_losses_of_one_that_was_not(ben
     (newer / "metadata.json").write_text(json.dumps(metadata | {"step": 9}))
     again = bench.run(TRAIN, "killed")
     shutil.rmtree(newer)
-    assert any(line.startswith("goes on after step ") for line in again)
+    assert any(line.startswith("continues after step ") for line in again)
     assert f"  beta 0.1, reference {taken}" in again, "the one that the first steps were compared with"
     for measure in ("train/loss", "train/dpo_chosen_reward", "eval/pairs/loss", "eval/pairs/dpo_rejected_reward"):
         assert series(bench.metrics("killed"), measure) == series(bench.metrics("whole"), measure) != ([], [])

@@ -17,7 +17,7 @@ from tradewind.recipes.lm.levanter_parts import cache_folder, check_cache
 from tradewind.recipes.metrics.file import MetricsFile, read_metrics, series
 from tradewind.recipes.metrics.tracking import TrackingOptions, TrainingLog
 from tradewind.recipes.model_spec import MODEL_SIZES
-from tradewind.recipes.report import ReportConfig, loss_curve, report_text, smoothed, write_report
+from tradewind.recipes.report import ReportConfig, loss_curve, report_text, smooth, write_report
 from tradewind.recipes.token_cache import TokenCacheConfig, build_token_cache
 from tradewind.recipes.tokenizers import BpeTokenizerConfig, train_bpe_tokenizer
 from tradewind.recipes.train_lm import LmTrainConfig, train_lm
@@ -168,7 +168,7 @@ def test_a_bit_per_byte_is_ln_2_nats_per_byte() -> None:
 
 
 def test_a_smoothed_constant_is_that_constant() -> None:
-    assert smoothed([2.0, 2.0, 2.0]) == pytest.approx([2.0, 2.0, 2.0])
+    assert smooth([2.0, 2.0, 2.0]) == pytest.approx([2.0, 2.0, 2.0])
 
 
 @pytest.mark.slow
@@ -181,7 +181,7 @@ def test_a_report_has_the_sample_in_its_block_and_all_that_was_set() -> None:
     results = {"checkpoint": losses, "hf": losses, "tokens": 1, "bytes": 2, "prompt": "x", "sample": "a\n```\nb"}
     training = {"steps": 1, "tokens": 8, "parameters": 1, "settings": {"seed": 0, "wandb": None, "tensorboard": False}}
     page = report_text("Title", training, results, [])
-    assert "The model goes on with `x`:\n\n````text\na\n```\nb\n````\n" in page
+    assert "The model continues `x`:\n\n````text\na\n```\nb\n````\n" in page
     assert "The model begins a text:" in report_text("Title", training, {**results, "prompt": None}, [])
     assert page.endswith("|\n| `seed` | `0` |\n"), "a setting of 0 is one"
 

@@ -299,7 +299,7 @@ REFUSED = {
     "no tokenizer there": "train_config.data.tokenizer='nobody/nothing' cannot be loaded (",
     "no end": "train_config.data.tokenizer='ROOT/endless' has no end-of-text token, so texts would run into each other",
     "no cache": "train_config.data.components['web']: there is no finished token cache for train at /nowhere/train: "
-    "run the step that makes it, as its component does not say what it is made of.",
+    "run the step that makes it, since its component has no source.",
     "cache to build": "train_config.data.components['web']: there is no finished token cache for train at "
     "/nowhere/train: run the step that makes it, or set auto_build_caches=True.",
     "damaged checkpoint": "train_config.initialize_from_checkpoint_path: the checkpoint ROOT/damaged/step-6 is dama",
@@ -357,7 +357,7 @@ def test_a_training_that_was_cut_ends_with_the_losses_of_one_that_was_not(
     monkeypatch.setenv(NOTICE_VARIABLE, str(notice))
     assert bench.run(TRAIN, "cut", exit_code=NOTICED)[-1].startswith("step 3 is saved, because of a notice")
     notice.unlink()
-    assert "goes on after step 3/12" in bench.run(TRAIN, "cut")
+    assert "continues after step 3/12" in bench.run(TRAIN, "cut")
     for loss in ("train/loss", "eval/loss", "eval/ema/code/loss"):
         assert series(bench.metrics("cut"), loss) == series(bench.metrics("whole"), loss) != ([], [])
     placed = ("run_id", "checkpoint", "export")
@@ -411,7 +411,7 @@ def test_a_training_begins_with_a_model_of_a_hub_on_two_slices_and_is_one_run_at
     refused = [line for line in told if line.startswith("train_config.")]
     assert [line.partition(":")[0] for line in refused] == FROM_NO_HUB
     assert "{'data': 1, 'replica': 1, 'model': 1, 'replica_dcn': 2}" in told and "  begins with people/tiny" in told
-    assert "goes on after step 3/5" in again
+    assert "continues after step 3/5" in again
     result = bench.result("from-a-hub")
     assert (result["devices"], result["steps"]) == (2, 5)
     at_the_end, begun = (load_file(Path(path, "model.safetensors")) for path in (result["export"], exported))
@@ -449,13 +449,13 @@ def test_a_training_of_marins_goes_on_at_its_checkpoints_step_on_its_own_data(be
     begin = bench.root / "out/still/checkpoints/step-3"
     assert told[0].startswith(f"train_config.initialize_from_checkpoint_path: the checkpoint {begin} is of step 3")
     assert f"  4 steps, 16 sequences of 32 tokens: {4 * 4 * 32} tokens" in told
-    assert f"  goes on at step 5/8 with {begin}" in told
+    assert f"  continues at step 5/8 with {begin}" in told
     gone_on = begin.rename(begin.with_name("step-5"))  # as if that one had gone on meanwhile, too
     metadata = json.loads((gone_on / "metadata.json").read_text())
     (gone_on / "metadata.json").write_text(json.dumps(metadata | {"step": 5}))
     again = bench.run(GOES_ON)
-    assert any(line.startswith("goes on after step ") for line in again)
-    assert f"  goes on at step 5/8 with {begin}" in again
+    assert any(line.startswith("continues after step ") for line in again)
+    assert f"  continues at step 5/8 with {begin}" in again
     result = bench.result("goes-on")
     averages, weights = (stored_array(result["checkpoint"], f"{part}/{WEIGHTS}") for part in (AVERAGED, "model"))
     assert np.array_equal(averages, weights), "they begin with the weights of a checkpoint that has none"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tradewind.recipes.comparing.runs import RunResult
-from tradewind.recipes.speedruns.board import Rules, ranked
+from tradewind.recipes.speedruns.board import Rules, rank_runs
 
 VALUES = st.sampled_from([1.0, 2.0, 3.0, math.nan, math.inf])
 COSTS = st.sampled_from([1.0, 2.0, 3.0, 4.0])
@@ -31,7 +31,7 @@ def is_better(one: RunResult, other: RunResult, higher: bool) -> bool:
 def test_stars_ranks_and_budgets_are_those_of_the_words(
     runs: Sequence[RunResult], higher: bool, budgets: list[float]
 ) -> None:
-    entries = ranked(runs, {}, Rules("good", "cost", higher, budgets))
+    entries = rank_runs(runs, {}, Rules("good", "cost", higher, budgets))
     assert sorted(entry.run.label for entry in entries) == sorted(run.label for run in runs)
     for entry in entries:
         run, cost = entry.run, entry.run.results["cost"]

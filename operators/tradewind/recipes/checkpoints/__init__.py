@@ -1,1 +1,1 @@
-"""Checkpoints: where they lie, which is the newest, when one is saved."""
+"""Checkpoints: their paths, the newest one, and when one is saved."""

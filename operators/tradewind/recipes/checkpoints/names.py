@@ -1,4 +1,4 @@
-"""The name of what is made from a checkpoint: the run and the step, so that a reader knows which model it was."""
+"""Names for what is made from a checkpoint, which identify its run and step."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class PathInStep(Protocol):
 
 
 def checkpoint_name(checkpoint: str | PathInStep) -> str:
-    """A name such as ``llama-8b-730000`` for ``…/llama-8b-1a2b3c/checkpoints/step-730000``.
+    """Return a name such as ``llama-8b-730000`` for ``…/llama-8b-1a2b3c/checkpoints/step-730000``.
 
     Args:
-        checkpoint: A path, a path inside a training step's output, or the id of a model on the Hugging Face hub, which
-            is named by its second part.
+        checkpoint: A path, a path inside a training step's output, or the id of a model on the Hugging Face hub,
+            whose second part is its name.
 
     Raises:
         ValueError: It is none of these.
     """
     path = _path(checkpoint)
-    found = _CHECKPOINT.search(path)
-    if found is not None:
-        return f"{_HASH.sub('', found['run'])}-{found['step']}"
+    match = _CHECKPOINT.search(path)
+    if match is not None:
+        return f"{_HASH.sub('', match['run'])}-{match['step']}"
     hub_id = _HUB_ID.fullmatch(path)
     if hub_id is None:
         raise ValueError(

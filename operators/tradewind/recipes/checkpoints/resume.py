@@ -1,9 +1,18 @@
-"""From which checkpoint a training goes on: the newest that is complete and sound, wherever it was written.
+"""Choose the checkpoint from which a training continues: the newest complete and undamaged one.
 
-Permanent checkpoints and temporary ones may lie under different paths. Before any process looks for the newest, process
-0 removes what is half written or damaged, so all of them find the same one, and training can write those steps again.
-Levanter would read a damaged one, and would write into a half-written one; with another number of devices that fails,
-since the chunks have another shape.
+Permanent and temporary checkpoints may have different paths. Before any process looks for the newest, process 0 removes
+incomplete and damaged ones. So all processes find the same one, and training can write those steps again. Levanter
+would read a damaged checkpoint, and write into an incomplete one. With another number of devices that fails, since the
+chunks have another shape.
+
+A checkpoint is complete when its folder has ``metadata.json``, which Levanter writes last. Right before, Tradewind adds
+``files.json``: path, size and checksum of every file. On Cloud Storage the checksum is the store's own (CRC32C, part of
+the listing), so no object is read; a local file's checksum is computed. A checkpoint without this list, such as one of
+Levanter's own runs, counts as undamaged if it has data at all.
+
+A training records which checkpoint of another training it began with, since a folder of checkpoints may get a newer one
+at any time. Otherwise two processes or two starts could take different ones, take the first step for another, or
+compare preferences with another model.
 """
 
 from __future__ import annotations
@@ -24,28 +33,29 @@ from tradewind.storage import file_system_at, open_file
 from tradewind.storage.bounded_read import SMALL
 from tradewind.text import truncated_repr
 
-# Is a checkpoint as it was written? A list of its files says so, and no file of an object store is read for it.
-#
-# A checkpoint is complete when ``metadata.json`` is in its folder, which Levanter writes last. Right before it we add
-# ``files.json``: path, size and checksum of every file. On Cloud Storage the checksum is the store's own (CRC32C, part
-# of the listing); a local file's is computed. What a store may change or lose later shows as damage. A checkpoint
-# without a list, such as one of Levanter's own runs, counts as sound when its data is there at all.
-
 FILE_LIST = "files.json"
 METADATA = "metadata.json"
 _OWN = (FILE_LIST, METADATA)
 _MANIFEST = "manifest.ocdbt"
+_FOLDER: Final = re.compile(r"step-([0-9]{1,16})")
+_KINDS: Final = {
+    "given": FieldType(is_text, "a path"),
+    "checkpoint": FieldType(is_text, "a path"),
+    "first_step": FieldType(is_count, "a step"),
+}
+"""Fields of an ``InitialCheckpointFile``."""
 
 
 def write_file_list(checkpoint: str) -> None:
-    """Write down the files of the checkpoint in that folder, all of which are there."""
+    """Record the files of a checkpoint that has all of them."""
     write_json(join(checkpoint, FILE_LIST), _files(checkpoint))
 
 
 def damage(checkpoint: str) -> str | None:
-    """What is wrong with the files of that complete checkpoint, as part of a sentence; None if they are sound.
+    """Describe the damage of a complete checkpoint's files, as part of a sentence; None if there is none.
 
-    Raises ``OSError`` if the store does not answer: that says nothing about the checkpoint.
+    Raises:
+        OSError: The store does not answer, so the damage is unknown.
     """
     path = join(checkpoint, FILE_LIST)
     if not exists(path):
@@ -57,13 +67,12 @@ def damage(checkpoint: str) -> str | None:
         return f"{FILE_LIST} is no JSON"
     if not isinstance(listed, dict) or not all(isinstance(each, dict) and "size" in each for each in listed.values()):
         return f"{FILE_LIST} is no list of files with their sizes"
-    found = _files(checkpoint)
-    return next((wrong for name in sorted(listed) if (wrong := _difference(name, listed[name], found.get(name)))), None)
+    files = _files(checkpoint)
+    return next((wrong for name in sorted(listed) if (wrong := _difference(name, listed[name], files.get(name)))), None)
 
 
 def make_incomplete(checkpoint: str) -> None:
-    """Take away what says that it is complete: a kill while the rest is removed then leaves nothing to trip over."""
-
+    """Remove the metadata, so that a kill during the removal of the rest leaves no damaged checkpoint."""
     fs, path = file_system_at(join(checkpoint, METADATA))
     with suppress(FileNotFoundError):
         fs.rm_file(path)
@@ -71,7 +80,6 @@ def make_incomplete(checkpoint: str) -> None:
 
 def remove_checkpoint(checkpoint: str) -> None:
     """Remove the folder, also while Levanter's own thread removes it."""
-
     make_incomplete(checkpoint)
     fs, root = file_system_at(checkpoint)
     with suppress(FileNotFoundError):
@@ -79,8 +87,7 @@ def remove_checkpoint(checkpoint: str) -> None:
 
 
 def copy_files(checkpoint: str, target: str) -> None:
-    """Copy the checkpoint to another folder, of any store, without what says that it is complete."""
-
+    """Copy the checkpoint without its metadata to another folder, of any store."""
     for name in [*_files(checkpoint), FILE_LIST]:
         if exists(join(checkpoint, name)):
             with open_file(join(checkpoint, name)) as source, atomic_writer(join(target, name)) as copy:
@@ -88,15 +95,14 @@ def copy_files(checkpoint: str, target: str) -> None:
 
 
 def _files(checkpoint: str) -> dict[str, dict[str, Any]]:
-    """Path below the checkpoint -> size and checksum, read past any listing that the client remembers."""
-
+    """Map paths below the checkpoint to size and checksum, from a fresh listing."""
     fs, root = file_system_at(checkpoint)
     fs.invalidate_cache()
-    found = fs.find(root, detail=True)
+    entries = fs.find(root, detail=True)
     start = len(root.rstrip("/")) + 1
     return {
         path[start:]: _describe(fs, path, info, is_remote(checkpoint))
-        for path, info in found.items()
+        for path, info in entries.items()
         if path[start:] not in _OWN
     }
 
@@ -128,9 +134,6 @@ def _difference(name: str, listed: Mapping[str, Any], found: Mapping[str, Any] |
     return None
 
 
-_FOLDER: Final = re.compile(r"step-([0-9]{1,16})")
-
-
 @dataclass(frozen=True)
 class FoundCheckpoint:
     """A complete checkpoint; ``step`` is the index of the last step in it."""
@@ -142,19 +145,19 @@ class FoundCheckpoint:
 
 @dataclass(frozen=True)
 class MislabeledCheckpoint:
-    """A checkpoint whose metadata says another step than its own; ``wrong`` tells that as part of a sentence."""
+    """A checkpoint whose metadata has another step than its folder; ``wrong`` says so as part of a sentence."""
 
     path: str
     wrong: str
 
     def may_be_after(self, step: int) -> bool:
-        """Whether it may be newer than one of that step, as far as its folder tells."""
+        """Whether it may be newer than a checkpoint of that step, by its folder's name."""
         named = _FOLDER.fullmatch(basename(self.path))
         return named is None or int(named[1]) > step
 
 
 def complete_checkpoints(roots: Sequence[str]) -> list[FoundCheckpoint]:
-    """All complete checkpoints under these folders, or that are these folders; the newest last."""
+    """List the complete checkpoints that are, or are under, these folders; the newest last."""
     return [
         FoundCheckpoint(found.path, found.step, bool(found.metadata.get("is_temporary")))
         for found in _discovered(roots)
@@ -163,7 +166,7 @@ def complete_checkpoints(roots: Sequence[str]) -> list[FoundCheckpoint]:
 
 
 def mislabeled_checkpoints(roots: Sequence[str]) -> list[MislabeledCheckpoint]:
-    """Those that Levanter would take for complete, and for older or newer than they are."""
+    """List the checkpoints that Levanter would take for complete, but of a wrong step."""
     steps = {found.path: found.metadata["step"] for found in _discovered(roots)}
     wrong = {path: _wrong_step(path, step) for path, step in steps.items()}
     return [MislabeledCheckpoint(path, why) for path, why in wrong.items() if why is not None]
@@ -178,7 +181,7 @@ def _discovered(roots: Sequence[str]) -> list[Any]:
 
 
 def _wrong_step(path: str, step: Any) -> str | None:
-    """Levanter takes false for 0, cuts off fractions, and reads the numbers in texts."""
+    """Describe a wrong step in metadata. Levanter accepts false, fractions and texts as steps."""
     named = _FOLDER.fullmatch(basename(path))
     if is_count(step) and (named is None or int(named[1]) == step):
         return None
@@ -186,15 +189,15 @@ def _wrong_step(path: str, step: Any) -> str | None:
 
 
 def newest_checkpoint(roots: Sequence[str]) -> FoundCheckpoint | None:
-    """The one to go on from, after ``clean_up_checkpoints``."""
+    """Return the checkpoint to continue from; call ``clean_up_checkpoints`` before."""
     found = complete_checkpoints(roots)
     return found[-1] if found else None
 
 
 def clean_up_checkpoints(roots: Sequence[str]) -> None:
-    """Process 0 removes what training cannot go on from, with a line each; no process returns before that is done.
+    """Let process 0 remove unusable checkpoints, with a log line each; all processes wait until it has.
 
-    Checkpoints that are older than the newest sound one are not looked at.
+    Checkpoints older than the newest undamaged one are not checked.
     """
     import jax
     from jax.experimental.multihost_utils import sync_global_devices
@@ -207,9 +210,9 @@ def clean_up_checkpoints(roots: Sequence[str]) -> None:
 
 
 def make_permanent(checkpoint: FoundCheckpoint, root: str) -> None:
-    """Make a temporary checkpoint a permanent one in the folder ``root``, complete only when all of it is there.
+    """Make a temporary checkpoint a permanent one under ``root``; its metadata comes last.
 
-    A training that is killed right before it saves its last checkpoint has ended with a temporary one.
+    A training that is killed right before it saves its last checkpoint ends with a temporary one.
     """
     target = join(root, basename(checkpoint.path))
     metadata = read_json(join(checkpoint.path, METADATA)) | {"is_temporary": False}
@@ -226,8 +229,8 @@ def remove_temporary(roots: Sequence[str]) -> None:
 
 
 def _remove_damaged(roots: Sequence[str]) -> None:
-    for untrue in mislabeled_checkpoints(roots):
-        _remove(untrue.path, f"it {untrue.wrong}", roots)
+    for mislabeled in mislabeled_checkpoints(roots):
+        _remove(mislabeled.path, f"it {mislabeled.wrong}", roots)
     for found in reversed(complete_checkpoints(roots)):
         wrong = damage(found.path)
         if wrong is None:
@@ -236,14 +239,13 @@ def _remove_damaged(roots: Sequence[str]) -> None:
 
 
 def _remove(checkpoint: str, wrong: str, roots: Sequence[str]) -> None:
-    """Metadata that lies beside the checkpoints makes none of their folder."""
+    """Remove a damaged checkpoint; if it is a root with stray metadata, remove only that."""
     print(f"removed the damaged checkpoint {checkpoint}: {wrong}", flush=True)
     (make_incomplete if checkpoint in roots else remove_checkpoint)(checkpoint)
 
 
 def _incomplete(roots: Sequence[str]) -> Iterator[str]:
-    """Folders of checkpoints whose metadata is not there or cannot be read."""
-
+    """Yield the checkpoint folders whose metadata is missing or unreadable."""
     for root in roots:
         fs, plain = file_system_at(root)
         fs.invalidate_cache()
@@ -261,31 +263,19 @@ def _has_metadata(checkpoint: str) -> bool:
         metadata: Any = read_json(path)
         int(metadata["step"])
         datetime.fromisoformat(metadata["timestamp"])
-    except (ValueError, OverflowError, RecursionError, KeyError, TypeError):  # nor does Levanter see it
+    except (ValueError, OverflowError, RecursionError, KeyError, TypeError):  # Levanter ignores it, too
         return False
     return True
 
 
-# Which checkpoint of another training is taken: decided once, written down, and gone by at every later start.
-#
-# A folder of checkpoints may get another newest one at any time: between two processes that look for it, and between
-# two starts of one training, which would then take its first step for another, or be compared with another model.
-
-_KINDS: Final = {
-    "given": FieldType(is_text, "a path"),
-    "checkpoint": FieldType(is_text, "a path"),
-    "first_step": FieldType(is_count, "a step"),
-}
-
-
 @dataclass(frozen=True)
 class InitialCheckpoint:
-    """The checkpoint of another training that one took.
+    """The checkpoint of another training that a training began with.
 
     Attributes:
-        given: What the config named, which may be a folder of checkpoints.
-        checkpoint: The one that was found there.
-        first_step: More than 0 where the training goes on with all that the other was.
+        given: Path in the config, which may be a folder of checkpoints.
+        checkpoint: The checkpoint found there.
+        first_step: Above 0 if the training continues the other one's whole state.
     """
 
     given: str
@@ -295,25 +285,25 @@ class InitialCheckpoint:
 
 @dataclass(frozen=True)
 class InitialCheckpointFile:
-    """Where that is written down; ``path`` lies beside the training's own checkpoints, and stays as long as they do."""
+    """The record of an ``InitialCheckpoint``, beside the training's own checkpoints."""
 
     path: str
 
     @classmethod
     def of_begin(cls, checkpoints: str) -> InitialCheckpointFile:
-        """Of what the training whose own checkpoints lie there began with."""
+        """Return the record of the checkpoint that the training began with."""
         return cls(join(checkpoints, "begin.json"))
 
     @classmethod
     def of_reference(cls, checkpoints: str) -> InitialCheckpointFile:
-        """Of what the preferences of that training are compared with."""
+        """Return the record of the reference of a preference training."""
         return cls(join(checkpoints, "reference.json"))
 
     def read(self) -> InitialCheckpoint | None:
-        """What is written there, if anything is.
+        """Read the record, if there is one.
 
         Raises:
-            ValueError: It is not what we have written.
+            ValueError: It is invalid.
         """
         from tradewind.storage.files import read_contents
 
@@ -325,43 +315,45 @@ class InitialCheckpointFile:
                 raise RecordFormatError(content.flaw)
             taken = InitialCheckpoint(**parse_fields(parse(content.text), _KINDS, required=_KINDS))
             if not _is_below(taken.checkpoint, taken.given):
-                raise RecordFormatError("its checkpoint does not lie below what was given")
+                raise RecordFormatError("its checkpoint is not below the given path")
         except RecordFormatError as flaw:
             raise ValueError(
-                f"{self.path} does not say which checkpoint this training has taken, because {flaw}: put back what it "
-                "was, or remove this training's checkpoints so that it begins anew."
+                f"{self.path} does not say which checkpoint this training has taken, because {flaw}: restore it, or "
+                "remove this training's checkpoints so that it begins anew."
             ) from None
         return taken
 
-    def found(self, path: str, field: str, *, is_read: bool, has_own: bool) -> str:
-        """The checkpoint that ``field`` names with ``path``; what is written down, if it is of that path.
+    def resolve(self, path: str, field: str, *, is_read: bool, has_own: bool) -> str:
+        """Return the checkpoint at ``path`` of ``field``: the recorded one, if the record is of that path.
 
         Args:
-            is_read: Whether the training will read it; else it need not be there.
-            has_own: Whether the training has a checkpoint of its own, and so has worked with this one.
+            path: The checkpoint, or a folder of checkpoints.
+            field: Field of the config, for errors.
+            is_read: Whether the training reads it; else it need not exist.
+            has_own: Whether the training has a checkpoint of its own, and so depends on this one.
 
         Raises:
-            ValueError: It is not there, or nobody knows any more which it was.
+            ValueError: The checkpoint is gone, or the record is invalid.
         """
         try:
             taken = self.read()
         except ValueError:
             if is_read and has_own:
                 raise
-            taken = None  # decided anew, since nothing was made with it
+            taken = None  # choose again, since no result depends on it
         if taken is None or taken.given != path:
             return newest_under(path, field).path if is_read else path
         if not is_read or newest_checkpoint([taken.checkpoint]) is not None:
             return taken.checkpoint
         if has_own:
             raise ValueError(
-                f"{field}: the checkpoint {taken.checkpoint}, with which this training has worked so far, is not there "
-                "any more: put it back."
+                f"{field}: the checkpoint {taken.checkpoint}, with which this training has worked so far, is gone: "
+                "restore it."
             )
         return newest_under(path, field).path
 
     def write(self, taken: InitialCheckpoint) -> None:
-        """Write it down. Of two that find nothing there one wins."""
+        """Write the record. If two processes create it, one of them wins."""
         from tradewind.storage.files import create_text, write_text
 
         text = json.dumps(asdict(taken), indent=2, sort_keys=True) + "\n"
@@ -369,25 +361,27 @@ class InitialCheckpointFile:
             write_text(self.path, text)
 
     def _holds_for(self, path: str) -> bool:
-        """Whether what is written there is of that path, and can be gone by."""
+        """Whether the record is of that path, and its checkpoint exists."""
         try:
-            there = self.read()
+            recorded = self.read()
         except ValueError:
             return False
-        return there is not None and there.given == path and newest_checkpoint([there.checkpoint]) is not None
+        return recorded is not None and recorded.given == path and newest_checkpoint([recorded.checkpoint]) is not None
 
 
 def newest_under(path: str, field: str) -> FoundCheckpoint:
-    """The checkpoint itself, if the output of a training or the folder of its checkpoints is given.
+    """Return the newest checkpoint that is ``path``, or is in it: a training's output, or its checkpoint folder.
 
     Raises:
-        ValueError: There is none, or one that may be newer says another step than its own.
+        ValueError: There is none, or one that may be newer has another step in its metadata.
     """
     roots = [path, join(path, "checkpoints")]
     found = newest_checkpoint(roots)
-    for untrue in mislabeled_checkpoints(roots):
-        if found is None or untrue.may_be_after(found.step):
-            raise ValueError(f"{field}: the checkpoint {untrue.path} {untrue.wrong}: copy it again or give another.")
+    for mislabeled in mislabeled_checkpoints(roots):
+        if found is None or mislabeled.may_be_after(found.step):
+            raise ValueError(
+                f"{field}: the checkpoint {mislabeled.path} {mislabeled.wrong}: copy it again or give another."
+            )
     if found is None:
         raise ValueError(f"There is no complete checkpoint under {field} {path}.")
     return found

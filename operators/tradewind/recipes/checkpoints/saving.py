@@ -1,8 +1,8 @@
-"""After every step: say that it is done, and when a preemption was announced, save a checkpoint and end.
+"""Report every step; on a preemption notice, save a checkpoint and exit.
 
-Levanter's checkpointer is kept as it is; ours adds to it. As with Levanter's own time-based checkpoints, process 0
-decides and the others are told in the collective that every step has anyway, so a notice costs nothing until it comes
-and all processes save the same step. The pod's hosts write a notice for every process, process 0 included.
+This extends Levanter's checkpointer. As for its time-based checkpoints, process 0 decides, and the other processes
+learn it in a collective that every step has anyway. So all processes save the same step, and waiting for a notice costs
+nothing. The pod's hosts write a notice for every process, also for process 0.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from tradewind.runtime.pods.on_host.preemption_notice import preemption_notice
 from tradewind.runtime.pods.verdicts import NOTICED
 
 NEVER = timedelta(days=36500)
-"""For a training that saves no temporary checkpoints: on a notice it saves one all the same."""
+"""Interval of a training without temporary checkpoints; it still saves one on a notice."""
 KEPT_TEMPORARY = 2
-"""Temporary checkpoints that are kept, so that there is one before the newest if that turns out to be damaged."""
+"""Number of temporary checkpoints to keep: an older one in case the newest is damaged."""
 COMMIT_S = 30 * 60
-"""How long a process waits for the others to write their parts of a checkpoint; as in Levanter."""
-LEAVE_S = 10
-"""How long process 0, which serves the others' coordination, waits for them to leave before it."""
+"""Timeout for all processes' parts of a checkpoint; as in Levanter."""
+EXIT_TIMEOUT_S = 10
+"""How long process 0, which serves the coordination, waits for the others to exit first."""
 
 
 def checkpointer_config(permanent: str, temporary: str | None, seconds: float, every: int | None) -> Any:
-    """Levanter's configuration of checkpoints, with ours in place of its checkpointer.
+    """Return Levanter's checkpoint config, with Tradewind's checkpointer.
 
     Args:
-        permanent: Folder of the checkpoints that are kept for good: one every ``every`` steps, and the last.
-        temporary: Folder of the others, if it is another.
-        seconds: How often there is a temporary one.
+        permanent: Folder of permanent checkpoints: one every ``every`` steps, and the last.
+        temporary: Folder of temporary ones, if it is another.
+        seconds: Interval of temporary ones.
         every: Steps between permanent ones; None for only the last.
     """
     return _config_class()(
@@ -51,12 +51,12 @@ def checkpointer_config(permanent: str, temporary: str | None, seconds: float, e
 
 
 def checkpointer_like(given: Any, permanent: str, temporary: str | None) -> Any:
-    """The same with the intervals of a configuration of Levanter's, which may have no temporary ones."""
+    """Return such a config with the intervals of a given one, which may have no temporary checkpoints."""
     return _config_class()(
         base_path=permanent,
         temporary_base_path=temporary,
         append_run_id_to_base_path=False,
-        save_interval=NEVER if given.save_interval is None else given.save_interval,  # 0 is after every step
+        save_interval=NEVER if given.save_interval is None else given.save_interval,  # 0: after every step
         keep=given.keep,
         keep_last_temporary_checkpoints=max(given.keep_last_temporary_checkpoints, KEPT_TEMPORARY),
     )
@@ -64,7 +64,7 @@ def checkpointer_like(given: Any, permanent: str, temporary: str | None) -> Any:
 
 @cache
 def _config_class() -> Any:
-    """Made on first use, since its base class needs Levanter."""
+    """Create the class on first use, since its base class needs Levanter."""
     from levanter.checkpoint import CheckpointerConfig, CheckpointInterval
 
     @dataclass
@@ -95,19 +95,19 @@ def _checkpointer_class() -> Any:
             beat(int(step))
             notice = preemption_notice() if jax.process_index() == 0 and not force else None
             if notice is not None:
-                self._last_save_time = datetime.min  # a temporary checkpoint is overdue, and process 0 says so to all
+                self._last_save_time = datetime.min  # a checkpoint is due, as process 0 tells the others
             saved_before = self._last_save_step
             super().on_step(tree=tree, step=step, force=force)
-            if self._last_save_step != saved_before and not force and _of_process_0(notice is not None):
-                self._leave(int(step), "" if notice is None else notice.reason)
+            if self._last_save_step != saved_before and not force and _broadcast(notice is not None):
+                self._exit(int(step), "" if notice is None else notice.reason)
 
         def save_checkpoint(
             self, tree: Any, step: int, destination: str, commit_callback: Any = None, **options: Any
         ) -> None:
-            flush_metrics()  # before it is complete: a training that goes on from it does not make these rows again
+            flush_metrics()  # first, since a training that continues from it does not repeat these rows
             path = os.path.join(options.get("base_path_override") or self.base_path, destination)
 
-            def commit() -> None:  # called by process 0 once the checkpoint is complete
+            def commit() -> None:  # process 0 calls it when the checkpoint is complete
                 saved(step)
                 if commit_callback is not None:
                     commit_callback()
@@ -116,18 +116,18 @@ def _checkpointer_class() -> Any:
             super().save_checkpoint(tree, step, destination, commit, **options)
 
         def _prune_temporary_checkpoints(self, keep: int) -> None:
-            super()._prune_temporary_checkpoints(max(keep, 1))  # also a permanent one may turn out to be damaged
+            super()._prune_temporary_checkpoints(max(keep, 1))  # in case the permanent one is damaged
 
         def _do_rm_checkpoint(self, cp_path: str) -> None:
             make_incomplete(cp_path)
             super()._do_rm_checkpoint(cp_path)
 
-        def _leave(self, step: int, reason: str) -> NoReturn:
+        def _exit(self, step: int, reason: str) -> NoReturn:
             self._manager.wait_until_finished()
             if jax.process_index() == 0:
                 print(f"step {step + 1} is saved, because of a notice: {reason}; this process ends", flush=True)
             flush_trackers()
-            _leave_in_order()
+            _exit_in_order()
 
     return TradewindCheckpointer
 
@@ -137,14 +137,13 @@ def _manager_class() -> Any:
     from jax.experimental.array_serialization.serialization import GlobalAsyncCheckpointManager
 
     class ListingManager(GlobalAsyncCheckpointManager):
-        """Lists a checkpoint's files once all processes have written theirs, before Levanter says that it is complete.
+        """Writes the file list of a checkpoint after all its files and before Levanter's metadata.
 
-        After that, a process that is killed in between would leave a complete checkpoint of which nobody can tell
-        whether it is sound.
+        In the other order, a kill in between would leave a complete checkpoint that no list can verify.
         """
 
         checkpoint = ""
-        """The one that ``serialize`` writes next."""
+        """Path that ``serialize`` writes next."""
 
         def serialize(
             self,
@@ -166,8 +165,8 @@ def _manager_class() -> Any:
     return ListingManager
 
 
-def _of_process_0(value: bool) -> bool:
-    """What process 0 gives."""
+def _broadcast(value: bool) -> bool:
+    """Return the value of process 0."""
     import jax
 
     if jax.process_count() == 1:
@@ -177,8 +176,8 @@ def _of_process_0(value: bool) -> bool:
     return bool(broadcast_one_to_all(value))
 
 
-def _leave_in_order() -> NoReturn:
-    """End with the code that means a checkpoint on notice; process 0 last, as the others abort when it is gone."""
+def _exit_in_order() -> NoReturn:
+    """Exit with the code of a checkpoint on notice; process 0 last, since the others abort without it."""
     import jax
     from jax._src.distributed import global_state
 
@@ -190,8 +189,8 @@ def _leave_in_order() -> NoReturn:
             client.key_value_set(f"tradewind/left/{rank}", "")
         elif client is not None:
             for other in range(1, jax.process_count()):
-                client.blocking_key_value_get(f"tradewind/left/{other}", LEAVE_S * 1000)
+                client.blocking_key_value_get(f"tradewind/left/{other}", EXIT_TIMEOUT_S * 1000)
     except jax.errors.JaxRuntimeError as error:
-        print(f"not every process said that it leaves: {error}", file=sys.stderr, flush=True)
+        print(f"Not every process reported its exit: {error}", file=sys.stderr, flush=True)
     finally:
         os._exit(NOTICED)

@@ -1,1 +1,1 @@
-"""Steps that read many runs: what came of each, which one is best, and what follows from all of them."""
+"""Steps that read many runs: comparisons, the best run, and scaling laws."""

@@ -1,7 +1,7 @@
-"""What a later step takes from the best run of a comparison: a setting of it, or its output.
+"""Settings and output of the best run of a comparison, for a later step.
 
-Which run that is shows only when all have ended, so a DAG file gets what stands for the value, and the step reads it
-where it runs. The comparison counts in its version, and so does every run in that.
+The best run is known only when all have ended. So a DAG file gets a placeholder, and the step reads the value where it
+runs. The comparison and every run in it count in the step's version.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ BEST_FILE: Final = "best.json"
 
 
 def best_setting(comparison: Any, name: str) -> Any:
-    """A setting of the best run, such as ``best_setting(comparison, "learning_rate")``.
+    """Return a setting of the best run, such as ``best_setting(comparison, "learning_rate")``.
 
     Args:
         comparison: A step of ``compare``.
-        name: Of a setting that counts in the run's version, or in that of a step that it was made from.
+        name: A setting that counts in the version of the run, or of a step that it was made from.
 
     Raises:
-        ValueError: It is no such step.
+        ValueError: ``comparison`` is no such step.
     """
     if not isinstance(name, str) or not name:
         raise ValueError(f"name is {truncated_repr(name)}: give the name of a setting, such as 'learning_rate'.")
@@ -35,25 +35,25 @@ def best_setting(comparison: Any, name: str) -> Any:
 
 
 def best_output(comparison: Any) -> Any:
-    """The output of the best run, such as for ``train(initialize_from=...)``.
+    """Return the output of the best run, such as for ``train(initialize_from=...)``.
 
     Args:
         comparison: A step of ``compare``.
 
     Raises:
-        ValueError: It is no such step.
+        ValueError: ``comparison`` is no such step.
     """
     return lazy(f"{__name__}:read_output", comparison=_comparison(comparison))
 
 
 def write_best(comparison: str, run: RunResult, output_path: str) -> None:
-    """Note the best run and its settings in the output of a comparison."""
-    told = {"run": run.label, "output_path": output_path, "settings": dict(run.settings)}
-    write_json(join(comparison, BEST_FILE), told)
+    """Record the best run and its settings in the output of a comparison."""
+    best = {"run": run.label, "output_path": output_path, "settings": dict(run.settings)}
+    write_json(join(comparison, BEST_FILE), best)
 
 
 def read_setting(comparison: str, name: str) -> Any:
-    """Raises ``ValueError`` if the best run has no such setting."""
+    """Read a setting of the best run; raises ``ValueError`` if it has none of that name."""
     best = _best(comparison)
     if name not in best["settings"]:
         meant = did_you_mean(name, best["settings"])
@@ -64,7 +64,7 @@ def read_setting(comparison: str, name: str) -> Any:
 
 
 def read_output(comparison: str) -> str:
-    """The best run's output path."""
+    """Read the best run's output path."""
     return str(_best(comparison)["output_path"])
 
 
@@ -78,6 +78,8 @@ def _comparison(value: Any) -> Any:
 def _best(comparison: str) -> dict[str, Any]:
     file = join(comparison, BEST_FILE)
     if not exists(file):
-        raise ValueError(f"There is no {file}: force the step of this comparison once, so that it notes the best run.")
-    found: dict[str, Any] = read_json(file)
-    return found
+        raise ValueError(
+            f"There is no {file}: force the step of this comparison once, so that it records the best run."
+        )
+    best: dict[str, Any] = read_json(file)
+    return best

@@ -1,8 +1,7 @@
-"""Several runs in one table and one picture, the best first: the end of a sweep, or of trainings that compete.
+"""Compare runs in one table and one picture, the best first, such as those of a sweep.
 
-A run that failed keeps none of the others from being compared. The table and the picture are written all the same; then
-the step fails and names what is missing, so that no half table counts as the result: the next run makes what is missing
-and compares again.
+If a run has no result, the step still writes the table and the picture of the others. Then it fails and names the
+missing runs, so that no partial table counts as the result. The next run makes the missing results and compares again.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from tradewind.steps.fields import FLAG, PATH, SOME_TEXT, TEXT, check_fields
 from tradewind.text import as_csv, as_markdown, format_columns, single_line
 
 _GIVEN: Final = "settings."
-"""Numbers of this beginning, in what ``train_lm`` returns, say what it was given."""
+"""Prefix of numbers in the result of ``train_lm`` that are settings."""
 
 
 @dataclass(frozen=True)
 class CompareConfig:
-    """Which runs ``compare_runs`` compares, and by what."""
+    """Runs and metric of ``compare_runs``."""
 
     runs: Mapping[str, str]
     """Label → output of a step that returns numbers, such as ``train_lm`` and ``evaluate_lm``."""
     output_path: str
     """Gets ``comparison.md``, ``.csv`` and ``.png``, and ``best.json`` if all runs have a result."""
     metric: str = "eval_loss"
-    """The number that decides, in what the steps return; those further in by path (``checkpoint.loss``)."""
+    """Number of the steps' results to compare by; a nested one by its path (``checkpoint.loss``)."""
     higher_is_better: bool = False
     title: str = "Comparison"
     """Heading of the table and of the picture."""
@@ -51,10 +50,10 @@ class CompareConfig:
 
 
 def compare_runs(config: CompareConfig) -> dict[str, Any]:
-    """Write the files; returns ``best``, the label of the best run, and ``runs``: label → the metric's value.
+    """Write the files; return ``best``, the label of the best run, and ``runs``: label → the metric's value.
 
     Raises:
-        MissingRunsError: A run has no result, or none by the metric; what there is has been compared and written.
+        MissingRunsError: A run has no result, or lacks the metric; the files of the others are written.
     """
     from tradewind.recipes.comparing.best import write_best
     from tradewind.recipes.comparing.reading import read_runs  # the file store: not while a DAG file is parsed
@@ -68,8 +67,8 @@ def compare_runs(config: CompareConfig) -> dict[str, Any]:
     if ordered:
         _write(config, ordered, missing)
     if missing:
-        where = f"The others are compared in {join(config.output_path, 'comparison.md')}." if ordered else ""
-        raise missing_runs_error(len(config.runs), missing, where)
+        done = f"The others are compared in {join(config.output_path, 'comparison.md')}." if ordered else ""
+        raise missing_runs_error(len(config.runs), missing, done)
     write_best(config.output_path, ordered[0], config.runs[ordered[0].label])
     values = {run.label: run.results[config.metric] for run in ordered}
     return {
@@ -79,9 +78,9 @@ def compare_runs(config: CompareConfig) -> dict[str, Any]:
 
 
 def comparison_rows(runs: Sequence[RunResult], metric: str) -> list[list[str]]:
-    """The table, its head first: a row for each run with what was set differently, the metric and the other results.
+    """Return the table, head first: a row per run with differing settings, the metric and other results.
 
-    What a training returns under ``settings`` is no result: two dozen columns, most of them the same in all rows.
+    The ``settings`` that a training returns are no results: two dozen columns, mostly the same in all rows.
     """
     settings = differing_settings(runs)
     others = [
@@ -113,7 +112,7 @@ def _write(config: CompareConfig, ordered: Sequence[RunResult], missing: Sequenc
 
 
 def _rank(value: float, higher_is_better: bool) -> tuple[bool, float]:
-    """What is no number comes last: a training that diverged."""
+    """Sort key; a training that diverged comes last."""
     return not math.isfinite(value), -value if higher_is_better else value
 
 

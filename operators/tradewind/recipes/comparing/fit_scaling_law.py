@@ -1,7 +1,6 @@
-"""A scaling law through trainings of several sizes and lengths, with what it says of larger ones.
+"""Fit a scaling law to trainings of several sizes and lengths, and predict larger ones.
 
-As in a comparison, a training that failed keeps the others from nothing: the law is fitted through those that have a
-result, then the step fails and names the rest.
+As in a comparison, the step fits the law to the trainings that have a result, and then fails and names the others.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tradewind.recipes.comparing.runs import (
     missing_runs_section,
     scaling_picture,
 )
-from tradewind.recipes.comparing.scaling_law import Point, ScalingLaw, TooFewPointsError, fitted_law
+from tradewind.recipes.comparing.scaling_law import Point, ScalingLaw, TooFewPointsError, fit_law
 from tradewind.steps.fields import PATH, SOME_TEXT, TEXT, check_fields
 from tradewind.text import as_markdown, format_columns
 
@@ -32,20 +31,20 @@ NUMBERS = ("loss", "parameters", "tokens")
 
 @dataclass(frozen=True)
 class ScalingLawConfig:
-    """Through which trainings ``fit_scaling_law`` lays a law, and what it is asked."""
+    """Trainings and predictions of ``fit_scaling_law``."""
 
     runs: Mapping[str, str]
     """Label → output of a step that returns the three numbers below, such as ``train_lm``."""
     output_path: str
     """Gets ``scaling_law.md``, ``scaling_law.json`` and ``scaling_law.png``."""
     loss: str = "eval_loss"
-    """The loss, in nats per token, in what the steps return; one further in by path."""
+    """Name of the loss, in nats per token, in the steps' results; a nested one by its path."""
     parameters: str = "parameters"
-    """How many the model has, there."""
+    """Name of the model's number of parameters there."""
     tokens: str = "tokens"
-    """How many it was trained on, there."""
+    """Name of the number of training tokens there."""
     budgets: Sequence[float] = ()
-    """FLOPs of trainings for which the best size and length are told."""
+    """FLOPs of trainings for which to report the best size and length."""
     title: str = "Scaling law"
     """Heading of the page and of the picture."""
 
@@ -56,28 +55,28 @@ class ScalingLawConfig:
 
 
 def fit_scaling_law(config: ScalingLawConfig) -> dict[str, Any]:
-    """Write the three files; returns the numbers of the law and ``worst_error``, its largest relative error.
+    """Write the three files; return the numbers of the law and ``worst_error``, its largest relative error.
 
     Raises:
-        MissingRunsError: A run has no result, or not the numbers; the law through the others has been written.
-        TooFewPointsError: All have, and they are too few or too alike for a law.
+        MissingRunsError: A run has no result, or lacks the numbers; the law of the others is written.
+        TooFewPointsError: The runs are too few or too alike for a law.
     """
     from tradewind.recipes.comparing.reading import read_runs  # the file store: not while a DAG file is parsed
 
     ended, missing = read_runs(config.runs)
     points = {run.label: point for run in ended if isinstance(point := _point(config, run), Point)}
-    missing += [flaw for run in ended if isinstance(flaw := _point(config, run), MissingRun)]
+    missing += [lack for run in ended if isinstance(lack := _point(config, run), MissingRun)]
     try:
-        law = fitted_law(list(points.values()))
+        law = fit_law(list(points.values()))
     except TooFewPointsError as error:
         if missing:
             raise missing_runs_error(len(config.runs), missing, str(error)) from error
         raise
-    told = _write(config, law, points, missing)
+    result = _write(config, law, points, missing)
     if missing:
-        where = join(config.output_path, "scaling_law.md")
-        raise missing_runs_error(len(config.runs), missing, f"The law through the others is in {where}.")
-    return told
+        page = join(config.output_path, "scaling_law.md")
+        raise missing_runs_error(len(config.runs), missing, f"The law through the others is in {page}.")
+    return result
 
 
 def _point(config: ScalingLawConfig, run: RunResult) -> Point | MissingRun:
@@ -87,7 +86,7 @@ def _point(config: ScalingLawConfig, run: RunResult) -> Point | MissingRun:
         if name not in run.results:
             return missing_metric(run.label, run.results, name)
         if not is_positive(value := run.results[name]):
-            return MissingRun(run.label, f"its {name} is {value}, and a law goes through positive numbers")
+            return MissingRun(run.label, f"its {name} is {value}, and a law needs positive numbers")
         values[field] = float(value)
     return Point(**values)
 
@@ -97,27 +96,27 @@ def _write(
 ) -> dict[str, Any]:
     rows = _rows(law, points)
     print("\n".join([str(law), *format_columns(rows)]), flush=True)
-    told = asdict(law) | {"worst_error": max(abs(_error(law, point)) for point in points.values())}
+    numbers = asdict(law) | {"worst_error": max(abs(_error(law, point)) for point in points.values())}
     best = _best(law, config.budgets)
     with atomic_writer(join(config.output_path, "scaling_law.png")) as file:
         file.write(scaling_picture(law, points, config.title))
-    write_json(join(config.output_path, "scaling_law.json"), told | {"best": best})
+    write_json(join(config.output_path, "scaling_law.json"), numbers | {"best": best})
     parts = [f"# {config.title}", f"`{law}`", as_markdown(rows), "![Measured and predicted losses](scaling_law.png)"]
     if best:
         table = as_markdown([list(best[0]), *([f"{value:.4g}" for value in each.values()] for each in best)])
         parts += ["## The best training for a number of FLOPs", table]
     write_text(join(config.output_path, "scaling_law.md"), "\n\n".join([*parts, *missing_runs_section(missing)]) + "\n")
-    return told
+    return numbers
 
 
 def _best(law: ScalingLaw, budgets: Sequence[float]) -> list[dict[str, float]]:
-    """For each budget of FLOPs the size and length that a law in both predicts the lowest loss for."""
-    found = [(flops, best) for flops in budgets if (best := law.best_for(flops)) is not None]
-    return [{"flops": flops, "parameters": n, "tokens": d, "loss": law.loss(n, d)} for flops, (n, d) in found]
+    """Return size and length of the lowest predicted loss for each budget, if the law has both terms."""
+    optima = [(flops, best) for flops in budgets if (best := law.best_for(flops)) is not None]
+    return [{"flops": flops, "parameters": n, "tokens": d, "loss": law.loss(n, d)} for flops, (n, d) in optima]
 
 
 def _rows(law: ScalingLaw, points: Mapping[str, Point]) -> list[list[str]]:
-    """The table, its head first, the lowest loss on top."""
+    """Return the table, head first, the lowest loss on top."""
 
     def row(label: str, point: Point) -> list[str]:
         predicted = law.loss(point.parameters, point.tokens)
@@ -129,5 +128,5 @@ def _rows(law: ScalingLaw, points: Mapping[str, Point]) -> list[list[str]]:
 
 
 def _error(law: ScalingLaw, point: Point) -> float:
-    """Relative to what was measured."""
+    """Return the error relative to the measured loss."""
     return law.loss(point.parameters, point.tokens) / point.loss - 1

@@ -1,4 +1,4 @@
-"""What came of runs, read from beside their outputs, whichever step each of them is."""
+"""Read the results of runs of any step from their records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tradewind.datasets.files import join
 from tradewind.recipes.comparing.runs import MissingRun, RunResult, is_drawable
-from tradewind.recipes.metrics.file import LARGEST_BYTES, is_measure, parsed_metrics, series
+from tradewind.recipes.metrics.file import MAX_BYTES, is_measure, parse_metrics, series
 from tradewind.recipes.train_config import metrics_path
 from tradewind.records.attempts import read_attempt_or_none
 from tradewind.records.info_files import INFO_FILE, BadInfoError, parse_info
@@ -20,13 +20,13 @@ from tradewind.storage.files import read_contents
 from tradewind.text import single_line
 
 CURVES: Final = ("eval/loss", "train/loss")
-"""What is drawn of a training, the first that it has."""
+"""Metrics to draw of a training: the first that it has."""
 MAX_NUMBERS: Final = 200
-"""How many of a run's numbers are read; each is a column of a table."""
+"""Bound for a run's numbers, each of which is a column of a table."""
 
 
 def read_runs(paths: Mapping[str, str]) -> tuple[list[RunResult], list[MissingRun]]:
-    """What came of the runs, by label → output path.
+    """Read the results of runs, given as label → output path.
 
     Raises:
         StoreUnavailableError: The store does not answer.
@@ -34,11 +34,11 @@ def read_runs(paths: Mapping[str, str]) -> tuple[list[RunResult], list[MissingRu
     records = read_records(list(dict.fromkeys(paths.values())))
     ended = {label: path for label, path in paths.items() if records[path].state is RecordState.FINISHED}
     contents = read_contents([join(path, name) for path in ended.values() for name in (RESULT_FILE, INFO_FILE)], LARGE)
-    missing = [MissingRun(label, _why(path, records[path])) for label, path in paths.items() if label not in ended]
-    return [_ended(label, path, contents) for label, path in ended.items()], missing
+    missing = [MissingRun(label, _reason(path, records[path])) for label, path in paths.items() if label not in ended]
+    return [_run_result(label, path, contents) for label, path in ended.items()], missing
 
 
-def _ended(label: str, path: str, contents: Mapping[str, Content]) -> RunResult:
+def _run_result(label: str, path: str, contents: Mapping[str, Content]) -> RunResult:
     info = _info(join(path, INFO_FILE), contents)
     settings: dict[str, Any] = {}
     _collect_settings(info.get("version"), settings)
@@ -50,7 +50,7 @@ def _ended(label: str, path: str, contents: Mapping[str, Content]) -> RunResult:
     )
 
 
-def _why(path: str, record: Record) -> str:
+def _reason(path: str, record: Record) -> str:
     lease = record.lease
     match record.state:
         case RecordState.FAILED if lease is not None:
@@ -71,19 +71,19 @@ def _why(path: str, record: Record) -> str:
 def _info(file: str, contents: Mapping[str, Content]) -> Mapping[str, Any]:
     try:
         return parse_info(file, contents[file]) if file in contents else {}
-    except BadInfoError:  # only names of settings come from it
+    except BadInfoError:  # it gives only names of settings
         return {}
 
 
-def _result(found: Content | None) -> Any:
+def _result(content: Content | None) -> Any:
     try:
-        return parse_object(found.text) if found is not None and found.flaw is None else {}
-    except RecordFormatError:  # a function may return whatever it likes
+        return parse_object(content.text) if content is not None and content.flaw is None else {}
+    except RecordFormatError:  # a function may return anything
         return {}
 
 
 def _collect_settings(version: Any, settings: dict[str, Any]) -> None:
-    """Breadth first, so that the fields of the run itself come before those of what it was made from."""
+    """Collect settings breadth first, so that a run's own precede those of its inputs."""
     level = [version]
     while level:
         known = [each for each in level if isinstance(each, dict)]
@@ -106,9 +106,9 @@ def _numbers(value: Any, path: str = "") -> list[tuple[str, float]]:
 
 
 def _curve(folders: Sequence[str]) -> tuple[Sequence[int], Sequence[float]]:
-    """The losses of the first of the folders that a training wrote."""
+    """Return the losses in the first folder that has some."""
     for folder in folders:
-        if metrics := parsed_metrics(_text_at(metrics_path(folder))):
+        if metrics := parse_metrics(_text_at(metrics_path(folder))):
             for name in CURVES:
                 steps, losses = series(metrics, name)
                 finite = [(step + 1, loss) for step, loss in zip(steps, losses, strict=True) if is_drawable(loss)]
@@ -118,10 +118,10 @@ def _curve(folders: Sequence[str]) -> tuple[Sequence[int], Sequence[float]]:
 
 
 def _text_at(file: str) -> str:
-    """Empty where there is no such file, or none that is read whole; the path may be what somebody has written."""
+    """Return the text, or nothing if the file is missing or too large; another process may have made up the path."""
     try:
         Location.of(file)
     except StorageError:
         return ""
-    found = read_contents([file], LARGEST_BYTES).get(file)
-    return "" if found is None else found.text
+    content = read_contents([file], MAX_BYTES).get(file)
+    return "" if content is None else content.text

@@ -1,4 +1,4 @@
-"""What runs are to those who compare them: their results, what was set in them, and their loss by step."""
+"""Runs to compare: their results, settings and losses by step, runs without a result, and pictures of several."""
 
 from __future__ import annotations
 
@@ -15,6 +15,18 @@ from tradewind.text import markdown_text, single_line
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+MAX_NAMED: Final = 10
+"""Runs that an error names."""
+MAX_REASON_CHARS: Final = 200
+NAMED_CURVES: Final = 10
+"""Number of the best curves, which have a colour and a name; the others are grey."""
+WIDE: Final = 8.0
+"""Ratio of largest to smallest value from which an axis is logarithmic."""
+MAX_DRAWN: Final = 1e100
+"""Bound for values: larger ones overflow when axes are computed."""
+_MAX_TEXT_CHARS: Final = 60
 
 
 def _are_runs(value: Any) -> bool:
@@ -43,11 +55,11 @@ class RunResult:
     """A run that has a result.
 
     Attributes:
-        label: How it is called in the comparison.
-        settings: What counts in its version and that of the steps it was made from, by the name of the field; of two
-            fields of one name that of the step nearer to the run.
-        results: The numbers in what its function returned, those further in by path (``checkpoint.loss``).
-        curve: The steps at which a loss was measured, and the losses; empty if the run is no training.
+        label: Its name in the comparison.
+        settings: Fields that count in its version or in that of its inputs; of two fields of one name, that of the step
+            nearer to the run.
+        results: Numbers that its function returned, nested ones by path (``checkpoint.loss``).
+        curve: Steps with a measured loss, and the losses; empty if the run is no training.
     """
 
     label: str
@@ -63,7 +75,7 @@ def check_run_paths(runs: Mapping[str, str]) -> None:
 
 
 def differing_settings(runs: Sequence[RunResult]) -> list[str]:
-    """The names of the settings that are not the same in all runs, in the order in which they come up."""
+    """Return the names of the settings that differ between runs, in order of appearance."""
     names = dict.fromkeys(name for run in runs for name in run.settings)
     return [name for name in names if any(_differs(run, runs[0], name) for run in runs)]
 
@@ -72,15 +84,8 @@ def _differs(run: RunResult, other: RunResult, name: str) -> bool:
     return (name in run.settings) != (name in other.settings) or run.settings.get(name) != other.settings.get(name)
 
 
-# Runs that have no result, for people: in an error, and on the page that shows the others.
-
-MAX_NAMED: Final = 10
-MAX_REASON_CHARS: Final = 200
-"""Characters."""
-
-
 class MissingRunsError(RuntimeError):
-    """Some of the runs that were to be read together have no result."""
+    """Some of the runs have no result."""
 
 
 @dataclass(frozen=True)
@@ -92,20 +97,20 @@ class MissingRun:
 
 
 def missing_metric(label: str, results: Mapping[str, Any], name: str) -> MissingRun:
-    """A run that ended, but not with a number of this name."""
+    """Return a run that ended without a number of this name."""
     known = ", ".join(list(results)[:MAX_NAMED]) or "no numbers"
     return MissingRun(label, f"returned no {name!r}, but {known}")
 
 
 def missing_runs_error(total: int, missing: Sequence[MissingRun], done: str) -> MissingRunsError:
-    """The error that names them; ``done`` is a sentence on what was done with the others."""
+    """Return the error that names the missing runs; ``done`` is a sentence about the others."""
     named = "; ".join(f"{run.label} ({_one_line(run.reason)})" for run in missing[:MAX_NAMED])
     more = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
     return MissingRunsError(f"{len(missing)} of {total} runs have no result: {named}{more}. {done}".rstrip())
 
 
 def missing_runs_section(missing: Sequence[MissingRun]) -> list[str]:
-    """The section of a page in Markdown that names them, if there are any."""
+    """Return the Markdown section that names the missing runs, if any."""
     lines = "\n".join(f"- {markdown_text(f'{run.label}: {_one_line(run.reason)}')}" for run in missing)
     return [f"## Without a result\n\n{lines}"] if missing else []
 
@@ -114,19 +119,8 @@ def _one_line(text: str) -> str:
     return single_line(text, MAX_REASON_CHARS)
 
 
-# One picture of several runs: how good each is by what was set in it, and the losses by step or as a law has them.
-
-NAMED_CURVES: Final = 10
-"""How many curves have a colour and a name, the best ones; the others are grey."""
-WIDE: Final = 8.0
-"""An axis is logarithmic where the largest value is so many times the smallest one."""
-MAX_DRAWN: Final = 1e100
-"""Axes are computed in floating point: what is larger would leave no picture at all."""
-_LONGEST_DRAWN: Final = 60
-
-
 def comparison_picture(runs: Sequence[RunResult], metric: str, title: str) -> bytes:
-    """A PNG of runs that are ordered, the best first."""
+    """Draw a PNG of runs, which are ordered from the best."""
     from matplotlib.figure import Figure
 
     has_curves = any(run.curve[0] for run in runs)
@@ -142,7 +136,7 @@ def comparison_picture(runs: Sequence[RunResult], metric: str, title: str) -> by
 
 
 def scaling_picture(law: ScalingLaw, points: Mapping[str, Point], title: str) -> bytes:
-    """A PNG of measured and predicted losses by the FLOPs of the trainings."""
+    """Draw a PNG of measured and predicted losses by the FLOPs of the trainings."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.5), dpi=140, layout="constrained")
@@ -160,7 +154,7 @@ def scaling_picture(law: ScalingLaw, points: Mapping[str, Point], title: str) ->
 
 
 def as_png(figure: Figure) -> bytes:
-    """The picture, which is the same bytes whenever it is drawn."""
+    """Render the picture; the same picture gives the same bytes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     FigureCanvasAgg(figure)
@@ -170,13 +164,13 @@ def as_png(figure: Figure) -> bytes:
 
 
 def plain_frame(axes: Axes) -> None:
-    """A light grid, and no lines above and on the right."""
+    """Draw a light grid, and no lines above and on the right."""
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def numeric_setting(runs: Sequence[RunResult]) -> str | None:
-    """The setting that a sweep went over: the one that differs, if it is only one and a number in every run."""
+    """Return the setting of a sweep: the only one that differs, if it is a number in every run."""
     differing = differing_settings(runs)
     if len(differing) != 1:
         return None
@@ -189,17 +183,17 @@ def _is_drawable_number(value: Any) -> bool:
 
 
 def is_drawable(value: float) -> bool:
-    """Whether an axis can have it."""
+    """Whether an axis can show it."""
     return -MAX_DRAWN < value < MAX_DRAWN
 
 
 def escape_math(text: str) -> str:
-    """The text as it is to stand in a picture: matplotlib would read formulas between dollars."""
-    return single_line(text, _LONGEST_DRAWN).replace("$", r"\$")
+    """Escape a text for a picture: matplotlib reads formulas between dollars."""
+    return single_line(text, _MAX_TEXT_CHARS).replace("$", r"\$")
 
 
 def is_wide(values: Sequence[float]) -> bool:
-    """Whether a logarithmic axis shows these better."""
+    """Whether these values need a logarithmic axis."""
     return len(values) > 1 and min(values) > 0 and max(values) / min(values) >= WIDE
 
 

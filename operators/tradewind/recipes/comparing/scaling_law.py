@@ -1,9 +1,9 @@
-"""A scaling law: how the loss falls with the size of the model and with the tokens that it is trained on.
+"""Scaling law: the loss by size of the model and number of training tokens.
 
 ``L(N, D) = E + A / N**alpha + B / D**beta``, fitted as in Hoffmann et al. 2022, "Training Compute-Optimal Large
 Language Models", section 3.3 and appendix D.2: the Huber loss (delta 1e-3) between the logarithms of the predicted and
-measured losses, by L-BFGS from several starts. A term whose variable is the same in all points is left out, since
-nothing can be said of it: then ``E`` holds it.
+measured losses, by L-BFGS from several starts. A term whose variable is the same in all points cannot be fitted and is
+left out; ``E`` then includes it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any, Final
 
 DELTA: Final = 1e-3
 EXPONENTS: Final = (0.15, 0.3, 0.7)
-"""From which a fit starts."""
+"""Start values of a fit."""
 SHARE: Final = 0.1
-"""Of the mean loss, what a term is at the middle of the points when a fit starts."""
+"""Start value of a term at the middle of the points, as a share of the mean loss."""
 NAMES: Final = ("parameters", "tokens")
 MIN_DISTINCT_VALUES: Final = 3
-"""Of a variable that has a term: a floor and any exponent fit two of them."""
+"""Required values of a term's variable: a floor and any exponent fit two."""
 FLOPS_PER_PARAMETER_AND_TOKEN: Final = 6
-"""Of training, forward and backward: Kaplan et al. 2020, section 2.1."""
+"""Training cost, forward and backward: Kaplan et al. 2020, section 2.1."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class PowerTerm:
 
 @dataclass(frozen=True)
 class ScalingLaw:
-    """The fitted law; a term that is None was left out.
+    """A fitted law; None is a term that was left out.
 
     Attributes:
-        floor: ``E``, the loss that remains, in nats per token.
+        floor: ``E``, the irreducible loss, in nats per token.
         parameters: ``A / N**alpha``.
         tokens: ``B / D**beta``.
     """
@@ -62,16 +62,16 @@ class ScalingLaw:
 
     def __str__(self) -> str:
         terms = (("N", self.parameters), ("D", self.tokens))
-        shown = [f"{term.coefficient:.4g} / {name}**{term.exponent:.4g}" for name, term in terms if term is not None]
-        return " + ".join([f"L = {self.floor:.4g}", *shown])
+        parts = [f"{term.coefficient:.4g} / {name}**{term.exponent:.4g}" for name, term in terms if term is not None]
+        return " + ".join([f"L = {self.floor:.4g}", *parts])
 
     def loss(self, parameters: float, tokens: float) -> float:
-        """The loss that is predicted, in nats per token."""
+        """Predict the loss, in nats per token."""
         terms = ((self.parameters, parameters), (self.tokens, tokens))
         return self.floor + sum(term.at(x) for term, x in terms if term is not None)
 
     def best_for(self, flops: float) -> tuple[float, float] | None:
-        """Parameters and tokens of the lowest loss for this compute (equation 4); None unless both terms are there."""
+        """Return parameters and tokens of the lowest loss for this compute (equation 4); None without both terms."""
         if self.parameters is None or self.tokens is None:
             return None
         alpha, beta = self.parameters.exponent, self.tokens.exponent
@@ -82,14 +82,14 @@ class ScalingLaw:
 
 
 class TooFewPointsError(ValueError):
-    """There are not enough different points for the numbers that are to be found."""
+    """The points are too few or too alike for the unknowns."""
 
 
-def fitted_law(points: Sequence[Point]) -> ScalingLaw:
-    """The law that fits the points best.
+def fit_law(points: Sequence[Point]) -> ScalingLaw:
+    """Fit a law to the points.
 
     Raises:
-        TooFewPointsError: There are fewer points than numbers to find, or too few different sizes or lengths.
+        TooFewPointsError: There are fewer points than unknowns, or too few different sizes or lengths.
     """
     variables = [[point.parameters for point in points], [point.tokens for point in points]]
     different = [len(set(values)) for values in variables]
@@ -99,24 +99,24 @@ def fitted_law(points: Sequence[Point]) -> ScalingLaw:
     for number in varying:
         if different[number] < MIN_DISTINCT_VALUES:
             raise TooFewPointsError(
-                f"Of 2 different numbers of {NAMES[number]} no curve can be told: give trainings with one "
-                f"alone, or with at least {MIN_DISTINCT_VALUES}."
+                f"2 different numbers of {NAMES[number]} determine no curve: give trainings with one alone, or with at "
+                f"least {MIN_DISTINCT_VALUES}."
             )
     if len(points) < (unknown := 1 + 2 * len(varying)):
         named = " and ".join(NAMES[number] for number in varying)
         raise TooFewPointsError(
-            f"A scaling law in {named} has {unknown} numbers to find, and there are {len(points)} trainings."
+            f"A scaling law in {named} has {unknown} unknowns, and there are {len(points)} trainings."
         )
     floor, terms = _minimise([variables[number] for number in varying], [point.loss for point in points])
-    found = dict(zip(varying, terms, strict=True))
-    return ScalingLaw(floor, found.get(0), found.get(1))
+    fitted = dict(zip(varying, terms, strict=True))
+    return ScalingLaw(floor, fitted.get(0), fitted.get(1))
 
 
 def _minimise(variables: Sequence[Sequence[float]], losses: Sequence[float]) -> tuple[float, list[PowerTerm]]:
-    """The floor and the terms of the best fit of all starts.
+    """Return the floor and the terms of the best fit of all starts.
 
-    The unknowns are the logarithm of the floor, and of each term its logarithm at the middle of the points and its
-    exponent. Counted from there, the two hardly depend on each other, and a few starts find what a grid finds.
+    The unknowns are the logarithm of the floor, and each term's exponent and logarithm at the middle of the points.
+    These two hardly depend on each other, so a few starts find what a grid finds.
     """
     import numpy as np
     from scipy.optimize import minimize
@@ -128,7 +128,7 @@ def _minimise(variables: Sequence[Sequence[float]], losses: Sequence[float]) -> 
     wanted = np.log(np.asarray(losses, dtype=float))
 
     def error(unknowns: Any) -> tuple[float, Any]:
-        """The sum of the Huber losses in units of ``DELTA``, and its gradient."""
+        """Return the sum of the Huber losses in units of ``DELTA``, and its gradient."""
         parts = np.vstack([np.full(len(wanted), unknowns[0]), unknowns[1::2, None] - unknowns[2::2, None] * distances])
         predicted = logsumexp(parts, axis=0)
         off = predicted - wanted

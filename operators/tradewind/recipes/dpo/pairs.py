@@ -1,4 +1,4 @@
-"""The pairs of conversations that a training prefers by: where they are, how many, and whether they fit."""
+"""Pairs of conversations for preference training: their data, number and length."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.datasets.files import exists, join
-from tradewind.recipes.lm.checks import loaded_tokenizer
+from tradewind.recipes.lm.checks import load_tokenizer
 from tradewind.recipes.lm.data_locations import LEDGER, cache_path, has_weight
 
 if TYPE_CHECKING:
@@ -16,26 +16,26 @@ _SIDES: Final = ("chosen", "rejected")
 
 
 def preference_data(mixture: Any) -> Any:
-    """Levanter's config of data for preferences out of one for texts, whose components hold pairs."""
+    """Make Levanter's config of preference data from one of texts whose components hold pairs."""
     from levanter.data.text import PreferenceLmDataConfig
 
     return PreferenceLmDataConfig.from_lm_data_config(mixture)
 
 
 def trained_components(data: Any) -> list[str]:
-    """The names of those with a weight."""
+    """Return the names of the components with a weight."""
     return [name for name in data.components if has_weight(data, name)]
 
 
 def check_pairs(made: Any) -> None:
-    """Refuse what Levanter would refuse of the data once it reads it.
+    """Check the data for what Levanter would refuse when it reads it.
 
     Raises:
-        ValueError: The tokenizer cannot be loaded, a template is missing or does not say which words are the
-            assistant's, or a pair is longer than the sequences of the training.
+        ValueError: The tokenizer cannot be loaded, a template is missing or does not mark the assistant's
+            words, or a pair is longer than the sequences of the training.
     """
-    tokenizer = loaded_tokenizer(made.data)
-    longest = made.train_seq_len or made.model.max_seq_len
+    tokenizer = load_tokenizer(made.data)
+    max_length = made.train_seq_len or made.model.max_seq_len
     for name, component in made.data.components.items():
         try:
             component.format.build_preprocessor(tokenizer)
@@ -44,16 +44,16 @@ def check_pairs(made: Any) -> None:
         reads = {"train": has_weight(made.data, name), "validation": made.validation_split_fraction is None}
         for split in (split for split, is_read in reads.items() if is_read):
             for side, lengths in _lengths(made.data, name, split):
-                if len(lengths) and lengths.max() > longest:
+                if len(lengths) and lengths.max() > max_length:
                     raise ValueError(
                         f"train_config.data.components[{name!r}]: pair {int(lengths.argmax())} of {split} has "
-                        f"{int(lengths.max()):,} {side} tokens, and sequences have {longest:,}: give a larger "
+                        f"{int(lengths.max()):,} {side} tokens, and sequences have {max_length:,}: give a larger "
                         "train_seq_len, or leave such pairs out of the data."
                     )
 
 
 def count_pairs(made: Any) -> tuple[int, int] | None:
-    """How many pairs there are to train on and, cut off from these, to validate on; None before they are tokenized."""
+    """Return the numbers of pairs to train on and, cut off from these, to validate on; None before tokenization."""
     [name] = trained_components(made.data)
     for _, lengths in _lengths(made.data, name, "train"):
         fraction, pairs = made.validation_split_fraction, len(lengths)
@@ -63,7 +63,7 @@ def count_pairs(made: Any) -> tuple[int, int] | None:
 
 
 def _lengths(data: Any, name: str, split: str) -> Iterator[tuple[str, np.ndarray]]:
-    """Of each side of the pairs, in tokens; nothing of a cache that is not there."""
+    """Yield each side's lengths of pairs, in tokens; nothing without a cache."""
     import numpy as np
     from levanter.store.tree_store import TreeStore
 
@@ -73,4 +73,4 @@ def _lengths(data: Any, name: str, split: str) -> Iterator[tuple[str, np.ndarray
     store = TreeStore.open({f"{side}_input_ids": np.zeros(0, np.int32) for side in _SIDES}, path, mode="r")
     for side in _SIDES:
         array = store.tree[f"{side}_input_ids"]
-        yield side, np.diff(array.offsets[1 : array.num_rows + 1].read().result(), prepend=0)  # where each ends
+        yield side, np.diff(array.offsets[1 : array.num_rows + 1].read().result(), prepend=0)  # offsets are ends

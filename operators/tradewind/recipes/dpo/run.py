@@ -1,7 +1,8 @@
 """Train any ``TrainDpoConfig`` of Levanter's on the hosts of a pod: direct preference optimization.
 
-The model learns from pairs of conversations, of which one was chosen and one rejected, to prefer the chosen one more
-than a reference does (Rafailov et al., https://arxiv.org/abs/2305.18290). The course is that of any training.
+The model learns from pairs of a chosen and a rejected conversation to prefer the chosen one more than a reference does
+(Rafailov et al., https://arxiv.org/abs/2305.18290). ``tradewind.recipes.lm.run`` runs the training. This module checks
+the config before a slice is reserved, prepares it, and summarizes the result.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tradewind.recipes.dpo.pairs import check_pairs, count_pairs, trained_compon
 from tradewind.recipes.lm.checks import check_initialization, check_keys, check_length, check_schedules, check_weights
 from tradewind.recipes.lm.config import LevanterTrainConfig, output_path_of
 from tradewind.recipes.lm.field_types import check_values
-from tradewind.recipes.lm.pod_config import data_with_places, reference_of, with_places
+from tradewind.recipes.lm.pod_config import data_with_paths, reference_of, with_paths
 from tradewind.recipes.lm.run import TrainingAdapter
 from tradewind.recipes.lm.stored_models import check_hub_model, check_same_model
 from tradewind.recipes.lm.training_summary import (
@@ -32,17 +33,19 @@ __all__ = [
     "run_levanter_train_dpo",
 ]
 
-# What a ``TrainDpoConfig`` asks for that cannot be, found before a slice is reserved, and told with its field.
-
 _POLICY = "policy/"
-"""Begins the names of the trained model's arrays in a checkpoint that has a reference beside it."""
+"""Prefix of the trained model's arrays in a checkpoint that also has a reference."""
+DPO_MEASURES: Final = ("train/dpo_*", "eval/*/dpo_*")
+"""Patterns of Levanter's metrics besides the losses."""
+_PASSES: Final = 4
+"""Cost of a sequence in forward passes: the model's, its backward pass (two), and the reference's."""
 
 
 def check_dpo_config(given: Any) -> None:
-    """Refuse what the config alone shows to be wrong.
+    """Check the config alone.
 
     Raises:
-        ValueError: With the field and what to do.
+        ValueError: With the field and the remedy.
     """
     check_values(given)
     _check_weights_to_begin_with(given)
@@ -67,9 +70,9 @@ def check_dpo_config(given: Any) -> None:
 
 
 def check_dpo_models(made: Any, roots: list[str]) -> None:
-    """Raise ``ValueError`` if the newest checkpoint, the model to begin with or the reference is of another shape."""
+    """Raise ``ValueError`` if the newest checkpoint, the initial model or the reference has another shape."""
     if made.initialize_from_hf and made.use_hf_model_config:
-        return  # the model is whatever is there
+        return  # the stored model defines the shape
     reference = made.reference
     is_of_hub = bool(getattr(reference, "is_hf", False))
     vocab_size = len(made.data.the_tokenizer)
@@ -100,7 +103,7 @@ def _check_weights_to_begin_with(given: Any) -> None:
         )
     if begins == ["trainer.initialize_from"]:
         raise ValueError(
-            "train_config.trainer.initialize_from is the whole state of a training, which one of DPO does not share: "
+            "train_config.trainer.initialize_from is the whole state of a training, which DPO does not share: "
             "give initialize_from_checkpoint_path."
         )
 
@@ -109,8 +112,7 @@ def _check_reference(given: Any) -> None:
     if hasattr(given.reference, "model_path"):
         if not given.reference.model_path:
             raise ValueError(
-                "train_config.reference.model_path is missing: give the model that preferences are compared with, "
-                "mostly the one to begin with."
+                "train_config.reference.model_path is missing: give the reference model, usually the one to begin with."
             )
     elif _is_whole(given):
         raise ValueError(
@@ -120,39 +122,31 @@ def _check_reference(given: Any) -> None:
 
 
 def _is_whole(given: Any) -> bool:
-    """Whether the model itself is trained, and no adapter of it."""
+    """Whether the model itself is trained, and not an adapter."""
     return type(given.adapter).__name__ == "NoAdaptorConfig"
 
 
-# What a training by preferences will do and what it has done, in numbers and in the lines of the task's log.
-
-DPO_MEASURES: Final = ("train/dpo_*", "eval/*/dpo_*")
-"""Patterns of what Levanter measures besides the losses."""
-_PASSES: Final = 4
-"""What a sequence costs, in forward passes: the model's, its backward pass (two of them), and the reference's."""
-
-
 def dpo_summary(made: Any) -> TrainingSummary:
-    """Of the config that Levanter will run, on the devices that there are."""
+    """Summarize the config that Levanter will run, on the devices of this process."""
     return training_summary(made, together=2, passes=_PASSES)
 
 
-def dpo_start_lines(facts: TrainingSummary, made: Any) -> list[str]:
-    """What will be trained, and by which preferences."""
+def dpo_start_lines(summary: TrainingSummary, made: Any) -> list[str]:
+    """Return log lines of model, pairs and reference at the start."""
     pairs = count_pairs(made)
-    told = [f"{pairs[0]:,} pairs to train on, {pairs[1]:,} cut off for validation"] if pairs else []
+    counts = [f"{pairs[0]:,} pairs to train on, {pairs[1]:,} cut off for validation"] if pairs else []
     reference = getattr(made.reference, "model_path", None) or "the model without its adapter"
-    return training_lines(facts, made, [*told, f"beta {made.beta:g}, reference {reference}"])
+    return training_lines(summary, made, [*counts, f"beta {made.beta:g}, reference {reference}"])
 
 
 def dpo_losses(last: Mapping[str, Any]) -> dict[str, Any]:
-    """The losses in what was measured at the last step, and how well the model prefers what was chosen.
+    """Return losses, accuracies and margins of the last step.
 
-    Of several validation sets it is the mean of all: Levanter measures each by itself.
+    They are means over the validation sets, each of which Levanter measures by itself.
     """
-    found = losses(last)
-    sets = found["eval_losses"]
-    return found | {
+    measured = losses(last)
+    sets = measured["eval_losses"]
+    return measured | {
         "eval_loss": _mean([*sets.values()]),
         "accuracy": _mean([last.get(f"eval/{name}/dpo_accuracy") for name in sets]),
         "margin": _mean([_margin(last, f"eval/{name}") for name in sets]),
@@ -162,7 +156,7 @@ def dpo_losses(last: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dpo_end_lines(result: Mapping[str, Any]) -> list[str]:
-    """What came out."""
+    """Return the result's log lines."""
     measured = [
         f"{where}: {result[f'{prefix}accuracy']:.1%} of the pairs preferred as chosen, margin of rewards "
         f"{result[f'{prefix}margin']:.3f}"
@@ -182,66 +176,62 @@ def _mean(values: list[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-# The ``TrainDpoConfig`` that Levanter runs: the one that was given, with the places of a training on our pods.
-
-
-def prepared_for_dpo(config: Any) -> Any:
-    """A ``TrainDpoConfig`` with its checkpoints and exports under the output path.
+def prepare_dpo_config(config: Any) -> Any:
+    """Return the ``TrainDpoConfig`` for Levanter, with checkpoints and exports under the output path.
 
     Raises:
-        ValueError: The tokenizer's folder, the checkpoint to begin with or that of the reference is not there.
+        ValueError: The tokenizer's folder, the initial checkpoint or that of the reference is missing.
     """
-    made = with_places(config)
-    beside, reference, asked = made.lm_validation_data, made.reference, made.reference_eval_cache
+    made = with_paths(config)
+    texts, reference, eval_cache = made.lm_validation_data, made.reference, made.reference_eval_cache
     if (checkpoint := reference_of(config)) is not None:
         reference = dataclasses.replace(reference, model_path=checkpoint)
-    ours = join(output_path_of(config), "reference_logprobs")  # Levanter's own place is the output of another step
+    cache_dir = join(output_path_of(config), "reference_logprobs")  # Levanter's default is in another step's output
     return dataclasses.replace(
         made,
         reference=reference,
-        reference_eval_cache=dataclasses.replace(asked, cache_dir=asked.cache_dir or ours),
-        lm_validation_data=beside and data_with_places(config, beside, "lm_validation_data"),
+        reference_eval_cache=dataclasses.replace(eval_cache, cache_dir=eval_cache.cache_dir or cache_dir),
+        lm_validation_data=texts and data_with_paths(config, texts, "lm_validation_data"),
     )
 
 
 _DPO: Final = TrainingAdapter(
     main="levanter.main.train_dpo",
     check=check_dpo_config,
-    prepared=prepared_for_dpo,
+    prepare=prepare_dpo_config,
     check_data=check_pairs,
     check_models=check_dpo_models,
-    facts=dpo_summary,
-    beginning=dpo_start_lines,
+    summary=dpo_summary,
+    start_lines=dpo_start_lines,
     losses=dpo_losses,
-    ending=dpo_end_lines,
+    end_lines=dpo_end_lines,
     also_kept=lambda made: (*DPO_MEASURES, f"{made.lm_validation_prefix}/*loss", f"{made.lm_validation_prefix}/*bpb"),
 )
 
 
 def dpo_preflight(config: Any, devices: int, num_slices: int = 1) -> None:
-    """Look at everything that the training needs, on a CPU, for a run on that many devices over all slices.
+    """Check on a CPU all that the training needs to run on that many devices over all slices.
 
     Raises:
-        ValueError: For what cannot work, with its field and what to do.
+        ValueError: With the field and the remedy.
     """
     _DPO.preflight_checks(config, devices, num_slices)
 
 
 def run_levanter_train_dpo(config: Any) -> dict[str, Any]:
-    """Train to the last step, from the newest sound checkpoint on.
+    """Train to the last step, from the newest undamaged checkpoint.
 
     Args:
         config: A ``LevanterTrainConfig`` with a ``levanter.main.train_dpo.TrainDpoConfig``.
 
     Returns:
-        What ``run_levanter_train_lm`` returns, where a loss is that of DPO, ``-log(sigmoid(margin))``, and besides
-        ``accuracy`` (share of the validation pairs whose chosen conversation has the higher reward), ``margin`` (by how
-        much, on average), ``train_accuracy`` and ``train_margin`` of the last step; None where nothing was measured. A
-        reward is ``beta`` times the log-probability, in nats, that the model gives to the assistant's words less that
-        which the reference gives.
+        The result of ``run_levanter_train_lm`` with DPO losses, ``-log(sigmoid(margin))``, and ``accuracy`` (share of
+        the validation pairs whose chosen conversation has the higher reward), ``margin`` (mean difference of rewards),
+        ``train_accuracy`` and ``train_margin`` of the last step; None if not measured. A reward is ``beta`` times the
+        difference of the model's and the reference's log-probabilities, in nats, of the assistant's words.
 
     Raises:
-        ValueError: For what ``preflight`` would have refused.
+        ValueError: As ``preflight``.
     """
     return _DPO.run(config)
 

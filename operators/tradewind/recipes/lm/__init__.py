@@ -1,1 +1,1 @@
-"""Training of any config of Levanter's, whoever wrote it."""
+"""Training of any Levanter config."""

@@ -1,4 +1,7 @@
-"""What a config of Levanter's asks for that cannot be, found before a slice is reserved, and told with its field."""
+"""Checks of a Levanter config before a slice is reserved; errors name the field.
+
+Tasks of the evaluation harness are left out where ``lm-eval`` is not installed.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +28,18 @@ from tradewind.steps.fields import integer
 from tradewind.text import did_you_mean, truncated_repr
 
 _INTERVAL: Final = ("every", "until")
-"""What a permanent checkpoint's interval has, in steps."""
-_AT_FIRST: Final = 128
-"""Conversations that are read at first: in nearly all data one of them counts, and no more is read."""
-_AT_MOST: Final = 8192
-"""Conversations that are read at once."""
+"""Keys of a permanent checkpoint's interval, in steps."""
+_FIRST_READ: Final = 128
+"""Conversations in the first read: in nearly all data one of them counts, and the check ends."""
+_MAX_READ: Final = 8192
+"""Conversations per read."""
 
 
 def check_train_config(given: Any) -> None:
-    """Refuse what the config alone shows to be wrong.
+    """Check the config alone.
 
     Raises:
-        ValueError: With the field and what to do.
+        ValueError: With the field and the remedy.
     """
     check_values(given)
     check_initialization(given)
@@ -50,14 +53,14 @@ def check_train_config(given: Any) -> None:
 
 
 def check_data(made: Any) -> None:
-    """Raise ``ValueError`` for a tokenizer that does not fit, or for chats from which nothing is learnt."""
+    """Raise ``ValueError`` for a tokenizer that does not fit, or for chats without tokens in the loss."""
     check_tokenizer(made)
     check_chats(made)
 
 
 def check_tokenizer(made: Any) -> None:
-    """Raise ``ValueError`` for a tokenizer that cannot be loaded, or that cannot end a text as the data wants it."""
-    tokenizer, name = loaded_tokenizer(made.data), made.data.tokenizer
+    """Raise ``ValueError`` for a tokenizer that fails to load, or lacks the end of text that the data needs."""
+    tokenizer, name = load_tokenizer(made.data), made.data.tokenizer
     if made.data.enforce_eos and name != "passthrough" and tokenizer.eos_token_id is None:
         raise ValueError(
             f"train_config.data.tokenizer={name!r} has no end-of-text token, so texts would run into each other: give "
@@ -66,25 +69,25 @@ def check_tokenizer(made: Any) -> None:
 
 
 def check_chats(made: Any) -> None:
-    """Refuse chats in which no word of the assistant's stands where a sequence of the training has its tokens.
+    """Check that a sequence of the training includes words of the assistant.
 
-    Levanter trains on them all the same, with a loss of 0.
+    Without any, Levanter would train with a loss of 0.
 
     Raises:
-        ValueError: The template marks no words, all of them come after the end of a sequence, or these are no chats.
+        ValueError: The template marks no words, all come after the end of a sequence, or the data is no chats.
     """
     from levanter.data.text import ChatLmDatasetFormat
 
-    longest = made.train_seq_len or made.model.max_seq_len
+    max_length = made.train_seq_len or made.model.max_seq_len
     for name, component in made.data.components.items():
         chats = getattr(component, "format", None)
         if isinstance(chats, ChatLmDatasetFormat) and chats.mask_user_turns and has_weight(made.data, name):
             path = cache_path("data", made.data, name, component, "train")
             if exists(join(path, LEDGER)):
-                _check_counted(f"train_config.data.components[{name!r}]", path, longest)
+                _check_counted(f"train_config.data.components[{name!r}]", path, max_length)
 
 
-def _check_counted(field: str, path: str, longest: int) -> None:
+def _check_counted(field: str, path: str, max_length: int) -> None:
     import numpy as np
     from levanter.store.tree_store import TreeStore
 
@@ -97,14 +100,14 @@ def _check_counted(field: str, path: str, longest: int) -> None:
         ) from error
     ends = masks.offsets[1 : masks.num_rows + 1].read().result()
     starts = np.concatenate([np.zeros(1, ends.dtype), ends[:-1]])
-    is_marked, first, size = False, 0, _AT_FIRST
+    is_marked, first, size = False, 0, _FIRST_READ
     while first < len(ends):
         begin, end = starts[first], ends[min(first + size, len(ends)) - 1]
         marked = begin + np.flatnonzero(masks.data[begin:end].read().result())
-        if (marked - starts[np.searchsorted(ends, marked, side="right")] < longest).any():
+        if (marked - starts[np.searchsorted(ends, marked, side="right")] < max_length).any():
             return
         is_marked |= marked.size > 0
-        first, size = first + size, min(2 * size, _AT_MOST)
+        first, size = first + size, min(2 * size, _MAX_READ)
     if not len(ends):
         return
     if not is_marked:
@@ -113,18 +116,18 @@ def _check_counted(field: str, path: str, longest: int) -> None:
             "so nothing would count in the loss: look at the roles that it asks for."
         )
     raise ValueError(
-        f"{field}: in each of its {len(ends):,} conversations the assistant's words come after the first {longest:,} "
-        "tokens, where a sequence ends, so nothing would count in the loss: give a model with a longer context, or "
+        f"{field}: in each of its {len(ends):,} conversations the assistant's words come after the first "
+        f"{max_length:,} tokens, where a sequence ends, so nothing would count in the loss: give a model with a longer context, or "
         "shorter conversations."
     )
 
 
-def loaded_tokenizer(data: Any) -> Any:
-    """The tokenizer of a config of data. Raises ``ValueError`` for one that cannot be loaded."""
+def load_tokenizer(data: Any) -> Any:
+    """Load the tokenizer of a config of data; raises ``ValueError`` if that fails."""
     name = data.tokenizer
     try:
         return data.the_tokenizer
-    except Exception as error:  # whatever the hub's client and the tokenizer's own reader raise
+    except Exception as error:  # the hub's client and the tokenizer's reader raise many types
         raise ValueError(
             f"train_config.data.tokenizer={name!r} cannot be loaded ({first_line_of(error)}): give a folder with a "
             "tokenizer.json, or a name on the Hugging Face hub that the cluster may read."
@@ -132,9 +135,9 @@ def loaded_tokenizer(data: Any) -> Any:
 
 
 def check_batches(trainer: Any, devices: int, num_slices: int) -> None:
-    """Raise ``ValueError`` for a batch, of any stage of the schedule, that the devices do not divide.
+    """Raise ``ValueError`` for a batch, in any stage of the schedule, that the devices do not divide.
 
-    Levanter takes one with ``allow_nondivisible_batch_size``, which Marin's trainings have, only in a schedule.
+    Levanter accepts one only in a schedule with ``allow_nondivisible_batch_size``, which Marin's trainings have.
     """
     sizes, per_device = trainer.train_batch_size, trainer.per_device_parallelism
     takes_any = trainer.allow_nondivisible_batch_size and per_device == -1 and not isinstance(sizes, int)
@@ -154,18 +157,18 @@ def check_batches(trainer: Any, devices: int, num_slices: int) -> None:
 
 
 def check_hub_is_there(made: Any, roots: list[str]) -> None:
-    """Raise ``ValueError`` if the model of Hugging Face's form, which this training would begin with, is not there."""
+    """Raise ``ValueError`` if the Hugging Face model to begin with does not exist."""
     if made.initialize_from_hf and newest_checkpoint(roots) is None:
         described_on_hub(made, made.initialize_from_hf, "train_config.initialize_from_hf")
 
 
 def check_models(made: Any, roots: list[str]) -> None:
-    """Raise ``ValueError`` if this training's newest checkpoint, or else what it begins with, is of another model."""
+    """Raise ``ValueError`` if this training's newest checkpoint, or else its initial one, is of another model."""
     newest = newest_checkpoint(roots)
     if newest is None and made.initialize_from_hf:
         check_hub_model(made, made.initialize_from_hf, "train_config.initialize_from_hf")
     if made.trainer.allow_partial_checkpoint or type(made.adapter).__name__ != "NoAdaptorConfig":
-        return  # parts of a model may be in it
+        return  # a checkpoint may hold parts of a model
     vocab_size = len(made.data.the_tokenizer)
     begins = {
         "train_config.initialize_from_checkpoint_path": made.initialize_from_checkpoint_path,
@@ -180,19 +183,19 @@ def check_models(made: Any, roots: list[str]) -> None:
 
 
 def can_lay_out(made: Any) -> bool:
-    """Whether the arrays have the same shapes on the devices of this process as on those of the training."""
+    """Whether the arrays have the same shapes on this process's devices as in the training."""
     trainer = made.trainer
     try:
         trainer.mesh.axis_shapes(levanter_parts.device_count(), trainer.num_slices)
     except ValueError:
         return False
-    return "vocab" not in trainer.parameter_axis_mapping  # or it is rounded to what the devices divide
+    return "vocab" not in trainer.parameter_axis_mapping  # else the devices round it up
 
 
 def check_averages(trainer: Any, checkpoint: str, field: str) -> None:
-    """Refuse a checkpoint without averaged weights for a training that goes on with all of it and averages.
+    """Raise ``ValueError`` for a checkpoint without averaged weights if the training continues it and averages.
 
-    Levanter does not make what a checkpoint lacks. Raises ``ValueError``.
+    Levanter does not create arrays that a checkpoint lacks.
     """
     if trainer.model_averaging is not None and not has_arrays(checkpoint, AVERAGED):
         raise ValueError(
@@ -202,7 +205,7 @@ def check_averages(trainer: Any, checkpoint: str, field: str) -> None:
 
 
 def check_initialization(given: Any) -> list[str]:
-    """The fields that say what to begin with: none or one. Raises ``ValueError`` if there are more."""
+    """Return the field with the initial weights, if there is one; raises ``ValueError`` for several."""
     begins = [
         name
         for name, value in {
@@ -220,18 +223,18 @@ def check_initialization(given: Any) -> list[str]:
 
 
 def check_length(given: Any) -> None:
-    """Raise ``ValueError`` for sequences that are longer than those of the model."""
-    length, longest = given.train_seq_len, given.model.max_seq_len
-    if length is not None and not 2 <= length <= longest:
+    """Raise ``ValueError`` for sequences longer than the model's context."""
+    length, max_length = given.train_seq_len, given.model.max_seq_len
+    if length is not None and not 2 <= length <= max_length:
         raise ValueError(
-            f"train_config.train_seq_len={length}: give at least 2 and at most the model's max_seq_len, {longest}."
+            f"train_config.train_seq_len={length}: give at least 2 and at most the model's max_seq_len, {max_length}."
         )
 
 
 def check_weights(data: Any) -> None:
-    """Raise ``ValueError`` for weights without a component, components without a weight, and weights of nothing."""
+    """Raise ``ValueError`` unless each component has a weight, and each weight a component."""
     if not data.components:
-        raise ValueError("train_config.data.components is empty: give what is to be trained on.")
+        raise ValueError("train_config.data.components is empty: give components to train on.")
     weights = data.train_weights
     stages = [weights] if isinstance(weights, Mapping) else [stage for _, stage in weights or ()]
     for stage in stages:
@@ -252,10 +255,9 @@ def check_weights(data: Any) -> None:
 
 
 def check_keys(given: Any) -> None:
-    """Raise ``ValueError`` for keys that nobody reads, in what Levanter takes as plain dictionaries.
+    """Raise ``ValueError`` for unknown keys of Levanter's plain dictionaries.
 
-    It would find the intervals of checkpoints on the slice, and never look at the number of sequences of a component
-    that there is not.
+    Levanter would refuse the intervals of checkpoints only on the slice, and ignore unknown components.
     """
     for number, interval in enumerate(given.trainer.checkpointer.keep or ()):
         _check_interval(f"trainer.checkpointer.keep[{number}]", interval)
@@ -282,9 +284,7 @@ def _check_key(field: str, name: Any, known: Collection[str]) -> None:
 
 
 def check_schedules(given: Any) -> None:
-    """Raise ``ValueError`` for stages of batches or weights that do not follow each other from step 0 on, and for a
-    learning rate that Levanter cannot lay out over the steps.
-    """
+    """Raise ``ValueError`` for stages that do not ascend from step 0, or an impossible learning rate schedule."""
     sizes, weights = given.trainer.train_batch_size, given.data.train_weights
     if not isinstance(sizes, int):
         _check_starts("trainer.train_batch_size", [stage.start for stage in sizes])
@@ -292,23 +292,23 @@ def check_schedules(given: Any) -> None:
         _check_starts("data.train_weights", [start for start, _ in weights])
     try:
         given.optimizer.lr_scheduler(given.trainer.num_train_steps)
-    except Exception as error:  # each optimizer has its own way of refusing
+    except Exception as error:  # optimizers raise various types
         raise ValueError(
             f"train_config.optimizer has no learning rate for {given.trainer.num_train_steps} steps "
-            f"({first_line_of(error)}): look at its schedule, warmup and decay."
+            f"({first_line_of(error)}): check its schedule, warmup and decay."
         ) from error
 
 
 def _check_starts(field: str, starts: Sequence[Any]) -> None:
     if not starts or starts[0] != 0 or any(later <= start for start, later in zip(starts, starts[1:], strict=False)):
         raise ValueError(
-            f"train_config.{field} has stages from steps {list(starts)}: give the first one step 0, and each a later "
-            "one than that before."
+            f"train_config.{field} has stages from steps {list(starts)}: begin the first at step 0, and each later "
+            "than the one before."
         )
 
 
 def _check_stages(given: Any) -> None:
-    """Levanter changes the weights between two blocks of sequences only."""
+    """Check that weights change between two blocks of sequences, as Levanter requires."""
     weights, block = given.data.train_weights, given.data.mixture_block_size
     for start, _ in weights if isinstance(weights, list) else ():
         first = given.trainer.batch_schedule.global_data_offset_by_step(start)
@@ -320,7 +320,7 @@ def _check_stages(given: Any) -> None:
 
 
 def _check_quantized_begin(given: Any) -> None:
-    """Levanter quantizes a model and then puts the one of Hugging Face, which is not quantized, into its place."""
+    """Refuse quantization of a Hugging Face model: Levanter would replace the quantized model with it."""
     if given.initialize_from_hf and given.trainer.quantization is not None:
         raise ValueError(
             "train_config.trainer.quantization does not go with train_config.initialize_from_hf in Levanter: begin "
@@ -329,7 +329,7 @@ def _check_quantized_begin(given: Any) -> None:
 
 
 def _check_begin_of_adapter(given: Any) -> None:
-    """Levanter looks in the checkpoint for the adapter, too, with its optimizer."""
+    """Refuse an adapter on a checkpoint: Levanter expects the adapter and its optimizer in it, too."""
     if given.initialize_from_checkpoint_path and type(given.adapter).__name__ != "NoAdaptorConfig":
         raise ValueError(
             "train_config.initialize_from_checkpoint_path does not go with train_config.adapter in Levanter: give "
@@ -337,11 +337,8 @@ def _check_begin_of_adapter(given: Any) -> None:
         )
 
 
-# Tasks of the evaluation harness inside a training, where ``lm-eval`` is installed; elsewhere they are left out.
-
-
 def usable_harness(given: Any) -> Any:
-    """The config of the harness, or None where it is not installed, which is told."""
+    """Return the config of the harness; None with a log line if it is not installed."""
     if given is not None and not _is_installed():
         print("train_config.eval_harness is left out: lm-eval is not installed on this cluster.", flush=True)
         return None
@@ -349,8 +346,7 @@ def usable_harness(given: Any) -> Any:
 
 
 def check_tasks(given: Any) -> None:
-    """Refuse tasks that the harness, if it is installed, does not have: Levanter asks for one ten times, with growing
-    pauses, on the slice.
+    """Check that the harness, if installed, has the tasks: Levanter would retry an unknown one on the slice.
 
     Raises:
         ValueError: With the nearest names.
@@ -366,7 +362,7 @@ def _is_installed() -> bool:
 
 
 def refuse_unknown(tasks: Iterable[Any], known: Collection[str]) -> None:
-    """Raise ``ValueError`` for a task that is neither known nor says itself what it is made of."""
+    """Raise ``ValueError`` for a task that is neither known nor has its own data set."""
     for task in tasks:
         name = task if isinstance(task, str) else task.task
         if name not in known and getattr(task, "dataset_path", None) is None:

@@ -1,6 +1,6 @@
-"""What ``run_levanter_train_lm`` is given: a config of Levanter's, and where the training's output goes.
+"""Config of ``run_levanter_train_lm``: Levanter's config and the output path.
 
-Marin's ``TrainLmOnPodConfig`` has the same fields, so fields are read by their names, whatever class they are of.
+Marin's ``TrainLmOnPodConfig`` has the same fields, so fields are read by name, for any class.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from tradewind.steps.fields import FLAG, PATH, TEXTS, check_fields, instance
 from tradewind.steps.placeholders import Lazy
 from tradewind.text import truncated_repr
 
-_ALREADY_DECIDED: Final = ("JAX_PLATFORMS",)
-"""By the step's resources."""
-_LONGEST_ID_BYTES: Final = 255
+_SET_BY_RESOURCES: Final = ("JAX_PLATFORMS",)
+"""Variables that the step's resources set."""
+_MAX_ID_BYTES: Final = 255
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class LevanterTrainConfig:
     env_vars: Mapping[str, str] = field(default_factory=dict)
     """Variables of the training processes."""
     auto_build_caches: bool | None = None
-    """Whether data that is not tokenized yet is tokenized first; None leaves it to ``data.auto_build_caches``."""
+    """Whether to tokenize missing data first; None leaves it to ``data.auto_build_caches``."""
 
     def __post_init__(self) -> None:
         check_fields(
@@ -51,7 +51,7 @@ class LevanterTrainConfig:
 
 
 def output_path_of(config: Any) -> str:
-    """Where the output goes. Raises ``ValueError`` if the config does not say."""
+    """Return the output path; raises ``ValueError`` without one."""
     path = getattr(config, "output_path", None)
     if not path:
         raise ValueError("output_path is missing: give this_output_path(), below which checkpoints and export go.")
@@ -59,29 +59,29 @@ def output_path_of(config: Any) -> str:
 
 
 def run_id_of(config: Any) -> str:
-    """The id of the run: the one that is given, or else the last part of the output path, as with Marin.
+    """Return the given run id, or the last part of the output path, as in Marin.
 
     Raises:
-        ValueError: It is no name: what Levanter writes beside the training lies in folders that are called so.
+        ValueError: It is no valid name of a folder, as Levanter needs.
     """
     given = config.train_config.trainer.id or variables_of(config).get("RUN_ID") or os.environ.get("RUN_ID")
     run_id = str(given or basename(output_path_of(config)))
-    if "/" in run_id or run_id in (".", "..") or not run_id.isprintable() or len(run_id.encode()) > _LONGEST_ID_BYTES:
+    if "/" in run_id or run_id in (".", "..") or not run_id.isprintable() or len(run_id.encode()) > _MAX_ID_BYTES:
         raise ValueError(f"train_config.trainer.id={truncated_repr(run_id)}: give a name, without '/', for the run.")
     return run_id
 
 
 def variables_of(config: Any) -> dict[str, str]:
-    """The variables that the config gives its processes, also by Marin's older way."""
+    """Return the variables for the training processes, also from Marin's older ``runtime_env``."""
     runtime_env = getattr(getattr(config, "resources", None), "runtime_env", None) or {}
     given = {**(runtime_env.get("env_vars") or {}), **(getattr(config, "env_vars", None) or {})}
-    return {str(name): str(value) for name, value in given.items() if name not in _ALREADY_DECIDED}
+    return {str(name): str(value) for name, value in given.items() if name not in _SET_BY_RESOURCES}
 
 
 def set_variables(config: Any) -> None:
-    """Set them in this process, and say which of them come too late: JAX reads its own when it is imported."""
+    """Set the variables in this process; print those that JAX, already imported, will not read."""
     given = variables_of(config)
     late = [name for name in given if name.startswith("JAX_") and os.environ.get(name) != given[name]]
     os.environ.update(given)
     if late and "jax" in sys.modules:
-        print(f"{', '.join(sorted(late))} of env_vars come too late: set them in the cluster's file.", flush=True)
+        print(f"{', '.join(sorted(late))} of env_vars come too late: set them in the cluster file.", flush=True)

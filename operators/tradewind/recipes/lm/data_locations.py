@@ -1,4 +1,9 @@
-"""Where a config of Levanter's reads and writes: its buckets, and the token caches that are not there."""
+"""Paths of a Levanter config: regions of its buckets, and missing token caches.
+
+A training writes gigabytes every few minutes, so its buckets must be in the region of its machines. Only buckets that
+are known to be elsewhere are refused. On a machine outside Google Cloud, and for a bucket of unknown location, there is
+no check.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +19,16 @@ from tradewind.plans.regions import bucket_of, is_inside
 from tradewind.recipes.lm.config import output_path_of
 from tradewind.storage.bucket_regions import bucket_region
 
-# A training writes gigabytes every few minutes: all its buckets must be in the region of its machines.
-#
-# Only what is known to be elsewhere is refused. The region is that of the Google Cloud machine that this runs on; on
-# any other machine, and for a bucket whose location nobody tells, nothing is checked.
-
-_ANSWER_S: Final = 5.0
+_REQUEST_TIMEOUT_S: Final = 5.0
+LEDGER: Final = "shard_ledger.json"
+"""File of a finished token cache."""
+_SOURCES: Final = ("train_urls", "validation_urls")
 
 
 def check_regions(paths: Mapping[str, str | None], otherwise: str = "") -> None:
-    """Raise ``ValueError`` naming the first field whose path is in a bucket of another region than this machine's.
+    """Raise ``ValueError`` with the first field whose bucket is in another region than this machine.
 
-    ``otherwise`` is what else can be done, as the end of a sentence.
+    ``otherwise`` is another remedy, as the end of the message.
     """
     buckets = {field: bucket for field, path in paths.items() if path and (bucket := bucket_of(path))}
     region = region_of_this_machine() if buckets else None
@@ -40,70 +43,65 @@ def check_regions(paths: Mapping[str, str | None], otherwise: str = "") -> None:
 
 @cache
 def region_of_this_machine() -> str | None:
-    """The region, such as ``us-central2``; None on a machine that is not Google Cloud's."""
-    here = zone(_ANSWER_S)
+    """Return the region, such as ``us-central2``; None outside Google Cloud."""
+    here = zone(_REQUEST_TIMEOUT_S)
     return here.rpartition("-")[0] or None if here else None
 
 
 def _location(bucket: str) -> str | None:
-    """Where the bucket is; None if nobody tells."""
+    """Return the bucket's location; None if unknown."""
     from google.api_core.exceptions import GoogleAPIError
     from google.auth.exceptions import GoogleAuthError
 
     try:
-        return bucket_region(bucket, timeout=_ANSWER_S)
+        return bucket_region(bucket, timeout=_REQUEST_TIMEOUT_S)
     except (GoogleAPIError, GoogleAuthError, OSError) as error:
-        print(f"The region of bucket {bucket} is not checked, as it does not say where it is: {error}")
+        print(f"The region of bucket {bucket} is not checked, since its location is unknown: {error}")
         return None
-
-
-LEDGER: Final = "shard_ledger.json"
-"""What a finished token cache has."""
-_SOURCES: Final = ("train_urls", "validation_urls")
 
 
 @dataclasses.dataclass(frozen=True)
 class MissingCache:
-    """A token cache that a training reads and that is not there."""
+    """A token cache that a training needs and that does not exist."""
 
     field: str
-    """Of Levanter's config."""
+    """Field of Levanter's config."""
     component: str
     split: str
     path: str
     can_be_built: bool
-    """Whether its component says what it is made of."""
+    """Whether its component has a source."""
 
 
 def check_places(config: Any) -> None:
-    """Refuse buckets in another region than the machines', and token caches that nobody will build.
+    """Check the regions of buckets, and that missing token caches can be built.
 
     Raises:
-        ValueError: With the field and what to do.
+        ValueError: With the field and the remedy.
     """
     missing = missing_caches(config.train_config)
     for each_cache in missing:
         if not (each_cache.can_be_built and builds_caches(config)):
-            raise ValueError(_not_there(each_cache))
+            raise ValueError(_missing_message(each_cache))
     given = getattr(config, "allow_out_of_region", None) or ()
     allowed = tuple(field.removeprefix("train_config.") for field in given)
     built = {f"{cache.field}.components.{cache.component.partition('/')[0]}." for cache in missing}
     paths = {"output_path": output_path_of(config)} | {
         f"train_config.{field}": path
         for field, path in bucket_paths(config.train_config)
-        if not field.startswith(allowed) and not _is_read_no_more(field, built)
+        if not field.startswith(allowed) and not _is_unused_source(field, built)
     }
     check_regions(paths, "; or name the field in allow_out_of_region")
 
 
 def builds_caches(config: Any) -> bool:
-    """Whether data that is not tokenized yet is tokenized first."""
+    """Whether missing data is tokenized first."""
     given = getattr(config, "auto_build_caches", None)
     return bool(config.train_config.data.auto_build_caches if given is None else given)
 
 
 def bucket_paths(value: Any, field: str = "") -> Iterator[tuple[str, str]]:
-    """Every path on Cloud Storage in a config, with its field, such as ``data.components.web.cache_dir``."""
+    """Yield the Cloud Storage paths of a config, with fields such as ``data.components.web.cache_dir``."""
     if isinstance(value, (str, PurePath)):
         text = str(value).replace("gs:/", "gs://", 1) if isinstance(value, PurePath) else value
         if text.startswith("gs://"):
@@ -122,17 +120,17 @@ def bucket_paths(value: Any, field: str = "") -> Iterator[tuple[str, str]]:
 
 
 def missing_caches(given: Any) -> list[MissingCache]:
-    """The token caches that Levanter's config needs and that are not there, as Levanter looks for them."""
-    cuts_validation = getattr(given, "validation_split_fraction", None) is not None  # from what is trained on
-    found = [
+    """List the token caches that Levanter's config needs and that do not exist."""
+    cuts_validation = getattr(given, "validation_split_fraction", None) is not None  # from the training data
+    missing = [
         cache for cache in _missing_of("data", given.data) if not (cuts_validation and cache.split == "validation")
     ]
-    beside = getattr(given, "lm_validation_data", None)
-    return found if beside is None else [*found, *_missing_of("lm_validation_data", beside)]
+    texts = getattr(given, "lm_validation_data", None)
+    return missing if texts is None else [*missing, *_missing_of("lm_validation_data", texts)]
 
 
 def cache_path(field: str, data: Any, name: str, component: Any, split: str) -> str:
-    """Where Levanter looks for a token cache. Raises ``ValueError`` if the config does not say."""
+    """Return the path of a token cache in Levanter; raises ``ValueError`` if the config has none."""
     root = component.cache_dir or (join(data.cache_dir, name) if data.cache_dir else None)
     if root is None:
         raise ValueError(f"train_config.{field}.components[{name!r}] has no cache_dir, and {field} has none either.")
@@ -140,7 +138,7 @@ def cache_path(field: str, data: Any, name: str, component: Any, split: str) -> 
 
 
 def has_weight(data: Any, name: str) -> bool:
-    """Whether a component is trained on at all."""
+    """Whether a component is trained on."""
     weights = data.train_weights
     stages = [weights] if isinstance(weights, Mapping) else [stage for _, stage in weights or ()]
     return weights is None or any(stage.get(name, 0) > 0 for stage in stages)
@@ -159,12 +157,12 @@ def _cached_components(data: Any) -> Iterator[tuple[str, Any]]:
         children = getattr(component, "children", None)
         if children is not None:
             yield from ((f"{name}/{child}", each) for child, each in children.items())
-        elif not hasattr(component, "datasets"):  # what is given as a data set has no cache
+        elif not hasattr(component, "datasets"):  # a data set object has no cache
             yield name, component
 
 
 def _needed(data: Any, name: str, component: Any) -> dict[str, bool]:
-    """Split that is read -> whether it can be built."""
+    """Map each split that is read to whether it can be built."""
     source = component.source
     needed = {}
     if has_weight(data, name.partition("/")[0]):
@@ -176,18 +174,18 @@ def _needed(data: Any, name: str, component: Any) -> dict[str, bool]:
     return needed
 
 
-def _not_there(cache: MissingCache) -> str:
+def _missing_message(cache: MissingCache) -> str:
     component = f"train_config.{cache.field}.components[{cache.component!r}]"
-    there_is = f"{component}: there is no finished token cache for {cache.split} at {cache.path}"
+    problem = f"{component}: there is no finished token cache for {cache.split} at {cache.path}"
     if cache.can_be_built:
-        return f"{there_is}: run the step that makes it, or set auto_build_caches=True."
+        return f"{problem}: run the step that makes it, or set auto_build_caches=True."
     if cache.split == "validation" and exists(join(cache.path.rpartition("/")[0], "train", LEDGER)):
-        return f"{there_is}, and there is one for train: give its step validation_paths."
-    return f"{there_is}: run the step that makes it, as its component does not say what it is made of."
+        return f"{problem}, and there is one for train: give its step validation_paths."
+    return f"{problem}: run the step that makes it, since its component has no source."
 
 
-def _is_read_no_more(field: str, built: Collection[str]) -> bool:
-    """Whether a field says what a token cache was made of, which is there already."""
+def _is_unused_source(field: str, built: Collection[str]) -> bool:
+    """Whether a field is the source of a token cache that exists already."""
     if not any(f".{source}" in field for source in _SOURCES):
         return False
     return not field.startswith(tuple(built))

@@ -1,9 +1,8 @@
-"""Do the values of a config of Levanter's fit its fields? Its classes take whatever they are given.
+"""Check that the values of a Levanter config fit its fields, since its classes accept any value.
 
-A number that is none, or not finite, or a text in its place, would be found out on the slice, or never: a learning rate
-that is not finite trains all its steps and ends with nothing. Only what is plain is judged, by the types that the
-class declares: numbers, texts, flags, and lists and mappings of these. ``None`` passes, since Levanter's classes have
-it where they do not declare it, and so does a default.
+The slice would find a wrong type late or never: a training with an infinite learning rate runs to its end without a
+result. The check covers plain values by their declared types: numbers, texts, flags, and lists and mappings of these.
+Defaults pass, and so does ``None``, which Levanter's classes use without declaring it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any, Final
 from tradewind.steps.amounts import MAX_AMOUNT
 from tradewind.text import truncated_repr
 
-_LEAST: Final[Mapping[str, tuple[float, ...]]] = {
+_MINIMA: Final[Mapping[str, tuple[float, ...]]] = {
     "trainer.num_train_steps": (1,),
     "trainer.steps_per_eval": (1,),
     "trainer.max_eval_batches": (1,),
@@ -31,7 +30,7 @@ _LEAST: Final[Mapping[str, tuple[float, ...]]] = {
     "z_loss_weight": (0,),
     "hf_save_steps": (0,),
 }
-"""Field -> the smallest value it takes, and what else it takes."""
+"""Field → smallest value, and other valid ones."""
 _PLAIN: Final[Mapping[Any, tuple[str, Callable[[Any], bool]]]] = {
     bool: ("True or False", lambda value: isinstance(value, bool)),
     int: ("a whole number", lambda value: _is_number(value, numbers.Integral)),
@@ -42,26 +41,26 @@ _PLAIN: Final[Mapping[Any, tuple[str, Callable[[Any], bool]]]] = {
 
 
 def check_values(config: Any, prefix: str = "train_config.") -> None:
-    """Look at every plain value of a config and of the configs in it.
+    """Check every plain value of a config and of the configs in it.
 
     Args:
-        config: Of Levanter's.
-        prefix: Stands before a field's path in what is told.
+        config: A Levanter config.
+        prefix: Prefix of a field's path in errors.
 
     Raises:
-        ValueError: One does not fit its field.
+        ValueError: A value does not fit its field.
     """
     for path, wanted, value in _values(config, ""):
-        least = _LEAST.get(path)
+        least = _MINIMA.get(path)
         if not _fits(wanted, value):
-            raise ValueError(f"{prefix}{path}={truncated_repr(value)}: give {_said(wanted)}.")
+            raise ValueError(f"{prefix}{path}={truncated_repr(value)}: give {_describe(wanted)}.")
         if least and value is not None and value < least[0] and value not in least[1:]:
             others = "".join(f", or {other:g}" for other in least[1:])
             raise ValueError(f"{prefix}{path}={truncated_repr(value)}: give at least {least[0]:g}{others}.")
 
 
 def _values(config: Any, start: str) -> Iterator[tuple[str, Any, Any]]:
-    """Path, declared type and value of every field that is no default."""
+    """Yield path, declared type and value of every field that is no default."""
     for field, wanted in _declared(type(config)).items():
         value, path = getattr(config, field.name), f"{start}{field.name}"
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -75,7 +74,7 @@ def _values(config: Any, start: str) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _declared(kind: type) -> dict[dataclasses.Field[Any], Any]:
-    """The fields of a class with their types; none where a type is a name that nobody can look up."""
+    """Return the fields of a class with their types; none if a type cannot be resolved."""
     try:
         hints = typing.get_type_hints(kind)
     except (NameError, TypeError):
@@ -84,7 +83,7 @@ def _declared(kind: type) -> dict[dataclasses.Field[Any], Any]:
 
 
 def _fits(wanted: Any, value: Any) -> bool:
-    """Whether the value is of that type, as far as both are plain."""
+    """Whether the value has that type, as far as both are plain."""
     origin, inner = typing.get_origin(wanted), typing.get_args(wanted)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(each, value) for each in inner)
@@ -96,7 +95,7 @@ def _fits(wanted: Any, value: Any) -> bool:
     is_list = isinstance(origin, type) and issubclass(origin, Sequence)
     if is_mapping or is_list:
         return _all_fit(value, inner, is_mapping)
-    return True  # of a class: whatever is given, Levanter or its parser made it
+    return True  # of another class: Levanter or its parser made it
 
 
 def _all_fit(value: Any, inner: tuple[Any, ...], is_mapping: bool) -> bool:
@@ -106,19 +105,19 @@ def _all_fit(value: Any, inner: tuple[Any, ...], is_mapping: bool) -> bool:
         return False
     if not isinstance(value, (list, tuple)) or not inner:
         return True
-    if len(inner) == len(value) and Ellipsis not in inner:  # a tuple of so many
+    if len(inner) == len(value) and Ellipsis not in inner:  # a tuple of fixed length
         return all(map(_fits, inner, value)) or all(_fits(inner[0], each) for each in value)
     return all(_fits(inner[0], each) for each in value)
 
 
-def _said(wanted: Any) -> str:
-    """What a field takes, in words."""
+def _describe(wanted: Any) -> str:
+    """Describe the valid values of a field."""
     inner = typing.get_args(wanted) if typing.get_origin(wanted) in (typing.Union, types.UnionType) else (wanted,)
-    said = [_PLAIN[each][0] if each in _PLAIN else str(each).replace("typing.", "") for each in inner]
-    numbers_said = ["a number" if "a number" in said and each == "a whole number" else each for each in said]
-    return " or ".join(dict.fromkeys(numbers_said))
+    words = [_PLAIN[each][0] if each in _PLAIN else str(each).replace("typing.", "") for each in inner]
+    merged = ["a number" if "a number" in words and each == "a whole number" else each for each in words]
+    return " or ".join(dict.fromkeys(merged))
 
 
 def _is_number(value: Any, kind: type) -> bool:
     is_one = isinstance(value, kind) and not isinstance(value, bool)
-    return is_one and bool(-MAX_AMOUNT <= value <= MAX_AMOUNT)  # NaN is neither
+    return is_one and bool(-MAX_AMOUNT <= value <= MAX_AMOUNT)  # excludes NaN

@@ -1,4 +1,4 @@
-"""Levanter's configuration of a training, made from ours."""
+"""Make Levanter's config of a training from an ``LmTrainConfig``."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 
 
 def levanter_config(config: LmTrainConfig, tokenizer: str) -> TrainLmConfig:
-    """What Levanter's ``train_lm`` gets; ``tokenizer`` is a local folder.
+    """Return the config of Levanter's ``train_lm``; ``tokenizer`` is a local folder.
 
-    Raises ``ValueError`` for a missing input, for a field of ``levanter`` that Levanter does not have or cannot read,
-    and for a ``model`` that is none or has too short a context.
+    Raises:
+        ValueError: An input is missing, Levanter does not know or cannot read a field of ``levanter``, or ``model`` is
+            no model or has too short a context.
     """
     from levanter.main.train_lm import TrainLmConfig
     from levanter.optim.config import AdamConfig
@@ -45,7 +46,7 @@ def levanter_config(config: LmTrainConfig, tokenizer: str) -> TrainLmConfig:
             learning_rate=config.learning_rate, weight_decay=config.weight_decay, warmup=0.1, min_lr_ratio=0.1
         ),
         initialize_from_checkpoint_path=source_checkpoint(config),
-        hf_save_path=None,  # it would end up in hf/step-N; train_lm writes hf/
+        hf_save_path=None,  # Levanter would write hf/step-N; train_lm writes hf/
     )
     changed: TrainLmConfig = with_overrides(made, config.levanter)
     check_values(changed, "Levanter's ")
@@ -54,7 +55,7 @@ def levanter_config(config: LmTrainConfig, tokenizer: str) -> TrainLmConfig:
 
 
 def with_trackers(made: TrainLmConfig, config: LmTrainConfig, first_step: int) -> TrainLmConfig:
-    """The same, with everybody who is to hear of the metrics; ``first_step`` is the one to go on with."""
+    """Add the trackers; ``first_step`` is the next one."""
     import dataclasses
 
     import jax
@@ -63,21 +64,21 @@ def with_trackers(made: TrainLmConfig, config: LmTrainConfig, first_step: int) -
     if config.tensorboard and jax.process_index() == 0:
         trackers.append(tensorboard_config(config.output_path, first_step))
     if config.wandb is not None:
-        trackers.append(wandb_config(config.wandb, config.output_path))  # on all hosts: they exchange the run's id
+        trackers.append(wandb_config(config.wandb, config.output_path))  # on all hosts, which exchange the run's id
     return dataclasses.replace(made, trainer=dataclasses.replace(made.trainer, tracker=tuple(trackers)))
 
 
 def source_checkpoint(config: LmTrainConfig) -> str | None:
-    """The checkpoint to begin with, if there is to be one. One that has its own by now does not need it any more.
+    """Return the initial checkpoint, if the config has one; a training with its own checkpoint does not read it.
 
     Raises:
-        ValueError: There is none at that path, and the training needs it.
+        ValueError: The training needs it, and it does not exist.
     """
     if config.initialize_from is None:
         return None
     has_own = newest_checkpoint(checkpoint_roots(config)) is not None
     begin = InitialCheckpointFile.of_begin(checkpoints_path(config.output_path))
-    return begin.found(config.initialize_from, "initialize_from", is_read=not has_own, has_own=has_own)
+    return begin.resolve(config.initialize_from, "initialize_from", is_read=not has_own, has_own=has_own)
 
 
 def _trainer(config: LmTrainConfig) -> TrainerConfig:
@@ -101,8 +102,8 @@ def _trainer(config: LmTrainConfig) -> TrainerConfig:
         log_dir=log_folder(config.output_path),
         log_jaxprs=False,
         log_xla_hlo=False,
-        # By default Levanter measures norms at every tenth step by a second compiled step, which a restarted training
-        # compiles once more: its text depends on which of the two was traced first, so no kept compilation fits.
+        # By default, Levanter measures norms every tenth step with a second compiled step. A restarted training would
+        # compile it again: the cache key depends on which of the two was traced first.
         watch=WatchConfig(watch_targets=[]),
     )
 
@@ -127,7 +128,7 @@ def _tracking(config: LmTrainConfig) -> TrackingOptions:
 
 
 def log_folder(output_path: str) -> Path:
-    """Where Levanter's detailed log file goes, which all processes share; it must be a local folder."""
+    """Return the local folder of Levanter's detailed log file, which all processes share."""
     if is_remote(output_path):
         return Path(tempfile.gettempdir()) / "tradewind-logs" / basename(output_path)
     return Path(join(output_path, "logs"))

@@ -1,6 +1,6 @@
-"""The parts of Levanter's configuration that training, evaluation and the token cache share.
+"""Parts of Levanter's config that training, evaluation and the token cache share.
 
-This module may be imported anywhere; its functions load Levanter, so they are called on the cluster, inside a step.
+This module may be imported anywhere. Its functions load Levanter, so steps call them on the cluster.
 """
 
 from __future__ import annotations
@@ -19,48 +19,26 @@ if TYPE_CHECKING:
     from levanter.data.text import LmDataConfig
     from levanter.models.llama import LlamaConfig
 
-# On CPUs, every process keeps what it compiles.
-#
-# JAX has process 0 alone write its cache, since all others look for the same entries. On CPUs they do not: there, the
-# key of a compilation names the process. So the others would compile everything anew at every start, which takes longer
-# than a rehearsal's training.
-
-_WRITES = "_cache_write"
-"""JAX's name for what writes a compilation, or does not."""
-
-
-def cache_compilations_everywhere() -> None:
-    """Have also those processes on CPUs that are not the first write to JAX's cache; where JAX computes on anything
-    else, and in a JAX that writes its cache in another way, nothing changes."""
-    from jax._src import compilation_cache, compiler, distributed
-
-    jaxs = getattr(compiler, _WRITES, None)
-    if jaxs is None or getattr(jaxs, "__module__", "") == __name__:
-        return
-
-    def write(key: str, seconds: float, name: str, backend: Any, executable: Any, callbacks: Any) -> None:
-        if backend.platform != "cpu" or distributed.global_state.process_id == 0 or callbacks:
-            jaxs(key, seconds, name, backend, executable, callbacks)
-            return
-        try:
-            compilation_cache.put_executable_and_time(key, name, executable, backend, int(seconds))
-        except Exception as problem:  # as JAX does: what cannot be kept is compiled again some day
-            warnings.warn(f"The compilation {name} could not be kept: {problem}", stacklevel=2)
-
-    setattr(compiler, _WRITES, write)
-
-
 COMPONENT = "corpus"
-"""Levanter's name for our one data set; also the folder inside a token cache of ``tokenize``."""
+"""Levanter's name of the one data set, and its folder in a token cache of ``tokenize``."""
 SPLITS = ("train", "validation")
 LEDGER = "shard_ledger.json"
 EXPORT_DTYPES = ("float32", "bfloat16", "float16")
+NOISY_LOGGERS = ("levanter", "rigging", "tqdm_loggable", "jax._src.distributed")
+FALSE_ALARM_LOGGERS = (
+    "zephyr",  # at each stage's start: all workers are dead (none has started yet)
+    "fray",  # no peak speed is known for this CPU
+    "levanter.tensorstore_serialization",  # a leaf of the optimizer state is None
+    "levanter.compat.hf_checkpoints",  # no model to copy the config from, though none is needed
+)
+_WRITES = "_cache_write"
+"""JAX's name of the function that writes its compilation cache."""
 
 
 def llama(size: str, seq_len: int, tokenizer: str) -> LlamaConfig:
-    """The Llama of that size with a context of ``seq_len`` tokens.
+    """Return the Llama of that size with a context of ``seq_len`` tokens.
 
-    ``tokenizer`` (a local folder) is also the reference checkpoint: Levanter would look for both on a hub otherwise.
+    ``tokenizer`` (a local folder) is also the reference checkpoint, since Levanter would look for both on a hub.
     """
     from levanter.models.llama import LlamaConfig
 
@@ -72,16 +50,17 @@ def llama(size: str, seq_len: int, tokenizer: str) -> LlamaConfig:
         num_layers=shape.num_layers,
         num_heads=shape.num_heads,
         num_kv_heads=shape.num_kv_heads,
-        gradient_checkpointing=shape.hidden_dim >= 512,  # small activations are cheaper to keep than to recompute
+        gradient_checkpointing=shape.hidden_dim >= 512,  # storing small activations is cheaper than recomputing
         tokenizer=tokenizer,
         reference_checkpoint=tokenizer,
     )
 
 
 def language_model(model: Any, size: str, seq_len: int, tokenizer: str) -> Any:
-    """The model config that was given, or else the Llama of that size, with our tokenizer.
+    """Return the given model config, or else the Llama of that size, with the local tokenizer.
 
-    Raises ``ValueError`` if it is no model config of Levanter's or has a shorter context than ``seq_len``.
+    Raises:
+        ValueError: It is no model config of Levanter, or its context is shorter than ``seq_len``.
     """
     if model is None:
         return llama(size, seq_len, tokenizer)
@@ -91,12 +70,12 @@ def language_model(model: Any, size: str, seq_len: int, tokenizer: str) -> Any:
         raise ValueError(f"model is a {type(model).__name__}, which is no config of a language model of Levanter's.")
     if seq_len > model.max_seq_len:
         raise ValueError(f"seq_len={seq_len} is longer than the model's context, max_seq_len={model.max_seq_len}.")
-    ours = {"tokenizer", "reference_checkpoint"} & {field.name for field in dataclasses.fields(model)}
-    return dataclasses.replace(model, **dict.fromkeys(ours, tokenizer))
+    replaced = {"tokenizer", "reference_checkpoint"} & {field.name for field in dataclasses.fields(model)}
+    return dataclasses.replace(model, **dict.fromkeys(replaced, tokenizer))
 
 
 def cached_data(cache_path: str, tokenizer: str) -> LmDataConfig:
-    """The token cache at ``cache_path``, to read. Raises ``ValueError`` if a split is not there."""
+    """Return the data config of the token cache at ``cache_path``; raises ``ValueError`` without a split."""
     from levanter.data.text import DatasetComponent, LmDataConfig
 
     check_cache(cache_path)
@@ -105,13 +84,13 @@ def cached_data(cache_path: str, tokenizer: str) -> LmDataConfig:
         cache_dir=cache_path,
         auto_build_caches=False,
         components={COMPONENT: DatasetComponent(cache_dir=cache_folder(cache_path))},
-        shuffle=True,  # Levanter's default keeps neighbours together, and small batches would then be of one document
+        shuffle=True,  # by default, a small batch would be of one document
         mixture_block_size=64,
     )
 
 
 def check_cache(cache_path: str) -> None:
-    """Raise ``ValueError`` if a split of the token cache is not there."""
+    """Raise ``ValueError`` if the token cache lacks a split."""
     folder = cache_folder(cache_path)
     for split in SPLITS:
         if not exists(join(folder, split, LEDGER)):
@@ -121,26 +100,26 @@ def check_cache(cache_path: str) -> None:
 
 
 def cache_folder(cache_path: str) -> str:
-    """The folder that holds the splits: of ``tokenize`` one inside its output, of ``tokenize_files`` the output."""
+    """Return the folder of the splits: inside the output of ``tokenize``, or the output of ``tokenize_files``."""
     return cache_path if exists(join(cache_path, SPLITS[0], LEDGER)) else join(cache_path, COMPONENT)
 
 
 def on_tpu() -> bool:
-    """Whether JAX computes on TPUs here."""
+    """Whether JAX runs on TPUs in this process."""
     import jax
 
     return bool(jax.default_backend() == "tpu")
 
 
 def precision() -> Any:
-    """Levanter's mixed-precision policy: bfloat16 arithmetic on a TPU, float32 throughout elsewhere."""
+    """Return Levanter's mixed-precision policy: bfloat16 arithmetic on a TPU, else float32."""
     import jmp
 
     return jmp.get_policy("p=f32,c=bfloat16" if on_tpu() else "f32")
 
 
 def export_dtype(name: str | None) -> Any:
-    """What the weights of an export are written as. Raises ``ValueError`` for a name that is no such type."""
+    """Return the type of an export's weights; raises ``ValueError`` for an unknown name."""
     import jax.numpy as jnp
 
     if name is not None and name not in EXPORT_DTYPES:
@@ -149,28 +128,28 @@ def export_dtype(name: str | None) -> Any:
 
 
 def mesh() -> Any:
-    """All devices of all hosts along the data axis."""
+    """Return a mesh with all devices of all hosts on the data axis."""
     from levanter.utils.mesh import MeshConfig
 
     return MeshConfig(axes={"data": -1})
 
 
 def device_count() -> int:
-    """Devices of all hosts."""
+    """Return the number of devices of all hosts."""
     import jax
 
     return jax.device_count()
 
 
 def device_kind() -> str:
-    """What JAX calls the devices, such as ``TPU v4``."""
+    """Return JAX's name of the devices, such as ``TPU v4``."""
     import jax
 
     return str(jax.devices()[0].device_kind)
 
 
 def device_peak() -> float | None:
-    """Operations a second that one device can do at most, in bfloat16, by Levanter's table; None where it has none."""
+    """Return the peak operations per second of a device in bfloat16, by Levanter's table; None without an entry."""
     import jax
     from fray.device_flops import device_flops_for_jax_device
 
@@ -179,7 +158,7 @@ def device_peak() -> float | None:
 
 
 def all_tokens(cache: Any) -> Any:
-    """All tokens of a split of a token cache in a row: int32, shape ``[tokens]``."""
+    """Read all tokens of a split of a token cache in a row: int32, shape ``[tokens]``."""
     import numpy as np
 
     return np.asarray(cache.store.tree["input_ids"].data[0 : cache.store.tree["input_ids"].data_size].read().result())
@@ -195,11 +174,11 @@ def check_batch_size(
     field: str = "batch_size",
     mesh_field: str = "levanter['trainer.mesh']",
 ) -> None:
-    """Raise ``ValueError`` unless ``batch_size`` can be divided among the devices of all hosts.
+    """Raise ``ValueError`` unless the devices of all hosts divide ``batch_size``.
 
-    ``axes`` is Levanter's mesh, if it may have other axes than the data axis: then fewer parts of a batch are enough.
-    ``num_slices`` is over how many slices the devices are spread, and ``per_device`` Levanter's
-    ``per_device_parallelism``. The two names are those of the fields that are told.
+    ``axes`` is Levanter's mesh, if it may have more than the data axis: then a batch has fewer parts. ``num_slices`` is
+    the number of slices of the devices, and ``per_device`` Levanter's ``per_device_parallelism``. ``field`` and
+    ``mesh_field`` are names for errors.
     """
     parts = devices if axes is None else _batch_parts(axes, devices, num_slices, mesh_field)
     if batch_size < 1 or batch_size % parts:
@@ -213,7 +192,7 @@ def check_batch_size(
 
 
 def _batch_parts(mesh_config: Any, devices: int, num_slices: int, field: str) -> int:
-    """Into how many parts that mesh divides a batch. Raises ``ValueError`` if the mesh does not fit the devices."""
+    """Return the number of parts of a batch on that mesh; raises ``ValueError`` if it does not fit the devices."""
     try:
         ici, dcn = mesh_config.axis_shapes(devices, num_slices)
     except ValueError as error:
@@ -225,12 +204,37 @@ def _batch_parts(mesh_config: Any, devices: int, num_slices: int, field: str) ->
     return math.prod(ici.get(name, 1) * dcn.get(name, 1) for name in names)
 
 
-def keep_compilations(output_path: str) -> None:
-    """Keep JAX's compilations beside the outputs, where a restarted slice finds them, or where the environment says.
+def cache_compilations_everywhere() -> None:
+    """Let all processes on CPUs write to JAX's compilation cache, not only process 0.
 
-    Whoever sets ``JAX_COMPILATION_CACHE_DIR`` on the hosts has one folder for all experiments. The thresholds matter:
-    by default JAX keeps only what took a second to compile. JAX looks for every compilation, so keeping the short ones
-    too costs no look more. XLA's own caches (of GPU kernels) cannot be on an object store.
+    JAX lets process 0 alone write, since others find its entries. On CPUs they do not, as a key names the process. They
+    would compile all again at every start, which takes longer than a rehearsal's training. On other devices, and with a
+    JAX that writes its cache in another way, nothing changes.
+    """
+    from jax._src import compilation_cache, compiler, distributed
+
+    jax_write = getattr(compiler, _WRITES, None)
+    if jax_write is None or getattr(jax_write, "__module__", "") == __name__:
+        return
+
+    def write(key: str, seconds: float, name: str, backend: Any, executable: Any, callbacks: Any) -> None:
+        if backend.platform != "cpu" or distributed.global_state.process_id == 0 or callbacks:
+            jax_write(key, seconds, name, backend, executable, callbacks)
+            return
+        try:
+            compilation_cache.put_executable_and_time(key, name, executable, backend, int(seconds))
+        except Exception as problem:  # as in JAX: it is compiled again later
+            warnings.warn(f"The compilation {name} could not be cached: {problem}", stacklevel=2)
+
+    setattr(compiler, _WRITES, write)
+
+
+def keep_compilations(output_path: str) -> None:
+    """Cache JAX's compilations beside the outputs, where a restarted slice finds them.
+
+    ``JAX_COMPILATION_CACHE_DIR`` on the hosts sets one folder for all experiments instead. By default, JAX caches only
+    compilations of a second or more; it looks up short ones anyway, so caching them costs no extra request. XLA's own
+    caches (of GPU kernels) cannot be on an object store.
     """
     import jax
 
@@ -243,21 +247,10 @@ def keep_compilations(output_path: str) -> None:
     cache_compilations_everywhere()
 
 
-# Keep task logs readable: Levanter and what it builds on report every internal step at INFO.
-
-NOISY_LOGGERS = ("levanter", "rigging", "tqdm_loggable", "jax._src.distributed")
-FALSE_ALARM_LOGGERS = (
-    "zephyr",  # at the start of every stage: all its workers are dead (it has started none yet)
-    "fray",  # no peak speed is known for this CPU
-    "levanter.tensorstore_serialization",  # a leaf of the optimizer state is None
-    "levanter.compat.hf_checkpoints",  # no model to copy the config from, though none is needed
-)
-
-
 def quiet_libraries() -> None:
-    """Let only warnings of Levanter and its companions through, and of some of them only errors.
+    """Silence Levanter and its dependencies, which log every internal step, below warnings; some below errors.
 
-    Where a process computes on CPUs, XLA's errors too: for every kept compilation it logs one that is none.
+    On CPUs, silence XLA's errors, too: it logs a false one for each cached compilation.
     """
     for name in NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -268,9 +261,9 @@ def quiet_libraries() -> None:
 
 
 def quiet_console() -> None:
-    """Let only warnings through to the console, and leave log files as they are.
+    """Show only warnings on the console; log files do not change.
 
-    For training: Levanter sets the levels of its own loggers and keeps a detailed log file.
+    For training, where Levanter sets its own log levels and writes a detailed log file.
     """
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler):

@@ -1,7 +1,7 @@
-"""Train on a mixture of token caches, by weights: what the config of one is, and Levanter's config that it becomes.
+"""Train on a weighted mixture of token caches.
 
-All else is as in ``train_lm``: the same settings with the same defaults, so that a mixture and its components can be
-compared. A component of weight 0 is not trained on; its validation tokens are measured as those of the others are.
+Settings and defaults are those of ``train_lm``, so a mixture and its components can be compared. A component of weight
+0 is not trained on, but its validation tokens are evaluated, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tradewind.steps.fields import PATH, FieldRule, check_fields, number
 from tradewind.text import truncated_repr
 
 BLOCK: Final = 2048
-"""Sequences that have their shares of each component, in a random order: Levanter's own default."""
+"""Sequences of a block, which has each component's share in random order: Levanter's default."""
 _BLOCK_SIZE: Final = "data.mixture_block_size"
 _BY_NAME: Final = FieldRule(
     "a mapping of names to token caches, such as {'web': tokens}",
@@ -30,13 +30,13 @@ _WEIGHT: Final = number(least=0)
 
 
 def _is_name(value: Any) -> bool:
-    """Levanter has a folder of that name, and measures by it."""
+    """Whether a value is a valid component: Levanter uses it as a folder, and in metrics."""
     return isinstance(value, str) and bool(value) and value.isprintable() and "/" not in value
 
 
 @dataclass(frozen=True)
 class MixtureTrainConfig:
-    """What ``train_lm_on_mixture`` trains, on what, and for how long; the fields of ``LmTrainConfig`` are as there."""
+    """Config of ``train_lm_on_mixture``; shared fields are those of ``LmTrainConfig``."""
 
     caches: Mapping[str, str]
     """Component → output of ``build_token_cache``, all made with one tokenizer."""
@@ -44,7 +44,7 @@ class MixtureTrainConfig:
     output_path: str
     """Gets ``checkpoints/``, ``hf/step-N/``, ``metrics.jsonl`` and, last of all, ``result.json``."""
     weights: Mapping[str, float] | None = None
-    """Component → its share of the sequences, relative to those of the others; all the same if not given."""
+    """Component → its share of the sequences, relative to the others; equal if not given."""
     model_size: str = ""
     num_train_steps: int = field(kw_only=True)
     learning_rate: float = field(kw_only=True)
@@ -68,7 +68,7 @@ class MixtureTrainConfig:
         self.settings()
 
     def settings(self) -> LmTrainConfig:
-        """The fields that both have, checked; on the first of the caches."""
+        """Return the shared fields as a checked ``LmTrainConfig`` on the first cache."""
         shared = {each.name for each in dataclasses.fields(LmTrainConfig)} & {
             each.name for each in dataclasses.fields(self)
         }
@@ -77,10 +77,10 @@ class MixtureTrainConfig:
 
 
 def check_weights(names: Mapping[str, Any], weights: Any) -> None:
-    """Refuse weights that are not one for each of the components, of which one at least is trained on.
+    """Check that each component has a weight, and one of them a weight above 0.
 
     Raises:
-        ValueError: With the component and what to do.
+        ValueError: With the component and the remedy.
     """
     given = weights.value if isinstance(weights, VersionedValue) else weights
     if given is None:
@@ -101,19 +101,19 @@ def check_weights(names: Mapping[str, Any], weights: Any) -> None:
 
 
 def train_lm_on_mixture(config: MixtureTrainConfig) -> dict[str, Any]:
-    """Train, and return what ``run_levanter_train_lm`` does: its ``eval_losses`` are by component.
+    """Train, and return the result of ``run_levanter_train_lm``, with ``eval_losses`` by component.
 
     Raises:
-        ValueError: For what its ``preflight`` would have refused.
+        ValueError: As ``preflight``.
     """
     return run_levanter_train_lm(levanter_mixture(config))
 
 
 def preflight(config: MixtureTrainConfig, devices: int, num_slices: int = 1) -> None:
-    """Look at everything that the training needs, on a CPU; see ``run_levanter_train_lm``.
+    """Check on a CPU all that the training needs; see ``run_levanter_train_lm``.
 
     Raises:
-        ValueError: For what cannot work.
+        ValueError: With the field and the remedy.
     """
     preflight_of_levanters(levanter_mixture(config), devices, num_slices)
 
@@ -123,10 +123,10 @@ train_lm_on_mixture.warm_imports = run_levanter_train_lm.warm_imports  # type: i
 
 
 def levanter_mixture(config: MixtureTrainConfig) -> LevanterTrainConfig:
-    """The training as a config of Levanter's.
+    """Return the training as a Levanter config.
 
     Raises:
-        ValueError: A token cache or the tokenizer is not there, or Levanter has no such setting.
+        ValueError: A token cache or the tokenizer is missing, or Levanter has no such setting.
     """
     from levanter.data.text import DatasetComponent
 

@@ -1,8 +1,8 @@
 """Levanter's own settings by name: ``{"optimizer.beta2": 0.95, "trainer.mesh": {"axes": {"model": 2}}}``.
 
-The name is the path from ``levanter.main.train_lm.TrainLmConfig``. A value is written as in a YAML file of Levanter's,
-or is an object of the right class. A field that Levanter does not have is refused with its path and its neighbours'
-names, and so is one that a recipe's own field decides, or that would have no effect here.
+The name is the path from ``levanter.main.train_lm.TrainLmConfig``. A value is written as in Levanter's YAML files, or
+is an object of the right class. Unknown fields are refused with their path and similar names. Fields that a recipe's
+own field sets, or that would have no effect, are refused, too.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RECIPE_FIELDS: Mapping[str, str] = {
     "optimizer.learning_rate": "learning_rate",
     "optimizer.weight_decay": "weight_decay",
 }
-"""Levanter's field -> the field of ``LmTrainConfig`` that decides it."""
+"""Levanter's field → the field of ``LmTrainConfig`` that sets it."""
 _ONE_EXPORT = "the recipe writes one Hugging Face export, to hf/ of the output, after the last step"
 REFUSED: Mapping[str, str] = {
     "hf_save_steps": f"{_ONE_EXPORT}; steps_per_checkpoint keeps what the training was in between",
@@ -57,19 +57,19 @@ REFUSED: Mapping[str, str] = {
     "merged_hf_upload": "the recipe trains no adapter",
     "use_hf_model_config": "the export needs the model before the training; give its config as model",
 }
-"""Levanter's field -> why the recipe does not take it."""
+"""Levanter's field → why the recipe refuses it."""
 _WHOLE: Mapping[str, str] = {
     "data": "{'data.shuffle': False}",
     "trainer": "{'trainer.per_device_parallelism': 4}",
     "optimizer": "{'optimizer.beta2': 0.95}, or {'optimizer': {'type': 'muon'}} for another",
 }
-"""A part of Levanter's config that other fields decide some of, so that no object replaces it → how it is given."""
+"""Part of Levanter's config that no object may replace, since recipe fields set some of it → how to give it."""
 _KIND = "type"
-"""The key by which a mapping says which of several classes it describes."""
+"""Key of a mapping that selects one of several classes."""
 
 
 def check_names(overrides: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` for a name that is none of a path, that another field decides, or that is not taken here."""
+    """Raise ``ValueError`` for an invalid path, and for one that a recipe field sets or the recipe refuses."""
     for name, value in overrides.items():
         if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
             raise ValueError(f"levanter[{name!r}] is not a path of field names such as 'optimizer.beta2'.")
@@ -84,22 +84,22 @@ def check_names(overrides: Mapping[str, Any]) -> None:
                 f"levanter[{name!r}] is {truncated_repr(given)}, whose class would not count in the version: write it "
                 "as in Levanter's YAML files, such as {'type': 'ema', 'beta': 0.99}."
             )
-        if (such := _WHOLE.get(name)) is not None and not isinstance(given, Mapping):
-            raise ValueError(f"levanter[{name!r}] is given whole: give its fields, such as {such}.")
+        if (example := _WHOLE.get(name)) is not None and not isinstance(given, Mapping):
+            raise ValueError(f"levanter[{name!r}] is given whole: give its fields, such as {example}.")
         if isinstance(given, Mapping) and any(taken.startswith(f"{name}.") for taken in RECIPE_FIELDS):
             check_names({f"{name}.{key}": inner for key, inner in given.items() if key != _KIND})
 
 
 def with_overrides(config: Any, overrides: Mapping[str, Any]) -> Any:
-    """A copy of Levanter's ``config`` with these values; raises ``ValueError`` naming what does not fit.
+    """Return a copy of Levanter's ``config`` with these values; raises ``ValueError`` for one that does not fit.
 
-    What a value says nothing about keeps its value, also inside ``{"optimizer": {"type": "muon"}}``, which chooses
-    another class: fields that both classes have are taken over where the recipe set them.
+    Other fields keep their values. ``{"optimizer": {"type": "muon"}}`` selects another class; fields of both classes
+    keep the values that the recipe set.
     """
     check_names(overrides)
     changed = config
     for name, value in overrides.items():
-        changed = _Override(name, value, config).applied(changed, name.split("."))
+        changed = _Override(name, value, config).apply(changed, name.split("."))
     return changed
 
 
@@ -108,9 +108,9 @@ class _Override:
     name: str
     value: Any
     root: Any
-    """Levanter's config, to look for fields that may have been meant."""
+    """Levanter's config, for suggestions of similar fields."""
 
-    def applied(self, owner: Any, parts: list[str]) -> Any:
+    def apply(self, owner: Any, parts: list[str]) -> Any:
         field = parts[0]
         if field not in _field_names(owner):
             name = type(owner).__name__
@@ -118,7 +118,7 @@ class _Override:
         inner = getattr(owner, field)
         if len(parts) > 1 and not dataclasses.is_dataclass(inner):
             raise ValueError(f"{self} is unknown: {field!r} of {type(owner).__name__} has no fields, give it whole.")
-        new = self.applied(inner, parts[1:]) if len(parts) > 1 else self._decoded(type(owner), field, inner)
+        new = self.apply(inner, parts[1:]) if len(parts) > 1 else self._decode(type(owner), field, inner)
         return dataclasses.replace(owner, **{field: new})
 
     def __str__(self) -> str:
@@ -130,28 +130,28 @@ class _Override:
         meant = [path for name in near for path in paths if path.rpartition(".")[2] == name]
         return f"; did you mean {' or '.join(meant[:3])}?" if meant else "."
 
-    def _decoded(self, owner: type, field: str, old: Any) -> Any:
-        """The value as the field's type; an object of some class is taken as it is."""
+    def _decode(self, owner: type, field: str, old: Any) -> Any:
+        """Return the value as the field's type; an object stays as it is."""
         if isinstance(self.value, Mapping) and dataclasses.is_dataclass(old) and _KIND not in self.value:
             inner = {f"{self.name}.{key}": value for key, value in self.value.items()}
             for name, value in inner.items():
-                old = _Override(name, value, self.root).applied(old, [name.removeprefix(f"{self.name}.")])
+                old = _Override(name, value, self.root).apply(old, [name.removeprefix(f"{self.name}.")])
             return old
-        new: Any = self.value if dataclasses.is_dataclass(self.value) else self._parsed(owner, field)
+        new: Any = self.value if dataclasses.is_dataclass(self.value) else self._parse(owner, field)
         if dataclasses.is_dataclass(old) and type(new) is not type(old):
             given = self.value if isinstance(self.value, Mapping) else {}
             return dataclasses.replace(new, **self._set_by_recipe(old, new, given))
         return new
 
     def _set_by_recipe(self, old: Any, new: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Fields of ``old`` that nobody gave, that ``new`` has too, and that the config or the recipe decides."""
+        """Return the fields that both classes have, ``given`` lacks, and the config or the recipe sets."""
         default = type(old)()
         shared = (_field_names(old) & _field_names(new)) - given.keys()
         decided = {name for name in shared if getattr(old, name) != getattr(default, name)}
         decided |= {name for name in shared if f"{self.name}.{name}" in RECIPE_FIELDS}
         return {name: getattr(old, name) for name in decided}
 
-    def _parsed(self, owner: type, field: str) -> Any:
+    def _parse(self, owner: type, field: str) -> Any:
         import draccus
 
         wanted = typing.get_type_hints(owner)[field]

@@ -1,4 +1,7 @@
-"""The config that Levanter runs: the one that was given, with the places and the habits of a training on our pods."""
+"""Prepare a Levanter config for a pod: paths under the output, checkpoints to begin with, and the output itself.
+
+All processes of a training call the methods of ``TrainingOutput`` together; process 0 writes and removes.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +35,14 @@ from tradewind.recipes.lm.trainer import loads_whole_models
 from tradewind.recipes.metrics.file import read_metrics
 from tradewind.recipes.train_config import checkpoints_path, export_path, folder_of_training, metrics_path, result_path
 
-# What a training leaves under its output path while it runs and when it has ended.
-#
-# The processes of a training call these methods together, on all hosts; process 0 writes and removes.
-
-LAST_CHECKPOINT_S: Final = 900.0
-"""How long the last checkpoint may take to reach the store after the last step."""
+LAST_CHECKPOINT_TIMEOUT_S: Final = 900.0
+"""Timeout for writing the last checkpoint after the last step."""
+_STATE: Final = "trainer.initialize_from"
+_WEIGHTS: Final = "initialize_from_checkpoint_path"
+"""Levanter's fields for an initial checkpoint."""
+_OTHER_STATE: Final = "train_config.trainer.load_checkpoint_path"
+_REFERENCE: Final = "reference.model_path"
+"""Field of the reference checkpoint, which is read at every start."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +51,8 @@ class TrainingOutput:
 
     Attributes:
         path: Gets ``checkpoints/``, ``metrics.jsonl`` and, last of all, ``result.json``.
-        num_train_steps: How long the training is.
-        temporary: Where its temporary checkpoints lie, if that is another folder.
+        num_train_steps: Length of the training.
+        temporary: Folder of temporary checkpoints, if it is another one.
     """
 
     path: str
@@ -56,48 +61,47 @@ class TrainingOutput:
 
     @property
     def roots(self) -> list[str]:
-        """The folders that hold checkpoints: the permanent ones' first."""
+        """Return the folders of checkpoints, that of permanent ones first."""
         return [checkpoints_path(self.path), *([self.temporary] if self.temporary else [])]
 
     @property
     def last_checkpoint(self) -> str:
-        """Where the checkpoint of the last step lies, or will."""
+        """Return the path of the last step's checkpoint."""
         return join(self.roots[0], f"step-{self.num_train_steps - 1}")
 
     def result(self) -> dict[str, Any] | None:
-        """What the training returned, if one of this length has ended."""
+        """Return the result of a finished training of this length, or None."""
         path = result_path(self.path)
         result: dict[str, Any] | None = read_json(path) if exists(path) else None
         return result if result and result["steps"] == self.num_train_steps else None
 
     def check_newest(self) -> None:
-        """Raise ``ValueError`` for a checkpoint of a longer training, which would pass for the end of this one."""
+        """Raise ``ValueError`` for a checkpoint of a longer training, which would look like the end of this one."""
         if (step := self.newest_step()) >= self.num_train_steps:
             raise ValueError(
                 f"{self.path} has a checkpoint of step {step}, and this training ends with step "
-                f"{self.num_train_steps - 1}: give it an output of its own, or num_train_steps of more."
+                f"{self.num_train_steps - 1}: give it an output of its own, or more num_train_steps."
             )
 
     def remove_unfinished(self) -> None:
-        """Remove what a killed process was writing: a start after a preemption is no new attempt, which would."""
+        """Remove unfinished files of a killed process: only a new attempt would, not a restart after a preemption."""
         import jax
 
         if jax.process_index() == 0:
             remove_unfinished(self.path)
 
     def newest_step(self) -> int:
-        """Index of the last step in the newest complete checkpoint; -1 if there is none."""
+        """Return the last step's index in the newest complete checkpoint; -1 without one."""
         newest = newest_checkpoint(self.roots)
         return -1 if newest is None else newest.step
 
     def await_last_checkpoint(self) -> None:
-        """Levanter writes checkpoints in the background and returns before the last one is complete; what is newest
-        until then is an older one.
+        """Wait until the last checkpoint, which Levanter writes in the background, is complete.
 
         Raises:
-            TimeoutError: It does not get there.
+            TimeoutError: It is not complete in time.
         """
-        deadline = time.monotonic() + LAST_CHECKPOINT_S
+        deadline = time.monotonic() + LAST_CHECKPOINT_TIMEOUT_S
         last = join(self.last_checkpoint, METADATA)
         while self.newest_step() < self.num_train_steps - 1 or not exists(last):
             if time.monotonic() > deadline:
@@ -105,7 +109,7 @@ class TrainingOutput:
             time.sleep(0.2)
 
     def keep_last_checkpoint(self) -> None:
-        """Leave the last checkpoint, as a permanent one, and the other permanent ones."""
+        """Make the last checkpoint permanent, and remove temporary ones."""
         import jax
         from jax.experimental.multihost_utils import sync_global_devices
 
@@ -117,12 +121,12 @@ class TrainingOutput:
         sync_global_devices("tradewind: last checkpoint kept")
 
     def last_metrics(self) -> dict[str, Any]:
-        """What was measured at the last step."""
+        """Return the metrics of the last step."""
         metrics = read_metrics(metrics_path(self.path))
         return metrics[-1] if metrics and metrics[-1]["step"] == self.num_train_steps - 1 else {}
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Write what the training returns, the last thing it does; no process goes on before it is there."""
+        """Write the result; all processes wait for it."""
         import jax
         from jax.experimental.multihost_utils import sync_global_devices
 
@@ -131,84 +135,78 @@ class TrainingOutput:
         sync_global_devices("tradewind: result written")
 
 
-_STATE: Final = "trainer.initialize_from"
-_WEIGHTS: Final = "initialize_from_checkpoint_path"
-"""Fields of Levanter's that name a checkpoint to begin with."""
-_OTHER_STATE: Final = "train_config.trainer.load_checkpoint_path"
-_REFERENCE: Final = "reference.model_path"
-"""That which names a checkpoint to compare with, at every start."""
-
-
 def output_of(config: Any) -> TrainingOutput:
-    """What the training leaves."""
+    """Return the output of the training."""
     path, trainer = output_path_of(config), config.train_config.trainer
     base = trainer.checkpointer.temporary_base_path
     return TrainingOutput(path, trainer.num_train_steps, folder_of_training(base, path) if base else None)
 
 
 def prepare_config(config: Any) -> Any:
-    """A ``TrainLmConfig`` with its checkpoints and exports under the output path.
+    """Return the ``TrainLmConfig`` for Levanter, with checkpoints and exports under the output path.
 
     Raises:
-        ValueError: The tokenizer's folder or the checkpoint to begin with is not there.
+        ValueError: The tokenizer's folder or the initial checkpoint is missing.
     """
-    made = with_places(config)
+    made = with_paths(config)
     return dataclasses.replace(made, eval_harness=usable_harness(made.eval_harness))
 
 
-def with_places(config: Any) -> Any:
-    """The same of any config of a training, as far as they are alike."""
+def with_paths(config: Any) -> Any:
+    """Prepare the fields that all training configs share."""
     given = config.train_config
-    data = data_with_places(config, given.data, "data")
+    data = data_with_paths(config, given.data, "data")
     return dataclasses.replace(
         given,
         data=data,
         model=_model(given, data.tokenizer),
         trainer=_trainer(config),
         hf_save_path=_export(config),
-        initialize_from_checkpoint_path=_taken(config, _WEIGHTS),
+        initialize_from_checkpoint_path=_checkpoint(config, _WEIGHTS),
     )
 
 
-def data_with_places(config: Any, data: Any, field: str) -> Any:
-    """A config of data with a tokenizer that is here. Raises ``ValueError`` if there is none."""
+def data_with_paths(config: Any, data: Any, field: str) -> Any:
+    """Return the data config with a local tokenizer; raises ``ValueError`` if it is missing."""
     tokenizer = data.tokenizer
-    if is_remote(tokenizer) or os.path.isabs(tokenizer):  # and no name on a hub
+    if is_remote(tokenizer) or os.path.isabs(tokenizer):  # else a name on a hub
         tokenizer = local_tokenizer(tokenizer, f"train_config.{field}.tokenizer")
     return dataclasses.replace(data, auto_build_caches=builds_caches(config), tokenizer=tokenizer)
 
 
 def reference_of(config: Any) -> str | None:
-    """The checkpoint that preferences are compared with, if it is one of Levanter's.
+    """Return the reference checkpoint of a preference training, if it is one of Levanter's.
 
     Raises:
-        ValueError: It is not there.
+        ValueError: It is missing.
     """
-    return _taken(config, _REFERENCE)
+    return _checkpoint(config, _REFERENCE)
 
 
 def resolve_initial_checkpoint(config: Any) -> None:
-    """Process 0 decides which checkpoints of others this training takes, and writes that down; all wait for it."""
+    """Let process 0 choose and record the checkpoints of other trainings; all processes wait."""
     import jax
     from jax.experimental.multihost_utils import sync_global_devices
 
     if jax.process_index() == 0:
         begins = (_STATE, _WEIGHTS) if output_of(config).newest_step() < 0 else ()
         for field in (*begins, _REFERENCE):
-            with suppress(ValueError):  # which every process will raise
-                if (checkpoint := _taken(config, field)) is not None:
-                    first = newest_under(checkpoint, f"train_config.{field}").step + 1 if _goes_on(config, field) else 0
-                    _file(config, field).write(InitialCheckpoint(_given(config, field), checkpoint, first))
+            with suppress(ValueError):  # every process raises it later
+                if (checkpoint := _checkpoint(config, field)) is not None:
+                    first = (
+                        newest_under(checkpoint, f"train_config.{field}").step + 1 if _continues(config, field) else 0
+                    )
+                    _record_of(config, field).write(InitialCheckpoint(_given(config, field), checkpoint, first))
     sync_global_devices("tradewind: begin settled")
 
 
 def check_initial_checkpoint(config: Any, made: Any) -> None:
-    """Refuse a damaged checkpoint to begin with, such as one of which only a part was copied.
+    """Check the initial checkpoint for damage, such as an incomplete copy.
 
-    For once, before there is a slice: on a disk all of it is read for that.
+    Called once, before a slice is reserved, since it reads all of a checkpoint on a disk.
 
     Raises:
-        ValueError: A file is missing, or is another than was written.
+        ValueError: A file is missing or has changed.
     """
     begins = {_STATE: made.trainer.initialize_from, _WEIGHTS: made.initialize_from_checkpoint_path}
     for field, checkpoint in begins.items():
@@ -219,35 +217,35 @@ def check_initial_checkpoint(config: Any, made: Any) -> None:
 
 
 def first_step(config: Any, made: Any) -> int:
-    """The step with which the training begins: after a checkpoint's, if it goes on with all that another one was.
+    """Return the training's first step: that after the checkpoint's, if it continues another training.
 
-    So does one with ``trainer.initialize_from``, and one of Marin's also with ``initialize_from_checkpoint_path``: its
-    ``num_train_steps`` and its learning rate are those of both trainings together. Ours begins with the weights alone.
+    ``trainer.initialize_from`` continues one, and so does ``initialize_from_checkpoint_path`` in Marin's configs: then
+    ``num_train_steps`` and the learning rate span both trainings. Otherwise, a training begins with the weights alone.
 
     Raises:
-        ValueError: There are no steps after the checkpoint's, or it lacks averaged weights that are asked for.
+        ValueError: No steps follow the checkpoint's, or it lacks the required averaged weights.
     """
-    field = next((each for each in (_STATE, _WEIGHTS) if _given(config, each) and _goes_on(config, each)), None)
+    field = next((each for each in (_STATE, _WEIGHTS) if _given(config, each) and _continues(config, each)), None)
     if field is None:
         return 0
     output = output_of(config)
-    if output.newest_step() >= 0 and (begun := _file(config, field).read()) is not None:
+    if output.newest_step() >= 0 and (begun := _record_of(config, field).read()) is not None:
         return begun.first_step
     path = made.trainer.initialize_from or made.initialize_from_checkpoint_path
-    found = newest_under(path, f"train_config.{field}")
+    source = newest_under(path, f"train_config.{field}")
     if field == _WEIGHTS and not made.trainer.allow_partial_checkpoint:
-        check_averages(made.trainer, found.path, f"train_config.{field}")
-    first, steps = found.step + 1, made.trainer.num_train_steps
+        check_averages(made.trainer, source.path, f"train_config.{field}")
+    first, steps = source.step + 1, made.trainer.num_train_steps
     if first >= steps:
         raise ValueError(
-            f"train_config.{field}: the checkpoint {found.path} is of step {found.step}, with which this training goes "
-            f"on, and train_config.trainer.num_train_steps={steps} ends it there: give the steps of both together."
+            f"train_config.{field}: this training continues the checkpoint {source.path} of step {source.step}, and "
+            f"train_config.trainer.num_train_steps={steps} ends it there: give the steps of both together."
         )
     return first
 
 
 def _given(config: Any, field: str) -> str:
-    """The path that this field names; empty if it does not."""
+    """Return the path in this field; empty without one."""
     given = config.train_config
     if field == _REFERENCE:
         reference: Any = getattr(given, "reference", None)
@@ -255,26 +253,26 @@ def _given(config: Any, field: str) -> str:
     return str((given.trainer.initialize_from if field == _STATE else given.initialize_from_checkpoint_path) or "")
 
 
-def _goes_on(config: Any, field: str) -> bool:
-    """Whether it goes on with all that the checkpoint holds, and not with the weights alone."""
-    is_ours = isinstance(config, LevanterTrainConfig)
-    return field == _STATE or (field == _WEIGHTS and not is_ours and loads_whole_models(config.train_config))
+def _continues(config: Any, field: str) -> bool:
+    """Whether the training continues the checkpoint's whole state, and not its weights alone."""
+    is_of_marin = not isinstance(config, LevanterTrainConfig)
+    return field == _STATE or (field == _WEIGHTS and is_of_marin and loads_whole_models(config.train_config))
 
 
-def _taken(config: Any, field: str) -> str | None:
-    """The checkpoint that this field names: the one that was written down, if there is such a note.
+def _checkpoint(config: Any, field: str) -> str | None:
+    """Return the checkpoint in this field: the recorded one, if there is a record.
 
     Raises:
-        ValueError: There is none, and the training has to read it.
+        ValueError: The training needs it, and it does not exist.
     """
     if not (path := _given(config, field)):
         return None
     has_own = output_of(config).newest_step() >= 0
     is_read, label = _is_read(config, field), f"train_config.{field}"
-    return _file(config, field).found(path, label, is_read=is_read, has_own=has_own)
+    return _record_of(config, field).resolve(path, label, is_read=is_read, has_own=has_own)
 
 
-def _file(config: Any, field: str) -> InitialCheckpointFile:
+def _record_of(config: Any, field: str) -> InitialCheckpointFile:
     checkpoints = output_of(config).roots[0]
     return (
         InitialCheckpointFile.of_reference(checkpoints)
@@ -284,15 +282,16 @@ def _file(config: Any, field: str) -> InitialCheckpointFile:
 
 
 def _is_read(config: Any, field: str) -> bool:
-    """Whether that checkpoint is read: one to begin with by a training without its own, or an adapter's at each start.
+    """Whether the training reads that checkpoint.
 
-    A reference is, always.
+    A reference and an adapter's initial checkpoint are read at each start, any other only by a training without its
+    own.
     """
     return field == _REFERENCE or output_of(config).newest_step() < 0 or not _is_whole(config.train_config)
 
 
 def with_batch_size(made: Any) -> Any:
-    """The same with its batch as a number, which Levanter can also tell from what each device takes."""
+    """Replace a batch size of -1 by the number that follows from the devices."""
     trainer = made.trainer
     if trainer.train_batch_size != -1:
         return made
@@ -308,20 +307,20 @@ def _trainer(config: Any) -> Any:
         given,
         id=run_id_of(config),
         checkpointer=checkpointer_like(given.checkpointer, output.roots[0], output.temporary),
-        distributed=DistributedConfig(initialize_jax_distributed=False),  # the pod has done that
+        distributed=DistributedConfig(initialize_jax_distributed=False),  # the pod initialized it
         require_accelerator=levanter_parts.on_tpu(),
         log_dir=log_folder(output.path),
-        log_jaxprs=False,  # they trace every step once more, at every start
+        log_jaxprs=False,  # it traces every step again at each start
         log_xla_hlo=False,
         shutdown_at_exit=False,
-        wandb=None,  # it is the tracker already
-        initialize_from=_taken(config, _STATE),
+        wandb=None,  # the trackers include it
+        initialize_from=_checkpoint(config, _STATE),
         **_loads(given, output),
     )
 
 
 def _loads(given: Any, output: TrainingOutput) -> dict[str, Any]:
-    """What the training goes on from, if that is not its own: without a checkpoint there Levanter would begin anew.
+    """Return the settings to load another training's checkpoint: without one, Levanter would begin anew.
 
     Raises:
         ValueError: There is none.
@@ -334,24 +333,24 @@ def _loads(given: Any, output: TrainingOutput) -> dict[str, Any]:
 
 
 def _model(given: Any, tokenizer: str) -> Any:
-    """With our tokenizer, since Levanter would fetch that of the reference checkpoint from a hub, only to replace it.
+    """Set the local tokenizer, since Levanter would download that of the reference checkpoint and replace it.
 
-    In a training that begins with weights of the hub, the reference checkpoint is where these are.
+    In a training that begins with weights of the hub, the reference checkpoint is their source and stays.
     """
     fields = {field.name for field in dataclasses.fields(given.model)}
-    ours = {"tokenizer": tokenizer} if "tokenizer" in fields and given.model.tokenizer is None else {}
+    local = {"tokenizer": tokenizer} if "tokenizer" in fields and given.model.tokenizer is None else {}
     is_reference = (
         given.initialize_from_hf
         or getattr(given, "pad_tokenizer_to_match_model", False)
         or not os.path.isdir(tokenizer)
     )
     if "reference_checkpoint" in fields and not is_reference:
-        ours["reference_checkpoint"] = tokenizer
-    return dataclasses.replace(given.model, **ours) if ours else given.model
+        local["reference_checkpoint"] = tokenizer
+    return dataclasses.replace(given.model, **local) if local else given.model
 
 
 def _export(config: Any) -> str | None:
-    """Where exports go; nowhere for a model without a form of Hugging Face's, or an adapter, which has its own."""
+    """Return the path of exports; None for an adapter, or for a model without a Hugging Face format."""
     from levanter.compat.hf_checkpoints import HFCompatConfig
 
     given = config.train_config
@@ -360,5 +359,5 @@ def _export(config: Any) -> str | None:
 
 
 def _is_whole(given: Any) -> bool:
-    """Whether the model itself is trained, and no adapter of it."""
+    """Whether the model itself is trained, and not an adapter."""
     return type(given.adapter).__name__ == "NoAdaptorConfig"

@@ -1,7 +1,8 @@
-"""Train any ``TrainLmConfig`` of Levanter's on the hosts of a pod: a person's own, or of one of Marin's experiments.
+"""Train any Levanter ``TrainLmConfig`` on the hosts of a pod: a user's own, or one of Marin's experiments.
 
-Levanter's own main function trains, so whatever it takes is taken: mixtures, schedules, several validation sets,
-averaged weights, other models and optimizers.
+Levanter's main function trains, so all its options work: mixtures, schedules, several validation sets, averaged
+weights, other models and optimizers. This module adds what a preemptible slice needs, as in ``train_lm``: it checks
+everything first, and a start continues from the newest undamaged checkpoint.
 """
 
 from __future__ import annotations
@@ -58,33 +59,31 @@ __all__ = [
     "run_levanter_train_lm",
 ]
 
-# Who hears of a training's measures: our metrics file, and what the config names of that which can be used here.
-
 WITHOUT_KEY: Final = ("offline", "disabled", "dryrun")
-"""Modes of W&B that ask nobody."""
+"""Modes of W&B that need no key."""
 
 
 def with_all_trackers(
     made: Any, output_path: str, first_step: int, together: int = 1, also_kept: tuple[str, ...] = ()
 ) -> Any:
-    """The same config with its trackers placed under the output, and ours.
+    """Return the config with Tradewind's tracker, and its own with paths under the output.
 
     Args:
         made: The config.
-        output_path: Of the training.
-        first_step: The one to go on with.
+        output_path: Output of the training.
+        first_step: The next step.
         together: Sequences in each example of a step.
-        also_kept: What is kept besides the losses, as patterns.
+        also_kept: Patterns of other metrics to keep.
     """
     given = made.trainer.tracker
-    placed = [_placed(each, output_path, first_step) for each in (given if isinstance(given, Sequence) else [given])]
+    placed = [_with_path(each, output_path, first_step) for each in (given if isinstance(given, Sequence) else [given])]
     options = dataclasses.replace(_options(made, output_path, together), also_kept=also_kept)
     trackers = [tracker_config(options), *(each for each in placed if each is not None)]
     return dataclasses.replace(made, trainer=dataclasses.replace(made.trainer, tracker=tuple(trackers)))
 
 
-def _placed(tracker: Any, output_path: str, first_step: int) -> Any:
-    """None for one that cannot be used, or not in this process."""
+def _with_path(tracker: Any, output_path: str, first_step: int) -> Any:
+    """Return the tracker for this process; None if it cannot be used here."""
     import jax
     from levanter.tracker.tensorboard import TensorboardConfig
     from levanter.tracker.wandb import WandbConfig
@@ -99,7 +98,7 @@ def _placed(tracker: Any, output_path: str, first_step: int) -> Any:
 
 
 def _wandb(tracker: Any, output_path: str) -> Any:
-    """On all hosts, as they exchange the run's id."""
+    """Return the W&B tracker, on all hosts, since they exchange the run's id; None without a key."""
     import jax
 
     mode = os.environ.get("WANDB_MODE") or tracker.mode
@@ -131,54 +130,48 @@ def _options(made: Any, output_path: str, together: int) -> TrackingOptions:
     )
 
 
-# The course of a training with Levanter on the hosts of a pod, whatever is trained.
-#
-# Levanter's own main function trains. Ours is what a slice that can vanish needs, as in ``train_lm``: what cannot work
-# is refused first, and a start goes on from the newest sound checkpoint.
-
-
 @dataclass(frozen=True)
 class TrainingAdapter:
-    """What one kind of training does in its own way.
+    """Parts of a training that depend on its kind.
 
     Attributes:
-        main: The module of Levanter's whose main function trains.
-        check: Refuses what Levanter's config alone shows to be wrong.
-        prepared: From our config to the one that Levanter runs.
-        check_data: Refuses data, of the prepared config, that cannot be trained on.
-        check_models: Refuses stored models, given also the folders of our checkpoints, that are not of the same shape.
-        facts: What the log and the result say of the size.
-        beginning: The log's lines at the start.
-        losses: From what was measured at the last step to parts of the result.
-        ending: The log's lines at the end, of the result.
-        also_kept: Patterns of what is kept besides the losses.
+        main: Levanter's module whose main function trains.
+        check: Checks Levanter's config alone.
+        prepare: Makes the config that Levanter runs.
+        check_data: Checks the data of the prepared config.
+        check_models: Checks the shapes of stored models, also in the given folders of checkpoints.
+        summary: Returns the size of the training, for log and result.
+        start_lines: Returns the log lines at the start.
+        losses: Makes parts of the result from the last step's metrics.
+        end_lines: Returns the log lines of the result.
+        also_kept: Returns patterns of other metrics to keep.
     """
 
     main: str
     check: Callable[[Any], None]
-    prepared: Callable[[Any], Any]
+    prepare: Callable[[Any], Any]
     check_data: Callable[[Any], None]
     check_models: Callable[[Any, list[str]], None]
-    facts: Callable[[Any], TrainingSummary]
-    beginning: Callable[[TrainingSummary, Any], list[str]]
+    summary: Callable[[Any], TrainingSummary]
+    start_lines: Callable[[TrainingSummary, Any], list[str]]
     losses: Callable[[Mapping[str, Any]], dict[str, Any]]
-    ending: Callable[[Mapping[str, Any]], list[str]]
+    end_lines: Callable[[Mapping[str, Any]], list[str]]
     also_kept: Callable[[Any], tuple[str, ...]] = lambda made: ()
 
     def preflight_checks(self, config: Any, devices: int, num_slices: int) -> None:
-        """Look at everything that the training needs, on a CPU, for a run on that many devices over all slices.
+        """Check on a CPU all that the training needs to run on that many devices over all slices.
 
         Raises:
-            ValueError: For what cannot work, with its field and what to do.
+            ValueError: With the field and the remedy.
         """
         self.check(config.train_config)
         check_places(config)
         output_of(config).check_newest()
-        made = self.prepared(config)
+        made = self.prepare(config)
         check_batches(made.trainer, devices, num_slices)
         self.check_data(made)
         check_initial_checkpoint(config, made)
-        if can_lay_out(made):  # else the training itself compares
+        if can_lay_out(made):  # else the training itself checks
             check_model(made, len(made.data.the_tokenizer), "train_config.model")
             self.check_models(made, output_of(config).roots)
         else:
@@ -186,8 +179,10 @@ class TrainingAdapter:
         first_step(config, made)
 
     def run(self, config: Any) -> dict[str, Any]:
-        """Train to the last step, and return the result. Raises ``ValueError`` for what ``preflight_checks`` would
-        refuse.
+        """Train to the last step, and return the result.
+
+        Raises:
+            ValueError: As ``preflight_checks``.
         """
         set_variables(config)
         quiet_libraries()
@@ -200,41 +195,41 @@ class TrainingAdapter:
         clean_up_checkpoints(output.roots)
         output.check_newest()
         resolve_initial_checkpoint(config)
-        made = with_batch_size(with_simulated_slices(self.prepared(config)))
+        made = with_batch_size(with_simulated_slices(self.prepare(config)))
         check_batches(made.trainer, levanter_parts.device_count(), made.trainer.num_slices)
         self.check_data(made)
         self.check_models(made, output.roots)
-        facts = resumed_summary(self.facts(made), made, first_step(config, made))
+        summary = resumed_summary(self.summary(made), made, first_step(config, made))
         if output.newest_step() < output.num_train_steps - 1:
-            self._train(made, output, facts)  # never of a complete run: it would write the last checkpoint again
+            self._train(made, output, summary)  # a complete run would write its last checkpoint again
         output.keep_last_checkpoint()
-        return self._finish(output, facts)
+        return self._finish(output, summary)
 
-    def _train(self, made: Any, output: TrainingOutput, facts: TrainingSummary) -> None:
+    def _train(self, made: Any, output: TrainingOutput, summary: TrainingSummary) -> None:
         import jax
 
         newest = output.newest_step()
         if jax.process_index() == 0:
-            goes_on = [f"goes on after step {newest + 1}/{facts.steps}"] if newest >= 0 else []
+            resumed = [f"continues after step {newest + 1}/{summary.steps}"] if newest >= 0 else []
             exports = [] if made.hf_save_path else ["  writes no Hugging Face export"]
-            print("\n".join([*self.beginning(facts, made), *exports, *goes_on]), flush=True)
+            print("\n".join([*self.start_lines(summary, made), *exports, *resumed]), flush=True)
         with own_scratch() if missing_caches(made) else nullcontext():
             expect_steps()
-            tracked = with_all_trackers(made, output.path, newest + 1, facts.together, self.also_kept(made))
-            train(tracked, self.main, 0 if made.trainer.initialize_from else facts.first_step)
+            tracked = with_all_trackers(made, output.path, newest + 1, summary.together, self.also_kept(made))
+            train(tracked, self.main, 0 if made.trainer.initialize_from else summary.first_step)
         output.await_last_checkpoint()
 
-    def _finish(self, output: TrainingOutput, facts: TrainingSummary) -> dict[str, Any]:
+    def _finish(self, output: TrainingOutput, summary: TrainingSummary) -> dict[str, Any]:
         import jax
 
-        export = join(output.path, "hf", f"step-{facts.steps - 1}")
-        result = facts.numbers() | {
+        export = join(output.path, "hf", f"step-{summary.steps - 1}")
+        result = summary.numbers() | {
             "checkpoint": output.last_checkpoint,
             "export": export if exists(join(export, "config.json")) else None,
         }
         if jax.process_index() == 0:
             result |= self.losses(output.last_metrics())
-            print("\n".join(self.ending(result)), flush=True)
+            print("\n".join(self.end_lines(result)), flush=True)
         output.write_result(result)
         return result
 
@@ -242,40 +237,40 @@ class TrainingAdapter:
 _LM: Final = TrainingAdapter(
     main=LM,
     check=check_train_config,
-    prepared=prepare_config,
+    prepare=prepare_config,
     check_data=check_data,
     check_models=check_models,
-    facts=training_summary,
-    beginning=start_lines,
+    summary=training_summary,
+    start_lines=start_lines,
     losses=losses,
-    ending=end_lines,
+    end_lines=end_lines,
 )
 
 
 def preflight(config: Any, devices: int, num_slices: int = 1) -> None:
-    """Look at everything that the training needs, on a CPU, for a run on that many devices over all slices.
+    """Check on a CPU all that the training needs to run on that many devices over all slices.
 
     Raises:
-        ValueError: For what cannot work, with its field and what to do.
+        ValueError: With the field and the remedy.
     """
     _LM.preflight_checks(config, devices, num_slices)
     check_tasks(config.train_config.eval_harness)
 
 
 def run_levanter_train_lm(config: Any) -> dict[str, Any]:
-    """Train to the last step, from the newest sound checkpoint on.
+    """Train to the last step, from the newest undamaged checkpoint.
 
     Args:
         config: A ``LevanterTrainConfig``, or Marin's ``TrainLmOnPodConfig``.
 
     Returns:
-        ``run_id``, ``first_step`` (0, unless it goes on with another training), ``steps``, ``parameters``, ``tokens``,
-        ``flops``, ``devices``, ``device_kind``, ``device_flops`` (a second, of one, at most; None where nobody knows),
+        ``run_id``, ``first_step`` (0, unless it continues another training), ``steps``, ``parameters``, ``tokens``,
+        ``flops``, ``devices``, ``device_kind``, ``device_flops`` (peak per second of one; None if unknown),
         the losses of the last step in nats per token (``train_loss``, ``eval_loss`` and by validation set
-        ``eval_losses``; None where nothing was measured), ``checkpoint`` and ``export`` (None without one).
+        ``eval_losses``; None if not measured), ``checkpoint`` and ``export`` (None without one).
 
     Raises:
-        ValueError: For what ``preflight`` would have refused.
+        ValueError: As ``preflight``.
     """
     return _LM.run(config)
 

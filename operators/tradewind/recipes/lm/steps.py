@@ -1,4 +1,4 @@
-"""The step of a training on a mixture."""
+"""Step of a training on a mixture."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def train_mixture(
     tokenizer: Any = None,
     **options: Any,
 ) -> ExecutorStep:
-    """A language model, trained with Levanter on several token caches, by weights.
+    """Return a step that trains a language model with Levanter on several weighted token caches.
 
     Args:
-        name: Of the step.
-        components: Name → token cache; all made with one tokenizer. Each one's validation tokens are measured.
+        name: Name of the step.
+        components: Name → token cache; all made with one tokenizer. The validation tokens of each are evaluated.
         model: As in ``train``.
-        weights: Component → its share of the sequences, relative to the others'; 0 for one that is only measured. All
-            the same if not given.
-        tokenizer: That of the caches; to be said if none of them is a step of ``tokenize``.
-        options: Of ``ExecutorStep`` and ``MixtureTrainConfig``. How often a training is measured and saved does not
+        weights: Component → its share of the sequences, relative to the others; 0 for evaluation only. Equal if not
+            given.
+        tokenizer: Tokenizer of the caches; required if none of them is a step of ``tokenize``.
+        options: Of ``ExecutorStep`` and ``MixtureTrainConfig``. How often a training is evaluated and saved does not
             count, nor where it runs.
 
     Raises:
-        ValueError: A weight is missing, negative, or of no component; all are 0; two caches are of different
-            tokenizers; nothing says which tokenizer; or an option is a field of neither.
+        ValueError: A weight is missing, negative, or of no component; all are 0; two caches have different
+            tokenizers; the tokenizer is unknown; or an option is a field of neither.
     """
     if not isinstance(components, Mapping) or not components:
         raise ValueError(
@@ -56,31 +56,32 @@ def train_mixture(
 
 
 def _tokenizer(components: Mapping[str, Any], given: Any) -> Any:
-    """The one tokenizer of all that say theirs.
+    """Return the common tokenizer of all known ones.
 
     Raises:
         ValueError: There is none, or there are two.
     """
     known = {f"component {name!r}": declared_tokenizer(tokens) for name, tokens in components.items()}
     known |= {"the argument": InputName.hardcoded(given) if isinstance(given, str) else _whole(given)}
-    said = [(who, tokenizer) for who, tokenizer in known.items() if tokenizer is not None]
-    if not said:
+    given_by = [(owner, tokenizer) for owner, tokenizer in known.items() if tokenizer is not None]
+    if not given_by:
         raise ValueError("tokenizer is missing: no token cache is a step whose config says which one it was made with.")
-    for who, tokenizer in said[1:]:
-        if tokenizer != said[0][1]:
+    first_owner, first = given_by[0]
+    for owner, tokenizer in given_by[1:]:
+        if tokenizer != first:
             raise ValueError(
-                f"{said[0][0]} has tokenizer {_shown(said[0][1])} and {who} {_shown(tokenizer)}: the same number "
-                "means two texts then. Tokenize all components with one."
+                f"{first_owner} has tokenizer {_format(first)} and {owner} {_format(tokenizer)}, so the same number "
+                "means two texts. Tokenize all components with one."
             )
-    return said[0][1]
+    return first
 
 
 def _whole(value: Any) -> Any:
     return value.as_input_name() if isinstance(value, ExecutorStep) else value
 
 
-def _shown(tokenizer: Any) -> str:
-    """The step that makes it, or its path."""
+def _format(tokenizer: Any) -> str:
+    """Return the step that makes the tokenizer, or its path."""
     if isinstance(tokenizer, InputName):
         parts = [tokenizer.step.name if tokenizer.step else None, tokenizer.name]
         return "/".join(part for part in parts if part)

@@ -1,4 +1,8 @@
-"""A model in the form of Hugging Face that a training begins with: is it there, and is it of the training's shape?"""
+"""Stored models: shapes of Levanter checkpoints and Hugging Face models, loading, and export.
+
+The checks compare a stored model with a training's without reading a weight. Call the functions that load or export a
+model inside a device mesh.
+"""
 
 from __future__ import annotations
 
@@ -17,34 +21,37 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
     from levanter.models.llama import LlamaConfig
 
-# Does a checkpoint hold this model? Its arrays say their shapes, and no weight is read for that.
-
+AVERAGED = "model_averaging/model"
+"""Folder of averaged weights in a checkpoint."""
 _MODEL = "model/"
 _ARRAY = "/zarr.json"
+_HUB: Final = "hf://"
+_WEIGHTS: Final = ("model.safetensors", "pytorch_model.bin")
+"""Files of weights, of which Levanter reads the first; one in parts has an index of the same name."""
 
 
 def check_same_model(made: Any, vocab_size: int, checkpoint: str, field: str, part: str = "") -> None:
-    """Raise ``ValueError`` naming ``field`` if the arrays of that checkpoint are not those of Levanter's config.
+    """Raise ``ValueError`` with ``field`` if the checkpoint's arrays differ from those of Levanter's config.
 
-    A checkpoint in Levanter's old format, which does not list its arrays, is let through. ``part`` begins the names of
-    the model's arrays in one that holds several models, such as ``policy/``.
+    A checkpoint in Levanter's old format, which does not list its arrays, passes. ``part`` is the prefix of the model's
+    arrays in a checkpoint of several models, such as ``policy/``.
     """
     stored = stored_shapes(checkpoint)
     wanted = {part + name: shape for name, shape in model_shapes(made, vocab_size).items()}
     for name in sorted(stored.keys() | wanted.keys() if stored else ()):
         if stored.get(name) != wanted.get(name):
             raise ValueError(
-                f"{field}: the checkpoint {checkpoint} is of another model: {name} is {_said(stored.get(name))} there "
-                f"and {_said(wanted.get(name))} in this one."
+                f"{field}: the checkpoint {checkpoint} is of another model: {name} is "
+                f"{_format_shape(stored.get(name))} there and {_format_shape(wanted.get(name))} in this one."
             )
 
 
 def check_model(made: Any, vocab_size: int, field: str) -> None:
-    """Raise ``ValueError`` naming ``field`` if Levanter cannot build the model of that config, or cannot train it."""
+    """Raise ``ValueError`` with ``field`` if Levanter cannot build or train the model of that config."""
     check_sizes(made.model, field)
     try:
         model_shapes(made, vocab_size)
-    except Exception as error:  # each model has its own way of refusing
+    except Exception as error:  # models raise various types
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise ValueError(
             f"{field}: Levanter cannot build this {type(made.model).__name__} ({type(error).__name__}: {reason}): look "
@@ -53,7 +60,7 @@ def check_model(made: Any, vocab_size: int, field: str) -> None:
 
 
 def model_shapes(made: Any, vocab_size: int) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of the arrays of a model that Levanter's config would train, on the devices of this process."""
+    """Map names to shapes of the arrays of a config's model, on the devices of this process."""
     import equinox as eqx
     import haliax as hax
     import jax
@@ -72,24 +79,24 @@ def model_shapes(made: Any, vocab_size: int) -> dict[str, tuple[int, ...]]:
 
 
 def stored_shapes(checkpoint: str) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of the model's arrays in that checkpoint; empty for one in Levanter's old format."""
+    """Map names to shapes of the model's arrays in a checkpoint; empty for Levanter's old format."""
     if not exists(join(checkpoint, "manifest.ocdbt")):
         return {}
     return asyncio.run(_read_shapes(checkpoint))
 
 
 def has_arrays(checkpoint: str, folder: str) -> bool:
-    """Whether that checkpoint has arrays in ``folder``, such as ``model``."""
-    if not exists(join(checkpoint, "manifest.ocdbt")):  # the old format has a folder for each
+    """Whether the checkpoint has arrays in ``folder``, such as ``model``."""
+    if not exists(join(checkpoint, "manifest.ocdbt")):  # the old format has folders
         return exists(join(checkpoint, folder))
     return any(key.startswith(f"{folder}/") for key in asyncio.run(_keys(checkpoint)))
 
 
 async def _keys(checkpoint: str) -> list[str]:
-    return [key.decode() for key in await (await _opened(checkpoint)).list()]
+    return [key.decode() for key in await (await _open(checkpoint)).list()]
 
 
-async def _opened(checkpoint: str) -> Any:
+async def _open(checkpoint: str) -> Any:
     import tensorstore
     from levanter.tensorstore_serialization import build_kvstore_spec
 
@@ -97,57 +104,52 @@ async def _opened(checkpoint: str) -> Any:
 
 
 async def _read_shapes(checkpoint: str) -> dict[str, tuple[int, ...]]:
-    store, keys = await _opened(checkpoint), await _keys(checkpoint)
+    store, keys = await _open(checkpoint), await _keys(checkpoint)
     wanted = [key for key in keys if key.startswith(_MODEL) and key.endswith(_ARRAY)]
     described = await asyncio.gather(*(store.read(key) for key in wanted))
     return {
-        key.removeprefix(_MODEL).removesuffix(_ARRAY): tuple(json.loads(found.value)["shape"])
-        for key, found in zip(wanted, described, strict=True)
+        key.removeprefix(_MODEL).removesuffix(_ARRAY): tuple(json.loads(metadata.value)["shape"])
+        for key, metadata in zip(wanted, described, strict=True)
     }
 
 
-def _said(shape: tuple[int, ...] | None) -> str:
+def _format_shape(shape: tuple[int, ...] | None) -> str:
     return "not" if shape is None else "×".join(map(str, shape)) or "a scalar"
 
 
-_HUB: Final = "hf://"
-_WEIGHTS: Final = ("model.safetensors", "pytorch_model.bin")
-"""What Levanter reads weights from, the first that is there; one in parts has an index of the same name."""
-
-
 def check_hub_model(made: Any, begin: Any, field: str) -> None:
-    """Refuse what Levanter could not load into its model; no weight is read for that.
+    """Check that Levanter can load the Hugging Face model into its own.
 
     Args:
         made: Levanter's config of the training.
         begin: A folder, a name on the hub, or True for the model's own reference checkpoint.
-        field: Of the config.
+        field: Field of the config, for errors.
 
     Raises:
-        ValueError: Nothing is there, it cannot be read, it lacks weights, or it is of another shape.
+        ValueError: The model is missing or unreadable, lacks weights, or has another shape.
     """
     path, described, stored = described_on_hub(made, begin, field)
     if getattr(made, "use_hf_model_config", False):
-        return  # the model is whatever is there
-    found, wanted = model_shapes(stored, described.vocab_size), model_shapes(made, len(made.data.the_tokenizer))
-    for name in sorted(found.keys() | wanted.keys()):
-        if found.get(name) != wanted.get(name):
+        return  # the stored model defines the shape
+    existing, wanted = model_shapes(stored, described.vocab_size), model_shapes(made, len(made.data.the_tokenizer))
+    for name in sorted(existing.keys() | wanted.keys()):
+        if existing.get(name) != wanted.get(name):
             raise ValueError(
-                f"{field}: the model {path} is another: {name} is {found.get(name)} there and {wanted.get(name)} in "
+                f"{field}: the model {path} is another: {name} is {existing.get(name)} there and {wanted.get(name)} in "
                 "this one."
             )
 
 
 def described_on_hub(made: Any, begin: Any, field: str) -> tuple[str, Any, Any]:
-    """Where the model is, its own config, and Levanter's config of the training with that model.
+    """Return the path of a Hugging Face model, its config, and Levanter's config with that model.
 
     Args:
         made: Levanter's config of the training.
         begin: A folder, a name on the hub, or True for the model's own reference checkpoint.
-        field: Of the config.
+        field: Field of the config, for errors.
 
     Raises:
-        ValueError: Nothing is there, it cannot be read, or it lacks weights.
+        ValueError: The model is missing or unreadable, or lacks weights.
     """
     path = made.model.reference_checkpoint if begin is True else str(begin)
     try:
@@ -155,26 +157,26 @@ def described_on_hub(made: Any, begin: Any, field: str) -> tuple[str, Any, Any]:
         described = converter.hf_config_from_hf_checkpoint(path)
         stored = dataclasses.replace(made, model=converter.config_from_hf_config(described))
         missing = _missing_weights(path)
-    except Exception as error:  # whatever the hub's client and the reader of its configs raise
-        raise ValueError(f"{field}={path!r} {_why_unreadable(error)}") from error
+    except Exception as error:  # the hub's client and config reader raise many types
+        raise ValueError(f"{field}={path!r} {_read_problem(error)}") from error
     if missing:
-        raise ValueError(f"{field}={path!r} lacks {missing}: give a model that was saved, or uploaded, whole.")
+        raise ValueError(f"{field}={path!r} lacks {missing}: give a complete model.")
     return path, described, stored
 
 
 def _missing_weights(path: str) -> str:
-    """The file of weights that is not there, of those that Levanter would read; empty if all are."""
+    """Return a missing file of weights that Levanter would read; empty if all exist."""
     fs, root = _file_system_of(path)
-    there = {basename(name) for name in fs.ls(root, detail=False)}
+    existing = {basename(name) for name in fs.ls(root, detail=False)}
     for name in _WEIGHTS:
-        if (index := f"{name}.index.json") in there:
+        if (index := f"{name}.index.json") in existing:
             parts = json.loads(fs.cat_file(join(root, index)))["weight_map"].values()
-            return next((part for part in parts if part not in there), "")
-    return "" if there.intersection(_WEIGHTS) else " and ".join(_WEIGHTS)
+            return next((part for part in parts if part not in existing), "")
+    return "" if existing.intersection(_WEIGHTS) else " and ".join(_WEIGHTS)
 
 
 def _file_system_of(path: str) -> tuple[AbstractFileSystem, str]:
-    """As Levanter tells a folder from a name on the hub."""
+    """Return file system and path, distinguishing folders and hub names as Levanter does."""
     is_of_hub = path.startswith(_HUB)
     if not is_of_hub and (is_remote(path) or path.startswith(("/", "./", "../")) or os.path.isdir(path)):
         return file_system_at(path)
@@ -183,7 +185,7 @@ def _file_system_of(path: str) -> tuple[AbstractFileSystem, str]:
     return HfFileSystem(), path.removeprefix(_HUB)
 
 
-def _why_unreadable(error: BaseException) -> str:
+def _read_problem(error: BaseException) -> str:
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     cause: BaseException | None = error
@@ -204,32 +206,24 @@ def _why_unreadable(error: BaseException) -> str:
 
 
 def first_line_of(error: BaseException) -> str:
-    """What a library's error says, in one line."""
+    """Return type and first line of a library's error."""
     reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
     return f"{type(error).__name__}: {reason}"
 
 
-# Models as they lie on the store: Levanter's checkpoints and Hugging Face exports, loaded onto the current mesh.
-#
-# Call everything inside a device mesh.
-
-AVERAGED = "model_averaging/model"
-"""Where a checkpoint has the averaged weights."""
-
-
 @dataclass(frozen=True)
 class ModelAxes:
-    """What a stored model has to fit: its config, its vocabulary, and how its weights are sharded."""
+    """Config, vocabulary and sharding of a stored model."""
 
     config: LlamaConfig
     vocab: Any
-    """The Haliax axis, rounded up to what the mesh divides."""
+    """Haliax axis, rounded up to a multiple for the mesh."""
     mapping: Any
-    """From names of weight axes to axes of the mesh."""
+    """Name of a weight axis → axes of the mesh."""
 
 
 def model_axes(config: LlamaConfig, vocab_size: int, mapping: Any) -> ModelAxes:
-    """The axes that training used for a tokenizer with ``vocab_size`` tokens."""
+    """Return the axes of a training with a tokenizer of ``vocab_size`` tokens."""
     import haliax as hax
     from haliax.partitioning import round_axis_for_partitioning
 
@@ -237,9 +231,9 @@ def model_axes(config: LlamaConfig, vocab_size: int, mapping: Any) -> ModelAxes:
 
 
 def load_checkpointed(axes: ModelAxes, checkpoints: str) -> Any:
-    """The model of the newest complete checkpoint under ``checkpoints``; raises ``FileNotFoundError`` without one.
+    """Load the model of the newest complete checkpoint; raises ``FileNotFoundError`` without one.
 
-    Its weights are the averaged ones, if the training kept any: those that Levanter takes for evaluation and export.
+    The weights are the averaged ones, if there are any, as for Levanter's evaluation and export.
     """
     import equinox as eqx
     import jax
@@ -248,7 +242,7 @@ def load_checkpointed(axes: ModelAxes, checkpoints: str) -> Any:
     shape = eqx.filter_eval_shape(axes.config.build, axes.vocab, key=jax.random.PRNGKey(0))
     path = latest_checkpoint_path(checkpoints)
     weights = AVERAGED if has_arrays(path, AVERAGED) else "model"
-    policy = f"{weights}/policy"  # where a training by preferences has its model
+    policy = f"{weights}/policy"  # the model of a preference training
     return load_checkpoint(
         shape, path, subpath=policy if has_arrays(path, policy) else weights, axis_mapping=axes.mapping
     )
@@ -257,15 +251,15 @@ def load_checkpointed(axes: ModelAxes, checkpoints: str) -> Any:
 def write_export(
     axes: ModelAxes, model: Any, tokenizer: Any, path: str, *, dtype: Any = None, generation_config: Any = None
 ) -> None:
-    """Write ``model`` and ``tokenizer`` as a Hugging Face folder. All processes of the mesh must call this.
+    """Export ``model`` and ``tokenizer`` as a Hugging Face folder; all processes of the mesh must call this.
 
-    The weights are written as ``dtype``; as they are if there is none.
+    ``dtype`` is the type of the weights; None keeps it.
     """
     _converter(axes, tokenizer).save_pretrained(model, path, dtype=dtype, generation_config=generation_config)
 
 
 def load_export(axes: ModelAxes, tokenizer: Any, path: str, precision: Any) -> Any:
-    """The model of the Hugging Face folder ``path``, in the precision of parameters."""
+    """Load the model of the Hugging Face folder ``path``, in the precision of parameters."""
     converter = _converter(axes, tokenizer).replaced(reference_checkpoint=path)
     return converter.load_pretrained(
         axes.config.model_type, ref=path, config=axes.config, axis_mapping=axes.mapping, dtype=precision.param_dtype

@@ -1,12 +1,14 @@
-"""Levanter's training, with two things done in another way.
+"""Run Levanter's training with two changes, and simulate slices on CPUs.
 
-The checkpoint of a step comes after all else the step does. Levanter saves a step before it evaluates it, so a training
-that is killed in between never has that step's validation loss: its successor goes on after the checkpoint. With the
-checkpoint last, what was measured up to it is complete.
+The checkpoint of a step comes last. Levanter saves a step before it evaluates it. A training that is killed in between
+would never have that step's validation loss, since the next start continues after the checkpoint.
 
-A training that begins with a checkpoint of another begins with its weights, or goes on with all of it. Levanter loads
-all of it and sets the step to 0 (since December 2025; before, it went on). The optimizer's counts stay, and the
-schedule of the learning rate goes by those: it would stand where the other training left it, mostly at its end.
+A training that begins with another's checkpoint takes its weights, or continues its whole state. Levanter loads the
+whole state and sets the step to 0 (since December 2025; before, it continued). The optimizer's counts, and with them
+the learning rate's schedule, would then stay where the other training left them, usually at the end.
+
+A mesh with axes over several slices asks the devices for their slices. In a rehearsal, CPUs have none, so the mesh has
+these axes within one slice.
 """
 
 from __future__ import annotations
@@ -25,17 +27,18 @@ if TYPE_CHECKING:
 
 LM: Final = "levanter.main.train_lm"
 _SAVES: Final = "checkpoint_hook"
-"""Levanter's name for what saves a step."""
+"""Levanter's name of the hook that saves a step."""
+NUM_SLICES_VARIABLE = "TRADEWIND_NUM_SLICES"
 
 
-def train(config: Any, main: str = LM, goes_on_at: int = 0) -> None:
-    """Levanter's training, up to the last step. The last checkpoint may not be complete yet when this returns.
+def train(config: Any, main: str = LM, continues_at: int = 0) -> None:
+    """Train to the last step; the last checkpoint may complete after this returns.
 
     Args:
-        config: A ``TrainLmConfig``, or what else the main function takes.
-        main: The module of Levanter's that has the main function.
-        goes_on_at: The step after that of ``initialize_from_checkpoint_path``, for a training that goes on with the
-            whole of it, on its own data from their beginning; 0 for one that begins with its weights.
+        config: A ``TrainLmConfig``, or the config of another main function.
+        main: Levanter's module of the main function.
+        continues_at: The step after that of ``initialize_from_checkpoint_path``, if the training continues its whole
+            state, on its own data from the beginning; 0 if it takes the weights alone.
     """
     module: Any = importlib.import_module(main)
     if config.trainer.quantization is not None:
@@ -43,29 +46,29 @@ def train(config: Any, main: str = LM, goes_on_at: int = 0) -> None:
     is_begun = bool(config.initialize_from_hf or config.initialize_from_checkpoint_path)
     weights = None
     if loads_whole_models(config, main) and (begin := config.initialize_from_checkpoint_path):
-        trainer = dataclasses.replace(config.trainer, initialize_from=begin) if goes_on_at else config.trainer
+        trainer = dataclasses.replace(config.trainer, initialize_from=begin) if continues_at else config.trainer
         config = dataclasses.replace(config, initialize_from_checkpoint_path=None, trainer=trainer)
-        weights = None if goes_on_at else begin
-    levanters = module.Trainer
-    # Its main function makes its trainer itself, and takes no other.
-    module.Trainer = partial(_trainer_class(), begins_with=weights, is_begun=is_begun, data_begin_at=goes_on_at)
+        weights = None if continues_at else begin
+    trainer_class = module.Trainer
+    # The main function creates the trainer itself.
+    module.Trainer = partial(_trainer_class(), begins_with=weights, is_begun=is_begun, data_begin_at=continues_at)
     try:
         module.main(config)
     finally:
-        module.Trainer = levanters
+        module.Trainer = trainer_class
 
 
 def loads_whole_models(config: Any, main: str = LM) -> bool:
-    """Whether it is a training of a language model and no adapter, which needs the model below it at every start."""
+    """Whether the training is of a whole language model: an adapter needs its base model at every start."""
     return main == LM and type(config.adapter).__name__ == "NoAdaptorConfig"
 
 
 @cache
 def _trainer_class() -> Any:
-    """Made on first use, since its base class needs Levanter."""
+    """Create the class on first use, since its base class needs Levanter."""
     from levanter.trainer import Trainer
 
-    class OurTrainer(Trainer):
+    class TradewindTrainer(Trainer):
         _save: Any = None
 
         def __init__(self, *given: Any, begins_with: str | None, is_begun: bool, data_begin_at: int) -> None:
@@ -84,7 +87,7 @@ def _trainer_class() -> Any:
             return super().train(state, train_loader)
 
         def _lacks_averages(self, step: int) -> bool:
-            """Whether the averages are not of the weights: at the begin with other ones, or a partial checkpoint's."""
+            """Whether the averages do not fit the weights: after initial weights, or in a partial checkpoint."""
             if step == 0 or not self.config.allow_partial_checkpoint:
                 return step == 0 and self._is_begun
             own = newest_checkpoint(self.checkpoint_search_paths)
@@ -102,7 +105,7 @@ def _trainer_class() -> Any:
 
         def run_hooks(self, info: Any, force: bool = False) -> None:
             super().run_hooks(info, force=force)
-            if force:  # at the end the hooks run once more
+            if force:  # the hooks run again at the end
                 self._save(info, force=True)
 
         def train_step(self, state: Any, *batch: Any, **named: Any) -> Any:
@@ -111,33 +114,33 @@ def _trainer_class() -> Any:
                 self._save(info, force=False)
             return info
 
-    return OurTrainer
+    return TradewindTrainer
 
 
 def _weights(model: Any, checkpoint: str) -> Any:
-    """The weights of a checkpoint, in the precision of the model in whose place they come."""
+    """Load the weights of a checkpoint, in the precision of the model that they replace."""
     import equinox as eqx
     import jax
     from levanter.checkpoint import load_checkpoint
 
-    # With subpath= it could not load quantized layers, which have parts without a name.
+    # With subpath=, it cannot load quantized layers, which have unnamed parts.
     loaded = load_checkpoint({"model": model}, checkpoint)["model"]
     return jax.tree.map(lambda new, old: new.astype(old.dtype) if eqx.is_array(old) else new, loaded, model)
 
 
 def _with_averages(state: Any, averaging: Any) -> Any:
-    """The same with averages that begin with the weights, in the place of those that are there.
+    """Restart the averages from the weights.
 
-    Levanter's begin with the weights of nobody, wherever it loads others after it has made its state.
+    Levanter's averages begin with the random weights, if it loads others after it has made its state.
     """
     import equinox as eqx
     import jax
 
     new, others = eqx.partition(state.trainable_model, eqx.is_array)
-    # A copy, since a step gives away the arrays of the state, each once.
+    # A copy, since a step donates each array of the state once.
     copied = jax.jit(lambda tree: jax.tree.map(jax.numpy.copy, tree))(new)
     for array in jax.tree.leaves(eqx.filter(state.model_averaging, eqx.is_array)):
-        array.delete()  # Levanter's main function holds the state with which it calls to the end
+        array.delete()  # Levanter's main function keeps a reference to the old state
     return dataclasses.replace(state, model_averaging=averaging.create(eqx.combine(copied, others)))
 
 
@@ -153,34 +156,26 @@ class _LaterData:
 
 @cache
 def _let_quantized_states_load() -> None:
-    """For the rest of this process.
+    """Let Levanter load quantized states, for the rest of this process.
 
-    The operations of a quantized layer are part of the state and hold no arrays. Levanter gives such a part one name
-    where it has many empty places, so it saves such a state and cannot load it. Here each place has its own, or none.
+    A quantized layer has operations without arrays in the state. Levanter gives all empty places of such a part one
+    name, so it cannot load what it saved. Here each place keeps its own empty tree.
     """
     import jax
     from levanter.utils import jax_utils
 
-    levanters = jax_utils.leaf_key_paths
+    original = jax_utils.leaf_key_paths
 
     def leaf_key_paths(pytree: Any, *arguments: Any, **options: Any) -> Any:
         if pytree is None or jax.tree_util.tree_leaves(pytree):
-            return levanters(pytree, *arguments, **options)
-        return pytree  # what is empty is its own tree of names
+            return original(pytree, *arguments, **options)
+        return pytree  # an empty tree is its own tree of names
 
     jax_utils.leaf_key_paths = leaf_key_paths
 
 
-# A mesh with axes over several slices, on devices that only stand for slices: in a rehearsal all of them are CPUs.
-#
-# Levanter asks the devices which slice they are on, and CPUs do not say. Such a mesh has the axes over slices within
-# one.
-
-NUM_SLICES_VARIABLE = "TRADEWIND_NUM_SLICES"
-
-
 def with_simulated_slices(made: TrainLmConfig) -> TrainLmConfig:
-    """The same config, if need be with such a mesh."""
+    """Return the config, with a simulated mesh if several slices are CPUs."""
     import jax
     from levanter.utils.mesh import MeshConfig
 
@@ -195,7 +190,7 @@ def with_simulated_slices(made: TrainLmConfig) -> TrainLmConfig:
 
 @cache
 def _mesh_class() -> Any:
-    """Made on first use, since its base class needs Levanter."""
+    """Create the class on first use, since its base class needs Levanter."""
     from levanter.utils.mesh import MeshConfig
 
     @dataclasses.dataclass(frozen=True)

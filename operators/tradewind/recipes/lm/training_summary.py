@@ -1,4 +1,4 @@
-"""What a training will do and what it has done, in numbers and in the lines of the task's log."""
+"""Size and result of a training, in numbers and as lines of the task log."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tradewind.recipes.lm.stored_models import model_shapes
 from tradewind.recipes.metrics.tracking import AVERAGED_LOSS
 
 _BACKWARD: Final = 3
-"""A step costs a forward pass, and twice as much for the backward pass."""
+"""Cost of a step in forward passes: one, and two for the backward pass."""
 
 TYPICAL_UTILIZATION: Final = 0.4
-"""Of what devices can do at most: what a training that is well laid out makes of it."""
+"""Share of the devices' peak that a well-configured training reaches."""
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,15 @@ class TrainingSummary:
     """The size of a training.
 
     Attributes:
-        parameters: Of the whole model.
-        sequences: Over all steps.
-        length: Tokens of each.
-        flops_per_token: Forward and backward; None for a model that does not say.
-        devices: Of all hosts.
-        device_kind: As JAX calls them.
-        device_flops: Operations a second that one of them can do at most; None where nobody knows.
-        together: Sequences in each example of a step: 2 where they come in pairs.
-        first_step: More than 0 where it goes on with another training, whose sequences do not count.
+        parameters: Parameters of the whole model.
+        sequences: Sequences of all steps.
+        length: Tokens of a sequence.
+        flops_per_token: Forward and backward; None if the model does not define it.
+        devices: Devices of all hosts.
+        device_kind: JAX's name of them.
+        device_flops: Peak operations per second of one device; None if unknown.
+        together: Sequences in each example of a step: 2 for pairs.
+        first_step: Above 0 if it continues another training, whose sequences do not count.
     """
 
     run_id: str
@@ -54,18 +54,18 @@ class TrainingSummary:
 
     @property
     def flops(self) -> float | None:
-        """Of the whole training."""
+        """Return the operations of the whole training."""
         return None if self.flops_per_token is None else self.flops_per_token * self.tokens
 
     @property
     def hours(self) -> float | None:
-        """How long the devices take for the steps alone, where it is known what they can do."""
+        """Estimate the hours of all steps, if the peak of the devices is known."""
         if self.flops is None or not self.device_flops:
             return None
         return self.flops / (self.devices * self.device_flops * TYPICAL_UTILIZATION) / 3600
 
     def numbers(self) -> dict[str, Any]:
-        """For a comparison or a scaling law."""
+        """Return the numbers for a comparison or a scaling law."""
         return {
             "run_id": self.run_id,
             "first_step": self.first_step,
@@ -80,12 +80,12 @@ class TrainingSummary:
 
 
 def training_summary(made: Any, together: int = 1, passes: int = _BACKWARD) -> TrainingSummary:
-    """Of the config that Levanter will run, on the devices that there are.
+    """Summarize the config that Levanter will run, on the devices of this process.
 
     Args:
         made: The config.
         together: Sequences in each example of a step.
-        passes: What a sequence costs, in forward passes.
+        passes: Cost of a sequence in forward passes.
     """
     length, vocab_size = made.train_seq_len or made.model.max_seq_len, len(made.data.the_tokenizer)
     steps = made.trainer.num_train_steps
@@ -105,40 +105,45 @@ def training_summary(made: Any, together: int = 1, passes: int = _BACKWARD) -> T
     )
 
 
-def resumed_summary(facts: TrainingSummary, made: Any, first_step: int) -> TrainingSummary:
-    """The facts of a training whose first step is this one."""
-    offset = made.trainer.batch_schedule.global_data_offset_by_step(facts.steps - first_step)
-    return dataclasses.replace(facts, first_step=first_step, sequences=facts.together * offset)
+def resumed_summary(summary: TrainingSummary, made: Any, first_step: int) -> TrainingSummary:
+    """Return the summary of a training with this first step."""
+    offset = made.trainer.batch_schedule.global_data_offset_by_step(summary.steps - first_step)
+    return dataclasses.replace(summary, first_step=first_step, sequences=summary.together * offset)
 
 
-def start_lines(facts: TrainingSummary, made: Any) -> list[str]:
-    """What will be trained."""
-    return training_lines(facts, made, mixture(made.data))
+def start_lines(summary: TrainingSummary, made: Any) -> list[str]:
+    """Return the log lines at the start."""
+    return training_lines(summary, made, mixture(made.data))
 
 
-def training_lines(facts: TrainingSummary, made: Any, data: Sequence[str]) -> list[str]:
-    """What will be trained, with these lines about its data."""
-    cost = "unknown" if facts.flops is None else f"{facts.flops_per_token:.3g} a token, {facts.flops:.3g} in all"
+def training_lines(summary: TrainingSummary, made: Any, data: Sequence[str]) -> list[str]:
+    """Return the log lines at the start, with these lines about the data."""
+    cost = "unknown" if summary.flops is None else f"{summary.flops_per_token:.3g} a token, {summary.flops:.3g} in all"
     begin = made.initialize_from_hf or made.initialize_from_checkpoint_path or made.trainer.initialize_from
-    devices = "one device" if facts.devices == 1 else f"{facts.devices:,} devices"
-    several = f"{facts.sequences // facts.together:,} pairs of sequences"
-    examples = several if facts.together == 2 else f"{facts.sequences:,} sequences"
+    devices = "one device" if summary.devices == 1 else f"{summary.devices:,} devices"
+    several = f"{summary.sequences // summary.together:,} pairs of sequences"
+    examples = several if summary.together == 2 else f"{summary.sequences:,} sequences"
+    steps = summary.steps - summary.first_step
     lines = [
-        f"trains {facts.run_id}: {facts.model} with {facts.parameters:,} parameters, on {devices}",
-        f"  {facts.steps - facts.first_step:,} steps, {examples} of {facts.length:,} tokens: {facts.tokens:,} tokens",
+        f"trains {summary.run_id}: {summary.model} with {summary.parameters:,} parameters, on {devices}",
+        f"  {steps:,} steps, {examples} of {summary.length:,} tokens: {summary.tokens:,} tokens",
         f"  FLOPs: {cost}",
         *(f"  {line}" for line in data),
     ]
     if begin:
-        how = f"goes on at step {facts.first_step + 1:,}/{facts.steps:,} with" if facts.first_step else "begins with"
+        how = (
+            f"continues at step {summary.first_step + 1:,}/{summary.steps:,} with"
+            if summary.first_step
+            else "begins with"
+        )
         lines.append(f"  {how} {made.model.reference_checkpoint if begin is True else begin}")
-    if facts.hours is not None:
-        lines.append(f"  {facts.hours:,.1f} hours, if the devices do {TYPICAL_UTILIZATION:.0%} of what they can")
+    if summary.hours is not None:
+        lines.append(f"  {summary.hours:,.1f} hours, if the devices do {TYPICAL_UTILIZATION:.0%} of what they can")
     return lines
 
 
 def mixture(data: Any) -> list[str]:
-    """What is trained on, with the share of each component, and from which step on."""
+    """Return lines with the share of each component, for each stage."""
     weights = data.train_weights or dict.fromkeys(data.components, 1)
     stages = [(0, weights)] if isinstance(weights, Mapping) else weights
     lines = []
@@ -150,7 +155,7 @@ def mixture(data: Any) -> list[str]:
 
 
 def losses(last: Mapping[str, Any]) -> dict[str, Any]:
-    """The losses in what was measured at the last step, in nats per token; of averaged weights, if there are any."""
+    """Return the last step's losses in nats per token; of averaged weights, if there are any."""
     prefix = "eval/ema/" if AVERAGED_LOSS in last else "eval/"
     sets = {
         key.removeprefix(prefix).removesuffix("/loss"): value
@@ -162,16 +167,16 @@ def losses(last: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def end_lines(result: Mapping[str, Any]) -> list[str]:
-    """What came out."""
+    """Return the log lines of the result."""
     return result_end_lines(result, ())
 
 
 def result_end_lines(result: Mapping[str, Any], measured: Sequence[str]) -> list[str]:
-    """What came out, with these lines about what was measured besides the losses."""
+    """Return the log lines of the result, with these lines about other metrics."""
     each = ", ".join(f"{name} {value:.3f}" for name, value in result["eval_losses"].items())
-    evaluated = _said(result["eval_loss"]) + (f" ({each})" if each else "")
+    evaluated = _format_loss(result["eval_loss"]) + (f" ({each})" if each else "")
     return [
-        f"trained {result['run_id']}: {_steps_done(result)}, loss {_said(result['train_loss'])}, "
+        f"trained {result['run_id']}: {_steps_done(result)}, loss {_format_loss(result['train_loss'])}, "
         f"validation loss {evaluated}",
         *(f"  {line}" for line in measured),
         f"  checkpoint {result['checkpoint']}",
@@ -180,10 +185,10 @@ def result_end_lines(result: Mapping[str, Any], measured: Sequence[str]) -> list
 
 
 def _steps_done(result: Mapping[str, Any]) -> str:
-    """Its own, as its first lines say it; in the result of one that goes on with another, they are those of both."""
+    """Describe the training's own steps: the result also counts those of a training that it continues."""
     first, last = result.get("first_step", 0), result["steps"]
     return f"{last:,} steps" if not first else f"{last - first:,} steps up to step {last:,}"
 
 
-def _said(loss: float | None) -> str:
+def _format_loss(loss: float | None) -> str:
     return "not measured" if loss is None else f"{loss:.3f}"

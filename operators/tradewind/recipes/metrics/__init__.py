@@ -1,1 +1,1 @@
-"""What a training says of itself while it runs."""
+"""Metrics of a training while it runs."""

@@ -1,8 +1,7 @@
 """The metrics of a training run, as JSON lines: ``{"step": 20, "time": ..., "train/loss": 5.31, ...}``.
 
-A line is on the store when the step after it runs, at the latest some seconds later on an object store. A run that
-resumes from a checkpoint does some steps again and appends them again: of two lines about one step the later one
-counts, which is what ``read_metrics`` gives.
+A line reaches a local disk before the next step, and an object store some seconds later. A run that resumes from a
+checkpoint repeats some steps and appends them again: ``read_metrics`` takes the later line of a step.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from tradewind.datasets.files import exists, is_remote, parent, read_text, write
 from tradewind.records.parsing import is_count, is_number
 
 REMOTE_S = 20.0
-"""How old the file on an object store may be: it cannot be appended to, so all of it is written again."""
-LARGEST_BYTES: Final = 1 << 30
-"""Of the metrics of another training, which are read whole: some million steps."""
+"""Maximum age of the file on an object store, which each write replaces as a whole."""
+MAX_BYTES: Final = 1 << 30
+"""Bound for another training's metrics, which are read at once: some million steps."""
 
 
 class MetricsFile:
-    """Appends lines to the file at ``path``, after what is there already."""
+    """Appends lines to the file at ``path``."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -44,22 +43,25 @@ class MetricsFile:
             self.flush()
 
     def flush(self) -> None:
-        """Bring what is still in memory to the store."""
+        """Write buffered lines to the store."""
         if self._remote and self._content:
             write_text(self.path, self._content)
             self._written = time.monotonic()
 
 
 def read_metrics(path: str) -> list[dict[str, Any]]:
-    """One dictionary per step, ordered by step, each with ``step``, ``time`` and the metrics of that step.
+    """Read one dictionary per step, ordered by step, with ``step``, ``time`` and the metrics of the step.
 
-    Raises ``FileNotFoundError`` if there is no file. A last line that was cut off by a kill is ignored.
+    A last line that a kill cut off is ignored.
+
+    Raises:
+        FileNotFoundError: There is no file.
     """
-    return parsed_metrics(read_text(path))
+    return parse_metrics(read_text(path))
 
 
-def parsed_metrics(text: str) -> list[dict[str, Any]]:
-    """The same of the file's text; a line that is none of ours is ignored, too."""
+def parse_metrics(text: str) -> list[dict[str, Any]]:
+    """Parse the file's text like ``read_metrics``; other lines are ignored."""
     steps: dict[int, dict[str, Any]] = {}
     for line in text.splitlines():
         try:
@@ -72,18 +74,18 @@ def parsed_metrics(text: str) -> list[dict[str, Any]]:
 
 
 def is_measure(value: Any) -> bool:
-    """Whether something could have been measured: also NaN, and no whole number beyond what can be counted in."""
+    """Whether a value can be a measurement: a number, also NaN, and no integer out of range."""
     return isinstance(value, float) or is_number(value)
 
 
 def series(metrics: list[dict[str, Any]], key: str) -> tuple[list[int], list[float]]:
-    """The steps at which ``key`` was measured, and its values."""
+    """Return the steps at which ``key`` was measured, and its values."""
     points = [(row["step"], row[key]) for row in metrics if is_measure(row.get(key))]
     return [step for step, _ in points], [value for _, value in points]
 
 
 def _end_last_line(path: str) -> None:
-    """Make the local file's folder, and end a line that a kill cut short, so that the next one starts afresh."""
+    """Make the local file's folder, and end a line that a kill cut off."""
     from pathlib import Path
 
     Path(parent(path)).mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""TensorBoard and Weights & Biases beside the metrics file, when a config asks for them; offline unless told otherwise.
+"""TensorBoard and Weights & Biases, offline by default, beside the metrics file.
 
-Both get everything that Levanter measures, from process 0.
+Both get all that Levanter measures, from process 0.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class WandbOptions:
 
     project: str
     entity: str | None = None
-    """User or team; W&B's own default if not given."""
+    """User or team; W&B's default if not given."""
     name: str | None = None
-    """What people see; the last part of the output path if not given."""
+    """Displayed name; the last part of the output path if not given."""
     group: str | None = None
     tags: Sequence[str] = ()
     mode: str = "offline"
-    """``offline`` (files, for ``wandb sync``), ``online`` or ``disabled``; the variable ``WANDB_MODE`` goes before it.
+    """``offline`` (files, for ``wandb sync``), ``online`` or ``disabled``; the variable ``WANDB_MODE`` overrides it.
     Online, the step needs ``secrets={"WANDB_API_KEY": ...}``."""
 
     def __post_init__(self) -> None:
@@ -39,14 +39,14 @@ class WandbOptions:
 
 
 def tensorboard_path(train_path: str) -> str:
-    """Where the training with that output writes TensorBoard's event files."""
+    """Return the folder of the training's TensorBoard event files."""
     return join(train_path, "tensorboard")
 
 
 def tensorboard_config(output_path: str, first_step: int) -> Any:
-    """Levanter's tracker for TensorBoard; it adds the run's id, which is the name of the output, to the path.
+    """Return Levanter's tracker for TensorBoard, which appends the run's id, the output's name, to the path.
 
-    What an earlier attempt reported about ``first_step`` and later steps is no longer shown.
+    It hides what an earlier attempt reported from ``first_step`` on.
     """
     from levanter.tracker.tensorboard import TensorboardConfig
 
@@ -54,7 +54,7 @@ def tensorboard_config(output_path: str, first_step: int) -> Any:
 
 
 def wandb_config(options: WandbOptions, output_path: str) -> Any:
-    """Levanter's tracker for W&B, under the output's name as run id, so that a restarted training goes on with it."""
+    """Return Levanter's tracker for W&B; its run id is the output's name, so a restarted training continues it."""
     from levanter.tracker.wandb import WandbConfig
 
     os.environ.setdefault("WANDB_DIR", wandb_folder(output_path))
@@ -70,7 +70,7 @@ def wandb_config(options: WandbOptions, output_path: str) -> Any:
 
 
 def wandb_folder(output_path: str) -> str:
-    """A local folder, since W&B writes to no other; beside the metrics if those are local too."""
+    """Make a local folder for W&B, which writes to no other; beside the metrics if those are local."""
     if is_remote(output_path):
         folder = Path(tempfile.gettempdir()) / "tradewind-wandb" / basename(parent(output_path)) / basename(output_path)
     else:

@@ -1,4 +1,4 @@
-"""How Levanter reports a training run to us: one tracker that writes the metrics file and prints progress."""
+"""Levanter's tracker for Tradewind: it writes the metrics file and prints progress with the goodput."""
 
 from __future__ import annotations
 
@@ -17,76 +17,74 @@ from tradewind.datasets.files import exists
 from tradewind.recipes.lm.levanter_parts import quiet_console
 from tradewind.recipes.metrics.file import MetricsFile, read_metrics
 
-# The goodput, as ``cloud_tpu.goodput`` has it, of the training that runs in this process: for its progress lines.
-
 FIRST_START_VARIABLE = "TRADEWIND_FIRST_START"
 RESTARTS_VARIABLE = "TRADEWIND_RESTARTS"
 QUIET_S = 60.0
-"""A training younger than this, and not restarted, is mostly its own start: its goodput says nothing."""
+"""Age below which the goodput of a training without restarts is not printed: it mostly measures the start."""
 
 
 class Goodput:
-    """The sum so far. ``rows`` are the metrics of the attempts before."""
+    """Goodput of this process's training, by ``cloud_tpu.goodput``; ``rows`` are metrics of earlier attempts."""
 
     def __init__(self, rows: Iterable[Mapping[str, Any]], started: float, restarts: int = 0) -> None:
         self.restarts = restarts
         self._started = started
         self._steps = CountedSteps(rows)
-        self._goes_on = False
+        self._has_steps = False
 
     @staticmethod
     def of_this_pod(rows: Iterable[Mapping[str, Any]]) -> Goodput:
-        """With what the pod runner tells its processes."""
+        """Create one from the variables that the pod runner sets."""
         known = list(rows)
         started = first_start(known, float(os.environ.get(FIRST_START_VARIABLE) or time.time()))
         return Goodput(known, started, int(os.environ.get(RESTARTS_VARIABLE) or 0))
 
     def add(self, step: int, seconds: float | None) -> None:
         """Count a step; ``seconds`` is None for the first of an attempt."""
-        self._goes_on = True
+        self._has_steps = True
         self._steps.add(step, seconds)
 
     def share(self, now: float) -> float | None:
-        """Between 0 and 1; None as long as it says nothing."""
+        """Return the goodput between 0 and 1; None while it is not meaningful."""
         wall = now - self._started
-        if not self._goes_on or (wall < QUIET_S and not self.restarts):
+        if not self._has_steps or (wall < QUIET_S and not self.restarts):
             return None
         return goodput(self._steps.seconds, wall)
 
 
 class StepTimer:
-    """Seconds of a step: since all was done that belongs to the one before, checkpoint and validation included."""
+    """Measures a step, from the end of the one before with its checkpoint and validation."""
 
     def __init__(self) -> None:
         self._since: float | None = None
 
     def begin(self, now: float) -> None:
-        """All that belongs to the step before is done."""
+        """Start: the step before is complete."""
         self._since = now
 
     def end(self, now: float) -> float | None:
-        """The seconds of the step that ends now; None if nobody saw it begin."""
+        """Return the seconds of the step that ends now; None if its begin was not seen."""
         began, self._since = self._since, None
         return None if began is None else now - began
 
 
 AVERAGED_LOSS = "eval/ema/loss"
-"""Levanter's name for the validation loss of the averaged weights, of whatever kind the average is."""
+"""Levanter's name for the validation loss of averaged weights, for any kind of average."""
 KEPT_METRICS = ("train/loss", "eval/loss", AVERAGED_LOSS)
 HARNESS = "lm_eval/"
-"""What tasks of the evaluation harness measure: ``lm_eval/hellaswag/acc``."""
+"""Prefix of the evaluation harness's metrics, such as ``lm_eval/hellaswag/acc``."""
 WANDB_S = 10.0
-"""How long W&B may take to send what it has, when the process is about to end; it has no time limit of its own."""
+"""Timeout for W&B's upload before the process exits; it has none of its own."""
 _LAST_OF_A_STEP = "throughput/loading_time"
-"""What Levanter reports when all that belongs to a step is done."""
+"""Metric that Levanter reports last for a step."""
 _FLOPS_PER_EXAMPLE = "throughput/flops_per_example"
 _PEAK_FLOPS = "throughput/theoretical_flops"
-"""Of all devices together; Levanter knows them by the kind of the device, but not those of a CPU."""
+"""Peak of all devices together; Levanter knows it by device kind, except for CPUs."""
 
 
 @dataclass(frozen=True)
 class TrackingOptions:
-    """Where the metrics go, and what progress lines need to know."""
+    """Path of the metrics, and input of progress lines."""
 
     metrics_path: str
     total_steps: int
@@ -94,14 +92,14 @@ class TrackingOptions:
     steps_per_line: int
     examples_per_step: int = 1
     batch_sizes: tuple[tuple[int, int], ...] = ()
-    """First step -> examples of each step from there on, where that changes; the two numbers above are of the first."""
+    """First step → examples per step from there, if that changes; the two numbers above are of the first."""
     each_set: bool = False
-    """Whether the loss of each validation set is kept, beside that of all together, and the bits per byte."""
+    """Whether to keep loss and bits per byte of each validation set, beside the loss of all."""
     also_kept: tuple[str, ...] = ()
-    """What is kept besides, as patterns such as ``train/dpo_*``."""
+    """Patterns of other metrics to keep, such as ``train/dpo_*``."""
 
     def examples(self, before: int, done: int) -> int:
-        """How many examples the steps from ``before`` up to ``done`` take."""
+        """Return the number of examples of the steps from ``before`` to ``done``."""
         if not self.batch_sizes:
             return (done - before) * self.examples_per_step
         return sum(
@@ -109,7 +107,7 @@ class TrackingOptions:
         )
 
     def is_kept(self, key: str) -> bool:
-        """Whether what Levanter measures under that name is written down."""
+        """Whether the metrics file keeps Levanter's metric of that name."""
         if key in KEPT_METRICS or any(fnmatchcase(key, pattern) for pattern in self.also_kept):
             return True
         if key.startswith(HARNESS):
@@ -118,13 +116,13 @@ class TrackingOptions:
 
 
 def tracker_config(options: TrackingOptions) -> Any:
-    """A Levanter ``TrackerConfig`` whose tracker writes and prints in process 0, and is silent in the others."""
+    """Return a Levanter ``TrackerConfig`` whose tracker writes and prints in process 0 only."""
     return _tracker_config_class()(options=options)
 
 
 @cache
 def _tracker_config_class() -> Any:
-    """Made on first use, since its base class and its registration need Levanter."""
+    """Create the class on first use, since its base class and its registration need Levanter."""
     import jax
     from levanter.tracker.tracker import NoopTracker, Tracker, TrackerConfig
 
@@ -144,7 +142,7 @@ def _tracker_config_class() -> Any:
 
 
 def flush_metrics() -> None:
-    """Bring the rows of the metrics that process 0 has so far to the store."""
+    """Write the metrics that process 0 has buffered to the store."""
     from levanter.tracker import get_tracker
 
     with suppress(KeyError):  # in another process
@@ -152,7 +150,7 @@ def flush_metrics() -> None:
 
 
 def flush_trackers() -> None:
-    """Bring all that process 0 measured to the store, when the process is about to end."""
+    """Flush all trackers of process 0 before it exits."""
     from levanter.tracker import get_tracker
 
     flush_metrics()
@@ -165,7 +163,7 @@ def flush_trackers() -> None:
 
 
 class TrainingLog:
-    """The methods of a tracker: keeps the losses (nats/token), drops the rest of what Levanter measures."""
+    """Methods of the tracker: keeps the losses (nats/token) and drops Levanter's other metrics."""
 
     def __init__(self, options: TrackingOptions) -> None:
         before = read_metrics(options.metrics_path) if exists(options.metrics_path) else []
@@ -177,9 +175,9 @@ class TrainingLog:
     def log(self, metrics: Mapping[str, Any], *, step: int | None, commit: bool | None = None) -> None:
         """Write the losses among ``metrics``; print a line about some training steps and about every validation.
 
-        A training step is taken note of once: at the end Levanter reports the last one again.
+        Each training step counts once: at the end Levanter reports the last one again.
         """
-        if step is None:  # as the evaluation harness reports, after the step that it belongs to
+        if step is None:  # the evaluation harness reports after its step, without one
             step = self._progress.last_step if any(key.startswith(HARNESS) for key in metrics) else None
         if _LAST_OF_A_STEP in metrics:
             self._timer.begin(time.monotonic())
@@ -226,7 +224,7 @@ class ProgressReporter:
         self._since: tuple[int, float] | None = None
 
     def report(self, step: int, values: Mapping[str, float]) -> None:
-        """Take note of one step (counted from 0; people count from 1)."""
+        """Record one step (counted from 0; printed from 1)."""
         place = f"step {step + 1}/{self.options.total_steps}"
         if "eval/loss" in values:
             print(f"{place}  validation loss {values['eval/loss']:.3f}", flush=True)
@@ -250,7 +248,7 @@ class ProgressReporter:
         self._since = self._since or (done, now)
 
     def _speed(self, done: int, now: float) -> str:
-        """Empty for a line without one before it: the first step is mostly compilation."""
+        """Return tokens/s; empty for the first line, since the first step is mostly compilation."""
         if self._since is None or done <= self._since[0]:
             return ""
         before, since = self._since
@@ -271,6 +269,6 @@ class ProgressReporter:
 
 
 def _is_score(key: str) -> bool:
-    """Of one task of the harness, and not of how sure it is."""
+    """Whether a metric is the score of one harness task, and not its error."""
     is_one = key.startswith(HARNESS) and not key.startswith(f"{HARNESS}averages/")
     return is_one and not key.endswith(("_stderr", "/sample_len"))

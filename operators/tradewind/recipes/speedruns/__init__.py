@@ -1,1 +1,1 @@
-"""Trainings that compete: what each cost and how good it got, and the board of all of them."""
+"""Speedruns: cost and quality of trainings, and their leaderboard."""

@@ -1,7 +1,10 @@
-"""A leaderboard of speedruns: one table and one chart, the best first under each compute budget.
+"""Leaderboard of speedruns: one table and one chart, the best first under each compute budget.
 
-A run that failed keeps none of the others from the board. It is written all the same; then the step fails and names
-what is missing, as a comparison does: the next run makes it, and the board again.
+A run is ranked under the smallest budget that it fits in. It is on the frontier if no run is better at the same cost,
+or as good at a lower one; equal runs are on it together.
+
+If a run has no result, the step writes the board of the others. Then it fails and names the missing runs, as a
+comparison does, and the next run makes them and the board again.
 """
 
 from __future__ import annotations
@@ -30,12 +33,14 @@ from tradewind.recipes.comparing.runs import (
 from tradewind.steps.fields import FLAG, PATH, SOME_TEXT, TEXT, check_fields
 from tradewind.text import as_csv, as_markdown, format_columns
 
-# The order of a board: runs by their metric, under the smallest compute budget that each fits in.
-#
-# A run is on the frontier if none is better for as little, or as good for less. Equal runs are on it together.
-
 OPEN: Final = "open"
-"""What the runs are under that cost more than every budget, or where there are no budgets."""
+"""Budget of runs that cost more than every budget, or without budgets."""
+MAX_LABELS: Final = 20
+"""Number of runs of the highest rank that have a label in the chart."""
+_NUMBERS: Final = (
+    "model_size", "total_tokens", "model_flops", "training_hardware_flops", "mfu", "training_time", "num_devices"
+)  # fmt: skip
+"""Other columns of the table."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +48,11 @@ class Entry:
     """A run on the board.
 
     Attributes:
-        run: With its numbers.
-        about: ``author`` and ``description``, where the run says so.
-        budget: The smallest one that it fits in; None for an open one.
-        rank: Among those under that budget, from 1.
-        is_on_frontier: Whether no run is better for as little, or as good for less.
+        run: The run and its numbers.
+        about: ``author`` and ``description``, if the run has them.
+        budget: Smallest budget that it fits in; None for an open one.
+        rank: Rank under that budget, from 1.
+        is_on_frontier: Whether no run is better at the same cost, or as good at a lower one.
     """
 
     run: RunResult
@@ -59,12 +64,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Rules:
-    """What a board is ordered by.
+    """Order of a board.
 
     Attributes:
-        metric: The number that decides.
-        cost: The number that budgets are of.
-        budgets: Of the groups; none, and all are one group.
+        metric: The number to rank by.
+        cost: The number that budgets limit.
+        budgets: Budgets of the groups; without any, all runs are one group.
     """
 
     metric: str
@@ -73,20 +78,20 @@ class Rules:
     budgets: Sequence[float] = ()
 
     def value(self, run: RunResult) -> float:
-        """What is smaller the better the run is; infinite for one that diverged."""
+        """Return the sort value, smaller for a better run; infinite for one that diverged."""
         value = run.results[self.metric]
         if not math.isfinite(value):
             return math.inf
         return -value if self.higher_is_better else value
 
     def budget_of(self, run: RunResult) -> float | None:
-        """The smallest budget that the run fits in."""
+        """Return the smallest budget that the run fits in."""
         fitting = [budget for budget in self.budgets if run.results[self.cost] <= budget]
         return min(fitting, default=None)
 
 
-def ranked(runs: Sequence[RunResult], about: Mapping[str, Mapping[str, Any]], rules: Rules) -> list[Entry]:
-    """The smallest budget first, and in each the best run; of equals, the cheaper one, then the one given first."""
+def rank_runs(runs: Sequence[RunResult], about: Mapping[str, Mapping[str, Any]], rules: Rules) -> list[Entry]:
+    """Rank runs: the smallest budget first, in each the best run; of equals the cheaper one, then the first."""
     frontier = set(_frontier(runs, rules))
     entries: list[Entry] = []
     for budget in [*sorted(set(rules.budgets)), None]:
@@ -110,18 +115,12 @@ def _frontier(runs: Sequence[RunResult], rules: Rules) -> Iterator[str]:
 
 
 def format_budget(budget: float | None) -> str:
-    """A budget as the board shows it, such as ``1e+18``."""
+    """Format a budget for the board, such as ``1e+18``."""
     return OPEN if budget is None else f"{budget:g}"
 
 
-# The chart of a leaderboard: how good each run is by what it cost, and the frontier that a new run has to pass.
-
-NAMED: Final = 20
-"""How many runs have their label beside the point, those of the highest rank."""
-
-
 def leaderboard_picture(entries: Sequence[Entry], rules: Rules, title: str) -> bytes:
-    """A PNG; runs that diverged or whose cost nobody knows are not in it."""
+    """Draw a PNG of quality by cost, without runs that diverged or lack a cost."""
     from matplotlib.figure import Figure
 
     shown = [
@@ -135,7 +134,7 @@ def leaderboard_picture(entries: Sequence[Entry], rules: Rules, title: str) -> b
     axes.plot([cost for cost, _, _ in shown], [value for _, value, _ in shown], "o", color="#1f5fa8")
     frontier = sorted((cost, value) for cost, value, entry in shown if entry.is_on_frontier)
     axes.plot([cost for cost, _ in frontier], [value for _, value in frontier], "-", color="#d1603d", linewidth=1.2)
-    for cost, value, entry in shown[:NAMED]:
+    for cost, value, entry in shown[:MAX_LABELS]:
         axes.annotate(escape_math(entry.run.label), (cost, value), (4, 4), textcoords="offset points", fontsize="small")
     for budget in rules.budgets:
         axes.axvline(budget, color="#999999", linewidth=0.8, linestyle=":")
@@ -146,27 +145,21 @@ def leaderboard_picture(entries: Sequence[Entry], rules: Rules, title: str) -> b
     return as_png(figure)
 
 
-_NUMBERS: Final = (
-    "model_size", "total_tokens", "model_flops", "training_hardware_flops", "mfu", "training_time", "num_devices"
-)  # fmt: skip
-"""Columns of the table besides those that decide."""
-
-
 @dataclass(frozen=True)
 class LeaderboardConfig:
-    """Which speedruns ``write_leaderboard`` ranks, and by what."""
+    """Speedruns of ``write_leaderboard``, and their order."""
 
     runs: Mapping[str, str]
     """Label → output of a step that returns the numbers of a speedrun, such as ``report_speedrun``."""
     output_path: str
     """Gets ``leaderboard.md``, ``.csv``, ``.json`` and ``.png``."""
     metric: str = "eval_loss"
-    """The number that decides."""
+    """The number to rank by."""
     higher_is_better: bool = False
     cost: str = "model_flops"
-    """The number that a run costs: what budgets are of, and the horizontal axis of the chart."""
+    """The cost of a run, which budgets limit, and the horizontal axis of the chart."""
     budgets: Sequence[float] = ()
-    """A run is ranked among those that fit in the same smallest one; none, and all are one group."""
+    """Runs are ranked by the smallest budget that they fit in; without any, all are one group."""
     title: str = "Leaderboard"
     """Heading of the table and of the chart."""
 
@@ -177,17 +170,17 @@ class LeaderboardConfig:
 
     @property
     def rules(self) -> Rules:
-        """What the board is ordered by."""
+        """Return the order of the board."""
         return Rules(self.metric, self.cost, self.higher_is_better, self.budgets)
 
 
 def write_leaderboard(config: LeaderboardConfig) -> dict[str, Any]:
-    """Write the four files; returns ``best``, the label of the best run, and ``runs``: label → the metric's value.
+    """Write the four files; return ``best``, the label of the best run, and ``runs``: label → the metric's value.
 
     With budgets also ``best_under``: budget → label of the best of all runs that cost no more.
 
     Raises:
-        MissingRunsError: A run has no result, or lacks a number that the order needs; the board of the others has been
+        MissingRunsError: A run has no result, or lacks a number that the order needs; the board of the others is
             written.
     """
     from tradewind.recipes.comparing.reading import read_runs  # the file store: not while a DAG file is parsed
@@ -201,12 +194,12 @@ def write_leaderboard(config: LeaderboardConfig) -> dict[str, Any]:
         if (lacking := [name for name in needed if name not in run.results])
     ]
     shown = [run for run in ended if all(name in run.results for name in needed)]
-    entries = ranked(shown, read_submitters({run.label: config.runs[run.label] for run in shown}), config.rules)
+    entries = rank_runs(shown, read_submitters({run.label: config.runs[run.label] for run in shown}), config.rules)
     if entries:
         _write(config, entries, missing)
     if missing:
-        where = f"The others are in {join(config.output_path, 'leaderboard.md')}." if entries else ""
-        raise missing_runs_error(len(config.runs), missing, where)
+        done = f"The others are in {join(config.output_path, 'leaderboard.md')}." if entries else ""
+        raise missing_runs_error(len(config.runs), missing, done)
     fitting = {
         format_budget(budget): [each for each in entries if each.budget is not None and each.budget <= budget]
         for budget in sorted(set(config.budgets))
@@ -237,7 +230,7 @@ def _write(config: LeaderboardConfig, entries: Sequence[Entry], missing: Sequenc
 
 
 def leaderboard_rows(entries: Sequence[Entry], rules: Rules) -> list[list[str]]:
-    """The table, its head first; a number that no run has, and a budget where there are none, has no column."""
+    """Return the table, head first, without columns for numbers that no run has, or for missing budgets."""
     numbers = [rules.metric, *(name for name in dict.fromkeys((rules.cost, *_NUMBERS)) if name != rules.metric)]
     numbers = [name for name in numbers if any(name in entry.run.results for entry in entries)]
     budget = ["budget"] if rules.budgets else []

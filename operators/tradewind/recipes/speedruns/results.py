@@ -1,7 +1,8 @@
-"""The results of a speedrun, as one JSON file: who ran what, what it cost, how good it got.
+"""Write the results of a speedrun as one JSON file: its author, config, cost and quality.
 
-The file has the fields of Marin's ``speedrun_results.json`` of November 2025, so its leaderboard reads it. What Marin
-asks W&B for comes from the training's own output here; nobody is asked.
+The file has the fields of Marin's ``speedrun_results.json`` of November 2025, so its leaderboard reads it. Marin asks
+W&B for some numbers; here all come from the result and the metrics of the training. Each kind of training writes them
+when it ends, with its devices, so no later process computes them again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 from tradewind.cloud_tpu.goodput import STEP_SECONDS
 from tradewind.datasets.files import basename, join, parent, write_text
-from tradewind.recipes.metrics.file import LARGEST_BYTES, is_measure, parsed_metrics, series
+from tradewind.recipes.metrics.file import MAX_BYTES, is_measure, parse_metrics, series
 from tradewind.recipes.train_config import metrics_path, result_path
 from tradewind.records.parsing import (
     COUNT,
@@ -34,14 +35,11 @@ from tradewind.steps.fields import PATH, SOME_TEXT, TEXT, check_fields
 from tradewind.storage.bounded_read import LARGE, Content
 from tradewind.text import single_line
 
-# What a training cost and how good it got: from its result and its metrics, and from nothing else.
-#
-# Both kinds of training write these numbers when they end, with the devices that they ran on. So they are told once, by
-# the process that trained, and whoever shows them later computes none of them anew.
-
+RESULTS_FILE: Final = "speedrun_results.json"
 C4_BITS_PER_BYTE: Final = "eval/paloma/c4_en/bpb"
-"""What Marin ranks speedruns by, where a training has that validation set."""
-
+"""Marin's ranking metric, if a training has that validation set."""
+_RETURNED: Final = ("author", "description")
+"""Fields of the file that the step returns for the board, beside the numbers."""
 _LOSS: Final = FieldType(lambda value: value is None or is_measure(value), "a number or null")
 _KINDS: Final = {
     **dict.fromkeys(("parameters", "tokens", "steps", "first_step"), COUNT),
@@ -51,7 +49,7 @@ _KINDS: Final = {
     "device_kind": RECORD_TEXT.or_null(),
     "settings": OBJECT.or_null(),
 }
-"""Of ``result.json``."""
+"""Fields of ``result.json``."""
 
 
 @dataclass(frozen=True)
@@ -59,19 +57,18 @@ class TrainingMeasures:
     """The measures of one training.
 
     Attributes:
-        parameters: Of the model.
-        tokens: That it was trained on.
-        model_flops: Floating-point operations of the whole training, forward and backward; None where the model does
-            not say.
-        devices: Of all hosts, when the training ended.
-        device_kind: As JAX calls it.
-        device_flops: Operations a second that one device can do at most, in bfloat16, by Levanter's table; None where
-            it has none, as of a CPU.
-        seconds: Of all steps, with loading their batches; compiling, validation and checkpoints are not in it.
-        completed: When the last step ended, in seconds since 1970.
-        train_loss, eval_loss: Of the last step, in nats per token; None where nothing was measured.
-        c4_bits_per_byte: Of Paloma's C4 in English, where that is validated on.
-        settings: Of the training, as it left them.
+        parameters: Number of the model's parameters.
+        tokens: Number of training tokens.
+        model_flops: Floating-point operations of the whole training, forward and backward; None if unknown.
+        devices: Devices of all hosts at the end of the training.
+        device_kind: JAX's name of it.
+        device_flops: Peak operations per second of one device in bfloat16, by Levanter's table; None without an entry,
+            as for a CPU.
+        seconds: Time of all steps with loading of batches, without compilation, validation and checkpoints.
+        completed: End of the last step, in seconds since 1970.
+        train_loss, eval_loss: Losses of the last step, in nats per token; None if not measured.
+        c4_bits_per_byte: For Paloma's C4 in English, if validated on.
+        settings: Settings of the training.
     """
 
     parameters: int
@@ -89,20 +86,20 @@ class TrainingMeasures:
 
     @property
     def hardware_flops(self) -> float | None:
-        """What the devices could have done in that time."""
+        """Return the peak operations of the devices in that time."""
         if self.devices is None or self.device_flops is None:
             return None
         return self.seconds * self.devices * self.device_flops
 
     @property
     def utilisation(self) -> float | None:
-        """The share of it that the model needed (model FLOPs utilisation), between 0 and 1."""
+        """Return the model FLOPs utilisation, between 0 and 1."""
         if self.model_flops is None or not self.hardware_flops:
             return None
         return self.model_flops / self.hardware_flops
 
     def numbers(self) -> dict[str, Any]:
-        """By the names that Marin's results have; beside them ``mfu`` and the losses, which those lack."""
+        """Return the numbers by Marin's names, and ``mfu`` and the losses, which Marin's results lack."""
         return {
             "model_size": self.parameters,
             "total_tokens": self.tokens,
@@ -121,10 +118,10 @@ class TrainingMeasures:
 
 
 def measures_of(train_path: str) -> TrainingMeasures:
-    """Of the training with that output.
+    """Read the measures of the training with that output.
 
     Raises:
-        ValueError: It has not ended, was made by something else, or is too short for a step to be timed.
+        ValueError: It has not ended, is no training, or is too short for a timed step.
     """
     from tradewind.storage.files import existing_many, read_contents
 
@@ -135,7 +132,7 @@ def measures_of(train_path: str) -> TrainingMeasures:
             "run_levanter_train_lm, which ends with result.json beside metrics.jsonl."
         )
     result = _result(result_file, read_contents([result_file], LARGE)[result_file])
-    metrics = parsed_metrics(read_contents([metrics_file], LARGEST_BYTES)[metrics_file].text)
+    metrics = parse_metrics(read_contents([metrics_file], MAX_BYTES)[metrics_file].text)
     bits = series(metrics, C4_BITS_PER_BYTE)[1]
     return TrainingMeasures(
         parameters=result["parameters"],
@@ -153,22 +150,22 @@ def measures_of(train_path: str) -> TrainingMeasures:
     )
 
 
-def _result(file: str, found: Content) -> dict[str, Any]:
-    """What the training wrote, whose kinds are checked: everybody who may write its output may have written it.
+def _result(file: str, content: Content) -> dict[str, Any]:
+    """Parse the training's result; its fields are checked, since any user of the bucket may have written it.
 
     Raises:
         ValueError: It is no result of a training.
     """
     try:
-        if found.flaw is not None:
-            raise RecordFormatError(found.flaw)
-        return parse_fields(parse_object(found.text), _KINDS, ("parameters", "tokens", "steps"))
+        if content.flaw is not None:
+            raise RecordFormatError(content.flaw)
+        return parse_fields(parse_object(content.text), _KINDS, ("parameters", "tokens", "steps"))
     except RecordFormatError as flaw:
         raise ValueError(f"{file} is not what a training writes, because {flaw}: give the output of one.") from None
 
 
 def _seconds(train_path: str, metrics: list[dict[str, Any]], steps: int) -> float:
-    """A few steps are not timed: the first two, and the first of each attempt. They count as long as the others."""
+    """Return the time of all steps. The first two, and the first of each attempt, count with the mean of the others."""
     timed = [seconds for seconds in series(metrics, STEP_SECONDS)[1] if 0 < seconds < math.inf]
     if not timed:
         raise ValueError(f"{train_path}: no step was timed; train for four steps at least, since the first are not.")
@@ -179,14 +176,9 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-RESULTS_FILE: Final = "speedrun_results.json"
-_TOLD: Final = ("author", "description")
-"""Of the file, beside the numbers, what the step returns: for the board."""
-
-
 @dataclass(frozen=True)
 class SpeedrunReportConfig:
-    """Whose training ``report_speedrun`` reports."""
+    """Training and author of ``report_speedrun``."""
 
     train_path: str
     """Output of a training."""
@@ -195,9 +187,9 @@ class SpeedrunReportConfig:
     author: str = ""
     affiliation: str = ""
     url: str | None = None
-    """Of the author."""
+    """Page of the author."""
     summary: str = ""
-    """What is new in it, in a sentence."""
+    """One sentence on what is new."""
 
     def __post_init__(self) -> None:
         names = dict.fromkeys(("affiliation", "summary"), TEXT)
@@ -205,7 +197,7 @@ class SpeedrunReportConfig:
 
 
 def report_speedrun(config: SpeedrunReportConfig) -> dict[str, Any]:
-    """Write the file; returns author, description and the numbers, by the names that they have there.
+    """Write the file; return author, description and the numbers, by their names in it.
 
     Raises:
         ValueError: ``train_path`` is no output of a finished training, or of one too short to be timed.
@@ -225,9 +217,9 @@ def report_speedrun(config: SpeedrunReportConfig) -> dict[str, Any]:
 
 
 def report_marins_speedrun(config: Any) -> dict[str, Any]:
-    """The same for Marin's ``SpeedrunResultsConfig``, whose file goes into the output of the training.
+    """Write the file of Marin's ``SpeedrunResultsConfig``, which goes into the output of the training.
 
-    The numbers are those of the training that ran, on the devices that it ran on, and not of those in the config.
+    The numbers are of the training and the devices that ran, and not from the config.
 
     Raises:
         ValueError: There is no finished training at that path, or one too short to be timed.
@@ -243,15 +235,15 @@ def report_marins_speedrun(config: Any) -> dict[str, Any]:
 
 def _write(path: str, about: Mapping[str, Any], measured: TrainingMeasures) -> dict[str, Any]:
     run_info = {**about, **measured.numbers()}
-    told = json.dumps({"runs": [{"run_info": run_info}]}, indent=2, sort_keys=True, default=str)
-    write_text(path, f"{told}\n")
+    content = json.dumps({"runs": [{"run_info": run_info}]}, indent=2, sort_keys=True, default=str)
+    write_text(path, f"{content}\n")
     bits = run_info[C4_BITS_PER_BYTE]
     print("\n".join(_lines(measured) + ([] if bits is None else [f"  C4: {bits:.4f} bits per byte"])), flush=True)
-    return {name: about[name] for name in _TOLD} | measured.numbers()
+    return {name: about[name] for name in _RETURNED} | measured.numbers()
 
 
 def _lines(measured: TrainingMeasures) -> list[str]:
-    """For the task's log."""
+    """Return the lines for the task log."""
     flops = "unknown" if measured.model_flops is None else f"{measured.model_flops:.3g}"
     share = "" if measured.utilisation is None else f", {measured.utilisation:.1%} of what the devices can do"
     loss = "not measured" if measured.eval_loss is None else f"{measured.eval_loss:.4f}"

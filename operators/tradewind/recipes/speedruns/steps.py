@@ -1,4 +1,4 @@
-"""The steps of a speedrun: its results, and the board of several."""
+"""Steps for the results of a speedrun, and for the leaderboard."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ _TRAININGS: Final = (LmTrainConfig, LevanterTrainConfig, MixtureTrainConfig)
 
 @naming_step
 def speedrun(name: str, trained: Any, *, author: str, description: str = "", **options: Any) -> ExecutorStep:
-    """What a training cost and how good it got, with its author, in the file that Marin's speedruns have.
+    """Return a step that writes cost, quality and author of a training to Marin's results file.
 
     Args:
-        name: Of the step.
-        trained: A step that trains, or the output of one; its steps are timed from the third on.
-        author: Who is to be named.
-        description: What is new in it, in a sentence; also the step's.
+        name: Name of the step.
+        trained: A training step, or the output of one; its steps are timed from the third on.
+        author: Name of the author.
+        description: One sentence on what is new; also the step's description.
         options: Of ``ExecutorStep`` and ``SpeedrunReportConfig``: ``affiliation`` and ``url``. They count, as do author
-            and description, so that the file is written again when one of them changes.
+            and description, so a change writes the file again.
 
     Raises:
         ValueError: ``trained`` is a step that makes something else, or an option is a field of neither.
     """
-    about = "What the training cost and how good it got."
+    about = "Cost and quality of the training."
     recipe = ("speedrun", report_speedrun, SpeedrunReportConfig, about)
-    told = {"author": author, **({"summary": description, "description": description} if description else {})}
-    return recipe_step(name, recipe, {"train_path": ("trained", trained)}, told | options)
+    given = {"author": author, **({"summary": description, "description": description} if description else {})}
+    return recipe_step(name, recipe, {"train_path": ("trained", trained)}, given | options)
 
 
 @naming_step
 def leaderboard(name: str, runs: Mapping[str, Any], **options: Any) -> ExecutorStep:
-    """Several speedruns in one table and one chart; it runs when all have ended, also if some failed.
+    """Return a step that ranks speedruns in one table and one chart, the best first under each budget.
 
-    Under each compute budget the best comes first. If a run has no result, the step fails once it has written the board
-    of the others, and names it; the next run makes what is missing, and the board again.
+    It runs when all have ended, also if some failed. If a run has no result, the step writes the board of the others,
+    and fails with that run's label. The next run makes the missing results and the board again.
 
     Args:
-        name: Of the step.
+        name: Name of the step.
         runs: Label → a step of ``speedrun``, or its output.
         options: Of ``ExecutorStep`` and ``LeaderboardConfig``, such as ``budgets``, in FLOPs. The ``title`` does not
             count.

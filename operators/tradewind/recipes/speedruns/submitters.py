@@ -1,4 +1,4 @@
-"""Who ran a speedrun and what is new in it: texts that its step returned beside the numbers."""
+"""Authors and descriptions of speedruns, which their steps return beside the numbers."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _OF_AUTHOR: Final = ("name", "affiliation", "url")
 
 
 def read_submitters(paths: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Label → ``author`` (name, affiliation, url) and ``description``, of the steps that say so.
+    """Read ``author`` (name, affiliation, url) and ``description`` by label.
 
     Raises:
         StoreUnavailableError: The store does not answer.
     """
     files = {label: join(path, RESULT_FILE) for label, path in paths.items()}
     contents = read_contents(list(files.values()), LARGE)
-    return {label: _told(contents.get(file)) for label, file in files.items()}
+    return {label: _texts(contents.get(file)) for label, file in files.items()}
 
 
-def _told(found: Content | None) -> dict[str, Any]:
-    """A function may return whatever it likes: what is no text is left out, and a text is one line."""
+def _texts(content: Content | None) -> dict[str, Any]:
+    """Return the texts as single lines, without other values: a function may return anything."""
     try:
-        fields = parse_object(found.text) if found is not None and found.flaw is None else {}
+        fields = parse_object(content.text) if content is not None and content.flaw is None else {}
     except RecordFormatError:
         return {}
     given = fields.get("author")
