@@ -66,7 +66,7 @@ class Head:
     def kept(self, tell: Callable[[str], None] | None = None) -> ClusterJobBackup:
         return ClusterJobBackup(
             self.cluster, tell or self.told.append, root=self.folder / "state", reach=self.reach,
-            reach_memory=self.reach_memory, patience_s=120.0,
+            reach_memory=self.reach_memory, timeout_s=120.0,
         )  # fmt: skip
 
     def submit(self, job: str, entrypoint: str, **fields: Any) -> None:
