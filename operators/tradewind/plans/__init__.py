@@ -1,1 +1,1 @@
-"""What will run and why."""
+"""Plans: what a run will do, and why."""

@@ -1,6 +1,9 @@
-"""Making a plan: the decisions with their reasons, from the steps and what the store says of them.
+"""Make a plan: one decision and its reason per step, from the steps and their records.
 
-Decisions are made from values that were read before: nothing here reads, and there is no clock.
+A finished step is reused and requires nothing. A step that must run requires its inputs, and so on down. Steps that
+nothing requires are pruned.
+
+Decisions depend only on values read before: this module reads no store and no clock.
 """
 
 from __future__ import annotations
@@ -16,20 +19,15 @@ from tradewind.records.record import Record, RecordState
 from tradewind.steps import OutputPathConflictError, ResolvedStep
 from tradewind.text import format_age, format_producer, format_time
 
-# What each step of a run is decided to be, from the steps, their records and what a person asked for.
-#
-# A finished step is reused and asks for nothing; a step that must run asks for its inputs, and so on down. What nothing
-# asks for is not run.
-
 
 class PlanDecisions:
-    """The decisions. Every pass goes once over the steps and their references, in execution order or against it.
+    """Decisions of one plan. Each pass visits the steps once, in execution order or in reverse.
 
     Attributes:
-        asked: The roots and all that they read, directly or not.
-        forced: The steps to make again, with the reason.
-        blockers: The steps that cannot run, each with the failed step that is the cause.
-        used: The roots, the forced steps, and what those read that run.
+        asked: The roots and everything that they read, directly or indirectly.
+        forced: The steps to run again, each with the reason.
+        blockers: The steps that cannot run, each with the failed step that causes it.
+        used: The roots, the forced steps, and the inputs of those that run.
     """
 
     def __init__(
@@ -53,15 +51,15 @@ class PlanDecisions:
         self._feeds = self._find_feeds()
 
     def unexplained(self) -> list[tuple[ResolvedStep, Record]]:
-        """The steps that are not done for a reason of their own, which may be more than their state says."""
+        """Return steps that run, wait or are blocked for their own reason, which may exceed their state."""
         return [(step, self.records[step]) for step in self.steps if self._has_own_reason(step)]
 
     def feeds(self, step: ResolvedStep) -> str:
-        """Why nothing needs a pruned step."""
+        """Say why nothing requires a pruned step."""
         return f"feeds only {' and '.join(sorted(self._feeds[step]))} steps" if step in self.asked else "not asked for"
 
     def left_behind(self) -> list[str]:
-        """Warnings of results that stay although what they were made from is made again."""
+        """Warn of results that are reused although one of their inputs runs again."""
         return [
             f"{step.name!r} is reused although its input {cause.name!r} is made again: force_downstream would renew it."
             for step in self.steps
@@ -70,7 +68,7 @@ class PlanDecisions:
         ]
 
     def unreadable(self) -> list[str]:
-        """Warnings of leases that cannot be read and keep a step from being made, with what to do about each."""
+        """Warn of unreadable leases that block a step, with the remedy for each."""
         return [
             f"{step.name!r}: {UnreadableLeaseError(step.output_path, lease)}"
             for step, record in self.records.items()
@@ -86,7 +84,7 @@ class PlanDecisions:
         return self.decisions[step] is Decision.WAIT
 
     def _below(self, roots: set[ResolvedStep], reads: Callable[[ResolvedStep], bool]) -> set[ResolvedStep]:
-        """The roots and the inputs of those among them that read theirs, and so on."""
+        """Return the roots and, transitively, the inputs of those for which ``reads`` is true."""
         found = set(roots)
         for step in reversed(self.steps):
             if step in found and reads(step):
@@ -94,7 +92,7 @@ class PlanDecisions:
         return found
 
     def _is_due(self, step: ResolvedStep) -> bool:
-        """Whether it must be made, if it is needed at all."""
+        """Whether the step must run if something requires it."""
         state = self.states[step]
         return state is not RecordState.AT_WORK and (step in self.forced or state is not RecordState.FINISHED)
 
@@ -134,7 +132,7 @@ class PlanDecisions:
         return Decision.WAIT if self.states[step] is RecordState.AT_WORK else Decision.RUN
 
     def _find_feeds(self) -> dict[ResolvedStep, set[str]]:
-        """What the steps are that read each step; a pruned one stands for those that read it."""
+        """Return the kinds of steps that read each step; a pruned reader counts as its own readers."""
         feeds: dict[ResolvedStep, set[str]] = {}
         for step in reversed(self.steps):
             if step in self.asked:
@@ -150,13 +148,13 @@ _READERS: Final = {Decision.REUSE: "finished", Decision.WAIT: "awaited", Decisio
 
 
 class VersionCollisionError(OutputPathConflictError):
-    """Two versions have the same six digits, and so the same output path."""
+    """Two versions share the six digits of their hash, and so the output path."""
 
 
 Explainer = Callable[[Sequence[tuple[ResolvedStep, Record]]], Mapping[str, str]]
-"""Says why steps run, wait or are blocked: output path → reason, for those of which it knows more than their state.
+"""Explains why steps run, wait or are blocked: output path → reason, where more is known than the state.
 
-It is asked once a plan, about all of them together, so that it can read what it needs in few requests.
+A plan calls it once with all steps, so that it needs few requests.
 """
 
 EVERYTHING: Final = Selection()
@@ -172,19 +170,19 @@ def make_plan(
     *,
     now: float | None = None,
 ) -> Plan:
-    """Decide for each ``(task id, step)``, which come in execution order.
+    """Decide for each ``(task id, step)``, given in execution order.
 
     Args:
-        prefix: Where outputs go.
+        prefix: Where outputs are written.
         tasks: The steps that have a task.
-        wanted: The tasks whose outputs are asked for, unless ``selection.run_only`` says otherwise.
-        records: The record of each output path; a path without one counts as never made.
-        selection: What this run asks for.
-        explain: Knows more of the reasons than the records' states say.
-        now: The time that ages in reasons count from; without it, reasons name the time itself.
+        wanted: The tasks whose outputs are wanted, unless ``selection.run_only`` says otherwise.
+        records: The record of each output path; a path without one counts as never run.
+        selection: The run's selection.
+        explain: Gives reasons beyond the records' states.
+        now: Reference time of ages in reasons; without it, reasons state absolute times.
 
     Raises:
-        VersionCollisionError: A record belongs to another version, which has the same output path by chance.
+        VersionCollisionError: A record belongs to another version, whose hash has the same six digits.
     """
     tasks = list(tasks)
     names = [step.name for _, step in tasks]
@@ -259,14 +257,14 @@ def _producer(lease: Lease | None) -> str:
 
 
 def _when(lease: Lease | None, now: float | None) -> str:
-    """When an output of ours was made, with a space behind; nothing for Marin's, whose leases are gone."""
+    """Return the time of a Tradewind output with a trailing space; empty for Marin's, which has no lease."""
     if lease is None or lease.written_by_marin:
         return ""
     return f"{format_age(now - lease.timestamp)} " if now is not None else f"at {format_time(lease.timestamp)} "
 
 
 def _check_versions(choice: PlanDecisions) -> list[str]:
-    """Refuse records of other versions; where the path is given by hand, only warn of those that are reused."""
+    """Refuse records of other versions. At an overridden output path, only warn if such a record is reused."""
     warnings = []
     for step, record in choice.records.items():
         found = record.lease.version if record.lease is not None else ""
@@ -284,5 +282,5 @@ def _check_versions(choice: PlanDecisions) -> list[str]:
 
 
 def other_version_warning(step: ResolvedStep) -> str:
-    """What a person should know of a step whose output another version made, at a path that both were given."""
+    """Warn that another version made the output which the step reuses at an overridden path."""
     return f"{step.name!r} is reused from another version: its output path is given by hand."

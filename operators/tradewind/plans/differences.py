@@ -1,8 +1,12 @@
-"""What differs between two versions of a step, traced to the fields that caused it.
+"""Differences between two versions of a step, traced to the fields that cause them.
 
-A difference is told once, at the step whose own config holds it; a step that only reads a changed step has none of its
-own. Every pair of versions is compared once however many ways lead to it, so the cost grows with the number of
-versions, not with the number of ways, and no depth is too great.
+A difference is reported once, at the step whose own config holds it. A step that only reads a changed step has no
+difference of its own. Each pair of versions is compared once, so the cost grows with the number of versions, not of
+paths between them; depth is unlimited.
+
+A record numbers references, and an additional reference renumbers those after it. So references are matched by what
+they read and where they occur, never by number. References to the same step name are one input whose version may have
+changed. Everything else is a difference of the step's own.
 """
 
 from __future__ import annotations
@@ -18,37 +22,31 @@ from tradewind.plans.version_records import InputReference, Lookup, Version, Ver
 from tradewind.steps.config_walk import describe
 from tradewind.text import format_change, format_value
 
-# What differs between the references of two versions of a step: which steps they read, and where.
-#
-# References are numbered in a record, and one more of them renumbers those behind it; so they are matched by what they
-# read and where they stand, never by number. References that read the same step name are one input whose version may
-# have changed. Everything else is a difference of the step's own.
-
 T = TypeVar("T")
 Pair = tuple[VersionNode, VersionNode]
-"""An old version of a step and the new one that stands in its place."""
+"""An old version of a step and the new one that replaces it."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a comparison of references found.
+    """Result of comparing references.
 
     Attributes:
         own: Differences of the step's own, as (where, in words).
-        pairs: Inputs whose version is another one now.
+        pairs: Inputs whose version changed.
     """
 
     own: list[tuple[str, str]] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
 
     def add_pair(self, old: VersionNode | None, new: VersionNode | None) -> None:
-        """Look further at an input, unless it is the same."""
+        """Add an input for further comparison, unless it is unchanged."""
         if old is not None and new is not None and old is not new:
             self.pairs.append((old, new))
 
 
 def compare_inputs(old: VersionNode, new: VersionNode) -> Inputs:
-    """Compare the references of two versions; those at a path that held a value in the other are left out."""
+    """Compare the references of two versions, except at paths where the other version holds a value."""
     before = [ref for path, ref in old.references.items() if path not in new.values]
     after = [ref for path, ref in new.references.items() if path not in old.values]
     if old.is_mixed or new.is_mixed:
@@ -72,7 +70,7 @@ _KEYS: Sequence[Callable[[InputReference], Hashable]] = (
     lambda ref: (ref.path, ref.target and ref.target.name),
     lambda ref: (ref.pattern, ref.target and ref.target.name),
 )
-"""What tells that two references are the same one, the surest sign first."""
+"""Keys by which two references match, the most reliable first."""
 
 _KEYS_ELSEWHERE: Sequence[Callable[[InputReference], Hashable]] = (
     lambda ref: (ref.target, ref.inside),
@@ -83,7 +81,7 @@ _KEYS_ELSEWHERE: Sequence[Callable[[InputReference], Hashable]] = (
 def _matched(
     old: Sequence[T], new: Sequence[T], keys: Iterable[Callable[[T], Hashable]]
 ) -> tuple[list[tuple[T, T]], list[T], list[T]]:
-    """Pairs with equal keys, by one key after another, and what is left on each side."""
+    """Match by one key after another; return the pairs and the remainder of each side."""
     pairs: list[tuple[T, T]] = []
     for key in keys:
         waiting: defaultdict[Hashable, deque[T]] = defaultdict(deque)
@@ -101,7 +99,7 @@ def _matched(
 
 
 def _reference_changes(old: InputReference, new: InputReference) -> list[tuple[str, str]]:
-    """What differs between two forms of one reference, apart from the version of the step."""
+    """Return the differences between two forms of one reference, except the step's version."""
     changes = []
     if old.pattern != new.pattern:
         changes.append((new.where, f"reference to {old.text} moved from {old.where} to {new.where}"))
@@ -128,7 +126,7 @@ def _is_in_order(pairs: Iterable[tuple[InputReference, InputReference]]) -> bool
 def _compare_lists(
     old: VersionNode, new: VersionNode, before: Sequence[InputReference], after: Sequence[InputReference]
 ) -> Inputs:
-    """Compare where the records do not say which reference means which step: paths here, steps there."""
+    """Compare paths and steps separately, where records do not assign references to steps."""
     found = Inputs(_changes_of_paths(before, after))
     rest: dict[bool, tuple[list[VersionNode], list[VersionNode]]] = {}
     for waits, olds, news in ((True, old.inputs, new.inputs), (False, old.pseudo_inputs, new.pseudo_inputs)):
@@ -181,7 +179,7 @@ def _changes_of_paths(before: Sequence[InputReference], after: Sequence[InputRef
 
 
 MAX_CHANGES_PER_VALUE: Final = 8
-"""A value that differs in more places than this is told as one difference."""
+"""A value with more differences is reported as one difference."""
 MAX_CHANGES_PER_SENTENCE: Final = 3
 _LONGEST_WAY: Final = 6
 _LEFT_OUT: Final = "…"
@@ -194,10 +192,10 @@ class Change:
 
     Attributes:
         step: The name of the step whose own config holds it.
-        where: Its place there, such as ``config.learning_rate``.
+        where: Its config path there, such as ``config.learning_rate``.
         what: The difference in words, such as ``config.learning_rate 0.003 → 0.001``.
-        way: The inputs that lead to ``step``, from the compared step's own one on, ``step`` last; empty if the compared
-            step itself holds the difference. The middle of a long one is left out.
+        way: The inputs that lead to ``step``, from the compared step's input to ``step``; empty if the compared step
+            itself holds the difference. The middle of a long list is omitted.
     """
 
     step: str
@@ -210,7 +208,7 @@ class Change:
 
 
 class Comparison:
-    """Compares versions; whoever compares many keeps one, which remembers what it has seen."""
+    """Compares versions. Reuse one instance for many comparisons: it caches each pair."""
 
     def __init__(self, lookup: Lookup) -> None:
         self._table = VersionTable(lookup)
@@ -218,7 +216,7 @@ class Comparison:
         self._causes: dict[Pair, dict[Change, Pair | None]] = {}
 
     def changes(self, old: Version, new: Version) -> list[Change]:
-        """The root causes of what differs between two valid records, those of the step itself first."""
+        """Return the root causes of the differences between two valid records, the step's own first."""
         pair = self._table.node(old), self._table.node(new)
         if pair[0] is pair[1]:
             return []
@@ -226,7 +224,7 @@ class Comparison:
         return [replace(change, way=self._way(pair, change)) for change in self._causes[pair]]
 
     def _visit(self, root: Pair) -> None:
-        """Compare ``root`` and what it leads to, inputs first; a pair that leads to itself adds nothing."""
+        """Compare ``root`` and the pairs it leads to, inputs first; a cyclic pair adds nothing."""
         stack = [(root, False)]
         while stack:
             pair, is_leaving = stack.pop()
@@ -247,7 +245,7 @@ class Comparison:
         return [Change(new.name, where, what) for where, what in _own_changes(old, new, inputs)], inputs.pairs
 
     def _collected(self, pair: Pair) -> dict[Change, Pair | None]:
-        """Root cause → the input that leads to it, None for the step's own."""
+        """Return root cause → the input that leads to it, None for the step's own."""
         own, children = self._opened[pair]
         causes: dict[Change, Pair | None] = dict.fromkeys(own)
         for child in children:
@@ -266,12 +264,12 @@ class Comparison:
 
 
 def differences(old: Version, new: Version, lookup: Lookup) -> list[Change]:
-    """The root causes of what differs between two versions of a step."""
+    """Return the root causes of the differences between two versions of a step."""
     return Comparison(lookup).changes(old, new)
 
 
 def sentence(changes: Sequence[Change]) -> str:
-    """The differences in one short sentence, for the cell of a table."""
+    """Format the differences as one short sentence for a table cell."""
     if not changes:
         return FORM_ONLY
     parts = []
@@ -283,7 +281,7 @@ def sentence(changes: Sequence[Change]) -> str:
 
 
 def full_text(changes: Sequence[Change]) -> list[str]:
-    """The differences in lines, with the way to each."""
+    """Format the differences as lines, each with the inputs that lead to it."""
     if not changes:
         return [FORM_ONLY]
     lines: list[str] = []
@@ -296,7 +294,7 @@ def full_text(changes: Sequence[Change]) -> list[str]:
 
 
 def _own_changes(old: VersionNode, new: VersionNode, inputs: Inputs) -> Iterator[tuple[str, str]]:
-    """The differences between the configs themselves, as (where, in words)."""
+    """Return the differences between the configs themselves, as (where, in words)."""
     if old.name != new.name:
         yield "name", f"name `{old.name}` → `{new.name}`"
     for path in sorted(old.values.keys() | new.values.keys()):
@@ -317,7 +315,7 @@ def _at_path(path: str, old: VersionNode, new: VersionNode) -> Iterable[tuple[st
 
 
 def _inside(where: str, old: Any, new: Any) -> list[tuple[str, str]]:
-    """The differences inside one value, or between two as a whole where there are too many."""
+    """Return the differences inside one value, or one for the whole value if there are too many."""
     found = list(_leaves(where, old, new))
     if len(found) <= MAX_CHANGES_PER_VALUE:
         return found
@@ -325,7 +323,7 @@ def _inside(where: str, old: Any, new: Any) -> list[tuple[str, str]]:
 
 
 def _leaves(where: str, old: Any, new: Any) -> Iterator[tuple[str, str]]:
-    if json.dumps(old, sort_keys=True) == json.dumps(new, sort_keys=True):  # 1 and 1.0 are two versions
+    if json.dumps(old, sort_keys=True) == json.dumps(new, sort_keys=True):  # 1 and 1.0 are different versions
         return
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):

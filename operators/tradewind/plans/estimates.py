@@ -1,7 +1,10 @@
-"""What a run is likely to cost: what earlier attempts of the same step took, in hours on what they ran on.
+"""Cost estimates of a run: what earlier attempts of its steps took, in hours and resources.
 
-An estimate is a memory, not a promise: it counts from the claim to the end, a queue included, and only steps that will
-RUN are estimated. A step is looked up by its output path, then by its name; one that nothing is known of stays without.
+An attempt counts from its claim to its end, queue time included. Only steps that will RUN get an estimate, from the
+newest successful attempt: at the same output path, else under the same name. A step without a known attempt has none.
+
+The number of reads is bounded, since an estimate is worth less than a quick plan. Steps beyond the bound have no
+estimate.
 """
 
 from __future__ import annotations
@@ -27,11 +30,11 @@ from tradewind.text import pluralize
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one step took before.
+    """Cost of an earlier attempt of one step.
 
     Attributes:
         hours: From the attempt's start to its end.
-        resources: What it ran on, in words: ``"v4-16"``.
+        resources: Its resources in words: ``"v4-16"``.
     """
 
     hours: float
@@ -42,7 +45,7 @@ class Estimate:
 
 
 def with_estimates(plan: Plan, estimates: Mapping[str, Estimate]) -> Plan:
-    """``plan`` with the estimate of each step that runs, and their sum; ``estimates`` by output path or step name."""
+    """Add estimates and their sum to ``plan``; ``estimates`` is by output path or step name."""
     found = {
         step.output_path: estimate
         for step in plan.decided(Decision.RUN)
@@ -54,7 +57,7 @@ def with_estimates(plan: Plan, estimates: Mapping[str, Estimate]) -> Plan:
 
 
 def describe_resources(resources: Resources | None) -> str | None:
-    """What a step runs on that names ``resources``; None if it names none."""
+    """Describe the resources of a step; None if it names none."""
     return (
         None
         if resources is None
@@ -63,7 +66,7 @@ def describe_resources(resources: Resources | None) -> str | None:
 
 
 def describe_spec_resources(resources: Mapping[str, Any]) -> str:
-    """The ``resources`` of an attempt's spec: the slice type for a TPU slice, else what a person would call it."""
+    """Describe the ``resources`` of an attempt's spec: the slice type of a TPU slice, else a short text."""
     match resources.get("kind"):
         case "tpu_slice":
             return _slices(resources.get("num_slices", 1), str(resources["slice_type"]))
@@ -79,7 +82,7 @@ def describe_spec_resources(resources: Mapping[str, Any]) -> str:
 
 
 def format_hours(hours: float) -> str:
-    """``2.5 h``, ``40 min``, ``30 s``: two digits are as much as a guess deserves."""
+    """Format as ``2.5 h``, ``40 min`` or ``30 s``, with at most two significant digits."""
     if hours >= 1:
         return f"{_rounded(hours)} h"
     if hours * 60 >= 1:
@@ -124,22 +127,17 @@ def _gpus(count: float, gpu_type: str | None) -> str:
     return pluralize(count, f"{gpu_type} GPU" if gpu_type else "GPU")
 
 
-# What earlier attempts at the steps of a plan took, where their files say so: the newest that succeeded counts.
-#
-# An attempt counts from its claim to its end, so a queue before it is in it. The work is bounded, since an estimate is
-# worth less than a quick plan: steps beyond the bound go without.
-
 logger = logging.getLogger(__name__)
 
 MAX_STEPS: Final = 200
 MAX_VERSIONS: Final = 8
-"""Of one step."""
+"""Per step."""
 
 
 def read_estimates(plan: Plan) -> dict[str, Estimate]:
-    """Output path -> what the step took when it, or another version of it, was made last.
+    """Return output path -> the cost of the newest attempt at it, or at another version of the step.
 
-    A store that does not answer costs the estimates, not the plan.
+    If the store does not answer, the plan has no estimates.
     """
     steps = plan.decided(Decision.RUN)[:MAX_STEPS]
     try:
@@ -148,7 +146,7 @@ def read_estimates(plan: Plan) -> dict[str, Estimate]:
         newest = {path: lease for path, lease in leases.items() if lease.phase is Phase.COMMITTED}
         files = {path: attempt_path(path, lease.attempt) for path, lease in newest.items()}
         contents = read_contents(list(files.values()))
-    except Exception as error:  # each store has its own
+    except Exception as error:  # each store has its own exceptions
         logger.warning("What earlier attempts took could not be read: %s", error)
         return {}
     found = {
@@ -162,7 +160,7 @@ def read_estimates(plan: Plan) -> dict[str, Estimate]:
 
 
 def _versions_of(steps: Iterable[PlannedStep]) -> dict[str, list[str]]:
-    """Output path -> the outputs of the same name beside it, its own included."""
+    """Return output path -> the outputs of the same name beside it, its own included."""
     paths = [step.output_path for step in steps]
     alike: defaultdict[str, list[str]] = defaultdict(list)
     for folder, names in list_folders(sorted({posixpath.dirname(path) for path in paths})).items():
@@ -179,7 +177,7 @@ def _best(
 
 
 def _estimate(file: str, found: Content | None) -> Estimate | None:
-    """What the attempt in a file took; None for one that does not say."""
+    """Return the cost of the attempt in a file; None if the file does not state it."""
     try:
         if found is None:
             return None

@@ -1,6 +1,7 @@
-"""Where steps may write: below the prefix of their run, or where somebody has said by name that they may.
+"""Where steps may write: below their run's prefix, or where a deployment explicitly allows it.
 
-``resolve`` computes Marin's paths, odd ones too, since old outputs lie there. What is refused here is never written.
+``resolve`` computes Marin's paths, unusual ones too, since old outputs exist there. Paths refused here are never
+written.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from tradewind.storage import (
 )
 
 _OWN_FOLDERS: Final = frozenset({".tradewind", ".attempts"})
-"""Below a prefix or an output, what is Tradewind's own."""
+"""Tradewind's own folders below a prefix or an output."""
 
 
 def check_given_places(steps: Iterable[ExecutorStep]) -> None:
-    """Refuse names and paths that no prefix makes right, when a DAG file is loaded.
+    """Refuse names and paths that are invalid under any prefix, when a DAG file is loaded.
 
     Raises:
-        ExperimentError: One could lead out of the prefix, is the prefix, or can be no path.
+        ExperimentError: One could leave the prefix, is the prefix, or is not a path.
     """
     for step in steps:
         _check(step.name, "A step's name", _problem_of_name, "give the step another name")
@@ -39,9 +40,10 @@ def check_given_places(steps: Iterable[ExecutorStep]) -> None:
 
 
 def check_no_overlap(steps: Sequence[ResolvedStep]) -> None:
-    """Refuse two steps that write to one place by two spellings, or one within the other's output.
+    """Refuse two steps with the same output path in two spellings, or one inside the other's output.
 
-    Whoever makes an output that others lie in refuses to begin, so that is right only where it comes first each time.
+    A step refuses to start at an output that contains other outputs. So nesting is valid only if the outer step always
+    runs first.
 
     Raises:
         ExperimentError: Two do.
@@ -51,7 +53,7 @@ def check_no_overlap(steps: Sequence[ResolvedStep]) -> None:
         try:
             other = makers.setdefault(resolve_location(step.output_path), step)
         except StorageError:
-            continue  # no place below the prefix that a DAG file has; the plan looks again, below its own
+            continue  # no prefix is known when a DAG file loads; the plan checks again with its own
         if other is not step:
             raise ExperimentError(
                 f"Steps {other.name!r} and {step.name!r} would both write to {other.output_path}, which is "
@@ -69,7 +71,7 @@ def check_no_overlap(steps: Sequence[ResolvedStep]) -> None:
 
 
 def _comes_first(step: ResolvedStep, other: ResolvedStep) -> bool:
-    """Whether ``other`` is made from ``step``, directly or not."""
+    """Whether ``other`` is made from ``step``, directly or indirectly."""
     seen: set[int] = set()
     pending = [other]
     while pending:
@@ -85,18 +87,18 @@ def _comes_first(step: ResolvedStep, other: ResolvedStep) -> bool:
 def check_output_places(
     steps: Sequence[ResolvedStep], prefix: str, find_roots: Callable[[], Roots], outside: Sequence[str] = ()
 ) -> Roots:
-    """Refuse outputs that would lie elsewhere than below the prefix, a root, or what ``outside`` names.
+    """Refuse outputs that are outside the prefix, the roots and what ``outside`` names.
 
     Args:
-        find_roots: Asked for the roots only when an output lies elsewhere than below the prefix.
-        outside: Names of steps whose absolute ``override_output_path`` may lie anywhere, and paths below which any
-            step's may.
+        find_roots: Called only if an output is outside the prefix.
+        outside: Names of steps whose absolute ``override_output_path`` may be anywhere, and paths below which any
+            step's may be.
 
     Returns:
-        Below what all of them lie: the prefix, and each output that lies elsewhere.
+        The prefix, and each output outside it.
 
     Raises:
-        ExperimentError: One would.
+        ExperimentError: An output is elsewhere.
     """
     check_given_places(step.step for step in steps)
     _check_places(steps)

@@ -1,6 +1,7 @@
-"""The plan of a run: for every step a decision and its reason, as the task that made it hands it to all others.
+"""The plan of a run: per step a decision and its reason, passed from ``plan`` to the other tasks.
 
-It travels as an XCom, so what comes back is input and parsed like a record.
+The plan travels as an XCom, so reading parses and validates it like a record. It is stored in chunks: a step's task
+reads only the chunk with its own line, so a run of N steps does not read N lines N times.
 """
 
 from __future__ import annotations
@@ -27,25 +28,25 @@ from tradewind.steps.paths import version_name
 
 
 class BadPlanError(ValueError):
-    """What stands in place of a plan is none, or not a whole one."""
+    """The value is not a plan, or an incomplete one."""
 
     def __init__(self, flaw: Exception | str) -> None:
         super().__init__(f"The plan of this run cannot be read, because {flaw}. Clear the plan task to make it anew.")
 
 
 class Decision(Enum):
-    """What happens to a step in this run."""
+    """What a run does with a step."""
 
     RUN = "RUN"
-    """It is started; its output is not there, or it is forced."""
+    """It starts: its output is missing, or it is forced."""
     REUSE = "REUSE"
-    """Its output is there; nothing is started."""
+    """Its output exists; nothing starts."""
     WAIT = "WAIT"
-    """Somebody else is at work on it; its task waits for that end and reuses the result."""
+    """Another run is making it; its task waits for that attempt and reuses the result."""
     BLOCKED = "BLOCKED"
-    """It, or an input of it, failed before, and failed steps are not to be run again; or its lease cannot be read."""
+    """It or an input failed before and failed steps are not rerun, or its lease cannot be read."""
     PRUNED = "PRUNED"
-    """Its output is not there, but nothing that runs would read it; nothing is started."""
+    """Its output is missing, but no running step would read it; nothing starts."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,12 @@ class PlannedStep:
     """One line of a plan.
 
     Attributes:
-        attempt: The newest attempt that the plan knew of; 0 if there was none.
-        is_forced: It is made again because somebody asked for that, not because its output is missing.
-        is_damaged: A full check found that the output of ``attempt`` is not as it was committed.
-        producer: Who made the output that is reused, or is making the one that is waited for.
-        estimate: What running it is likely to cost, in words.
-        place: What it runs on, in words; None if it names no resources.
+        attempt: The newest attempt when the plan was made; 0 if there was none.
+        is_forced: A user requested the rerun; the output is not missing.
+        is_damaged: A full check found that the output of ``attempt`` differs from its manifest.
+        producer: Producer of the output that is reused or awaited.
+        estimate: Expected cost of running it, in words.
+        place: Its resources in words; None if it names none.
     """
 
     task_id: str
@@ -76,19 +77,19 @@ class PlannedStep:
 
     @property
     def version_name(self) -> str:
-        """The step and its version as people refer to them."""
+        """Name and hash of the step, as shown to users."""
         return version_name(self.name, self.hash)
 
     def to_json(self) -> dict[str, Any]:
-        """This line as XComs hold it."""
+        """Return this line as it is stored in XComs."""
         return asdict(self) | {"decision": self.decision.value}
 
     @staticmethod
     def from_json(fields: object) -> PlannedStep:
-        """The line in an XCom.
+        """Parse the line in an XCom.
 
         Raises:
-            BadPlanError: It is none.
+            BadPlanError: It is not a plan's line.
         """
         try:
             known = parse_fields(fields, _KINDS_OF_A_LINE, _REQUIRED_OF_A_LINE, whose="a step's")
@@ -102,8 +103,8 @@ class Plan:
     """The decisions for all steps of a run, in execution order.
 
     Attributes:
-        warnings: What a person should know about the selection and the decisions.
-        estimate: What all steps that run are likely to cost, in words.
+        warnings: Notes for the user about the selection and the decisions.
+        estimate: Expected cost of all steps that run, in words.
     """
 
     prefix: str
@@ -112,15 +113,15 @@ class Plan:
     estimate: str | None = None
 
     def decided(self, decision: Decision) -> list[PlannedStep]:
-        """The steps with this decision."""
+        """Return the steps with this decision."""
         return [step for step in self.steps if step.decision is decision]
 
     def of_task(self, task_id: str) -> PlannedStep | None:
-        """The line of one task."""
+        """Return the line of one task."""
         return next((step for step in self.steps if step.task_id == task_id), None)
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as the ``plan`` task's XCom holds it; ``docs/plan-schema.json`` describes it."""
+        """Return the plan as the ``plan`` task's XCom stores it; ``docs/plan-schema.json`` describes it."""
         return {
             "prefix": self.prefix,
             "steps": [step.to_json() for step in self.steps],
@@ -130,10 +131,10 @@ class Plan:
 
     @staticmethod
     def from_json(fields: object) -> Plan:
-        """The plan in an XCom.
+        """Parse the plan in an XCom.
 
         Raises:
-            BadPlanError: It is none.
+            BadPlanError: It is not a plan.
         """
         try:
             known = parse_fields(fields, _KINDS, ("prefix", "steps"))
@@ -165,22 +166,21 @@ _KINDS_OF_A_LINE: Final = {
 }
 _REQUIRED_OF_A_LINE: Final = ("task_id", "name", "hash", "output_path", "decision", "reason")
 
-# The plan in pieces. A step's task reads only the piece with its own line, so that a run of N steps does not read
-# N lines N times.
 
 CHUNK: Final = 500
-"""How many lines a piece holds: what each task reads of a plan, however long it is. Every piece costs the ``plan`` task
-a request, which takes longer than reading a few hundred lines.
+"""Lines per chunk: what each task reads of a plan, however long it is.
+
+Each chunk costs the ``plan`` task one request, which takes longer than reading a few hundred lines.
 """
 
 
 def chunk_key(task_index: int) -> str:
-    """The XCom key of the piece with the plan's line number ``task_index``, counted from 0."""
+    """Return the XCom key of the chunk with the plan's line ``task_index``, counted from 0."""
     return f"plan_{task_index // CHUNK}"
 
 
 def chunks(plan: Plan) -> dict[str, dict[str, Any]]:
-    """All pieces of ``plan``, by key."""
+    """Return all chunks of ``plan``, by key."""
     return {
         chunk_key(start): {"steps": [step.to_json() for step in plan.steps[start : start + CHUNK]]}
         for start in range(0, len(plan.steps), CHUNK)
@@ -188,10 +188,10 @@ def chunks(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def planned_in(chunk_json: object, task_id: str) -> PlannedStep | None:
-    """The line of one task in a piece.
+    """Return the line of one task in a chunk.
 
     Raises:
-        BadPlanError: It is no piece of a plan, or that line is none.
+        BadPlanError: It is not a chunk of a plan, or the line is invalid.
     """
     lines = chunk_json.get("steps") if isinstance(chunk_json, Mapping) else None
     if not isinstance(lines, list):
@@ -200,15 +200,13 @@ def planned_in(chunk_json: object, task_id: str) -> PlannedStep | None:
     return None if mine is None else PlannedStep.from_json(mine)
 
 
-# What the task of a step outside of any plan tells of it, for those who look at the task.
-
 UNPLANNED_KEY: Final = "tradewind_step"
-"""Key of the task's XCom."""
+"""Key of the XCom that describes a task's step where there is no plan."""
 
 
 @dataclass(frozen=True)
 class UnplannedStep:
-    """Which version a task makes, and where; a plan's line says the same of its steps."""
+    """Version and output path of a task's step outside any plan; a plan's line states the same."""
 
     name: str
     hash: str
@@ -216,16 +214,16 @@ class UnplannedStep:
 
     @staticmethod
     def of(step: ResolvedStep) -> UnplannedStep:
-        """What is told of ``step``."""
+        """Describe ``step``."""
         return UnplannedStep(step.name, step.hash, step.output_path)
 
     def to_json(self) -> dict[str, str]:
-        """This step as its XCom holds it."""
+        """Return this step as its XCom stores it."""
         return asdict(self)
 
     @staticmethod
     def from_json(fields: Any) -> UnplannedStep | None:
-        """The step in an XCom; None if it is nothing that ``to_json`` gives."""
+        """Parse the step in an XCom; None if ``to_json`` did not write it."""
         names = [each.name for each in dataclasses.fields(UnplannedStep)]
         values = [fields.get(name) for name in names] if isinstance(fields, Mapping) else [None]
         return UnplannedStep(*values) if all(isinstance(value, str) for value in values) else None

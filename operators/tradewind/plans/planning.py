@@ -1,4 +1,4 @@
-"""Planning from what the store says now: the records are read, checked where that is asked for, and explained."""
+"""Make a plan from the current records: read, verify if requested, and explain them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ MAX_CONCURRENT_CHECKS: Final = 4
 
 @dataclass(frozen=True)
 class Outputs:
-    """What the store says of outputs.
+    """State of the outputs in the store.
 
     Attributes:
         records: The record of each output path.
-        faults: Output path → what is wrong with a result, of those that are not as they were committed.
-        uncompared: The results that were to be compared with a manifest and have none, since Marin made them.
+        faults: Output path → what is wrong, for results that differ from their manifests.
+        uncompared: Results that could not be verified: Marin made them, without a manifest.
     """
 
     records: Mapping[str, Record]
@@ -38,7 +38,7 @@ class Outputs:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a person should know who asked for a full check."""
+        """Warnings for a user who requested a full check."""
         if not self.uncompared:
             return ()
         return (
@@ -48,10 +48,10 @@ class Outputs:
 
 
 def read_outputs(output_paths: Sequence[str], *, verify: bool = False) -> Outputs:
-    """Read the records, and with ``verify`` compare every result with its manifest, file by file.
+    """Read the records; with ``verify``, compare every result with its manifest, file by file.
 
-    A result that is not as it was committed counts as gone. One that Marin made has no manifest to be compared with:
-    it is reused, and the plan warns of it.
+    A result that differs from its manifest counts as gone. A result of Marin's has no manifest: it is reused with a
+    warning.
 
     Raises:
         StoreUnavailableError: The store does not answer.
@@ -78,10 +78,10 @@ def plan_now(
     *,
     roots: Roots | None = None,
 ) -> Plan:
-    """The plan by these outputs, with reasons and estimates; see ``make_plan``.
+    """Plan with these outputs, reasons and estimates; see ``make_plan``.
 
     Args:
-        roots: Below what may be read where a record says so; the prefix, if nothing is given.
+        roots: Where paths that records name may be read; default: the prefix.
     """
     now, readable = time.time(), roots or Roots.of([prefix])
 
@@ -94,7 +94,7 @@ def plan_now(
 
 
 def _left_damaged(plan: Plan, faults: Mapping[str, str]) -> Iterator[str]:
-    """Of a step that is pruned the table says only why nothing needs it."""
+    """Warn of a pruned step whose result is damaged: the table only says why it is pruned."""
     for step in plan.decided(Decision.PRUNED):
         if (fault := faults.get(step.output_path)) is not None:
             yield (

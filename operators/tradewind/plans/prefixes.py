@@ -1,4 +1,4 @@
-"""Where a step runs and where its outputs go: the first of several sources that says so."""
+"""Choose a step's cluster and its prefix: the first of several sources that gives one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ PREFIX_VARIABLES = ("TRADEWIND_PREFIX", "MARIN_PREFIX")
 
 
 def choose_cluster(step: ExecutorStep | None, of_dag: str | None, default: str) -> str:
-    """The cluster of a step: its own, else the DAG's, else the deployment's default."""
+    """Return the cluster of a step: its own, else the DAG's, else the deployment's default."""
     return (step.cluster if step else None) or of_dag or default
 
 
 @dataclass(frozen=True)
 class ChosenPrefix:
-    """A prefix, and what gave it, in words."""
+    """A prefix and its source, in words."""
 
     path: str
     source: str
@@ -34,14 +34,14 @@ def choose_prefix(
     configured: str | None,
     bucket: Callable[[], str | None],
 ) -> ChosenPrefix:
-    """The prefix: the argument, the DAG param, the environment, the configuration, or the cluster's bucket.
+    """Choose the prefix: argument, DAG param, environment, configuration, or the cluster's bucket.
 
-    ``bucket`` is asked last, since it may have to look up a connection.
+    ``bucket`` is called last, since it may have to read a connection.
 
     Raises:
-        MissingPrefixError: None of them says anything.
-        RelativePrefixError: What is said first means another place in each process.
-        UnusablePathError: It is none that may be opened.
+        MissingPrefixError: No source gives one.
+        RelativePrefixError: The first one given is relative: its meaning depends on the process.
+        UnusablePathError: It is not a path that may be opened.
         UnsupportedStoreError: It is of another store.
     """
     given = [(argument, "The prefix"), (param, "The run's param 'prefix'")]
@@ -64,10 +64,10 @@ def choose_prefix(
 
 
 def roots_in(text: str | None) -> Roots | None:
-    """The roots that a configuration names, one a line or with commas; None where it names none.
+    """Parse the roots of a configuration, separated by lines or commas; None if it names none.
 
     Raises:
-        UnusablePathError: One of them is no path, or a relative one.
+        UnusablePathError: One of them is not a path, or is relative.
         UnsupportedStoreError: One of them is of another store.
     """
     paths = [path.strip() for path in re.split(r"[,\n]", text or "") if path.strip()]
@@ -75,13 +75,14 @@ def roots_in(text: str | None) -> Roots | None:
 
 
 def mirror_prefixes(configured: str | None, environ: Mapping[str, str], buckets: Iterable[str] = ()) -> tuple[str, ...]:
-    """The prefixes that mirrored paths may be copied from: those that are named, else the buckets of the fleet.
+    """Return the prefixes that mirrored paths may be copied from: configured ones, else the fleet's buckets.
 
     Args:
-        configured: ``mirror_prefixes`` of the configuration, one a line or with commas; the environment comes first.
+        configured: ``mirror_prefixes`` of the configuration, separated by lines or commas; the environment has
+            precedence.
 
     Raises:
-        UnusablePathError: One of them is no path, or a relative one.
+        UnusablePathError: One of them is not a path, or is relative.
         UnsupportedStoreError: One of them is of another store.
     """
     text = environ.get(MIRROR_VARIABLE)
@@ -91,10 +92,10 @@ def mirror_prefixes(configured: str | None, environ: Mapping[str, str], buckets:
 
 
 def configured_roots(allowed: str | None, environ: Mapping[str, str], configured: str | None) -> Roots:
-    """What whoever runs this deployment allows: ``allowed_roots``, else where its outputs go by default.
+    """Return what the deployment allows: ``allowed_roots``, else its default prefix.
 
     Raises:
-        UnusablePathError: The configuration names something else than absolute paths.
+        UnusablePathError: The configuration names a path that is not absolute.
         UnsupportedStoreError: It names another store.
     """
     if (named := roots_in(allowed)) is not None:

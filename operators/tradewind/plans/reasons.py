@@ -1,8 +1,12 @@
-"""Earlier versions of steps: which one is nearest to the version at hand, and what has changed since.
+"""Reasons of a plan: what a record says of its step, and what changed since earlier versions.
 
-Earlier versions of a step lie beside its output, under the same name with another hash. All steps share one listing of
-each folder, and their leases and infos are read together. The work is bounded: what a plan does not compare it says so
-of, and ``why`` compares it for one step. The nearest version is the one with the fewest changes, then the newest.
+Earlier versions of a step are beside its output, under the same name with another hash. All steps share one listing per
+folder, and their leases and infos are read together. The number of requests is bounded: the plan names the steps that
+it does not compare, and ``why`` compares one step. The nearest version has the fewest changes; among equals, the newest
+wins.
+
+Reasons are computed without I/O, except for ``read_attempt_summaries``, which reads the attempts' files of all steps
+together.
 """
 
 from __future__ import annotations
@@ -31,18 +35,18 @@ logger = logging.getLogger(__name__)
 
 NEVER_RAN: Final = "never ran"
 Difference = tuple[str, tuple[Change, ...]]
-"""The output path of an earlier version, and what differs in the version at hand."""
+"""The output path of an earlier version, and its differences from the current one."""
 _VERSIONED_NAME = re.compile(r"(.*)-([0-9a-f]{6})", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class SearchLimits:
-    """How far a search goes.
+    """Limits of a search.
 
     Attributes:
-        compared: How many earlier versions of one step are compared, the newest.
-        dated: Of how many the age is asked for, to find the newest, where there are more than that.
-        told: How many of the nearest are told of, and so need their ages.
+        compared: How many of a step's earlier versions are compared, the newest first.
+        dated: How many ages are read to find the newest, where there are more versions than ``compared``.
+        told: How many of the nearest are reported, and so need their ages.
         requests: How many objects are read and folders listed for all steps together.
     """
 
@@ -58,11 +62,11 @@ STEP_LIMITS: Final = SearchLimits(compared=50, dated=1000, told=50, requests=20_
 
 @dataclass(frozen=True)
 class EarlierVersion:
-    """A version that is or was in the store.
+    """A version that exists or existed in the store.
 
     Attributes:
-        made_at: When its lease was last written, in seconds since 1970; None if nothing says so.
-        changes: What differs in the version at hand, down to the root causes.
+        made_at: When its lease was last written, in seconds since 1970; None if unknown.
+        changes: Differences from the current version, as root causes.
     """
 
     hash: str
@@ -71,7 +75,7 @@ class EarlierVersion:
     changes: tuple[Change, ...]
 
     def title(self, now: float) -> str:
-        """It as people refer to it."""
+        """Version name, as shown to users."""
         age = f" of {format_age(now - self.made_at)}" if self.made_at is not None else ""
         return f"version `{self.hash}`{age}"
 
@@ -86,11 +90,11 @@ class EarlierVersion:
 
 @dataclass(frozen=True)
 class VersionHistory:
-    """What was found.
+    """Earlier versions found.
 
     Attributes:
         nearest: Output path → its earlier versions, the nearest first.
-        not_compared: The output paths whose earlier versions there was no request left for.
+        not_compared: Output paths whose earlier versions were not read, since the limit was reached.
     """
 
     nearest: Mapping[str, Sequence[EarlierVersion]]
@@ -98,9 +102,9 @@ class VersionHistory:
 
 
 def explain_new_versions(steps: Sequence[tuple[ResolvedStep, Record]], *, now: float, roots: Roots) -> dict[str, str]:
-    """Say why steps run that never ran in this version: output path → reason; the other steps are left out.
+    """Explain why steps run that never ran in this version: output path → reason; other steps are omitted.
 
-    A store that does not answer costs the explanation, not the plan.
+    If the store does not answer, the plan has no such reasons.
     """
     new = [step for step, record in steps if record.state is RecordState.NONE]
     try:
@@ -115,7 +119,7 @@ def find_history(steps: Sequence[ResolvedStep], roots: Roots, bounds: SearchLimi
     """Find the earlier versions of ``steps`` and compare them.
 
     Args:
-        roots: Below what is read where a record says so.
+        roots: Where paths that records name may be read.
 
     Raises:
         StoreUnavailableError: The store does not answer.
@@ -145,7 +149,7 @@ def _reason(step: ResolvedStep, history: VersionHistory, now: float) -> str:
 
 
 def _find_siblings(steps: Iterable[ResolvedStep], budget: Budget) -> dict[str, list[str]]:
-    """Output path → the output paths of other versions; a step that names its own output path has none."""
+    """Return output path → the output paths of other versions; an overridden output path has none."""
     of_folder: defaultdict[str, list[str]] = defaultdict(list)
     for step in steps:
         if step.step.override_output_path is None:
@@ -163,7 +167,7 @@ def _find_siblings(steps: Iterable[ResolvedStep], budget: Budget) -> dict[str, l
 
 
 def _admit(siblings: Mapping[str, list[str]], budget: Budget, bounds: SearchLimits) -> dict[str, list[str]]:
-    """The steps whose earlier versions can all be looked at, in the order of the plan."""
+    """Return the steps whose earlier versions can all be read, in the plan's order."""
     chosen: dict[str, list[str]] = {}
     seen: set[str] = set()
     for path, found in siblings.items():
@@ -178,14 +182,14 @@ def _admit(siblings: Mapping[str, list[str]], budget: Budget, bounds: SearchLimi
 
 
 class _Ages:
-    """When outputs were made, as far as it was asked for."""
+    """Times at which outputs were made, as far as they were read."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._made_at: dict[str, float | None] = {}
 
     def read(self, output_paths: Iterable[str]) -> None:
-        """Read the leases of those that are not known yet, together."""
+        """Read the unknown leases together."""
         unknown = [path for path in dict.fromkeys(output_paths) if path not in self._made_at]
         paths = self._budget.take(unknown)
         leases = read_leases(paths)
@@ -195,18 +199,18 @@ class _Ages:
         return sorted(output_paths, key=lambda path: self._made_at.get(path) or 0.0, reverse=True)[:count]
 
     def nearest(self, differences: Sequence[Difference]) -> list[EarlierVersion]:
-        """The versions, those with the fewest changes first, of these the newest."""
+        """Sort versions: fewest changes first, then the newest."""
         found = [EarlierVersion(path[-6:], path, self._made_at.get(path), changes) for path, changes in differences]
         return sorted(found, key=lambda each: (len(each.changes), -(each.made_at or 0.0)))
 
 
 def _timestamp(lease: Lease | None) -> float | None:
-    """When a lease was written; None for no lease and for what is none."""
+    """Return when a lease was written; None if there is no valid lease."""
     return float(lease.timestamp) if lease is not None and lease.timestamp > 0 else None
 
 
 def _worth_telling(differences: Sequence[Difference], count: int) -> list[str]:
-    """The first ``count`` and what is as near as the last of them."""
+    """Return the first ``count`` and those as near as the last of them."""
     if not differences:
         return []
     farthest = len(differences[:count][-1][1])
@@ -214,7 +218,7 @@ def _worth_telling(differences: Sequence[Difference], count: int) -> list[str]:
 
 
 def _with_inputs(steps: Iterable[ResolvedStep]) -> set[ResolvedStep]:
-    """The steps and all that they refer to."""
+    """Return the steps and everything that they refer to."""
     found: set[ResolvedStep] = set()
     pending = list(steps)
     while pending:
@@ -228,7 +232,7 @@ def _with_inputs(steps: Iterable[ResolvedStep]) -> set[ResolvedStep]:
 def _compare(
     steps: Iterable[ResolvedStep], candidates: Mapping[str, Sequence[str]], stored: StoredVersions
 ) -> dict[str, list[Difference]]:
-    """Output path → its earlier versions that have a record, with what differs."""
+    """Return output path → its earlier versions that have a record, with their differences."""
     versions = stored.read(dict.fromkeys(path for found in candidates.values() for path in found))
     stored.read_deeper()
     comparison = Comparison(stored.lookup)
@@ -244,25 +248,21 @@ def _compare(
     return differences
 
 
-# What the record of a step says, in words: why it runs, waits, or need not run.
-#
-# Pure but for ``read_attempt_summaries``, which reads what records leave out, for all steps together.
-
 MAX_ERROR_CHARS: Final = 160
 MAX_SUMMARIES: Final = 1000
-"""In one plan; steps beyond that are told of without their errors."""
+"""Per plan; further steps are reported without their errors."""
 
 ReadErrorLine = Callable[[str], str | None]
-"""Gives the first line of the error of the newest attempt at an output path, if it is known."""
+"""Returns the first line of the error of the newest attempt at an output path, if known."""
 
 
 @dataclass(frozen=True)
 class AttemptSummary:
-    """What an attempt's file tells that the lease does not.
+    """Data from an attempt's file that its lease does not hold.
 
     Attributes:
         error: The first line of its error.
-        since: When it was claimed.
+        since: Time of its claim.
     """
 
     error: str | None = None
@@ -270,7 +270,7 @@ class AttemptSummary:
 
 
 def explain_steps(steps: Sequence[tuple[ResolvedStep, Record]], *, now: float, roots: Roots) -> dict[str, str]:
-    """The reason of every step that is not finished: output path → words. What has to be read is read together."""
+    """Return output path → reason for each step that is not finished; reads are batched."""
     stories = _read_stories_or_none({step.output_path: record for step, record in steps})
     reasons = {
         step.output_path: state_reason(
@@ -286,7 +286,7 @@ def explain_steps(steps: Sequence[tuple[ResolvedStep, Record]], *, now: float, r
 
 
 def state_reason(step: ResolvedStep, record: Record, read_error_line: ReadErrorLine, since: str | None = None) -> str:
-    """What the record of ``step`` says; ``since`` is when the attempt that is at work was claimed."""
+    """Describe the record of ``step``; ``since`` is the claim time of a running attempt."""
     match record.state:
         case RecordState.NONE:
             return NEVER_RAN
@@ -304,7 +304,7 @@ def state_reason(step: ResolvedStep, record: Record, read_error_line: ReadErrorL
 
 
 def read_attempt_summaries(records: Mapping[str, Record]) -> dict[str, AttemptSummary]:
-    """The stories of the newest attempts of those outputs that failed or are at work, read together.
+    """Read summaries of the newest attempts that failed or are running, together.
 
     Raises:
         StoreUnavailableError: The store does not answer.

@@ -1,7 +1,7 @@
-"""Reads across regions: a step reads from buckets of its own region, or from those that somebody allowed by name.
+"""Cross-region reads: a step reads buckets of its own region, or those explicitly allowed.
 
-Only what is known to be elsewhere is refused: a step whose region nobody has said and a bucket whose location nobody
-can tell are left alone, and so are local paths, ``mirror://`` paths and stores other than Google Cloud's.
+Only reads that are known to leave the region are refused. Steps with an unknown region, buckets with an unknown
+location, local paths, ``mirror://`` paths and stores other than Google Cloud's are not checked.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _DUAL_REGIONS: Final[Mapping[str, tuple[str, str]]] = {
     "asia1": ("asia-northeast1", "asia-northeast2"),
 }
 _MULTI_REGIONS: Final[Mapping[str, str]] = {"us": "us-", "eu": "europe-", "asia": "asia-"}
-"""Location -> how the names of its regions begin."""
+"""Location -> prefixes of the names of its regions."""
 _NOT_IN_EU: Final = ("europe-west2", "europe-west6", "europe-west12")
-"""European regions that the multi-region EU leaves out."""
+"""European regions outside the multi-region EU."""
 
 
 @dataclass(frozen=True)
 class StepReads:
-    """What a step that is about to run reads, and from where; a region that is not known is None."""
+    """What a step that will run reads, and from which region; None if the region is unknown."""
 
     name: str
     region: str | None
@@ -41,7 +41,7 @@ class StepReads:
 
 @dataclass(frozen=True)
 class CrossRegionRead:
-    """One path that a step reads from another region; ``size`` is in bytes, None where there is nothing yet."""
+    """One path that a step reads from another region; ``size`` in bytes, None if nothing exists there yet."""
 
     step: str
     region: str
@@ -55,7 +55,7 @@ class CrossRegionRead:
 
 
 class CrossRegionReadError(ExperimentError):
-    """Steps would read from buckets in other regions, which is slow and paid for by the gigabyte."""
+    """Steps would read from buckets in other regions, which is slow and billed per gigabyte."""
 
     def __init__(self, reads: Sequence[CrossRegionRead]) -> None:
         self.reads = tuple(reads)
@@ -71,13 +71,13 @@ class CrossRegionReadError(ExperimentError):
 
 
 def paths_read(step: ResolvedStep) -> tuple[str, ...]:
-    """The paths in buckets that the filled-in config of ``step`` names, except those in its own output."""
+    """Return the bucket paths in the filled-in config of ``step``, except those in its own output."""
     found = dict.fromkeys(text for text in _texts(step.config) if bucket_of(text) is not None)
     return tuple(path for path in found if not _is_below(path, step.output_path))
 
 
 def bucket_of(path: str) -> str | None:
-    """The Google Cloud Storage bucket that ``path`` is in, if it is in one."""
+    """Return the Google Cloud Storage bucket of ``path``, if it is in one."""
     for scheme in _SCHEMES:
         if path.startswith(scheme):
             return path.removeprefix(scheme).partition("/")[0] or None
@@ -85,10 +85,10 @@ def bucket_of(path: str) -> str | None:
 
 
 def is_inside(region: str, location: str) -> bool:
-    """Whether a bucket at ``location`` can be read in ``region`` without leaving it.
+    """Whether ``region`` reads a bucket at ``location`` without leaving the region.
 
-    A location is a region, a multi-region (``EU``), a predefined dual region (``NAM4``), or the regions of another one
-    joined by ``+``; case does not matter.
+    A location is a region, a multi-region (``EU``), a predefined dual region (``NAM4``), or the regions of a custom one
+    joined by ``+``; case is ignored.
     """
     return any(_covers(place, region.lower()) for place in location.lower().split("+"))
 
@@ -99,10 +99,9 @@ def cross_region_reads(
     allowed: Sequence[str] = (),
     size_of: Callable[[str], int | None] = lambda path: None,
 ) -> list[CrossRegionRead]:
-    """The reads that leave their step's region and that ``allowed`` (step names, path prefixes) does not name.
+    """Return reads that leave their step's region and that ``allowed`` (step names, path prefixes) omits.
 
-    ``location_of`` a bucket is asked only for steps whose region is known, ``size_of`` a path once, only for the reads
-    that are refused.
+    ``location_of`` is called only for buckets of steps with a known region, ``size_of`` once per refused path.
     """
     found = []
     sizes: dict[str, int | None] = {}

@@ -1,7 +1,11 @@
-"""What a person asks of one run: which steps to look at and which to make again. It never counts in a version.
+r"""What a user selects for one run: steps to consider and steps to rerun. It is outside every version.
 
-Steps are named by regular expressions, searched for anywhere in the step's name, as Marin's executor does, but in
-linear time (``linear_regex``), since whoever triggers a run writes them.
+Steps are named by regular expressions, searched anywhere in the step's name, like in Marin's executor. A user who
+triggers a run writes them, so the search must take linear time (``linear_regex``).
+
+Python's own engine tries ``(\w+)+$`` in a number of ways that doubles per letter. So Python parses an expression and
+decides its meaning, and RE2 searches for it. RE2 has neither lookarounds nor back references. It is loaded with the
+first expression, not with this module.
 """
 
 from __future__ import annotations
@@ -15,15 +19,9 @@ from typing import Final, Protocol
 
 from tradewind.steps import ExperimentError, truncated_repr
 
-# Regular expressions from outside take time in proportion to what they search, whatever they say.
-#
-# Python's own engine tries ``(\w+)+$`` in a number of ways that doubles with every letter. So an expression is read by
-# Python, which decides what it means, and searched for by RE2, which has no such expressions: it knows neither
-# lookarounds nor references back. RE2 is loaded with the first expression, not with this module.
-
 MAX_PATTERN_CHARS: Final = 1000
 _MOST_MEMORY_BYTES: Final = 1 << 20
-# RE2 means only ASCII by these; Python means all of Unicode.
+# In RE2 these mean ASCII only; in Python all of Unicode.
 _OUTSIDE_CLASSES: Final = {
     r"\w": r"[\p{L}\p{N}_]",
     r"\W": r"[^\p{L}\p{N}_]",
@@ -33,7 +31,7 @@ _OUTSIDE_CLASSES: Final = {
     r"\S": r"[^\s\v\x1c-\x1f\x85\p{Z}]",
     r"\Z": r"\z",
 }
-_UP_TO = re.compile(r"\{,(\d*)\}")  # for RE2 it is plain text
+_UP_TO = re.compile(r"\{,(\d*)\}")  # plain text in RE2
 _INSIDE_CLASSES: Final = {
     r"\w": r"\p{L}\p{N}_",
     r"\d": r"\p{Nd}",
@@ -43,24 +41,24 @@ _INSIDE_CLASSES: Final = {
 
 
 class RegexError(ValueError):
-    """A text is no regular expression, or one that cannot be searched for in linear time."""
+    """The text is not a regular expression, or linear time cannot be guaranteed for it."""
 
 
 class Regex(Protocol):
-    """What is used of a compiled expression."""
+    """The part of a compiled expression's interface in use."""
 
     pattern: str
 
     def search(self, text: str) -> object | None:
-        """What it finds first, anywhere in ``text``."""
+        """Return the first match anywhere in ``text``."""
 
 
 @lru_cache(maxsize=256)
 def linear_regex(text: str) -> Regex:
-    """The expression, to be searched for as Python's ``re.search`` does.
+    """Compile an expression that searches like Python's ``re.search``, in linear time.
 
     Raises:
-        RegexError: It is none, or one that RE2 does not take; the message is the end of a sentence.
+        RegexError: It is invalid, or RE2 does not support it; the message is the end of a sentence.
     """
     if len(text) > MAX_PATTERN_CHARS:
         raise RegexError(f"has {len(text)} characters, and at most {MAX_PATTERN_CHARS} are read")
@@ -68,7 +66,7 @@ def linear_regex(text: str) -> Regex:
         raise RegexError("is no text: it holds half a character (a lone surrogate)")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what later versions of Python may read otherwise
+            warnings.simplefilter("ignore")  # about what later versions of Python may read differently
             re.compile(text)
     except RecursionError:
         raise RegexError("is nested too deeply") from None
@@ -90,7 +88,7 @@ def linear_regex(text: str) -> Regex:
 
 
 class _LinearPattern:
-    """An expression that goes by the text that was given."""
+    """An expression shown as the text that was given."""
 
     def __init__(self, pattern: str, compiled: Regex) -> None:
         self.pattern = pattern
@@ -104,7 +102,7 @@ class _LinearPattern:
 
 
 def _as_re2(text: str) -> Iterator[str]:
-    """The expression in RE2's words, part by part."""
+    """Translate the expression to RE2's syntax, part by part."""
     in_class, position = False, 0
     while position < len(text):
         if not in_class and (up_to := _UP_TO.match(text, position)):
@@ -120,7 +118,7 @@ def _as_re2(text: str) -> Iterator[str]:
             position += len(opening)
             yield "[" + opening.replace("]", r"\]")
         elif in_class and part == "[":
-            yield r"\["  # RE2 would take ``[[:alpha:]]`` for a class of its own
+            yield r"\["  # RE2 would read ``[[:alpha:]]`` as its own class
         elif in_class:
             in_class = part != "]"
             yield _INSIDE_CLASSES.get(part, part)
@@ -138,21 +136,21 @@ _LONGEST_REGEXES = 20_000
 
 
 class SelectionError(ExperimentError):
-    """A run's selection cannot be understood."""
+    """A run's selection is invalid."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What runs, beyond what must.
+    """What a run makes, beyond its default.
 
     Attributes:
-        run_only: Run these steps, and of their inputs those that are not finished; everything, if none is given.
-        force: Make these steps again, also where they are finished. Their finished inputs are reused all the same.
-        force_downstream: Make again, too, what reads the output of a forced step, at any depth.
-        force_run_failed: Run steps again that failed in an earlier run; otherwise they are BLOCKED.
+        run_only: Run these steps and their unfinished inputs; empty means everything.
+        force: Rerun these steps even if finished; their finished inputs are still reused.
+        force_downstream: Also rerun all steps that read a forced step, at any depth.
+        force_run_failed: Rerun steps that failed in an earlier run; otherwise they are BLOCKED.
 
     Raises:
-        SelectionError: One of the expressions is not a regular expression, or none that linear time suffices for.
+        SelectionError: An expression is invalid, or linear time cannot be guaranteed for it.
     """
 
     run_only: tuple[str, ...] = ()
@@ -167,11 +165,11 @@ class Selection:
 
 @dataclass(frozen=True)
 class Matches:
-    """What expressions found.
+    """Result of matching expressions with names.
 
     Attributes:
         names: The step names that at least one of them matches.
-        unused: Those expressions that match no name.
+        unused: The expressions that match no name.
     """
 
     names: frozenset[str]

@@ -1,6 +1,6 @@
-"""The plan as a table of plain text that reads well in a task log: what happens first, then to what, and why.
+"""The plan as a plain-text table for a task log: decision, step, reason.
 
-Every step that runs, waits or is blocked has its line. In a big plan, steps in a row that need nothing share one.
+Each step that runs, waits or is blocked has a line. In a big plan, consecutive steps that need nothing share a line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tradewind.text import format_columns, pluralize, truncate_middle
 WIDTH: Final = 200
 MIN_REASON_WIDTH: Final = 60
 BIG: Final = 200
-"""From more steps than this on, rows of reused and pruned steps are summarised."""
+"""Above this number of steps, rows of reused and pruned steps are summarised."""
 
 _IDLE: Final = {Decision.REUSE: "reused", Decision.PRUNED: "pruned"}
 _REASON: Final = 3
@@ -27,7 +27,7 @@ _AT_WORK: Final = (Decision.RUN, Decision.WAIT, Decision.BLOCKED)
 
 
 def plan_table(plan: Plan) -> str:
-    """One line a step, with the counts, the estimate and the warnings below."""
+    """Format one line per step, then counts, estimate and warnings."""
     lines = [step if isinstance(step, str) else _cells(step, plan.prefix) for step in _summarised(plan)]
     head = ["decision", "step", "version", "reason", "estimate", "runs on", f"output below {plan.prefix}"]
     rows = [head, *(line for line in lines if not isinstance(line, str))]
@@ -61,7 +61,7 @@ def _cells(step: PlannedStep, prefix: str) -> list[str]:
 
 
 def _fitted(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The rows without empty columns of estimates and places, and with reasons that leave room for the others."""
+    """Drop empty columns of estimates and places, and shorten reasons to fit the others."""
     columns = [list(column) for column in zip(*rows, strict=True)]
     for index in (_PLACE, _ESTIMATE):
         if not any(columns[index][1:]):

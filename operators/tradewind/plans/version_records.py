@@ -1,8 +1,11 @@
-"""Version records as a graph in which each version is one node, however often the records repeat it.
+"""Version records as a graph, and how they are read from the store.
 
-A record holds its dependencies whole down to depth 4 and names deeper ones as ``name-hash``. Those are looked up only
-when somebody asks for what is in them. The hash of a version says nothing here: two nodes are one when their contents
-are.
+A record holds its dependencies whole down to depth 4 and names deeper ones as ``name-hash``; those are looked up only
+when needed. Each version is one node, however often records repeat it: nodes with equal contents are equal, whatever
+their hash.
+
+Records are read in rounds, each record once, within a number of requests: each round reads all inputs that the last one
+named. Broken, foreign or missing records are skipped, since only explanations depend on them.
 """
 
 from __future__ import annotations
@@ -28,10 +31,10 @@ from tradewind.storage.bounded_read import Content
 from tradewind.storage.files import list_names, read_contents
 
 Version = Mapping[str, Any]
-"""A version record as E20 writes it: name, config, dependencies and, if there are any, pseudo_dependencies."""
+"""A version record in E20's format: name, config, dependencies and, if there are any, pseudo_dependencies."""
 
 Lookup = Callable[[str, str], Version | None]
-"""Finds the record of a version by the name and the hash of its step."""
+"""Returns the record of a version by the name and hash of its step."""
 
 _REFERENCE = re.compile(r"DEP\[(\d+)\](?:/(.*))?", re.DOTALL)
 _INDEX = re.compile(r"\[\d+\]")
@@ -42,9 +45,9 @@ class VersionNode:
     """One version of a step.
 
     Attributes:
-        record: What it is made of; None for one that is known by its hash only.
-        given_hash: The hash, where a record names it.
-        inputs: The steps that it waits for, one for each reference.
+        record: Its contents; None if only the hash is known.
+        given_hash: The hash, if a record names it.
+        inputs: The steps that it waits for, one per reference.
         pseudo_inputs: The steps that it refers to without waiting.
     """
 
@@ -61,20 +64,20 @@ class VersionNode:
 
     @cached_property
     def references(self) -> dict[str, InputReference]:
-        """Config path → what it refers to."""
+        """Config path → its reference."""
         return {reference.path: reference for reference in self._find_references()}
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """Config path → value, for all that are no references."""
+        """Config path → value, for all paths without a reference."""
         config = self.record["config"] if self.record else {}
         return {path: value for path, value in config.items() if path not in self.references}
 
     @property
     def is_mixed(self) -> bool:
-        """Whether the record does not say which reference means which step.
+        """Whether the record does not assign references to steps.
 
-        References are numbered together, but the record lists the steps that are waited for apart from the others.
+        References are numbered together, but the record lists awaited steps apart from the others.
         """
         return bool(self.inputs and self.pseudo_inputs)
 
@@ -88,18 +91,18 @@ class VersionNode:
                 index = int(found[1])
                 unseen.pop(index, None)
                 yield InputReference(path, index, found[2] or "", None if self.is_mixed else targets[index], waits)
-        for index in unseen:  # another field has the same path, and only the last one is in the record
+        for index in unseen:  # another field has the same path; the record holds only the last
             yield InputReference(f"(input {index})", index, "", None if self.is_mixed else targets[index], waits)
 
 
 @dataclass(frozen=True, eq=False)
 class InputReference:
-    """A config path at which a step's output is read.
+    """A config path that reads a step's output.
 
     Attributes:
         index: Its number among the references of the config.
-        inside: The path inside the output; empty for all of it.
-        target: The step; None if the record does not say which.
+        inside: The path inside the output; empty for the whole output.
+        target: The step; None if the record does not assign it.
         waits: Whether the step is waited for.
     """
 
@@ -111,24 +114,24 @@ class InputReference:
 
     @property
     def where(self) -> str:
-        """The config path as people write it."""
+        """The config path as shown to users."""
         return describe(self.path)
 
     @property
     def pattern(self) -> str:
-        """The config path without positions in lists."""
+        """The config path without list indexes."""
         return _INDEX.sub("[]", self.path)
 
     @property
     def text(self) -> str:
-        """What is read."""
+        """What is read, in words."""
         if self.target is None:
             return f"{self.inside} inside an input" if self.inside else "all of an input"
         return f"`{self.target.name}`/{self.inside}" if self.inside else f"`{self.target.name}`"
 
 
 class VersionTable:
-    """The nodes that are known so far."""
+    """The nodes known so far."""
 
     def __init__(self, lookup: Lookup) -> None:
         self._lookup = lookup
@@ -136,7 +139,7 @@ class VersionTable:
         self._resolved: dict[VersionNode, VersionNode] = {}
 
     def node(self, record: Version) -> VersionNode:
-        """The node of a valid record; dependencies come first, without recursion."""
+        """Return the node of a valid record; builds dependencies first, without recursion."""
         pending, found = [record], []
         while pending:
             found.append(pending.pop())
@@ -147,7 +150,7 @@ class VersionTable:
         return made[id(record)]
 
     def resolved(self, node: VersionNode) -> VersionNode:
-        """The node with its record, or the same node if nothing is known of it."""
+        """Return the node with its record, or the same node if no record is known."""
         if node.record is not None:
             return node
         if node not in self._resolved:
@@ -170,13 +173,13 @@ class VersionTable:
 
 
 def version_hash(version: Version) -> str:
-    """The hash of a record, as far as its text still is what was hashed."""
+    """Return the hash of a record, valid if its text is still the hashed one."""
     text = json.dumps(version, sort_keys=True)
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()[:6]
 
 
 def deep_inputs(version: Version) -> set[str]:
-    """The ``name-hash`` texts in a valid record, at whatever depth."""
+    """Return the ``name-hash`` texts in a valid record, at any depth."""
     pending, deep = [version], set()
     while pending:
         for child in _children(pending.pop()):
@@ -188,7 +191,7 @@ def deep_inputs(version: Version) -> set[str]:
 
 
 def is_version(value: Any) -> bool:
-    """Whether a parsed text is a version record, down to its last dependency."""
+    """Whether a parsed text is a version record, including all its dependencies."""
     pending = [value]
     while pending:
         version = pending.pop()
@@ -209,11 +212,6 @@ def _children(version: Version) -> list[Any]:
     return [*version["dependencies"], *version.get("pseudo_dependencies", [])]
 
 
-# Version records as the store holds them: read together in rounds, each once, within a number of requests.
-#
-# A record names its deeper inputs only, so reading one leads to the next; each round reads all that the last one named.
-# What is broken, foreign or gone is left out, for nothing depends on it but an explanation.
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -223,22 +221,22 @@ _HASH: Final = re.compile("[0-9a-f]{6}")
 
 @dataclass
 class Budget:
-    """How many requests may still be made."""
+    """Remaining number of requests."""
 
     left: int
 
     def take(self, wanted: Sequence[T]) -> Sequence[T]:
-        """As many of ``wanted`` as may be asked for, which are counted."""
+        """Return the part of ``wanted`` that the budget allows, and count it."""
         taken = wanted[: self.left]
         self.left -= len(taken)
         return taken
 
 
 class StoredVersions:
-    """The records that were read, and those of the steps at hand, by name and hash.
+    """The records read so far and those of the current steps, by name and hash.
 
     Args:
-        roots: Below what is read where a record says so; what one names elsewhere counts as gone.
+        roots: Where paths that records name may be read; records elsewhere count as gone.
     """
 
     def __init__(self, budget: Budget, roots: Roots, steps: Iterable[ResolvedStep] = ()) -> None:
@@ -247,18 +245,18 @@ class StoredVersions:
         self._steps = {step.version_name: step for step in steps}
         self._versions: dict[str, Version] = {}
         self._places: dict[str, str] = {}
-        """``name-hash`` → the output path where its record should be, for all that a record has named."""
+        """``name-hash`` → the output path expected to have its record, for all that a record named."""
         self._asked: set[str] = set()
 
     def read(self, output_paths: Iterable[str]) -> dict[str, Version]:
-        """The records beside those outputs that have one."""
+        """Read the records beside these outputs; outputs without one are omitted."""
         infos = read_infos(self._budget.take(list(output_paths)))
         for path, info in infos.items():
             self._keep(path, info)
         return {path: info["version"] for path, info in infos.items()}
 
     def read_deeper(self) -> None:
-        """Read what the records name, and what those name, until nothing is left to read or no request."""
+        """Read the records that records name, repeatedly, until none or no request is left."""
         while wanted := [text for text in self._places if text not in self._steps and text not in self._asked]:
             batch = self._budget.take(wanted)
             if not batch:
@@ -271,15 +269,15 @@ class StoredVersions:
                     self._keep(self._places[text], info, text)
 
     def lookup(self, name: str, hash_: str) -> Version | None:
-        """The record of one version, if it is at hand."""
+        """Return the record of one version, if known."""
         text = version_name(name, hash_)
         step = self._steps.get(text)
         return step.version if step is not None else self._versions.get(text)
 
     def _keep(self, output_path: str, info: Mapping[str, Any], text: str | None = None) -> None:
-        """Keep the record of ``text``, and note where the inputs that it only names should lie.
+        """Store the record of ``text``, and note where the inputs that it only names are expected.
 
-        That is below its own prefix, or where its info says.
+        They are below its own prefix, or where its info says.
         """
         version, paths = info["version"], info.get("dependencies")
         prefix = _prefix_of(output_path, version["name"])
@@ -297,13 +295,13 @@ class StoredVersions:
                     self._note(text, path, instead=True)
 
     def _note(self, text: str, path: Any, *, instead: bool = False) -> None:
-        """Note where the record of ``text`` should lie, if that may be looked at."""
+        """Note where the record of ``text`` is expected, if that path may be read."""
         if (instead or text not in self._places) and self._roots.allow(path):
             self._places[text] = path
 
 
 def read_infos(output_paths: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The step infos beside those outputs, by output path; only whole ones.
+    """Read the step infos beside these outputs, by output path; incomplete ones are omitted.
 
     Raises:
         StoreUnavailableError: The store does not answer.
@@ -314,7 +312,7 @@ def read_infos(output_paths: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def list_folders(folders: Sequence[str]) -> dict[str, list[str]]:
-    """The names directly below each folder, asked for together.
+    """List the names directly below each folder, concurrently.
 
     Raises:
         StoreUnavailableError: The store does not answer.
@@ -344,12 +342,12 @@ def _parsed(file: str, found: Content) -> dict[str, Any] | None:
 
 
 def _prefix_of(output_path: str, name: str) -> str | None:
-    """What comes before ``name-hash`` in an output path; None if the path was given by the step."""
+    """Return the part before ``name-hash`` of an output path; None if the step overrides the path."""
     head, _, digits = output_path.rpartition("-")
     return head.removesuffix(name) if head.endswith(name) and _HASH.fullmatch(digits) else None
 
 
 def _is_of(version: Version, text: str, place: str) -> bool:
-    """Whether the record at ``place`` is that of ``text``; a place that was given may hold any version by now."""
+    """Whether the record at ``place`` is that of ``text``; an overridden path may hold any version."""
     name, _, hash_ = text.rpartition("-")
     return version["name"] == name and (place.endswith(text) or version_hash(version) == hash_)

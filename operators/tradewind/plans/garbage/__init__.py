@@ -1,1 +1,1 @@
-"""What no DAG needs any more, and how it is taken away."""
+"""Garbage collection: find and remove outputs that no DAG, run or pin requires."""

@@ -1,8 +1,13 @@
-"""Garbage: outputs that nobody needs any more and that have not changed for long.
+"""Find and remove garbage: outputs that nothing requires and that have not changed recently.
 
-Needed is what the current DAGs' steps make or read, what is pinned, what somebody is at work on, and whatever was read
-to make any of that. Where it cannot be known what a DAG needs, all outputs of its steps' names count as needed. Finding
-garbage reads only.
+Required are the outputs that steps of current DAGs make or read, pinned outputs, outputs of running attempts, and
+everything that those were made from. Where a DAG's requirements are unknown, all outputs of its steps' names are
+required. Finding garbage only reads.
+
+An output's sources, at any depth, come from the step infos, wherever these are and may be read.
+
+An output is removed in this order: its lease is withdrawn, so that no step reuses it; its files are removed; its lease
+last.
 """
 
 from __future__ import annotations
@@ -52,34 +57,32 @@ from tradewind.storage.files import read_contents
 from tradewind.storage.swap import remove_if
 from tradewind.storage.trees import StoredFile
 
-# What outputs were made from, at any depth: as their step infos say it, wherever these lie and may be read.
-
 _INFOS_AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True)
 class Info:
-    """What the garbage collector reads in a step info."""
+    """Content of a step info that garbage collection uses."""
 
     name: str
     reads: frozenset[str] | None
-    """Outputs, and what else its config names; None if it does not say."""
+    """Outputs and other paths that its config names; None if unknown."""
     problem: BadRecordError | None = None
-    """Why it cannot be read."""
+    """Why the step info cannot be read."""
     inputs: frozenset[str] = frozenset()
-    """Of ``reads``, the outputs of other steps."""
+    """The outputs of other steps among ``reads``."""
 
 
 class Lineage:
-    """What outputs were made from, also where that was not found below the prefixes.
+    """Sources of outputs, including sources outside the prefixes.
 
     Attributes:
-        unread: The records elsewhere that cannot be read, and why.
-        unknown: The outputs elsewhere whose records may not be read; empty if there is none.
+        unread: Records outside the prefixes that cannot be read, and why.
+        unknown: Outputs outside the prefixes whose records must not be read.
     """
 
     def __init__(self, found: Sequence[str], infos: Mapping[str, Info], prefixes: frozenset[str], roots: Roots) -> None:
-        """``prefixes`` are ``canonical_path``s; outputs below them are ``found``, and what ``infos`` has was read."""
+        """Take ``prefixes`` (``canonical_path``s), the outputs ``found`` below them, and ``infos`` already read."""
         self.unread: tuple[BadRecordError, ...] = ()
         self.unknown: tuple[str, ...] = ()
         self._outputs = {canonical_path(path): path for path in found}
@@ -90,9 +93,9 @@ class Lineage:
         self._named: set[str] = set()
 
     def of(self, sources: Iterable[str]) -> set[str]:
-        """Those of the outputs that ``sources`` are, lie in, or were made from, at any depth.
+        """Return the outputs that ``sources`` are, are inside, or were made from, at any depth.
 
-        All of them, where it cannot be read what one of these was made from.
+        Return all outputs if a record among them cannot be read.
         """
         seen: set[str] = set()
         pending = list(sources)
@@ -105,7 +108,7 @@ class Lineage:
         return {path for place, path in self._outputs.items() if place in seen}
 
     def _reads_of(self, paths: Collection[str], seen: set[str]) -> list[frozenset[str] | None]:
-        """What those of ``paths`` read, and the outputs that they lie in, that are not among ``seen`` yet."""
+        """Return what ``paths`` read and the outputs that contain them, except those in ``seen``."""
         self._look_elsewhere([path for path in paths if canonical_path(path) not in seen])
         reads: list[frozenset[str] | None] = []
         for path in paths:
@@ -122,7 +125,7 @@ class Lineage:
         return reads
 
     def _look_elsewhere(self, paths: Iterable[str]) -> None:
-        """Read what is known of the outputs that these paths are, or lie in, and that were not found."""
+        """Read the step infos of outputs outside the search that these paths are, or are inside."""
         far = {parent: None for path in paths if self._is_elsewhere(path) for parent in self_and_parents(path)}
         new = [path for path in far if canonical_path(path) not in self._tried and self._roots.allow(path)]
         self._tried.update(map(canonical_path, new))
@@ -131,15 +134,15 @@ class Lineage:
         self.unread += tuple(info.problem for info in infos.values() if info.problem is not None)
 
     def _check_followed(self, info: Info) -> None:
-        """Note what it was made from, and which of that lies elsewhere and below no root."""
+        """Record the sources of an output that are outside the prefixes and below no root."""
         self._named.update(map(canonical_path, info.inputs))
         far = [path for path in sorted(info.inputs) if self._is_elsewhere(path)]
         self.unknown += tuple(path for path in far if _is_place(path) and not self._roots.allow(path))
 
     def _is_elsewhere(self, path: str) -> bool:
-        """Whether nobody has looked there: below no prefix, or named as an output although none was found there.
+        """Whether the search did not cover this path: outside the prefixes, or an output that it did not list.
 
-        Such a one may lie within another output, or in a hidden folder.
+        Such an output may be inside another output or in a hidden folder.
         """
         place = canonical_path(path)
         if place in self._infos:
@@ -149,9 +152,9 @@ class Lineage:
 
 
 def read_infos(paths: Sequence[str]) -> dict[str, Info]:
-    """What the step infos of these outputs say; those that have none are left out."""
+    """Read the step infos of these outputs; outputs without one are omitted."""
     infos: dict[str, Info] = {}
-    for first in range(0, len(paths), _INFOS_AT_ONCE):  # a version text can be long, so not all are held at once
+    for first in range(0, len(paths), _INFOS_AT_ONCE):  # version texts can be long: bound the memory
         files = {posixpath.join(path, INFO_FILE): path for path in paths[first : first + _INFOS_AT_ONCE]}
         for file, found in read_contents(list(files)).items():
             infos[files[file]] = _parse_info(file, found)
@@ -170,7 +173,7 @@ def _parse_info(file: str, found: Content) -> Info:
 
 
 def _is_place(path: str) -> bool:
-    """Whether an output could lie there at all."""
+    """Whether an output could exist there at all."""
     try:
         return bool(resolve_location(path).name)
     except StorageError:
@@ -178,17 +181,17 @@ def _is_place(path: str) -> bool:
 
 
 GUARD_FILE: Final = f"{LEASE_FILE}.guard"
-"""What guards the lease on a local disk. It stays: of two processes that find it gone, each would make its own."""
+"""Guard file of the lease on a local disk. It stays: if two processes found it missing, each would create its own."""
 
 
 @dataclass
 class RequiredOutputs:
-    """What must be kept.
+    """Outputs that must be kept.
 
     Attributes:
         paths: Outputs, and paths in or above them.
         names: Steps all of whose outputs are kept.
-        roots: Below what records are read, besides the prefixes, that say what a needed output was made from.
+        roots: Besides the prefixes, where the records of a required output's sources are read.
     """
 
     paths: set[str] = field(default_factory=set)
@@ -196,7 +199,7 @@ class RequiredOutputs:
     roots: set[str] = field(default_factory=set)
 
     def add_step(self, step: ResolvedStep) -> None:
-        """Keep what ``step`` makes and reads, also where its config names a path and no step."""
+        """Keep what ``step`` makes and reads, also paths in its config that belong to no step."""
         read = (*step.dependencies, *step.pseudo_dependencies)
         self.paths.update([step.output_path, *(other.output_path for other in read)])
         self.paths.update(paths_in(json.loads(info_json(step.config))))
@@ -204,13 +207,13 @@ class RequiredOutputs:
 
 @dataclass(frozen=True)
 class Garbage:
-    """An output that can go.
+    """An output that can be removed.
 
     Attributes:
-        name: The step's; empty where no record says it.
-        age_s: How long nothing has changed.
-        lease: The lease as it was seen, or as it was withdrawn.
-        prefix: Below which it was found, and below which attempts may read it.
+        name: The step's name; empty if no record states it.
+        age_s: Time since its last change.
+        lease: The lease as it was read, or as it was withdrawn.
+        prefix: Where it was found, and where attempts may read it.
         problem: Why it could not be withdrawn.
     """
 
@@ -227,14 +230,14 @@ class Garbage:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What was found below a prefix.
+    """Result of a search below a prefix.
 
     Attributes:
         outputs: How many outputs there are.
-        needed: How many of them are needed.
-        young: How many others have changed too recently.
-        unread: The records that cannot be read, and why; what they are of is kept.
-        unknown: Outputs that something needed was made from, and whose own records lie below no root: so all is kept.
+        needed: How many of them are required.
+        young: How many others changed too recently.
+        unread: Records that cannot be read, and why; their outputs are kept.
+        unknown: Sources of required outputs whose records are below no root; if there is any, everything is kept.
     """
 
     prefix: str
@@ -247,17 +250,17 @@ class Sweep:
 
     @property
     def bytes(self) -> int:
-        """What all of the garbage holds."""
+        """Return the total size of the garbage."""
         return sum(each.bytes for each in self.garbage)
 
 
 def find_garbage(
     prefix: str, needs: RequiredOutputs, older_than_s: float, names: Collection[str] | None = None
 ) -> Sweep:
-    """The outputs below ``prefix`` that nobody needs and that have not changed for ``older_than_s``.
+    """Find outputs below ``prefix`` that nothing requires and that are unchanged for ``older_than_s``.
 
     Args:
-        names: Only outputs of these steps are garbage; needed is what any step needs.
+        names: Restrict garbage to outputs of these steps; any step can still require an output.
 
     Raises:
         StoreUnavailableError: The store does not answer.
@@ -273,10 +276,11 @@ def find_garbage_below(
     *,
     also_below: Collection[str] = (),
 ) -> list[Sweep]:
-    """The same below each of ``prefixes``. What is needed below one of them may have been made from another's outputs.
+    """Find garbage below each of ``prefixes``; outputs below one may be sources of another's.
 
     Args:
-        also_below: Prefixes of which nothing is garbage, but what is needed there was perhaps made from what is here.
+        also_below: Prefixes that are not searched for garbage, but whose required outputs may be made from outputs
+            here.
 
     Raises:
         StoreUnavailableError: The store does not answer.
@@ -292,7 +296,7 @@ def find_garbage_below(
     lineage = Lineage(found, infos, frozenset(map(canonical_path, looks)), Roots((*needs.roots, *looks)))
     needed = lineage.of(sources)
     if not all(any(_is_of(error, path) for path in found) for error in bad_pins):
-        needed = set(found)  # whatever it pins was made from some of these
+        needed = set(found)  # pins keep their sources too
     search = _Search(records, infos, frozenset(needed), older_than_s, names)
     sweeps = [search.below(prefix, looks[prefix].outputs) for prefix in prefixes]
     sweeps[0] = replace(sweeps[0], unread=(*bad_pins, *lineage.unread, *sweeps[0].unread), unknown=lineage.unknown)
@@ -300,7 +304,7 @@ def find_garbage_below(
 
 
 def _look_below_each(prefixes: Iterable[str]) -> dict[str, FoundOutputs]:
-    """What is below each prefix. What lies below two, perhaps by two spellings, counts below the first."""
+    """List the outputs below each prefix. An output below two prefixes, in any spelling, counts for the first."""
     looks: dict[str, FoundOutputs] = {}
     seen: set[str] = set()
     for prefix in dict.fromkeys(prefixes):
@@ -313,7 +317,7 @@ def _look_below_each(prefixes: Iterable[str]) -> dict[str, FoundOutputs]:
 
 @dataclass(frozen=True)
 class _Search:
-    """What is known when the garbage below each prefix is told."""
+    """Common data of the search for garbage below each prefix."""
 
     records: Mapping[str, Record]
     infos: Mapping[str, Info]
@@ -339,9 +343,9 @@ class _Search:
 
 
 def _pinned(looks: Mapping[str, FoundOutputs], found: Sequence[str]) -> tuple[list[str], list[BadPinError]]:
-    """What is pinned at these prefixes, or at one that lies below them or above; and the pins that do not say what.
+    """Return the pinned outputs at these prefixes, below or above them, and the pins that cannot be read.
 
-    A pin that cannot be read is still named for its output, which is so found among those ``found``.
+    An unreadable pin still names its output, so it is matched with those in ``found``.
     """
     pinned: list[str] = []
     unread: list[BadPinError] = []
@@ -355,7 +359,7 @@ def _pinned(looks: Mapping[str, FoundOutputs], found: Sequence[str]) -> tuple[li
 
 
 def _is_of(error: BadPinError, output_path: str) -> bool:
-    """Whether a pin is that of this output, as far as its name says."""
+    """Whether a pin belongs to this output, judged by its file name."""
     return posixpath.basename(error.file) == posixpath.basename(pin_path("", output_path))
 
 
@@ -365,22 +369,19 @@ def _garbage(prefix: str, path: str, record: Record, info: Info | None, age_s: f
     return Garbage(path, info.name if info else "", record.state, age_s, size, len(files), record.lease, prefix)
 
 
-# Removing garbage: withdrawn by its lease first, so that nobody reuses what is half gone; its lease goes last.
-
-
 def withdraw_results(
     garbage: Sequence[Garbage], by: Mapping[str, Any], also_below: Collection[str] = ()
 ) -> list[Garbage]:
-    """Withdraw those that are results, not pinned, and read by no attempt at work; all of them as they are then.
+    """Withdraw the results that are unpinned and that no running attempt reads; return all as they then are.
 
-    One look at what is at work serves all of them, so they should be many, but not more than can be marked, looked for
-    and withdrawn within half a minute or so.
+    One read of the running attempts serves the whole call. Pass many outputs, but at most as many as can be marked,
+    checked and withdrawn in about 30 s.
 
     Args:
-        also_below: Where attempts may be at work, besides the prefixes at which they were found.
+        also_below: Where attempts may be running, besides the prefixes of the garbage.
 
     Raises:
-        RecordsError: It cannot be known what is read.
+        RecordsError: The inputs of a running attempt are unknown.
         StoreUnavailableError: The store does not answer.
     """
     results = {each.path: each.lease for each in garbage if each.state is RecordState.FINISHED}
@@ -389,11 +390,11 @@ def withdraw_results(
 
 
 def remove_garbage(garbage: Garbage, by: Mapping[str, Any], keep: RenewLease) -> None:
-    """Remove an output: withdraw it, so that nobody reuses what is half gone, then its files, and its lease last.
+    """Remove an output: withdraw its lease, remove its files, then its lease.
 
     Raises:
-        OutputBusyError: It is needed now: somebody has pinned it, made it again, or is at work on it.
-        LeaseLostError: Somebody took the turn while files were removed; what is left is theirs.
+        OutputBusyError: It is required now: pinned, made again, or claimed by an attempt.
+        LeaseLostError: A claimer took the lease during the removal; the remaining files are its own.
     """
     if is_pinned(garbage.path):
         raise OutputBusyError(f"{garbage.path} was pinned meanwhile.")
@@ -405,25 +406,25 @@ def remove_garbage(garbage: Garbage, by: Mapping[str, Any], keep: RenewLease) ->
     held = _withdrawn(store, garbage, by)
     with keep(store, held) as turn:
         check_still_held(turn)
-        if is_pinned(garbage.path):  # who pins it from now on sees this turn, and is refused
+        if is_pinned(garbage.path):  # a later pin sees this lease and is refused
             turn.finish(phase=Phase.STOPPED)
             raise OutputBusyError(f"{garbage.path} was pinned meanwhile: its files stay.")
         files = _own_and_not_found(garbage)
-        files.sort(key=lambda file: file.path != STATUS_FILE)  # first, since it is what Marin's executor believes
-        is_attempt = [file.path.startswith(f"{ATTEMPTS_FOLDER}/") for file in files]  # they say what to leave alone
+        files.sort(key=lambda file: file.path != STATUS_FILE)  # first, since Marin's executor relies on it
+        is_attempt = [file.path.startswith(f"{ATTEMPTS_FOLDER}/") for file in files]  # they name the pre-existing files
         for attempts in (False, True):
             these = [file for file, is_of_attempt in zip(files, is_attempt, strict=True) if is_of_attempt is attempts]
             remove_listed(garbage.path, these, lambda: check_still_held(turn))
         _remove_empty_folders(garbage.path)
-        last = turn.finish()  # right before the last file goes, so that it is surely ours
+        last = turn.finish()  # right before the last file goes, so that the lease is certainly held
         remove_if(lease_path(garbage.path), last.tag)
 
 
 def _own_and_not_found(garbage: Garbage) -> list[StoredFile]:
-    """What to remove: the records, and all that was not there before the first attempt."""
+    """Return the files to remove: the records and everything that is not a pre-existing file."""
     files = [file for file in own_files(garbage.path) if file.path not in (LEASE_FILE, GUARD_FILE)]
     found = recorded_preexisting_files(garbage.path, garbage.lease)
-    if found is None:  # nobody can say what was there before, so what is no record stays
+    if found is None:  # pre-existing files are unknown, so only records go
         return [file for file in files if is_record(file.path)]
     return [file for file in files if file.path not in found or is_record(file.path)]
 
@@ -447,9 +448,9 @@ def _withdrawn(store: LeaseStore, garbage: Garbage, by: Mapping[str, Any]) -> He
 
 
 def _remove_empty_folders(output_path: str) -> None:
-    """On a local disk, leave no folder within the output that has become empty."""
+    """Remove folders inside the output that became empty, on a local disk."""
     fs, name = file_system_at(output_path)
     if isinstance(fs, LocalFileSystem):
         for folder, _, _ in os.walk(name, topdown=False):
-            with suppress(OSError):  # it holds what stays
+            with suppress(OSError):  # not empty
                 os.rmdir(folder)

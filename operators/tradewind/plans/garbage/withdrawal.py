@@ -1,9 +1,9 @@
-"""Taking results away from under nobody's hands: marked first, then looked for in what is at work, then withdrawn.
+"""Withdraw results that no running attempt reads: mark, check running attempts, withdraw.
 
-A claimant lists its inputs in its attempt's file and then reads their leases again; whoever removes a result marks its
-lease and then reads the files of all attempts at work. Whichever comes first, one of the two sees the other: a claimant
-that finds the mark ends its turn unstarted, and a result that an attempt lists is unmarked. Nobody reuses what is
-marked. A mark runs out as a lease does, so whoever died over it blocks nobody, and whoever was slow over it gives up.
+A claimer lists its inputs in its attempt's file, then reads their leases again. The garbage collector marks a result's
+lease, then reads the files of all running attempts. So in any order, at least one of them sees the other: a claimer
+that finds the mark ends its attempt before the start, and the collector unmarks a result that an attempt lists. No step
+reuses a marked result. A mark expires like a lease: a collector that died blocks nothing, and a slow one gives up.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from tradewind.storage.files import read_contents
 
 _LEASES_AT_ONCE: Final = 500
 _AT_WORK: Final = frozenset({RecordState.AT_WORK, RecordState.UNREADABLE})
-"""Also where nobody can say whether somebody is."""
+"""Unreadable leases too: their attempts may be running."""
 
 
 def withdraw(
     results: Mapping[str, Lease | None], prefixes: Collection[str], by: Mapping[str, Any]
 ) -> dict[str, Lease | OutputBusyError]:
-    """Withdraw those of ``results`` that are not pinned and that no attempt at work below ``prefixes`` reads.
+    """Withdraw the unpinned ``results`` that no running attempt below ``prefixes`` reads.
 
-    Path → the lease that says so, or why it is not withdrawn.
+    Return path → the withdrawn lease, or why the result is not withdrawn.
 
     Args:
-        results: Outputs, and their leases as they were seen; None where Marin's executor left none.
-        by: Who withdraws them.
+        results: Outputs, and their leases as they were read; None for outputs of Marin's executor.
+        by: The producer that withdraws them.
 
     Raises:
-        RecordsError: It cannot be known what is read.
-        StoreUnavailableError: The store does not answer. What was marked then is so for one lease's term at most.
+        RecordsError: The inputs of a running attempt are unknown.
+        StoreUnavailableError: The store does not answer. Marks expire after at most one lease term.
     """
     with ThreadPoolExecutor(MAX_CONCURRENT_LISTINGS) as pool:
         paths = list(results)
@@ -62,10 +62,10 @@ def withdraw(
 
 
 def paths_in_use(records: Mapping[str, Record]) -> frozenset[str]:
-    """What the attempts that these records show at work read, with all folders above, each as its ``canonical_path``.
+    """Return what the running attempts in these records read, and all folders above, as ``canonical_path``s.
 
     Raises:
-        RecordsError: One of them does not say it.
+        RecordsError: An attempt does not state its inputs.
     """
     at_work = {path: record.lease for path, record in records.items() if record.state in _AT_WORK}
     files = dict(_stories(at_work))
@@ -73,14 +73,14 @@ def paths_in_use(records: Mapping[str, Record]) -> frozenset[str]:
     read: set[str] = set()
     for file, lease in files.items():
         if file not in contents and lease.phase is Phase.CLAIMED:
-            continue  # it has still to read its inputs' leases again
+            continue  # the claimer reads its inputs' leases again before it starts
         for path in _places_in(file, contents.get(file, Content("", "it is gone"))):
             read.update(canonical_paths(path))
     return frozenset(read)
 
 
 def paths_in(value: Any) -> Iterator[str]:
-    """All texts in parsed JSON that name a place, keys too; of a chain such as ``zip://a::gs://b/c`` each part."""
+    """Return all texts and keys in parsed JSON that are paths; of chains like ``zip://a::gs://b/c`` each part."""
     pending = [value]
     while pending:
         match pending.pop():
@@ -95,17 +95,17 @@ def paths_in(value: Any) -> Iterator[str]:
 
 
 def canonical_path(path: str) -> str:
-    """One spelling for all that mean the same place, the links of local disks followed."""
+    """Return one spelling for all spellings of a path, with links of local disks followed."""
     try:
         place = resolve_location(path)
-    except StorageError:  # nobody opens it, so any spelling does that is the same each time
+    except StorageError:  # unusable path: any stable spelling does
         protocol, rest = split_protocol(path)
         return f"{protocol or 'file'}:/{posixpath.normpath('/' + rest.lstrip('/'))}"
     return f"{place.store}{place.name}".rstrip("/") if "://" in place.store else f"{place.store}://{place.name}"
 
 
 def canonical_paths(path: str) -> set[str]:
-    """What whoever reads ``path`` needs: itself and all that it lies in, also where a link on the way leads."""
+    """Return everything a reader of ``path`` requires: it, its parents, and where links on the way lead."""
     return {canonical_path(path)}.union(
         *(self_and_parents(canonical_path(parent)) for parent in self_and_parents(path))
     )
@@ -121,10 +121,10 @@ def _records_at_work(prefixes: Collection[str]) -> dict[str, Record]:
 
 
 def _stories(at_work: Mapping[str, Lease | None]) -> Iterator[tuple[str, Lease]]:
-    """The files that say what is read, each with the lease of whoever reads it."""
+    """Return the files that state what is read, each with the reader's lease."""
     for path, lease in at_work.items():
         if lease is None or lease.removing is not None:
-            continue  # a mark like ours reads nothing
+            continue  # a withdrawal mark reads nothing
         if lease.flaw is not None:
             raise RecordsError(f"{UnreadableLeaseError(path, lease)} So everything is kept.")
         file = posixpath.join(path, INFO_FILE) if lease.written_by_marin else attempt_path(path, lease.attempt)
@@ -132,7 +132,7 @@ def _stories(at_work: Mapping[str, Lease | None]) -> Iterator[tuple[str, Lease]]
 
 
 def _places_in(file: str, found: Content) -> Iterable[str]:
-    """What an attempt at work reads: an attempt's file says it, of Marin's executor the step info."""
+    """Return what a running attempt reads, from its attempt's file or, for Marin's executor, the step info."""
     try:
         if posixpath.basename(file) == INFO_FILE:
             return paths_in(parse_info(file, found))
