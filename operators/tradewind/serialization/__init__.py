@@ -1,1 +1,1 @@
-"""A function and its config, written down for a cluster and read back there."""
+"""Serialization of a function and its config for a cluster."""

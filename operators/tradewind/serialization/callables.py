@@ -1,9 +1,9 @@
-"""A call of a Python function, written down as JSON for a cluster where neither Airflow nor the DAG file exists.
+"""Serialize a call of a Python function as JSON, for a cluster without Airflow and without the DAG file.
 
 A function of a module that a cluster can import is named (``module:qualname``). A function of a DAG file, or of any
-file that imports Airflow, travels as source (see ``source_slices``): it may use the imports, constants, functions and
-classes of its file, but no variable of a function around it and nothing of Airflow's. Arguments are written as in a
-step's spec: plain values, dataclasses, dates, paths; there is no pickle.
+file that imports Airflow, travels as source (see ``source_slices``). It may use the imports, constants, functions and
+classes of its file, but neither variables of an enclosing function nor anything of Airflow's. Arguments are encoded
+like in a step's spec: plain values, dataclasses, dates, paths; there is no pickle.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tradewind.steps import RemoteFunction
 
 @dataclass(frozen=True)
 class ShippedFunction:
-    """A function as a cluster finds it: by ``reference`` or in ``source``, exactly one of which is set.
+    """A function as a cluster finds it: exactly one of ``reference`` and ``source`` is set.
 
     Attributes:
         reference: ``module:qualname``.
-        source: The function and what it needs of its file.
+        source: The function and the parts of its file that it needs.
         ray_task: Options of the Ray task that it runs as, or None to run it in the job's own process.
         travels: Whether the code folder must go with the job.
     """
@@ -46,7 +46,7 @@ class ShippedFunction:
         return f"{self.source.file}:{self.source.name}" if self.source else str(self.reference)
 
     def load(self) -> Any:
-        """The function, on the cluster.
+        """Load the function on the cluster.
 
         Raises:
             FunctionImportError: It cannot be imported there.
@@ -56,13 +56,13 @@ class ShippedFunction:
 
 @dataclass(frozen=True)
 class Call:
-    """One call, all of it JSON.
+    """One call as JSON.
 
     Attributes:
-        function: What to call.
+        function: The function to call.
         args: The encoded positional arguments.
         kwargs: The encoded keyword arguments.
-        marker: What the line with the result starts with.
+        marker: The beginning of the line with the result.
         travels: Whether the code folder must go with the job, for the function or for an argument.
     """
 
@@ -77,22 +77,22 @@ class Call:
 
     @staticmethod
     def from_json(text: str) -> Call:
-        """The call in ``text``."""
+        """Parse the call in ``text``."""
         fields = json.loads(text)
         function = dict(fields.pop("function"))
         source = function.pop("source")
         return Call(ShippedFunction(source=FunctionSource.from_json(source) if source else None, **function), **fields)
 
     def load_arguments(self) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments as values."""
+        """Decode the arguments."""
         return decode(self.args), {name: decode(value) for name, value in self.kwargs.items()}
 
 
 def describe_callable(function: Any, code: CodeFolder) -> ShippedFunction:
-    """How a cluster finds ``function``.
+    """Describe how a cluster finds ``function``.
 
     Raises:
-        SpecError: It cannot travel; the text says why and what to do.
+        SpecError: It cannot travel; the message says why and what to do.
     """
     options = function.options if isinstance(function, RemoteFunction) else None
     target = function.function if isinstance(function, RemoteFunction) else function
@@ -109,7 +109,7 @@ def describe_callable(function: Any, code: CodeFolder) -> ShippedFunction:
 
 
 def describe_call(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], code: CodeFolder, marker: str) -> Call:
-    """The call ``function(*args, **kwargs)``, written down.
+    """Serialize the call ``function(*args, **kwargs)``.
 
     Raises:
         SpecError: The function or an argument cannot travel, or the function does not take these arguments.
@@ -126,7 +126,7 @@ def _check_arguments(function: Any, described: ShippedFunction, args: Sequence[A
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # some builtin functions do not tell
+        return  # some builtin functions have no signature
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
@@ -134,7 +134,7 @@ def _check_arguments(function: Any, described: ShippedFunction, args: Sequence[A
 
 
 class _ArgumentEncoder(Encoder):
-    """Also writes what Airflow gives for the results of mapped tasks, and refuses classes that cannot travel."""
+    """Also encodes Airflow's results of mapped tasks, and refuses classes that cannot travel."""
 
     def encode(self, value: Any, where: str) -> Any:
         if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray, list, tuple)):
@@ -151,7 +151,7 @@ class _ArgumentEncoder(Encoder):
 
 
 def _needs_source(target: Any, plain: types.FunctionType) -> bool:
-    """Whether importing its module on a cluster would fail, or would give something else than this function."""
+    """Whether importing its module on a cluster would fail or give another function."""
     found: Any = sys.modules.get(plain.__module__)
     for name in plain.__qualname__.split("."):
         found = getattr(found, name, None)
@@ -161,7 +161,7 @@ def _needs_source(target: Any, plain: types.FunctionType) -> bool:
 
 
 def _file_needs_airflow(module: str) -> bool:
-    """Whether the module is a DAG file, which Airflow loads under a made-up name, or imports Airflow itself."""
+    """Whether the module imports Airflow or is a DAG file, which Airflow loads under a generated name."""
     file = getattr(sys.modules.get(module), "__file__", None)
     return module.startswith("unusual_prefix_") or bool(file and imports_airflow(file))
 

@@ -1,4 +1,4 @@
-"""What can go wrong between a resolved step and its function on the cluster. Messages are one sentence each."""
+"""Errors between a resolved step and its function on the cluster. Messages are one sentence each."""
 
 
 class StepRuntimeError(Exception):
@@ -6,24 +6,24 @@ class StepRuntimeError(Exception):
 
 
 class SpecError(StepRuntimeError, ValueError):
-    """A step cannot be written down for the cluster; raised before anything is submitted."""
+    """A step cannot be serialized for the cluster; raised before any submission."""
 
 
 class FunctionImportError(StepRuntimeError, ImportError):
-    """What a step names cannot be imported on the cluster."""
+    """The cluster cannot import what a step names."""
 
 
 class TranslationError(StepRuntimeError, ValueError):
-    """A config of an older library has a value for which the library that is installed on the cluster has nothing."""
+    """The library installed on the cluster has no counterpart for a value of an older library's config."""
 
 
 class LazyBuildError(StepRuntimeError):
-    """A ``lazy`` object cannot be built from what the DAG file gave."""
+    """The cluster cannot build a ``lazy`` object from the DAG file's arguments."""
 
 
 class SecretError(StepRuntimeError):
-    """A secret that a step or a job names cannot be had on the cluster. The text never holds its value."""
+    """A secret of a step or a job is unavailable on the cluster. The message never holds its value."""
 
 
 class ResultError(StepRuntimeError):
-    """What a function returned cannot be carried back to Airflow."""
+    """The result of a function cannot be sent to Airflow."""

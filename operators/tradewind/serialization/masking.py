@@ -1,11 +1,11 @@
-"""Where a secret's value would be shown, ``***`` stands: in what a function prints, raises and returns.
+"""Mask secrets with ``***`` in what a function prints, raises and returns.
 
-A value is looked for as it is, in capital and in small letters, in UTF-16, and as programs write texts: quoted for a
-URL, escaped for JSON, Python, a shell or HTML, one in another, in Base64 and in hexadecimal digits. A value of several
-lines is also looked for line by line, and so are the passwords inside one that is a URL or a JSON object. A value of
-up to three characters is hidden where it stands as a word of its own, since hiding every ``a`` would hide every text;
-a longer one is hidden wherever it stands. This is a net and no wall: who prints a value letter by letter, reversed or
-enciphered shows it.
+A value is found in its plain form, in upper and lower case, in UTF-16, in Base64 and in hexadecimal digits. It is also
+found as programs quote it for URLs, JSON, Python, shells or HTML, including one form within another. A value of several
+lines is also searched line by line, and so are the passwords inside a URL or a JSON object. A value of up to three
+characters is masked only as a separate word, since masking every ``a`` would mask every text. Longer values are masked
+everywhere. Masking is no security boundary: a function that prints a value letter by letter, reversed or enciphered
+reveals it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from urllib.parse import quote, quote_plus, urlsplit
 
 MASK: Final = "***"
 NAMES_VARIABLE: Final = "TRADEWIND_MASKED"
-"""Names the variables of a process's environment whose values are secrets."""
+"""The variable that names the environment variables whose values are secrets."""
 
 _SHORT: Final = 3
 MIN_SECRET_CHARS: Final = 8
-"""Characters: what is shorter stands in texts by chance."""
+"""Minimum length in characters: shorter values occur in texts by chance."""
 _LEAST_CODED: Final = 4
-"""Of the middle of a value in Base64."""
+"""Minimum length of the middle of a value in Base64."""
 _WRAPPED: Final = (76, 64)
-"""After how many characters programs break lines of Base64."""
+"""Lengths at which programs break lines of Base64."""
 _BEFORE: Final = 6
 _GRAM: Final = 4
 _FEW: Final = 48
-"""Up to so many forms are found sooner one by one than by how they begin."""
+"""Up to this number, searching forms one by one is faster than searching by their first bytes."""
 _LONGEST_IN_ANOTHER: Final = 8192
-"""A longer value is looked for as one program writes it, not as one writes what another wrote."""
+"""A longer value is searched in each program's form, but not in one form within another."""
 _SUB_DELIMITERS: Final = "!$&'()*+,;=:@/~"
 _SECRET_KEY: Final = re.compile(r"key|token|secret|passw|passphrase|credential|pwd", re.IGNORECASE)
 _ARMOUR: Final = re.compile(r"-----(?:BEGIN|END) [A-Z0-9 ]+-----")
@@ -51,11 +51,11 @@ Span = tuple[int, int]
 
 
 class Masker:
-    """Hides the values that it knows; it may learn more of them at any time, from any thread.
+    """Masks the values that it knows; any thread may add values at any time.
 
     Args:
-        values: What to hide.
-        kept: Texts of ours that other programs look for, which no secret has a part in.
+        values: The values to mask.
+        kept: Tradewind's own texts that other programs search for; no secret overlaps them.
     """
 
     def __init__(self, values: Iterable[str] = (), kept: Iterable[str] = ()) -> None:
@@ -67,32 +67,32 @@ class Masker:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str], names: Iterable[str] | None = None) -> Masker:
-        """Hides the values of the variables ``names``, by default of those that ``NAMES_VARIABLE`` names."""
+        """Mask the values of the variables ``names``, by default those that ``NAMES_VARIABLE`` names."""
         wanted = environment.get(NAMES_VARIABLE, "").split(",") if names is None else names
         return cls(environment[name] for name in wanted if name in environment)
 
     def add_secret(self, values: Iterable[str]) -> None:
-        """Hide these as well from now on."""
+        """Mask these values as well from now on."""
         with self._lock:
             self._values |= {value for value in values if value.strip()}
             written = frozenset(form for value in self._values for form in _forms(value))
             self.forms = _Forms(written, self._kept)
 
     def data(self, data: bytes) -> bytes:
-        """``data`` without the values."""
+        """Return ``data`` without the values."""
         spans = self.forms.spans(data)
         return _without(data, _merged(spans)) if spans else data
 
     def text(self, text: str) -> str:
-        """``text`` without the values."""
+        """Return ``text`` without the values."""
         shown = self.data(text.encode("utf-8", "surrogatepass"))
         try:
             return shown.decode("utf-8", "surrogatepass")
-        except UnicodeDecodeError:  # a value in Latin-1 looked like a part of a letter
+        except UnicodeDecodeError:  # a value in Latin-1 matched a part of a letter
             return shown.decode("utf-8", "replace")
 
     def plain(self, value: Any) -> Any:
-        """Plain JSON without the values in its texts, keys and numbers."""
+        """Return plain JSON without the values in its texts, keys and numbers."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list):
@@ -103,7 +103,7 @@ class Masker:
         return value if self.text(written) == written else MASK
 
     def json(self, text: str) -> str:
-        """JSON without the values, which is JSON still, and in which no stream finds any."""
+        """Return valid JSON without the values, in which no stream finds a value."""
         if self.text(text) == text:
             return text
         shown = json.dumps(self.plain(json.loads(text)))
@@ -111,9 +111,9 @@ class Masker:
 
 
 class StreamMasker:
-    """Hides values in a stream, whatever the pieces in which it comes.
+    """Masks values in a stream, however it is split into pieces.
 
-    What may be the beginning of a value is held back until more comes or the stream ends.
+    A possible beginning of a value is held back until more data arrives or the stream ends.
     """
 
     def __init__(self, masker: Masker) -> None:
@@ -121,14 +121,14 @@ class StreamMasker:
         self._before = b""
         self._held = b""
         self._hidden: int | None = None
-        """How much of what is held belongs to a value for which ``***`` was the last thing given out, if it was."""
+        """Length of held data that belongs to a value for which ``***`` was the last output, if any."""
 
     def feed(self, data: bytes) -> bytes:
-        """What can be shown now."""
+        """Add data; return the output that is complete."""
         return self._shown(data, is_end=False)
 
     def end(self) -> bytes:
-        """The rest."""
+        """Return the rest."""
         return self._shown(b"", is_end=True)
 
     def _shown(self, data: bytes, *, is_end: bool) -> bytes:
@@ -153,10 +153,10 @@ class StreamMasker:
 
 
 class _Forms:
-    """The byte strings to look for, and those among which nothing is hidden.
+    """The byte strings to search for, and those that are never masked.
 
-    A key of many lines has thousands of forms, and a log may be long: so many are not looked for one by one, but where
-    four bytes stand with which one of them begins.
+    A key of many lines has thousands of forms, and a log may be long. So many forms are searched only where four bytes
+    match the beginning of one.
     """
 
     def __init__(self, written: frozenset[bytes], kept: tuple[bytes, ...]) -> None:
@@ -172,7 +172,7 @@ class _Forms:
         self._lengths = {gram: sorted(found, reverse=True) for gram, found in lengths.items()}
 
     def spans(self, data: bytes) -> list[Span]:
-        """What of ``data`` to hide; one may lie in another."""
+        """Return the parts of ``data`` to mask; one may contain another."""
         found = [span for form in self._few for span in _occurrences(form, data)]
         found += self._spans_of_many(data)
         if not found:
@@ -181,7 +181,7 @@ class _Forms:
         return [(at, end) for at, end in found if not any(first <= at and end <= last for first, last in kept)]
 
     def _spans_of_many(self, data: bytes) -> Iterator[Span]:
-        """The longest of the many forms at each place."""
+        """Return the longest of many forms at each position."""
         if not self._many:
             return
         for at in range(len(data) - _GRAM + 1):
@@ -189,18 +189,18 @@ class _Forms:
             if lengths is None:
                 continue
             form = next((form for size in lengths if (form := data[at : at + size]) in self._many), None)
-            if form is not None:  # at the end of the data, a shorter one than was asked for
+            if form is not None:  # the data ends: a shorter form than the index names
                 yield at, at + len(form)
 
     def held_from(self, data: bytes, start: int) -> int:
-        """From where on ``data`` may be the beginning of something to look for that is not complete yet."""
+        """Return the offset from which ``data`` may be the beginning of an incomplete form."""
         for index in range(max(start, len(data) - self._longest), len(data)):
             if data[index : index + _GRAM] in self._begins and self._may_go_on(data[index:]):
                 return index
         return len(data)
 
     def _may_go_on(self, tail: bytes) -> bool:
-        """Whether more of a form can follow, or what says that it stands as a word of its own."""
+        """Whether more of a form, or the end of a separate word, can follow."""
         at = bisect_left(self._sorted, tail)
         if len(tail) > _SHORT and self._sorted[at : at + 1] == [tail]:
             at += 1
@@ -234,7 +234,7 @@ def _without(data: bytes, spans: list[Span]) -> bytes:
     return b"".join([*parts, data[at:]])
 
 
-# ---- how a value is written
+# ---- forms of a value
 
 
 def _forms(value: str) -> Iterator[bytes]:
@@ -249,7 +249,7 @@ def _forms(value: str) -> Iterator[bytes]:
 
 
 def _parts(value: str) -> set[str]:
-    """The value, its lines, and the passwords inside it."""
+    """Return the value, its lines and the passwords inside it."""
     parts = {value, value.strip(), "\r\n".join(value.splitlines())}
     if "\n" in value:
         lines = {line.strip() for line in value.splitlines()}
@@ -284,7 +284,7 @@ def _secret_leaves(value: Any, name: str) -> Iterator[str]:
 
 
 def _texts(value: str) -> set[str]:
-    """The value as programs write it, also in what another program has written."""
+    """Return the value as programs write it, also within another program's form."""
     once = {write(value) for write in _WRITERS}
     if len(value) <= _LONGEST_IN_ANOTHER:
         once |= {write(text) for text in once for write in _WRITERS}
@@ -305,7 +305,7 @@ def _json(value: str) -> str:
 
 
 def _python_in_quotes(value: str) -> str:
-    """As Python writes it beside both kinds of quotation marks."""
+    """Return Python's form inside each kind of quotation marks."""
     return repr(value + "'\"")[1:-1].removesuffix("\\'\"")
 
 
@@ -330,11 +330,11 @@ _WRITERS: Final[tuple[Callable[[str], str], ...]] = (
     lambda value: html.escape(value, quote=False),
     lambda value: html.escape(value).replace("&#x27;", "&#39;"),
 )
-"""The value as a URL, JSON, Python, a shell and HTML would hold it."""
+"""The forms of the value in a URL, JSON, Python, a shell and HTML."""
 
 
 def _codes(raw: bytes) -> Iterator[bytes]:
-    """The value in hexadecimal digits and in Base64, alone or in the middle of something."""
+    """Return the value in hexadecimal digits and in Base64, alone or inside other data."""
     if len(raw) <= _SHORT:
         return
     yield from (raw.hex().encode(), raw.hex().upper().encode())

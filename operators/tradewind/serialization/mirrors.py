@@ -1,7 +1,7 @@
-"""Where mirrored paths lie: the place in the run's own prefix, which the step gets, and where they may come from.
+"""Locations of mirrored paths: the path in the run's own prefix, and the sources to copy from.
 
-Only what lies below a prefix has the same place in another region. A path that could lead out of its prefix is refused
-before anything is claimed.
+Only a path below a prefix has a counterpart in another region. A path that could leave its prefix is refused before any
+claim.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tradewind.steps.placeholders import Mirror
 from tradewind.storage import Location, StorageError, named_path, resolve_location
 
 OWN_FOLDERS: Final = frozenset({".tradewind", ".attempts"})
-"""Below a prefix or an output, what is Tradewind's own."""
+"""Tradewind's own folders below a prefix or an output."""
 _KINDS: Final = {
     "field": TEXT,
     "text": TEXT,
@@ -33,16 +33,16 @@ _KINDS: Final = {
 
 @dataclass(frozen=True)
 class MirroredPath:
-    """A mirrored path, and where it is looked for.
+    """A mirrored path and its possible sources.
 
     Attributes:
         field: The first field that holds it.
-        text: What stands in the config.
-        prefix: That of the run.
+        text: The text in the config.
+        prefix: The run's prefix.
         name: Relative to each prefix.
-        path: What the step gets.
-        sources: The prefixes that it may be copied from, in this order; none for an output that is made in its place.
-        budget_gb: The most gigabytes that may be copied; None for any number.
+        path: The path that the step receives.
+        sources: The prefixes to copy from, in this order; empty for an output that the run makes in place.
+        budget_gb: Maximum gigabytes to copy; None for no limit.
         is_output: A step of the run makes it.
     """
 
@@ -57,7 +57,7 @@ class MirroredPath:
 
     @property
     def is_made_here(self) -> bool:
-        """Whether it is in its place once the steps before have ended."""
+        """Whether the run's earlier steps make it in its place."""
         return self.is_output and not self.sources
 
     def to_json(self) -> dict[str, Any]:
@@ -65,10 +65,10 @@ class MirroredPath:
 
     @staticmethod
     def from_json(fields: Mapping[str, Any]) -> MirroredPath:
-        """The one in a spec.
+        """Parse the mirrored path in a spec.
 
         Raises:
-            SpecError: It is none.
+            SpecError: It is not a mirrored path.
         """
         try:
             known = parse_fields(fields, _KINDS, _KINDS, "a mirrored path's")
@@ -78,10 +78,10 @@ class MirroredPath:
 
 
 def locate_mirrors(mirrors: Iterable[Mirror], prefixes: Sequence[str]) -> tuple[MirroredPath, ...]:
-    """Each path once, with the largest of its budgets; ``prefixes`` are those of the deployment's regions.
+    """Locate each path once, with the largest of its budgets; ``prefixes`` are those of the deployment's regions.
 
     Raises:
-        SpecError: One has no place below a prefix, or could lead out of it.
+        SpecError: A path is not below a prefix, or could leave it.
     """
     placed: dict[str, MirroredPath] = {}
     for mirror in mirrors:
@@ -94,7 +94,7 @@ def locate_mirrors(mirrors: Iterable[Mirror], prefixes: Sequence[str]) -> tuple[
 
 
 def with_local_paths(config: Any, paths: Mapping[str, str]) -> Any:
-    """An encoded config with the paths (text → path) in place of the mirrors' texts."""
+    """Replace the texts of mirrors in an encoded config by the paths (text → path)."""
     if isinstance(config, str):
         return paths.get(config, config)
     if isinstance(config, list):
@@ -140,7 +140,7 @@ def _at(mirror: Mirror, name: str, sources: Sequence[str]) -> MirroredPath:
 
 
 def _name_below(mirror: Mirror, prefix: str) -> str | None:
-    """The path relative to ``prefix``, if it lies below."""
+    """Return the path relative to ``prefix``, if it is below."""
     try:
         place, top = (resolve_location(path, follows_links=False) for path in (mirror.path, prefix))
     except StorageError as error:

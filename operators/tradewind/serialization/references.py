@@ -1,7 +1,7 @@
-"""How a function or a class of the DAG's repository is named so that a cluster can import it.
+"""References to functions and classes of the DAG's repository that a cluster can import.
 
-Airflow loads a DAG file under a made-up module name. What is defined there is named by the module that the file is
-below the code folder, which travels to the cluster as Ray's working directory. Everything else is named as it is.
+Airflow loads a DAG file under a generated module name. Its definitions are named by the file's module below the code
+folder, which travels to the cluster as Ray's working directory. All other references keep their module.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _FOR_MARIN: Final = (
 _OLD_LIBRARIES: Final = ("levanter.", "haliax.")
 _NOT_USERS: Final = ("levanter", "haliax", "marin")
 _OLD_NAMES: Final = "tradewind.marin.old_names"
-"""What gives the installed libraries the names that Marin's experiments import; named here, since it is built on this.
+"""Gives the installed libraries the names that Marin's experiments import; a text, since that module imports this one.
 """
 _loaded_apart: dict[str, list[str]] = {}
-"""Module -> its files: each of two checkouts in one deployment may have a module of that name."""
+"""Module -> its files: two checkouts in one deployment may each have a module of that name."""
 
 
 def register_module_file(module_name: str, file: str) -> None:
-    """Remember the file of a module that is not in ``sys.modules``: those of a Marin checkout are loaded apart."""
+    """Register the file of a module that is not in ``sys.modules``, like those of a Marin checkout."""
     files = _loaded_apart.setdefault(module_name, [])
     if file not in files:
         files.append(file)
@@ -42,16 +42,16 @@ def register_module_file(module_name: str, file: str) -> None:
 
 @dataclass(frozen=True)
 class CodeFolder:
-    """The folder that the DAG's own code is imported from: the root of its DAG bundle."""
+    """The root of the DAG's bundle, from which the DAG's own code is imported."""
 
     path: Path
 
     def contains_module(self, module_name: str) -> bool:
-        """Whether the module was loaded from this folder (rather than installed)."""
+        """Whether the module was loaded from this folder, not installed."""
         return self.relative_file(module_name) is not None
 
     def relative_file(self, module_name: str) -> Path | None:
-        """The module's file below this folder, or None when it lies elsewhere."""
+        """Return the module's file relative to this folder, or None if it is elsewhere."""
         imported = getattr(sys.modules.get(module_name), "__file__", None)
         root = Path(os.path.realpath(self.path))
         for file in [imported] if imported else _loaded_apart.get(module_name, []):
@@ -61,13 +61,13 @@ class CodeFolder:
         return None
 
     def sources(self) -> list[str]:
-        """Folders below this one that modules are found in, besides itself: those of a Marin checkout."""
+        """Further import folders below this one: those of a Marin checkout."""
         if not (self.path / "experiments").is_dir() or not (self.path / "src" / "marin").is_dir():
             return []
         return [str(each.relative_to(self.path)) for each in (self.path / "src", *sorted(self.path.glob("lib/*/src")))]
 
     def commit(self) -> str | None:
-        """The Git commit that is checked out around this folder, read without Git; None outside a repository."""
+        """Return the checked-out Git commit, read without Git; None outside a repository."""
         root = next((parent for parent in (self.path, *self.path.parents) if (parent / ".git").is_dir()), None)
         if root is None:
             return None
@@ -87,7 +87,7 @@ class CodeFolder:
 
 @dataclass(frozen=True)
 class Reference:
-    """``module:qualname`` of something that can be imported; ``travels`` says that it lies in the code folder."""
+    """An importable ``module:qualname``; ``travels`` means that it is in the code folder."""
 
     module: str
     qualname: str
@@ -98,7 +98,7 @@ class Reference:
 
     @staticmethod
     def parse(text: str) -> Reference:
-        """The reference in ``module:qualname``."""
+        """Parse ``module:qualname``."""
         module, _, qualname = text.partition(":")
         return Reference(module, qualname)
 
@@ -106,7 +106,7 @@ class Reference:
         """Import what this refers to.
 
         Raises:
-            FunctionImportError: The module is not there, breaks on import, or lacks the name.
+            FunctionImportError: The module is missing, fails on import, or lacks the name.
         """
         try:
             return self._found()
@@ -137,21 +137,21 @@ class Reference:
 
 
 def _needs_old_names(error: Exception) -> bool:
-    """Whether a file may want what the installed Levanter has no more: a name, or a field of a class."""
+    """Whether a file may use a name or a class field that the installed Levanter lacks."""
     if isinstance(error, TypeError):
         return any(name.startswith(_OLD_LIBRARIES) for name in sys.modules)
     return isinstance(error, ImportError) and (error.name or "").startswith(_OLD_LIBRARIES)
 
 
 def reference_to(target: Any, code: CodeFolder) -> Reference:
-    """How a cluster can import ``target``, a function or a class.
+    """Return how a cluster can import ``target``, a function or a class.
 
     Raises:
-        SpecError: It is a lambda or local to a function, or its file cannot be a module.
+        SpecError: It is a lambda or local to a function, or its file's name is not a module name.
     """
     if isinstance(target, RemoteFunction):
         target = target.function
-    elif type(target).__module__ == "ray.remote_function":  # Ray's own, told without importing Ray
+    elif type(target).__module__ == "ray.remote_function":  # Ray's own class, recognized without importing Ray
         target = target._function
     if isinstance(target, ClusterValue):
         way = cluster_reference(target)
@@ -177,9 +177,9 @@ def reference_to(target: Any, code: CodeFolder) -> Reference:
 
 
 def function_name(function: Any, code: CodeFolder) -> str:
-    """``module.qualname`` of a step's function, as records name it; ``"None"`` for a step without one.
+    """Return ``module.qualname`` of a step's function for records; ``"None"`` for a step without one.
 
-    A step that is not run may have one that no cluster could import: it is named as it is.
+    The function of a step that does not run may be impossible to import: its name is used unchanged.
     """
     if function is None:
         return "None"

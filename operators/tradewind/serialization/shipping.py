@@ -1,6 +1,11 @@
-"""The result of a callable comes back as the last line of the job's log: the job's own marker, then JSON.
+"""Results from a job, and the files and variables that a job brings.
 
-It is small and for people and XComs. Data belongs into storage, and its path into the result.
+A callable's result is the last line of the job's log: the job's marker, then JSON. It is small and meant for users and
+XComs. Data belongs in storage, and its path in the result.
+
+A job brings the description of a call and this package, as additions to its ``runtime_env``. A small call is a variable
+of the job's environment. A large call is a file in a package that Ray uploads once per content, because the response to
+every poll of the cluster's jobs repeats the variables of every job.
 """
 
 from __future__ import annotations
@@ -29,12 +34,12 @@ MAX_RESULT_BYTES = 1_000_000
 
 
 def result_marker(job: str) -> str:
-    """What the line with the result of this job starts with."""
+    """Return the beginning of this job's result line."""
     return f"::tradewind-result:{job}::"
 
 
 def result_line(result: Any, marker: str, masker: Masker | None = None) -> str:
-    """The line that carries ``result``, without what ``masker`` hides: who hid it in the line later could break it.
+    """Return the result line without secrets; masking it later could break the line.
 
     Raises:
         ResultError: JSON cannot hold it, or it is too large.
@@ -52,10 +57,10 @@ def result_line(result: Any, marker: str, masker: Masker | None = None) -> str:
 
 
 def decode_result(text: str | None, job: str) -> Any:
-    """The result in what followed the marker in the log of ``job``.
+    """Decode the result after the marker in the log of ``job``.
 
     Raises:
-        ResultError: Nothing followed it, or not all of it.
+        ResultError: The result is missing or incomplete.
     """
     try:
         return json.loads(text or "")
@@ -66,7 +71,7 @@ def decode_result(text: str | None, job: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """``value`` with JSON's own types only: dataclasses and pydantic models become objects, dates and paths texts."""
+    """Convert ``value`` to JSON's types: dataclasses and pydantic models to objects, dates and paths to texts."""
     if value is None or isinstance(value, (bool, int, str)):
         return value.value if isinstance(value, enum.Enum) else value
     if isinstance(value, float):
@@ -94,7 +99,7 @@ def _plain_of_library(value: Any) -> Any:
     if hasattr(value, "model_dump") and not isinstance(value, type):
         return value.model_dump(mode="json")  # pydantic
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
-        return _plain(value.item())  # a number of NumPy's or JAX's
+        return _plain(value.item())  # a number of NumPy or JAX
     raise ResultError(
         f"The function returned a {type(value).__qualname__}, which JSON cannot hold: return plain values, or write "
         "the data to storage and return its path."
@@ -113,11 +118,6 @@ def _key(key: Any) -> str:
     raise ResultError(f"The function returned a mapping with a key of type {type(key).__qualname__}: use texts.")
 
 
-# What a job brings along, as additions to its ``runtime_env``: the description of a call, and this package itself.
-#
-# A small call is a variable of the job's environment. A large one is a file in a package that Ray uploads once per
-# content, because the answer to every poll of the cluster's jobs repeats the variables of every job.
-
 CALL_ENTRYPOINT = "python -u -m tradewind.runtime.run_callable"
 CALL_VARIABLE = "TRADEWIND_CALL"
 MAX_ENV_VALUE_BYTES = 8 * 1024
@@ -127,7 +127,10 @@ _FILE = "call.json"
 
 @contextmanager
 def call_runtime_env(call: Call, runtime_env: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """``runtime_env`` with ``call`` in it, for a job whose entrypoint is ``CALL_ENTRYPOINT``; submit it meanwhile."""
+    """Yield ``runtime_env`` with ``call`` in it, for a job with the entrypoint ``CALL_ENTRYPOINT``.
+
+    Submit the job inside the block.
+    """
     text = call.to_json()
     if len(text) <= MAX_ENV_VALUE_BYTES:
         yield _with_variable(runtime_env, text)
@@ -141,10 +144,10 @@ def call_runtime_env(call: Call, runtime_env: Mapping[str, Any]) -> Iterator[dic
 
 
 def read_call() -> Call:
-    """The call that this job brings along.
+    """Read the call that this job brings.
 
     Raises:
-        SpecError: There is none.
+        SpecError: The job brings no call.
     """
     text = os.environ.get(CALL_VARIABLE, "")
     if text.startswith(_IN_FILE):
@@ -156,7 +159,7 @@ def read_call() -> Call:
 
 
 def ship_tradewind(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
-    """``runtime_env`` with this package in it, for a cluster whose image lacks it, or has another version."""
+    """Add this package to ``runtime_env``, for a cluster whose image lacks it or has another version."""
     return _with_module(runtime_env, Path(tradewind.__file__).parent)
 
 

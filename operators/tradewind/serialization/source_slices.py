@@ -1,9 +1,9 @@
-"""The part of a file that one function needs: itself, and each top-level statement that a name in it depends on.
+"""Slices of a file: one function and each top-level statement that its names depend on.
 
-A DAG file imports Airflow, which a cluster lacks, so the file itself cannot be imported there. Its slice can: imports,
-constants, helper functions and classes of the file travel along when the function uses them. Decorators that come from
-Airflow (``@task.ray``) are left out. A function that uses something of Airflow's, or a variable of the function around
-it, is refused, by name. Lines keep their numbers, so tracebacks point into the real file.
+A DAG file imports Airflow, which a cluster lacks, so a cluster cannot import the file. It can import the slice:
+imports, constants, helper functions and classes that the function uses travel with it. Airflow's decorators
+(``@task.ray``) are omitted. A function that uses anything of Airflow's, or a variable of an enclosing function, is
+refused by name. Lines keep their numbers, so tracebacks match the real file.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _Definition = _Function | ast.ClassDef
 
 @dataclass(frozen=True)
 class FunctionSource:
-    """A function with what it needs of its file.
+    """A function with the parts of its file that it needs.
 
     Attributes:
         name: The function's name.
-        file: What tracebacks call its file.
+        file: The file name in tracebacks.
         pieces: The statements: the number of the first line, and the lines.
         imports: The modules that they import, anywhere.
     """
@@ -50,15 +50,15 @@ class FunctionSource:
 
     @staticmethod
     def from_json(fields: Mapping[str, Any]) -> FunctionSource:
-        """The source in a call's description."""
+        """Parse the source in a call's description."""
         pieces = [(int(line), str(text)) for line, text in fields["pieces"]]
         return FunctionSource(fields["name"], fields["file"], pieces, list(fields["imports"]))
 
     def load(self) -> Any:
-        """Make the function, in a ``__main__`` of its own, as if its file were a script.
+        """Define the function in its own ``__main__``, as if its file were a script.
 
         Raises:
-            FunctionImportError: A statement of it fails here; most often an import.
+            FunctionImportError: A statement fails, usually an import.
         """
         body: list[ast.stmt] = []
         shown: list[str] = []
@@ -67,7 +67,7 @@ class FunctionSource:
             shown += ["\n"] * (line - 1 - len(shown)) + text.splitlines(keepends=True)
         linecache.cache[self.file] = (sum(map(len, shown)), None, shown, self.file)
         module = types.ModuleType("__main__")
-        sys.modules["__main__"] = module  # what is defined in there is pickled by value, so that Ray tasks can use it
+        sys.modules["__main__"] = module  # Ray tasks pickle its definitions by value
         code = compile(ast.Module(body, []), self.file, "exec", flags=_LAZY_ANNOTATIONS, dont_inherit=True)
         try:
             exec(code, module.__dict__)
@@ -88,7 +88,7 @@ def _parsed(line: int, text: str) -> list[ast.stmt]:
 
 
 def imports_airflow(file: str) -> bool:
-    """Whether importing this Python file imports Airflow, as far as its own top level tells."""
+    """Whether importing this Python file imports Airflow, judged by its top-level statements."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
@@ -97,10 +97,10 @@ def imports_airflow(file: str) -> bool:
 
 
 def source_of(function: types.FunctionType, shown_file: str) -> FunctionSource:
-    """The slice of the function's file that it needs; ``shown_file`` is what tracebacks call the file.
+    """Return the slice of the function's file that it needs; ``shown_file`` is its name in tracebacks.
 
     Raises:
-        SpecError: It is no plain function, or needs what cannot travel.
+        SpecError: It is not a plain function, or needs something that cannot travel.
     """
     what = f"{function.__qualname__!r} of {shown_file}"
     if function.__name__ == "<lambda>" or inspect.iscoroutinefunction(function):
@@ -165,7 +165,7 @@ class _Slicer:
                 raise SpecError(f"{self.what} uses {name!r}, which its file does not define{hint}.")
 
     def _names_of_airflow(self) -> frozenset[str]:
-        """The top-level names whose values cannot be made without Airflow."""
+        """Return the top-level names whose values require Airflow."""
         found = {
             name
             for statement in _top_level(self.tree.body)
@@ -184,7 +184,7 @@ class _Slicer:
         return _undecorated(statement, self.of_airflow)
 
     def _piece(self, statement: ast.stmt) -> tuple[int, str]:
-        """Number and text of the statement's lines; those of decorators that are left out become empty."""
+        """Return first line number and text of the statement; lines of omitted decorators are empty."""
         kept = self._without_airflow(statement)
         first, last = _first_line(kept), statement.end_lineno or statement.lineno
         lines = self.lines[first - 1 : last]
@@ -208,7 +208,7 @@ _ANYWHERE = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
 
 def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of a file, and each of those in a ``with DAG(...)`` block."""
+    """Return the statements of a file, and each of those in a ``with DAG(...)`` block."""
     for statement in body:
         yield statement
         if isinstance(statement, ast.With):
@@ -216,12 +216,12 @@ def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _bound_by(statement: ast.stmt) -> set[str]:
-    """The names that a statement gives a value to, at the level of the file."""
+    """Return the names that a statement binds at module level."""
     if isinstance(statement, _Definition):
         return {statement.name}
     if isinstance(statement, (ast.Import, ast.ImportFrom)):
         return {alias.asname or alias.name.partition(".")[0] for alias in statement.names}
-    if isinstance(statement, ast.With):  # what its body binds is found on its own
+    if isinstance(statement, ast.With):  # the names that its body binds are collected separately
         return {node.id for item in statement.items if item.optional_vars for node in _names_in(item.optional_vars)}
     found = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     for child in ast.walk(statement):
@@ -245,7 +245,7 @@ def _is_of_airflow(module: str) -> bool:
 
 
 def _names_needed(statement: ast.stmt, instructions: tuple[str, ...] = _ANYWHERE) -> set[str]:
-    """The names that running the statement, and calling what it defines, looks up at the level of the file."""
+    """Return the module-level names used when the statement runs or its definitions are called."""
     code = compile(ast.Module([statement], []), "-", "exec", flags=_LAZY_ANNOTATIONS, dont_inherit=True)
     return set(_looked_up(code, instructions))
 
@@ -260,7 +260,7 @@ def _looked_up(code: types.CodeType, instructions: tuple[str, ...]) -> Iterator[
 
 
 def _names_in_fields(statement: ast.stmt) -> set[str]:
-    """What the annotations of a class's fields name: a library may look them up when the class is made."""
+    """Return the names in a class's field annotations, which a library may look up at class creation."""
     if not isinstance(statement, ast.ClassDef):
         return set()
     fields = [member.annotation for member in statement.body if isinstance(member, ast.AnnAssign)]
@@ -272,7 +272,7 @@ def _decorators(statement: ast.stmt) -> list[ast.expr]:
 
 
 def _undecorated(statement: ast.stmt, of_airflow: Iterable[str]) -> ast.stmt:
-    """The same definition without the decorators that need Airflow."""
+    """Return the same definition without the decorators that need Airflow."""
     if not isinstance(statement, _Definition):
         return statement
     names = set(of_airflow)

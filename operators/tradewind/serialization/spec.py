@@ -1,7 +1,7 @@
-"""The spec: what a cluster needs to run one attempt, as plain JSON in the attempt's file.
+"""The spec: everything a cluster needs to run one attempt, as plain JSON in the attempt's file.
 
-Configs are written with one tagged object per value that JSON lacks (``{"$dataclass": "module:Name", ...}``). There is
-no pickle: people can read a record, and other versions of Python and of the libraries can too.
+Configs are encoded with one tagged object per value that JSON lacks (``{"$dataclass": "module:Name", ...}``). There is
+no pickle: users can read a record, and so can other versions of Python and of the libraries.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from tradewind.steps import (
 from tradewind.steps.run_values import RunValue
 
 TRANSLATED_BY: Final = "__translated_by__"
-"""Attribute of a class whose objects become others on the cluster: ``module:function`` that makes them there."""
+"""Attribute of a class whose objects are translated on the cluster: the translator as ``module:function``."""
 _MARINS_FUNCTIONS: Final = "tradewind.marin.checkout_functions"
-"""Knows which functions of Marin's are ours on a cluster; named here, since it is built on this."""
+"""Maps Marin's functions to Tradewind's on a cluster; a text, since that module imports this one."""
 _PLACEHOLDERS = (ExecutorStep, InputName, OutputName, VersionedValue, MirroredValue, RunValue)
 _KINDS: Final = {
     "name": TEXT,
@@ -68,22 +68,22 @@ _REQUIRED: Final = ("name", "version", "output_path", "function", "ray_task", "c
 
 @dataclass(frozen=True)
 class StepSpec:
-    """What to run.
+    """Contents of one attempt's spec.
 
     Attributes:
         name: The step's name, for messages.
         version: ``name-hash``.
-        output_path: Where the output and its records lie.
+        output_path: The path of the output and its records.
         function: ``module:qualname``.
-        ray_task: Options of the Ray task that the function runs as, or None when it runs in the driver's child.
+        ray_task: Options of the Ray task that the function runs as, or None if it runs in the driver's child process.
         config: The encoded config.
         resources: The encoded resources.
         code_travels: Whether the code folder must go with the job.
-        secrets: Environment variable -> where the cluster finds its value.
-        environment: The fields of Ray's runtime_env that its dependency groups became.
-        resumable: Globs of what the next attempt goes on from, relative to the output.
-        roots: Below what the output and its inputs lie; none in attempts that were claimed before there were roots.
-        mirrors: The mirrored paths of the config, each with where it lies and what it may be copied from.
+        secrets: Environment variable -> the reference to its value.
+        environment: Fields of Ray's runtime_env from its dependency groups.
+        resumable: Globs of files that the next attempt resumes from, relative to the output.
+        roots: Roots of the output and its inputs; empty in attempts that were claimed before roots existed.
+        mirrors: The mirrored paths of the config, each with its location and its sources.
     """
 
     name: str
@@ -101,16 +101,16 @@ class StepSpec:
     mirrors: tuple[MirroredPath, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """As it is read back: JSON knows no tuples."""
+        """Return the spec as JSON reads it back, without tuples."""
         mirrors = [mirror.to_json() for mirror in self.mirrors]
         return {**asdict(self), "resumable": list(self.resumable), "roots": list(self.roots), "mirrors": mirrors}
 
     @staticmethod
     def from_json(fields: Mapping[str, Any]) -> StepSpec:
-        """The spec in an attempt's file.
+        """Parse the spec in an attempt's file.
 
         Raises:
-            SpecError: It is none.
+            SpecError: It is not a spec.
         """
         try:
             known = parse_fields(fields, _KINDS, _REQUIRED)
@@ -126,10 +126,10 @@ class StepSpec:
         return self.function.replace(":", ".")
 
     def load_function(self, tell: Callable[[str], object] = lambda sentence: None) -> Any:
-        """Import the function; for one of Marin's own it may be ours, which ``tell`` is told.
+        """Import the function; Tradewind's replacement of a Marin function is reported through ``tell``.
 
         Raises:
-            FunctionImportError: It is not there.
+            FunctionImportError: It is missing.
         """
         reference = Reference.parse(self.function)
         if reference.module.partition(".")[0] == "marin":
@@ -139,12 +139,12 @@ class StepSpec:
         return function.function if isinstance(function, RemoteFunction) else function
 
     def load_config(self) -> Any:
-        """Build the config, heavy libraries included; mirrored paths are those of the run's own region."""
+        """Build the config, which imports heavy libraries; mirrored paths are those of the run's region."""
         paths = {mirror.text: mirror.path for mirror in self.mirrors}
         return decode(with_local_paths(self.config, paths) if paths else self.config)
 
     def load_resources(self) -> Resources:
-        """The resources as values."""
+        """Decode the resources."""
         fields = dict(self.resources)
         kind = fields.pop("kind", None)
         try:
@@ -155,11 +155,11 @@ class StepSpec:
 
 
 def step_spec(step: ResolvedStep, code: CodeFolder, prefixes: Sequence[str] = ()) -> StepSpec:
-    """Write ``step`` down for the cluster; its mirrored paths may be copied from ``prefixes``.
+    """Serialize ``step`` for the cluster; its mirrored paths may be copied from ``prefixes``.
 
     Raises:
-        SpecError: It has no function, one that no cluster could import, a config value without a written form, or a
-            mirrored path that has no place below a prefix.
+        SpecError: It has no function, or one that no cluster could import; a config value cannot be encoded; or a
+            mirrored path is not below a prefix.
     """
     function = step.step.fn
     if function is None:
@@ -187,12 +187,12 @@ def step_spec(step: ResolvedStep, code: CodeFolder, prefixes: Sequence[str] = ()
 
 
 def encode_resources(resources: Resources) -> dict[str, Any]:
-    """Resources as JSON."""
+    """Encode resources as JSON."""
     return {"kind": kind_of_resources(resources), **asdict(resources)}
 
 
 class Encoder:
-    """Writes values down and remembers whether any of them needs the code folder."""
+    """Encodes values and records whether any of them needs the code folder."""
 
     def __init__(self, code: CodeFolder) -> None:
         self.code = code
@@ -230,7 +230,7 @@ class Encoder:
         )
 
     def _encode_class(self, made: type, where: str) -> dict[str, Any]:
-        """How a cluster finds the class; one of an older library says who translates it, of what, and where it is."""
+        """Describe how a cluster finds the class; for an older library's class also its translator and file."""
         old = next((base for base in made.__mro__ if TRANSLATED_BY in vars(base)), None)
         if old is None:
             return {"$dataclass": str(self.refer(made))}
@@ -266,11 +266,11 @@ class Encoder:
 
 
 def decode(value: Any) -> Any:
-    """The value that was written down.
+    """Decode an encoded value.
 
     Raises:
-        FunctionImportError: A class or function that it names is not on the cluster.
-        LazyBuildError: A ``lazy`` object refuses what it is given.
+        FunctionImportError: A class or function that it names is missing on the cluster.
+        LazyBuildError: A ``lazy`` object refuses its arguments.
         TranslationError: A value of an older library has no counterpart on the cluster.
     """
     if isinstance(value, list):
@@ -306,7 +306,7 @@ def _build_lazy(value: dict[str, Any], target: str) -> Any:
 
 
 def _nearest_names(called: Any, given: Iterable[str]) -> str:
-    """What was meant by the first name of ``given`` that ``called`` does not take, if it has one that is near."""
+    """Suggest names for the first argument in ``given`` that ``called`` does not accept, if a similar one exists."""
     try:
         known = list(inspect.signature(called).parameters)
     except (TypeError, ValueError):  # written in C
@@ -346,7 +346,7 @@ _DECODERS: dict[str, Callable[[dict[str, Any], Any], Any]] = {
     "$frozenset": lambda _, items: frozenset(map(decode, items)),
 }
 
-# Names of the environment variables through which the processes of a step know who they are.
+# Environment variables that identify the step to its processes.
 
 STEP_VARIABLE = "TRADEWIND_STEP"
-"""The version of the step; set in each of its processes, so that a DAG file imported there makes no DAG."""
+"""The step's version; set in each of its processes, so that a DAG file imported there makes no DAG."""
