@@ -1,1 +1,1 @@
-"""One Ray cluster's Jobs API: submit once, follow, classify. Knows neither steps nor Airflow."""
+"""Client of one cluster's Jobs API: submit once, follow, classify. Knows neither steps nor Airflow."""

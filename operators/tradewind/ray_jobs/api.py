@@ -1,4 +1,4 @@
-"""A cluster's HTTP API from an event loop. It asks and reports; what an answer means is decided elsewhere."""
+"""Asynchronous client of a cluster's HTTP API. It reports responses; callers interpret them."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from tradewind.ray_jobs.errors import RayAuthenticationError, RayUnreachableErro
 
 REQUEST_TIMEOUT_S = 30.0
 MAX_RESPONSE_BYTES = 128 << 20
-"""Of JSON; logs are read in pieces, whatever their size."""
+"""Of JSON. Logs are read in pieces, whatever their size."""
 _PIECE_BYTES = 64 * 1024
 _CLOSING_TIMEOUT_S = 0.2
-"""Ray answers no websocket message, a closing one included."""
+"""Ray never answers a closing websocket message."""
 Query = Mapping[str, str] | Sequence[tuple[str, str]]
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
 class JobsApi:
-    """One cluster's API over one session of connections; use it as an async context manager.
+    """API of one cluster over one session of connections; an async context manager.
 
     Raises (every method):
-        RayUnreachableError: No answer, or a server error. It says nothing about any job.
-        RayAuthenticationError: The token is refused.
+        RayUnreachableError: No response, or a server error. It says nothing about any job.
+        RayAuthenticationError: The cluster refuses the token.
     """
 
     def __init__(self, cluster: RayCluster) -> None:
         self.cluster = cluster
         self.requests_sent = 0
-        """How many requests this session has sent, opened websockets included."""
+        """Number of requests that this session has sent, opened websockets included."""
         self.clock_ahead_s: float | None = None
-        """How far the cluster's clock is ahead of ours, to the second; None before the first answer."""
+        """Seconds by which the cluster's clock is ahead of the local one; None before the first response."""
         ca = cluster.verify
         self._ssl = ssl.create_default_context(cafile=ca) if isinstance(ca, str) else ca
-        connector = aiohttp.TCPConnector(limit=0)  # each log that is followed holds a connection
+        connector = aiohttp.TCPConnector(limit=0)  # each followed log holds a connection
         self._session = aiohttp.ClientSession(headers=cluster.headers, connector=connector)
 
     async def __aenter__(self) -> JobsApi:
@@ -53,20 +53,20 @@ class JobsApi:
         await self.close()
 
     async def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         await self._session.close()
 
     async def details(self, job: str) -> JobDetails | None:
-        """The job, or None when the cluster knows none of this id."""
+        """Return the job, or None if the cluster knows no job with this ID."""
         fields = await self.get_json(f"/api/jobs/{job}")
         return None if fields is None else JobDetails.from_json(fields, self.cluster)
 
     async def jobs(self) -> list[JobDetails]:
-        """Every job that was submitted to the cluster, ended ones included."""
+        """Return every job that was submitted to the cluster, ended ones included."""
         return submitted_jobs(await self.get_json("/api/jobs/"), self.cluster)
 
     async def get_json(self, path: str, params: Query | None = None) -> Any:
-        """The JSON answer to a GET, or None for a 404."""
+        """Return the JSON response to a GET, or None for a 404."""
         async with self.request("GET", path, params=params) as response:
             if response.status == 404:
                 return None
@@ -85,7 +85,7 @@ class JobsApi:
 
     @asynccontextmanager
     async def request(self, method: str, path: str, **kwargs: Any) -> AsyncIterator[aiohttp.ClientResponse]:
-        """One request; a 404 is the caller's to judge, every other refusal raises."""
+        """Send one request. The caller interprets a 404; every other refusal raises."""
         kwargs.setdefault("timeout", aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S))
         self.requests_sent += 1
         with self._reachable():
@@ -99,12 +99,12 @@ class JobsApi:
 
     @asynccontextmanager
     async def websocket(self, path: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        """An open websocket. A peer that has vanished is noticed after about a minute, as a closed one."""
+        """Open a websocket. A peer that has vanished is noticed after about a minute and closes it."""
         timeout = aiohttp.ClientWSTimeout(ws_close=_CLOSING_TIMEOUT_S)
         self.requests_sent += 1
         with self._reachable():
             opened = await self._session.ws_connect(self._url(path), ssl=self._ssl, timeout=timeout)
-        try:  # what the body raises is the caller's own: a websocket reports its errors as messages
+        try:  # errors of the body pass through: a websocket reports its own errors as messages
             _keep_alive(opened.get_extra_info("socket"))
             yield opened
         finally:
@@ -133,7 +133,7 @@ class JobsApi:
 
 
 def _keep_alive(connection: Any) -> None:
-    """TCP's own keepalive: Ray's head does not answer pings, since it reads nothing from the websocket."""
+    """Enable TCP keepalive: Ray's head reads nothing from the websocket, so it answers no pings."""
     if connection is None:
         return
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,10 +1,9 @@
-"""Exactly one Ray job for a task that comes back: the task writes its claim down before it submits under it.
+"""Claim that gives a retried task exactly one Ray job: the task stores it before it submits.
 
-The id of a job is made of the task's names, a nonce and the number of the attempt, all fixed by the claim. Ray takes an
-id only once, so whoever submits under a claim a second time, a late worker included, meets the job that is there. A new
-number is taken only when the former job has ended and was judged, when a person cleared the task, or when the cluster
-has lost its memory of a job that it had accepted. After such a loss a job may have run twice; nothing on the cluster
-could tell.
+The claim fixes the submission ID: the task's names, a nonce and the attempt number. Ray accepts an ID only once, so a
+second submission under a claim, even by a late worker, finds the existing job. A task takes a new number in three cases
+only: the former job has ended and was acted on, a user cleared the task, or the cluster lost an accepted job from its
+memory. After such a loss a job may have run twice; nothing on the cluster could detect that.
 """
 
 from __future__ import annotations
@@ -23,20 +22,21 @@ _LONGEST_SLUG = 60
 
 @dataclass(frozen=True)
 class JobClaim:
-    """What a task knows of its job, kept where it survives retries and Clear.
+    """Job of a task, stored where it survives retries and Clear.
 
     Attributes:
-        base: What the ids of all attempts begin with: the task's names and a nonce, or an id that the user chose.
+        base: Prefix of the IDs of all attempts: the task's names and a nonce, or an ID that the user chose.
         attempt: 1 for the first.
-        tries_allowed: Airflow's ``max_tries`` at the claim. Clear changes it, unless somebody lowered the retries
-            meanwhile, and a crash does not.
-        is_named: The user chose the id.
-        submitted_at: Unix time at which the cluster had accepted the job; None while nobody knows.
-        queued_since: Unix time since which it waits to be started, whatever attempts Ray has given up meanwhile.
+        tries_allowed: Airflow's ``max_tries`` at the claim. Clear changes it, unless a user lowered the retries
+        meanwhile;
+            a crash does not.
+        is_named: The user chose the ID.
+        submitted_at: Unix time at which the cluster had accepted the job; None while that is unknown.
+        queued_since: Unix time since which the job waits to start, over all attempts that Ray gave up.
         was_judged: A try has seen how the job ended, and has acted on it.
-        has_succeeded: It ended well.
-        clears: How often tasks of the run had been cleared when its end was acted on; None where that is not known.
-        losses: How many attempts before this one were lost with their node or head, since a person last asked.
+        has_succeeded: The job succeeded.
+        clears: Number of cleared tasks of the run when its end was acted on; None if that is unknown.
+        losses: Number of earlier attempts that were lost with their node or head, since a user last requested the task.
     """
 
     base: str
@@ -52,40 +52,40 @@ class JobClaim:
 
     @staticmethod
     def first(names: Sequence[str], tries_allowed: int) -> JobClaim:
-        """The claim on a task's first job; ``names`` say whose it is."""
+        """Return the claim on a task's first job; ``names`` identify the task."""
         return JobClaim(f"{_slug(names)}-{secrets.token_hex(4)}", 1, tries_allowed)
 
     @staticmethod
     def named(submission_id: str, tries_allowed: int) -> JobClaim:
-        """The claim on a job whose id the user chose."""
+        """Return the claim on a job whose ID the user chose."""
         return JobClaim(submission_id, 1, tries_allowed, is_named=True)
 
     @property
     def job(self) -> str:
-        """The submission id of this attempt."""
+        """Submission ID of this attempt."""
         return self.base if self.is_named and self.attempt == 1 else f"{self.base}-{self.attempt}"
 
     def next(self, tries_allowed: int, *, lost: bool = False) -> JobClaim:
-        """The claim on the next attempt; ``lost`` says that this one ended with its node or head."""
+        """Return the claim on the next attempt; ``lost`` means that this one ended with its node or head."""
         losses = self.losses + 1 if lost else 0
         return JobClaim(self.base, self.attempt + 1, tries_allowed, self.is_named, losses=losses)
 
     def requeued(self) -> JobClaim:
-        """The claim on the next attempt at a job that Ray has given up before it was started."""
+        """Return the claim on the next attempt at a job that Ray gave up before it started."""
         return replace(self.next(self.tries_allowed), losses=self.losses, queued_since=self.queued_since)
 
     def submitted(self, at: float) -> JobClaim:
-        """This claim once the cluster has accepted its job."""
+        """Return this claim once the cluster has accepted its job."""
         return replace(self, submitted_at=at, queued_since=self.queued_since or at)
 
     def judged(self, *, succeeded: bool, clears: int | None = None) -> JobClaim:
-        """This claim once the end of its job was acted on."""
+        """Return this claim once a try has acted on the end of its job."""
         return replace(self, was_judged=True, has_succeeded=succeeded, clears=clears)
 
     def was_cleared(self, tries_allowed: int, clears: int) -> bool:
-        """Whether a person cleared the task since: the run's count of that tells it of finished tasks only.
+        """Return whether a user has cleared the task since; the run counts this for finished tasks only.
 
-        A crash right after the end was judged, and then a Clear of another task of the run, looks the same.
+        A crash right after the end was acted on, followed by a Clear of another task of the run, looks the same.
         """
         if tries_allowed != self.tries_allowed:
             return True
@@ -96,13 +96,13 @@ class JobClaim:
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> JobClaim:
-        """The claim that ``to_json`` wrote down."""
+        """Return the claim that ``to_json`` wrote."""
         return JobClaim(**fields)
 
 
 @dataclass(frozen=True)
 class Submit:
-    """Write ``claim`` down and submit under it; first stop the job ``stop_first`` and wait until it has ended."""
+    """Store ``claim`` and submit under it; first stop the job ``stop_first`` and wait until it has ended."""
 
     claim: JobClaim
     stop_first: str | None = None
@@ -110,7 +110,7 @@ class Submit:
 
 @dataclass(frozen=True)
 class Attach:
-    """Follow the job of ``claim``, or read how it ended: nobody has judged it yet."""
+    """Follow the job of ``claim``, or read how it ended: no try has acted on its end yet."""
 
     claim: JobClaim
 
@@ -118,13 +118,13 @@ class Attach:
 def decide_submission(
     claim: JobClaim, details: JobDetails | None, tries_allowed: int, *, clears: int = 0, durable: bool = True
 ) -> Submit | Attach:
-    """What a try does that finds ``claim``, whose job the cluster describes by ``details`` (None: it knows none).
+    """Decide what a try does with ``claim``, whose job has ``details`` (None: unknown to the cluster).
 
-    With ``durable`` off, a job of an earlier try is stopped rather than joined.
+    With ``durable`` off, a job of an earlier try is stopped instead of reattached.
 
     Args:
         tries_allowed: Airflow's ``max_tries`` now.
-        clears: How often tasks of the run have been cleared by now.
+        clears: Number of tasks of the run that have been cleared by now.
     """
     active = details is not None and not details.has_ended
     if claim.was_cleared(tries_allowed, clears):
@@ -139,7 +139,7 @@ def decide_submission(
 
 
 def _slug(names: Sequence[str]) -> str:
-    """The names as an id can hold them, shortened at their end with a digest of them all."""
+    """Return the names in the characters of an ID. Long ones end with a digest of all names."""
     text = re.sub(r"[^a-zA-Z0-9_.]+", "-", "-".join(names)).strip("-.")
     if len(text) <= _LONGEST_SLUG:
         return text

@@ -1,6 +1,6 @@
-"""Submitting to a cluster, exactly once per id, and asking for jobs. Blocking; for workers and scripts.
+"""Blocking client for workers and scripts: submit exactly once per ID, and query jobs.
 
-Ray itself is imported, which takes seconds, only for a job that brings files or an environment along.
+It imports Ray, which takes seconds, only for a job that brings files or an environment.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from tradewind.ray_jobs.request import JobRequest
 REQUEST_TIMEOUT_S = 60
 OLDEST_RAY = "2.30"
 PLAIN_FIELDS = frozenset({"env_vars"})
-"""Fields of a runtime environment that go to the cluster as they are."""
+"""Fields of a runtime environment that go to the cluster unchanged."""
 _TLS_PROBE_S = 5.0
 _Answer = TypeVar("_Answer")
 
 
 class RayJobs:
-    """The jobs of one cluster.
+    """Jobs of one cluster.
 
     Args:
-        cluster: Where it is.
-        oldest_ray: The first version of Ray, as ``major.minor``, that the cluster may run.
+        cluster: The cluster.
+        oldest_ray: First version of Ray, as ``major.minor``, that the cluster may run.
 
     Raises:
         RayUnreachableError: The cluster does not answer. It says nothing about any job.
-        RayAuthenticationError: It refuses the token.
-        RayTlsError: It and we do not agree on TLS.
-        RayVersionError: Its Ray is too old.
+        RayAuthenticationError: The cluster refuses the token.
+        RayTlsError: The two sides do not agree on TLS.
+        RayVersionError: The cluster's Ray is too old.
     """
 
     def __init__(self, cluster: RayCluster, *, oldest_ray: str = OLDEST_RAY) -> None:
@@ -65,7 +65,7 @@ class RayJobs:
             )
 
     def submit_or_attach(self, job: JobRequest) -> bool:
-        """Submit ``job`` unless its id is taken, which means that it was submitted before; whether it was submitted.
+        """Submit ``job`` unless its ID is taken, that is submitted before; return whether it was submitted.
 
         Raises:
             RayJobRefusedError: The cluster refuses the job, or Ray's client does.
@@ -73,18 +73,21 @@ class RayJobs:
         return self._submitted_once(job.submission_id, lambda: self._submit(job))
 
     def resubmit(self, fields: Mapping[str, Any]) -> bool:
-        """The same for a job in the fields of the Jobs API, whose packages are on the cluster. Raises the same."""
+        """Submit a job given as fields of the Jobs API, whose packages are on the cluster, in the same way.
+
+        Returns and raises the same as ``submit_or_attach``.
+        """
         return self._submitted_once(fields["submission_id"], lambda: self._post(fields))
 
     def has_package(self, uri: str) -> bool:
-        """Whether the cluster has the package at ``gcs://``; it keeps it for ten minutes from now at least."""
+        """Return whether the cluster has the package at ``gcs://``; it then keeps it for at least ten minutes."""
         response = self._request("GET", _package_path(uri))
         if response.ok or response.status_code == 404:
             return response.ok
         raise RayUnreachableError(f"{self.cluster} answered {response.status_code} when asked for {uri}.")
 
     def put_package(self, uri: str, file: Path) -> None:
-        """Give the cluster the package that is in ``file``.
+        """Upload the package in ``file``.
 
         Raises:
             OSError: The file cannot be read.
@@ -95,23 +98,23 @@ class RayJobs:
             raise RayUnreachableError(f"{self.cluster} did not take {uri}: {_last_line(response.text)}")
 
     def details(self, job: str) -> JobDetails | None:
-        """The job, or None when the cluster knows none of this id."""
+        """Return the job, or None if the cluster knows no job with this ID."""
         answer = self._get(f"/api/jobs/{job}")
         return None if answer is None else JobDetails.from_json(answer, self.cluster)
 
     def jobs(self) -> list[JobDetails]:
-        """Every job that was submitted to the cluster, ended ones included."""
+        """Return every job that was submitted to the cluster, ended ones included."""
         return submitted_jobs(self._get("/api/jobs/"), self.cluster)
 
     def log_text(self, job: str) -> str | None:
-        """The job's whole log so far, or None when the cluster does not know it."""
+        """Return the job's whole log so far, or None if the cluster does not know the job."""
         answer = self._get(f"/api/jobs/{job}/logs")
         if answer is not None and not (isinstance(answer, dict) and isinstance(answer.get("logs"), str)):
             raise RayUnreachableError(f"{self.cluster} answered no log to GET /api/jobs/{job}/logs.")
         return None if answer is None else str(answer["logs"])
 
     def version(self) -> str:
-        """The cluster's Ray version."""
+        """Return the cluster's Ray version."""
         if (version := version_in(self._get("/api/version"))) is None:
             raise RayUnreachableError(f"{self.cluster} answers, but not as a Ray dashboard does: correct its address.")
         return version
@@ -155,14 +158,14 @@ class RayJobs:
             raise RuntimeError(f"status code {response.status_code}: {response.text}")
 
     def _request(self, method: str, path: str, **kwargs: Any) -> requests.Response:
-        """One request; whatever answers but refuses the token raises."""
+        """Send one request. Return every response but a refusal of the token, which raises."""
         response = self._asking(
             lambda: self._session.request(
                 method,
                 self.cluster.address.rstrip("/") + path,
                 headers=self.cluster.headers,
-                verify=self.cluster.verify,  # with each request, or REQUESTS_CA_BUNDLE would win
-                auth=lambda request: request,  # or a .netrc would replace our token
+                verify=self.cluster.verify,  # with each request: a session's setting yields to REQUESTS_CA_BUNDLE
+                auth=lambda request: request,  # else a .netrc would replace the token
                 timeout=REQUEST_TIMEOUT_S,
                 **kwargs,
             )
@@ -172,7 +175,7 @@ class RayJobs:
         return response
 
     def _get(self, path: str) -> Any:
-        """The JSON answer to a GET, or None for a 404."""
+        """Return the JSON response to a GET, or None for a 404."""
         response = self._request("GET", path)
         if response.status_code == 404:
             return None
@@ -185,7 +188,7 @@ class RayJobs:
         raise RayUnreachableError(f"{self.cluster} answered {response.status_code} to GET {path}.")
 
     def _asking(self, call: Callable[[], _Answer]) -> _Answer:
-        """The answer, or an error of ours, without its cause: some of them hold the request, and so the token."""
+        """Return the result, or raise a ``RayJobsError`` without its cause: some causes hold the token."""
         try:
             return call()
         except requests.exceptions.SSLError as error:
@@ -199,13 +202,13 @@ class RayJobs:
         try:
             if isinstance(bundle, str):
                 ssl.create_default_context(cafile=bundle)
-        except OSError:  # an SSLError is one too
+        except OSError:  # includes SSLError
             raise RayTlsError(
                 f"{self.cluster}: CA bundle {bundle!r} cannot be read: correct the 'CA bundle' of the connection."
             ) from None
 
     def _check_scheme(self) -> None:
-        """A server that wants TLS just hangs up on plain HTTP, so it is asked whether that is why."""
+        """Raise if the server expects TLS: such a server only closes plain HTTP connections."""
         parts = urlsplit(self.cluster.address)
         if parts.scheme == "http" and _speaks_tls(parts.hostname or "", parts.port or 80):
             raise RayTlsError(
@@ -233,6 +236,6 @@ def _minor(version: str) -> tuple[int, int]:
 
 
 def _last_line(text: str) -> str:
-    """What an answer says at its end: Ray puts tracebacks of its own in front."""
+    """Return the last line of a response: Ray puts its own tracebacks before the message."""
     lines = [line.strip() for line in text.replace("\\n", "\n").splitlines() if line.strip(" .'\"")]
     return lines[-1] if lines else "it does not say why"

@@ -1,4 +1,4 @@
-"""Where a Ray cluster is and how to talk to it: a plain value, so that one process can serve many clusters."""
+"""Address, token and TLS settings of a Ray cluster, as a value: one process can serve many clusters."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ _TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
 
 
 def is_token(text: str) -> bool:
-    """Whether an HTTP header can carry it: else clients would refuse it by showing it."""
+    """Return whether an HTTP header can carry ``text``; clients reject others with errors that show them."""
     return _TOKEN.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)
 class RayCluster:
-    """A cluster's Jobs API.
+    """Access to a cluster's Jobs API.
 
     Attributes:
-        name: What people call it: the id of its Airflow connection.
+        name: The ID of its Airflow connection.
         address: URL of its dashboard, such as ``http://10.0.0.2:8265``.
-        token: Bearer token, if it asks for one. Sent as a header with every call, never put into the environment.
+        token: Bearer token, if the cluster requires one. Sent as a header with every call, never put into the
+        environment.
         verify: Whether to check its TLS certificate, or the path of the CA bundle to check it with.
     """
 
@@ -56,15 +57,15 @@ class RayCluster:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of every request."""
+        """Headers of every request."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
     def job_url(self, job: str) -> str:
-        """The dashboard page of a job."""
+        """Return the URL of a job's dashboard page."""
         return f"{self.address.rstrip('/')}/#/jobs/{job}"
 
     def log_url(self, job: str) -> str:
-        """Where a job's whole log can be read."""
+        """Return the URL of a job's whole log."""
         return f"{self.address.rstrip('/')}/api/jobs/{job}/logs"
 
     def __str__(self) -> str:
@@ -79,21 +80,19 @@ def _is_dashboard(address: str) -> bool:
         return False
 
 
-# A file with the token of a cluster, which nobody but its owner may use.
-
 _LARGEST_BYTES: Final = 64 * 1024
 
 
 class BadTokenFileError(Exception):
-    """The file cannot be used as it is; the text goes on a sentence that names the file."""
+    """A token file is unusable; the text continues a sentence that names the file."""
 
 
 def read_token_file(file: str | Path) -> str:
-    """The token in ``file``.
+    """Return the token in ``file``, which only its owner may be able to access.
 
     Raises:
-        BadTokenFileError: Others than its owner can use it, or what it holds is no token.
-        OSError: It cannot be read.
+        BadTokenFileError: Users other than its owner can access it, or it holds no valid token.
+        OSError: The file cannot be read.
     """
     with open(file, "rb") as opened:
         mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)

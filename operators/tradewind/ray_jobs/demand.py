@@ -1,8 +1,10 @@
-"""What a job asks of the node that it runs on, and whether the cluster could ever serve it.
+"""Resource demand of a job's entrypoint, and whether the cluster could ever satisfy it.
 
-Waiting is not failing: a demand is infeasible only when no node that is there, was there, or could be added would do.
-Where an autoscaler lists what it can add, that is known at once. Without one nobody knows what may still join, so the
-caller's grace must have passed too. A node that has died counts as one that may come back, as preempted slices do.
+Waiting is not failing: a demand is infeasible only if no present, former or possible node would satisfy it. An
+autoscaler that lists its node types decides that at once. Without one, unknown nodes may still join, so the caller's
+grace period must also have passed. A dead node counts as one that may return, as preempted slices do.
+
+Cluster responses are cached for 60 s per cluster and question.
 """
 
 from __future__ import annotations
@@ -22,8 +24,6 @@ from tradewind.ray_jobs.request import JobRequest
 if TYPE_CHECKING:
     from tradewind.ray_jobs.api import JobsApi
 
-# One answer for many askers: who asks the same of the same cluster within a minute gets what was said.
-
 CACHE_TTL_S = 60.0
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ _answers: weakref.WeakKeyDictionary[JobsApi, dict[str, tuple[float, asyncio.Task
 
 
 async def cached_answer(api: JobsApi, question: str, ask: Callable[[], Awaitable[T]]) -> T:
-    """The answer of ``ask``, which may be up to ``CACHE_TTL_S`` old; an error is not kept."""
+    """Return the response of ``ask``, at most ``CACHE_TTL_S`` old; errors are not cached."""
     answers = _answers.setdefault(api, {})
     known = answers.get(question)
     if known is None or time.monotonic() - known[0] > CACHE_TTL_S or _has_failed(known[1]):
@@ -51,7 +51,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Demand:
-    """What the entrypoint of a job asks of the node that it runs on.
+    """Resources and labels that a job's entrypoint requires of its node.
 
     Attributes:
         resources: Amounts by Ray's names: ``CPU``, ``GPU``, ``memory`` in bytes, and custom ones.
@@ -63,7 +63,7 @@ class Demand:
 
     @staticmethod
     def of(request: JobRequest) -> Demand:
-        """What ``request`` asks for."""
+        """Return the demand of ``request``."""
         named = {"CPU": request.num_cpus, "GPU": request.num_gpus, "memory": request.memory_bytes}
         amounts = {**named, **(request.resources or {})}
         return Demand(
@@ -71,21 +71,21 @@ class Demand:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; ``from_json`` reads it."""
+        """Return plain JSON; ``from_json`` reads it."""
         return {"resources": dict(self.resources), "label_selector": dict(self.label_selector)}
 
     @staticmethod
     def from_json(fields: Mapping[str, Any]) -> Demand:
-        """The demand that ``to_json`` wrote."""
+        """Return the demand that ``to_json`` wrote."""
         return Demand(dict(fields.get("resources") or {}), dict(fields.get("label_selector") or {}))
 
     def fits(self, amounts: Mapping[str, float], labels: Mapping[str, str]) -> bool:
-        """Whether a node with these resources and labels serves it."""
+        """Return whether a node with these resources and labels satisfies the demand."""
         enough = all(amounts.get(name, 0.0) >= amount for name, amount in self.resources.items())
         return enough and all(_selects(wanted, labels.get(key)) for key, wanted in self.label_selector.items())
 
     def may_fit(self, kind: NodeType) -> bool:
-        """Whether a node of this type may serve it: what Ray adds when a node starts is not in the configuration."""
+        """Return whether a node of this type may satisfy it: the configuration lacks what Ray adds at start."""
         amounts = {name: amount for name, amount in self.resources.items() if not self._is_added(name, kind.resources)}
         labels = {key: value for key, value in self.label_selector.items() if not self._is_added(key, kind.labels)}
         return kind.most != 0 and Demand(amounts, labels).fits(kind.resources, kind.labels)
@@ -102,7 +102,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class PendingReason:
-    """What a waiting job waits for, in a few words, and whether it waits in vain."""
+    """Why a job waits, in a few words, and whether its demand is infeasible."""
 
     text: str
     is_infeasible: bool = False
@@ -111,10 +111,10 @@ class PendingReason:
 async def explain_pending_job(
     api: JobsApi, demand: Demand, *, waited_s: float = 0.0, grace_s: float = GRACE_S
 ) -> PendingReason:
-    """What a job with ``demand`` waits for, having waited for ``waited_s``.
+    """Explain why a job with ``demand``, which has waited for ``waited_s``, is pending.
 
     Raises:
-        RayUnreachableError: No answer.
+        RayUnreachableError: No response.
     """
     nodes = await cached_answer(api, "nodes", lambda: fetch_nodes(api))
     head = head_of(nodes)
@@ -127,7 +127,7 @@ async def explain_pending_job(
 def explain_pending(
     demand: Demand, nodes: Sequence[NodeInfo], kinds: Sequence[NodeType] | None, waited_s: float, grace_s: float
 ) -> PendingReason:
-    """What a job with ``demand`` waits for; ``kinds`` is None for a cluster without an autoscaler."""
+    """Explain why a job with ``demand`` waits; ``kinds`` is None for a cluster without an autoscaler."""
     alive = [node for node in nodes if node.is_alive]
     if able := [node for node in alive if demand.fits(node.total, node.labels)]:
         return PendingReason(_waiting_for(demand, able))
@@ -149,7 +149,7 @@ def explain_pending(
 
 
 def _waiting_for(demand: Demand, able: Sequence[NodeInfo]) -> str:
-    """Why it still waits although these nodes could serve it."""
+    """Explain why a job waits although these nodes could run it."""
     if not demand.resources:
         return "Ray is starting it: its environment is being made."
     if any(node.free is not None and demand.fits(node.free, node.labels) for node in able):
@@ -169,7 +169,7 @@ def _shares(demand: Demand, node: NodeInfo) -> str:
 
 
 def _largest(demand: Demand, alive: Sequence[NodeInfo]) -> str:
-    """What there is of each resource that is asked for."""
+    """Return the largest available amount of each requested resource."""
     most = {name: max((node.total.get(name, 0.0) for node in alive), default=0.0) for name in demand.resources}
     there = f"the most that one node has is {_amounts(most)}" if most else "the nodes that there are differ"
     if not demand.label_selector:
@@ -179,7 +179,7 @@ def _largest(demand: Demand, alive: Sequence[NodeInfo]) -> str:
 
 
 def _selects(wanted: str, value: str | None) -> bool:
-    """Ray's label operators: ``v``, ``!v``, ``in(a, b)``, ``!in(a, b)``."""
+    """Evaluate one of Ray's label operators: ``v``, ``!v``, ``in(a, b)``, ``!in(a, b)``."""
     positive = wanted.removeprefix("!")
     listed = re.fullmatch(r"in\((.*)\)", positive)
     choices = [choice.strip() for choice in listed[1].split(",")] if listed else [positive]

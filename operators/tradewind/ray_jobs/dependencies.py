@@ -1,8 +1,15 @@
-"""A step's own environment, from the extras and groups of the project that its code belongs to.
+"""Environment of a step, from extras and dependency groups of the project that its code belongs to.
 
-The versions come from the lock beside the project's ``pyproject.toml``, so an environment is the same each time, and
-its text alone decides which one it is: each machine of the cluster builds it once, on top of what its image has, and
-uses it again for every job that asks for the same.
+The versions come from the lock beside the project's ``pyproject.toml``, so an environment is reproducible and
+identified by its text alone. Each machine of the cluster builds it once, on top of its image, and reuses it for every
+job with the same text.
+
+A ``requirements.lock`` or ``requirements.txt`` holds versions. It holds dependencies only as far as its ``# via``
+comments name them, which pip-tools, ``uv pip compile`` and ``uv export`` write.
+
+A ``uv.lock`` holds all packages that extras and groups need, each with its version. Conditions (markers) that hold on
+every Linux machine with a matching Python are dropped. Packages whose conditions never hold are dropped. The cluster
+evaluates all other conditions.
 """
 
 from __future__ import annotations
@@ -25,17 +32,12 @@ from packaging.utils import canonicalize_name
 from tradewind.ray_jobs.errors import BadDependencyGroupError
 from tradewind.ray_jobs.secret_patterns import redacted_name
 
-# What a file of pinned requirements gives to some requirements: versions, and what else they need.
-#
-# A ``requirements.lock`` or ``requirements.txt`` holds versions; who needs what is known only as far as its ``# via``
-# notes tell it, as pip-tools, ``uv pip compile`` and ``uv export`` write them.
-
 NOT_INSTALLED: Final = frozenset({"ray"})
-"""What the cluster runs on; Ray refuses an environment that brings another version of it."""
+"""The cluster's own packages. Ray refuses an environment that brings another version of them."""
 
 
 def normalized_name(name: str) -> str:
-    """A package's, extra's or group's name as it is compared: ``Foo_Bar`` is ``foo-bar``."""
+    """Return the normalized name of a package, extra or group: ``Foo_Bar`` becomes ``foo-bar``."""
     return str(canonicalize_name(name))
 
 
@@ -62,10 +64,10 @@ class PinnedRequirements:
                     self._needs[normalized_name(name)].add(current)
 
     def pinned(self, requirements: Sequence[Requirement]) -> list[str]:
-        """The requirements with the file's versions, and what they need as far as the file tells it.
+        """Return the requirements with the file's versions, and the dependencies that the file names.
 
         Raises:
-            BadDependencyGroupError: A pinned version is not one that is asked for.
+            BadDependencyGroupError: A pinned version does not match its requirement.
         """
         lines = {self._line(requirement) for requirement in requirements}
         waiting = [normalized_name(requirement.name) for requirement in requirements]
@@ -80,7 +82,7 @@ class PinnedRequirements:
     def _line(self, wanted: Requirement) -> str:
         pins = self.pins.get(normalized_name(wanted.name), [])
         if len(pins) != 1 or wanted.url:
-            return str(wanted)  # it is not pinned, or in several ways for several machines: the cluster decides
+            return str(wanted)  # unpinned, or pinned differently per machine: the cluster decides
         version = next(iter(pins[0].specifier)).version
         if not wanted.specifier.contains(version, prereleases=True):
             raise BadDependencyGroupError(
@@ -106,13 +108,8 @@ def _is_pin(requirement: Requirement) -> bool:
     )
 
 
-# What a ``uv.lock`` gives to some extras and groups of its project: all that they need, each with its version.
-#
-# Conditions (markers) that hold on every Linux machine with a fitting Python are dropped, those that hold on none drop
-# their package, and the rest is left for the cluster to decide.
-
 Condition = frozenset[str]
-"""Markers that must all hold; none means always."""
+"""Markers that must all hold; an empty set always holds."""
 
 _MACHINES: Final = ("x86_64", "aarch64")
 _PYTHONS: Final = tuple(f"3.{minor}" for minor in range(9, 16))
@@ -125,7 +122,7 @@ _LOCAL: Final = ("editable", "virtual", "directory")
 
 
 class UvLock:
-    """A ``uv.lock`` file, as its parsed contents."""
+    """Parsed contents of a ``uv.lock`` file."""
 
     def __init__(self, contents: Mapping[str, Any], file: Path, project: str) -> None:
         self.file = file
@@ -137,10 +134,11 @@ class UvLock:
         self._pythons = [python for python in _PYTHONS if fitting.contains(f"{python}.99")] or list(_PYTHONS)
 
     def pinned(self, extras: Iterable[str], groups: Iterable[str]) -> list[str]:
-        """Everything that these extras and dependency groups of the project need, each with its version.
+        """Return all packages that these extras and dependency groups need, each with its version.
 
         Raises:
-            BadDependencyGroupError: The lock does not know them, or names a file that only its author has.
+            BadDependencyGroupError: The lock does not have them, or names a file that exists only on its author's
+            machine.
         """
         active = {f"extra-{len(self._project)}-{self._project}-{name}" for name in extras} | {
             f"group-{len(self._project)}-{self._project}-{name}" for name in groups
@@ -154,7 +152,7 @@ class UvLock:
         if root is None:
             raise BadDependencyGroupError(f"{self.file} does not hold project {self._project!r}: run 'uv lock' there.")
         about = root.get("metadata", {})
-        # uv leaves empty ones out of the tables, but not out of what it says about the project.
+        # uv omits empty ones from the tables, but declares them in the project's metadata.
         yield from self._entries(root.get("optional-dependencies", {}), about.get("provides-extras", []), extras)
         yield from self._entries(root.get("dev-dependencies", {}), about.get("requires-dev", {}), groups)
 
@@ -171,7 +169,7 @@ class UvLock:
     def _reached(
         self, first: Iterator[Mapping[str, Any]], active: set[str]
     ) -> list[tuple[Mapping[str, Any], set[Condition]]]:
-        """Every package on the way from ``first``, with the conditions under which it is needed (any of them)."""
+        """Return every package reachable from ``first``, with its alternative conditions."""
         reached: dict[tuple[int, str | None], tuple[Mapping[str, Any], set[Condition]]] = {}
         waiting: list[tuple[Mapping[str, Any], Condition]] = [(entry, frozenset()) for entry in first]
         while waiting:
@@ -182,7 +180,7 @@ class UvLock:
             package = self._find(entry)
             itself = (
                 () if normalized_name(package["name"]) == self._project else (None,)
-            )  # its own needs are in the image
+            )  # the project's base dependencies are in the image
             for extra in (*itself, *entry.get("extra", [])):
                 _, conditions = reached.setdefault((id(package), extra), (package, set()))
                 if any(known <= condition for known in conditions):
@@ -194,7 +192,7 @@ class UvLock:
         return [found for (_, extra), found in reached.items() if extra is None]
 
     def _with(self, before: Condition, marker: str | None, active: set[str]) -> Condition | None:
-        """``before`` and ``marker`` together; None when they can never hold."""
+        """Combine ``before`` and ``marker``; None if they can never hold together."""
         if marker is None:
             return before
         plain = _EXTRA.sub(lambda found: _ALWAYS if (found[2] in active) == (found[1] == "==") else _NEVER, marker)
@@ -219,7 +217,7 @@ class UvLock:
     def _line(self, package: Mapping[str, Any], conditions: set[Condition]) -> str | None:
         name, source = normalized_name(package["name"]), package.get("source", {})
         if name in NOT_INSTALLED or name == self._project or any(kind in source for kind in _LOCAL):
-            return None  # the project's own code travels with the job
+            return None  # the project's own code is uploaded with the job
         if "path" in source:
             raise BadDependencyGroupError(
                 f"{self.file} takes {name!r} from the file {source['path']}, which no cluster has: put it into an "
@@ -244,7 +242,7 @@ def _extra_of(package: Mapping[str, Any], extra: str) -> Iterator[Mapping[str, A
 
 
 def _git_url(locked: str) -> str:
-    """``https://host/repo?rev=main&subdirectory=x#commit`` as a requirement names it."""
+    """Convert ``https://host/repo?rev=main&subdirectory=x#commit`` to the URL of a requirement."""
     parts = urlsplit(locked)
     folder = parse_qs(parts.query).get("subdirectory")
     plain = urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
@@ -252,14 +250,14 @@ def _git_url(locked: str) -> str:
 
 
 SETUP_TIMEOUT_S: Final = 1800
-"""How long building may take. Ray's own limit of 600 s is too short for a first build of jax or torch."""
+"""Time limit of a build. Ray's own limit of 600 s is too short for a first build of jax or torch."""
 
 _REQUIREMENTS: Final = ("requirements.lock", "requirements.txt", "requirements*.txt")
 
 
 @dataclass(frozen=True)
 class Project:
-    """A project by its ``pyproject.toml``."""
+    """A project, described by its ``pyproject.toml``."""
 
     file: Path
     contents: Mapping[str, Any]
@@ -270,18 +268,18 @@ class Project:
 
     @cached_property
     def extras(self) -> dict[str, list[Any]]:
-        """``[project.optional-dependencies]`` by normal names."""
+        """``[project.optional-dependencies]`` by normalized names."""
         found = self.contents.get("project", {}).get("optional-dependencies", {})
         return {normalized_name(name): list(entries) for name, entries in found.items()}
 
     @cached_property
     def groups(self) -> dict[str, list[Any]]:
-        """``[dependency-groups]`` by normal names."""
+        """``[dependency-groups]`` by normalized names."""
         found = self.contents.get("dependency-groups", {})
         return {normalized_name(name): list(entries) for name, entries in found.items()}
 
     def requirements(self, name: str, path: tuple[str, ...] = ()) -> Iterator[Requirement]:
-        """What the extra or group ``name`` asks for, with the groups and extras of the project that it includes."""
+        """Yield the requirements of the extra or group ``name``, those of included groups and extras as well."""
         if name in path:
             raise BadDependencyGroupError(f"{self.file}: the group {name!r} includes itself.")
         for entry in self.extras.get(name, self.groups.get(name, [])):
@@ -302,7 +300,7 @@ class Project:
 
 
 def find_project(code: Path) -> Project | None:
-    """The project that the folder ``code`` belongs to: the nearest ``pyproject.toml`` with a project or with groups.
+    """Return the project of the folder ``code``: the nearest ``pyproject.toml`` with a project or groups.
 
     Raises:
         BadDependencyGroupError: The file cannot be read.
@@ -322,16 +320,16 @@ def find_project(code: Path) -> Project | None:
 
 
 def environment_of(groups: Sequence[str], code: Path, uv_options: Sequence[str] = ()) -> dict[str, Any]:
-    """The part of a runtime_env that gives a job these groups of the project of ``code``.
+    """Return the part of a runtime_env that gives a job these groups of the project of ``code``.
 
     Args:
         groups: Extras and dependency groups of the project, and requirements such as ``"scipy==1.14"``.
         code: The folder of the DAG's code.
-        uv_options: What every ``uv pip install`` of this deployment needs, such as ``["--no-index", "--find-links",
-            "/wheels"]``; it can be read by everybody who may ask the cluster for its jobs.
+        uv_options: Options of every ``uv pip install`` of this deployment, such as ``["--no-index", "--find-links",
+            "/wheels"]``. Every client that may list the cluster's jobs can read them.
 
     Raises:
-        BadDependencyGroupError: There is no such group, or the lock does not fit.
+        BadDependencyGroupError: There is no such group, or the lock does not match.
     """
     if isinstance(groups, str):
         raise BadDependencyGroupError(
@@ -348,7 +346,7 @@ def environment_of(groups: Sequence[str], code: Path, uv_options: Sequence[str] 
     packages += [str(requirement) for requirement in extra_requirements]
     if not packages:
         return {}
-    # Nothing is missing from a whole lock, and what its packages say of Ray must not bring another Ray.
+    # A complete lock needs no dependencies, and its packages' requirements must not bring another Ray.
     options = ["--no-deps"] if is_complete and not extra_requirements else []
     return {
         "uv": {"packages": packages, "uv_pip_install_options": [*options, *uv_options]},
@@ -357,8 +355,9 @@ def environment_of(groups: Sequence[str], code: Path, uv_options: Sequence[str] 
 
 
 class Environments:
-    """``environment_of`` for the steps of one code folder at one moment: each list of groups is looked up once, since
-    a large project's lock takes a second to read.
+    """``environment_of`` for the steps of one code folder at one moment, cached per list of groups.
+
+    A large project's lock takes a second to read.
     """
 
     def __init__(self, code: Path) -> None:
@@ -366,7 +365,7 @@ class Environments:
         self._known: dict[str, dict[str, Any]] = {}
 
     def of(self, groups: Sequence[str], uv_options: Sequence[str] = ()) -> dict[str, Any]:
-        """Raises ``BadDependencyGroupError`` as ``environment_of`` does."""
+        """Return the environment of ``groups``; raises ``BadDependencyGroupError`` as ``environment_of`` does."""
         asked = repr((groups, uv_options))
         if asked not in self._known:
             self._known[asked] = environment_of(groups, self._code, uv_options)
@@ -374,7 +373,7 @@ class Environments:
 
 
 def _sorted_out(groups: Sequence[str], project: Project | None, code: Path) -> tuple[list[str], list[Requirement]]:
-    """The names of groups, and the rest as requirements."""
+    """Split ``groups`` into names of groups and requirements."""
     names: list[str] = []
     requirements: list[Requirement] = []
     for entry in groups:
@@ -390,7 +389,7 @@ def _sorted_out(groups: Sequence[str], project: Project | None, code: Path) -> t
 
 
 def _pinned(project: Project, names: Sequence[str]) -> tuple[list[str], bool]:
-    """What the groups need, and whether that is all of it."""
+    """Return the pinned requirements of the groups, and whether they are complete."""
     folder = project.file.parent
     lock = folder / "uv.lock"
     if lock.is_file():
@@ -417,7 +416,7 @@ def _parsed(entry: object, where: str) -> Requirement:
         raise BadDependencyGroupError(
             f"{where} holds what is neither a group nor a requirement such as 'scipy==1.14' (not shown, for it may "
             "hold a secret)."
-        ) from None  # its words would show the entry
+        ) from None  # the cause would show the entry
 
 
 def _no_such_group(entry: str, project: Project | None, code: Path) -> str:

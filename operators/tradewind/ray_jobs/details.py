@@ -1,4 +1,4 @@
-"""What a cluster says of one job: the fields of Ray's ``JobDetails`` that we use, as a plain value."""
+"""State of one job: the used fields of Ray's ``JobDetails``, and whether the job is managed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tradewind.ray_jobs.errors import RayUnreachableError
 
 TERMINAL = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 NODE_GONE = "NODE_GONE"
-"""The ``error_type`` of a job that Ray still calls running although its node is gone."""
+"""``error_type`` of a job whose node is gone although Ray reports it as running."""
 _LARGEST: Final = 10**15
 """Of times in ms and of exit codes."""
 
@@ -20,15 +20,15 @@ class JobDetails:
     """One job at one moment.
 
     Attributes:
-        job: Its submission id.
+        job: Its submission ID.
         status: Ray's status: ``PENDING``, ``RUNNING``, ``SUCCEEDED``, ``FAILED`` or ``STOPPED``.
-        message: Ray's words on the status; for a failed job they end with the last lines of its log.
-        error_type: Ray's ``JobErrorType`` of a failed job; or ``NODE_GONE``, where we judged it.
-        exit_code: Of the entrypoint, once it has ended.
-        node_id: The node that the entrypoint runs on; None until it has been started.
-        metadata: What was given when it was submitted.
-        started_ms: When it was submitted, as Unix time in ms by the cluster's clock.
-        ended_ms: When it ended, likewise.
+        message: Ray's message on the status; for a failed job it ends with the last lines of its log.
+        error_type: Ray's ``JobErrorType`` of a failed job, or this package's ``NODE_GONE``.
+        exit_code: Exit code of the entrypoint, once it has ended.
+        node_id: The node of the entrypoint; None until it has started.
+        metadata: Metadata of its submission.
+        started_ms: Submission time, as Unix time in ms by the cluster's clock.
+        ended_ms: End time, likewise.
     """
 
     job: str
@@ -49,20 +49,20 @@ class JobDetails:
 
     @property
     def running_on(self) -> str | None:
-        """The node of an entrypoint that runs now, by what Ray says."""
+        """Node on which the entrypoint runs now, according to Ray."""
         return self.node_id if self.status == "RUNNING" else None
 
     def without_node(self) -> JobDetails:
-        """The job as it ended with its node."""
+        """Return the job as ended with its node."""
         message = "The job ended because its node has died, though Ray still calls it running."
         return replace(self, status="FAILED", message=message, error_type=NODE_GONE)
 
     @staticmethod
     def from_json(fields: Any, whose: object) -> JobDetails:
-        """The job in an answer of the Jobs API of the cluster ``whose``.
+        """Return the job in a response of the Jobs API of the cluster ``whose``.
 
         Raises:
-            RayUnreachableError: It is none, or a field has another type than Ray gives it.
+            RayUnreachableError: The response is no job, or a field has another type than Ray's.
         """
         if not isinstance(fields, dict):
             raise _no_job(whose, "it is no object")
@@ -87,10 +87,10 @@ class JobDetails:
 
 
 def submitted_jobs(answer: Any, whose: object) -> list[JobDetails]:
-    """The jobs in a list of the Jobs API of the cluster ``whose`` that were submitted; None is an empty one.
+    """Return the submitted jobs in a list response of the cluster ``whose``; None is an empty list.
 
     Raises:
-        RayUnreachableError: It is no such list.
+        RayUnreachableError: The response is no such list.
     """
     if answer is not None and not isinstance(answer, list):
         raise _no_job(whose, "they are no list")
@@ -116,9 +116,7 @@ def _no_job(whose: object, flaw: str) -> RayUnreachableError:
     return RayUnreachableError(f"{whose} answered about jobs what Ray never answers ({flaw}): correct its address.")
 
 
-# Whose a job is, by its metadata: a task's, which goes on with it by itself, or a person's.
-#
-# What a job is called, and who could have submitted it, is not asked: only what was written down as it was submitted.
+# Metadata keys, written at submission. They alone decide whether a job is managed; its ID and its submitter do not.
 
 AIRFLOW_DAG: Final = "airflow_dag"
 AIRFLOW_RUN: Final = "airflow_run"
@@ -132,16 +130,16 @@ _NOBODY: Final = "-"
 
 
 def is_managed(metadata: Mapping[str, str]) -> bool:
-    """Whether somebody makes the next attempt when this job is lost: a task that waits for it, or a step's lease.
+    """Return whether a task that waits, or a step's lease, retries this job when it is lost.
 
-    Any Airflow's, not only this one's. A job whose task does not wait has nobody, like a person's.
+    The task may belong to any Airflow. A job whose task does not wait is unmanaged, like a user's.
     """
     is_awaited = AIRFLOW_TASK in metadata and metadata.get(AIRFLOW_WAITS) == "yes"
     return is_awaited or (STEP in metadata and OUTPUT_PATH in metadata)
 
 
 def owner_of(metadata: Mapping[str, str]) -> str:
-    """Whose job it is, for people."""
+    """Return the owner of the job, for display."""
     if AIRFLOW_TASK in metadata:
         run, dag = metadata.get(AIRFLOW_RUN, "?"), metadata.get(AIRFLOW_DAG, "?")
         return f"task {metadata[AIRFLOW_TASK]} of run {run} of {dag}"

@@ -1,4 +1,4 @@
-"""What can be wrong between us and a Ray cluster. Messages name the cluster and say what to do."""
+"""Errors between a client and a Ray cluster. Messages name the cluster and the next step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class RayJobsError(Exception):
 
 
 class RayUnreachableError(RayJobsError):
-    """The cluster does not answer. It says nothing about its jobs."""
+    """The cluster does not answer. This says nothing about its jobs."""
 
 
 class RayAuthenticationError(RayJobsError):
@@ -21,11 +21,11 @@ class RayAuthenticationError(RayJobsError):
 
 
 class RayTlsError(RayJobsError):
-    """The two sides do not agree on TLS: one speaks it and the other does not, or the certificate is not trusted."""
+    """TLS failed: only one side uses it, or the client does not trust the certificate."""
 
 
 class RayVersionError(RayJobsError):
-    """The cluster's Ray is too old for what is asked of it."""
+    """The cluster's Ray is too old for the requested operation."""
 
 
 class RayJobRefusedError(RayJobsError):
@@ -37,28 +37,28 @@ class BadAddressError(RayJobsError, ValueError):
 
 
 class BadTokenError(BadAddressError):
-    """The connection's token cannot be had or used. The text never holds it."""
+    """The connection's token is unavailable or unusable. The text never holds it."""
 
 
 class BadRequestError(RayJobsError, ValueError):
-    """A job that would not do what was meant; nothing is submitted. Trying again would not help."""
+    """The job would not do what its caller intends; nothing is submitted. Retrying does not help."""
 
 
 class ExposedSecretError(BadRequestError):
-    """Something that looks like a secret stands where any API client can read it. The text never holds its value."""
+    """A field that any API client can read looks like a secret. The text never holds its value."""
 
 
 class BadDependencyGroupError(BadRequestError):
-    """An environment that cannot be built from the project: no such group, or the lock does not fit."""
+    """The environment cannot be built from the project: no such group, or the lock does not match."""
 
 
 def token_refused(cluster: RayCluster) -> str:
-    """The sentence for a 401 or 403."""
+    """Return the message for a 401 or 403."""
     return f"{cluster} refuses the token: put the right one into the password field of connection {cluster.name!r}."
 
 
 def unreachable(cluster: RayCluster, error: Exception) -> str:
-    """The sentence for a connection that failed."""
+    """Return the message for a failed connection."""
     return (
         f"{cluster} does not answer ({type(error).__name__}): start the cluster, or correct the host of connection "
         f"{cluster.name!r}."

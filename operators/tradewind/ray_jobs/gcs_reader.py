@@ -1,8 +1,8 @@
-"""Reads a head's own memory, in a process of its own: what it keeps of each job, and the packages that only it has.
+"""Read jobs and packages from a head's GCS, in a separate process.
 
-Ray's Jobs API tells neither what a job's entrypoint asks of its node nor what is in a package, so both come from where
-Ray's own processes read them. The process gets the token in its environment, which Ray's client takes it from and which
-no Airflow component may have it in.
+Ray's Jobs API reports neither the resources of a job's entrypoint nor the contents of a package. Both are read from the
+GCS, as Ray's own processes do. The process gets the token in its environment, because Ray's client requires it there;
+no Airflow component may have it in its own environment.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _LONGEST_REASON: Final = 300
 
 
 class GcsReadError(RuntimeError):
-    """The head's memory could not be read."""
+    """The head's GCS could not be read."""
 
 
 @dataclass(frozen=True)
 class HeadJobs:
-    """What a head's memory holds of jobs that nobody else goes on with.
+    """Unmanaged jobs stored in the head's GCS.
 
     Attributes:
-        packages: The files of their packages.
-        unkept: Those of which it holds nothing that could be kept.
+        packages: Files of their packages.
+        unkept: Jobs that cannot be saved.
     """
 
     jobs: Sequence[SavedJob]
@@ -44,14 +44,14 @@ class HeadJobs:
 
 
 def read_head(address: str, token: str | None, folder: Path) -> HeadJobs:
-    """The jobs of a head that are to be kept; the files of their packages are written to ``folder``.
+    """Return the jobs of a head that need a backup; write the files of their packages to ``folder``.
 
     Args:
         address: Of the head's GCS, ``HOST:PORT``.
-        folder: One that is there, empty, and for its owner alone.
+        folder: An existing, empty folder that only its owner can access.
 
     Raises:
-        GcsReadError: It does not answer, or refuses the token.
+        GcsReadError: The head does not answer, or refuses the token.
     """
     auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token} if token else {"RAY_AUTH_MODE": "disabled"}
     env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
@@ -74,7 +74,7 @@ def read_head(address: str, token: str | None, folder: Path) -> HeadJobs:
 
 
 def main(address: str, folder: Path) -> None:
-    """What the process does."""
+    """Entry point of the process."""
     from ray._raylet import GcsClient  # type: ignore[attr-defined]  # its types do not name it
 
     os.umask(0o077)
@@ -98,7 +98,7 @@ def _infos(client: Any) -> dict[str, Any]:
 
 
 def info_in(text: bytes) -> Any:
-    """What a head has written down of a job; None if that cannot be read."""
+    """Return the head's record of a job; None if it cannot be parsed."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -106,7 +106,7 @@ def info_in(text: bytes) -> Any:
 
 
 def _with_missing(job: SavedJob, client: Any) -> SavedJob:
-    """``job`` with the packages that the head has lost."""
+    """Return ``job`` with the packages that the head has lost."""
     lost = [uri for uri in job.packages if not client.internal_kv_exists(uri.encode(), None, timeout=_CALL_S)]
     return SavedJob.from_json({**job.to_json(), "missing": lost})
 

@@ -1,9 +1,13 @@
-"""A job as it is kept while its cluster is restarted: all that its submission said, as the head had written it down.
+"""Jobs saved over a cluster restart: each job's whole submission, as the head had stored it.
 
-Ray tells everything of a job but the labels that its entrypoint's node had to have: ``LABEL_SELECTOR`` in the metadata
-holds those of jobs that this package submitted.
+Ray reports everything about a job but the labels that its node needed. ``LABEL_SELECTOR`` in the metadata holds those
+of jobs that this package submitted.
 
-A head takes jobs from anybody who has the token, so each is input, and one that is odd keeps no other from being kept.
+A head accepts jobs from any client with the token, so each job is input. An invalid job does not stop the backup of
+other jobs.
+
+A backup is a folder that only its owner can access, either complete or absent. It holds the variables of jobs in clear
+text, so it is deleted once the jobs are restored, and none of it is printed.
 """
 
 from __future__ import annotations
@@ -22,28 +26,28 @@ from tradewind.ray_jobs.details import TERMINAL, is_managed
 
 LABEL_SELECTOR: Final = "tradewind_label_selector"
 PACKAGE_SCHEME: Final = "gcs://"
-"""Of packages that the head itself keeps, and loses with its memory."""
+"""Packages that the head itself stores, and loses with its memory."""
 MAX_JOB_ID_CHARS: Final = 500
-"""Of a job, in characters: ids stand in a cluster's marker."""
+"""Limit in characters: a cluster's lock object holds job IDs."""
 _LONGEST_NAME_BYTES: Final = 200
 _MOST_DEEP: Final = 100
 
 
 class InvalidJobError(ValueError):
-    """What a head knows of a job is nothing that can be kept; the text follows "because"."""
+    """The head's record of a job cannot be saved; the text follows "because"."""
 
 
 @dataclass(frozen=True)
 class SavedJob:
-    """A job that is brought back.
+    """A job that can be restored.
 
     Attributes:
-        job: Its submission id.
-        status: What it was doing when it was kept: ``PENDING`` or ``RUNNING``.
-        runtime_env: As it was given; its variables may hold what nobody else may see.
-        node_id: The node that its entrypoint ran on.
-        on_head: Whether that was the head's own, which a restart ends.
-        missing: Packages of its environment that the head had lost before it could be kept.
+        job: Its submission ID.
+        status: ``PENDING`` or ``RUNNING``, at the time of the backup.
+        runtime_env: As submitted; its variables may hold secrets.
+        node_id: The node of its entrypoint.
+        on_head: That was the head's own node, which a restart ends.
+        missing: Packages of its environment that the head had lost before the backup.
     """
 
     job: str
@@ -61,10 +65,10 @@ class SavedJob:
 
     @staticmethod
     def from_info(job: str, info: Mapping[str, Any]) -> SavedJob:
-        """From what Ray's head keeps of a job: its ``JobInfo``, whose environment is JSON within the JSON.
+        """Parse Ray's ``JobInfo`` of a job, whose environment is JSON within the JSON.
 
         Raises:
-            InvalidJobError: Something of it is nothing that Ray would take again.
+            InvalidJobError: Ray would not accept a part of it again.
         """
         resources = info.get("entrypoint_resources") or {}
         cpus, gpus, memory = (info.get(f"entrypoint_{what}") for what in ("num_cpus", "num_gpus", "memory"))
@@ -94,12 +98,12 @@ class SavedJob:
 
     @property
     def packages(self) -> list[str]:
-        """The packages of its environment that only the head has."""
+        """Packages of its environment that only the head has."""
         return sorted(set(_packages_in(self.runtime_env)))
 
     @property
     def has_readable_labels(self) -> bool:
-        """Whether its metadata hold labels, or none: a job of somebody else may have anything there."""
+        """Whether its metadata hold valid labels, or none: jobs of other packages may hold any text there."""
         try:
             labels = json.loads(self.metadata.get(LABEL_SELECTOR) or "{}")
         except (ValueError, RecursionError):
@@ -107,7 +111,7 @@ class SavedJob:
         return isinstance(labels, dict) and all(isinstance(value, str) for value in labels.values())
 
     def submission(self, restart: str) -> dict[str, Any]:
-        """What brings it back, in the fields of Ray's Jobs API."""
+        """Return the fields of Ray's Jobs API that restore it."""
         labels = self.metadata.get(LABEL_SELECTOR)
         return {
             "submission_id": restored_id(self.job, restart),
@@ -126,31 +130,31 @@ class SavedJob:
 
     @staticmethod
     def from_json(fields: Mapping[str, Any]) -> SavedJob:
-        """The job that ``to_json`` wrote down."""
+        """Return the job that ``to_json`` wrote."""
         return SavedJob(**{**fields, "missing": tuple(fields["missing"])})
 
 
 @dataclass(frozen=True)
 class SkippedJob:
-    """A job that cannot be kept, and why, in words that follow "because"."""
+    """A job that cannot be saved, and the reason, which follows "because"."""
 
     job: str
     why: str
 
     @property
     def sentence(self) -> str:
-        """The same for people."""
+        """Return a sentence about it for users."""
         return f"Job {self.job[:MAX_JOB_ID_CHARS]!r} is not kept and will not be brought back, because {self.why}."
 
 
 def jobs_to_back_up(infos: Mapping[str, Any]) -> tuple[list[SavedJob], list[SkippedJob]]:
-    """Of all that a head knows, by id, those that have not ended and that nobody else goes on with.
+    """Split the head's unmanaged jobs that have not ended into saved and skipped ones.
 
     Args:
-        infos: Ray's ``JobInfo`` of each; None of one that cannot be read.
+        infos: Ray's ``JobInfo`` by job ID; None for an unreadable one.
 
     Returns:
-        Those that can be kept, and the others.
+        Jobs that can be saved, and the others.
     """
     kept: list[SavedJob] = []
     unkept: list[SkippedJob] = []
@@ -175,18 +179,18 @@ def _is_kept(info: Any) -> bool:
 
 
 def restored_id(job: str, restart: str) -> str:
-    """The id under which ``job`` comes back after ``restart``: no two jobs have the same.
+    """Return the ID under which ``job`` is restored after ``restart``; it is unique per job.
 
-    So nothing is taken from an id, not even the ending of a restart before: people end names like that, too.
+    It keeps the whole former ID, even a suffix of an earlier restart, because users choose such names as well.
     """
     return f"{job}-r-{restart}"
 
 
 def _environment(text: Any) -> dict[str, Any]:
-    """A job's runtime environment from its JSON.
+    """Parse a job's runtime environment.
 
     Raises:
-        InvalidJobError: It is none, or nested so deeply that it could not be written down.
+        InvalidJobError: It is invalid, or nested too deeply to be serialized.
     """
     try:
         value = json.loads(text or "{}")
@@ -202,7 +206,7 @@ def _environment(text: Any) -> dict[str, Any]:
 
 
 def _is_deep(value: Any) -> bool:
-    """Whether what goes through it by calling itself could run out of stack."""
+    """Return whether recursion through ``value`` could exhaust the stack."""
     level = [value]
     for _ in range(_MOST_DEEP):
         inner = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
@@ -216,7 +220,7 @@ def _is_amount(value: Any) -> bool:
 
 
 def _is_package(uri: str) -> bool:
-    """Whether it is the address of a package as Ray makes them, whose name can be that of a file."""
+    """Return whether ``uri`` is a package address as Ray makes them, whose name is a valid file name."""
     name = uri.removeprefix(PACKAGE_SCHEME)
     is_name = name.isprintable() and "/" not in name and name not in ("", ".", "..")
     return is_name and len(name.encode()) <= _LONGEST_NAME_BYTES
@@ -235,17 +239,13 @@ def _packages_in(value: Any) -> Iterator[str]:
             yield from _packages_in(inner)
 
 
-# The backup of a cluster's jobs: a folder for its owner alone, which is there whole or not at all.
-#
-# It holds the variables of jobs in clear, so it is deleted once the jobs are back, and nothing of it is ever printed.
-
 _JOBS: Final = "jobs.json"
 _PACKAGES: Final = "packages"
 _ENDING: Final = "ending"
 
 
 class BadBackupError(ValueError):
-    """A backup is not there, or cannot be read."""
+    """A backup does not exist, or cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -253,14 +253,14 @@ class JobBackup:
     """One backup.
 
     Attributes:
-        folder: Where it lies; its name is the id of the restart that it is for.
+        folder: Its folder, named by the ID of its restart.
     """
 
     folder: Path
 
     @property
     def restart(self) -> str:
-        """The id of the restart, which the ids of the jobs that come back end with."""
+        """ID of the restart, and suffix of the restored jobs' IDs."""
         return self.folder.name
 
     @property
@@ -269,10 +269,10 @@ class JobBackup:
         return (self.folder / _JOBS).is_file()
 
     def jobs(self) -> list[SavedJob]:
-        """The jobs in it.
+        """Return its jobs.
 
         Raises:
-            BadBackupError: It is not there, or not as it was written.
+            BadBackupError: It does not exist, or is damaged.
         """
         try:
             found = json.loads((self.folder / _JOBS).read_text())
@@ -283,10 +283,10 @@ class JobBackup:
             raise BadBackupError(f"The backup of jobs in {self.folder} cannot be read: it was changed.") from None
 
     def add(self, jobs: Iterable[SavedJob], packages: Mapping[str, Path], without: Collection[str] = ()) -> None:
-        """Put ``jobs`` into it, in the place of those with the same ids; ``packages`` are moved there.
+        """Add ``jobs``, replacing those with the same IDs; move ``packages`` into the backup.
 
         Args:
-            without: Ids of jobs that are not to be in it any more.
+            without: IDs of jobs to remove.
         """
         kept = {job.job: job for job in (self.jobs() if self.is_there else []) if job.job not in without}
         kept |= {job.job: job for job in jobs}
@@ -298,10 +298,10 @@ class JobBackup:
         write_private_file(self.folder / _JOBS, json.dumps([job.to_json() for job in kept.values()]))
 
     def package(self, uri: str) -> Path:
-        """The file of a package, which need not be there.
+        """Return the path of a package's file, which may not exist.
 
         Raises:
-            BadBackupError: The address is none that Ray makes.
+            BadBackupError: Ray does not make such addresses.
         """
         name = uri.removeprefix(PACKAGE_SCHEME)
         if "/" in name or name in ("", ".", ".."):
@@ -309,16 +309,16 @@ class JobBackup:
         return self.folder / _PACKAGES / name
 
     def note_ending(self, job: str) -> None:
-        """Write down that ``job``, which waits on the new head, is ended for its successor."""
+        """Record that this process ends ``job``, which waits on the new head, for its successor."""
         private_folder(self.folder / _ENDING)
         write_private_file(self._ending(job), "")
 
     def is_ended_by_us(self, job: str) -> bool:
-        """Whether that was written down."""
+        """Return whether ``note_ending`` recorded it."""
         return self._ending(job).exists()
 
     def keep_only(self, jobs: Iterable[str]) -> None:
-        """Forget all but ``jobs``; the whole backup, if there are none."""
+        """Remove all jobs but ``jobs``; without any, remove the whole backup."""
         if wanted := set(jobs):
             kept = [job.to_json() for job in self.jobs() if job.job in wanted]
             write_private_file(self.folder / _JOBS, json.dumps(kept))
@@ -326,7 +326,7 @@ class JobBackup:
             self.delete()
 
     def delete(self) -> None:
-        """Have nothing of it left."""
+        """Delete the whole backup."""
         if self.folder.exists():
             gone = self.folder.with_name(f"{self.folder.name}.gone")
             shutil.rmtree(gone, ignore_errors=True)
@@ -338,13 +338,13 @@ class JobBackup:
 
 
 def backups_of(folder: Path) -> list[JobBackup]:
-    """The backups below ``folder``, the newest last."""
+    """Return the backups below ``folder``, the newest last."""
     found = [JobBackup(one) for one in folder.iterdir()] if folder.is_dir() else []
     there = [one for one in found if one.is_there and not one.folder.name.endswith(".gone")]
     return sorted(there, key=lambda one: (one.folder / _JOBS).stat().st_mtime)
 
 
 def private_folder(folder: Path) -> None:
-    """Have ``folder``, for its owner alone."""
+    """Create ``folder`` if needed; only its owner can access it."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.chmod(0o700)

@@ -1,4 +1,4 @@
-"""Finding a job that somebody else submitted: by its id, or as the newest one with some metadata."""
+"""Find a job of another client: by its ID, or as the newest one with some metadata."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONGEST_INTERVAL_S = 15.0
 
 @dataclass(frozen=True)
 class JobQuery:
-    """Which job is meant: the one of this id, or those with all of these metadata.
+    """Query for the job with this ID, or for those with all of these metadata.
 
     Raises:
         BadRequestError: Neither is given, or both are.
@@ -33,7 +33,7 @@ class JobQuery:
             raise BadRequestError("Say which Ray job is meant: by submission_id or by metadata, one of them.")
 
     def matching(self, jobs: Iterable[JobDetails]) -> list[JobDetails]:
-        """The jobs that are meant, the newest first."""
+        """Return the matching jobs, the newest first."""
         found = [job for job in jobs if self._means(job)]
         return sorted(found, key=lambda job: job.started_ms or 0, reverse=True)
 
@@ -49,7 +49,7 @@ class JobQuery:
 
 
 async def find_jobs(api: JobsApi, query: JobQuery) -> list[JobDetails]:
-    """The jobs that ``query`` means, the newest first."""
+    """Return the jobs that match ``query``, the newest first."""
     if query.submission_id:
         found = await api.details(query.submission_id)
         return [found] if found else []
@@ -57,7 +57,7 @@ async def find_jobs(api: JobsApi, query: JobQuery) -> list[JobDetails]:
 
 
 async def await_job(api: JobsApi, query: JobQuery) -> JobDetails:
-    """The newest job that ``query`` means, as soon as there is one; a cluster that does not answer is waited for."""
+    """Wait for a job that matches ``query`` and return the newest; outages are waited out."""
     interval = _FIRST_INTERVAL_S
     while True:
         try:

@@ -1,7 +1,7 @@
-"""Brings kept jobs back to a head that was started again: each once, whatever is interrupted, and as it was submitted.
+"""Restore saved jobs to a restarted head: each once, as submitted, despite interruptions.
 
-A job comes back under an id that the restart fixes, so Ray itself refuses the second one; and only once its former self
-has ended there or is unknown, so that no two of it run.
+The restart fixes the ID of a restored job, so Ray itself refuses a duplicate. A job is restored only once its former
+instance has ended there or is unknown, so two instances never run at once.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from tradewind.ray_jobs.nodes import fetch_living
 from tradewind.timeouts import within
 
 _PENDING_S: Final = 20.0
-"""How long a job may wait on the new head before its wait is ended."""
+"""How long a job may wait on the new head before the restorer ends its wait."""
 _RUNNING_S: Final = 90.0
-"""How long a job may look as if it ran: what a head knew of it, it corrects when it misses the node, after 20 s."""
+"""How long a job may appear to run: the head corrects stored states when it misses the node, at 20 s."""
 _ENDING_S: Final = 60.0
 _LOOK_S: Final = 1.0
 
 
 class RestoreAction(Enum):
-    """What is done about one kept job, by what its former self is on the new head."""
+    """Action for one saved job, from the state of its former instance on the new head."""
 
     SUBMIT = "it is submitted again"
     END = "its wait there is ended first"
@@ -44,13 +44,13 @@ class RestoreAction(Enum):
 def decide_restore(
     job: SavedJob, found: JobDetails | None, *, waited_s: float, is_ended_by_us: bool, is_node_gone: bool = False
 ) -> tuple[RestoreAction, str]:
-    """What is done about ``job``, and why.
+    """Return the action for ``job``, and the reason.
 
     Args:
-        found: Its former self on the new head; None if that does not know it.
-        waited_s: How long it has been looked at.
-        is_ended_by_us: Its wait on the new head was ended to bring it back.
-        is_node_gone: The node that it ran on is no more, whatever the head says of the job.
+        found: Its former instance on the new head; None if the head does not know it.
+        waited_s: How long the restorer has observed it.
+        is_ended_by_us: The restorer ended its wait on the new head.
+        is_node_gone: Its node is gone, whatever the head reports of the job.
     """
     if job.missing:
         return RestoreAction.LOST, f"the head had lost {', '.join(job.missing)} before it could be kept"
@@ -71,14 +71,14 @@ def decide_restore(
 
 @dataclass(frozen=True)
 class RestoreResult:
-    """How one job came back.
+    """Result of restoring one job.
 
     Attributes:
-        job: Its old id.
-        new: Its new one; None if it did not come back.
-        why: Why it did not, or how it has ended since.
-        is_lost: It should have come back, or has ended since by no fault of its own.
-        may_come_back: It is lost, and may come back if it is tried again.
+        job: Its former ID.
+        new: Its new ID; None if it was not restored.
+        why: Why it was not restored, or how it has ended since.
+        is_lost: It should have been restored, or has since ended through no fault of its own.
+        may_come_back: It is lost, and another restore may succeed.
     """
 
     job: str
@@ -89,14 +89,14 @@ class RestoreResult:
 
     @property
     def sentence(self) -> str:
-        """The same for people."""
+        """Return a sentence about it for users."""
         if self.new is not None:
             return f"Job {self.job} is back as {self.new}{f', and has ended: {self.why}' if self.why else ''}."
         return f"Job {self.job} {'is not back' if self.is_lost else 'stays as it is'}: {self.why}."
 
 
 def resolve_restored_job(job: str, found: JobDetails) -> RestoreResult:
-    """What became of ``job``, which was brought back before as ``found``: it has its id, and gets no other."""
+    """Return the result for ``job``, which an earlier restore submitted as ``found``; its ID stays."""
     if found.status != "FAILED":
         return RestoreResult(job, found.job)
     ending = classify(found.job, found)
@@ -104,13 +104,13 @@ def resolve_restored_job(job: str, found: JobDetails) -> RestoreResult:
 
 
 class JobRestorer:
-    """Brings the jobs of one backup back.
+    """Restores the jobs of one backup.
 
     Args:
-        jobs: The head that was started again.
-        check: Raises when nothing may be done any more.
-        clock: Seconds that only grow.
-        sleep: Waits.
+        jobs: The restarted head.
+        check: Raises once nothing more may be done.
+        clock: Monotonic clock, in seconds.
+        sleep: Waits for some seconds.
     """
 
     def __init__(
@@ -129,11 +129,11 @@ class JobRestorer:
         self._sleep = sleep
 
     def run(self) -> Iterator[RestoreResult]:
-        """Each job, as soon as it is known what became of it. What is interrupted is begun again by the next.
+        """Yield the result of each job once it is known. The next run repeats interrupted work.
 
         Raises:
             RayUnreachableError: The head does not answer, or is not ready for jobs yet.
-            RayAuthenticationError: It refuses the token.
+            RayAuthenticationError: The head refuses the token.
             BadBackupError: The backup cannot be read.
         """
         waiting, began = self._backup.jobs(), self._clock()
@@ -161,16 +161,16 @@ class JobRestorer:
             case RestoreAction.SUBMIT:
                 return self._submitted(job, new)
             case RestoreAction.END:
-                self._backup.note_ending(job.job)  # before it is done: else it would look as if a person had done it
+                self._backup.note_ending(job.job)  # recorded first: otherwise a user would seem to have ended it
                 asyncio.run(self._end(job.job))
                 return None
             case RestoreAction.LOOK_AGAIN:
-                self._jobs.log_text(job.job)  # a head looks after the jobs that it remembers once it is asked for one
+                self._jobs.log_text(job.job)  # a head checks its remembered jobs once a client requests a log
                 return None
         return RestoreResult(job.job, why=why, is_lost=what is RestoreAction.LOST)
 
     def _is_gone(self, job: SavedJob, node: str) -> bool:
-        """Whether ``node`` is that of a head which was ended, or unknown, or dead."""
+        """Return whether ``node`` belonged to a former head, is unknown, or is dead."""
         return (job.on_head and node == job.node_id) or not asyncio.run(self._lives(node))
 
     async def _lives(self, node: str) -> bool:
@@ -188,7 +188,7 @@ class JobRestorer:
         return RestoreResult(job.job, new)
 
     async def _end(self, job: str) -> None:
-        """End the wait of a job on the new head; one that starts meanwhile goes on."""
+        """End the wait of a job on the new head; a job that starts meanwhile continues."""
         said: list[str] = []
         try:
             async with within(_ENDING_S), JobsApi(self._jobs.cluster) as api:

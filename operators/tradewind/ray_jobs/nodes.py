@@ -1,6 +1,16 @@
-"""What a cluster says of its nodes, as plain values: who is there, who has gone and why, and what could still come.
+"""Nodes of a cluster as plain values: alive, dead or possible ones, lost jobs, and TPU slices.
 
-Only what Ray tells over HTTP counts; what it does not tell is None, never a guess.
+Values come from Ray's HTTP API only; what it does not report is None, never a guess.
+
+Jobs on lost nodes: Ray determines a job's end in an agent on one of the nodes. The agent must be alive and must have
+received a request since its start. A head that returned without its node, or lost it, reports such a job as running for
+ever. So a follower checks which nodes are alive: one request for all jobs of a cluster per minute, and soon after an
+outage. A node whose job has just printed a line needs no check. A missing node counts as gone after longer than Ray
+needs to determine the end.
+
+A restarted head with stored state reports hosts as alive that have not contacted it, until it misses them after about
+25 s. Its autoscaler's report predates the restart until the next update. So a host counts once it has reported itself,
+and a report once it is newer than the head.
 """
 
 from __future__ import annotations
@@ -37,13 +47,13 @@ class NodeInfo:
     """One Ray node, alive or not.
 
     Attributes:
-        node_id: Its id.
+        node_id: Its ID.
         ip: Its address.
         is_alive: Whether the head counts it as alive.
         is_head: Whether the head runs on it.
-        why: Ray's words on its death; empty while it lives.
+        why: Ray's reason for its death; empty while it is alive.
         total: Its resources by Ray's names (``CPU``, ``GPU``, ``memory``, custom ones).
-        free: What of them is free now; None where Ray does not tell.
+        free: The free part of them; None if Ray does not report it.
         labels: Its labels.
     """
 
@@ -58,19 +68,19 @@ class NodeInfo:
 
     @property
     def name(self) -> str:
-        """What people call it: its slice, or its address."""
+        """Name for users: its slice, or its address."""
         return self.labels.get(SLICE_NAME_LABEL) or self.ip or self.node_id[:8]
 
 
 @dataclass(frozen=True)
 class NodeType:
-    """One kind of node that the cluster's autoscaler can add.
+    """A node type that the cluster's autoscaler can add.
 
     Attributes:
         name: Its name in the cluster's configuration.
-        resources: What such a node will have, as configured.
-        labels: The labels that are configured for it; Ray adds others when the node starts.
-        most: How many of them there may be.
+        resources: Configured resources of such a node.
+        labels: Configured labels; Ray adds others when the node starts.
+        most: Maximum number of such nodes.
     """
 
     name: str
@@ -80,10 +90,10 @@ class NodeType:
 
 
 async def fetch_nodes(api: JobsApi) -> list[NodeInfo]:
-    """Every node that the head knows, dead ones included.
+    """Return every node that the head knows, dead ones included.
 
     Raises:
-        RayUnreachableError: No answer.
+        RayUnreachableError: No response.
     """
     answer = await api.get_json("/api/v0/nodes", ALL_NODES)
     status = await api.get_json("/api/cluster_status")
@@ -94,16 +104,16 @@ async def fetch_nodes(api: JobsApi) -> list[NodeInfo]:
 
 
 def parse_nodes(answer: Mapping[str, Any] | None, status: Mapping[str, Any] | None) -> list[NodeInfo]:
-    """The same from the head's answers: its table of nodes, and what its autoscaler has written."""
+    """Parse the head's responses: its table of nodes, and its autoscaler's report."""
     free = _free(status)
     return [_node(fields, free) for fields in answer["data"]["result"]["result"]] if answer else []
 
 
 async def fetch_living(api: JobsApi, nodes: Collection[str]) -> frozenset[str]:
-    """Those of ``nodes``, by their ids, that the head counts as alive; others may be among them.
+    """Return the IDs in ``nodes`` that the head counts as alive; the result may contain others.
 
     Raises:
-        RayUnreachableError: No answer.
+        RayUnreachableError: No response.
     """
     query = list(_LIVING_NODES)
     if len(nodes) == 1:
@@ -121,10 +131,10 @@ def _no_nodes(api: JobsApi) -> RayUnreachableError:
 
 
 async def fetch_node_types(api: JobsApi, head: str) -> list[NodeType] | None:
-    """What the autoscaler on the node ``head`` can add; None where there is none, or it cannot be known.
+    """Return the node types that the autoscaler on the node ``head`` can add; None if unknown or absent.
 
-    No endpoint tells it, but both autoscalers write their configuration into the first lines of ``monitor.log``. Of
-    it, only the node types are looked at: the rest may hold what nobody should see.
+    No endpoint reports them, but both autoscalers write their configuration into the first lines of ``monitor.log``.
+    Only the node types are read from it: the rest may hold secrets.
     """
     async with api.request("GET", "/api/v0/logs/file", params={**_MONITOR_LOG, "node_id": head}) as response:
         if response.status == 404:
@@ -138,10 +148,10 @@ async def fetch_node_types(api: JobsApi, head: str) -> list[NodeType] | None:
 
 
 def parse_node_types(log: str) -> list[NodeType] | None:
-    """The node types in the beginning of a ``monitor.log``; None if there is no autoscaler that can add nodes."""
+    """Parse the node types at the start of a ``monitor.log``; None without an autoscaler that adds nodes."""
     config = _config(log)
     provider = config.get("provider") if isinstance(config, Mapping) else None
-    if not isinstance(provider, Mapping) or provider.get("type") == "readonly":  # of a cluster without an autoscaler
+    if not isinstance(provider, Mapping) or provider.get("type") == "readonly":  # a cluster without an autoscaler
         return None
     return [
         NodeType(name, _numbers(kind.get("resources")), kind.get("labels") or {}, kind.get("max_workers"))
@@ -151,7 +161,7 @@ def parse_node_types(log: str) -> list[NodeType] | None:
 
 
 def _config(log: str) -> Any:
-    """The autoscaler's configuration: one line of Python in the first generation, several of YAML in the second."""
+    """Parse the autoscaler's configuration: one line of Python in version 1, several of YAML in version 2."""
     _, v1, rest = log.partition(_V1_CONFIG)
     if v1:
         try:
@@ -165,7 +175,7 @@ def _config(log: str) -> Any:
 
     lines = []
     for line in rest.split("\n")[1:]:
-        if line[:2].isdigit() or "\tINFO " in line:  # the next entry of the log
+        if line[:2].isdigit() or "\tINFO " in line:  # the next log entry
             break
         lines.append(line)
     try:
@@ -198,14 +208,14 @@ def _node(fields: Mapping[str, Any], free: Mapping[str, Mapping[str, float]]) ->
 
 
 def _free(answer: Any) -> dict[str, dict[str, float]]:
-    """Node id -> what is free there, by the names that the dashboard makes of Ray's."""
+    """Return the free resources by node ID, named as the dashboard names them."""
     status = ((answer or {}).get("data") or {}).get("clusterStatus") or {}
     usage = (status.get("loadMetricsReport") or {}).get("usageByNode") or {}
     return {node: {name: total - used for name, (used, total) in amounts.items()} for node, amounts in usage.items()}
 
 
 def _googled(name: str) -> str:
-    """What the dashboard makes of a resource's name in some of its answers."""
+    """Convert a resource's name as the dashboard does in some of its responses."""
     first, *others = name.split("_")
     return first + "".join(part.title() for part in others)
 
@@ -215,27 +225,19 @@ def _numbers(amounts: Any) -> dict[str, float]:
 
 
 def head_of(nodes: Sequence[NodeInfo]) -> NodeInfo | None:
-    """The head's own node."""
+    """Return the head's own node."""
     return next((node for node in nodes if node.is_head and node.is_alive), None)
 
 
-# A job whose node is gone has ended, also where Ray goes on calling it running.
-#
-# Ray judges a dead job in an agent on one of the nodes, and only if that agent lives and was asked for something since
-# it started. A head that came back without its node, or lost the node under it, answers for ever that such a job runs.
-# So whoever waits for a job's end looks at which nodes live: one request for all jobs of a cluster, once a minute, and
-# soon when the cluster was silent. A node whose job has just printed a line need not be looked at. A node that is
-# missing is believed to be gone after longer than Ray needs to judge.
-
 CHECK_INTERVAL_S = 60.0
 RECHECK_S = 10.0
-"""The same while a node is missing."""
+"""Check interval while a node is missing."""
 CONFIRM_S = 40.0
-"""For how long a node must be missing. Ray tells of a job's end a few seconds after it tells of its node's."""
+"""How long a node must be missing. Ray reports a job's end a few seconds after its node's."""
 
 
 class LostNodes:
-    """The nodes of running jobs that are gone, as one cluster tells."""
+    """Lost nodes of running jobs, as one cluster reports them."""
 
     def __init__(self, api: JobsApi) -> None:
         self._api = api
@@ -244,15 +246,15 @@ class LostNodes:
         self._gone: frozenset[str] = frozenset()
 
     def look_soon(self) -> None:
-        """The cluster was silent: nodes may have gone meanwhile."""
+        """Check soon after an outage: nodes may have gone meanwhile."""
         self._look_at = time.monotonic()
 
     async def judged(
         self, found: Mapping[str, JobDetails | None], proven: Collection[str] = ()
     ) -> dict[str, JobDetails | None]:
-        """The jobs that were ``found``, where a running one whose node is gone has failed.
+        """Return the jobs of ``found``; a running one whose node is gone has failed.
 
-        Those of ``proven`` are known to live: their nodes are not looked at.
+        Jobs of ``proven`` are known to run: their nodes are not checked.
         """
         nodes = {
             node for job, details in found.items() if details and job not in proven and (node := details.running_on)
@@ -268,7 +270,7 @@ class LostNodes:
         now = time.monotonic()
         try:
             living = await fetch_living(self._api, nodes)
-        except (RayUnreachableError, RayAuthenticationError, KeyError, TypeError):  # silent, forbidden, or another Ray
+        except (RayUnreachableError, RayAuthenticationError, KeyError, TypeError):  # outage, refusal, or another Ray
             self._look_at = now + CHECK_INTERVAL_S
             return
         self._missing_since = {node: self._missing_since.get(node, now) for node in nodes if node not in living}
@@ -276,20 +278,13 @@ class LostNodes:
         self._look_at = now + (RECHECK_S if self._missing_since else CHECK_INTERVAL_S)
 
 
-# What a head that was just started knows by itself, apart from what it remembers of the life before.
-#
-# A head with its state on a disk calls hosts alive that it has not heard of yet, until it misses them after some 25 s;
-# and its autoscaler's report is that of the life before until it has looked anew. So a host counts once it has told of
-# itself, and a report once it is younger than the head.
-
-
 @dataclass(frozen=True)
 class HeadView:
-    """What a head says of its nodes at one time.
+    """Nodes that a head reports at one time.
 
     Attributes:
-        nodes: Those that it has heard of since it was started, dead ones included.
-        looked_at: When its autoscaler has looked last, by the head's clock; None if it has not since then.
+        nodes: Nodes that have contacted it since its start, dead ones included.
+        looked_at: Time of its autoscaler's last update, by the head's clock; None if there was none since its start.
     """
 
     nodes: Sequence[NodeInfo]
@@ -297,10 +292,10 @@ class HeadView:
 
 
 async def fetch_view(api: JobsApi) -> HeadView:
-    """What the head says now.
+    """Return the head's present view.
 
     Raises:
-        RayUnreachableError: No answer.
+        RayUnreachableError: No response.
     """
     nodes = await api.get_json("/api/v0/nodes", ALL_NODES)
     return parse_view(
@@ -309,14 +304,14 @@ async def fetch_view(api: JobsApi) -> HeadView:
 
 
 def parse_view(nodes: Mapping[str, Any], summary: Mapping[str, Any], status: Mapping[str, Any] | None) -> HeadView:
-    """The same from its answers: its table of nodes, what hosts told of themselves, what its autoscaler wrote."""
+    """Parse the head's responses: its table of nodes, reports of hosts, and its autoscaler's report."""
     rows = ((nodes.get("data") or {}).get("result") or {}).get("result") or []
     heard = {
         entry["raylet"].get("nodeId")
         for entry in (summary.get("data") or {}).get("summary") or []
         if "now" in entry and "raylet" in entry
     }
-    # A head remembers the nodes of its earlier lives too.
+    # The table also holds nodes from before the head's restarts.
     heads = [row.get("start_time_ms") or 0 for row in rows if row.get("is_head_node") and row.get("state") == "ALIVE"]
     return HeadView(
         [node for node in parse_nodes(nodes, status) if node.node_id in heard or not node.is_alive],
@@ -332,18 +327,15 @@ def _looked_at(status: Mapping[str, Any] | None, started_at: float) -> float | N
     return float(looked_at) if looked_at > started_at else None
 
 
-# The TPU slices of a cluster as Ray sees them: which hosts are there, and whether they are free.
-
-
 @dataclass(frozen=True)
 class RegisteredSlice:
-    """One slice of which Ray knows at least one live host.
+    """A slice of which Ray knows at least one live host.
 
     Attributes:
         name: Its name.
         slice_type: Its type, such as ``v4-16``.
-        hosts: How many of its hosts are alive.
-        is_free: Whether all chips of these hosts are unused; None where Ray does not tell.
+        hosts: Number of its live hosts.
+        is_free: Whether all chips of these hosts are unused; None if Ray does not report it.
     """
 
     name: str
@@ -353,7 +345,7 @@ class RegisteredSlice:
 
 
 def registered_slices(nodes: Iterable[NodeInfo]) -> list[RegisteredSlice]:
-    """The slices with live hosts, by name."""
+    """Return the slices with live hosts, by name."""
     by_name: dict[str, list[NodeInfo]] = defaultdict(list)
     for node in nodes:
         if node.is_alive and (name := node.labels.get(SLICE_NAME_LABEL)):
@@ -362,12 +354,12 @@ def registered_slices(nodes: Iterable[NodeInfo]) -> list[RegisteredSlice]:
 
 
 def hosts_alive(nodes: Iterable[NodeInfo]) -> dict[str, int]:
-    """Slice name → how many of its hosts are alive."""
+    """Return the number of live hosts per slice name."""
     return {known.name: known.hosts for known in registered_slices(nodes)}
 
 
 def _slice(name: str, nodes: list[NodeInfo]) -> RegisteredSlice:
-    """A host that came back is there twice until Ray has noticed that it had been away: it counts once."""
+    """Count a returned host once: Ray lists it twice until it notices the host's absence."""
     hosts = {node.labels.get(WORKER_ID_LABEL) or node.node_id for node in nodes}
     chips = [None if node.free is None else node.free.get("TPU") == node.total.get("TPU") for node in nodes]
     is_free = False if False in chips else None if None in chips else True

@@ -1,6 +1,6 @@
-"""One look at a cluster, for people who have just entered its address: does it answer, and does it take the token?
+"""Check once whether a cluster that a user has just configured answers and accepts the token.
 
-Blocking, and quick to fail: it asks with a short timeout and never again. What it says never holds the token.
+Blocking, with a short timeout and no retries. Its messages never hold the token.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _ALIVE = "detail=0&limit=10000&filter_keys=state&filter_predicates=%3D&filter_va
 
 @dataclass(frozen=True)
 class ClusterInfo:
-    """What one look at a cluster shows.
+    """Result of one check.
 
     Attributes:
         ray_version: The cluster's version of Ray.
-        nodes: How many of its nodes are alive.
-        asks_for_token: Whether it refuses those who bring none.
+        nodes: Number of its live nodes.
+        asks_for_token: Whether it refuses clients without a token.
     """
 
     ray_version: str
@@ -36,7 +36,7 @@ class ClusterInfo:
     asks_for_token: bool
 
     def sentence(self, cluster: RayCluster, ray_version_here: str | None = None) -> str:
-        """The same in words."""
+        """Return the result as a sentence."""
         nodes = "1 node" if self.nodes == 1 else f"{self.nodes} nodes"
         token = "it asks for no token"
         if self.asks_for_token:
@@ -49,12 +49,12 @@ class ClusterInfo:
 
 
 def check_connection(cluster: RayCluster) -> ClusterInfo:
-    """Look at ``cluster``.
+    """Check ``cluster``.
 
     Raises:
-        RayUnreachableError: It does not answer, or something else than a Ray dashboard does.
-        RayAuthenticationError: It wants a token, and another one than this or any at all.
-        RayJobsError: Its TLS certificate cannot be trusted.
+        RayUnreachableError: The cluster does not answer, or another server than a Ray dashboard answers.
+        RayAuthenticationError: The cluster requires a token, or another one.
+        RayJobsError: Its TLS certificate is not trusted.
     """
     with requests.Session() as session:
         asks = _get(session, cluster, "/api/version", with_token=False).status_code in (401, 403)
@@ -71,7 +71,7 @@ def check_connection(cluster: RayCluster) -> ClusterInfo:
 
 
 def version_in(answer: Any) -> str | None:
-    """The version of Ray in a dashboard's answer; None if that is none of Ray's."""
+    """Return the version of Ray in a dashboard's response; None if it is not a response of Ray."""
     version = answer.get("ray_version") if isinstance(answer, dict) else None
     return version if isinstance(version, str) and _VERSION.fullmatch(version) else None
 
@@ -84,13 +84,13 @@ def _get(session: requests.Session, cluster: RayCluster, path: str, *, with_toke
             url,
             headers=headers,
             timeout=TIMEOUT_S,
-            verify=cluster.verify,  # here, since a session's would give way to REQUESTS_CA_BUNDLE
+            verify=cluster.verify,  # per request: a session's setting yields to REQUESTS_CA_BUNDLE
             allow_redirects=False,
-            auth=lambda request: request,  # or requests would add what a ``.netrc`` holds for the host
+            auth=lambda request: request,  # else requests would add a ``.netrc`` entry
         )
     except requests.exceptions.SSLError as error:
         raise RayJobsError(f"{cluster}: {tls_problem(error)}") from None
-    except OSError as error:  # a CA bundle that is not there, too
+    except OSError as error:  # includes a missing CA bundle
         raise RayUnreachableError(unreachable(cluster, error)) from None
 
 
@@ -118,7 +118,7 @@ def _no_dashboard(cluster: RayCluster) -> str:
 
 
 def tls_problem(error: BaseException) -> str:
-    """What is wrong with a TLS connection, in words, and what to do; ``error`` is what a client library raised."""
+    """Explain an error of a TLS connection, which a client library raised, and the next step."""
     text = " ".join(str(cause) for cause in _chain(error))
     code = next((cause.verify_code for cause in _chain(error) if isinstance(cause, ssl.SSLCertVerificationError)), None)
     if code in (18, 19) or "self-signed" in text or "self signed" in text:
@@ -135,7 +135,7 @@ def tls_problem(error: BaseException) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and those inside it; urllib3 and aiohttp keep the first cause in ``reason`` or ``args``."""
+    """Yield the error and its causes; urllib3 and aiohttp store the first one in ``reason`` or ``args``."""
     waiting: list[Any] = [error]
     seen: set[int] = set()
     while waiting:

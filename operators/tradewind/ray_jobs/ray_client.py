@@ -1,4 +1,4 @@
-"""Submission through Ray's own client, which packs and uploads folders. Importing this module imports Ray."""
+"""Submission through Ray's own client, which packs and uploads folders. Importing it imports Ray."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import RayAuthenticationError, token_refused
 
 _ray_logger = logging.getLogger("ray")
-_ray_logger.handlers.clear()  # Ray writes to stderr, which a task's log shows as errors; let Airflow's logging have it
+_ray_logger.handlers.clear()  # Ray writes to stderr, which task logs show as errors; Airflow's logging takes over
 _ray_logger.propagate = True
 
 
 for _name in ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
-    logging.getLogger(_name).setLevel(logging.WARNING)  # or each upload takes three lines
-# Says at each upload of a folder with a __pycache__ that the defaults of Ray have changed.
+    logging.getLogger(_name).setLevel(logging.WARNING)  # else each upload logs three lines
+# Ray warns about changed defaults at each upload of a folder with a __pycache__.
 logging.getLogger("ray._private.runtime_env.working_dir").addFilter(
     lambda record: "is now ignored by default" not in record.getMessage()
 )
 
 
 def submit_with_packages(cluster: RayCluster, fields: Mapping[str, Any], timeout_s: float) -> None:
-    """Submit a job whose runtime environment names local folders, or has fields that Ray must bring into form.
+    """Submit a job whose runtime environment names local folders, or has fields that Ray must convert.
 
     Raises:
         RayAuthenticationError: The cluster refuses the token.
-        RuntimeError: It refuses the job, or Ray does.
+        RuntimeError: The cluster refuses the job, or Ray does.
     """
     try:
         _DirectClient(cluster, timeout_s).submit_job(**fields)
@@ -42,7 +42,7 @@ def submit_with_packages(cluster: RayCluster, fields: Mapping[str, Any], timeout
 
 
 class _DirectClient(JobSubmissionClient):
-    """Ray's client for exactly the given address: the environment (``RAY_ADDRESS``) does not redirect it."""
+    """Ray's client for exactly the given address, regardless of ``RAY_ADDRESS``."""
 
     def __init__(self, cluster: RayCluster, timeout_s: float) -> None:
         self._client_ray_version = ray.__version__
@@ -51,5 +51,5 @@ class _DirectClient(JobSubmissionClient):
 
     def _do_request(self, method: str, endpoint: str, **kwargs: Any) -> requests.Response:
         kwargs.setdefault("timeout", self._timeout_s)
-        kwargs.setdefault("auth", lambda request: request)  # or a .netrc would replace our token
+        kwargs.setdefault("auth", lambda request: request)  # else a .netrc would replace the token
         return super()._do_request(method, endpoint, **kwargs)

@@ -1,4 +1,7 @@
-"""A job to submit, as a plain value."""
+"""A job to submit, and checks that refuse known mistakes before anything is sent to a cluster.
+
+The checks are pure. ``runtime_env`` checks files on disk.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from tradewind.ray_jobs.secret_patterns import (
 
 @dataclass(frozen=True)
 class JobRequest:
-    """A job to submit under an id of our own; fields are those of Ray's Jobs API."""
+    """A job to submit under a given ID; fields are those of Ray's Jobs API."""
 
     submission_id: str
     entrypoint: str
@@ -35,10 +38,6 @@ class JobRequest:
     label_selector: Mapping[str, str] | None = None
 
 
-# Known mistakes in a job are refused before anything is sent to a cluster, each with a sentence that says what to do.
-#
-# Everything here is pure; what must look at the disk is in ``runtime_env``.
-
 MAX_ID_CHARS: Final = 128
 _MOST: Final = 2**63 - 1
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -49,10 +48,10 @@ _SLICE_LABELS: Final = (POD_TYPE_LABEL, SLICE_NAME_LABEL)
 
 
 def check_request(request: JobRequest) -> JobRequest:
-    """The request, if nothing is wrong with it.
+    """Return the request if it is valid.
 
     Raises:
-        BadRequestError: The first thing that is wrong, as one of its kinds.
+        BadRequestError: The first mistake; a subclass names its kind.
     """
     check_submission_id(request.submission_id)
     check_entrypoint(request.entrypoint)
@@ -66,10 +65,10 @@ def check_request(request: JobRequest) -> JobRequest:
 
 
 def check_submission_id(submission_id: str) -> None:
-    """Letters, digits, ``-``, ``_`` and ``.``, beginning with a letter or digit, at most 128.
+    """Accept at most 128 letters, digits, ``-``, ``_`` and ``.``, beginning with a letter or digit.
 
-    Ray takes others and then cannot find them: ``#`` and ``?`` end the path of a URL, ``%`` is decoded in it, ``/``
-    and more than 239 characters do not fit the name of a log file, ``..`` is another path.
+    Ray accepts other IDs and then cannot find them: ``#`` and ``?`` end the path of a URL, ``%`` is decoded in it,
+    ``/`` and more than 239 characters do not fit the name of a log file, ``..`` is another path.
     """
     if not isinstance(submission_id, str) or not submission_id:
         raise BadRequestError("The submission id is empty or no text: give one, or none to get a new one.")
@@ -85,7 +84,7 @@ def check_submission_id(submission_id: str) -> None:
 
 
 def check_entrypoint(entrypoint: str) -> None:
-    """A command, fully rendered, without a secret in it."""
+    """Require a fully rendered command without secrets."""
     if not isinstance(entrypoint, str):
         raise BadRequestError(
             f"The entrypoint is a {type(entrypoint).__name__}: give the shell command as one text, such as "
@@ -116,7 +115,7 @@ def check_entrypoint(entrypoint: str) -> None:
 
 
 def check_amounts(request: JobRequest) -> None:
-    """Every amount is a number that a node could have."""
+    """Require amounts that a node could have."""
     for name, each_field in _OWN_FIELDS.items():
         if name in (request.resources or {}):
             raise BadRequestError(f"resources holds {name!r}, which has a field of its own: say {each_field}.")
@@ -131,7 +130,7 @@ def check_amounts(request: JobRequest) -> None:
             continue
         if isinstance(amount, bool) or not isinstance(amount, (int, float)):
             raise BadRequestError(f"{where} is a {type(amount).__name__}: give a number.")
-        if not 0 <= amount <= _MOST:  # NaN is neither
+        if not 0 <= amount <= _MOST:  # NaN fails both comparisons
             shown = amount if isinstance(amount, float) else f"a whole number of {amount.bit_length()} bits"
             raise BadRequestError(
                 f"{where} is {shown}: give a finite number that is not below zero and fits into 64 bits."
@@ -141,7 +140,7 @@ def check_amounts(request: JobRequest) -> None:
 
 
 def check_metadata(metadata: Mapping[str, str]) -> None:
-    """Text for text, because Ray takes nothing else, and no secrets, because anybody may read it."""
+    """Require text for text, as Ray does, without secrets: any client can read metadata."""
     for key, value in metadata.items():
         if not isinstance(key, str):
             raise BadRequestError(f"A metadata key is a {type(key).__name__}: Ray takes only text.")
@@ -160,7 +159,7 @@ def check_metadata(metadata: Mapping[str, str]) -> None:
 
 
 def check_tpu(resources: Mapping[str, float], label_selector: Mapping[str, str]) -> None:
-    """Chips come only together with what names their slice."""
+    """Require the labels of a slice whenever chips are requested."""
     if not resources.get(_TPU):
         return
     has_head = any(is_head_resource(name) and amount for name, amount in resources.items())
@@ -177,7 +176,7 @@ def check_tpu(resources: Mapping[str, float], label_selector: Mapping[str, str])
 
 
 def check_env_vars(env_vars: Mapping[str, str]) -> None:
-    """No variable looks like a secret."""
+    """Refuse variables that look like secrets."""
     for number, (name, value) in enumerate(env_vars.items(), 1):
         check_no_known_secret(str(name), f"The name of environment variable {number}")
         why = secret_variable(str(name), str(value))
@@ -189,7 +188,7 @@ def check_env_vars(env_vars: Mapping[str, str]) -> None:
 
 
 def check_no_known_secret(value: Any, where: str) -> None:
-    """No text in ``value`` has the form of a known kind of secret."""
+    """Refuse text in ``value`` that has the form of a known kind of secret."""
     for place, text in texts_in(value, where):
         form = detect_secret(text)
         if form is not None:
@@ -200,7 +199,7 @@ def check_no_known_secret(value: Any, where: str) -> None:
 
 
 def _variable(name: str) -> str:
-    """The name of a variable that could hold what is called so."""
+    """Return the name of an environment variable for a secret with this name."""
     plain = name.strip("-").replace("-", "_").replace(".", "_").upper()
     return plain if plain.isidentifier() and len(plain) > 1 else "NAME"
 

@@ -1,10 +1,10 @@
-"""A local folder that travels with a job: what of it goes, how large that is, and whether Ray's API takes it.
+"""Runtime environment of a job: known fields, plain types, and local folders that can be uploaded.
 
-What goes is decided by Ray's own walk, with the ``.gitignore`` and ``.rayignore`` files that it honours, so what is
-measured here is what is sent. Nothing is read but names and sizes.
+Ray's own walk selects the files of a folder, with the ``.gitignore`` and ``.rayignore`` files that it honours, so the
+measured size is the uploaded size. Only names and sizes are read.
 
-That walk follows links. A folder may come from somebody else, so a link takes nothing along that would not go anyway:
-one that leads out of the folder, or to what stays here, is refused by its name.
+That walk follows links, and a folder may come from another user. A link may not add files that the walk would not
+upload anyway: one that leads out of the folder, or to an excluded file, is refused by its name.
 """
 
 from __future__ import annotations
@@ -27,21 +27,23 @@ ALWAYS_EXCLUDED: Final = (
     ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".ipynb_checkpoints",
     ".env", "*.pack", ".DS_Store", ".idea", ".vscode", ".rehearsal", ".drill", ".demo",
 )  # fmt: skip
-"""Left out wherever they lie: history, environments, caches, ``.env``, which tends to hold secrets, and the tokens and
-growing logs of what this package has running beside the code."""
+"""Excluded at any depth: history, environments, caches, and this package's tokens and growing logs.
+
+``.env`` often holds secrets.
+"""
 
 EXCLUDED_AT_TOP: Final = ("/logs", "/outputs", "/wandb", "/mlruns", "/dist", "/docs")
-"""Left out right below the working directory, where they hold what runs have left or what only people read."""
+"""Excluded directly below the working directory: outputs of runs, and documentation."""
 
-_NO_LOG: Final = logging.Logger("tradewind.walk", logging.CRITICAL + 1)  # Ray's walk names each ignore file it finds
+_NO_LOG: Final = logging.Logger("tradewind.walk", logging.CRITICAL + 1)  # Ray's walk logs each ignore file
 PACKAGE_SUFFIXES: Final = (".zip", ".tar.gz", ".tgz", ".tar.xz")
 _ZIP_END_BYTES: Final = 22
-_ZIP_ENTRY_BYTES: Final = 30 + 46  # its header before the contents, and its line in the table at the end
+_ZIP_ENTRY_BYTES: Final = 30 + 46  # local header and central directory entry
 
 
 @dataclass(frozen=True)
 class PackagedFile:
-    """One entry of the package: a file, or a folder without contents."""
+    """One entry of the package: a file, or an empty folder."""
 
     path: str
     """Relative to the folder."""
@@ -50,13 +52,13 @@ class PackagedFile:
 
 @dataclass(frozen=True)
 class WorkingDirPackage:
-    """A folder on this machine that goes to the cluster as a package.
+    """A folder on this machine that is uploaded as a package.
 
     Attributes:
         path: The folder.
-        excludes: What stays, in the language of ``.gitignore``; the last pattern that fits decides.
-        field: Where it was given, for messages.
-        keeps_name: Whether the package holds the folder itself (``py_modules``) or what is in it (``working_dir``).
+        excludes: Patterns in the language of ``.gitignore``; the last matching one decides.
+        field: The field that names it, for messages.
+        keeps_name: Whether the package holds the folder itself (``py_modules``) or its contents (``working_dir``).
     """
 
     path: Path
@@ -65,10 +67,10 @@ class WorkingDirPackage:
     keeps_name: bool = False
 
     def files(self) -> Iterator[PackagedFile]:
-        """What goes, as Ray will find it.
+        """Yield the uploaded files, as Ray's walk finds them.
 
         Raises:
-            BadRequestError: A link would take along what does not go by itself.
+            BadRequestError: A link adds files that would not be uploaded otherwise.
         """
         from ray._private import ray_constants
         from ray._private.runtime_env import packaging
@@ -87,16 +89,16 @@ class WorkingDirPackage:
                 yield PackagedFile(str(path.relative_to(root)), path.stat().st_size if path.is_file() else 0)
 
     def package_bytes(self, files: Sequence[PackagedFile]) -> int:
-        """The size of the package, which is a zip file without compression."""
+        """Return the size of the package, an uncompressed zip file."""
         prefix = len(self.path.name.encode()) + 1 if self.keeps_name else 0
         names = sum(prefix + len(file.path.encode()) for file in files)
         return _ZIP_END_BYTES + sum(file.size for file in files) + _ZIP_ENTRY_BYTES * len(files) + 2 * names
 
     def check(self) -> None:
-        """Refuse what Ray would refuse after reading all of it, and a repository's history.
+        """Refuse a repository's history, and what Ray would refuse after reading all of it.
 
         Raises:
-            BadRequestError: The folder is not there, is too large, or holds a ``.git``.
+            BadRequestError: The folder does not exist, is too large, or holds a ``.git``.
         """
         _check_is_folder(self.path, self.field)
         files = list(self.files())
@@ -112,7 +114,7 @@ class WorkingDirPackage:
 
 
 class _Walk:
-    """What Ray's walk through a folder finds, each entry before what is below it; links are looked at as they come.
+    """Entries that Ray's walk through a folder finds, parents first; links are checked as they are found.
 
     Args:
         what: The folder, for messages.
@@ -126,28 +128,28 @@ class _Walk:
         self._links: set[Path] = set()
 
     def visit(self, path: Path) -> None:
-        """Take ``path``.
+        """Add ``path``.
 
         Raises:
-            BadRequestError: It is a link out of the folder, or to a folder by way of another such link.
+            BadRequestError: It is a link out of the folder, or to a folder reached through another such link.
         """
         self.found.append(path)
-        if path == self._root or not path.is_symlink() or not path.exists():  # what leads nowhere does not go
+        if path == self._root or not path.is_symlink() or not path.exists():  # dangling links are not uploaded
             return
         place = os.path.realpath(path)
         if not _is_below(place, self._place):
             raise self._refused(path, f"leads out of it, to {place}")
-        # Else two links could have each other below them without end, twice as many at each level.
+        # Otherwise two links could contain each other without end, twice as many at each level.
         is_around = _is_below(os.path.realpath(path.parent), place) or self._is_by_link(path)
         if path.is_dir() and is_around:
             raise self._refused(path, "leads to a folder around it, or from one link to another")
         self._links.add(path)
 
     def check(self) -> None:
-        """See that what links take along goes by itself, too.
+        """Require that targets of links are also uploaded without the links.
 
         Raises:
-            BadRequestError: Something of it does not.
+            BadRequestError: A target is not.
         """
         if not self._links:
             return
@@ -172,7 +174,7 @@ class _Walk:
 
 
 def _is_below(place: str, folder: str) -> bool:
-    """Whether a place is ``folder`` or below it."""
+    """Return whether ``place`` is ``folder`` or below it."""
     return os.path.commonpath([place, folder]) == folder
 
 
@@ -180,7 +182,7 @@ def check_size(what: str, size: int, largest: Sequence[tuple[str, int]] = ()) ->
     """Refuse a package above the limit.
 
     Raises:
-        BadRequestError: It is.
+        BadRequestError: The package is above it.
     """
     limit = package_limit()
     if size < limit:
@@ -195,7 +197,7 @@ def check_size(what: str, size: int, largest: Sequence[tuple[str, int]] = ()) ->
 
 
 def package_limit() -> int:
-    """The size that a package must stay below: of Ray's store, and of one request to its dashboard."""
+    """Return the exclusive size limit of a package, from Ray's store and one dashboard request."""
     from ray._private import ray_constants
     from ray._private.runtime_env import packaging
 
@@ -213,7 +215,7 @@ def _check_is_folder(path: Path, field: str) -> None:
 
 
 def _largest(files: Sequence[PackagedFile], count: int = 5) -> list[tuple[str, int]]:
-    """The largest entries right below the folder, with all that is in them."""
+    """Return the largest entries directly below the folder, with their contents."""
     sizes: Counter[str] = Counter()
     for file in files:
         first, *rest = Path(file.path).parts
@@ -225,23 +227,21 @@ def _mib(size: int) -> str:
     return f"{size / 2**20:.1f} MiB"
 
 
-# A runtime_env that Ray will read as it was meant: known fields, plain types, and folders that can travel.
-
 FIELDS: Final = frozenset({
     "conda", "config", "container", "env_vars", "excludes", "image_uri", "java_jars", "nsight", "pip",
     "py_executable", "py_modules", "rocprof_sys", "uv", "working_dir", "worker_process_setup_hook",
 })  # fmt: skip
-"""What Ray knows. It takes others without a word, for plugins, so that a misspelt one would do nothing."""
+"""Fields that Ray knows. It accepts others, for plugins, so a misspelt one would have no effect."""
 
 URI_SCHEMES: Final = ("abfss", "azure", "file", "gcs", "gs", "http", "https", "local", "s3")
 _ONE_INSTALLER: Final = ("pip", "uv", "conda")
 
 
 def check_fields(runtime_env: Mapping[str, Any]) -> None:
-    """Refuse what can be seen to be wrong without looking at the disk.
+    """Refuse mistakes that are visible without disk access.
 
     Raises:
-        BadRequestError: Something is.
+        BadRequestError: There is a mistake.
     """
     if not isinstance(runtime_env, Mapping):
         raise BadRequestError(f"runtime_env is a {type(runtime_env).__name__}: give a dictionary.")
@@ -260,14 +260,13 @@ def check_fields(runtime_env: Mapping[str, Any]) -> None:
 
 
 def prepare_runtime_env(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
-    """The runtime_env to submit: its folders are there and small enough, and what nobody needs stays here.
+    """Return the runtime_env to submit, with checked folders and without excluded files.
 
-    Local folders get our excludes before the caller's, whose patterns therefore win: ``excludes=["!/docs"]`` brings
-    ``docs`` back.
+    This package's excludes precede the caller's, whose patterns therefore win: ``excludes=["!/docs"]`` includes
+    ``docs``.
 
     Raises:
-        BadRequestError: A field is unknown or of the wrong kind.
-        BadRequestError: A folder cannot travel.
+        BadRequestError: A field is unknown or of the wrong type, or a folder cannot be uploaded.
     """
     check_fields(runtime_env)
     ready = {name: value for name, value in runtime_env.items() if value is not None}
@@ -275,7 +274,7 @@ def prepare_runtime_env(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
     modules = [local for module in _modules(ready) if (local := _local(module, "py_modules")) is not None]
     folders = [path for path in (working_dir, *modules) if path is not None and not path.is_file()]
     if folders:
-        # For Ray, one list of excludes serves all folders; a module may well have a folder named logs in it.
+        # Ray has one list of excludes for all folders, and a module may contain a folder named logs.
         ours = ALWAYS_EXCLUDED if modules else (*ALWAYS_EXCLUDED, *EXCLUDED_AT_TOP)
         ready["excludes"] = [*ours, *_with_contents(ready.get("excludes") or [])]
     if working_dir is not None:
@@ -289,7 +288,7 @@ def prepare_runtime_env(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_contents(excludes: Sequence[str]) -> Iterator[str]:
-    """The patterns; for Ray, unlike git, one that brings a folder back does not bring back what is in it."""
+    """Yield the patterns, with contents: in Ray, unlike git, ``!folder`` does not include them."""
     for pattern in excludes:
         yield pattern
         if pattern.startswith("!") and not pattern.endswith("*"):
@@ -320,7 +319,7 @@ def _modules(runtime_env: Mapping[str, Any]) -> list[Any]:
 
 
 def _local(value: Any, field: str) -> Path | None:
-    """The path on this machine, or None for a URI, which the cluster fetches by itself."""
+    """Return a local path, or None for a URI, which the cluster fetches itself."""
     if value is None:
         return None
     if not isinstance(value, (str, Path)) or not str(value):

@@ -1,8 +1,15 @@
-"""What looks like a secret: by the name that it has, or by the form of its value.
+"""Detect secrets: by name, or by the form of the value.
 
-A runtime_env, an entrypoint and metadata can be read by everybody who may ask the cluster for its jobs. These signs
-are for refusing there, before anything is sent. They are meant to err on the side of refusing names, and to name a
-value's form only when nothing else has that form. No function here returns any part of a value.
+Every client that may list a cluster's jobs can read a runtime_env, an entrypoint and metadata. These patterns refuse
+secrets there before anything is sent. They prefer to refuse a name too many; they match a value's form only if nothing
+else has that form. No function here returns any part of a value.
+
+Provider tokens start with distinctive letters so that scanners can find them. The list follows the prefixes in the
+rules of gitleaks and detect-secrets; the forms come from the providers. Neither tool is used itself. Gitleaks is a
+separate program. Detect-secrets adds an HTTP client and process-wide settings, and lacks Hugging Face, W&B and Google.
+Both report random-looking text, such as forty hexadecimal digits, which is mostly a commit, a checksum or a step's
+version here. All patterns are bounded, because texts come from any source: none examines a part of a text more than a
+few times.
 """
 
 from __future__ import annotations
@@ -13,17 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from typing import Any, Final
 
-# The forms that tokens have, by who gives them out: what has such a form is a secret, whatever it is called.
-#
-# Providers begin their tokens with letters of their own so that they can be found in texts. Those that the rules of
-# gitleaks and detect-secrets know by such a beginning were the list to go by; the forms themselves are the providers'.
-# Neither tool is used as it is: gitleaks is a program of its own, detect-secrets brings an HTTP client and settings for
-# the whole process and knows nothing of Hugging Face, W&B or Google, and what both find by chance alone, such as forty
-# hexadecimal digits, is for us mostly a commit, a checksum or a step's version. Everything here is bounded, because
-# texts come from anywhere: no pattern looks at a part of a text more than a few times.
-
 _SHORT: Final = 200
-"""Characters of a text whose answer is kept: configs of many steps hold the same names and values again and again."""
+"""Longest text whose result is cached, in characters: configs of many steps repeat names and values."""
 _TOKENS: Final[Mapping[str, str]] = {
     "a Hugging Face token": r"(?:hf_[A-Za-z0-9]{30,}|api_org_[A-Za-z0-9]{30,})",
     "a GitHub token": r"(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{22,})",
@@ -98,7 +96,7 @@ _BLOCKS: Final[Mapping[str, str]] = {
 
 @cache
 def _pattern() -> tuple[re.Pattern[str], tuple[str, ...]]:
-    """All forms as one pattern, made when it is first needed, and what each of its groups is."""
+    """Return all forms as one pattern, compiled when first needed, and the kind of each of its groups."""
     word_begins = r"(?<![A-Za-z0-9_])"
     groups = [f"({word_begins}{pattern})" for pattern in _TOKENS.values()] + [
         f"({block})" for block in _BLOCKS.values()
@@ -107,12 +105,12 @@ def _pattern() -> tuple[re.Pattern[str], tuple[str, ...]]:
 
 
 def redact_tokens(text: str) -> str:
-    """``text`` with ``***`` for each part that has the form of a known kind of secret."""
+    """Replace each part of ``text`` that has the form of a known kind of secret by ``***``."""
     return _pattern()[0].sub("***", text)
 
 
 def detect_token(text: str) -> str | None:
-    """What the text holds that has the form of a known kind of secret, such as ``"a GitHub token"``, or None."""
+    """Return the kind of secret whose form is in the text, such as ``"a GitHub token"``, or None."""
     return _found_before(text) if len(text) <= _SHORT else _found(text)
 
 
@@ -124,7 +122,7 @@ def _found(text: str) -> str | None:
 
 _found_before = lru_cache(maxsize=4096)(_found)
 
-# Where a name stands in any case, or as an option, it must say more than KEY or AUTH, which tables and samplers have.
+# In any case, or as an option, a name must say more than KEY or AUTH, which tables and samplers have.
 _TELLING: Final = (
     r"SECRET(?!AR)|PASSW(?!ORDLESS)|PASSPHRASE|CREDENTIAL|PRIVATE_?KEY|API_?KEY|ACCESS_?KEY|MASTER_?KEY"
     r"|(?:^|_)(?:PWD|PASS|TOKEN)(?:_?\d+)?$|(?:^|_)(?:DB|PG|MYSQL|SMTP|FTP|LDAP)(?:PWD|PASS)$"
@@ -132,13 +130,13 @@ _TELLING: Final = (
 )
 _TELLING_NAME: Final = re.compile(_TELLING)
 _SECRET_NAME: Final = re.compile(rf"{_TELLING}|(?:^|_)(?:KEY|PAT|PW|AUTH|BEARER|CREDS?|COOKIE)(?:_?\d+)?$")
-# Names with such an end say where a secret is, or what it is called, and not what it is.
+# Names with such a suffix describe where a secret is, or its name, not its value.
 _ABOUT_A_SECRET: Final = re.compile(
     r"_(?:FILE|PATH|DIR|NAME|ID|REF|URL|URI|TTL|TIMEOUT|LENGTH|COUNT|PARALLELISM|SIZE|BUDGET|LIMIT|TYPE|ENV|VAR|VARIABLE"
     r"|PROVIDER|BACKEND|POLICY|HASHER|PROMPT|DATASET|STRENGTH|SHARING)$"
 )
-# Words of our trade that end like secrets: special tokens of a vocabulary, keys of a table or of a random generator,
-# a pass over data; the shell's own folders; and our own variables, which hold references.
+# Machine-learning terms that end like secrets: special tokens of a vocabulary, keys of a table or a random generator, a
+# pass over data. Also the shell's own folders, and this package's variables, which hold references.
 _HARMLESS_NAME: Final = re.compile(
     r"(?:^|_)(?:BOS|EOS|PAD|UNK|MASK|SEP|CLS|STOP|END|START|NEXT|FIRST|LAST|MAX|MIN|NUM|PER|IMAGE|CLASS|SPECIAL"
     r"|LANGUAGE|PROMPT|TRIGGER|IMPLICIT)_TOKEN$"
@@ -148,7 +146,7 @@ _HARMLESS_NAME: Final = re.compile(
     r"|TOKENIZER|^PYTHONHASHSEED$|^(?:OLD)?PWD$|^TRADEWIND_"
 )
 _SWITCHES: Final = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off", "none", "null"})
-# A number, a file by its path or ending, a variable's name behind ``$``, a special token, stars, and our references.
+# A number, a file by its path or suffix, a variable's name after ``$``, a special token, stars, and references.
 _HARMLESS_VALUE: Final = re.compile(
     r"[+-]?\d{1,3}(?:\.\d{0,6})?(?:[eE][+-]?\d{1,3})?|(?:~|\.{1,2})?/[\w.-]+(?:/[\w.-]+)*\.[A-Za-z]\w{0,9}"
     r"|(?:~|\.{1,2})/[\w./-]+|/[\w.-]+(?:/[\w.-]+)+|[\w./-]+\.(?:json|pem|key|crt|p12|txt|ya?ml|toml|ini|env)"
@@ -187,12 +185,12 @@ _COMMANDS: Final[Mapping[str, re.Pattern[str]]] = {
 
 
 def detect_secret(text: str) -> str | None:
-    """What the text holds that has the form of a known kind of secret, such as ``"a GitHub token"``, or None."""
+    """Return the kind of secret whose form is in the text, such as ``"a GitHub token"``, or None."""
     return detect_token(text)
 
 
 def secret_variable(name: str, value: str) -> str | None:
-    """Why an environment variable looks like a secret, as the end of ``"it looks like a secret: ..."``, or None."""
+    """Return the end of ``"it looks like a secret: ..."`` for an environment variable, or None."""
     form = detect_secret(value)
     if form is not None:
         return f"its value has the form of {form}"
@@ -203,10 +201,10 @@ def secret_variable(name: str, value: str) -> str | None:
 
 
 def secret_field(name: str, value: str, shortest: int) -> str | None:
-    """Why a field of a config or an argument looks like a secret, as the end of the same sentence, or None.
+    """Explain why a config field or argument looks like a secret, as ``secret_variable`` does, or None.
 
-    Its name must say more than a variable's, since configs are full of keys and special tokens, and its value must have
-    ``shortest`` characters.
+    Its name must say more than a variable's, since configs are full of keys and special tokens. Its value must have at
+    least ``shortest`` characters.
     """
     form = detect_secret(value)
     if form is not None:
@@ -216,7 +214,7 @@ def secret_field(name: str, value: str, shortest: int) -> str | None:
 
 
 def secret_assignment(command: str) -> str | None:
-    """What in a shell command gives a secret: the first such variable, field or option by its name, or None."""
+    """Return the first secret variable, field or option of a shell command by its name, or None."""
     for name, value in _ASSIGNMENT.findall(command):
         if _gives_secret(name, value) and (name.isupper() or _is_secret(_TELLING_NAME, _plain_name(name))):
             return str(name)
@@ -227,9 +225,9 @@ def secret_assignment(command: str) -> str | None:
 
 
 def redacted_name(text: object, known: Iterable[str] | None = None) -> str:
-    """``text`` in quotes if it is a name that is no secret, else what to say in its place.
+    """Return ``text`` in quotes if it is a name and no secret, else a description.
 
-    With ``known``, only what is nearly one of these is taken for a name.
+    With ``known``, only text close to one of these names counts as a name.
     """
     is_name = isinstance(text, str) and _PLAIN_WORD.fullmatch(text) and detect_secret(text) is None
     if is_name and (known is None or difflib.get_close_matches(str(text), list(known), n=1)):
@@ -238,7 +236,7 @@ def redacted_name(text: object, known: Iterable[str] | None = None) -> str:
 
 
 def texts_in(value: Any, where: str) -> Iterator[tuple[str, str]]:
-    """Every text inside nested mappings and lists, with where it stands; a key counts as well."""
+    """Yield every text inside nested mappings and lists, keys included, with its location."""
     if isinstance(value, str):
         yield where, value
     elif isinstance(value, Mapping):
@@ -258,7 +256,7 @@ def _gives_secret(name: str, value: str) -> bool:
 
 
 def _plain_name(name: str) -> str:
-    """As a variable of a shell would be called."""
+    """Return ``name`` as a shell variable would spell it."""
     return _CAMEL.sub("_", name).upper().replace("-", "_").replace(".", "_")
 
 
@@ -267,5 +265,5 @@ def _is_secret(signs: re.Pattern[str], plain: str) -> bool:
 
 
 def _is_harmless_value(value: str) -> bool:
-    """A switch, a reference to a secret, a file's path, or another value that is none."""
+    """Return whether ``value`` is harmless: a switch, a reference to a secret, a file's path, and so on."""
     return value.strip().lower() in _SWITCHES or bool(_HARMLESS_VALUE.fullmatch(value))

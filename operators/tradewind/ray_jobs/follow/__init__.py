@@ -1,1 +1,1 @@
-"""From a submitted job to how it ended."""
+"""Follow a job from its submission to its ending."""

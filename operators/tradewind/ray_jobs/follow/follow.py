@@ -1,6 +1,11 @@
-"""Following one job from an event loop until it has ended: its status by a shared poll, its log lines as they come.
+"""Follow one job from an event loop until it ends: status by a shared poll, log lines as they come.
 
-Trouble with the connection says nothing about the job: it is waited out. Nothing here stops a job.
+Connection errors say nothing about the job and are waited out. Nothing here stops a job. A waiting job and an outage
+are no failures, but can last for days, so users get occasional notices with the reasons.
+
+A token refusal is waited out as well: the handler reloads the connection until the cluster accepts its token. A new
+token never reaches both sides at once, and a proxy may refuse for a moment. So a refusal says nothing about any job,
+and ends no follower. All followers that one cluster refuses share one reload and one request, with growing pauses.
 """
 
 from __future__ import annotations
@@ -22,10 +27,6 @@ from tradewind.ray_jobs.follow.log_reader import read_log_end, tailing, touch
 from tradewind.ray_jobs.follow.poller import Outage, WatchedJob, backoff_s, watching
 from tradewind.text import format_duration
 
-# What a follower says while there is nothing to follow: the job waits, or the cluster does not answer.
-#
-# Neither is a failure. Both can last for days, so they are told now and then, and with their reasons.
-
 OUTAGE_NOTICE_AFTER_S = 5.0
 FIRST_EXPLANATION_S = 15.0
 FIRST_NOTICE_S = 60.0
@@ -35,7 +36,7 @@ Explain = Callable[[JobsApi], Awaitable[PendingReason]]
 
 
 class OutageNotifier:
-    """A follower's ear: the news of its job, with a notice when the cluster falls silent and when it is back."""
+    """Updates of one followed job, with notices when an outage begins and ends."""
 
     def __init__(self, watched: WatchedJob, notice: Callable[[str], None]) -> None:
         self.watched = watched
@@ -66,7 +67,7 @@ class OutageNotifier:
 
 @dataclass(frozen=True)
 class StartTimeout:
-    """The wait for a job's start is over, though it has not started."""
+    """A job's start was waited for too long, or is impossible; it has not started."""
 
     queue_timed_out: bool = False
     infeasible: str = ""
@@ -83,7 +84,7 @@ async def wait_for_start(
         left_s = None
         if watched.heard_at is not None and queue_timeout_s is not None:
             left_s = queue_timeout_s - waited_s(watched, started)
-            if left_s + (now - watched.heard_at) <= 0:  # it was pending still when the time was over
+            if left_s + (now - watched.heard_at) <= 0:  # still pending at the timeout
                 return StartTimeout(queue_timed_out=True)
         if watched.heard_at is not None and now >= explain_at and not watched.outage:
             judgement = await _ask(explain, watched.api)
@@ -101,7 +102,7 @@ async def wait_for_start(
 
 
 def waited_s(watched: WatchedJob, since: float) -> float:
-    """How long ago the job was submitted, by the cluster's own clock where it is known; else since ``since``."""
+    """Return the time since the submission, by the cluster's clock if known; else since ``since``."""
     details, ahead_s = watched.details, watched.api.clock_ahead_s
     if details is None or details.started_ms is None or ahead_s is None:
         return time.monotonic() - since
@@ -118,21 +119,21 @@ async def _ask(explain: Explain | None, api: JobsApi) -> PendingReason:
 
 
 def _until(moment: float, left_s: float | None) -> float | None:
-    """Seconds to ``moment``, or to the end of the queue timeout if that is sooner; None: until the next news."""
+    """Return seconds to ``moment`` or the earlier queue timeout; None: until the next update."""
     seconds = [moment - time.monotonic()] + ([left_s] if left_s is not None else [])
     return min(seconds) if min(seconds) > 0 else None
 
 
 @dataclass(frozen=True)
 class FollowResult:
-    """Why a job is followed no longer.
+    """Result of following a job.
 
     Attributes:
-        details: The job as the cluster last told of it; None when the cluster says that it knows no such job.
-        last_lines: The last lines of its log, where it could be read.
-        result: What followed the marker of the result in the log, if it came.
-        queue_timed_out: It was pending still when the time for that was over. It was not stopped.
-        infeasible: Why no node could ever serve it, if so. It was not stopped.
+        details: The job's last known state; None if the cluster knows no such job.
+        last_lines: The last lines of its log, if readable.
+        result: Text after the result marker in the log, if any.
+        queue_timed_out: It was still pending at the queue timeout. It was not stopped.
+        infeasible: Why no node could ever run it, if so. It was not stopped.
     """
 
     details: JobDetails | None
@@ -152,17 +153,17 @@ async def follow_job(
     queue_timeout_s: float | None = None,
     explain_wait: Explain | None = None,
 ) -> FollowResult:
-    """Wait until ``job`` has ended, was found to be unknown, or has waited in vain to be started.
+    """Wait until ``job`` has ended, is unknown, or cannot start in time.
 
     Args:
         cluster: The cluster that it was submitted to.
-        job: Its submission id.
-        log: Takes its log lines; None: nobody reads them. Its position is that of the lines given, also when this is
-            cancelled.
-        notice: Takes sentences for the person who waits.
-        result_marker: What the line of the log with the result starts with; that line is not given to ``log``.
-        queue_timeout_s: For how long it may be pending.
-        explain_wait: Says what a pending job waits for.
+        job: Its submission ID.
+        log: Takes its log lines; None: the log is not read. Its position is that of the lines given, also after
+            cancellation.
+        notice: Takes sentences for the waiting user.
+        result_marker: Prefix of the log line with the result; that line is not given to ``log``.
+        queue_timeout_s: How long it may be pending.
+        explain_wait: Explains why a job is pending.
 
     Raises:
         RayAuthenticationError: The cluster refuses the token.
@@ -184,7 +185,7 @@ async def follow_job(
 
 
 async def _until_ended(listener: OutageNotifier, log: JobLog | None) -> JobDetails | None:
-    """The job once it has ended, its log followed meanwhile; None when it is unknown."""
+    """Return the job once it has ended, following its log meanwhile; None if it is unknown."""
     if log is None or log.is_cut or _is_over(listener):
         return await _over(listener)
     async with tailing(listener.watched, log, listener.notice):
@@ -205,21 +206,14 @@ def _is_over(listener: OutageNotifier) -> bool:
     return watched.is_unknown or (watched.details is not None and watched.details.has_ended)
 
 
-# A cluster that refuses the token is waited for, and its connection read again until the cluster accepts what it says.
-#
-# A token that is changed is never changed in both places at once, and a proxy that refuses for a moment proves nothing
-# either. So a refusal says nothing about any job, and ends nobody who follows one.
-#
-# All whom one cluster refuses wait together: one reads the connection, and asks the cluster once, with growing pauses.
-
 ReloadConnection = Callable[[], Awaitable[RayCluster]]
-"""The cluster as its connection says now."""
+"""Returns the cluster as its connection describes it now."""
 CALM_S = 60.0
-"""A refusal that comes sooner than this after the last one was over is its continuation: the pauses go on growing."""
+"""A refusal that follows the last one within this time continues it: the pauses keep growing."""
 
 
 async def first_reading(job: str, read_again: ReloadConnection, notice: Callable[[str], None]) -> RayCluster:
-    """The cluster of ``job``, as soon as its connection can be read: somebody followed it there before."""
+    """Return the cluster of ``job`` once its connection is readable: an earlier follower used it."""
     failures, noticed_at = 0, float("-inf")
     while True:
         try:
@@ -233,7 +227,7 @@ async def first_reading(job: str, read_again: ReloadConnection, notice: Callable
 
 
 class TokenRefusalHandler:
-    """The refusals that one follower of ``job`` meets: waited out, and told when they are long."""
+    """Token refusals that one follower of ``job`` meets: waited out, and reported if they are long."""
 
     def __init__(self, job: str, read_again: ReloadConnection, notice: Callable[[str], None]) -> None:
         self._job = job
@@ -243,7 +237,7 @@ class TokenRefusalHandler:
         self._over_at = float("-inf")
 
     async def wait(self, refused: RayCluster) -> RayCluster:
-        """The cluster once it accepts what the connection says; or does not answer, which is no refusal."""
+        """Return the cluster once it accepts the connection's token, or does not answer, which is no refusal."""
         self._in_a_row = self._in_a_row + 1 if time.monotonic() - self._over_at < CALM_S else 0
         if self._in_a_row:  # it refuses only some requests
             await asyncio.sleep(backoff_s(self._in_a_row))
@@ -268,7 +262,7 @@ class TokenRefusalHandler:
 
 
 class _ConnectionReload:
-    """The reading and asking for all whom one cluster refuses at the moment."""
+    """Shared connection reload of all followers that one cluster refuses at the moment."""
 
     def __init__(self, refused: RayCluster, job: str, read_again: ReloadConnection) -> None:
         self.since = time.monotonic()
@@ -284,7 +278,7 @@ class _ConnectionReload:
                 if await _is_accepted(cluster, job):
                     return cluster
                 self.why = token_refused(cluster)
-            except Exception as error:  # whatever keeps us from reading it: Airflow's API, a file, Secret Manager
+            except Exception as error:  # any failure to read it: Airflow's API, a file, Secret Manager
                 self.why = f"The connection cannot be read: {error}"
             failures += 1
             await asyncio.sleep(backoff_s(failures))
@@ -296,7 +290,7 @@ async def _is_accepted(cluster: RayCluster, job: str) -> bool:
             await api.details(job)
         except RayAuthenticationError:
             return False
-        except RayUnreachableError:  # whoever follows waits for it as for any silent cluster
+        except RayUnreachableError:  # the follower waits this outage out like any other
             return True
     return True
 
@@ -307,7 +301,7 @@ _readmissions = weakref.WeakKeyDictionary()
 
 @contextlib.contextmanager
 def _waiting_together(refused: RayCluster, job: str, read_again: ReloadConnection) -> Iterator[_ConnectionReload]:
-    """What all do together whom ``refused`` refuses; it ends when it is over, or nobody waits any more."""
+    """Share one reload among all followers that ``refused`` refuses; it ends with its last waiter."""
     known = _readmissions.setdefault(asyncio.get_running_loop(), {})
     together = known.get(refused)
     if together is None or together.task.done():

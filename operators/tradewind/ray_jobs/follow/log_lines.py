@@ -1,7 +1,17 @@
-"""A job's log on its way to a reader: whole lines, each once and in order, in batches and within a byte budget.
+"""A job's log on its way to a reader: whole lines, once and in order, batched, within a byte budget.
 
-What was given is known at every moment, and is all that a successor needs to go on: lines that were read and not yet
-given (the newest state of a progress bar, a batch that is being collected) are behind the position and come again.
+The log position is known at every moment, and is all that a successor needs. Lines that were read and not yet given
+(the newest state of a progress bar, a batch) are behind the position and are read again.
+
+Progress bars are folded to their last state. A bar redraws itself with carriage returns, which Ray's log turns into
+newlines: each state looks like a line. So bars are recognized by their format (tqdm's and Keras's), and other lines are
+never held back or dropped. Consecutive states of one bar are folded. The newest state passes now and then while the bar
+continues, and the last one always, before the next ordinary line.
+
+All readings of a log agree on a position. Ray returns a log from its first byte only, and reads it in text mode with
+universal newlines: a carriage return arrives as a newline, and one CRLF as one newline or two, depending on the time of
+reading. So neither bytes nor lines can be counted. A position counts the characters that are no newlines, and the empty
+lines right after the last of them.
 """
 
 from __future__ import annotations
@@ -19,12 +29,6 @@ __all__ = [
     "LogPosition",
 ]
 
-# Progress bars in a log, folded to their last state.
-#
-# A bar redraws itself with carriage returns, which Ray's log hands out as newlines: each state looks like a line. So
-# bars are known by their shape (tqdm's and Keras's), and a line of any other shape is never held back or dropped.
-# Consecutive states of one bar are folded; the newest is let through now and then while the bar goes on, and the last
-# one always, before the next ordinary line.
 
 SHOW_INTERVAL_S = 30.0
 _MOST_EMPTY_LINES = 20
@@ -44,39 +48,39 @@ _SHAPES = (
 
 @dataclass(frozen=True)
 class ProgressBarState:
-    """One state of a progress bar: which bar, and how far it has come."""
+    """One state of a progress bar: its identity and its progress."""
 
     bar: tuple[str, str]
     done: int
 
     def goes_on_from(self, former: ProgressBarState | None) -> bool:
-        """Whether it is a later state of the same bar; one that starts again is another bar."""
+        """Return whether it is a later state of the same bar; a restarted bar is another one."""
         return former is not None and self.bar == former.bar and self.done >= former.done
 
 
 def parse_progress_bar(line: str) -> ProgressBarState | None:
-    """The state that ``line`` shows, or None when it is an ordinary line."""
+    """Return the state in ``line``, or None for an ordinary line."""
     if "/" not in line or ("[" not in line and "━" not in line) or len(line) > _LONGEST_STATE:
         return None
     plain = _ANSI.sub("", line).strip()
     for shape in _SHAPES:
         if match := shape.fullmatch(plain):
-            what = re.sub(r"\d+(\.\d+)?", "0", match["what"])  # a description may show a running loss
+            what = re.sub(r"\d+(\.\d+)?", "0", match["what"])  # a description may contain a running loss
             return ProgressBarState((what, match["total"]), int(match["done"]))
     return None
 
 
 class ProgressBarFilter:
-    """Lines in, lines out: states of a progress bar that are followed by newer ones are missing."""
+    """Filter that drops states of a progress bar that newer ones follow."""
 
     def __init__(self, now: float = 0.0) -> None:
         self._last: ProgressBarState | None = None
         self._shown_at = now
         self.held: list[str] = []
-        """The newest state, if it was not let through yet, and the empty lines since; they come out later or never."""
+        """The newest state not yet passed, and the empty lines since."""
 
     def add(self, line: str, now: float) -> list[str]:
-        """The lines that can be shown now that ``line`` has come."""
+        """Add ``line`` and return the lines that can be shown now."""
         state = parse_progress_bar(line)
         if state is None:
             return self._ordinary(line)
@@ -89,7 +93,7 @@ class ProgressBarFilter:
         return out
 
     def show(self, now: float) -> list[str]:
-        """The newest state, when it is time to let it through; the bar may go on."""
+        """Return the newest state if it is due; the bar may continue."""
         if self.due_at is None or now < self.due_at:
             return []
         self._shown_at = now
@@ -97,13 +101,13 @@ class ProgressBarFilter:
         return out
 
     def end(self) -> list[str]:
-        """What is held back: nothing more comes."""
+        """Return the held lines: no more follow."""
         out, self.held, self._last = self.held, [], None
         return out
 
     @property
     def due_at(self) -> float | None:
-        """When the newest state should be let through if nothing comes."""
+        """Time at which the newest state passes if no line comes."""
         return self._shown_at + SHOW_INTERVAL_S if self.held else None
 
     def _ordinary(self, line: str) -> list[str]:
@@ -114,14 +118,8 @@ class ProgressBarFilter:
         return [*self.end(), line]
 
 
-# How far into a job's log somebody has read, in a measure that every reading of the same log agrees on.
-#
-# Ray gives a log from its first byte only, and reads it in text mode with universal newlines: a carriage return arrives
-# as a newline, and one CRLF as one newline or as two, depending on when it was read. So neither bytes nor lines can be
-# counted. What is counted is the characters that are no newlines, and the empty lines right after the last of them.
-
 MAX_LINE_CHARS = 1024 * 1024
-"""A longer line comes in parts, so that a log without newlines does not fill the memory."""
+"""Longer lines are split, so that a log without newlines does not fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +129,8 @@ class LogPosition:
     Attributes:
         chars: Characters in the lines given, newlines not counted.
         empty: Empty lines given after the last line that is not empty.
-        shown: Bytes shown to the reader, which the byte budget limits.
-        is_cut: Whether the budget is used up, and the reader was told so.
+        shown: Bytes given to the reader, which the byte budget limits.
+        is_cut: The budget is used up, and the reader was informed.
     """
 
     chars: int = 0
@@ -141,23 +139,23 @@ class LogPosition:
     is_cut: bool = False
 
     def after(self, line: str) -> LogPosition:
-        """The position behind ``line``, the next one."""
+        """Return the position behind ``line``, the next one."""
         chars, empty = (self.chars + len(line), 0) if line else (self.chars, self.empty + 1)
         return LogPosition(chars, empty, self.shown, self.is_cut)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON fields."""
+        """Return the position as JSON fields."""
         return asdict(self)
 
     @staticmethod
     def from_json(fields: Mapping[str, Any] | None) -> LogPosition:
-        """The position with these fields; the start of the log when there are none."""
+        """Return the position with these fields; without fields, the start of the log."""
         known = LogPosition.__dataclass_fields__
         return LogPosition(**{key: value for key, value in (fields or {}).items() if key in known})
 
 
 class LineReader:
-    """One reading of a log from its first byte: whole lines out of pieces, those before ``start`` passed over."""
+    """One reading of a log from its first byte: whole lines from pieces, those before ``start`` skipped."""
 
     def __init__(self, start: LogPosition) -> None:
         self._chars_to_skip = start.chars
@@ -165,7 +163,7 @@ class LineReader:
         self._begun = ""
 
     def lines(self, piece: str) -> list[str]:
-        """The lines that ``piece``, the next text of the log, completes."""
+        """Return the lines that ``piece``, the next text of the log, completes."""
         if self._chars_to_skip or self._newlines_to_skip:
             piece = self._skip(piece)
         *whole, self._begun = (self._begun + piece).split("\n")
@@ -176,7 +174,7 @@ class LineReader:
         return whole
 
     def last_line(self) -> list[str]:
-        """The line at the log's end that has no newline, if there is one."""
+        """Return the line at the log's end without a newline, if there is one."""
         begun, self._begun = self._begun, ""
         return [begun] if begun else []
 
@@ -193,7 +191,7 @@ class LineReader:
         return piece[newlines:]
 
     def _end_of_skipped_chars(self, piece: str) -> int:
-        """Where in ``piece`` the last character to skip ends."""
+        """Return the end of the last character to skip in ``piece``."""
         end, left = 0, self._chars_to_skip
         while left:
             newline = piece.find("\n", end)
@@ -211,14 +209,14 @@ def _parts(line: str) -> list[str]:
 
 MAX_BYTES = 20 * 1024 * 1024
 BATCH_S = 0.2
-"""How long lines are collected before they are given."""
+"""How long lines are collected into a batch."""
 _BATCH_LINES = 1000
 
 
 class FlushSchedule:
-    """When the logs that share it give their lines: at the same moments, and not more often than ``every_s``.
+    """Moments at which logs that share it give their lines: together, and at most once per ``every_s``.
 
-    For readers to whom being woken costs more than the lines do. What comes after a pause is given as soon as ever.
+    For readers whose wake-up costs more than the lines do. A line after a pause is given without additional delay.
     """
 
     def __init__(self, every_s: float = BATCH_S) -> None:
@@ -226,22 +224,22 @@ class FlushSchedule:
         self._moment = float("-inf")
 
     def next_moment(self, now: float) -> float:
-        """When lines that have come ``now`` are to be given."""
+        """Return the time at which lines that have come ``now`` are given."""
         if self._moment <= now:
             self._moment = max(now + BATCH_S, self._moment + self._every_s)
         return self._moment
 
 
 class JobLog:
-    """The log of one job, for one reader.
+    """Log of one job, for one reader.
 
     Args:
-        give: Takes the next lines. When it raises, they do not count as given.
-        start: What was given before, by this or another process.
-        max_bytes: How much is given in all; then one line says where the rest is. None: no limit.
-        full_log: Where the whole log can be read, for that line.
-        pace: When lines are given; its own if it shares none.
-        clock: Seconds of a clock that never goes back.
+        give: Takes the next lines. If it raises, they do not count as given.
+        start: Position that this or another process had reached.
+        max_bytes: Byte budget; after it, one line names the location of the rest. None: no limit.
+        full_log: Location of the whole log, for that line.
+        pace: Schedule of the batches; its own if None.
+        clock: Monotonic clock, in seconds.
     """
 
     def __init__(
@@ -268,25 +266,25 @@ class JobLog:
 
     @property
     def position(self) -> LogPosition:
-        """How much was given so far."""
+        """Position behind the lines given so far."""
         return self._given
 
     @property
     def is_cut(self) -> bool:
-        """Whether the budget is used up: nothing more will be given."""
+        """Whether the budget is used up: no more lines will be given."""
         return self._given.is_cut
 
     @property
     def taken_chars(self) -> int:
-        """How far the log was read, whether given or not; more than before means that the log went on."""
+        """Characters read from the log, given or not; growth means that the log continues."""
         return self._taken.chars
 
     def hide_lines_starting_with(self, marker: str | None) -> None:
-        """Lines that start so are passed over."""
+        """Skip lines that start with ``marker``."""
         self._hidden = marker
 
     def begin(self) -> None:
-        """The log is read from its first byte, again: what was taken from it before is passed over."""
+        """Start reading from the log's first byte again: lines taken before are skipped."""
         self._reader = LineReader(self._taken)
 
     def read(self, piece: str) -> None:
@@ -294,21 +292,21 @@ class JobLog:
         self._take(self._reader.lines(piece))
 
     def finish(self) -> None:
-        """The log has ended: give what is left of it, a last line without newline included."""
+        """Give the rest after the log's end, including a last line without newline."""
         self._take(self._reader.last_line())
         self._show(self._bars.end())
         self._shown = self._taken
         self.flush()
 
     def wait_s(self) -> float | None:
-        """After how long ``tick`` should be called if nothing more is read; None: no need."""
+        """Return the delay until ``tick`` is due if no text comes; None: not needed."""
         times = [self._give_at] if self._batch else []
         if self._bars.due_at is not None:
             times.append(self._bars.due_at)
         return max(0.01, min(times) - self._clock()) if times else None
 
     def tick(self) -> None:
-        """Give what has waited for long enough."""
+        """Give lines that have waited long enough."""
         now = self._clock()
         if due := self._bars.show(now):
             self._show(due)
@@ -332,7 +330,7 @@ class JobLog:
             self._show(self._bars.end() if is_hidden else self._bars.add(line, self._clock()))
             if not self._bars.held:
                 self._shown = self._taken
-            elif len(self._bars.held) == 1:  # this very line is held back, and comes again unless a newer state does
+            elif len(self._bars.held) == 1:  # this line is held back, and is read again unless a newer state follows
                 self._shown = before
         self.tick()
 
@@ -342,7 +340,7 @@ class JobLog:
         self._batch.extend(lines)
 
     def _within_budget(self, lines: list[str]) -> tuple[list[str], int, bool]:
-        """What of ``lines`` can be given, the bytes given then, and whether that is all that will be."""
+        """Return the lines within the budget, the bytes given then, and whether the budget is used up."""
         shown = self._given.shown
         if self._given.is_cut:
             return [], shown, True

@@ -1,8 +1,13 @@
-"""The log of a running job as it comes, over Ray's websocket.
+"""Read a job's log: over Ray's websocket while the job runs, then from its start to its end.
 
-The stream begins at the log's first byte whenever it is opened, and may end although the job goes on: then it is
-opened again, and what was taken before is passed over. It ends for ever at the same place when the log holds bytes
-that are no UTF-8; it is then tried ever more rarely, and the reading after the job's end brings the rest.
+The stream begins at the log's first byte whenever it is opened, and may end while the job continues. It is then
+reopened, and lines taken before are skipped. A log with bytes that are no UTF-8 ends every stream at the same place;
+retries become less and less frequent, and the reading after the job's end returns the rest.
+
+``GET …/logs`` returns the log as one JSON string, and fails for bytes that are no UTF-8. Ray's State API, which returns
+the raw file, is the fallback. Either way only a small part is in memory at a time.
+
+After the job has ended, one reading returns the missing lines, the last lines and the result.
 """
 
 from __future__ import annotations
@@ -29,20 +34,22 @@ from tradewind.ray_jobs.follow.poller import WatchedJob
 FIRST_PAUSE_S = 1.0
 MAX_PAUSE_S = 300.0
 MAX_EMPTY_READS = 5
-"""So many readings in a row that bring nothing new, and the reader is told."""
+"""Readings in a row without new lines after which the reader is informed."""
 _TOUCH_S = 5.0
 PAUSE_S = 1.25
-"""Ray's stream tells 2 to 4 s late that the job has ended, and brings the lines of a busy job every second. So a longer
-pause in them may be the end, and is worth a look."""
+"""A longer pause in the lines may mean that the job has ended, so it triggers a poll.
+
+Ray's stream reports the end 2 to 4 s late, and returns the lines of a busy job every second.
+"""
 PAUSES_EVERY_S = (5.0, 60.0)
-"""Of a job that pauses often, so seldom at first, and in the end: else its looks would cost more than a poll does."""
+"""First and final interval of such polls for a job that pauses often; more would cost more than polling."""
 _QUIET_S = 20.0
-"""A stream that was open for so long has not failed, though its job may have written nothing."""
+"""A stream that was open for so long has not failed, even without lines."""
 
 
 @asynccontextmanager
 async def tailing(watched: WatchedJob, log: JobLog, notice: Callable[[str], None]) -> AsyncIterator[None]:
-    """Meanwhile the job's log is read into ``log``; an error that is no connection trouble reaches ``watched``."""
+    """Read the job's log into ``log`` meanwhile; only connection errors do not reach ``watched``."""
     task = asyncio.create_task(_tail(watched, log, notice))
     task.add_done_callback(lambda done: _pass_on(done, watched))
     try:
@@ -64,9 +71,9 @@ async def _tail(watched: WatchedJob, log: JobLog, notice: Callable[[str], None])
             await asyncio.sleep(FIRST_PAUSE_S)
             vain = 0
         before, opened = log.taken_chars, time.monotonic()
-        with contextlib.suppress(RayUnreachableError):  # the watcher tells of it
+        with contextlib.suppress(RayUnreachableError):  # the watcher reports it
             await _read(watched, log)
-        log.flush()  # who reads it need not wait until the stream is open again
+        log.flush()  # lines are given before the stream is reopened
         went_well = log.taken_chars > before or time.monotonic() - opened > _QUIET_S
         vain = 0 if went_well else vain + 1
         if vain <= 1:
@@ -82,8 +89,8 @@ async def _tail(watched: WatchedJob, log: JobLog, notice: Callable[[str], None])
 async def touch(watched: WatchedJob) -> None:
     """Open the job's log for a moment.
 
-    A head that comes back from its stored state looks after the jobs in it only when somebody asks for the log of
-    one; until then they seem to run although they are dead.
+    A head restored from stored state checks its jobs only once a client requests the log of one. Until then dead jobs
+    appear to run.
     """
     with contextlib.suppress(RayUnreachableError, TimeoutError):
         async with watched.api.websocket(f"/api/jobs/{watched.job}/logs/tail") as stream:
@@ -91,7 +98,7 @@ async def touch(watched: WatchedJob) -> None:
 
 
 async def _read(watched: WatchedJob, log: JobLog) -> None:
-    """One reading, to its end."""
+    """Read the stream once, to its end."""
     log.begin()
     async with watched.api.websocket(f"/api/jobs/{watched.job}/logs/tail") as stream:
         with watched.streamed():
@@ -117,7 +124,7 @@ async def _read_stream(stream: aiohttp.ClientWebSocketResponse, watched: Watched
 
 
 class _Pauses:
-    """The pauses between a stream's lines: which of them is long enough, and the first in a while."""
+    """Pauses between a stream's lines: detects long ones, at a limited rate."""
 
     def __init__(self) -> None:
         self._due_at: float | None = None
@@ -125,16 +132,16 @@ class _Pauses:
         self._every_s = PAUSES_EVERY_S[0]
 
     def end(self) -> None:
-        """Lines have come."""
+        """Note that lines have come."""
         now = time.monotonic()
         self._due_at = now + PAUSE_S if now >= self._next_at else None
 
     def wait_s(self) -> float | None:
-        """After how long this one should be looked at if nothing comes; None: not at all."""
+        """Return the delay after which this pause is long; None: no poll is due."""
         return None if self._due_at is None else max(0.01, self._due_at - time.monotonic())
 
     def is_one_to_look_at(self) -> bool:
-        """Whether that time has come; true once."""
+        """Return whether the pause is long now; true once."""
         now = time.monotonic()
         if self._due_at is None or now < self._due_at:
             return False
@@ -142,11 +149,6 @@ class _Pauses:
         self._every_s = min(2 * self._every_s, PAUSES_EVERY_S[1])
         return True
 
-
-# The whole log of a job as a stream of text, whatever its size.
-#
-# Ray answers ``GET …/logs`` with one JSON string, and fails when the log holds bytes that are no UTF-8; then its State
-# API, which hands out the file as it is, is asked instead. Either way only a small part is in memory at a time.
 
 _PIECE_BYTES = 64 * 1024
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30.0, sock_read=120.0)
@@ -162,7 +164,7 @@ _WHOLE = re.compile(
     )*""",
     re.VERBOSE,
 )
-"""Characters and escapes that can be decoded without knowing what follows: a pair of surrogates stays together."""
+"""Characters and escapes that decode without lookahead: a surrogate pair stays together."""
 
 
 class JsonLogDecoder:
@@ -173,10 +175,10 @@ class JsonLogDecoder:
         self._held = ""
         self._is_open = False
         self.has_ended = False
-        """Whether the string's closing quote was seen: without it the log is cut short."""
+        """Whether the string's closing quote was read: without it the log is truncated."""
 
     def text(self, body: bytes) -> str:
-        """The text that ``body``, the next bytes of the answer, adds.
+        """Return the text that ``body``, the next bytes of the response, adds.
 
         Raises:
             ValueError: It is not this JSON.
@@ -202,11 +204,11 @@ class JsonLogDecoder:
 
 
 async def whole_log(api: JobsApi, job: JobDetails) -> AsyncIterator[str]:
-    """Pieces of the log of ``job`` from its first character to its last; nothing when the cluster has no such log.
+    """Yield the whole log of ``job`` in pieces; nothing if the cluster has no such log.
 
     Raises:
         RayUnreachableError: It cannot be read, or not to its end.
-        RayAuthenticationError: The token is refused.
+        RayAuthenticationError: The cluster refuses the token.
     """
     decoder = JsonLogDecoder()
     async with api.request("GET", f"/api/jobs/{job.job}/logs", timeout=_TIMEOUT) as response:
@@ -223,7 +225,7 @@ async def whole_log(api: JobsApi, job: JobDetails) -> AsyncIterator[str]:
 
 
 async def whole_log_file(api: JobsApi, job: JobDetails) -> AsyncIterator[str]:
-    """The same from the file on the node of the job's entrypoint, bytes that are no UTF-8 replaced."""
+    """Yield the log from the file on the entrypoint's node; bytes that are no UTF-8 are replaced."""
     utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
     decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
     query = {"node_id": job.node_id or "", "filename": f"job-driver-{job.job}.log", "lines": "-1", "timeout": "120"}
@@ -235,18 +237,16 @@ async def whole_log_file(api: JobsApi, job: JobDetails) -> AsyncIterator[str]:
     yield decoder.decode(b"", final=True)
 
 
-# The end of a job's log, read once the job has ended: the lines still missing, the last ones, and its result.
-
 LAST_LINES = 50
 _LONGEST_LAST_LINE = 2000
 _PAUSES_S = (1.0, 3.0, 0.0)
 
 
 class LogEnd:
-    """The last lines of a log and the result in it, gathered while all of it passes by.
+    """Collects the last lines of a log and its result, while the whole log passes.
 
     Args:
-        marker: What the line with the result starts with. The last such line counts.
+        marker: Prefix of the line with the result. The last such line counts.
     """
 
     def __init__(self, marker: str | None = None) -> None:
@@ -258,16 +258,16 @@ class LogEnd:
 
     @property
     def last_lines(self) -> tuple[str, ...]:
-        """The last lines; a progress bar is one of them, and very long ones are shortened."""
+        """Return the last lines; a progress bar counts as one, and very long lines are shortened."""
         return tuple(_shortened(line) for line in self._last)
 
     def read(self, piece: str) -> None:
-        """The next text of the log."""
+        """Add the next text of the log."""
         for line in self._reader.lines(piece):
             self._add(line)
 
     def finish(self) -> None:
-        """The log has ended."""
+        """Note the log's end."""
         for line in self._reader.last_line():
             self._add(line)
 
@@ -285,7 +285,7 @@ class LogEnd:
 async def read_log_end(
     api: JobsApi, job: JobDetails, log: JobLog | None, notice: Callable[[str], None], marker: str | None
 ) -> LogEnd:
-    """Read the log of ``job``, which has ended, giving ``log`` what it lacks. Trouble is noticed, not raised."""
+    """Read the log of the ended ``job`` and give ``log`` the missing lines. Errors become notices."""
     for pause_s in _PAUSES_S:
         for source in (whole_log, whole_log_file) if job.node_id else (whole_log,):
             end = LogEnd(marker)

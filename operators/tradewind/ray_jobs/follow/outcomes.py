@@ -1,10 +1,11 @@
-"""Every ending of a job has a kind, which says whether trying again can help, and one sentence for people.
+"""Follow a job to its ending and classify it: a kind for retry decisions, a sentence for users.
 
-Ray's own words decide, and where they leave it open, whether the node is still alive. When neither tells, the ending
-is no user error: a user error ends a task for good, everything else gives it another attempt.
+Ray's messages decide, and where they leave it open, whether the node is still alive. When neither decides, the ending
+counts as no user error: a user error ends a task for good, every other ending allows another attempt. A followed job is
+stopped only after its deadline.
 
-What is left out on purpose: a driver that fails for a reason of its own *after* it has caught the death of an actor.
-Only the exception that ended the driver counts, and only if the node that it names is really gone.
+Deliberately not detected: a driver that fails for a reason of its own *after* it has caught the death of an actor. Only
+the exception that ended the driver counts, and only if the node that it names is really gone.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from tradewind.ray_jobs.follow.follow import ReloadConnection
     from tradewind.ray_jobs.follow.log_lines import JobLog
 
-# Finding in a log the exception that ended a process: the last traceback, with what belongs to it and no more.
 
 _FIRST_LINE = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(\(\w+\))?(: |$)")
@@ -37,7 +37,7 @@ _RAYS_OWN = "ray.exceptions."
 
 
 def last_traceback(lines: Sequence[str]) -> str | None:
-    """The last Python traceback that begins at the start of a line; tasks' tracebacks, which Ray prefixes, do not."""
+    """Return the last Python traceback at the start of a line; those of tasks have Ray's prefix."""
     starts = [number for number, line in enumerate(lines) if line.rstrip() == _FIRST_LINE]
     if not starts:
         return None
@@ -45,14 +45,14 @@ def last_traceback(lines: Sequence[str]) -> str | None:
     end = next((number for number, line in enumerate(found) if number and line and not line[0].isspace()), None)
     if end is None:
         return "\n".join(found)
-    if not found[end].startswith(_RAYS_OWN):  # those explain themselves in further lines, to the end of the log
+    if not found[end].startswith(_RAYS_OWN):  # Ray's exceptions continue in further lines, to the end of the log
         rest = found[end + 1 :]
         found = found[: end + 1 + next((n for n, line in enumerate(rest) if not line[:1].isspace()), len(rest))]
     return "\n".join(found).rstrip()
 
 
 def last_exception(lines: Sequence[str], longest: int = 300) -> str | None:
-    """The first line of the exception that :func:`last_traceback` ends with."""
+    """Return the first line of the exception that :func:`last_traceback` ends with."""
     traceback = last_traceback(lines)
     if traceback is None:
         return None
@@ -62,7 +62,7 @@ def last_exception(lines: Sequence[str], longest: int = 300) -> str | None:
 
 LAST_LINES = 50
 SETTLE_S = 20.0
-"""How long a dead node can look alive: Ray misses heartbeats for about 17 s first."""
+"""How long a dead node can appear alive: Ray first misses heartbeats for about 17 s."""
 _SETTLE_STEP_S = 2.0
 _SIGNALS = {9: "SIGKILL", 15: "SIGTERM"}
 _NODE_GONE = ("its node has died", "node was preempted", "node was terminated", "The node has died")
@@ -81,27 +81,27 @@ class EndingKind(Enum):
     SUCCEEDED = "succeeded"
     """Its entrypoint ended with 0."""
     USER_ERROR = "user_error"
-    """Its entrypoint failed by itself: trying again gives the same."""
+    """Its entrypoint failed by itself; a retry would fail as well."""
     RUNTIME_ENV = "runtime_env"
-    """Its environment could not be made; the entrypoint never ran."""
+    """Its environment could not be built; the entrypoint never ran."""
     INFEASIBLE = "infeasible"
     """No node of the cluster could ever run it."""
     PREEMPTED = "preempted"
-    """The node that it ran on, or that its work ran on, is gone: the next attempt may go on."""
+    """The node of the job or of its work is gone: the next attempt may continue."""
     HEAD_LOST = "head_lost"
-    """The head forgot it, or was started again under it; something of it may still run."""
+    """The head forgot it, or was restarted during it; parts of it may still run."""
     STOPPED = "stopped"
-    """Somebody stopped it."""
+    """A user or another process stopped it."""
     TIMED_OUT = "timed_out"
-    """It ran for longer than its caller allows, who stopped it."""
+    """It exceeded its caller's time limit, and the caller stopped it."""
     QUEUE_TIMED_OUT = "queue_timed_out"
-    """It waited too long for its turn; it never ran."""
+    """It waited too long for its resources; it never ran."""
     NOT_STARTED = "not_started"
-    """Ray gave up on it while it waited for its turn; it never ran. Queueing is no failure: it can queue again."""
+    """Ray gave it up before its start; it never ran. Queueing is no failure: it can be queued again."""
     START_FAILED = "start_failed"
-    """Ray could not start its supervisor or lost it while the node lived: the infrastructure's, worth an attempt."""
+    """Ray could not start its supervisor, or lost it on a live node: a loss, worth another attempt."""
     UNKNOWN = "unknown"
-    """Ray says nothing that we know; worth another attempt."""
+    """Ray's message is unknown; worth another attempt."""
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,11 @@ class Ending:
     """How a job ended.
 
     Attributes:
-        kind: What whoever comes after needs to know.
-        sentence: Cause, job, and what to do next.
-        exit_code: Of the entrypoint, if it ran to an end of its own.
+        kind: Category, for decisions.
+        sentence: Cause, job, and next step.
+        exit_code: Exit code of the entrypoint, if it exited by itself.
         traceback: The last Python traceback in the last lines.
-        last_lines: Of the job's log, or of Ray's message where there is no log.
+        last_lines: Of the job's log, or of Ray's message if there is no log.
     """
 
     kind: EndingKind
@@ -123,7 +123,7 @@ class Ending:
     last_lines: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; ``from_json`` reads it."""
+        """Return plain JSON; ``from_json`` reads it."""
         return {
             "kind": self.kind.value,
             "sentence": self.sentence,
@@ -134,7 +134,7 @@ class Ending:
 
     @staticmethod
     def from_json(fields: Mapping[str, Any]) -> Ending:
-        """The ending that ``to_json`` wrote."""
+        """Return the ending that ``to_json`` wrote."""
         return Ending(
             EndingKind(fields["kind"]),
             fields["sentence"],
@@ -147,13 +147,13 @@ class Ending:
 def classify(
     job: str, details: JobDetails | None, last_lines: Sequence[str] = (), node: NodeInfo | None = None
 ) -> Ending:
-    """How ``job`` ended, from what is known.
+    """Classify how ``job`` ended.
 
     Args:
-        job: Its id.
-        details: What Ray says of it; None if Ray does not know it although it was submitted.
-        last_lines: The end of its log; without it, Ray's message stands in.
-        node: The node that :func:`node_in_question` names, if anything is known of it.
+        job: Its ID.
+        details: Ray's state of it; None if Ray does not know it although it was submitted.
+        last_lines: The end of its log; if empty, Ray's message replaces it.
+        node: The node that :func:`node_in_question` names, if known.
     """
     lines = list(last_lines) or (details.message.splitlines() if details else [])
     kind, sentence = _judge(f"Ray job {job!r}", details, lines, node)
@@ -174,10 +174,10 @@ async def judge_ending(
     *,
     settle_s: float = SETTLE_S,
 ) -> Ending:
-    """How ``job`` ended, asking the cluster after its node where that matters; a cluster that is silent is no matter.
+    """Classify how ``job`` ended, and query its node if that matters; an outage does not prevent it.
 
-    An entrypoint that was killed, or whose actor fell silent, may have lost a node before the head noticed: then it
-    waits ``settle_s``.
+    A killed entrypoint, or one with an unresponsive actor, may have lost a node before the head noticed. Then the call
+    waits for up to ``settle_s``.
     """
     wanted = node_in_question(details, last_lines)
     if wanted is None or details is None:
@@ -196,7 +196,7 @@ async def judge_ending(
 
 
 def node_in_question(details: JobDetails | None, last_lines: Sequence[str] = ()) -> str | None:
-    """The id of the node whose fate decides how the job ended: its own, or the one that its last exception names."""
+    """Return the ID of the decisive node: the job's own, or the one that its last exception names."""
     if details is None or details.status != "FAILED":
         return None
     if details.error_type == "JOB_ENTRYPOINT_COMMAND_ERROR":
@@ -211,7 +211,7 @@ async def _node(api: JobsApi, node_id: str) -> NodeInfo | None:
 
     try:
         return next((node for node in await fetch_nodes(api) if node.node_id == node_id), None)
-    except (RayJobsError, KeyError, TypeError):  # silent, or another Ray with another answer
+    except (RayJobsError, KeyError, TypeError):  # outage, or another Ray with another response
         return None
 
 
@@ -277,7 +277,7 @@ def _of_dead_supervisor(job: str, details: JobDetails, lines: Sequence[str], nod
 
 
 def _of_failed_start(job: str, details: JobDetails, lines: Sequence[str], node: NodeInfo | None) -> _Judged:
-    if "failed to get job supervisor" in details.message:  # what a head says that remembers the job, but not its actor
+    if "failed to get job supervisor" in details.message:  # a restarted head remembers the job, but not its actor
         return EndingKind.HEAD_LOST, f"{job} was running while its cluster's head was started again: {_TRY_AGAIN}."
     return EndingKind.START_FAILED, f"{job} could not be started by Ray ({_last(details.message)}): {_TRY_AGAIN}."
 
@@ -323,7 +323,7 @@ _JUDGES: Mapping[str, Callable[[str, JobDetails, Sequence[str], NodeInfo | None]
 
 
 def _remote_death(lines: Sequence[str]) -> str | None:
-    """The text of the exception that ended the driver, if it is Ray's word that a node was lost under its work."""
+    """Return the exception that ended the driver, if Ray reports a node lost under its work."""
     traceback = (last_traceback(lines) or "").splitlines()
     starts = [number for number, line in enumerate(traceback) if _REMOTE_DEATHS.match(line)]
     if not starts:
@@ -333,14 +333,14 @@ def _remote_death(lines: Sequence[str]) -> str | None:
 
 
 def _silent_actor(lines: Sequence[str]) -> str | None:
-    """The actor that the driver could not reach any more, if that is what ended it."""
+    """Return the unresponsive actor that ended the driver, if there is one."""
     last_words = last_traceback(lines) or next((line for line in reversed(lines) if line.strip()), "")
     found = _UNAVAILABLE_ACTOR.search(last_words)
     return found[1] if found else None
 
 
 def _killed_by(code: int | None) -> str | None:
-    """The signal that an exit code tells of, as Python or as a shell puts it."""
+    """Return the signal of an exit code, as Python or a shell encodes it."""
     return _SIGNALS.get(-code if code is not None and code < 0 else (code or 0) - 128)
 
 
@@ -350,25 +350,22 @@ def _why(node: NodeInfo | None, message: str) -> str:
 
 
 def _last(message: str, longest: int = 300) -> str:
-    """The last line that says something."""
+    """Return the last line that is not empty."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     return lines[-1][:longest] if lines else "no reason given"
 
 
-# From a submitted job to its ending: follow it, then judge how it ended. It is stopped only when its time is over.
-
-
 @dataclass(frozen=True)
 class FollowRequest:
-    """What is watched for, besides the end of the job.
+    """A job to follow, with its limits.
 
     Attributes:
-        job: Its submission id.
-        demand: What its entrypoint asks for, to say what it waits for.
-        result_marker: What the line of its log begins with that holds its result, if it is to give one.
-        queue_timeout_s: How long it may wait for its resources; without a limit if None.
-        queued_since: Unix time by our clock since which it waits to be started; from now on if None.
-        deadline: Unix time by our clock at which it is stopped; never if None.
+        job: Its submission ID.
+        demand: Its entrypoint's demand, to explain its wait.
+        result_marker: Prefix of the log line with its result, if it has one.
+        queue_timeout_s: How long it may wait for its resources; None: no limit.
+        queued_since: Local Unix time since which it waits to start; None: from now on.
+        deadline: Local Unix time at which it is stopped; None: never.
     """
 
     job: str
@@ -383,13 +380,13 @@ class FollowRequest:
 
     @staticmethod
     def from_json(fields: Mapping[str, Any]) -> FollowRequest:
-        """What ``to_json`` wrote down."""
+        """Return the request that ``to_json`` wrote."""
         return FollowRequest(**{**fields, "demand": Demand.from_json(fields["demand"])})
 
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """How a job ended, and the result that it printed, if it did."""
+    """How a job ended, and the result that it printed, if any."""
 
     ending: Ending
     result: str | None = None
@@ -402,18 +399,19 @@ async def await_outcome(
     notice: Callable[[str], None],
     read_again: ReloadConnection | None = None,
 ) -> JobOutcome:
-    """Follow the job of ``watch`` until it has ended, or its time is over; then it is stopped.
+    """Follow the job of ``watch`` until it has ended; stop it at its deadline.
 
     Args:
-        cluster: Where it was submitted.
-        watch: The job and what is watched for.
+        cluster: Cluster of its submission.
+        watch: The job and its limits.
         log: Takes its log lines.
-        notice: Takes sentences for the person who waits.
-        read_again: Gives the cluster as its connection says now. With it, a refused token is waited out: whatever
-            was being done is begun again once the cluster accepts what the connection says.
+        notice: Takes sentences for the waiting user.
+        read_again: Returns the cluster as its connection describes it now. With it, a token refusal is waited out, and
+        the
+            interrupted operation is repeated once the cluster accepts the token.
 
     Raises:
-        RayAuthenticationError: The cluster refuses the token, and nothing is there to read again.
+        RayAuthenticationError: The cluster refuses the token, and ``read_again`` is not given.
     """
     if read_again is None:
         return await _outcome(cluster, watch, log, notice)
@@ -471,7 +469,7 @@ async def _follow(api: JobsApi, watch: FollowRequest, log: JobLog | None, notice
 
 
 async def _stopped(api: JobsApi, watch: FollowRequest, ending: Ending, notice: Callable[[str], None]) -> JobOutcome:
-    """``ending``, once the job has really ended; if it was faster and succeeded, that counts."""
+    """Stop the job and return ``ending`` once it has ended; a success before that counts instead."""
     from tradewind.ray_jobs.follow.stopping import stop_job
 
     notice(ending.sentence)

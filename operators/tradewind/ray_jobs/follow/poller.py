@@ -1,16 +1,22 @@
-"""One poll for all who follow jobs of one cluster from one event loop.
+"""One poll for all followers of one cluster's jobs in one event loop.
 
-A job whose log is being streamed is not polled: the stream's end is the hint that the job may have ended, and so is a
-pause in its lines, now and then (``tail``); that job is looked at then, at once. Only now and then is it looked at all
-the same (``looks.AGAIN_S``), for a stream that hangs; whether its node lives is looked at soon when the stream is
-silent (``lost_nodes``).
+The poll skips a job whose log is being streamed. The stream's end, or a pause in its lines (rate-limited), suggests
+that the job has ended and triggers a refresh of that job (``log_reader``). For a stream that hangs, such a job is
+refreshed every ``REFRESH_S`` as well. Its node is checked soon once the stream is silent (``LostNodes``).
 
-For the others, the interval grows from 1 s to 15 s while nothing changes about any of them, and starts again with a
-change, a new follower or a hint. A head that answers slowly is asked less often. A cluster that does not answer is
-asked again with backoff and jitter, for as long as it takes: it says nothing about any job. How the cluster is asked is
-chosen by what is least (``looks``).
+For other jobs, the interval grows from 1 s to 15 s while nothing changes. A change, a new follower or a hint resets it.
+A slow head is polled less often. In an outage, requests are retried with backoff and jitter without limit, since an
+outage says nothing about any job.
 
-The poll runs in a context of its own: what a follower logs must come from the follower's own task, because Airflow's
+The fetcher chooses the cheapest request. ``GET /api/jobs/`` returns every job that the head remembers, possibly
+thousands that ended long ago. So few jobs are fetched one by one. For more, one small request comes first: the number
+of jobs, and the number that have not started, or not ended. Jobs never return to an earlier state, and a new one raises
+the first number: while both stay the same, no job has changed. (A submission, a deletion and a change at the same time
+could hide a change until the next refresh: ``REFRESH_S``.) When a number changes, the jobs are fetched one by one, or
+as the whole list if that is cheaper. If a head takes long even to count its jobs, few jobs are fetched one by one, and
+rarely.
+
+The poll runs in its own context: a follower's log lines must come from the follower's own task, because Airflow's
 triggerer finds the log of a trigger by its context.
 """
 
@@ -37,26 +43,17 @@ from tradewind.timeouts import within
 if TYPE_CHECKING:
     from tradewind.ray_jobs.api import JobsApi
 
-# What a cluster says of many jobs, asked for at the least cost to the head, to the network and to us.
-#
-# ``GET /api/jobs/`` tells of every job that the head remembers, which may be thousands that ended long ago. So few jobs
-# are asked for one by one. For more, one small question comes first: how many jobs there are, and how many of them have
-# not started, or not ended. Jobs only ever go on, and a new one raises the first number: while both numbers stay, none
-# of them has changed. (One that is submitted while another is deleted and a third changes could hide that, until the
-# next look at each: ``REFRESH_S``.) When they do not stay, the jobs are asked for one by one, or with the whole list
-# where that is less. A head that remembers so much that even counting takes it long is asked for each of few jobs, and
-# seldom.
 
 MAX_SINGLE_REQUESTS = 3
-"""So many jobs are asked for one by one, whatever else there is."""
+"""Up to this number, jobs are fetched one by one, whatever else there is."""
 REQUEST_COST = 20
-"""A look at one job costs as much as so many jobs in the list."""
+"""Cost of fetching one job, in jobs of the list."""
 REFRESH_S = 300.0
-"""A job is asked for itself at least so often."""
+"""Maximum interval between fetches of each job itself."""
 SLOW_RESPONSE_S = 1.5
-"""A head that takes longer to count remembers too much to be asked often, and is asked for single jobs instead."""
+"""A head that takes longer to count its jobs is polled rarely, for single jobs only."""
 SLOW_POLL_S = 60.0
-"""How often for each of them."""
+"""Poll interval per job of such a head."""
 _AT_ONCE = 8
 
 Details = Mapping[str, JobDetails | None]
@@ -66,28 +63,28 @@ _NOT_ENDED: _Question = tuple(("!=", status) for status in sorted(TERMINAL))
 
 
 class JobStatusFetcher:
-    """The looks of one follower at the jobs of one cluster: it remembers the numbers that were told."""
+    """Fetches the jobs of one cluster for one poller; it remembers the reported numbers."""
 
     def __init__(self, api: JobsApi) -> None:
         self._api = api
         self._told: dict[_Question, tuple[int, int] | None] = {}
         self._looked_at: dict[str, float] = {}
         self._all_jobs: int | None = None
-        """How many jobs the head remembers, as far as it was told."""
+        """Reported number of jobs that the head remembers; None before the first report."""
         self._slow_until = float("-inf")
 
     async def look(
         self, known: Mapping[str, JobDetails | None], doubtful: Collection[str]
     ) -> dict[str, JobDetails | None]:
-        """The jobs of ``known``, each with its last details, as they are now; None where there is no such job.
+        """Return the jobs of ``known`` with their present details; None where there is no such job.
 
         Args:
-            known: The jobs that are asked for, and what was last heard of each.
-            doubtful: Those of them that may have changed, or were not heard of yet, whatever numbers say.
+            known: The requested jobs, each with its last details.
+            doubtful: Those of them that may have changed, or have no details yet, whatever the numbers are.
 
         Raises:
-            RayUnreachableError: No answer.
-            RayAuthenticationError: The token is refused.
+            RayUnreachableError: No response.
+            RayAuthenticationError: The cluster refuses the token.
         """
         now = time.monotonic()
         counts_slowly = now < self._slow_until and self._are_few(known)
@@ -103,20 +100,20 @@ class JobStatusFetcher:
                     if told[question] is None or told[question] != self._told.get(question):
                         changed |= jobs
         found = await self._ask_for(changed)
-        self._told |= told  # only now: what was not looked at would else seem to be unchanged next time
+        self._told |= told  # only now: after a failed fetch, jobs would seem unchanged next time
         self._looked_at |= dict.fromkeys(changed, now)
         return {**known, **found}
 
     def looked_at(self, job: str) -> float:
-        """When the job was last asked for itself, by this process's monotonic clock."""
+        """Return when the job itself was last fetched, by this process's monotonic clock."""
         return self._looked_at.get(job, float("-inf"))
 
     def forget(self, job: str) -> None:
-        """Nobody follows the job any more."""
+        """Drop a job that has no followers any more."""
         self._looked_at.pop(job, None)
 
     async def _ask(self, question: _Question) -> tuple[int, int] | None:
-        """How many jobs there are, and how many are as ``question`` says; None where that is not told."""
+        """Return the number of jobs, and of those that match ``question``; None if not reported."""
         params = [("limit", "0"), ("timeout", "20")]
         for predicate, status in question:
             params += [("filter_keys", "status"), ("filter_predicates", predicate), ("filter_values", status)]
@@ -129,7 +126,7 @@ class JobStatusFetcher:
             self._all_jobs = int(numbers["total"])
             return self._all_jobs, int(numbers["num_filtered"])
         except (RayUnreachableError, RayAuthenticationError, KeyError, TypeError):
-            return None  # the looks that follow say whether the cluster answers at all
+            return None  # the fetches that follow show whether the cluster answers at all
 
     async def _ask_for(self, jobs: Collection[str]) -> dict[str, JobDetails | None]:
         if len(jobs) <= MAX_SINGLE_REQUESTS or self._are_few(jobs):
@@ -140,7 +137,7 @@ class JobStatusFetcher:
         return found | await self._one_by_one([job for job in jobs if job not in listed])
 
     def _are_few(self, jobs: Collection[str]) -> bool:
-        """Whether looks at each of ``jobs`` cost less than the list of all."""
+        """Return whether fetching each of ``jobs`` costs less than the list of all."""
         return len(jobs) * REQUEST_COST <= (self._all_jobs or 0)
 
     async def _one_by_one(self, jobs: Collection[str]) -> dict[str, JobDetails | None]:
@@ -151,7 +148,7 @@ class JobStatusFetcher:
                 return await self._api.details(job)
 
         try:
-            async with asyncio.TaskGroup() as group:  # with the first that fails, all others end
+            async with asyncio.TaskGroup() as group:  # the first failure cancels all others
                 looks = {job: group.create_task(details_of(job)) for job in jobs}
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
@@ -159,7 +156,7 @@ class JobStatusFetcher:
 
 
 def _by_question(known: Details) -> dict[_Question, set[str]]:
-    """The jobs that have not ended, by the question whose answer changes when one of them changes."""
+    """Group the jobs that have not ended by the question whose answer changes with them."""
     found: dict[_Question, set[str]] = {}
     for job, details in known.items():
         is_pending = details is not None and details.status == "PENDING"
@@ -171,11 +168,11 @@ MIN_INTERVAL_S = 1.0
 MAX_INTERVAL_S = 15.0
 INTERVAL_GROWTH = 1.25
 REST_FACTOR = 10.0
-"""Between two polls, the head has at least this many times the duration of the last one for other work."""
+"""Minimum pause between two polls, as a multiple of the last one's duration, to spare the head."""
 URGENT_REST_FACTOR = 3.0
-"""The same when somebody has just come, or has reason to think that a job has ended."""
+"""The same after a new follower or a hint that a job has ended."""
 COALESCE_S = 0.1
-"""Followers that come within this time share a poll."""
+"""Followers that arrive within this time share a poll."""
 
 
 @dataclass(frozen=True)
@@ -187,17 +184,17 @@ class Outage:
 
 
 class WatchedJob:
-    """One job, as the last poll found it. For one consumer."""
+    """One job in the state of the last poll. For one consumer."""
 
     def __init__(self, watcher: ClusterWatcher, job: str) -> None:
         self.job = job
         self.api = watcher.api
         self.details: JobDetails | None = None
-        """What the cluster says; None when it knows no such job, or was not heard yet."""
+        """The job's details; None if the cluster knows no such job, or has not reported yet."""
         self.heard_at: float | None = None
-        """When the cluster last answered, by this process's monotonic clock; None: not yet."""
+        """Last response of the cluster, by this process's monotonic clock; None before the first."""
         self.is_doubtful = True
-        """Whether it may have changed, so that it has to be looked at."""
+        """Whether it may have changed and needs a refresh."""
         self.is_streamed = False
         self._line_at = float("-inf")
         self._watcher = watcher
@@ -211,29 +208,29 @@ class WatchedJob:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether the cluster has said that it knows no such job."""
+        """Whether the cluster has reported that it knows no such job."""
         return self.heard_at is not None and self.details is None
 
     async def wait_for_update(self, timeout_s: float | None = None) -> None:
-        """Wait for the next poll, answered or not, for at most ``timeout_s``; raises what ``fail`` was given."""
+        """Wait up to ``timeout_s`` for the next poll, successful or not; raise the error given to ``fail``."""
         await _set_within(self._news, timeout_s)
         self._news.clear()
         if self._failure is not None:
             raise self._failure
 
     def poll_soon(self) -> None:
-        """Something may have changed: look soon."""
+        """Request an early poll: something may have changed."""
         self.is_doubtful = True
         self._watcher.poll_soon()
 
     def look(self) -> None:
-        """It may have ended: look soon at it alone, and at the others no more often than before."""
+        """Request an early refresh of this job alone, which may have ended."""
         self.is_doubtful = True
         self._watcher.look()
 
     @contextlib.contextmanager
     def streamed(self) -> Iterator[None]:
-        """Meanwhile a stream of its log is open."""
+        """Note that a stream of its log is open meanwhile."""
         self.is_streamed = True
         self.record_line()
         try:
@@ -243,60 +240,60 @@ class WatchedJob:
             self.is_doubtful = True
 
     def record_line(self) -> None:
-        """The stream has brought something: its node lives."""
+        """Note that the stream has brought data: its node is alive."""
         self._line_at = time.monotonic()
 
     def has_recent_output(self, now: float) -> bool:
-        """Whether its stream has brought something lately."""
+        """Return whether its stream has brought data recently."""
         return self.is_streamed and now - self._line_at < lost_nodes.CHECK_INTERVAL_S
 
     def fail(self, error: BaseException) -> None:
-        """Nothing can be learned any more, because of ``error``."""
+        """Make ``wait_for_update`` raise ``error``: no more updates follow."""
         self._failure = error
         self._news.set()
 
     def tell(self, details: JobDetails | None, now: float) -> bool:
-        """The cluster has answered; whether anything has changed."""
+        """Record the cluster's response; return whether anything has changed."""
         is_change = self.heard_at is None or details != self.details
         self.details, self.heard_at = details, now
         self._news.set()
         return is_change
 
     def wake(self) -> None:
-        """The cluster was asked in vain."""
+        """Wake the consumer after a poll without response."""
         self._news.set()
 
 
 class ClusterWatcher:
-    """The poll of one cluster. It goes on for as long as somebody follows."""
+    """Poll of one cluster. It runs while it has followers."""
 
     def __init__(self, cluster: RayCluster) -> None:
         self.api = JobsApi(cluster)
         self.outage: Outage | None = None
         self.has_failed = False
-        """Whether the poll has ended for good: who comes now needs another watcher."""
+        """Whether the poll has ended for good: new followers need another watcher."""
         self._watched: set[WatchedJob] = set()
         self._hurried = asyncio.Event()
         self._interval = MIN_INTERVAL_S
         self._failed_polls = 0
         self._regular_ended_at = float("-inf")
         self._took_s = 0.0
-        """How long the last regular poll took."""
+        """Duration of the last regular poll, in seconds."""
         self._found: dict[str, JobDetails | None] = {}
-        """What the cluster last said of each job, before anything was judged by its node."""
+        """Last response per job, before lost nodes are considered."""
         self._looks = JobStatusFetcher(self.api)
         self._lost_nodes = lost_nodes.LostNodes(self.api)
         self._task = asyncio.create_task(self._run(), context=contextvars.Context())
 
     def join(self, job: str) -> WatchedJob:
-        """Follow one more job; its first news come with the next poll, which comes soon."""
+        """Follow one more job; its first update comes with the next poll, which comes soon."""
         watched = WatchedJob(self, job)
         self._watched.add(watched)
         self.poll_soon()
         return watched
 
     def leave(self, watched: WatchedJob) -> bool:
-        """Follow it no longer; whether that was the last one."""
+        """Stop following it; return whether it was the last one."""
         self._watched.discard(watched)
         if all(other.job != watched.job for other in self._watched):
             self._found.pop(watched.job, None)
@@ -304,12 +301,12 @@ class ClusterWatcher:
         return not self._watched
 
     def poll_soon(self) -> None:
-        """Poll soon, and often again."""
+        """Poll soon, and reset the interval."""
         self._interval = MIN_INTERVAL_S
         self._hurried.set()
 
     def look(self) -> None:
-        """Poll those in doubt soon."""
+        """Refresh the doubtful jobs soon."""
         self._hurried.set()
 
     async def close(self) -> None:
@@ -325,18 +322,18 @@ class ClusterWatcher:
                 started = time.monotonic()
                 await self._poll(is_regular=started >= self._regular_at or self._many_doubtful())
                 await self._rest(time.monotonic() - started)
-        except Exception as error:  # a refused token, or a defect of ours: nobody may wait for ever because of it
+        except Exception as error:  # a token refusal or an internal error: no follower may wait for ever
             self.has_failed = True
             for watched in self._watched:
                 watched.fail(error)
 
     async def _poll(self, *, is_regular: bool = True) -> None:
-        """Look at the jobs that are in doubt, and with ``is_regular`` at all others that need to be looked at, too."""
+        """Refresh the doubtful jobs, and with ``is_regular`` all others that are due."""
         started = time.monotonic()
-        asked = list(self._watched)  # who joins meanwhile may have submitted after the list was made
+        asked = list(self._watched)  # later followers may have submitted after the list was made
         doubtful = {watched.job for watched in asked if watched.is_doubtful or self.outage}
         for watched in asked:
-            watched.is_doubtful = False  # before it is asked: what comes meanwhile is news
+            watched.is_doubtful = False  # before the request: later changes are news
         due = doubtful | ({watched.job for watched in asked if self._is_due(watched, started)} if is_regular else set())
         try:
             found = await self._looks.look({job: self._found.get(job) for job in due}, doubtful) if due else {}
@@ -363,7 +360,7 @@ class ClusterWatcher:
         self.outage, self._failed_polls = None, 0
 
     def _is_due(self, watched: WatchedJob, now: float) -> bool:
-        """Whether a regular poll looks at it: not while a stream of its log would tell of its end."""
+        """Return whether a regular poll includes it: not while a stream of its log would report its end."""
         found = self._found.get(watched.job)
         if found is not None and found.has_ended:
             return False
@@ -374,7 +371,7 @@ class ClusterWatcher:
 
     @property
     def _regular_at(self) -> float:
-        """When the next poll of all is due, unless the head needs a longer rest."""
+        """Return the time of the next regular poll, unless the head needs a longer pause."""
         return self._regular_ended_at + max(self._interval, REST_FACTOR * self._took_s)
 
     async def _rest(self, took_s: float) -> None:
@@ -402,7 +399,7 @@ async def _set_within(event: asyncio.Event, timeout_s: float | None) -> None:
 
 
 def backoff_s(failures: int, jitter: Callable[[], float] = random.random) -> float:
-    """How long to wait after so many failures in a row: 1 s, doubled each time up to 15 s, shortened at random."""
+    """Return the backoff after so many failures in a row: 1 s, doubled up to 15 s, shortened at random."""
     longest = min(MAX_INTERVAL_S, MIN_INTERVAL_S * 2.0 ** min(failures - 1, 10))
     return longest * (0.5 + 0.5 * jitter())
 
@@ -413,7 +410,7 @@ _watchers = weakref.WeakKeyDictionary()
 
 @asynccontextmanager
 async def watching(cluster: RayCluster, job: str) -> AsyncIterator[WatchedJob]:
-    """``job`` as the watcher of ``cluster`` in this event loop sees it. The last to leave closes the watcher."""
+    """Yield ``job`` as watched in this event loop. The last follower to leave closes the watcher."""
     watchers = _watchers.setdefault(asyncio.get_running_loop(), {})
     watcher = watchers.get(cluster)
     if watcher is None or watcher.has_failed:
@@ -424,5 +421,5 @@ async def watching(cluster: RayCluster, job: str) -> AsyncIterator[WatchedJob]:
     finally:
         if watcher.leave(watched):
             if watchers.get(cluster) is watcher:
-                del watchers[cluster]  # before anything is awaited: who comes now gets a new one
+                del watchers[cluster]  # before the await: new followers get a new watcher
             await watcher.close()

@@ -1,9 +1,8 @@
-"""A job is stopped when it has ended, not when Ray says that it was told.
+"""Stop a job and wait until it has ended; Ray's response alone does not prove that.
 
-Ray answers ``true`` to a stop that does nothing: a job that waits for resources or for its environment reads the
-message only when it starts, and starts (ray#58353). So a job that stays pending loses its supervisor, by a small job
-on the head (``supervisor_ender``); one for all that are being stopped at the moment. A running job that ignores
-SIGTERM is killed by Ray after 3 s.
+Ray answers ``true`` to a stop without effect: a job that waits for resources or for its environment reads the message
+only when it starts, and starts (ray#58353). So a small job on the head kills the supervisor of a job that stays pending
+(``supervisor_killer``), one for all concurrent stops. Ray kills a running job that ignores SIGTERM after 3 s.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ if TYPE_CHECKING:
     from tradewind.ray_jobs.api import JobsApi
 
 KILLER_PREFIX = "tradewind-stop-"
-"""Of the ids of the small jobs."""
+"""Prefix of the small jobs' IDs."""
 PENDING_TIMEOUT_S = 2.0
-"""How long a job may stay pending after it was told."""
+"""How long a job may stay pending after the stop request."""
 _AGAIN_S = 10.0
 _POLL_S = 0.3
 _GATHER_S = 0.2
@@ -40,9 +39,9 @@ _SOURCE = Path(__file__).with_name("supervisor_killer.py")
 
 
 async def stop_job(api: JobsApi, job: str, say: Callable[[str], None]) -> JobDetails | None:
-    """Stop ``job`` and return it once it has ended; None when the cluster does not know it.
+    """Stop ``job`` and return it once it has ended; None if the cluster does not know it.
 
-    One that had not started never will. Goes on while the cluster does not answer, until it is cancelled.
+    A job that had not started never will. Outages are waited out, until cancellation.
 
     Raises:
         RayAuthenticationError: The cluster refuses the token.
@@ -66,7 +65,7 @@ async def stop_job(api: JobsApi, job: str, say: Callable[[str], None]) -> JobDet
 
 
 class _Stop:
-    """One job's stop: what was done last, and when."""
+    """The stop of one job: last actions and their times."""
 
     def __init__(self, api: JobsApi, job: str, say: Callable[[str], None]) -> None:
         self._api = api
@@ -77,7 +76,7 @@ class _Stop:
         self._end_at: float | None = None
 
     async def advance(self) -> JobDetails | None:
-        """Look at the job, do what is due, and return what was seen."""
+        """Fetch the job, act if due, and return the fetched details."""
         found = await self._lost_nodes.judged({self._job: await self._api.details(self._job)})
         details = found[self._job]
         if details is None or details.has_ended:
@@ -85,7 +84,7 @@ class _Stop:
         now = time.monotonic()
         if now >= self._tell_at:
             async with self._api.request("POST", f"/api/jobs/{self._job}/stop"):
-                pass  # what Ray answers means little; the job's status decides
+                pass  # Ray's response means little; the job's status decides
             self._tell_at = now + _AGAIN_S
             self._end_at = self._end_at or now + PENDING_TIMEOUT_S
         elif details.status == "PENDING" and self._end_at is not None and now >= self._end_at:
@@ -100,18 +99,18 @@ class _Stop:
 
 
 class _SupervisorKiller:
-    """Ends the supervisors of pending jobs, of all that are asked for while it is at work together."""
+    """Ends the supervisors of pending jobs; concurrent requests share one run."""
 
     def __init__(self) -> None:
         self._wanted: set[str] = set()
         self._at_work = asyncio.Lock()
 
     async def end(self, api: JobsApi, job: str) -> str | None:
-        """End the supervisor of ``job``; what went wrong, if anything did."""
+        """End the supervisor of ``job``; return an error message, or None."""
         self._wanted.add(job)
         async with self._at_work:
             await asyncio.sleep(_GATHER_S)
-            if job not in self._wanted:  # it went along with another
+            if job not in self._wanted:  # it was part of another run
                 return None
             jobs = sorted({job, *sorted(self._wanted)[:_MOST_JOBS]})
             self._wanted.difference_update(jobs)
@@ -122,7 +121,7 @@ _killers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[RayCluster, _Supervi
 
 
 async def _run_killer(api: JobsApi, jobs: list[str]) -> str | None:
-    """Run it to its end. It stays in Ray's list: one that is deleted right away comes back there as failed."""
+    """Run the killer to its end. It stays in Ray's list: Ray lists a deleted one again, as failed."""
     ender = KILLER_PREFIX + secrets.token_hex(6)
     entrypoint = shlex.join(["python", "-c", _SOURCE.read_text(encoding="utf-8"), *jobs])
     async with api.request("POST", "/api/jobs/", json={"submission_id": ender, "entrypoint": entrypoint}):

@@ -1,10 +1,10 @@
-"""Runs on a cluster: ends the supervisors of jobs that have not started, so that they never will.
+"""Script on a cluster: kill the supervisors of jobs that have not started, so that they never start.
 
-Ray's own ``stop`` is a message to the supervisor, and one that waits for resources or for its environment reads none
-until it has them: its entrypoint would start then. Killing the supervisor ends the wait. The job is marked as stopped
-right after, since nobody else would do it for one that has no supervisor (its submission broke off).
+Ray's ``stop`` is a message to the supervisor. A supervisor that waits for resources or its environment reads it only
+afterwards, and then starts its entrypoint. Killing the supervisor ends the wait. The script marks the job as stopped
+right after, because no other process does so for a job without a supervisor (its submission broke off).
 
-A job that is running is left alone: its supervisor has read the message. Sent as source, so it imports only Ray.
+Running jobs are left alone: their supervisors have read the message. Sent as source, so it imports only Ray.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 ROUNDS = 3
-"""A submission that breaks off can make its supervisor a moment after it was looked for."""
+"""An interrupted submission can create its supervisor just after a round."""
 
 
 def main(jobs: list[str]) -> None:
