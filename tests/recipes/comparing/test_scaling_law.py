@@ -122,7 +122,7 @@ def test_trainings_without_a_result_are_named_and_the_law_goes_through_the_other
     with pytest.raises(MissingRunsError) as error:
         fit_scaling_law(config(tmp_path, runs))
     assert str(error.value) == (
-        "3 of 6 runs have no result: bad (failed: ValueError: no); nan (its eval_loss is nan, and a law goes through "
+        "3 of 6 runs have no result: bad (failed: ValueError: no); nan (its eval_loss is nan, and a law needs "
         "positive numbers); odd (returned no 'parameters', but eval_loss). "
         f"The law through the others is in {tmp_path}/out/scaling_law.md."
     )

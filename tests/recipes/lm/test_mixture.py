@@ -76,14 +76,14 @@ def test_paths_have_the_tokenizer_that_is_said_or_that_a_step_among_them_has() -
         (
             {"web": WEB, "code": tokenize("c", RAW, OTHER)},
             {},
-            "component 'web' has tokenizer one and component 'code' other: the same number means two texts then.",
+            "component 'web' has tokenizer one and component 'code' other, so the same number means two texts.",
         ),
-        (BOTH, {"tokenizer": OTHER}, "component 'web' has tokenizer one and the argument other: the same number"),
-        (BOTH, {"tokenizer": "gs://b/t"}, "component 'web' has tokenizer one and the argument gs://b/t: the same"),
+        (BOTH, {"tokenizer": OTHER}, "component 'web' has tokenizer one and the argument other, so the same number"),
+        (BOTH, {"tokenizer": "gs://b/t"}, "component 'web' has tokenizer one and the argument gs://b/t, so the"),
         (
             {"web": WEB, "files": tokenize_files("files", ["gs://b/*.jsonl"], OTHER)},
             {},
-            "component 'web' has tokenizer one and component 'files' other: the same number",
+            "component 'web' has tokenizer one and component 'files' other, so the same",
         ),
         ({"web": tokenize_files("files", ["gs://b/*.jsonl"], "owner/name")}, {}, "tokenizer is missing"),
         ({"web": "gs://b/web"}, {}, "tokenizer is missing: no token cache is a step whose config says"),

@@ -15,7 +15,7 @@ def test_where_only_the_validation_split_is_missing_running_the_step_again_is_no
     data = SimpleNamespace(components={"web": component}, train_weights=None, cache_dir=None)
     config = SimpleNamespace(train_config=SimpleNamespace(data=data), auto_build_caches=False)
     for split, sentence in (
-        ("train", f"train at {tmp_path}/train: run the step that makes it, as its component does not say what"),
+        ("train", f"train at {tmp_path}/train: run the step that makes it, since its component has no"),
         ("validation", f"validation at {tmp_path}/validation, and there is one for train: give its step validation_p"),
     ):
         with pytest.raises(ValueError) as error:

@@ -271,8 +271,8 @@ REFUSED = {
     "rate that is no number": "train_config.optimizer.learning_rate=inf: give a number.",
     "unknown schedule": "train_config.optimizer has no learning rate for 12 steps (",
     "no steps": "train_config.trainer.num_train_steps=0: give at least 1.",
-    "weights that begin late": "train_config.data.train_weights has stages from steps [8]: give the first one step 0,",
-    "batches out of order": "train_config.trainer.train_batch_size has stages from steps [0, 8, 4]: give the first one",
+    "weights that begin late": "train_config.data.train_weights has stages from steps [8]: begin the first at step 0,",
+    "batches out of order": "train_config.trainer.train_batch_size has stages from steps [0, 8, 4]: begin the first at",
     "no such model": "train_config.model: Levanter cannot build this LlamaConfig (",
     "no such interval": "train_config.trainer.checkpointer.keep[0] has 'evry', which is none of its keys; did you mean "
     "'every'?",
@@ -281,7 +281,7 @@ REFUSED = {
     "mean 'code'?",
     "no layers": "train_config.model.num_layers=0: give a whole number of at least 1.",
     "heads that do not fit": "train_config.model.hidden_dim=33: give a multiple of num_heads, 2.",
-    "heads that cannot turn": "train_config.model has heads of 15 numbers, which rotary embeddings turn in pairs: give",
+    "heads that cannot turn": "train_config.model has heads of 15 numbers, which rotary embeddings rotate in pairs:",
     "no export": "train_config.initialize_from_hf='/nowhere' cannot be read (",
     "export": "fits",
     "export of another model": "train_config.initialize_from_hf: the model ROOT/out/whole/hf/step-11 is another: ",
@@ -473,7 +473,7 @@ def test_files_that_a_config_of_marins_tokenizes_are_trained_on_as_a_part_of_a_m
     told = bench.run(TOKENIZED)
     tokens = 8 * (len("raw text " * 40) + 2)
     assert f"train: 8 documents, {tokens:,} tokens in {bench.root}/mine/train" in told
-    assert any(line.startswith("id='a/b': data sets are not read from the Hugging Face hub") for line in told)
+    assert any(line.startswith("id='a/b': tokenize does not read data sets from the Hugging") for line in told)
     assert "  mixture: web 50.0%, mine 50.0%" in told
     assert bench.result("of-mine")["eval_losses"].keys() == {"web", "mine"}
 

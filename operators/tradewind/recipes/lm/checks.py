@@ -117,8 +117,8 @@ def _check_counted(field: str, path: str, max_length: int) -> None:
         )
     raise ValueError(
         f"{field}: in each of its {len(ends):,} conversations the assistant's words come after the first "
-        f"{max_length:,} tokens, where a sequence ends, so nothing would count in the loss: give a model with a longer context, or "
-        "shorter conversations."
+        f"{max_length:,} tokens, where a sequence ends, so nothing would count in the loss: give a model with a "
+        "longer context, or shorter conversations."
     )
 
 
