@@ -1,1 +1,1 @@
-"""What the Airflow that this runs in gives: its connections, its roots, what a task keeps between its tries."""
+"""This process's Airflow installation: connections, roots, and what a task stores between tries."""

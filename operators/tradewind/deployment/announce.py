@@ -1,8 +1,8 @@
-"""Telling people what is about to happen to clusters, through the Airflow notifiers that this deployment has.
+"""Announce planned changes of clusters to users through this deployment's Airflow notifiers.
 
 ``[tradewind] announce_notifiers`` names them, as JSON: ``[{"classpath": "...SlackWebhookNotifier", "kwargs": {"text":
-"{{ announcement }}"}}]``. Whatever a notifier's class has as template field is filled in with ``announcement``,
-``clusters`` and ``announced_by``. The text itself is a value there, so nothing in it is a template.
+"{{ announcement }}"}}]``. The template fields of a notifier's class can contain ``announcement``, ``clusters`` and
+``announced_by``. The text itself is a value, so nothing in it is rendered as a template.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _EXAMPLE: Final = (
 
 @dataclass(frozen=True)
 class ConfiguredNotifier:
-    """One of the notifiers; its arguments are shown nowhere, for they may hold what is secret."""
+    """A configured notifier; its arguments are never displayed, because they may hold secrets."""
 
     classpath: str
     kwargs: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def build(self) -> BaseNotifier:
-        """It, for one announcement.
+        """Return an instance for one announcement.
 
         Raises:
-            FleetError: There is no such class, it is no notifier, or does not take these arguments.
+            FleetError: There is no such class, it is no notifier, or it does not accept these arguments.
         """
         module, _, name = self.classpath.rpartition(".")
         try:
@@ -59,10 +59,10 @@ class ConfiguredNotifier:
 
 
 def configured_notifiers() -> list[ConfiguredNotifier]:
-    """The notifiers of this deployment, none of them built yet.
+    """Return the notifiers of this deployment, none of them built yet.
 
     Raises:
-        FleetError: What names them cannot be read.
+        FleetError: Their configuration cannot be read.
     """
     text = str(conf.get("tradewind", OPTION, fallback=None) or "").strip()
     try:
@@ -83,14 +83,14 @@ def announce(
     announced_by: str | None = None,
     notifiers: Callable[[], Sequence[ConfiguredNotifier]] = configured_notifiers,
 ) -> list[str]:
-    """Tell ``announcement`` about ``clusters`` through every notifier; the class names of these.
+    """Send ``announcement`` about ``clusters`` through every notifier; return their class names.
 
     Args:
-        announced_by: Who tells it; default: this user on this machine.
-        notifiers: Says which; default: those of this deployment.
+        announced_by: Its author; default: this user on this machine.
+        notifiers: Returns the notifiers; default: those of this deployment.
 
     Raises:
-        FleetError: There is nothing to tell, there are no notifiers, or some failed; the others have told it then.
+        FleetError: The announcement is empty, there are no notifiers, or some failed after the others had sent it.
     """
     if not announcement.strip() or len(announcement) > MAX_MESSAGE_CHARS:
         raise FleetError(f"An announcement has 1 to {MAX_MESSAGE_CHARS} characters. Nothing was announced.")
@@ -109,7 +109,7 @@ def announce(
             notifier(dict(context))
             told.append(name)
         except Exception as error:
-            failed.append(f"{name} ({type(error).__name__})")  # what it says may hold the address of a webhook
+            failed.append(f"{name} ({type(error).__name__})")  # its text may hold the address of a webhook
     if failed:
         also = f" {', '.join(told)} did announce it." if told else ""
         raise FleetError(f"These notifiers failed: {', '.join(failed)}.{also}")

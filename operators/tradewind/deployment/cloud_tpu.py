@@ -1,4 +1,4 @@
-"""From a Google Cloud connection to the Cloud TPU API. Loads Google's libraries: import it only where a task runs."""
+"""Cloud TPU API of a Google Cloud connection. Loads Google's libraries: import only in running tasks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tradewind.cloud_tpu.errors import BadEndpointError
 class CloudTpuHook(GoogleBaseHook):
     """Creates, lists and deletes TPU slices with the credentials of a Google Cloud connection.
 
-    Two extras of the connection are read besides Google's own: ``tpu_endpoint`` (a URL; one on this machine is used
-    without credentials) and ``tpu_transport`` (``rest`` or ``grpc``).
+    Besides Google's own extras, the connection may have ``tpu_endpoint`` (a URL; one on this machine is used without
+    credentials) and ``tpu_transport`` (``rest`` or ``grpc``).
 
     Args:
         gcp_conn_id: The connection.
         impersonation_chain: The service account to act as, or the chain of accounts that leads to it.
-        endpoint: Instead of the connection's: another endpoint than Google's.
-        transport: Instead of the connection's: ``rest`` or ``grpc``.
+        endpoint: Overrides the connection's endpoint.
+        transport: Overrides the connection's transport: ``rest`` or ``grpc``.
     """
 
     hook_name = "Google Cloud TPU"
@@ -46,10 +46,10 @@ class CloudTpuHook(GoogleBaseHook):
     def tpu_api(
         self, zone: str, project_id: str | None = None, *, sleep: Callable[[float], None] = time.sleep
     ) -> TpuApi:
-        """The slices of a zone; the project is the connection's unless one is named.
+        """Return the API of a zone; the default project is the connection's.
 
         Raises:
-            BadEndpointError: The endpoint or the transport is no good, or no project is known.
+            BadEndpointError: The endpoint or the transport is invalid, or no project is known.
             TpuDeniedError: There are no credentials.
         """
         is_here = self.endpoint is not None and tpu_endpoint(self.endpoint)[2]

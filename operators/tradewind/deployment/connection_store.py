@@ -1,8 +1,8 @@
-"""The ``ray`` connections in Airflow's database beside the fleet file: in what they differ, and written as it has them.
+"""Compare ``ray`` connections in Airflow's database with the fleet file, and write them.
 
-A connection that this module wrote names its cluster in the extra ``fleet_cluster``. Any other was made by hand and is
-replaced only if that is asked for. Of what a connection says, only what follows from the fleet file is compared and
-written: ``ca``, ``verify`` and whatever else people add stays.
+A connection that this module wrote names its cluster in the extra ``fleet_cluster``. Any other was created by a user
+and is replaced only on request. Only values that follow from the fleet file are compared and written: ``ca``,
+``verify`` and other extras of users stay.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class ConnectionStoreError(FleetError):
 
 
 class ConnectionState(StrEnum):
-    """How a connection is beside the fleet file."""
+    """State of a connection in relation to the fleet file."""
 
     AS_IN_FILE = "as in the file"
     MISSING = "missing"
     DIFFERS = "differs"
     BY_HAND = "differs, made by hand"
     ELSEWHERE = "differs, not in Airflow's database"
-    """Airflow reads it from the environment or a secrets backend, which comes before its database."""
+    """Airflow reads it from the environment or a secrets backend, which precede its database."""
 
 
 @dataclass(frozen=True)
 class FieldDifference:
-    """A field that is not as the fleet file has it; secrets are only said to be set."""
+    """A field that differs from the fleet file; a secret is only shown as set."""
 
     field: str
     found: str
@@ -59,7 +59,7 @@ class FieldDifference:
 
 @dataclass(frozen=True)
 class ComparedConnection:
-    """The connection of one cluster."""
+    """Comparison of one cluster's connection."""
 
     conn_id: str
     cluster: str
@@ -70,7 +70,7 @@ class ComparedConnection:
 
 
 def compare_connection(cluster: FleetCluster, address: str | None) -> ComparedConnection:
-    """The connection of ``cluster`` as it is; without an ``address``, where it leads to is not compared.
+    """Compare the connection of ``cluster``; without ``address``, its address is not compared.
 
     Raises:
         ConnectionStoreError: Airflow's database cannot be used.
@@ -84,16 +84,16 @@ def compare_connection(cluster: FleetCluster, address: str | None) -> ComparedCo
 
 
 def write_connection(cluster: FleetCluster, address: str | None) -> None:
-    """Make the connection of ``cluster`` what the fleet file has; without an ``address`` the one that is there stays.
+    """Write the fleet file's values to the connection of ``cluster``, and ``address`` if given.
 
     Raises:
-        ConnectionStoreError: Airflow's database cannot be used, or somebody else has written it just now.
+        ConnectionStoreError: Airflow's database cannot be used, or another process has just written the connection.
     """
     with _database() as session:
         row = session.scalar(select(Connection).where(Connection.conn_id == cluster.connection))
         extra, port = {}, None
         host, schema, login = address, None, None
-        if row is not None:  # removed and added, since Airflow's model keeps the password that it has
+        if row is not None:  # removed and added: Airflow's model would keep the former password
             extra, login = row.extra_dejson, row.login
             if address is None:
                 host, schema, port = row.host, row.schema, row.port
@@ -113,7 +113,7 @@ def write_connection(cluster: FleetCluster, address: str | None) -> None:
 
 
 def ray_connection_ids() -> list[str]:
-    """The ids of the ``ray`` connections in Airflow's database; none if that cannot be used."""
+    """Return the IDs of the ``ray`` connections in Airflow's database; none if it cannot be used."""
     try:
         with _database() as session:
             return list(session.scalars(select(Connection.conn_id).where(Connection.conn_type == RayHook.conn_type)))
@@ -122,7 +122,7 @@ def ray_connection_ids() -> list[str]:
 
 
 def _found(conn_id: str) -> tuple[str, Connection | None]:
-    """Where Airflow finds the connection, if that is not its database, and the connection."""
+    """Return the connection, and its source if that is not Airflow's database."""
     from airflow.configuration import ensure_secrets_loaded
     from airflow.secrets.metastore import MetastoreBackend
 
@@ -146,7 +146,7 @@ def _state(found: Connection, source: str, cluster: FleetCluster) -> ConnectionS
 def _differences(found: Connection, cluster: FleetCluster, address: str | None) -> Iterator[FieldDifference]:
     if found.conn_type != RayHook.conn_type:
         yield FieldDifference("type", str(found.conn_type), RayHook.conn_type)
-    if address is not None and address_of(found) != address:  # an address is no secret, but one with a user in it is
+    if address is not None and address_of(found) != address:  # an address is no secret, unless it holds a user
         shown = address_of(found) if found.host else ""
         yield FieldDifference("address", "(not shown)" if "@" in shown else shown, address)
     extra, wanted = found.extra_dejson, cluster.connection_extra
@@ -160,7 +160,7 @@ def _differences(found: Connection, cluster: FleetCluster, address: str | None) 
 
 
 def _normal(name: str, value: Any) -> str:
-    """The value of an extra as it is compared and shown, whichever way it was written."""
+    """Return the value of an extra in one spelling, for comparison and display."""
     if name == "slice_types":
         items: Iterable[Any] = value.split(",") if isinstance(value, str) else value or []
         return ", ".join(sorted(str(item).strip() for item in items))
@@ -185,7 +185,7 @@ def _database() -> Iterator[Any]:
 
 
 def compared_json(compared: ComparedConnection) -> Mapping[str, Any]:
-    """What programs are told of it."""
+    """Return the comparison as JSON, for programs."""
     return {
         "connection": compared.conn_id,
         "cluster": compared.cluster,

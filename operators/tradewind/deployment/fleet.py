@@ -1,4 +1,4 @@
-"""The fleet file of this deployment, if it has one: what Airflow's tasks know of the clusters without a connection."""
+"""The fleet file and roots of this deployment: clusters and paths that need no connection."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ logger = logging.getLogger(__name__)
 
 
 class NotTheOwnerError(BadRequestError):
-    """A cluster is for the work of somebody else."""
+    """The cluster is reserved for other owners."""
 
 
 def configured_fleet_file() -> str | None:
-    """The path in ``[tradewind] fleet_file``, if it is set."""
+    """Return the path in ``[tradewind] fleet_file``, if it is set."""
     return str(conf.get("tradewind", "fleet_file", fallback=None) or "") or None
 
 
 def configured_fleet() -> Fleet | None:
-    """The fleet of this deployment; None if nothing says where its file is.
+    """Return the fleet of this deployment; None if no fleet file is configured.
 
     Raises:
         FleetError: The file cannot be used.
@@ -44,13 +44,13 @@ def configured_fleet() -> Fleet | None:
     path = expanded(file, f"{FLEET_VARIABLE}, or [tradewind] fleet_file:")
     try:
         written_ns = path.stat().st_mtime_ns
-    except OSError:  # the reader says why
+    except OSError:  # the reader reports the reason
         written_ns = 0
     return _loaded(path, written_ns)
 
 
 def lock_note(cluster: FleetCluster) -> LockNote | None:
-    """What the marker of ``cluster`` says to upkeep; None if nothing that matters."""
+    """Return the note for upkeep in the lock of ``cluster``; None if there is none that matters."""
     marker = ClusterLock.of(cluster)
     try:
         return LockNote.of(cluster.name, marker.read(), marker.now())
@@ -59,9 +59,9 @@ def lock_note(cluster: FleetCluster) -> LockNote | None:
 
 
 def current_operation(name: str) -> str | None:
-    """Who is changing the cluster of the fleet called ``name`` just now, as a sentence.
+    """Return a sentence about the operation on the fleet's cluster ``name``, with its user.
 
-    None if nobody is, if it is no cluster of the fleet, or if its marker cannot be read.
+    None if there is no operation, no such cluster, or its lock cannot be read.
     """
     try:
         fleet = configured_fleet()
@@ -77,9 +77,9 @@ def current_operation(name: str) -> str | None:
 
 
 def check_cluster_access(clusters: Iterable[str], owner: str, who: str) -> None:
-    """Refuse clusters that are for others than ``owner``, who may be several with commas between them.
+    """Refuse clusters that are reserved for others than ``owner``: one name, or several with commas.
 
-    A fleet file that cannot be used keeps no task from its work: a warning says so.
+    An unusable fleet file blocks no task; it only logs a warning.
 
     The owner of a task is Airflow's: ``owner`` of the operator, or of the DAG's ``default_args``.
 
@@ -88,7 +88,7 @@ def check_cluster_access(clusters: Iterable[str], owner: str, who: str) -> None:
         who: The task, for the message.
 
     Raises:
-        NotTheOwnerError: There is one; it names the first.
+        NotTheOwnerError: A cluster is reserved for others; the message names the first.
     """
     try:
         fleet = configured_fleet()
@@ -105,13 +105,13 @@ def check_cluster_access(clusters: Iterable[str], owner: str, who: str) -> None:
 
 @functools.lru_cache(maxsize=4)
 def _loaded(file: Path, written_ns: int) -> Fleet:
-    """The fleet in a file as it was at some time: tasks ask for it often, and it changes seldom."""
+    """Return the fleet in a file, cached by its modification time: tasks request it often."""
     return load_fleet(file)
 
 
 @functools.cache
 def fleet_bucket_regions() -> Mapping[str, str]:
-    """Bucket → region of the fleet's clusters; empty without a fleet file, or with one that cannot be used."""
+    """Return bucket → region of the fleet's clusters; empty without a usable fleet file."""
     try:
         fleet = configured_fleet()
         return fleet.bucket_regions() if fleet else {}
@@ -120,14 +120,11 @@ def fleet_bucket_regions() -> Mapping[str, str]:
         return {}
 
 
-# The roots that whoever runs this Airflow allows, and the prefixes of its regions: from its configuration only.
-
-
 def deployment_roots() -> Roots:
-    """The roots of this deployment.
+    """Return this deployment's allowed roots and its regions' prefixes, from its configuration only.
 
     Raises:
-        UnusablePathError: Its configuration names something else than absolute paths.
+        UnusablePathError: The configuration contains paths that are not absolute.
     """
     return configured_roots(
         conf.get("tradewind", "allowed_roots", fallback=None),
@@ -137,10 +134,10 @@ def deployment_roots() -> Roots:
 
 
 def deployment_mirrors() -> tuple[str, ...]:
-    """The prefixes that mirrored paths may be copied from: those of the configuration, else the fleet's buckets.
+    """Return the prefixes that mirrored paths are copied from: configured ones, else the fleet's buckets.
 
     Raises:
-        UnusablePathError: The configuration names something else than absolute paths.
+        UnusablePathError: The configuration contains paths that are not absolute.
     """
     configured = conf.get("tradewind", "mirror_prefixes", fallback=None)
     return mirror_prefixes(configured, os.environ, fleet_bucket_regions())

@@ -1,7 +1,7 @@
-"""A cluster of the fleet as an Airflow connection: what its own should say, and what stands in where it has none.
+"""Airflow connection of a fleet cluster: its expected fields, and its substitute if there is none.
 
-A name that is no connection may be that of a cluster in the fleet file. Its connection is then the one that the file
-names for it, or, if there is none either, made up from the file and from where the head is now.
+A name without a connection may be that of a cluster in the fleet file. Its connection is then the one that the file
+names for it. Without that one as well, it is built from the file and the head's present address.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tradewind.ray_jobs.errors import BadAddressError, RayUnreachableError
 
 DASHBOARD_PORT: Final = 8265
 CACHE_TTL_S: Final = 30.0
-"""For so long the address of a head is not asked for again."""
+"""How long the address of a head is cached."""
 
 
 def fleet_cluster(name: str) -> FleetCluster | None:
-    """The cluster of the fleet with this name, or whose connection has it; None if there is none, or no fleet file.
+    """Return the fleet's cluster with this name or connection; None without one, or without a fleet file.
 
     Raises:
-        BadAddressError: The fleet file cannot be used, so nobody can say.
+        BadAddressError: The fleet file cannot be used, so the answer is unknown.
     """
     try:
         fleet = configured_fleet()
@@ -40,7 +40,7 @@ def fleet_cluster(name: str) -> FleetCluster | None:
 
 
 def no_such_cluster(name: str, fleet: Fleet | None = None, connections: Iterable[str] = ()) -> BadAddressError:
-    """What to say of a name that is neither a connection nor a cluster, with the nearest of those that are known."""
+    """Return the error for a name that is neither a connection nor a cluster, with similar known names."""
     if fleet is None:
         with suppress(FleetError):
             fleet = configured_fleet()
@@ -55,11 +55,11 @@ def no_such_cluster(name: str, fleet: Fleet | None = None, connections: Iterable
 
 
 def head_address(cluster: FleetCluster) -> str:
-    """Where the dashboard of ``cluster`` is, for who is in the project's network.
+    """Return the address of the dashboard of ``cluster``, inside the project's network.
 
     Raises:
-        RayUnreachableError: It has no head now, or Google Cloud does not answer.
-        BadAddressError: Google Cloud does not let us ask.
+        RayUnreachableError: The cluster has no head now, or Google Cloud does not answer.
+        BadAddressError: Google Cloud denies the request.
     """
     try:
         return head_addresses.get(cluster.name, lambda: f"http://{find_head(cluster).internal_ip}:{DASHBOARD_PORT}")
@@ -70,7 +70,7 @@ def head_address(cluster: FleetCluster) -> str:
 
 
 class AddressCache:
-    """Addresses of heads by the names of their clusters, each for ``CACHE_TTL_S``: every task of a DAG asks for one."""
+    """Head addresses by cluster name, cached for ``CACHE_TTL_S``: every task of a DAG needs one."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -78,7 +78,7 @@ class AddressCache:
         self._kept: dict[str, tuple[str, float]] = {}
 
     def get(self, name: str, find: Callable[[], str]) -> str:
-        """The address of the head of cluster ``name``."""
+        """Return the address of the head of cluster ``name``."""
         with self._lock:
             address, until = self._kept.get(name, ("", 0.0))
         if self._clock() < until:
@@ -89,7 +89,7 @@ class AddressCache:
         return address
 
     def clear(self) -> None:
-        """Ask for all of them again."""
+        """Drop all addresses."""
         with self._lock:
             self._kept.clear()
 

@@ -1,12 +1,12 @@
-"""How far a trigger has read its job's log, kept so that a triggerer's end neither loses a line nor repeats many.
+"""Log position of a trigger, saved so that a triggerer's end loses no line and repeats few.
 
-The position is an XCom of the task, because that is what a trigger can reach and what Airflow wipes for the next try.
-An XCom costs the triggerer a request to its own API and a write to Airflow's database, so it follows every
-``SAVE_TO_AIRFLOW_S`` only. In between, the position is kept in a small file below Airflow's folder of logs: whoever can
-go on with the log that the lines went to sees it too. It counts only together with the XCom of the same follower.
+The position is an XCom of the task: a trigger can access it, and Airflow deletes it before the next try. An XCom costs
+the triggerer a request to its own API and a write to Airflow's database, so it is updated every ``SAVE_TO_AIRFLOW_S``
+only. In between, the position is saved in a small file below Airflow's log folder: any process that can continue that
+log can read the file as well. The file counts only together with the XCom of the same follower.
 
-It is written only when Airflow has taken every line up to it out of the trigger process: a triggerer that is killed may
-take lines with it that were on their way, and those must come again. On an orderly end the last position is exact.
+A position is saved only when Airflow has taken every line up to it out of the trigger process. A killed triggerer may
+lose lines on their way, and those must be read again. After an orderly end, the last position is exact.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _next_turn = 0.0
 
 @dataclass(frozen=True)
 class SavedPosition:
-    """Where a trigger was.
+    """Saved log position of a trigger.
 
     Attributes:
-        job: The job whose log it read.
+        job: The job of the log.
         position: The position in it, as JSON.
-        is_exact: It was left in order: no line after it was given.
-        follower: The trigger's own name for itself: no other has it.
+        is_exact: The trigger ended in order: no line after the position was given.
+        follower: Unique ID of the trigger.
     """
 
     job: str
@@ -64,7 +64,7 @@ class SavedPosition:
 
 
 async def load_position(task: TaskAddress, job: str) -> SavedPosition | None:
-    """Where the last trigger of this task was in the log of ``job``; None when it is the first."""
+    """Return the saved position in the log of ``job``; None for the first trigger of this task."""
     found = await XCom.aget_one(key=POSITION_KEY, **vars(task))
     if not found or found["job"] != job:
         return None
@@ -73,7 +73,7 @@ async def load_position(task: TaskAddress, job: str) -> SavedPosition | None:
 
 
 class PositionFile:
-    """The file with a follower's newest position, for whoever goes on after it was killed."""
+    """File with a follower's newest position, for its successor after a kill."""
 
     def __init__(self, task: TaskAddress) -> None:
         folder = Path(conf.get("logging", "base_log_folder"), FILES)
@@ -81,7 +81,7 @@ class PositionFile:
         self._file = folder / f"{name}.json"
 
     def newer_than(self, position: SavedPosition) -> SavedPosition:
-        """What the follower that left ``position`` wrote down last."""
+        """Return the last position that the follower of ``position`` wrote."""
         with contextlib.suppress(OSError, ValueError, TypeError):
             found = SavedPosition(**json.loads(self._file.read_text(encoding="utf-8")))
             if (found.job, found.follower) == (position.job, position.follower) and position.follower:
@@ -89,7 +89,7 @@ class PositionFile:
         return position
 
     def write(self, position: SavedPosition) -> bool:
-        """Keep ``position``; whether it could be kept."""
+        """Save ``position``; return whether that succeeded."""
         mine = self._file.with_suffix(f".{position.follower}")
         try:
             if not self._file.parent.exists():
@@ -101,7 +101,7 @@ class PositionFile:
         return True
 
     def delete(self) -> None:
-        """Nobody needs it any more; nor those that nobody came for in a week."""
+        """Delete the file, and files of other tasks that are a week old."""
         with contextlib.suppress(OSError):
             self._file.unlink(missing_ok=True)
             for file in self._file.parent.iterdir():
@@ -110,7 +110,7 @@ class PositionFile:
 
 
 async def save_position(task: TaskAddress, position: SavedPosition) -> bool:
-    """Write ``position`` down once Airflow has all lines that were logged before this call; whether it did in time."""
+    """Save ``position`` once Airflow has all lines logged before this call; return whether it did in time."""
     if not await _lines_are_taken():
         return False
     await XCom.aset(POSITION_KEY, vars(position), **vars(task))
@@ -118,7 +118,7 @@ async def save_position(task: TaskAddress, position: SavedPosition) -> bool:
 
 
 async def wait_for_save_slot() -> None:
-    """Wait until it is this trigger's turn: Airflow's database is not asked more often, however many triggers save."""
+    """Wait for this trigger's slot: slots limit writes to Airflow's database over all triggers."""
     global _next_turn
     now = time.monotonic()
     _next_turn = max(now, _next_turn + 1 / MAX_SAVES_PER_SECOND)
@@ -126,11 +126,11 @@ async def wait_for_save_slot() -> None:
 
 
 class PositionSaver:
-    """Keeps the position of one follower: in the file at every change, with Airflow now and then.
+    """Saves the position of one follower: in the file at every change, with Airflow now and then.
 
     Args:
         task: The follower's task.
-        tell: Tells Airflow; whether it could do so in time.
+        tell: Saves it with Airflow; returns whether that succeeded in time.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class PositionSaver:
         self._kept: SavedPosition | None = None
 
     async def keep(self, position: SavedPosition) -> None:
-        """Write ``position`` down if it is new. The first one goes to Airflow at once: whoever comes next needs it."""
+        """Save ``position`` if it is new; the first one goes to Airflow at once, for a successor."""
         if position != self._kept and self._in_airflow is not None and await _lines_are_taken():
             self._kept = position if await asyncio.to_thread(self._file.write, position) else None
         due_at = self._told_at + (SAVE_TO_AIRFLOW_S if position == self._kept else 0.0)
@@ -155,13 +155,13 @@ class PositionSaver:
                 self._in_airflow, self._told_at = position, time.monotonic()
 
     async def end(self) -> None:
-        """The log was read to its end. Waits until Airflow has it all: with the trigger, it closes the task's log."""
+        """Finish after the log's end. Wait for Airflow to take all lines: it closes the log with the trigger."""
         await _lines_are_taken()
         await asyncio.to_thread(self._file.delete)
 
 
 async def save_last_position(task: TaskAddress, position: SavedPosition) -> None:
-    """The same while the triggerer shuts down: it still reads what we send, but may not answer any more."""
+    """Save ``position`` while the triggerer shuts down: it still reads messages, but may not answer."""
     if await _lines_are_taken():
         sending = asyncio.ensure_future(XCom.aset(POSITION_KEY, vars(position), **vars(task)))
         await asyncio.wait({sending}, timeout=_LAST_ANSWER_S)
@@ -170,7 +170,7 @@ async def save_last_position(task: TaskAddress, position: SavedPosition) -> None
 
 
 async def _lines_are_taken() -> bool:
-    """Whether the process that keeps the logs has read all that this process has sent to it, within a few seconds."""
+    """Return whether the log process has read all data of this process, within a few seconds."""
     for _ in range(round(_LONGEST_DRAIN_S / _DRAIN_POLL_S)):
         if not _unread_bytes():
             return True
@@ -179,7 +179,7 @@ async def _lines_are_taken() -> bool:
 
 
 def _unread_bytes() -> int:
-    """How much the other ends of this process's Unix sockets have yet to read; Airflow's log channel is one of them."""
+    """Return the unread bytes in this process's Unix sockets; Airflow's log channel is one of them."""
     count, unread = array.array("i", [0]), 0
     for descriptor in _unix_sockets():
         fcntl.ioctl(descriptor, termios.TIOCOUTQ, count)  # SIOCOUTQ by its other name
@@ -189,7 +189,7 @@ def _unread_bytes() -> int:
 
 @functools.cache
 def _unix_sockets() -> tuple[int, ...]:
-    """The Unix stream sockets of this process. Those to Airflow's supervisor are there from its start to its end."""
+    """Return this process's Unix stream sockets. Those to Airflow's supervisor exist for its lifetime."""
     found = []
     for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []:
         try:

@@ -1,4 +1,9 @@
-"""The ``ray`` connection: from an Airflow connection to a Ray cluster."""
+"""Ray cluster of a ``ray`` Airflow connection.
+
+A connection's token comes from exactly one of three sources: its password field, a file of mode 0600, or Secret
+Manager. It is masked in logs before any code can use it. A token from Secret Manager, or its error, is cached in this
+process for a while, so that hundreds of tasks on one cluster cause one request.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +38,6 @@ if TYPE_CHECKING:
 
     from tradewind.ray_jobs.client import RayJobs
 
-# The token of a ``ray`` connection: from its password field, a file of mode 0600, or Secret Manager; one of the three.
-#
-# Wherever it comes from, it is masked in logs before anyone can use it. What Secret Manager gave, or why it gave
-# nothing, is kept in this process for a while, so that hundreds of tasks on one cluster ask once.
 
 CACHE_TTL_S = 300.0
 FAILURE_TTL_S = 15.0
@@ -44,10 +45,10 @@ _NOT_SHOWN = "(not shown, for it may be the token itself)"
 
 
 def token_of(connection: Connection) -> str | None:
-    """The token that ``connection`` names, masked in logs from now on; None if it names none. It may block.
+    """Return the token of ``connection``, masked in logs from now on; None if it has none. May block.
 
     Raises:
-        BadTokenError: There are two sources, or the one that there is does not give a token.
+        BadTokenError: There are two sources, or the source yields no token.
         RayUnreachableError: Secret Manager does not answer.
     """
     token = _read(connection)
@@ -59,7 +60,7 @@ def token_of(connection: Connection) -> str | None:
 
 
 def drop_cached_token(connection: Connection) -> bool:
-    """Drop what is kept for ``connection``, because the cluster refuses it; whether asking anew can help."""
+    """Drop the refused token of ``connection`` from the cache; return whether fetching it again can help."""
     return secret_tokens.forget(_text(connection.extra_dejson, "token_secret"))
 
 
@@ -129,9 +130,9 @@ class _Kept:
 
 
 class TokenCache:
-    """What was fetched, by the name of its secret, for ``CACHE_TTL_S``; a failure for ``FAILURE_TTL_S``.
+    """Tokens by the name of their secret, cached for ``CACHE_TTL_S``; failures for ``FAILURE_TTL_S``.
 
-    Threads that want the same secret at once wait for one of them to fetch it.
+    Threads that need the same secret at once wait for one of them to fetch it.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -140,7 +141,7 @@ class TokenCache:
         self._kept: dict[str, _Kept] = {}
 
     def get(self, name: str, fetch: Callable[[], str]) -> str:
-        """The token in the secret ``name``."""
+        """Return the token in the secret ``name``."""
         with self._lock:
             kept = self._kept.setdefault(name, _Kept())
         with kept.lock:
@@ -152,7 +153,7 @@ class TokenCache:
             return kept.found
 
     def forget(self, name: str) -> bool:
-        """Fetch it anew next time; whether anything was kept."""
+        """Drop the entry, so that the next call fetches it; return whether there was one."""
         with self._lock:
             return self._kept.pop(name, None) is not None
 
@@ -168,16 +169,16 @@ secret_tokens = TokenCache()
 
 
 class RayHook(BaseHook):
-    """Talks to the Ray cluster that a ``ray`` connection describes.
+    """Access to the Ray cluster that a ``ray`` connection describes.
 
-    The host is the dashboard's address (``http://HOST:8265``). A cluster that asks for a token gets it from one of: the
+    The host is the dashboard's address (``http://HOST:8265``). A cluster that requires a token gets it from one of: the
     password field, the extra ``token_file`` (path, on the Airflow machines, of a file with mode 0600), or the extra
     ``token_secret`` (``projects/PROJECT/secrets/SECRET`` in Secret Manager). Further extras: ``verify`` (check the TLS
-    certificate), ``ca`` (path of a CA bundle), ``region``, ``bucket``, ``slice_types`` (the types of TPU slices that
-    the cluster has, as a list or as text with commas).
+    certificate), ``ca`` (path of a CA bundle), ``region``, ``bucket``, ``slice_types`` (types of the cluster's TPU
+    slices, as a list or as text with commas).
 
-    ``ray_conn_id`` may also be the name of a cluster in the fleet file. A connection with that id comes first, then the
-    one that the file names for the cluster; if there is neither, the cluster is found by its labels in Google Cloud.
+    ``ray_conn_id`` may also be the name of a cluster in the fleet file. A connection with that ID precedes the one that
+    the file names for the cluster. Without both, the cluster is found by its labels in Google Cloud.
     """
 
     conn_name_attr = "ray_conn_id"
@@ -190,12 +191,12 @@ class RayHook(BaseHook):
         self.ray_conn_id = ray_conn_id
 
     def get_conn(self) -> RayJobs:
-        """The cluster's jobs.
+        """Return the client of the cluster's jobs.
 
         Raises:
-            RayUnreachableError: It does not answer.
-            RayAuthenticationError: It refuses the token.
-            BadAddressError: There is no such connection, or it is no good.
+            RayUnreachableError: The cluster does not answer.
+            RayAuthenticationError: The cluster refuses the token.
+            BadAddressError: There is no such connection, or it is invalid.
         """
         from tradewind.ray_jobs.client import RayJobs
 
@@ -208,27 +209,27 @@ class RayHook(BaseHook):
         return RayJobs(cluster_of(connection))  # the token in Secret Manager may be a new one
 
     def cluster(self) -> RayCluster:
-        """The cluster that the connection describes.
+        """Return the cluster that the connection describes.
 
         Raises:
-            BadAddressError: There is no such connection, its host is no URL, or its token cannot be had.
+            BadAddressError: There is no such connection, its host is no URL, or its token is unavailable.
             RayUnreachableError: Its token is in Secret Manager, which does not answer.
         """
         return cluster_of(self._connection())
 
     def bucket(self) -> str | None:
-        """The bucket that the cluster's connection names, if any."""
+        """Return the bucket that the cluster's connection names, if any."""
         return self._described().extra_dejson.get("bucket")
 
     def region(self) -> str | None:
-        """The region that the cluster's connection names, if any; None too if there is no such connection."""
+        """Return the region that the cluster's connection names; None also without a connection."""
         try:
             return self._described().extra_dejson.get("region")
-        except BadAddressError:  # whoever connects to the cluster says so
+        except BadAddressError:  # connecting to the cluster reports it
             return None
 
     def slice_types(self) -> tuple[str, ...]:
-        """The types of TPU slices that the cluster says it has; none if it does not say.
+        """Return the types of TPU slices that the cluster's connection names; none if it names none.
 
         Raises:
             BadAddressError: The connection names a type that does not exist.
@@ -237,14 +238,14 @@ class RayHook(BaseHook):
         return () if connection is None else _slice_types(_of_type_ray(connection))
 
     def _connection(self) -> Connection:
-        """The connection, with an address."""
+        """Return the connection, with an address."""
         return _with_address(self._described())
 
     def _described(self) -> Connection:
-        """The connection, without an address if it is made up from the fleet file.
+        """Return the connection, without an address if it is built from the fleet file.
 
         Raises:
-            BadAddressError: There is none, and no cluster of this name.
+            BadAddressError: There is no such connection and no such cluster.
         """
         connection = self._found()
         if connection is None:
@@ -252,7 +253,7 @@ class RayHook(BaseHook):
         return _of_type_ray(connection)
 
     def stored_cluster(self) -> RayCluster | None:
-        """The cluster of a connection that Airflow has with this very id; None if it has none. Raises the same."""
+        """Return the cluster of Airflow's connection with this ID; None without one. Raises as ``cluster``."""
         try:
             return cluster_of(_with_address(_of_type_ray(self.get_connection(self.ray_conn_id))))
         except AirflowNotFoundException:
@@ -281,26 +282,26 @@ class RayHook(BaseHook):
 
     @classmethod
     async def cluster_from_trigger(cls, ray_conn_id: str) -> RayCluster:
-        """The same as ``cluster``, for the triggerer's event loop, which it does not block."""
+        """Return the same as ``cluster`` without blocking the triggerer's event loop."""
         connection = _of_type_ray(await cls._found_from_trigger(ray_conn_id))
         return await asyncio.to_thread(lambda: cluster_of(_with_address(connection)))
 
     @classmethod
     async def reload_cluster(cls, ray_conn_id: str) -> RayCluster:
-        """The same, because the cluster refuses the token: none that was kept is used."""
+        """Return the same without cached tokens, because the cluster refuses the token."""
         connection = _of_type_ray(await cls._found_from_trigger(ray_conn_id))
         drop_cached_token(connection)
         return await asyncio.to_thread(lambda: cluster_of(_with_address(connection)))
 
     def test_connection(self) -> tuple[bool, str]:
-        """What the connection form's Test button shows."""
+        """Return the result of the connection form's Test button."""
         from importlib.metadata import version
 
         from tradewind.ray_jobs.probe import check_connection
 
         try:
             connection = self._connection()
-            drop_cached_token(connection)  # whoever asks wants to know how it is now
+            drop_cached_token(connection)  # the user wants the present state
             cluster = cluster_of(connection)
             _slice_types(connection)
             return True, check_connection(cluster).sentence(cluster, version("ray"))
@@ -309,18 +310,18 @@ class RayHook(BaseHook):
 
 
 def cluster_of(connection: Connection) -> RayCluster:
-    """The cluster that ``connection`` describes; a host without a scheme gets the schema field's, or http.
+    """Return the cluster of ``connection``; a host without a scheme gets the schema field's, or http.
 
-    It may read a file or ask Secret Manager.
+    It may read a file or query Secret Manager.
     """
     address = address_of(connection)
     verify = _verify(connection.extra_dejson, connection.conn_id)
-    RayCluster(connection.conn_id, address)  # an address that is no good is the first thing to say
+    RayCluster(connection.conn_id, address)  # an invalid address is reported first
     return RayCluster(connection.conn_id, address, token_of(connection), verify)
 
 
 def address_of(connection: Connection) -> str:
-    """The address in the fields of ``connection``, whether or not it is one."""
+    """Return the address in the fields of ``connection``, valid or not."""
     host = connection.host or ""
     address = host if "://" in host else f"{connection.schema or 'http'}://{host}"
     if connection.port and not address.rpartition(":")[2].isdigit():
@@ -329,7 +330,7 @@ def address_of(connection: Connection) -> str:
 
 
 def _verify(extra: Mapping[str, Any], conn_id: str) -> bool | str:
-    """Whether to check the certificate, or the CA bundle to check it with; texts come from connections in the env."""
+    """Return whether to check the certificate, or the CA bundle for it; variables provide it as text."""
     if str(extra.get("verify", True)).strip().lower() in ("false", "0", "no"):
         return False
     ca = str(extra.get("ca") or "").strip()
@@ -348,10 +349,10 @@ def _slice_types(connection: Connection) -> tuple[str, ...]:
 
 
 def _of_type_ray(connection: Connection) -> Connection:
-    """``connection``, if it describes a Ray cluster: the password of another service must not be sent to its host.
+    """Return ``connection`` if it is a Ray connection: another service's password must not reach its host.
 
     Raises:
-        BadAddressError: It is of another type.
+        BadAddressError: It has another type.
     """
     if connection.conn_type != RayHook.conn_type:
         raise BadAddressError(
@@ -362,12 +363,12 @@ def _of_type_ray(connection: Connection) -> Connection:
 
 
 def synthetic_connection(cluster: FleetCluster, conn_id: str) -> Connection:
-    """What the connection of a cluster would say, but for its address, which is asked for when it is needed."""
+    """Return a cluster's connection without its address, which is looked up when it is needed."""
     return Connection(conn_id=conn_id, conn_type=RayHook.conn_type, extra=json.dumps(cluster.connection_extra))
 
 
 def _with_address(connection: Connection) -> Connection:
-    """``connection``, with where the head is now if it is the one of a fleet cluster and says nothing."""
+    """Return ``connection``; a fleet cluster's connection without a host gets the head's present address."""
     name = connection.extra_dejson.get("fleet_cluster")
     if connection.host or not name:
         return connection

@@ -1,4 +1,4 @@
-"""From what a task says to a repair of its cluster's slices: the connections of Google and Ray, put together."""
+"""Build the repair of a cluster's slices from a task's arguments and its Google and Ray connections."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from tradewind.ray_jobs.cluster import RayCluster
 
 LOCK_FILE = "turn"
-"""In that folder: whose turn it is to delete."""
+"""File of the repair lock, in the folder of records."""
 
 
 @dataclass(frozen=True)
 class RepairRequest:
-    """Which slices to look after, and how: the arguments of the sensor, as plain JSON without any secret."""
+    """Slices to repair, and settings: the arguments of the sensor, as plain JSON without secrets."""
 
     gcp_conn_id: str
     zone: str
@@ -51,16 +51,16 @@ class RepairRequest:
                 raise BadSliceError(str(error)) from None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; ``RepairRequest(**...)`` reads it."""
+        """Return plain JSON; ``RepairRequest(**...)`` reads it."""
         return asdict(self)
 
 
 def build_repair(request: RepairRequest, sleep: Callable[[float], None] = time.sleep) -> SliceRepair:
-    """The repair that ``request`` asks for. It blocks: it loads Google's libraries and reads connections.
+    """Return the repair for ``request``. It blocks: it loads Google's libraries and reads connections.
 
     Raises:
-        TpuApiError: The API cannot be used as the connection says.
-        RayJobsError: The Ray connection is no good.
+        TpuApiError: The API cannot be used with this connection.
+        RayJobsError: The Ray connection is invalid.
     """
     from tradewind.cloud_tpu.repair.passes import SliceRepair
     from tradewind.cloud_tpu.repair.records import RepairLock, SliceRecords
@@ -86,7 +86,7 @@ def build_repair(request: RepairRequest, sleep: Callable[[float], None] = time.s
 
 
 def registered_hosts(cluster: RayCluster) -> dict[str, int] | None:
-    """Slice name → live hosts, as the cluster's head says; None if it does not answer."""
+    """Return slice name → live hosts, as the cluster's head reports; None if it does not answer."""
     from tradewind.ray_jobs.errors import RayUnreachableError
     from tradewind.ray_jobs.nodes import hosts_alive
 
@@ -105,7 +105,7 @@ async def _hosts(cluster: RayCluster, count: Callable[..., dict[str, int]]) -> d
 
 
 def _folder(request: RepairRequest, bucket: str | None, project: str) -> str:
-    """A folder of the zone's own: names of slices are only unique there."""
+    """Return a folder per zone: slice names are unique only within one."""
     if not request.records and not bucket:
         raise BadSliceError(
             f"Slices that are being replaced must be written down: name a folder in `records`, or a bucket in "

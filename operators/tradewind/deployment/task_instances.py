@@ -1,4 +1,10 @@
-"""How a task instance is named, without its try: of one run, one task, and one index where it is mapped."""
+"""Task instances without their try, and stopping their jobs when a user ends them.
+
+When Airflow ends a trigger or a task, its job is stopped only if a user acted. ``on_kill`` alone proves nothing: it
+also occurs when a trigger moves to another triggerer, and with a redeploy. So the task's state is queried first.
+``on_kill`` has about a second in the triggerer, so a detached task of the event loop stops the job. Stops that end with
+the triggerer are left to the reconciler.
+"""
 
 from __future__ import annotations
 
@@ -26,32 +32,26 @@ class TaskAddress:
 
     @staticmethod
     def of(task_instance: Any) -> TaskAddress:
-        """That of an instance as Airflow has it, which knows no index where the task is not mapped."""
+        """Return the address of Airflow's instance; one that is not mapped has no index."""
         ti = task_instance
         return TaskAddress(ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index)
 
     @property
     def name(self) -> str:
-        """How Airflow names the task in its answer about the states of a run."""
+        """Airflow's name of the task in its response about the states of a run."""
         return self.task_id if self.map_index < 0 else f"{self.task_id}_{self.map_index}"
 
-
-# What follows when Airflow ends a trigger or a task: its job is stopped only if a person acted.
-#
-# ``on_kill`` alone proves nothing: it also comes when a trigger moves to another triggerer, and with a redeploy. So the
-# task's state is asked first. And it has about a second in the triggerer, so the stopping is left to a task of the
-# event loop that nobody cancels. What dies with the triggerer is found by the reconciler.
 
 logger = logging.getLogger(__name__)
 
 WAITING_STATES = frozenset({"running", "deferred", "queued", "scheduled", "up_for_retry", "up_for_reschedule"})
-"""States in which a task still waits for its job, or will come back to it."""
+"""States in which a task still waits for its job, or will return to it."""
 
 _detached: set[asyncio.Task[None]] = set()
 
 
 def was_changed_by_user(task: TaskAddress) -> bool:
-    """Whether the task is no longer one that waits for its job: somebody marked it, or cleared it while it ran."""
+    """Return whether a user marked the task, or cleared it while it ran: it no longer waits for its job."""
     states = RuntimeTaskInstance.get_task_states(
         dag_id=task.dag_id, task_ids=[task.task_id], run_ids=[task.run_id], map_index=task.map_index
     )
@@ -59,7 +59,7 @@ def was_changed_by_user(task: TaskAddress) -> bool:
 
 
 async def stop_if_user_acted(stop: Callable[[], Coroutine[Any, Any, None]], task: TaskAddress) -> None:
-    """``stop()`` the work of ``task``, if a person marked or cleared the task."""
+    """``stop()`` the work of ``task``, if a user marked or cleared the task."""
     if await asyncio.to_thread(was_changed_by_user, task):
         logger.info("Somebody has marked or cleared the task: stopping its Ray job.")
         await stop()
@@ -75,14 +75,14 @@ async def stop_plain_job(cluster: RayCluster, job: str) -> None:
 
 
 def stop_from_on_kill(stop: Callable[[], Coroutine[Any, Any, None]], task: TaskAddress) -> None:
-    """The same from the ``on_kill`` of a worker, which may interrupt the event loop that follows the job."""
+    """Do the same from the ``on_kill`` of a worker, which may interrupt the follower's event loop."""
     thread = threading.Thread(target=asyncio.run, args=(stop_if_user_acted(stop, task),), daemon=True)
     thread.start()
     thread.join()
 
 
 def detach(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Run ``work`` in this event loop, whatever becomes of the caller."""
+    """Run ``work`` in this event loop, independent of the caller."""
     task = asyncio.create_task(work)
     _detached.add(task)
     task.add_done_callback(_done)
