@@ -28,8 +28,7 @@ class JobClaim:
         base: Prefix of the IDs of all attempts: the task's names and a nonce, or an ID that the user chose.
         attempt: 1 for the first.
         tries_allowed: Airflow's ``max_tries`` at the claim. Clear changes it, unless a user lowered the retries
-        meanwhile;
-            a crash does not.
+            meanwhile; a crash does not.
         is_named: The user chose the ID.
         submitted_at: Unix time at which the cluster had accepted the job; None while that is unknown.
         queued_since: Unix time since which the job waits to start, over all attempts that Ray gave up.

@@ -28,7 +28,7 @@ class RayCluster:
         name: The ID of its Airflow connection.
         address: URL of its dashboard, such as ``http://10.0.0.2:8265``.
         token: Bearer token, if the cluster requires one. Sent as a header with every call, never put into the
-        environment.
+            environment.
         verify: Whether to check its TLS certificate, or the path of the CA bundle to check it with.
     """
 

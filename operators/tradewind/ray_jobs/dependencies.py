@@ -138,7 +138,7 @@ class UvLock:
 
         Raises:
             BadDependencyGroupError: The lock does not have them, or names a file that exists only on its author's
-            machine.
+                machine.
         """
         active = {f"extra-{len(self._project)}-{self._project}-{name}" for name in extras} | {
             f"group-{len(self._project)}-{self._project}-{name}" for name in groups

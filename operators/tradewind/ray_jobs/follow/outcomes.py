@@ -407,8 +407,7 @@ async def await_outcome(
         log: Takes its log lines.
         notice: Takes sentences for the waiting user.
         read_again: Returns the cluster as its connection describes it now. With it, a token refusal is waited out, and
-        the
-            interrupted operation is repeated once the cluster accepts the token.
+            the interrupted operation is repeated once the cluster accepts the token.
 
     Raises:
         RayAuthenticationError: The cluster refuses the token, and ``read_again`` is not given.
