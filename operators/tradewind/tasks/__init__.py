@@ -1,1 +1,1 @@
-"""What the tasks of several operators share. Operators stay thin."""
+"""Code shared by the tasks of several operators. Operators stay thin."""

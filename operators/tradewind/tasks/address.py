@@ -1,4 +1,4 @@
-"""Which task of which run a Ray job belongs to, as the job's own metadata says it."""
+"""The task and run that a Ray job belongs to, as stored in the job's metadata."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class TaskKey:
 
     @staticmethod
     def of(context: Context) -> TaskKey:
-        """The task that is running."""
+        """Return the key of the running task."""
         address = TaskAddress.of(context["ti"])
         return TaskKey(address.dag_id, address.run_id, address.task_id, address.map_index, context["ti"].try_number)
 
     def claim(self, context: Context) -> dict[str, Any]:
-        """How the task's claims name it; ``max_tries`` tells a try after Clear from one after a crash."""
+        """The task in its claims; ``max_tries`` distinguishes a try after Clear from one after a crash."""
         names = {
             "deployment": deployment(),
             "dag": self.dag,
@@ -46,7 +46,7 @@ class TaskKey:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What an id is made of."""
+        """The parts of an ID."""
         mapped = (str(self.map_index),) if self.map_index >= 0 else ()
         return (self.dag, self.run, self.task, *mapped)
 
@@ -56,14 +56,14 @@ class TaskKey:
         return TaskAddress(self.dag, self.run, self.task, self.map_index)
 
     def metadata(self, *, waits: bool = True) -> dict[str, str]:
-        """What the job's metadata says of its task; ``waits`` says whether the task waits for the job."""
+        """The task in a job's metadata; ``waits`` is whether the task waits for the job."""
         named = {label: getattr(self, name) for name, label in _FIELDS.items()}
         numbers = {MAP_INDEX: str(self.map_index), TRY: str(self.try_number)}
         return {**named, **numbers, DEPLOYMENT: deployment(), AIRFLOW_WAITS: "yes" if waits else "no"}
 
     @staticmethod
     def from_metadata(metadata: Mapping[str, str]) -> TaskKey | None:
-        """The task that ``metadata`` names, if it is one of this Airflow deployment that waits for the job."""
+        """Return the task in ``metadata``, if it belongs to this deployment and waits for the job."""
         if metadata.get(DEPLOYMENT) != deployment() or metadata.get(AIRFLOW_WAITS) != "yes":
             return None
         try:
@@ -74,22 +74,22 @@ class TaskKey:
 
 
 def clears_now(context: Context) -> int:
-    """How often tasks of the run have been cleared: it tells a Clear that leaves ``max_tries`` as it was."""
+    """Return how often tasks of the run were cleared: it reveals a Clear that leaves ``max_tries`` unchanged."""
     run: Any = context["dag_run"]
     return int(run.clear_number or 0)
 
 
 def states_now(context: Context, task_ids: Sequence[str]) -> dict[str, str | None]:
-    """Task id -> state, of tasks of the present run; Airflow has none for a task that it has yet to schedule."""
+    """Return task id -> state for tasks of this run; Airflow has none for tasks not yet scheduled."""
     ti: Any = context["ti"]
     states: Any = ti.get_task_states(dag_id=ti.dag_id, task_ids=list(task_ids), run_ids=[ti.run_id])
     return dict(states.get(ti.run_id, {}))
 
 
 def deployment() -> str:
-    """The name by which this Airflow's jobs and leases are told from those of others on the same cluster or prefix.
+    """Return the name that distinguishes this Airflow's jobs and leases on a shared cluster or prefix.
 
-    Without ``[tradewind] deployment`` it is the address of the API, if that is configured: good enough to tell some
-    Airflows apart, but no name (``turns.start.is_deployment_name``), since others may have the same.
+    Without ``[tradewind] deployment`` this is the address of the API, if configured. The address distinguishes some
+    Airflows but is not a name (``turns.start.is_deployment_name``), since others may have the same one.
     """
     return str(conf.get("tradewind", "deployment", fallback="") or conf.get("api", "base_url", fallback=""))

@@ -1,11 +1,11 @@
-"""Asset events: one for each output that a task really made, so that nobody's DAG runs for nothing.
+"""Asset events: one for each output that a task made, so that no other DAG runs without cause.
 
-The asset is called as its step, and its URI is that name too: ``Asset("tokenize/code")`` in another DAG's schedule is
-the same asset. The step's task declares it as an outlet. Airflow gives an event for every outlet that a task still has
-when it ends green, so a task that made nothing takes its outlet away before that.
+The step's name is both the name and the URI of its asset: ``Asset("tokenize/code")`` in another DAG's schedule is the
+same asset. The step's task declares it as an outlet. Airflow emits an event for every outlet of a successful task, so a
+task that made nothing removes its outlet first.
 
-An ``AssetAlias`` would spare this, but Airflow adds the alias's asset to its tables when the first event comes; where
-two first events come at once, it marks the slower task as failed, although that has made its output.
+An ``AssetAlias`` would avoid this, but Airflow adds the alias's asset to its tables at the first event. If two first
+events coincide, Airflow fails the slower task although its output is complete.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tradewind.steps import ExperimentError
 
 
 def step_asset(name: str) -> Asset:
-    """What the task of step ``name`` declares as its outlet.
+    """Return the outlet of the task of step ``name``.
 
     Raises:
-        ExperimentError: Airflow refuses the name, which is better known before the step has run.
+        ExperimentError: Airflow refuses the name; raised before the step runs.
     """
     try:
         return Asset(name)
@@ -32,25 +32,25 @@ def step_asset(name: str) -> Asset:
 
 
 def emit_made(context: Context, name: str, version: str, path: str, producer: str) -> None:
-    """Give the event of an output that this task made; it counts when the task ends green.
+    """Emit the event of an output that this task made; it counts if the task succeeds.
 
     Args:
-        context: The task's.
-        name: The step's.
+        context: The task's context.
+        name: The step's name.
         version: Name and hash of the step.
-        path: Where the output is.
-        producer: The attempt that made it, and whose it was.
+        path: The output path.
+        producer: The attempt that made it, and its task.
     """
     _emit_only(context, {name: {"version": version, "path": path, "producer": producer}}, declared=(name,))
 
 
 def emit_nothing(context: Context, names: Iterable[str]) -> None:
-    """Give no event of the steps ``names``, since the task made nothing of them."""
+    """Emit no event for the steps ``names``, since the task made none of their outputs."""
     _emit_only(context, {}, declared=names)
 
 
 def emit_reused(context: Context, steps: Sequence[PlannedStep]) -> None:
-    """Give an event marked ``cached`` for each reused step whose asset the ``plan`` task declares; that is opt-in."""
+    """Emit an event marked ``cached`` for each reused step whose asset the ``plan`` task declares (opt-in)."""
     extras = {
         step.name: {"version": step.version_name, "path": step.output_path, "producer": step.producer, "cached": True}
         for step in steps
@@ -60,7 +60,7 @@ def emit_reused(context: Context, steps: Sequence[PlannedStep]) -> None:
 
 
 def _emit_only(context: Context, extras: Mapping[str, dict[str, Any]], *, declared: Iterable[str]) -> None:
-    """Of the assets of the steps ``declared``, give those that have an extra; all other outlets are the user's."""
+    """Of the assets of the steps ``declared``, emit those with an extra; other outlets belong to the user."""
     task: Any = context["task"]
     silent = {(asset.name, asset.uri) for asset in map(Asset, declared) if asset.name not in extras}
     keys = [(outlet.name, outlet.uri) if isinstance(outlet, Asset) else None for outlet in task.outlets]

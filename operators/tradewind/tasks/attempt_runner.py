@@ -1,4 +1,7 @@
-"""How a step's task takes its turn: it claims, submits the attempt's job or runs it here, and follows it to its end."""
+"""Run attempts of a step: claim the lease, submit the job or run it here, and follow it to its end.
+
+An attempt can be lost. Then the next one follows within the same try, or the task ends if another attempt cannot help.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ from tradewind.triggers.step_job import StepJobTrigger
 if TYPE_CHECKING:
     from tradewind.ray_jobs.cluster import RayCluster
 
-# How a step's job ended, in the words in which the lease is judged.
+# How a step's job ended, in the lease's terms.
 
 _ENDS = {
     EndingKind.SUCCEEDED: JobResult.SUCCEEDED,
@@ -76,7 +79,7 @@ _ENDS = {
 
 
 def to_job_result(ending: Ending) -> JobResult:
-    """What an ending means for a turn. What Ray calls the user's error is the driver's here, and so a loss."""
+    """Convert an ending to a job result. Ray's user error is the driver's error here, so it is a loss."""
     if ending.exit_code == EXIT_SPEC_CHANGED:
         return JobResult.SPEC_CHANGED
     if ending.exit_code == SUPERSEDED:
@@ -85,25 +88,23 @@ def to_job_result(ending: Ending) -> JobResult:
 
 
 def process_ending(exit_code: int) -> Ending:
-    """The ending of a driver that ran in the worker."""
+    """Return the ending of a driver that ran in the worker."""
     if exit_code == 0:
         return Ending(EndingKind.SUCCEEDED, "Its driver in the worker ended well.", exit_code)
     sentence = f"Its driver in the worker ended with exit code {exit_code} and without saying why."
     return Ending(EndingKind.USER_ERROR, sentence, exit_code)
 
 
-# An attempt is lost: whether the next one follows within the same try, or the task ends because that is no help.
-
 MAX_ATTEMPTS_WITHOUT_DRIVER: Final = 3
-"""After so many attempts in a row whose driver never began, a dying node is no likely cause any more."""
+"""After this many consecutive attempts whose driver never started, a dying node is an unlikely cause."""
 
 
 def after_loss(turns: StepLease, lease: Lease, ending: Ending, progress: Progress) -> Progress:
-    """How far the try is once the attempt of ``lease``, whose job ended so, is lost.
+    """Return the try's progress after the loss of the attempt of ``lease``, whose job ended so.
 
     Raises:
-        StepLostError: Airflow's next try may have more luck.
-        StepFailedError: No driver of this step has come to life. The step itself is not marked as failed.
+        StepLostError: Airflow's next try may succeed.
+        StepFailedError: No driver of this step has started. The step itself is not marked as failed.
     """
     name, lost = turns.step.name, progress.after_loss(lease)
     attempt = turns.attempt(lease.attempt)
@@ -125,17 +126,18 @@ def after_loss(turns: StepLease, lease: Lease, ending: Ending, progress: Progres
     return lost
 
 
-# Running a step's driver in the Airflow worker, for steps that ask for it.
+# Running a step's driver in the Airflow worker, for steps that request it.
 
 _DATABASE: Final = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
 _NO_DATABASE: Final = "sqlite://"
-"""Airflow keeps its tasks from the database with an address that no child could import Airflow with; this one can."""
+"""Airflow blocks its tasks' database access with an address that breaks imports of Airflow in a child; this one works.
+"""
 
 
 def run_in_worker(attempt: Attempt, code_folder: Path, log: logging.Logger) -> int:
     """Run the driver of one attempt as a process that dies with this worker; its output goes to ``log``.
 
-    The driver gets the attempt from this process: what somebody writes into the bucket never runs here.
+    The driver gets the attempt from this process: a text that another writer puts into the bucket never runs here.
 
     Returns:
         The exit code, or minus the signal that ended it.
@@ -162,7 +164,7 @@ def run_in_worker(attempt: Attempt, code_folder: Path, log: logging.Logger) -> i
 
 
 class StepAttemptRunner(AttemptHandler[dict[str, Any]]):
-    """Takes turns for one try of a step's task; the result is the task's XCom."""
+    """Runs the attempts of one try of a step's task; the result is the task's XCom."""
 
     def __init__(self, step_try: StepTry) -> None:
         self._try = step_try
@@ -172,17 +174,17 @@ class StepAttemptRunner(AttemptHandler[dict[str, Any]]):
         self._followed: tuple[RayCluster, str] | None = None
 
     def result(self) -> dict[str, Any]:
-        """The result, after however many looks and attempts; a task that defers leaves here."""
+        """Return the result, after any number of polls and attempts; a task that defers leaves here."""
         return AttemptProtocol(self._turns, self).result()
 
     def result_after(self, job: str, ending: Ending) -> dict[str, Any]:
-        """The same for a task that comes back since its ``job`` has ended."""
+        """Return the result for a task that resumes because its ``job`` ended."""
         return AttemptProtocol(self._turns, self).result_after(
             job, to_job_result(ending), StepJobOutcomeHandler(self._try, job, ending)
         )
 
     def stop_if_user_acted(self) -> None:
-        """Stop the job that is followed here, if a person marked or cleared the task."""
+        """Stop the followed job if a user marked or cleared the task."""
         if self._followed is None:
             return
         cluster, job = self._followed
@@ -243,7 +245,7 @@ class StepAttemptRunner(AttemptHandler[dict[str, Any]]):
         self._has_job = over is not None and self._may_have_job(over)
         cluster = "" if self._is_in_worker else given.settings.cluster_of(given.step)
         if cluster:
-            connect(turns.step.name, cluster, has_job=self._has_job)  # nothing is claimed for one that cannot be used
+            connect(turns.step.name, cluster, has_job=self._has_job)  # no claim for an unusable cluster
         with failing_without_retry():
             if cluster:
                 task: Any = self._try.context["task"]
@@ -269,16 +271,16 @@ class StepAttemptRunner(AttemptHandler[dict[str, Any]]):
             self._log.info("Attempt %d at %s runs in this worker.", attempt.number, turns.name)
             return self._judge(attempt.job, process_ending(run_in_worker(attempt, self._code, job_logger)))
         try:
-            with renewing_while_claimed(turns.path, attempt.job):  # a large folder takes its time to travel
+            with renewing_while_claimed(turns.path, attempt.job):  # uploading a large folder takes time
                 cluster = submit(attempt, self._code, has_job=self._has_job)
-        except AirflowException:  # nobody has to wait until this claim runs out
+        except AirflowException:  # release the claim now instead of letting it expire
             turns.end_unstarted(attempt.job, AttemptOutcome.LOST)
             raise
         self._log.info("Attempt %d at %s submitted as Ray job %s.", attempt.number, turns.name, attempt.job)
         return self._follow(cluster, turn.held.lease)
 
     def _follow(self, cluster: RayCluster, lease: Lease) -> dict[str, Any] | Continuation:
-        """Wait for the end of the job of a turn, in the triggerer or here."""
+        """Wait for the end of an attempt's job, in the triggerer or here."""
         given, path = self._try.given, self._turns.path
         push_links(self._try.context["ti"], cluster, lease.job)
         watch = FollowRequest(lease.job, demand_of(lease.job, given.step))
@@ -305,7 +307,7 @@ class StepAttemptRunner(AttemptHandler[dict[str, Any]]):
         )
 
     def _may_have_job(self, lease: Lease) -> bool:
-        """Whether this task may have a job at work, or had one in this try."""
+        """Whether this task may have a running job, or had one in this try."""
         return self._try.owns(lease) and (lease.is_live or lease.by.get("try") == self._turns.by.get("try"))
 
     @property
@@ -318,7 +320,7 @@ class StepAttemptRunner(AttemptHandler[dict[str, Any]]):
 
 
 class StepJobOutcomeHandler(JobOutcomeHandler[dict[str, Any]]):
-    """The job of an attempt that a try followed has ended."""
+    """Handles the end of an attempt's job that a try followed."""
 
     def __init__(self, step_try: StepTry, job: str, ending: Ending) -> None:
         self._try = step_try
@@ -376,6 +378,6 @@ class StepJobOutcomeHandler(JobOutcomeHandler[dict[str, Any]]):
         return f"Step {self._turns.step.name!r}, attempt {lease.attempt}: {self._ending.sentence}"
 
     def _tell_story(self, lease: Lease) -> None:
-        """One line about the slices or hosts of an attempt that had to start again."""
+        """Log one line about an attempt whose slices or hosts restarted."""
         if story := pod_summary(self._turns.path, lease.attempt, self._turns.step.step.resources):
             self._log.info("Attempt %d at %s: %s", lease.attempt, self._turns.name, story)

@@ -1,6 +1,6 @@
-"""A step is not started on a cluster that says it has no slices of the step's type: it would wait for ever.
+"""Refuse a step on a cluster that lacks slices of the step's type: it would wait forever.
 
-A cluster says which types it has in the extra ``slice_types`` of its connection. One that says nothing may have any.
+A cluster lists its types in the extra ``slice_types`` of its connection. Without that list it may have any type.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from tradewind.steps import ExecutorStep, ResolvedStep, TpuSlice
 
 
 def refuse_missing_slice_types(steps: Iterable[ResolvedStep], cluster_of: Callable[[ExecutorStep], str]) -> None:
-    """Refuse steps on slices that their clusters do not have; each cluster's connection is read once.
+    """Refuse steps on slices that their clusters lack; each cluster's connection is read once.
 
     Raises:
-        BadRequestError: There are such steps; it names them all.
+        BadRequestError: There are such steps; the message names them all.
         BadAddressError: A connection names a slice type that does not exist.
     """
     types_of = functools.cache(lambda cluster: RayHook(cluster).slice_types())

@@ -13,12 +13,12 @@ _OWN_FOLDER: Final = "tradewind_code_folder"
 
 
 def set_code_folder(dag: DAG, folder: Path) -> None:
-    """Note that the code of ``dag``'s steps lies in ``folder``, such as a checkout, and not where its file does."""
+    """Set the code folder of ``dag``'s steps, such as a checkout, instead of the DAG file's bundle."""
     setattr(dag, _OWN_FOLDER, folder)
 
 
 def code_folder(dag: DAG) -> Path:
-    """The root of the DAG's bundle, which Airflow puts on the import path; the file's own folder if that is unknown."""
+    """Return the root of the DAG's bundle, which Airflow adds to the import path, or else the file's folder."""
     own = getattr(dag, _OWN_FOLDER, None)
     if isinstance(own, Path):
         return own

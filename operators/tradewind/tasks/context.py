@@ -1,4 +1,4 @@
-"""What a task reads out of Airflow's context: the run's values, its prefix, its cluster."""
+"""Values that a task reads from Airflow's context: the run's values, its prefix, its cluster."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PlacedExperiment:
-    """The steps of a run, and below what all that they make and read may lie."""
+    """The steps of a run, and the roots of all that they make and read."""
 
     experiment: ResolvedExperiment
     roots: Roots
@@ -40,16 +40,16 @@ class PlacedExperiment:
 
 @dataclass(frozen=True)
 class ExperimentSettings:
-    """What all tasks of one experiment share: the arguments of ``experiment_dag`` that matter at run time.
+    """Settings that all tasks of one experiment share: arguments of ``experiment_dag`` used at run time.
 
     Attributes:
-        prefix: Where outputs go, if not where the run or the deployment says.
-        cluster: The cluster of steps that name none.
-        default_param: What the DAG's author wrote as the default of its param ``prefix``.
+        prefix: The prefix, unless the run or the deployment gives it.
+        cluster: The cluster of steps that do not name one.
+        default_param: The author's default of the DAG param ``prefix``.
         clusters: Other clusters that the DAG names; the buckets of all are roots, unless the deployment names roots.
-        allow_outside: Names of steps whose outputs may lie anywhere, and paths below which any may.
-        roots: What whoever is at the command line allows besides.
-        has_own_prefix: The author wrote ``prefix``; otherwise it came with the run, and must lie below a root.
+        allow_outside: Names of steps whose outputs may be anywhere, and paths below which any output may be.
+        roots: Further roots that the user of the command line allows.
+        has_own_prefix: The author wrote ``prefix``; otherwise it came with the run and must be below a root.
     """
 
     prefix: str | None = None
@@ -62,16 +62,16 @@ class ExperimentSettings:
     has_own_prefix: bool = True
 
     def cluster_of(self, step: ExecutorStep | None) -> str:
-        """The cluster that ``step`` runs on."""
+        """Return the cluster that ``step`` runs on."""
         return choose_cluster(step, self.cluster, conf.get("tradewind", "default_cluster", fallback="ray_default"))
 
     def prefix_of(self, values: RunValues) -> str:
-        """The prefix of a run.
+        """Return the prefix of a run.
 
         Raises:
-            MissingPrefixError: Nothing gives one.
-            RelativePrefixError: It means another place in each process.
-            OutsideRootsError: It lies below no root.
+            MissingPrefixError: No source gives one.
+            RelativePrefixError: It is relative: its meaning depends on the process.
+            OutsideRootsError: It is below no root.
         """
         chosen = choose_prefix(
             self.prefix,
@@ -85,20 +85,20 @@ class ExperimentSettings:
         return chosen.path
 
     def resolve(self, steps: Sequence[ExecutorStep], values: RunValues) -> PlacedExperiment:
-        """The steps of a run, each with a place where it may write.
+        """Resolve the steps of a run, each with an output path where it may write.
 
         Raises:
-            ExperimentError: They make no valid experiment, or one of them has no such place.
-            OutsideRootsError: The prefix lies below no root.
+            ExperimentError: They are not a valid experiment, or a step has no such path.
+            OutsideRootsError: The prefix is below no root.
         """
         experiment = resolve(steps, self.prefix_of(values), values)
         roots = check_output_places(experiment.steps, experiment.prefix, self._all_roots, self.allow_outside)
         return PlacedExperiment(experiment, roots)
 
     def _all_roots(self) -> Roots:
-        """What the deployment and whoever is at the command line allow; if it names nothing, what the author does too.
+        """Return the roots of the deployment and the command line; if the deployment names none, also the author's.
 
-        A connection that is missing or broken has no bucket: whoever needs it says so.
+        A missing or broken connection contributes no bucket: a task that needs it reports the error.
         """
         roots = deployment_roots().also(self.roots)
         if conf.get("tradewind", "allowed_roots", fallback=None):
@@ -110,7 +110,7 @@ class ExperimentSettings:
         return roots.also(path for path in authors if path and Roots((path,)).allow(path))
 
     def values_of(self, context: Context) -> RunValues:
-        """The run values of the task's DAG run."""
+        """Return the run values of the task's DAG run."""
         run: Any = context["dag_run"]
         interval = run.data_interval_start, run.data_interval_end
         return self.values_for(context["dag"], context["params"], run.partition_key, interval, run.run_after)
@@ -123,7 +123,7 @@ class ExperimentSettings:
         interval: tuple[Any, Any],
         run_after: Any,
     ) -> RunValues:
-        """The values of a run of ``dag`` with these params, due at ``run_after``, in this data interval or in none."""
+        """Return the values of a run of ``dag``, due at ``run_after``, with or without a data interval."""
         start, end = interval
         return RunValues(
             params=_params(dag, without_run_params(params)),
@@ -135,7 +135,7 @@ class ExperimentSettings:
 
 
 def _params(dag: DAG, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The run's params, coerced to their schemas, so that ``1`` and ``1.0`` from JSON make one version."""
+    """Return the run's params, coerced to their schemas, so that ``1`` and ``1.0`` from JSON make one version."""
     declared = dag.params
     params = {}
     for name, value in given.items():
@@ -143,14 +143,14 @@ def _params(dag: DAG, given: Mapping[str, Any]) -> dict[str, Any]:
             logger.warning("The run's conf names a prefix and DAG %r declares no such param: ignored.", dag.dag_id)
             continue
         if name == PREFIX and value is None and is_builtin_param(declared.get_param(name)):
-            continue  # the form's own field, left empty
+            continue  # an empty field of the trigger form
         param = declared.get_param(name) if name in declared else None
         params[name] = coerce_param(value, param.schema.get("type"), param.value) if param is not None else value
     return params
 
 
 def _night(interval_start: Any, run_after: Any, timezone: str) -> Any:
-    """The date on which the data interval starts; without an interval, that of the last midnight's."""
+    """Return the date on which the data interval starts; without an interval, that of the last midnight."""
     moment = pendulum.instance(interval_start or run_after).in_timezone(timezone)
     return moment.date() if interval_start else moment.subtract(days=1).date()
 
@@ -160,10 +160,10 @@ def _iso(moment: Any) -> str | None:
 
 
 def heartbeat_s() -> float:
-    """How often owners of this deployment renew their leases.
+    """Return the heartbeat interval of this deployment's lease owners.
 
     Raises:
-        ValueError: The configuration has no finite number of at least a tenth of a second.
+        ValueError: The configured value is not a finite number of at least 0.1 s.
     """
     seconds: float = conf.getfloat("tradewind", "lease_heartbeat_seconds", fallback=HEARTBEAT_S)
     check_amount(seconds, "[tradewind] lease_heartbeat_seconds", least=0.1)

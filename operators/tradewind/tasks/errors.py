@@ -1,4 +1,4 @@
-"""How a task ends when its step did not, or cannot be run as it is."""
+"""Exceptions of a task whose step failed, or cannot run as it is."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ _BAD_INPUT = (
 
 
 class BadInputError(AirflowFailException):
-    """The experiment cannot be run as it is. Trying again would not help."""
+    """The experiment cannot run as it is. A retry does not help."""
 
 
 class StepFailedError(AirflowFailException):
@@ -37,46 +37,46 @@ class StepFailedError(AirflowFailException):
 
 
 class AdoptedFailureError(AirflowException):
-    """Somebody else's attempt failed while this task waited for it. Airflow's next try makes a new one."""
+    """Another task's attempt failed while this task waited for it. Airflow's next try makes a new attempt."""
 
 
 InheritedFailureError = AdoptedFailureError
 
 
 class StepStoppedError(AirflowFailException):
-    """Somebody stopped the step's job."""
+    """A user stopped the step's job."""
 
 
 class StepLostError(AirflowException):
-    """The step's job is gone without a word. Airflow's next try makes a new attempt."""
+    """The step's job disappeared without a result. Airflow's next try makes a new attempt."""
 
 
 class StoreSilentError(AirflowException):
-    """The store with the outputs does not answer. Airflow's next try asks again."""
+    """The store with the outputs does not answer. Airflow's next try reads it again."""
 
 
 StoreTimeoutError = StoreSilentError
 
 
 class ClusterUnreachableError(AirflowException):
-    """The step's cluster does not answer. Airflow's next try asks again."""
+    """The step's cluster does not answer. Airflow's next try contacts it again."""
 
 
 class ClusterRefusedError(AirflowFailException):
-    """The step's cluster cannot be used: no connection, no valid address, a refused token or a refused job."""
+    """The step's cluster is unusable: no connection, no valid address, a refused token or a refused job."""
 
 
 class PlanOutdatedError(AirflowFailException):
-    """What the run's plan says no longer holds: the step's config was edited, or an input is not there."""
+    """The run's plan is outdated: the step's config was edited, or an input is missing."""
 
 
 class UnnamedDeploymentError(AirflowFailException):
-    """A task of this name is at work in an Airflow that may be this one or another: one of the two has no name."""
+    """A task of this name runs in an Airflow that may be this one or another: one of the two has no name."""
 
 
 @contextmanager
 def failing_without_retry() -> Iterator[None]:
-    """Let bad input fail a task without using up its retries."""
+    """Fail a task on bad input without using its retries."""
     try:
         yield
     except _BAD_INPUT as error:
@@ -85,11 +85,11 @@ def failing_without_retry() -> Iterator[None]:
 
 @contextmanager
 def translated_store_errors(who: str) -> Iterator[None]:
-    """Say in an error of the store whom it hit.
+    """Add the affected step to errors of the store.
 
     Raises:
         StoreSilentError: The store does not answer.
-        BadInputError: A lease there cannot be read; trying again would not help.
+        BadInputError: A lease there cannot be read; a retry does not help.
     """
     try:
         yield
@@ -101,11 +101,11 @@ def translated_store_errors(who: str) -> Iterator[None]:
 
 @contextmanager
 def translated_cluster_errors(who: str) -> Iterator[None]:
-    """Say in an error of the cluster whom it hit. Only a cluster that does not answer is worth a retry.
+    """Add the affected step to errors of the cluster. Only an unreachable cluster is worth a retry.
 
     Raises:
         ClusterUnreachableError: The cluster does not answer.
-        ClusterRefusedError: There is no such connection, or the cluster refuses the token or the job.
+        ClusterRefusedError: The connection is missing, or the cluster refuses the token or the job.
     """
     try:
         yield
@@ -116,7 +116,7 @@ def translated_cluster_errors(who: str) -> Iterator[None]:
 
 
 def unnamed_deployment(name: str, lease: Lease, by: Mapping[str, Any]) -> UnnamedDeploymentError:
-    """A turn of which nobody can say whether it is this task's, at the output of the version ``name``."""
+    """Return the error for an attempt at version ``name`` that may or may not be this task's."""
     theirs, ours = (repr(each.get("deployment") or "(no name)") for each in (lease.by, by))
     return UnnamedDeploymentError(
         f"Attempt {lease.attempt} at {name} is in progress in a task of the same name, claimed by the Airflow "

@@ -1,6 +1,6 @@
-"""What a person asks of one run in the trigger form: which steps, which again, or only the plan.
+"""Params of the trigger form: which steps to run, which to rerun, or only to plan.
 
-These params are Tradewind's own. They are no run values: they never reach a config, let alone a version.
+These params are Tradewind's own. They are not run values: they never reach a config or a version.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DRY_RUN: Final = "dry_run"
 VERIFY: Final = "verify"
 PREFIX: Final = "prefix"
 _REGEXES: Final = {"type": ["array", "null"], "items": {"type": "string", "format": "regex"}}
-"""As the form shows a text with one entry a line; it sends null when that text is emptied."""
+"""The form shows a text with one entry per line, and sends null when it is emptied."""
 
 _FORM: Final[Mapping[str, tuple[str, dict[str, Any], str]]] = {
     "run_only": (
@@ -59,19 +59,19 @@ _FORM: Final[Mapping[str, tuple[str, dict[str, Any], str]]] = {
         "Only plan: the table is in the log of the plan task, and no step runs.",
     ),
 }
-"""Param -> title, schema and description, in the order of the form."""
+"""Param -> title, schema and description, in the form's order."""
 
 RUN_PARAMS: Final = frozenset(_FORM)
 _OF_SELECTION: Final = tuple(name for name in _FORM if name not in (VERIFY, DRY_RUN))
 
 
 def add_run_params(dag: DAG, defaults: Selection) -> None:
-    """Give ``dag`` the params that every experiment has.
+    """Add the params of every experiment to ``dag``.
 
-    Its tasks must be there already: Airflow writes down a copy of the DAG's params with every task that comes later.
+    Call it after the tasks exist: Airflow serializes a copy of the DAG's params with every task added later.
 
     Raises:
-        ExperimentError: The DAG has a param with the name of one of ours.
+        ExperimentError: The DAG has a param with the name of a Tradewind param.
     """
     if taken := sorted(RUN_PARAMS & set(dag.params)):
         raise ExperimentError(
@@ -84,7 +84,7 @@ def add_run_params(dag: DAG, defaults: Selection) -> None:
 
 
 def _prefix_param() -> AirflowParam:
-    """Where this run's outputs go. A param of the experiment like any other, since an author may declare it too."""
+    """Return the param of this run's prefix. It is a param of the experiment, since an author may declare it too."""
     description = "Where this run's outputs go, if not where others do: a path below an allowed root."
     return AirflowParam(
         None, description, source="dag", title="Prefix", section=FORM_SECTION, type=["string", "null"], maxLength=4096
@@ -92,39 +92,39 @@ def _prefix_param() -> AirflowParam:
 
 
 def is_builtin_param(param: AirflowParam) -> bool:
-    """Whether a param is one that Tradewind adds to the form."""
+    """Whether Tradewind adds this param to the form."""
     return param.schema.get("section") == FORM_SECTION
 
 
 def without_run_params(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The params that belong to the experiment itself."""
+    """Return the params of the experiment itself."""
     return {name: value for name, value in params.items() if name not in RUN_PARAMS}
 
 
 def selection_of(context: Context) -> Selection:
-    """What the run's trigger form says of its steps.
+    """Return the selection in the run's trigger form.
 
     Raises:
-        SelectionError: An expression is no regular expression.
+        SelectionError: An expression is not a regular expression.
     """
     return selection_in(context["params"])
 
 
 def selection_in(params: Mapping[str, Any]) -> Selection:
-    """The selection in a run's params; what they do not say is as ``Selection`` has it.
+    """Return the selection in a run's params; missing ones take the defaults of ``Selection``.
 
     Raises:
-        SelectionError: An expression is no regular expression.
+        SelectionError: An expression is not a regular expression.
     """
     given = {name: params[name] for name in _OF_SELECTION if params.get(name) is not None}
     for name in ("run_only", "force"):
         if isinstance(given.get(name), list):
-            given[name] = [line for line in given[name] if line.strip()]  # lines that were left empty in the form
+            given[name] = [line for line in given[name] if line.strip()]  # empty lines of the form
     return Selection(**given)
 
 
 def is_dry_run(context: Context) -> bool:
-    """Whether the run is to end with its plan."""
+    """Whether the run ends with its plan."""
     return bool(context["params"].get(DRY_RUN, False))
 
 
@@ -138,5 +138,5 @@ def _form(defaults: Selection) -> dict[str, AirflowParam]:
 
 
 def is_verified(context: Context) -> bool:
-    """Whether the outputs that are reused are to be compared with their manifests."""
+    """Whether reused outputs are compared with their manifests."""
     return bool(context["params"].get(VERIFY, False))

@@ -1,4 +1,4 @@
-"""A step's line of its run's plan, as the step's task reads it, and what a task without a plan says instead."""
+"""A step's line of its run's plan, as its task reads it, and its replacement without a plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LEFT_ALONE: Final = "left_alone"
 
 
 def push_plan(context: Context, plan: Plan, pieces: dict[str, dict[str, Any]]) -> None:
-    """Make the plan the ``plan`` task's XCom: whole for people, in pieces for the steps' tasks, if any has work."""
+    """Push the plan as the ``plan`` task's XCom: whole for users, in chunks for steps' tasks, if any has work."""
     ti: Any = context["ti"]
     ti.xcom_push(key="return_value", value=plan.to_json())
     for key, piece in pieces.items():
@@ -24,12 +24,12 @@ def push_plan(context: Context, plan: Plan, pieces: dict[str, dict[str, Any]]) -
 
 
 def planned_step(context: Context, plan_task_id: str, index: int) -> PlannedStep | None:
-    """The line of the present task, which is the plan's number ``index``; None where no plan was made.
+    """Return line ``index`` of the plan for the present task; None if there is no plan.
 
-    A plan that left nothing to do has no pieces: whoever is cleared after it reads the whole.
+    A plan without work has no chunks: a task that is cleared after it reads the whole plan.
 
     Raises:
-        PlanOutdatedError: What is there is no plan.
+        PlanOutdatedError: The XCom is not a plan.
     """
     ti: Any = context["ti"]
     piece = ti.xcom_pull(task_ids=plan_task_id, key=chunk_key(index)) or ti.xcom_pull(task_ids=plan_task_id)
@@ -40,19 +40,19 @@ def planned_step(context: Context, plan_task_id: str, index: int) -> PlannedStep
 
 
 def push_skipped_tasks(context: Context, task_ids: Sequence[str]) -> None:
-    """Tell the tasks that the plan skips, of which Airflow spares those that are at work by then."""
+    """List the tasks that the plan skips; Airflow spares those that run by then."""
     ti: Any = context["ti"]
     ti.xcom_push(key=_LEFT_ALONE, value={"task_ids": list(task_ids), "clear_number": clears_now(context)})
 
 
 def was_skipped_by_plan(context: Context, plan_task_id: str) -> bool:
-    """Whether the plan would have skipped the present task, and nobody has cleared a task of the run since."""
+    """Whether the plan would skip the present task, and no user has cleared a task of the run since."""
     ti: Any = context["ti"]
     left: Any = ti.xcom_pull(task_ids=plan_task_id, key=_LEFT_ALONE) or {}
     return ti.task_id in left.get("task_ids", []) and left.get("clear_number") == clears_now(context)
 
 
 def push_unplanned(context: Context, step: ResolvedStep) -> None:
-    """Tell which step the present task makes, where no plan does."""
+    """Push which step the present task makes, where there is no plan."""
     ti: Any = context["ti"]
     ti.xcom_push(key=UNPLANNED_KEY, value=UnplannedStep.of(step).to_json())

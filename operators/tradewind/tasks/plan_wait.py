@@ -1,9 +1,9 @@
-"""How a step's task keeps behind its run's plan where Airflow has no edge between the two.
+"""Make a step's task wait for its run's plan where Airflow has no edge between the two.
 
-Only the steps that read no other step stand directly below ``plan``; the others follow from what they read. That is
-enough until a person clears ``plan`` together with a step further down, whose inputs are there: Airflow then starts
-both at once. The step's task waits here, as Airflow would have it wait behind an edge: it gives its worker slot back,
-which the plan may need, and what the plan skips meanwhile never comes back.
+Only steps that read no other step are directly below ``plan``; the others follow their inputs. That suffices until a
+user clears ``plan`` together with a later step whose inputs exist: Airflow then starts both at once. The step's task
+waits here as it would behind an edge. It releases its worker slot, which the plan may need, and never returns if the
+plan skips it meanwhile.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 MAX_POLLS: Final = 10
 POLL_S: Final = 0.5
-"""For a plan that is at work: it skips right before it ends, and what follows then starts at once."""
+"""For a running plan: it skips right before it ends, and the following tasks then start at once."""
 RESCHEDULE_S: Final = 5.0
 
 _TASK_ALONE: Final = "AIRFLOW_TEST_MODE"
@@ -34,11 +34,11 @@ _ENDED = frozenset({"success", "skipped", "removed"})
 
 
 def await_plan(context: Context, plan_task_id: str) -> None:
-    """Return once the task of the plan has ended; ``airflow tasks test`` runs this task alone, so nothing is awaited.
+    """Return once the plan's task has ended; ``airflow tasks test`` runs this task alone and does not wait.
 
     Raises:
-        PlanOutdatedError: It failed, so there is no plan.
-        AirflowRescheduleException: It has not ended yet: the task comes back, within the same try.
+        PlanOutdatedError: The plan's task failed, so there is no plan.
+        AirflowRescheduleException: It has not ended yet: the task resumes later, within the same try.
     """
     if os.environ.get(_TASK_ALONE) == "True":
         return
@@ -58,10 +58,10 @@ def await_plan(context: Context, plan_task_id: str) -> None:
 
 
 def skip_if_not_planned(context: Context, plan_task_id: str) -> None:
-    """Before a new attempt: skip this task, if only its wait for the plan kept that from being skipped by it.
+    """Skip this task before a new attempt, if only its wait prevented the plan from skipping it.
 
     Raises:
-        AirflowSkipException: The plan has nothing to do for this task, and nobody has cleared any since it was made.
+        AirflowSkipException: The plan has no work for this task, and no user has cleared a task since.
     """
     if was_skipped_by_plan(context, plan_task_id):
         raise AirflowSkipException("The plan that was made meanwhile has nothing to do for this step.")

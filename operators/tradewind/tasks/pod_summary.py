@@ -1,4 +1,4 @@
-"""What a step on slices went through, in one line for the task's log; nothing if it never started again."""
+"""Summarize an attempt's pod in one line for the task's log; nothing if it never restarted."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ logger = logging.getLogger(__name__)
 
 
 def pod_summary(output_path: str, attempt: int, resources: Resources | None) -> str | None:
-    """The story of an attempt's pod; None if it had none, if nothing happened, or if nobody can tell."""
+    """Return an attempt's pod summary; None without a pod, without incidents, or if it is unknown."""
     if not isinstance(resources, (TpuSlice, Hosts)):
         return None
     try:
         return format_summary(
             read_timeline(posixpath.join(attempt_folder(output_path, attempt), TIMELINE_FILE)), output_path
         )
-    except Exception as error:  # the step's end matters more than how it got there, whatever its files hold
+    except Exception as error:  # the step's end matters more than its summary
         logger.warning("What happened to the pod of attempt %d at %s cannot be told: %s", attempt, output_path, error)
         return None
 
 
 def format_summary(events: Sequence[TimelineEvent], output_path: str) -> str | None:
-    """``2 preemptions, 1 failure, 73 steps lost, waited 1 min, goodput 0.91``; None if it never started again.
+    """Format ``2 preemptions, 1 failure, 73 steps lost, waited 1 min, goodput 0.91``; None without a restart.
 
-    Goodput is told of a training that left its metrics in the output.
+    Goodput is included for a training that left its metrics in the output.
     """
     found = summary(events)
     if not found.restarts and not found.preemptions and not found.failures:

@@ -1,7 +1,7 @@
-"""Where buckets and clusters are, asked only if a step reads from a bucket and runs on a cluster that says its region.
+"""Regions of buckets and clusters, looked up only for steps that read buckets from a known region.
 
-A cluster says it in the extra ``region`` of its connection. Where a bucket is, the fleet file of this deployment says;
-of another bucket Google Cloud Storage, or the emulator that ``STORAGE_EMULATOR_HOST`` names.
+A cluster's region is the extra ``region`` of its connection. A bucket's location is in this deployment's fleet file;
+for other buckets Google Cloud Storage, or the emulator at ``STORAGE_EMULATOR_HOST``, gives it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tradewind.storage.trees import list_files
 logger = logging.getLogger(__name__)
 
 LOOKUP_TIMEOUT_S: Final = 30.0
-"""How long a store that does not answer is asked again for where a bucket is."""
+"""How long a lookup of a bucket's location is retried while the store does not answer."""
 
 
 def refuse_cross_region_reads(
@@ -34,11 +34,11 @@ def refuse_cross_region_reads(
 ) -> None:
     """Refuse steps that would read from buckets outside the regions of their clusters.
 
-    ``allowed`` are the names of steps and the beginnings of paths that may.
+    ``allowed`` are names of steps and prefixes of paths that may do so.
 
     Raises:
-        CrossRegionReadError: There are such reads; it lists them with their sizes.
-        StoreUnavailableError: Google Cloud Storage does not say where a bucket is.
+        CrossRegionReadError: There are such reads; the message lists them with their sizes.
+        StoreUnavailableError: Google Cloud Storage does not return a bucket's location.
     """
     region = functools.cache(region_of)
     reads = [
@@ -51,14 +51,14 @@ def refuse_cross_region_reads(
 
 
 def region_of(conn_id: str) -> str | None:
-    """The region of a cluster, if its connection says one."""
+    """Return the region of a cluster, if its connection gives one."""
     region = RayHook(conn_id).region()
     return str(region).strip().lower() or None if region else None
 
 
 @functools.cache
 def location_of(bucket: str) -> str | None:
-    """Where ``bucket`` is, as the fleet file or ``bucket_region`` has it; None if not known.
+    """Return the location of ``bucket`` from the fleet file or ``bucket_region``; None if unknown.
 
     Raises:
         StoreUnavailableError: Google Cloud Storage does not answer.
@@ -82,7 +82,7 @@ def location_of(bucket: str) -> str | None:
 
 
 def stored_size(path: str) -> int | None:
-    """The bytes at ``path``: as the manifest there says, else as the store lists them; None if nobody can tell."""
+    """Return the bytes at ``path``, from its manifest, else from the store's listing; None if unknown."""
     try:
         lease = read_text(lease_path(path))
         manifest = read_manifest(path, Lease.from_json(lease).attempt if lease is not None else 0)
@@ -92,6 +92,6 @@ def stored_size(path: str) -> int | None:
             return sum(file.size for file in files)
         fs, name = file_system_at(path)
         return int(fs.size(name))
-    except Exception as error:  # each client library has errors of its own, and none matters as much as the read
+    except Exception as error:  # clients have their own exceptions, and the read matters more
         logger.debug("The size of %s is not known: %s", path, error)
         return None

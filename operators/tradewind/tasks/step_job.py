@@ -1,4 +1,4 @@
-"""The Ray job of one attempt: what it runs, and handing it to the attempt's cluster."""
+"""The Ray job of one attempt: build it and submit it to the attempt's cluster."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 20.0
-"""How long a cluster that does not answer is asked again before it costs one of Airflow's retries."""
+"""How long an unresponsive cluster is retried before it costs one of Airflow's retries."""
 
 
 def claimed_spec(step: ResolvedStep, code: Path, environments: Environments | None = None) -> StepSpec:
-    """What an attempt at ``step`` is to run, with its environment as the project's lock gives it now.
+    """Return the spec of an attempt at ``step``, with its environment from the project's current lock.
 
     Args:
-        step: Of which an attempt is made.
+        step: The step of the attempt.
         code: The folder of the DAG's code.
-        environments: Those of ``code``, where many steps are looked at together.
+        environments: Cached environments of ``code``, for many steps.
 
     Raises:
-        SpecError: It cannot be written down for a cluster, or a mirrored path has no place below a prefix.
-        BadRequestError: Its function does not fit its resources, its dependency groups do not exist, or it would show
+        SpecError: It cannot be serialized for a cluster, or a mirrored path is not below a prefix.
+        BadRequestError: Its function does not fit its resources, its dependency groups do not exist, or it would expose
             a secret.
     """
     check_function_place(step.step)
@@ -61,23 +61,23 @@ def claimed_spec(step: ResolvedStep, code: Path, environments: Environments | No
 
 
 def connect(step_name: str, cluster: str, *, has_job: bool = False) -> RayJobs:
-    """The jobs of ``cluster``, which has answered and accepted the token.
+    """Connect to ``cluster``; return once it answers and accepts the token.
 
-    With ``has_job``, the task has submitted a job before, and silence and refusals are waited out.
+    With ``has_job``, the task submitted a job before, and outages and refusals are waited out.
 
     Raises:
         ClusterUnreachableError: It does not answer.
-        ClusterRefusedError: There is no such connection, or it is no good.
+        ClusterRefusedError: The connection is missing or invalid.
     """
     with translated_cluster_errors(f"Step {step_name!r}"):
         return _asked(RayHook(cluster).get_conn, has_job)
 
 
 def cluster_of_job(step_name: str, cluster: str, job: str) -> RayCluster | None:
-    """``cluster`` if it knows ``job``, as soon as it answers and accepts the token.
+    """Return ``cluster`` if it knows ``job``, once it answers and accepts the token.
 
     Raises:
-        ClusterRefusedError: There is no such connection, or it is no good.
+        ClusterRefusedError: The connection is missing or invalid.
     """
 
     def look() -> RayCluster | None:
@@ -89,13 +89,13 @@ def cluster_of_job(step_name: str, cluster: str, job: str) -> RayCluster | None:
 
 
 def submit(attempt: Attempt, code: Path, *, has_job: bool = False) -> RayCluster:
-    """Submit the job of ``attempt`` unless that was done before; the cluster that has it now.
+    """Submit the job of ``attempt`` unless it already is; return the cluster that has it.
 
-    With ``has_job``, the task has submitted another job before, and silence and refusals are waited out.
+    With ``has_job``, the task submitted another job before, and outages and refusals are waited out.
 
     Raises:
         ClusterUnreachableError: The cluster does not answer.
-        ClusterRefusedError: It refuses the job, or something in the job is known to be wrong.
+        ClusterRefusedError: It refuses the job, or a field of the job is invalid.
     """
     spec = StepSpec.from_json(attempt.spec)
     with translated_cluster_errors(f"Step {spec.name!r}"):
@@ -114,7 +114,7 @@ def _asked(call: Callable[[], T], has_job: bool) -> T:
 
 
 def step_request(attempt: Attempt, spec: StepSpec, code: Path) -> JobRequest:
-    """The job of ``attempt``.
+    """Build the job of ``attempt``.
 
     Raises:
         BadRequestError: The code folder cannot travel.
@@ -135,14 +135,14 @@ def step_request(attempt: Attempt, spec: StepSpec, code: Path) -> JobRequest:
 
 
 def demand_of(job: str, step: ExecutorStep) -> Demand:
-    """What a job of ``step`` asks of its node."""
+    """Return what a job of ``step`` requests of its node."""
     from tradewind.ray_jobs.demand import Demand  # its HTTP client would load with every DAG file
 
     return Demand.of(JobRequest(job, "", **place_driver(step.resources or Cpu()).fields()))
 
 
 def _task_metadata(attempt: Attempt) -> dict[str, str]:
-    """Which task the attempt was claimed by."""
+    """Return the task that claimed the attempt."""
     by = attempt.by
     return TaskKey(by["dag"], by["run"], by["task"], by["map_index"], by["try"]).metadata() if "dag" in by else {}
 

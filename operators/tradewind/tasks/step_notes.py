@@ -1,10 +1,10 @@
-"""What a step's task notes when it ends green, and what it reads from that when it comes back.
+"""Notes of a step's task: written when it succeeds, read when it runs again.
 
-Airflow keeps the note across retries and Clear. Clear sets a task's ``max_tries`` to its tries so far and its retries,
-and a crash leaves it: that tells a person who wants the step made again from a worker that died between its note and
-its end. Where the retries were lowered in between, both can be the same number; so each Clear of a task of the run,
-which Airflow counts in the run's ``clear_number``, tells it too. A step that Airflow cleared only because a step above
-it was cleared is told by its upstream tasks, whose results say the same two numbers.
+Airflow keeps the note across retries and Clear. A Clear sets ``max_tries`` to the tries so far plus the retries; a
+crash leaves it. That distinguishes a user's rerun from a worker that died between its note and its end. If the retries
+were lowered in between, the numbers can be equal. So the note also holds the run's ``clear_number``, Airflow's count of
+Clears. A step may be cleared only because a step above it was: then the results of its upstream tasks state the same
+two numbers.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ CLEARS: Final = "clear_number"
 
 
 def tries_now(context: Context) -> dict[str, int]:
-    """What Airflow allows the task now, for a note."""
+    """Return what Airflow allows the task now, for a note."""
     return {TRIES: context["ti"].max_tries, CLEARS: clears_now(context)}
 
 
 def compared(asked: RerunRequest, note: Mapping[str, Any], context: Context) -> RerunRequest:
-    """``asked``, with what Airflow allowed the task at the time of the note and allows it now."""
+    """Return ``asked`` with what Airflow allowed the task at the time of the note and allows it now."""
     now = tries_now(context)
     return replace(
         asked,
         tries_allowed_then=note.get(TRIES, 0),
         tries_allowed_now=now[TRIES],
-        clears_then=note.get(CLEARS, now[CLEARS]),  # older notes do not count the run's clears
+        clears_then=note.get(CLEARS, now[CLEARS]),  # older notes lack the run's Clears
         clears_now=now[CLEARS],
     )
 
 
 class StepNotes:
-    """The notes of one task. ``upstream`` are the ids of the tasks of the steps above it."""
+    """Notes of one task. ``upstream`` are the ids of the tasks of the steps above it."""
 
     def __init__(self, context: Context, upstream: Collection[str]) -> None:
         self._context = context
         self._upstream = sorted(upstream)
 
     def finished(self, output_path: str, attempt: int) -> dict[str, Any]:
-        """Note that the task ends green with ``attempt``; returns the task's XCom."""
+        """Note that the task succeeds with ``attempt``; return the task's XCom."""
         upstream = self._upstream_results()
         seen: dict[str, Any] = {
             "upstream": {task_id: result[TRIES] for task_id, result in upstream.items()},
@@ -62,12 +62,12 @@ class StepNotes:
         return {"output_path": output_path, **result}
 
     def has_succeeded_with(self, attempt: int) -> bool:
-        """Whether an earlier try ended green with ``attempt``, and not only noted it before it died."""
+        """Whether an earlier try succeeded with ``attempt`` and did not die right after its note."""
         note = self._note()
         return note.get("attempt") == attempt and self._was_cleared_since(note)
 
     def rerun_request(self, planned: PlannedStep | None, turns: StepLease) -> RerunRequest:
-        """What is asked of this task."""
+        """Return the rerun request for this task."""
         note = self._note()
         return replace(
             compared(RerunRequest.from_plan(planned), note, self._context),
@@ -97,7 +97,7 @@ class StepNotes:
         )
 
     def _upstream_results(self) -> dict[str, Mapping[str, int]]:
-        """Task id -> the result of each step above that ran in this run; a skipped one has none."""
+        """Return task id -> result of each step above that ran in this run; a skipped one has none."""
         if not self._upstream:
             return {}
         results: Any = self._context["ti"].xcom_pull(task_ids=self._upstream)
@@ -105,11 +105,10 @@ class StepNotes:
         return {task_id: result for task_id, result in pairs if isinstance(result, dict) and TRIES in result}
 
 
-# Which turns a task claimed, noted in its task state store where its claims do not tell.
-#
-# A claim names the Airflow that it was made in, its dag, run, task and map index. Airflows without a name can share all
-# of those on one prefix; what each keeps in its own database they cannot share. So a task of such an Airflow notes the
-# job of a claim before it makes it, and takes no turn for its own that it has not noted.
+# Leases that a task claimed, noted in its task state store where its claims are ambiguous. A claim names the Airflow
+# that made it, its dag, run, task and map index. Airflows without a name can share all of those on one prefix, but not
+# their own databases. So a task of such an Airflow notes a claim's job before the claim, and owns only leases that it
+# noted.
 
 CLAIMS_KEY: Final = "claimed"
 """Key of the note in the task state store."""
@@ -120,8 +119,8 @@ class ClaimNotes:
     """The claims of one task.
 
     Args:
-        context: The task's.
-        by: How the task's claims name it.
+        context: The task's context.
+        by: The task's name in its claims.
     """
 
     def __init__(self, context: Context, by: Mapping[str, Any]) -> None:
@@ -129,10 +128,10 @@ class ClaimNotes:
         self._store: Any = context["task_state_store"]
 
     def jobs(self) -> tuple[str, ...]:
-        """The jobs of the last turns that the task claimed, or was about to; none where its claims tell."""
+        """Return the jobs of recent claims or intended claims of the task; empty where its claims are unambiguous."""
         return tuple(self._store.get(CLAIMS_KEY) or ()) if self._is_needed else ()
 
     def add(self, job: str) -> None:
-        """Note that the turn of ``job`` is the task's, if its claim stands."""
+        """Note that the attempt of ``job`` is the task's if its claim succeeds."""
         if self._is_needed:
             self._store.set(CLAIMS_KEY, [*self.jobs(), job][-MAX_NOTED_JOBS:])

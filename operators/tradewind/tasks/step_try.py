@@ -1,4 +1,4 @@
-"""One try of a step's task: what its operator was given, its context, the step's turns, and how far it is."""
+"""One try of a step's task: operator arguments, context, leases and progress."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from tradewind.triggers.step_job import StepJobTrigger
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
-# What a try of a step's task has seen of its step so far. It travels through the triggerer.
-
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a try is. A look at the step ends with the task's result or with this: then the try looks again.
+    """Progress of a try; it travels through the triggerer.
+
+    Each pass over the step ends with the task's result or with a new progress for the next pass.
 
     Attributes:
-        losses: How many attempts of this try went down without a fault of the step.
-        without_keeper: How many of the last ones in a row ended before their driver had taken the lease over.
-        waited_for: Somebody else's attempt whose end this try waited for.
+        losses: How many attempts of this try were lost without a fault of the step.
+        without_keeper: How many of the most recent attempts ended before their driver took the lease over.
+        waited_for: Another task's attempt that this try waited for.
     """
 
     losses: int = 0
@@ -44,31 +44,31 @@ class Progress:
     waited_for: int | None = None
 
     def after_loss(self, lease: Lease) -> Progress:
-        """How far the try is once the attempt of ``lease`` is lost."""
+        """Return the progress after the loss of the attempt of ``lease``."""
         had_keeper = lease.incarnation is not None
         return replace(self, losses=self.losses + 1, without_keeper=0 if had_keeper else self.without_keeper + 1)
 
     @staticmethod
     def after_wait(event: Mapping[str, Any]) -> Progress:
-        """How far a try is that has waited for the end of an attempt."""
+        """Return the progress after waiting for the end of an attempt."""
         progress = Progress(**event["progress"])
         return replace(progress, waited_for=event["attempt"]) if event["is_theirs"] else progress
 
 
 @dataclass(frozen=True)
 class StepTask:
-    """What the operator of a step was given.
+    """Arguments of a step's operator.
 
     Attributes:
         step: The step.
-        settings: What the experiment's tasks share.
+        settings: Settings that the experiment's tasks share.
         plan_task_id: The task whose XCom holds the run's plan; empty in a DAG without one.
-        index: The step's place in the plan.
+        index: The step's index in the plan.
         may_overtake_plan: Airflow may start the task before the plan's has ended.
         upstream: The tasks of the steps above it.
-        log: The operator's.
-        defer_job: Leaves the task until its job has ended; None if the worker follows it.
-        defer_wait: Leaves the task until nobody is at work at an output; None if the worker waits.
+        log: The operator's log.
+        defer_job: Defers the task until its job ends; None if the worker follows it.
+        defer_wait: Defers the task until no attempt runs at an output; None if the worker waits.
     """
 
     step: ExecutorStep
@@ -86,10 +86,10 @@ class StepTry:
     """One try.
 
     Attributes:
-        given: What the operator was given.
-        context: Airflow's.
-        turns: The turns of the step.
-        progress: How far the try is.
+        given: The operator's arguments.
+        context: Airflow's context.
+        turns: The attempts of the step.
+        progress: The progress of the try.
     """
 
     def __init__(self, given: StepTask, context: Context, progress: Progress) -> None:
@@ -106,10 +106,10 @@ class StepTry:
         self.turns = StepLease(step, by, heartbeat_s(), self._claims.add, placed.roots)
 
     def _planned_now(self) -> PlannedStep | None:
-        """The plan's line of the step, which may be a newer plan's at each look.
+        """Return the plan's line of the step, read anew on each pass.
 
         Raises:
-            PlanOutdatedError: It is of another version.
+            PlanOutdatedError: The line is for another version.
         """
         given, step = self.given, self.turns.step
         if not given.plan_task_id:
@@ -124,23 +124,23 @@ class StepTry:
         return planned
 
     def task(self) -> TaskIdentity:
-        """How the task looks at a turn."""
+        """Return the task's view of a lease."""
         self._planned = self._planned_now()
         retries = self._planned is None or self._planned.decision is not Decision.BLOCKED
         return TaskIdentity(self.turns.by, self.progress.waited_for, retries, self._claims.jobs())
 
     def rerun_request(self) -> RerunRequest:
-        """What is asked of the task, by the plan that its last ``task`` went by."""
+        """Return the rerun request for the task, by the plan that its last ``task`` used."""
         return self._notes.rerun_request(self._planned, self.turns)
 
     def owns(self, lease: Lease) -> bool:
-        """Whether this task, in whatever try, claimed that turn."""
+        """Whether any try of this task claimed that lease."""
         return TaskIdentity(self.turns.by, claimed=self._claims.jobs()).owns(lease)
 
     def wait(self, output_path: str, attempt: int, *, is_theirs: bool) -> None:
-        """Wait until nobody is at work at an output, in the triggerer or here.
+        """Wait until no attempt runs at an output, in the triggerer or here.
 
-        ``is_theirs`` says that it is this step's own output, at which somebody else is at work.
+        ``is_theirs`` means that it is this step's own output, and another task's attempt runs there.
         """
         payload = {"progress": asdict(self.progress), "is_theirs": is_theirs}
         if self.given.defer_wait is not None:
@@ -149,7 +149,7 @@ class StepTry:
         self.progress = Progress.after_wait({"attempt": last, **payload})
 
     def failure(self, lease: Lease | None) -> StepFailedError:
-        """The failure of an attempt, which may be another task's."""
+        """Return the failure of an attempt, possibly another task's."""
         attempt = self.turns.attempt(lease.attempt) if lease is not None else None
         name = repr(self.turns.step.name)
         if attempt is None or attempt.error is None:
@@ -160,7 +160,7 @@ class StepTry:
         return StepFailedError(f"Step {name} failed{whose} with {attempt.error.type}: {attempt.error.message}")
 
     def finish_reused(self, lease: Lease | None) -> dict[str, Any]:
-        """End green with what was there; consumers are told only if this task made it and died before it said so."""
+        """Succeed with an existing output; emit events only if this task made it and died before it said so."""
         step = self.turns.step
         by = (
             f"by {describe_claimer(lease.by)}, attempt {lease.attempt}"
@@ -179,7 +179,7 @@ class StepTry:
         return self._notes.finished(self.turns.path, 0 if lease is None or lease.written_by_marin else lease.attempt)
 
     def finish_made(self, lease: Lease) -> dict[str, Any]:
-        """End green with what this task made: tell consumers, and note which attempt it was."""
+        """Succeed with this task's output: emit events and note its attempt."""
         turns = self.turns
         producer = f"attempt {lease.attempt} of {describe_claimer(lease.by)}"
         emit_made(self.context, turns.step.name, turns.name, turns.path, producer)

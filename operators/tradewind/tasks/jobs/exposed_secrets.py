@@ -1,4 +1,4 @@
-"""Secrets that a step would show: refused where every user of the cluster reads them, told of where its records do."""
+"""Exposed secrets: refuse those that every user of the cluster could read, warn of those in records."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tradewind.serialization.callables import Call
 from tradewind.serialization.spec import StepSpec
 
 _SHORTEST_IN_CONFIG: Final = 8
-"""What is shorter, under a name that says secret, is mostly a setting; and a warning that comes always is not read."""
+"""Shorter values under a name like a secret's are mostly settings, and users ignore a warning that is always there."""
 
 logger = logging.getLogger(__name__)
 
 
 def uv_options(text: str) -> list[str]:
-    """The words of ``[tradewind] uv_options``.
+    """Return the words of ``[tradewind] uv_options``.
 
     Raises:
-        BadDependencyGroupError: It is no line of a shell.
+        BadDependencyGroupError: It is not a valid shell line.
         ExposedSecretError: It holds a password, which every user of the cluster could read.
     """
     try:
@@ -41,7 +41,7 @@ def uv_options(text: str) -> list[str]:
 
 
 def check_spec(spec: StepSpec) -> StepSpec:
-    """``spec``, with a warning for each field of its config that looks like a secret.
+    """Check ``spec``; warn of each field of its config that looks like a secret.
 
     Raises:
         ExposedSecretError: Its environment or the options of its Ray task hold a secret.
@@ -57,7 +57,7 @@ def check_spec(spec: StepSpec) -> StepSpec:
 
 
 def warn_of_secrets(whose: str, config: Any) -> None:
-    """Name each field of a config, as JSON, that looks like a secret; ``whose`` it is, the warning begins with."""
+    """Name each field of a JSON config that looks like a secret; the warning begins with ``whose``."""
     for path, why in secrets_in_config(config):
         logger.warning(
             "%s: %s looks like a secret (%s), and the step's records show its config to everybody who may read them: "
@@ -70,7 +70,7 @@ def warn_of_secrets(whose: str, config: Any) -> None:
 
 
 def check_call(call: Call) -> Call:
-    """``call``, small or large: every user of the cluster can read it, in the job's environment or in its package.
+    """Check ``call``: every user of the cluster can read it, in the job's environment or in its package.
 
     Raises:
         ExposedSecretError: It holds a secret.
@@ -90,7 +90,7 @@ def check_call(call: Call) -> Call:
 
 
 def secrets_in_config(config: Any) -> Iterator[tuple[str, str]]:
-    """The paths of what looks like a secret in the encoded config of a step, each with why."""
+    """Return the paths of possible secrets in a step's encoded config, each with the reason."""
     yield from _found(config, "config", "", _SHORTEST_IN_CONFIG)
 
 

@@ -1,4 +1,4 @@
-"""What tasks share that wait for a Ray job: following it in the worker, and what the log says of its end."""
+"""Follow a Ray job in the worker, and log its end."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def follow_in_worker(cluster: RayCluster, watch: FollowRequest, log_bytes: int, 
     from tradewind.ray_jobs.follow.log_lines import JobLog
 
     log = JobLog(emit_lines, max_bytes=log_bytes, full_log=full_log) if log_bytes else None
-    read_again = partial(RayHook.reload_cluster, cluster.name)  # a cluster is called by its connection
+    read_again = partial(RayHook.reload_cluster, cluster.name)  # a cluster's name is its connection's
     return asyncio.run(await_outcome(cluster, watch, log, job_logger.info, read_again))
 
 
 def retry_for(call: Callable[[], T], longest_s: float, say: Callable[[str], None]) -> T:
-    """``call()``, again and again while the cluster does not answer, for so long; the pauses grow and differ.
+    """Retry ``call()`` while the cluster does not answer, for a limited time, with growing random pauses.
 
     Raises:
         RayUnreachableError: It has not answered in time.
@@ -54,10 +54,11 @@ def retry_for(call: Callable[[], T], longest_s: float, say: Callable[[str], None
 
 
 def retry_always(call: Callable[[], T], say: Callable[[str], None]) -> T:
-    """``call()``, again and again while the cluster does not answer, or its token is refused or cannot be had.
+    """Retry ``call()`` without limit while the cluster does not answer, or its token is refused or unavailable.
 
-    For a task that has a job there already, or had one that was lost with the cluster's head: the task's end would let
-    the job be stopped, and neither silence nor a refusal says anything about it. ``call`` reads the connection anew.
+    Use it for a task that has a job on the cluster, or had one that was lost with the head. If the task ended, its job
+    could be stopped, yet neither an outage nor a refusal says anything about the job. ``call`` reads the connection
+    anew.
     """
     pause_s, said_at, said = 1.0, float("-inf"), None
     while True:
@@ -91,16 +92,16 @@ async def _stop(cluster: RayCluster, job: str, say: Callable[[str], None]) -> No
 
 
 def log_last_lines(log: Logger, ending: Ending) -> None:
-    """Repeat the end of a failed job's log where the reader looks first: at the end of the task's log."""
+    """Repeat the end of a failed job's log at the end of the task's log, where users look first."""
     if ending.last_lines and ending.kind is not EndingKind.STOPPED:
         log.error("Last %d lines of the job:\n%s", len(ending.last_lines), "\n".join(ending.last_lines))
 
 
 def pause_before_attempt(losses: int) -> float:
-    """Seconds to wait before the next attempt: more after each loss, and not the same for all tasks of a lost node."""
+    """Return seconds to wait before the next attempt: growing with each loss, and random across tasks."""
     return min(MAX_PAUSE_S, 2.0**losses) * random.uniform(0.5, 1.0)
 
 
 def as_seconds(duration: timedelta | float | None) -> float | None:
-    """A duration as Airflow users write it, in seconds."""
+    """Return a duration in any of Airflow's forms in seconds."""
     return duration.total_seconds() if isinstance(duration, timedelta) else duration

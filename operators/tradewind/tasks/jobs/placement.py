@@ -1,7 +1,7 @@
-"""From what a step or a job asks for to what Ray is told, and the refusal of what would not run where it is put.
+"""Translate resources of a step or job to Ray's terms, and refuse those that cannot run there.
 
-A step on a slice is a driver without CPUs that reserves the whole slice; a plain job has no driver, so it can use a
-slice of one host only, which it takes by the slice's head resource: that one is free only when the slice is.
+A step on a slice is a driver without CPUs that reserves the whole slice. A plain job has no driver, so it can use only
+a slice of one host. It takes the slice's head resource, which is free only when the slice is.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from tradewind.steps import (
 )
 
 DRIVER_CPUS_OF_POD: Final = 0.0
-"""What the driver of a step on slices or on several hosts asks for: it only watches, the hosts do the work."""
+"""CPUs of the driver of a step on slices or several hosts: it only monitors, the hosts do the work."""
 
 _HEAD_RESOURCE: Final = "node:__internal_head__"
 _TOUCH: Final = 0.001
-"""How much of a resource is asked for when only its place matters."""
+"""Amount of a resource to request when only its location matters."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where an entrypoint runs: the fields of a ``JobRequest`` that say so."""
+    """Where an entrypoint runs: the placement fields of a ``JobRequest``."""
 
     num_cpus: float | None = None
     num_gpus: float | None = None
@@ -55,7 +55,7 @@ class Placement:
 
 
 def place_driver(resources: Resources | None) -> Placement:
-    """Where a step's driver runs; one CPU if the step names no resources.
+    """Return where a step's driver runs; one CPU if the step names no resources.
 
     Raises:
         BadRequestError: It runs in the Airflow worker, so there is no job.
@@ -78,12 +78,12 @@ def place_driver(resources: Resources | None) -> Placement:
 
 
 def place_entrypoint(resources: Resources | None) -> Placement:
-    """Where the entrypoint of a plain job runs, which does its work itself.
+    """Return where the entrypoint of a plain job runs, which does its work itself.
 
     Raises:
-        BadRequestError: It asks for several hosts or slices.
+        BadRequestError: It requests several hosts or slices.
         UnknownSliceTypeError: There is no such slice type.
-        BadRequestError: It asks for no place on a cluster.
+        BadRequestError: It requests nothing on a cluster.
     """
     if isinstance(resources, Hosts):
         raise BadRequestError(
@@ -112,10 +112,10 @@ def place_entrypoint(resources: Resources | None) -> Placement:
 
 
 def check_slice_types(steps: Iterable[ExecutorStep]) -> None:
-    """Refuse steps on slices of a type that there is not, before any of them runs.
+    """Refuse steps on slices of an unknown type, before any of them runs.
 
     Raises:
-        ExperimentError: It names the step and the nearest types.
+        ExperimentError: A type is unknown; the message names the step and the nearest types.
     """
     for step in steps:
         if isinstance(step.resources, TpuSlice):
@@ -126,18 +126,18 @@ def check_slice_types(steps: Iterable[ExecutorStep]) -> None:
 
 
 def check_function_place(step: ExecutorStep) -> None:
-    """Refuse a step whose function asks Ray for what it cannot have where the step runs.
+    """Refuse a step whose function requests resources that Ray cannot provide where the step runs.
 
-    Ray would place such a task on any chips that are free, also on one host of a slice that another step reserves at
-    that moment, and that slice's work would wait for ever. A function that asks for GPUs is fine on ``Cpu``: the step
-    only waits then, and Ray places the task on a node with GPUs, which can be shared.
+    Ray would place such a task on any free chips, also on one host of a slice that another step is reserving. That
+    slice's work would then wait forever. A function that requests GPUs is valid on ``Cpu``: the step only waits, and
+    Ray places the task on a node with GPUs, which can be shared.
 
-    On slices and groups of hosts the function is no Ray task: it runs in the process on each host. So the amounts that
-    it asks for mean nothing there, and an environment of its own is refused.
+    On slices and groups of hosts the function is not a Ray task: it runs in the process on each host. So the amounts
+    that it requests have no effect there, and an environment of its own is refused.
 
     Raises:
-        BadRequestError: It asks for TPU while the step has none.
-        BadRequestError: It asks for an environment on hosts that cannot give it.
+        BadRequestError: It requests TPU while the step has none.
+        BadRequestError: It requests an environment on hosts that cannot provide it.
     """
     options = _task_options(step.fn)
     if isinstance(step.resources, (TpuSlice, Hosts)) and options.get("runtime_env"):
@@ -158,7 +158,7 @@ def check_function_place(step: ExecutorStep) -> None:
 
 
 def _task_options(function: Any) -> Mapping[str, Any]:
-    """What a step's function asks Ray for, also when it was marked by Ray's own decorator."""
+    """Return what a step's function requests from Ray, also if Ray's own decorator marked it."""
     if isinstance(function, RemoteFunction):
         return function.options
     found = getattr(function, "_default_options", None)
@@ -166,7 +166,7 @@ def _task_options(function: Any) -> Mapping[str, Any]:
 
 
 def _tpu_wish(options: Mapping[str, Any]) -> str | None:
-    """The option that asks for TPU, as it was written, or None."""
+    """Return the option that requests TPU, as written, or None."""
     for name, amount in (options.get("resources") or {}).items():
         if name == "TPU" or name.upper().startswith(("TPU-", "ACCELERATOR_TYPE:TPU")):
             return f"resources={{{name!r}: {amount}}}"

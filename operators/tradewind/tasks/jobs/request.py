@@ -1,4 +1,4 @@
-"""From the fields of a task to the job that it submits, checked before anything is spent."""
+"""Build the job of a task from its fields, and check it before submission."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class JobDescription(Protocol):
-    """What an operator says of its job, in the words of ``RayJobOperator``."""
+    """An operator's description of its job; the names are those of ``RayJobOperator``."""
 
     task_id: str
     entrypoint: str | None
@@ -49,12 +49,12 @@ class JobDescription(Protocol):
 
 @contextmanager
 def job_request(operator: JobDescription, job: str, context: Context) -> Iterator[JobRequest]:
-    """The job of ``operator`` under the id ``job``, to be submitted within the block.
+    """Build the job of ``operator`` with ID ``job``; submit it within the block.
 
     Raises:
-        BadRequestError: Something in it is known to be wrong.
+        BadRequestError: A field is invalid.
         SpecError: The function or an argument of it cannot travel.
-        UnknownSliceTypeError: It asks for a slice of a type that does not exist.
+        UnknownSliceTypeError: It requests a slice of a type that does not exist.
         SecretReferenceError: A secret is given as something other than a reference.
     """
     key = TaskKey.of(context)
@@ -77,12 +77,12 @@ def job_request(operator: JobDescription, job: str, context: Context) -> Iterato
 
 @contextmanager
 def _what_runs(operator: JobDescription, job: str, context: Context) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The entrypoint and its runtime environment."""
+    """Return the entrypoint and its runtime environment."""
     runtime_env = dict(operator.runtime_env or {})
     if (operator.entrypoint is None) == (operator.python_callable is None):
         raise BadRequestError(f"Task {operator.task_id!r} needs an entrypoint or a python_callable, one of them.")
     if operator.entrypoint is not None:
-        check_entrypoint(operator.entrypoint)  # before it may be wrapped
+        check_entrypoint(operator.entrypoint)  # before wrapping
         yield operator.entrypoint, runtime_env
         return
     code = code_folder(context["dag"])
@@ -96,14 +96,14 @@ def _what_runs(operator: JobDescription, job: str, context: Context) -> Iterator
 
 
 def _with_context(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], context: Context) -> dict[str, Any]:
-    """``kwargs`` and what the function's other parameters name of Airflow's context, as in any task function."""
+    """Return ``kwargs`` and the parts of Airflow's context that the function's other parameters name."""
     parameters = list(inspect.signature(function).parameters)[len(args) :]
     known: Mapping[str, Any] = context
     return {name: known[name] for name in parameters if name in known and name not in kwargs} | dict(kwargs)
 
 
 def _placement(operator: JobDescription) -> Placement:
-    """Where the job runs: by ``runs_on``, or by amounts."""
+    """Return where the job runs: by ``runs_on``, or by amounts."""
     memory_bytes = _number(operator.memory_bytes, "memory_bytes")
     amounts = Placement(
         num_cpus=_number(operator.num_cpus, "num_cpus"),
@@ -120,7 +120,7 @@ def _placement(operator: JobDescription) -> Placement:
 
 
 def _number(value: float | str | None, name: str) -> float | None:
-    """A templated amount as a number; an empty text is none."""
+    """Parse a templated amount; an empty text is None."""
     if value is None or value == "":
         return None
     try:
@@ -129,19 +129,19 @@ def _number(value: float | str | None, name: str) -> float | None:
         raise BadRequestError(f"{name}={value!r} is no number.") from None
 
 
-# The claim on a task's Ray job, in Airflow's task state store: it outlives the try, the worker and a Clear.
+# The claim on a task's Ray job, in Airflow's task state store: it survives the try, the worker and a Clear.
 
 CLAIM_KEY = "ray_job"
 
 
 def load_claim(context: Context) -> JobClaim | None:
-    """What an earlier try claimed, if one did."""
+    """Return the claim of an earlier try, if any."""
     found: Any = context["task_state_store"].get(CLAIM_KEY)
     return JobClaim.from_json(found) if found else None
 
 
 def save_claim(context: Context, claim: JobClaim) -> JobClaim:
-    """Keep ``claim``; it is kept when this returns."""
+    """Store ``claim``; it is durable when this returns."""
     fields: Any = claim.to_json()
     context["task_state_store"].set(CLAIM_KEY, fields)
     return claim
