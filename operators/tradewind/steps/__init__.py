@@ -1,4 +1,4 @@
-"""What a step is: placeholders, versions and output paths. Standard library only; no I/O, no clock."""
+"""Steps: placeholders, versions and output paths. Standard library only; no I/O, no clock."""
 
 from tradewind.steps.bounds import check_bounded
 from tradewind.steps.errors import (

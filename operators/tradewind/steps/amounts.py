@@ -1,4 +1,4 @@
-"""Numbers that can be waited for or counted to, and sizes as people read them."""
+"""Checks of amounts and durations, and sizes as shown to users."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any, Final
 from tradewind.text import truncated_repr
 
 MAX_AMOUNT: Final = 2**63 - 1
-"""More than this, neither Ray nor a database can count."""
+"""The maximum that Ray and databases can count."""
 
 
 def check_amount(value: Any, name: str, *, least: float = 0.0) -> None:
-    """Refuse what is no finite number of at least ``least``; None stands for no amount at all.
+    """Refuse a value that is not a finite number of at least ``least``; None means no amount.
 
     Raises:
-        ValueError: With a sentence that begins with ``name``.
+        ValueError: The value is invalid; the message begins with ``name``.
     """
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if value is not None and not (is_number and least <= value <= MAX_AMOUNT):  # NaN is neither
+    if value is not None and not (is_number and least <= value <= MAX_AMOUNT):  # NaN fails too
         raise ValueError(f"{name} is {truncated_repr(value)}: give a finite number of at least {least:g}.")
 
 
 def human_size(size: int) -> str:
-    """A number of bytes as people read it."""
+    """Format a number of bytes for users."""
     amount, units = float(size), ["bytes", "kB", "MB", "GB", "TB", "PB"]
     while amount >= 999.5 and len(units) > 1:
         amount, units = amount / 1000, units[1:]

@@ -1,8 +1,8 @@
-"""Values from outside are bounded before anything walks them: how deep, how many, how long, and not within themselves.
+"""Bound values from outside before any recursion: depth, number, length, and no cycles.
 
-What walks a config recurses, and pastes a value wherever it stands. So a list that holds itself, a thousand levels, or
-twenty lists that each hold the former ten times would end in Python's own errors, or in none for hours. Here nothing
-recurses, and each container is counted once, however often it stands somewhere.
+Walking a config recurses, and copies a value wherever it occurs. A list that contains itself, a thousand levels, or
+twenty lists that each contain the former ten times would end in Python's own errors, or run for hours. This module does
+not recurse, and counts each container once, however often it occurs.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from tradewind.steps.placeholders import Lazy, MirroredValue, VersionedValue
 from tradewind.text import MAX_INT_BITS, truncated_repr
 
 PLAIN: Final = frozenset({str, int, float, bool, bytes, type(None)})
-"""Classes of values that hold nothing."""
+"""Classes of values without contents."""
 MAX_DEPTH: Final = 100
 MAX_VALUES: Final = 1_000_000
 MAX_CHARACTERS: Final = 64 << 20
-"""Of texts and of config paths, which are written at every value."""
+"""Limit for texts and config paths, which are written at every value."""
 _LONGEST_KEY: Final = 40
 
 
 def check_bounded(value: Any, where: str, *, is_finite: bool = False) -> None:
-    """Refuse a value that cannot be walked; ``where`` is what its places in messages begin with.
+    """Refuse a value that cannot be walked; ``where`` begins its config paths in messages.
 
     Args:
-        is_finite: Refuse NaN and infinities, too, which JSON has no form for.
+        is_finite: Also refuse NaN and infinities, which JSON cannot represent.
 
     Raises:
-        StepConfigError: It is too deep, too large, or within itself.
+        StepConfigError: It is too deep, too large, or cyclic.
     """
     _Count(where, is_finite).add(value)
 
 
 @dataclass
 class _Measure:
-    """A container, while it is counted and afterwards."""
+    """Counts of a container, during and after its walk."""
 
     value: Any
     name: str
@@ -74,7 +74,7 @@ class _Count:
                 self._leave()
 
     def _enter(self, name: str, value: Any) -> bool:
-        """Count ``value`` where it stands; True when it is a container that must be walked first."""
+        """Count an occurrence of ``value``; True if it is a container that must be walked first."""
         if value is None or isinstance(value, (str, bytes, int, float)):
             self._take(1, 1, self._leaf(name, value), name)
             return False
@@ -94,7 +94,7 @@ class _Count:
         return True
 
     def _leaf(self, name: str, value: Any) -> int:
-        """How many characters a plain value has."""
+        """Return the number of characters of a plain value."""
         if isinstance(value, (str, bytes)):
             return len(value)
         if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:
@@ -114,7 +114,7 @@ class _Count:
             self._take(measure.height, measure.values, measure.characters, measure.name)
 
     def _take(self, height: int, values: int, characters: int, name: str) -> None:
-        """Add what was counted to the container that holds it."""
+        """Add the counts to the enclosing container."""
         if not self._trail:
             top = _Measure(None, "", iter(()), 0, 0)
         else:
@@ -145,7 +145,7 @@ class _Count:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]] | None:
-    """What a container holds, by name; None for what nothing looks into."""
+    """Return a container's contents by name; None for values that are not walked."""
     if isinstance(value, Lazy):
         return iter(value.kwargs.items())
     if isinstance(value, Enum):
@@ -162,7 +162,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]] | None:
 
 
 def _items(value: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
-    """The values of a dictionary, and its keys, which are written, too."""
+    """Return the values of a dictionary, and its keys, which are written too."""
     for key, inner in value.items():
         yield "", key
         yield key if isinstance(key, str) else truncated_repr(key), inner
@@ -170,13 +170,13 @@ def _items(value: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
 
 @lru_cache(maxsize=4096)
 def field_names(kind: type[Any]) -> tuple[str, ...] | None:
-    """The fields of a dataclass, asked once for each; None of any other class."""
+    """Return the fields of a dataclass, cached; None for other classes."""
     is_config = dataclasses.is_dataclass(kind) and not issubclass(kind, type)
     return tuple(spec.name for spec in dataclasses.fields(kind)) if is_config else None
 
 
 @lru_cache(maxsize=4096)
 def _is_placeholder(kind: type[Any]) -> bool:
-    """Steps, references to them and run values, which are looked into one by one; a step's class may be Marin's."""
+    """Whether it is a step, a reference or a run value; a step's class may be Marin's."""
     is_ours = any(base.__module__.startswith("tradewind.steps.") for base in kind.__mro__)
     return is_ours and not issubclass(kind, (VersionedValue, MirroredValue))

@@ -1,7 +1,8 @@
-"""What counts in a config: versioned values, references to steps, and hard-coded paths, each under its config path.
+"""Walk a config: find what its version covers, and fill in placeholders.
 
-Nothing else does, so changing an unversioned value never makes a step run again. Fields are visited in declared
-order, dictionaries and sequences in their own; the paths are those of E20 (``field.key.[0]``).
+Versions cover versioned values, references to steps and hard-coded paths, each under its config path. Changing an
+unversioned value never makes a step run again. Fields are visited in declared order, dictionaries and sequences in
+their own; the paths are those of E20 (``field.key.[0]``).
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ from tradewind.text import truncated_repr
 
 @dataclass
 class ConfigIdentity:
-    """What a config contributes to its step's version.
+    """The part of a config that its step's version covers.
 
     Attributes:
-        recipe: By which it counts.
-        version: Config path → JSON text of the value that counts there.
-        dependencies: Steps that are referred to, one entry for each occurrence.
+        recipe: The recipe of the version.
+        version: Config path → JSON text of the versioned value.
+        dependencies: Referenced steps, one entry per occurrence.
         pseudo_dependencies: The same for nonblocking references.
-        needed: Those of the dependencies without whose result the step cannot run.
-        hardcoded_paths: Paths that are read but that no reference explains, with their config paths.
-        places: Step that is referred to -> config path of the first reference.
+        needed: The dependencies whose result the step requires.
+        hardcoded_paths: Paths that are read without a reference, with their config paths.
+        places: Referenced step -> config path of the first reference.
     """
 
     recipe: Recipe = Recipe.JUNE_2026
@@ -54,7 +55,7 @@ class ConfigIdentity:
     places: dict[ExecutorStep, str] = field(default_factory=dict)
 
     def add_reference(self, path: str, reference: InputName) -> None:
-        """Count a reference; references are numbered in the order of the walk, blocking or not."""
+        """Add a reference; references are numbered in walk order, blocking or not."""
         if reference.step is None:
             self.version[path] = encode(reference.name)
             if reference.name:
@@ -75,12 +76,12 @@ class ConfigIdentity:
 
 
 def identify(config: Any, binding: RunValueSource, recipe: Recipe = Recipe.JUNE_2026) -> ConfigIdentity:
-    """Walk ``config`` and collect what counts by the recipe.
+    """Walk ``config`` and collect what the recipe's version covers.
 
     Raises:
-        StepConfigError: A value has no stable identity, is too deep, too large or within itself, or a dictionary has
-            a key that is no string; the message starts with the config path.
-        UnknownRunValueError: The run does not have a value that a versioned field asks for.
+        StepConfigError: A value has no stable identity, is too deep, too large or cyclic, or a dictionary has a key
+            that is not a string; the message starts with the config path.
+        UnknownRunValueError: The run lacks a value of a versioned field.
     """
     check_bounded(config, "config")
     identity = ConfigIdentity(recipe)
@@ -89,7 +90,7 @@ def identify(config: Any, binding: RunValueSource, recipe: Recipe = Recipe.JUNE_
 
 
 def bind_run_value(wanted: RunValue, path: str, binding: RunValueSource) -> Any:
-    """The run's value for ``wanted``, with the config path in the error if there is none."""
+    """Return the run's value for ``wanted``; errors include the config path."""
     try:
         return binding.value_of(wanted)
     except UnknownRunValueError as error:
@@ -97,7 +98,7 @@ def bind_run_value(wanted: RunValue, path: str, binding: RunValueSource) -> Any:
 
 
 def bind_run_values(value: Any, path: str, binding: RunValueSource) -> Any:
-    """``value`` with the run values inside plain containers filled in."""
+    """Fill in the run values inside plain containers of ``value``."""
     if isinstance(value, RunValue):
         return bind_run_value(value, path, binding)
     if type(value) in (list, tuple):
@@ -108,7 +109,7 @@ def bind_run_values(value: Any, path: str, binding: RunValueSource) -> Any:
 
 
 def describe(path: str) -> str:
-    """A config path as people write it."""
+    """Format a config path for users."""
     return f"config.{path}" if path else "config"
 
 
@@ -155,20 +156,22 @@ def _versioned_text(value: Any, path: str, binding: RunValueSource, recipe: Reci
         return encode(bound, recipe)
     except TypeError as error:
         raise StepConfigTypeError(f"{describe(path)} has no JSON form: {error}") from error
-    except (ValueError, RecursionError) as error:  # what an object of theirs gives as its text
+    except (ValueError, RecursionError) as error:  # an object's own text can fail
         raise StepConfigError(f"{describe(path)} has no JSON form: {error}") from error
 
 
-# Filling in a config: every placeholder becomes the value that the step's function will see.
+# Fill in a config: every placeholder becomes the value that the step's function receives.
 #
-# As in E20, sets are not looked into, nor tuples where the step's recipe does not walk them; a placeholder left in one
-# is refused when the config is sent to the cluster.
+# As in E20, sets are not walked, and tuples only if the step's recipe does so. A placeholder left there is refused when
+# the config is sent to the cluster.
 
 
 @dataclass(frozen=True)
 class PlaceholderResolver:
-    """What placeholders become: the prefix, this step's output path, those of the others, the run's values; and by
-    which recipe the config is read. ``mirrors`` gets the mirrored paths that were filled in."""
+    """Values for placeholders: prefix, output paths and run values, for one recipe.
+
+    ``mirrors`` receives the mirrored paths that were filled in.
+    """
 
     prefix: str
     output_path: str
@@ -178,14 +181,14 @@ class PlaceholderResolver:
     mirrors: list[Mirror] = field(default_factory=list)
 
     def input_path(self, reference: InputName) -> str:
-        """The path that ``reference`` stands for."""
+        """Return the path for ``reference``."""
         if reference.step is None:
             return below(self.prefix, reference.name or "")
         return _inside(self.output_path_of(reference.step), reference.name)
 
 
 def instantiate(config: Any, filling: PlaceholderResolver, path: str = "") -> Any:
-    """A copy of ``config`` without placeholders.
+    """Return a copy of ``config`` without placeholders.
 
     Raises:
         StepConfigError: A dataclass cannot be rebuilt with its real values.
@@ -231,7 +234,7 @@ def _instantiate_container(config: Any, filling: PlaceholderResolver, path: str)
         fields = {name: instantiate(getattr(config, name), filling, prefix + name) for name in names}
         try:
             return dataclasses.replace(config, **fields)
-        except (TypeError, ValueError) as error:  # a field that __init__ does not take: ValueError before Python 3.13
+        except (TypeError, ValueError) as error:  # a field that __init__ lacks: ValueError before Python 3.13
             raise StepConfigError(f"{describe(path)} ({type(config).__qualname__}): {error}") from error
     if isinstance(config, dict):
         return {key: instantiate(value, filling, prefix + key) for key, value in config.items()}

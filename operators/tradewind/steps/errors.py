@@ -1,33 +1,33 @@
-"""What can be wrong with an experiment. Every message names the step and, where there is one, the config path."""
+"""Errors of an experiment. Every message names the step and, if there is one, the config path."""
 
 
 class ExperimentError(ValueError):
-    """The steps, or what they are resolved with, cannot make a valid experiment."""
+    """The steps, or the values they are resolved with, are not a valid experiment."""
 
 
 class StepConfigError(ExperimentError):
-    """A value in a step's config cannot be given a version, or cannot be filled in."""
+    """A value in a step's config has no version, or cannot be filled in."""
 
 
 class StepConfigTypeError(StepConfigError, TypeError):
-    """A versioned value that JSON has no form for; also a ``TypeError``, as in Marin."""
+    """A versioned value that JSON cannot represent; also a ``TypeError``, as in Marin."""
 
 
 class UnknownRunValueError(StepConfigError):
-    """A config asks for a value that this run does not have, such as a DAG param with another name."""
+    """A config requires a value that this run lacks, such as a DAG param with another name."""
 
 
 class OutputPathConflictError(ExperimentError):
-    """Two different steps would write to one output path."""
+    """Two different steps have the same output path."""
 
 
 class MissingPrefixError(ExperimentError):
-    """Nothing says where outputs go."""
+    """No source gives a prefix."""
 
 
 class RelativePrefixError(ExperimentError):
-    """Outputs would go to a place that depends on who looks."""
+    """The prefix is relative: its meaning depends on the process."""
 
 
 class SecretReferenceError(ExperimentError):
-    """A ``secrets`` entry is no reference, or its name no environment variable. The text never shows the entry."""
+    """A ``secrets`` entry is not a reference, or its name is not a variable. The message omits the entry."""

@@ -1,7 +1,7 @@
-"""What the fields of a config take: checked when the config is made, so that a slip shows before any step runs.
+"""Types of config fields, checked when the config is made, so that an error shows before any step runs.
 
-What stands for a value passes, and is checked once it is one: a value of the run when the plan puts it in, a lazy
-object on the cluster. Of a versioned value, what it holds is checked.
+Placeholders pass and are checked once they are values: a run value when the plan fills it in, a lazy object on the
+cluster. For a versioned value, its content is checked.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _KNOWN_AS_PATHS: Final = (ExecutorStep, InputName, OutputName, MirroredValue)
 
 @dataclass(frozen=True)
 class FieldRule:
-    """What a field takes.
+    """A rule for a field's values.
 
     Attributes:
-        wanted: The same in words.
-        fits: Whether a value is such.
-        references: What else may stand there until the config is filled in.
+        wanted: The rule in words.
+        fits: Whether a value satisfies the rule.
+        references: Placeholders accepted until the config is filled in.
     """
 
     wanted: str
@@ -36,14 +36,14 @@ class FieldRule:
     references: tuple[type, ...] = ()
 
     def or_none(self) -> FieldRule:
-        """The same for a field that may be None."""
+        """Return the same rule for a field that may be None."""
         return replace(self, wanted=f"{self.wanted}, or None", fits=lambda value: value is None or self.fits(value))
 
     def check(self, field: str, given: Any) -> None:
-        """Refuse what does not fit.
+        """Refuse a value that breaks the rule.
 
         Raises:
-            ValueError: With a sentence that begins with the field and its value.
+            ValueError: The value breaks the rule; the message begins with the field and its value.
         """
         value = given.value if isinstance(given, VersionedValue) else given
         if not isinstance(value, (*_KNOWN_LATER, *self.references)) and not self.fits(value):
@@ -54,27 +54,27 @@ def check_fields(config: Any, /, **rules: FieldRule) -> None:
     """Check the named fields of ``config``, in the order of ``rules``.
 
     Raises:
-        ValueError: One does not fit.
+        ValueError: A value breaks its rule.
     """
     for field, rule in rules.items():
         rule.check(field, getattr(config, field))
 
 
 def integer(least: int = -MAX_AMOUNT) -> FieldRule:
-    """A whole number that fits into 64 bits."""
+    """Rule: a whole number of at most 64 bits."""
     bound = "" if least == -MAX_AMOUNT else f" of at least {least}"
     return FieldRule(f"a whole number{bound}", lambda value: _is_number(value, int) and least <= value <= MAX_AMOUNT)
 
 
 def number(*, above: float | None = None, least: float = -MAX_AMOUNT, below: float | None = None) -> FieldRule:
-    """A finite number within bounds, of which ``above`` and ``below`` are excluded."""
+    """Rule: a finite number within bounds; ``above`` and ``below`` are exclusive."""
     bounds = [f"above {above:g}"] if above is not None else [f"of at least {least:g}"]
     bounds += [f"below {below:g}"] if below is not None else []
 
     def fits(value: Any) -> bool:
         return (
             _is_number(value, (int, float))
-            and least <= value <= MAX_AMOUNT  # NaN is neither
+            and least <= value <= MAX_AMOUNT  # NaN fails too
             and (above is None or value > above)
             and (below is None or value < below)
         )
@@ -83,12 +83,12 @@ def number(*, above: float | None = None, least: float = -MAX_AMOUNT, below: flo
 
 
 def one_of(values: Collection[str]) -> FieldRule:
-    """One of these texts."""
+    """Rule: one of these texts."""
     return FieldRule(f"one of {', '.join(values)}", lambda value: isinstance(value, str) and value in values)
 
 
 def instance(wanted: str, kind: type) -> FieldRule:
-    """An object of this class; ``wanted`` says how it is written."""
+    """Rule: an object of this class; ``wanted`` describes it in words."""
     return FieldRule(wanted, lambda value: isinstance(value, kind))
 
 

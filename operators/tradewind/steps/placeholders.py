@@ -1,7 +1,7 @@
-"""What a config may hold in place of a value that is known only later.
+"""Placeholders: config values that are known only later.
 
-Placeholders are plain frozen values. They know nothing of hashing or of paths: ``walk`` reads the version out of them
-and ``instantiate`` puts the real values in. Semantics are those of Marin's executor of June 2026 ("E20").
+Placeholders are plain frozen values. They know nothing of hashing or of paths: ``walk`` reads the version from them and
+``instantiate`` fills in the values. Semantics are those of Marin's executor of June 2026 ("E20").
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class InputName:
-    """A path inside another step's output, or (with no step) a hard-coded path, which counts in the version as text.
+    """A path inside another step's output, or (without a step) a hard-coded path, versioned as text.
 
     Attributes:
-        block_on_step: The step that reads the path waits for the other's end.
-        must_succeed: It runs only if that end is a result.
+        block_on_step: The reading step waits for the end of the other step.
+        must_succeed: The reading step runs only if the other has a result.
     """
 
     step: ExecutorStep | None
@@ -36,18 +36,18 @@ class InputName:
     must_succeed: bool = True
 
     def cd(self, name: str) -> InputName:
-        """The path ``name`` below this one."""
+        """Return the path ``name`` below this one."""
         return replace(self, name=posixpath.join(self.name, name) if self.name else name)
 
     def __truediv__(self, name: str) -> InputName:
         return self.cd(name)
 
     def nonblocking(self) -> InputName:
-        """The same path, without waiting for its step: it counts in the version, but draws no edge."""
+        """Return the same path without waiting for its step: it counts in the version, but adds no edge."""
         return replace(self, block_on_step=False)
 
     def even_if_failed(self) -> InputName:
-        """The same path, read once its step has ended, with a result or without one: then there may be nothing."""
+        """Return the same path, read once its step has ended; without a result the path may be empty."""
         return replace(self, must_succeed=False)
 
     def __format__(self, spec: str) -> str:
@@ -57,13 +57,13 @@ class InputName:
 
     @staticmethod
     def hardcoded(path: str) -> InputName:
-        """A path that no step of the experiment makes; a relative one is below the prefix."""
+        """Make a path that no step of the experiment makes; a relative one is below the prefix."""
         return InputName(None, path)
 
 
 @dataclass(frozen=True)
 class OutputName:
-    """A path inside the output of the step whose config holds it."""
+    """A path inside the output of the step whose config contains it."""
 
     name: str | None
 
@@ -76,7 +76,7 @@ THIS_OUTPUT_PATH = OutputName(None)
 
 @dataclass(frozen=True)
 class VersionedValue(Generic[T]):
-    """A value that counts towards the version of its step."""
+    """A value that counts in the version of its step."""
 
     value: T
 
@@ -90,28 +90,28 @@ class MirroredValue(Generic[T]):
 
 
 def _no_text(what: str, instead: str) -> str:
-    """Why a placeholder is refused in an f-string, where its text would be a path that nobody makes."""
+    """Refuse a placeholder in an f-string, where its text would be a path that no step makes."""
     return f"{what} is known only with the step's version, so it cannot be part of a text: write {instead}."
 
 
 def output_path_of(step: ExecutorStep, name: str | None = None) -> Any:
-    """The output path of ``step``, or the path ``name`` inside it.
+    """Return the output path of ``step``, or the path ``name`` inside it.
 
-    Typed ``Any``, as the other placeholders are, because it stands where a config field wants a ``str``.
+    Typed ``Any``, like the other placeholders, because it replaces a ``str`` in a config field.
     """
     return InputName(step, name)
 
 
 def this_output_path(name: str | None = None) -> Any:
-    """The output path of the step whose config holds this, or the path ``name`` inside it."""
+    """Return the output path of the step whose config contains this, or the path ``name`` inside it."""
     return OutputName(name)
 
 
 def versioned(value: T) -> Any:
-    """Make ``value`` count towards the version of the step whose config holds it.
+    """Make ``value`` count in the version of the step whose config contains it.
 
     Raises:
-        ValueError: ``value`` is already versioned, or is a path of a step, which counts by itself.
+        ValueError: ``value`` is already versioned, or is a path of a step, which always counts.
     """
     if isinstance(value, VersionedValue):
         raise ValueError("Can't nest VersionedValue")
@@ -121,19 +121,19 @@ def versioned(value: T) -> Any:
 
 
 def ensure_versioned(value: Any) -> Any:
-    """``versioned(value)``, unless it is versioned already."""
+    """Return ``versioned(value)``, unless it is versioned already."""
     return value if isinstance(value, VersionedValue) else VersionedValue(value)
 
 
 def mirrored(value: Any, budget_gb: float = 10) -> Any:
-    """Let the step read ``value`` from whichever region has it; neither this nor the budget counts in the version."""
+    """Let the step read ``value`` from any region that has it; neither value nor budget is versioned."""
     if isinstance(value, MirroredValue):
         raise ValueError("Can't nest MirroredValue")
     check_amount(budget_gb, "mirrored: budget_gb")
     return MirroredValue(value, budget_gb)
 
 
-# Mirrors: paths of a config that the step reads in the region of its run, wherever they are.
+# Mirrors: config paths that the step reads in the region of its run, wherever they are.
 
 MIRROR_SCHEME: Final = "mirror://"
 
@@ -143,11 +143,11 @@ class Mirror:
     """One path that a config gives as ``mirrored(...)``.
 
     Attributes:
-        field: Where it stands, such as ``config.data``.
+        field: Its config path, such as ``config.data``.
         path: Below the prefix of any region, or absolute.
-        budget_gb: The most gigabytes (1e9 bytes) that may be copied for it; None for any number.
-        prefix: That of the run.
-        is_output: It lies in the output of a step that this one refers to, and so is made before.
+        budget_gb: Maximum gigabytes (1e9 bytes) to copy for it; None for no limit.
+        prefix: The run's prefix.
+        is_output: It is in the output of a referenced step, so the run makes it first.
     """
 
     field: str
@@ -158,14 +158,14 @@ class Mirror:
 
     @property
     def text(self) -> str:
-        """What stands in the filled-in config until the step runs."""
+        """The text in the filled-in config until the step runs."""
         return MIRROR_SCHEME + self.path
 
 
 # ``lazy``: an object of a heavy library, named in a DAG file and built on the cluster.
 #
-# It hashes as the real dataclass would whose versioned fields are given here. Fields that are not given take their
-# defaults on the cluster; a default cannot be versioned from here, because reading it would import the library.
+# It hashes like the real dataclass with the given versioned fields. Fields that are not given take their defaults on
+# the cluster. A default cannot be versioned here, because reading it would import the library.
 
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -186,23 +186,23 @@ class Lazy:
 
 
 def lazy(target: str, /, **kwargs: Any) -> Any:
-    """Stand for ``target(**kwargs)``, built on the cluster: ``lazy("levanter.models.llama:LlamaConfig", n=4)``.
+    """Defer ``target(**kwargs)`` to the cluster: ``lazy("levanter.models.llama:LlamaConfig", n=4)``.
 
     Give fields that refer to steps in the order in which the class declares them: their order counts in the version.
 
     Raises:
-        ValueError: ``target`` is not of the form ``package.module:Name``.
+        ValueError: ``target`` does not have the form ``package.module:Name``.
     """
     return Lazy(target, kwargs)
 
 
-# Values of heavy libraries that only a cluster can make: here it is known how to get them, and nothing else.
+# Cluster values: values of heavy libraries, known here only by how a cluster gets them.
 #
-# Unlike ``lazy``, which a DAG file's author writes, these come from files that import the libraries themselves.
+# The author of a DAG file writes ``lazy``; cluster values come from files that import the libraries themselves.
 
 
 class ClusterValue:
-    """What stands for such a value. It has no names of its own, since those of the value are asked of it."""
+    """Replaces such a value. It has no public names of its own, since attribute access is for the value's."""
 
     __slots__ = ()
 
@@ -212,7 +212,7 @@ class ClusterValue:
 
 @dataclass(frozen=True)
 class ModuleReference:
-    """It is a part of a module."""
+    """A part of a module."""
 
     module: str
     path: str
@@ -220,7 +220,7 @@ class ModuleReference:
 
 @dataclass(frozen=True)
 class AttributeReference:
-    """It is an attribute of another."""
+    """An attribute of another cluster value."""
 
     of: ClusterValue
     attribute: str
@@ -228,7 +228,7 @@ class AttributeReference:
 
 @dataclass(frozen=True)
 class CallReference:
-    """It is what calling another gives."""
+    """The result of calling another cluster value."""
 
     of: ClusterValue
     args: tuple[Any, ...]
@@ -239,5 +239,5 @@ ClusterReference = ModuleReference | AttributeReference | CallReference
 
 
 def cluster_reference(value: ClusterValue) -> ClusterReference | None:
-    """How a cluster gets ``value``; None for what is only good for annotations."""
+    """Return how a cluster gets ``value``; None for values that only annotations use."""
     return value._tradewind_reference()

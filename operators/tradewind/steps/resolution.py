@@ -1,9 +1,9 @@
-"""Resolving an experiment: from the steps that are wanted to every step's version, output path and filled-in config.
+"""Resolve an experiment: from wanted steps to all steps' versions, output paths and filled-in configs.
 
-The version is the E20 recipe: the MD5 of a JSON text that holds the step's name, what counts in its config, and the
-version of every step it refers to. A dependency of depth 4 or less appears whole, a deeper one as ``name-hash``, so
-the text that is hashed stays bounded. Each text is made once and pasted where it is needed: the cost is proportional
-to steps, references and hashed text, and depth costs no recursion.
+The version is the E20 recipe: the MD5 of a JSON text of the step's name, the versioned part of its config, and the
+version of every referenced step. A dependency of depth 4 or less appears whole, a deeper one as ``name-hash``, so the
+hashed text stays bounded. Each text is made once and inserted where it is needed: the cost is proportional to steps,
+references and hashed text, and depth needs no recursion.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tradewind.steps.run_values import RunValues, RunValueSource
 from tradewind.steps.stable_json import encode
 from tradewind.steps.step import ExecutorStep, Recipe
 
-# Checks across steps: no two steps write to one place, and none reads its own output through hard-coded paths.
+# Checks across steps: all output paths differ, and no step reads its own output through hard-coded paths.
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +34,7 @@ _CREDENTIALS = re.compile(r"//[^/]*@")
 def check_output_paths(
     steps: Sequence[ResolvedStep], hardcoded: Mapping[ResolvedStep, Sequence[tuple[str, str]]]
 ) -> None:
-    """Refuse experiments whose paths contradict each other.
-
-    ``hardcoded`` gives, for each step, the hard-coded paths it reads as (config path, path below the prefix).
+    """Refuse experiments with conflicting paths.
 
     Raises:
         OutputPathConflictError: Two different steps share an output path.
@@ -62,7 +60,7 @@ def check_output_paths(
 
 
 def warn_about_unusual_name(name: str) -> None:
-    """Say so when a name makes a path that people will stumble over; it is not refused, since Marin has such names."""
+    """Warn of a name that makes an error-prone path; it is not refused, since Marin has such names."""
     parts = name.split("/")
     if not name or name.startswith("/") or ".." in parts or name != name.strip() or "" in parts[1:]:
         logger.warning("The step name %r makes an unusual output path.", _CREDENTIALS.sub("//(not shown)@", name))
@@ -71,7 +69,7 @@ def warn_about_unusual_name(name: str) -> None:
 def _hardcoded_inputs(
     paths: Iterable[tuple[str, str]], owners: Mapping[str, ResolvedStep]
 ) -> list[tuple[str, ResolvedStep]]:
-    """The steps that make the given paths, with the config path that reads each."""
+    """Return the steps that make the given paths, with the config path that reads each."""
     return [
         (config_path, owners[candidate])
         for config_path, path in paths
@@ -118,18 +116,18 @@ _LONGEST_WAY = 10
 
 @dataclass(eq=False)
 class ResolvedStep:
-    """A step whose version and output path are known.
+    """A step with its version and output path.
 
     Attributes:
         step: The first step object with this version.
         version_json: The text that is hashed.
         digest: Its MD5, in hexadecimal digits.
         config: The config with every placeholder filled in.
-        dependencies: The steps it waits for, one entry for each reference.
+        dependencies: The steps it waits for, one entry per reference.
         pseudo_dependencies: The steps it refers to without waiting.
-        dispensable: Those of the dependencies whose end it waits for and without whose result it runs all the same.
-        is_blocking: As E20 tells it: False for a step that was reached only below nonblocking references. A step that
-            is promoted later does not promote its own dependencies here; ``ResolvedExperiment.needed`` does.
+        dispensable: The dependencies whose end it awaits but whose result it does not require.
+        is_blocking: As in E20: False for a step that was reached only below nonblocking references. A step that is
+            promoted later does not promote its own dependencies here; ``ResolvedExperiment.needed`` does.
         depth: Length of the longest chain of dependencies below it.
         mirrors: The mirrored paths in its config.
     """
@@ -152,22 +150,22 @@ class ResolvedStep:
 
     @property
     def hash(self) -> str:
-        """The first six digits, which are part of the output path."""
+        """The first six digits of the digest, which are part of the output path."""
         return self.digest[:6]
 
     @property
     def needed(self) -> tuple[ResolvedStep, ...]:
-        """The dependencies without whose results it cannot run."""
+        """The dependencies whose results it requires."""
         return tuple(each for each in self.dependencies if each not in self.dispensable)
 
     @property
     def version_name(self) -> str:
-        """The step and its version as people refer to them: ``name-hash``."""
+        """Name and hash of the step as shown to users: ``name-hash``."""
         return version_name(self.name, self.hash)
 
     @property
     def version(self) -> dict[str, Any]:
-        """What is hashed, as data."""
+        """The hashed content as data."""
         return dict(json.loads(self.version_json))
 
     def __repr__(self) -> str:
@@ -176,18 +174,18 @@ class ResolvedStep:
 
 @dataclass(frozen=True)
 class ResolvedExperiment:
-    """All steps below the wanted ones, each version once, every step after the ones it depends on."""
+    """The wanted steps and everything below them, each version once, in execution order."""
 
     prefix: str
     steps: tuple[ResolvedStep, ...]
     by_object: Mapping[ExecutorStep, ResolvedStep] = field(repr=False)
 
     def of(self, step: ExecutorStep) -> ResolvedStep:
-        """The resolved form of ``step``, or of the equal one that came first."""
+        """Return the resolved form of ``step``, or of the first equal one."""
         return self.by_object[step]
 
     def needed(self, wanted: Iterable[ExecutorStep]) -> tuple[ResolvedStep, ...]:
-        """The wanted steps and all that they wait for, directly or not, in execution order."""
+        """The wanted steps and all that they wait for, directly or indirectly, in execution order."""
         found: set[int] = set()
         pending = [self.of(step) for step in wanted]
         while pending:
@@ -203,13 +201,13 @@ def resolve(
 ) -> ResolvedExperiment:
     """Resolve ``steps`` and everything they refer to, with outputs below ``prefix``.
 
-    ``binding`` gives the values of the run that the experiment belongs to; without it there are none.
+    ``binding`` gives the values of the experiment's run; without it there are none.
 
     Raises:
         MissingPrefixError: ``prefix`` is empty.
-        StepConfigError: A config has a value without a stable identity or one that the run does not have.
+        StepConfigError: A config has a value without a stable identity or one that the run lacks.
         OutputPathConflictError: Two different steps share an output path.
-        ExperimentError: A step's config refers to the step itself, directly or not.
+        ExperimentError: A step's config refers to the step itself, directly or indirectly.
         ExperimentError: Hard-coded paths make a step read its own output.
     """
     if not prefix:
@@ -224,7 +222,7 @@ def resolve(
 
 
 def wanted_steps(steps: Sequence[ExecutorStep | InputName]) -> list[ExecutorStep]:
-    """The steps in a list that may also hold paths inside outputs; hard-coded paths belong to no step."""
+    """Return the steps in a list that may also hold paths inside outputs; hard-coded paths have no step."""
     roots = (wanted.step if isinstance(wanted, InputName) else wanted for wanted in steps)
     return [root for root in roots if root is not None]
 
@@ -341,7 +339,7 @@ def _version_json(
     dependencies: Sequence[ResolvedStep],
     pseudo_dependencies: Sequence[ResolvedStep],
 ) -> str:
-    """The version text, pasted together from texts that are already JSON (keys sorted, default separators)."""
+    """Build the version text from texts that are already JSON (keys sorted, default separators)."""
     inner = [other for other in (*dependencies, *pseudo_dependencies) if _is_nested(other, step.recipe)]
     if sum(len(other.version_json) for other in inner) > _LONGEST_VERSION:
         raise ExperimentError(
@@ -360,7 +358,7 @@ def _version_json(
 
 
 def _cycle(trail: Sequence[ExecutorStep], child: ExecutorStep, identity: ConfigIdentity) -> ExperimentError:
-    """What to say of a step whose config leads back to one that it is referred to from."""
+    """Return the error for a step whose config refers back to a step that refers to it."""
     members = [*trail[trail.index(child) :], child]
     names = [repr(member.name) for member in members]
     way = " → ".join(names if len(names) <= _LONGEST_WAY else [*names[:3], "...", *names[-3:]])

@@ -1,4 +1,4 @@
-"""Where a step runs. Resources are outside the version: moving a step never makes it run again."""
+"""Resources of a step. They are outside the version: moving a step never makes it run again."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _MOST_FROZEN_S: Final = 3600.0
 
 @dataclass(frozen=True)
 class Cpu:
-    """A Ray job on CPUs, on any node that has them. What a step gets when it names no resources.
+    """A Ray job on CPUs of any node; the default of a step without resources.
 
     Attributes:
-        num_cpus: How many, also less than one.
-        memory_bytes: Memory that Ray keeps for it, if that matters.
+        num_cpus: Number of CPUs, also less than one.
+        memory_bytes: Memory that Ray reserves for it, if given.
     """
 
     num_cpus: float = 1.0
@@ -41,10 +41,10 @@ class Gpu:
     """A Ray job on one node with GPUs.
 
     Attributes:
-        count: How many; also a part of one, such as 0.5, which Ray lets several jobs share.
-        type: What Ray calls the GPU (``"A100"``, ``"H100"``, ``"T4"``, ...), if it matters.
+        count: Number of GPUs; also a fraction such as 0.5, which lets several jobs share a GPU.
+        type: Ray's name of the GPU (``"A100"``, ``"H100"``, ``"T4"``, ...), if given.
         num_cpus: CPUs of the same node.
-        memory_bytes: Memory of the node (not of the GPU) that Ray keeps for it, if that matters.
+        memory_bytes: Memory of the node (not of the GPU) that Ray reserves for it, if given.
     """
 
     count: float = 1.0
@@ -65,19 +65,19 @@ class Gpu:
 class TpuSlice:
     """TPU slices of one type: the function runs once on each of their hosts.
 
-    A slice that is lost costs no retry: the processes start again on the next one, and the function goes on from its
-    newest checkpoint.
+    A lost slice costs no retry: the processes restart on the next one, and the function continues from its newest
+    checkpoint.
 
     Attributes:
         slice_type: The type (for example ``"v4-16"``).
-        num_slices: How many at once; several numbers, such as ``(4, 2, 1)``, mean as many of them as there are.
-        max_preemptions: After how many lost slices an attempt gives up.
-        max_failures: After how many failures of the function; the same one twice without progress ends it earlier.
-        stall_limit_s: How long a training may go without a new step before it counts as hanging.
-        frozen_s: How long a process may give no sign of life before it counts as frozen, from 10 s to an hour. It
-            cannot give one while something holds Python's interpreter lock, such as a library that reads a large file.
-        spare: Whether processes get ready on another free slice while it runs, which then is never idle for Ray's
-            autoscaler. None means yes, unless the cluster has an autoscaler.
+        num_slices: Number of slices at once; for several numbers, such as ``(4, 2, 1)``, the largest that is available.
+        max_preemptions: Number of lost slices after which an attempt gives up.
+        max_failures: The same for failures of the function; the same failure twice without progress ends it earlier.
+        stall_limit_s: How long a training may run without a new step before it counts as stalled.
+        frozen_s: How long a process may miss its heartbeats before it counts as frozen, from 10 s to an hour. A library
+            that holds Python's interpreter lock, for example to read a large file, prevents them.
+        spare: Whether standby processes start on another free slice, which is then never idle for Ray's autoscaler.
+            None means yes, unless the cluster has an autoscaler.
     """
 
     slice_type: str
@@ -104,18 +104,18 @@ class TpuSlice:
 
 @dataclass(frozen=True)
 class Hosts:
-    """Several hosts with CPUs or GPUs: the function runs once on each, as on the hosts of a slice.
+    """Several hosts with CPUs or GPUs: the function runs once on each, like on the hosts of a slice.
 
     Attributes:
-        count: How many.
+        count: Number of hosts.
         num_cpus: CPUs of each.
         gpus: GPUs of each.
-        gpu_type: What Ray calls the GPU, if it matters.
-        max_preemptions: After how many lost hosts an attempt gives up.
-        max_failures: After how many failures of the function; the same one twice without progress ends it earlier.
-        stall_limit_s: How long a training may go without a new step before it counts as hanging.
-        frozen_s: How long a process may give no sign of life before it counts as frozen, from 10 s to an hour. It
-            cannot give one while something holds Python's interpreter lock, such as a library that reads a large file.
+        gpu_type: Ray's name of the GPU, if given.
+        max_preemptions: Number of lost hosts after which an attempt gives up.
+        max_failures: The same for failures of the function; the same failure twice without progress ends it earlier.
+        stall_limit_s: How long a training may run without a new step before it counts as stalled.
+        frozen_s: How long a process may miss its heartbeats before it counts as frozen, from 10 s to an hour. A library
+            that holds Python's interpreter lock, for example to read a large file, prevents them.
     """
 
     count: int
@@ -154,14 +154,14 @@ class HeadNode:
 
 @dataclass(frozen=True)
 class AirflowWorker:
-    """The Airflow worker itself, for trifles; see ``on_airflow_worker``."""
+    """The Airflow worker itself, for trivial steps; see ``on_airflow_worker``."""
 
 
 def on_head_node(num_cpus: float = _HEAD_CPUS, memory_bytes: int | None = None) -> HeadNode:
-    """Run the step on the cluster's head node, for the rare thing that must not be preempted.
+    """Run the step on the cluster's head node, for a rare step that must not be preempted.
 
-    The head serves the whole cluster: what runs there should be small, and wait rather than compute. The heads of a
-    fleet have no CPUs for work, so none is asked for; a head that has some may be asked.
+    The head serves the whole cluster, so such a step should be small, and wait rather than compute. It requests no CPU,
+    since the heads of a fleet have none for work.
     """
     return HeadNode(num_cpus, memory_bytes)
 
@@ -180,16 +180,16 @@ RESOURCE_KINDS: Final[Mapping[str, type]] = {
     "head_node": HeadNode,
     "airflow_worker": AirflowWorker,
 }
-"""What they are called where they are written down -> their class."""
+"""Name in serialized form -> class."""
 
 
 def kind_of_resources(resources: Resources) -> str:
-    """What ``resources`` are called where they are written down."""
+    """Return the serialized name of ``resources``."""
     return next(kind for kind, made in RESOURCE_KINDS.items() if isinstance(resources, made))
 
 
 def _counts_of_slices(given: int | Sequence[int]) -> int | tuple[int, ...]:
-    """A number of slices, or several to choose from, the largest first."""
+    """Return the numbers of slices to choose from, the largest first."""
     if isinstance(given, (int, str, bytes)) or not isinstance(given, Sequence):
         _check_whole("TpuSlice", "num_slices", given, 1)
         return int(given)
@@ -228,7 +228,7 @@ def _check_whole(owner: str, field: str, value: object, least: int) -> None:
 
 
 def _check_amount(owner: str, field: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= MAX_AMOUNT:  # NaN is neither
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= MAX_AMOUNT:  # NaN fails too
         raise ValueError(
             f"{owner}({field}={truncated_repr(value)}): a step needs a number above zero that fits into 64 bits."
         )

@@ -1,7 +1,7 @@
-"""What a step goes on from after an attempt without a result: globs relative to its output.
+"""Resumable files: globs, relative to the output, of what an attempt keeps of an earlier one.
 
-``*``, ``?`` and ``[...]`` stand for what is within one name, ``**`` for any number of folders. A glob is matched name
-by name, in time that grows with the lengths of glob and path and not with the ways to divide one over the other.
+``*``, ``?`` and ``[...]`` match within one name, ``**`` matches any number of folders. A glob is matched name by name.
+The time grows with the lengths of glob and path, not with the number of ways to match them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _LONGEST_GLOB: Final = 1000
 
 
 def check_globs(globs: Sequence[str], where: str) -> tuple[str, ...]:
-    """``globs`` as a tuple.
+    """Check ``globs`` and return them as a tuple.
 
     Raises:
-        StepConfigError: One is absolute, leaves the output, or is no text; ``where`` starts the message.
+        StepConfigError: One is absolute, leaves the output, or is not text; ``where`` starts the message.
     """
     if isinstance(globs, str) or not isinstance(globs, Sequence):
         raise StepConfigError(f"{where}: resumable is {truncated_repr(globs)}: give a list of globs.")
@@ -48,7 +48,7 @@ def check_globs(globs: Sequence[str], where: str) -> tuple[str, ...]:
 
 
 def matches_glob(glob: str, path: str) -> bool:
-    """Whether ``path``, relative to the output, fits ``glob`` or is below a folder that does."""
+    """Whether ``path``, relative to the output, matches ``glob`` or is below a folder that does."""
     names = split_glob(glob)
     reached = _after_any_folders(names, {0})
     for name in path.split("/"):
@@ -61,7 +61,7 @@ def matches_glob(glob: str, path: str) -> bool:
 
 
 def split_glob(glob: str) -> tuple[str, ...]:
-    """The names that a glob is made of; none when it means the output itself."""
+    """Split a glob into names; empty if it means the output itself."""
     path = posixpath.normpath(glob)
     names = [] if path == "." else path.split("/")
     return tuple(
@@ -72,11 +72,11 @@ def split_glob(glob: str) -> tuple[str, ...]:
 
 
 def _after_any_folders(names: Sequence[str], reached: set[int]) -> set[int]:
-    """Where the rest of a glob may begin, too, since ``**`` also stands for no folder at all."""
+    """Return where the rest of a glob may also begin, since ``**`` matches zero folders too."""
     return reached | {at + 1 for at in reached if at < len(names) and names[at] == RECURSIVE_WILDCARD}
 
 
 @lru_cache(maxsize=1024)
 def _name_pattern(name: str) -> re.Pattern[str]:
-    """One name of a glob. ``fnmatch`` never takes back what a star's part has found, so many stars cost no more."""
+    """Compile one name of a glob. ``fnmatch`` does not backtrack over stars, so many stars stay cheap."""
     return re.compile(fnmatch.translate(name))

@@ -1,7 +1,7 @@
-"""Values that belong to a run, not to the DAG file: its params, its night, its partition.
+"""Values of a run, not of the DAG file: its params, its night, its partition.
 
-A config holds them as ``RunValue`` placeholders. They count towards the version only under ``versioned``, so steps
-that do not depend on the date are shared by all dates of a backfill.
+A config holds them as ``RunValue`` placeholders. They count in the version only under ``versioned``, so all dates of a
+backfill share the steps that do not depend on the date.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RunValueKind(Enum):
 
 @dataclass(frozen=True)
 class RunValue:
-    """Stands for a value that is known once a run exists; ``name`` is a param's."""
+    """A placeholder for a value that is known once a run exists; ``name`` is a param's."""
 
     kind: RunValueKind
     name: str | None = None
@@ -39,7 +39,7 @@ class RunValue:
         return f"{self.kind.value}({self.name!r})" if self.name else f"{self.kind.value}()"
 
     def __format__(self, spec: str) -> str:
-        """A text that it is put into is the same in every run, so a step named by its night would be made only once."""
+        """Refuse formatting: the text would be equal in every run, so a step named by its night would run once."""
         raise ExperimentError(
             f"{self!s} has no value yet, so it cannot be part of a text: give it to a config field of its own, and let "
             "the step's function put the text together."
@@ -47,7 +47,7 @@ class RunValue:
 
 
 def run_param(name: str) -> Any:
-    """The DAG param ``name`` of the run."""
+    """Return the placeholder for the run's DAG param ``name``."""
     return RunValue(RunValueKind.PARAM, name)
 
 
@@ -75,18 +75,18 @@ def data_interval_end() -> Any:
 
 
 class RunValueSource(Protocol):
-    """What gives a ``RunValue`` its value."""
+    """Gives a ``RunValue`` its value."""
 
     def value_of(self, wanted: RunValue) -> Any:
-        """The value, or ``UnknownRunValueError``."""
+        """Return the value, or raise ``UnknownRunValueError``."""
 
 
 @dataclass(frozen=True)
 class RunValues:
-    """The values of one run; what a run does not have is None.
+    """The values of one run; a value that the run lacks is None.
 
     Raises:
-        StepConfigError: A param is too deep, too large, no finite number, or within itself.
+        StepConfigError: A param is too deep, too large, not a finite number, or cyclic.
     """
 
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -100,10 +100,10 @@ class RunValues:
             check_bounded(value, f"param {truncated_repr(name)}", is_finite=True)
 
     def value_of(self, wanted: RunValue) -> Any:
-        """The run's value for ``wanted``.
+        """Return the run's value for ``wanted``.
 
         Raises:
-            UnknownRunValueError: The run has no such value.
+            UnknownRunValueError: The run lacks the value.
         """
         if wanted.kind is RunValueKind.PARAM:
             if wanted.name is None or wanted.name not in self.params:
@@ -117,34 +117,34 @@ class RunValues:
 
 
 class RunValueText(str):
-    """Stands for a run value where a DAG file is checked: its name, which a config's own checks let pass."""
+    """Replaces a run value while a DAG file is checked: its name, which a config's own checks accept."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class ParseTimeValues:
-    """Gives every run value its own name, so that a DAG file can be checked before there is a run."""
+    """Gives every run value its own name, so that a DAG file can be checked before a run exists."""
 
     param_names: frozenset[str]
 
     def value_of(self, wanted: RunValue) -> Any:
-        """The text of ``wanted``; a param that the DAG lacks is an error already here."""
+        """Return the text of ``wanted``; a param that the DAG lacks raises here already."""
         if wanted.kind is RunValueKind.PARAM:
             RunValues(params=dict.fromkeys(self.param_names)).value_of(wanted)
         return RunValueText(wanted)
 
 
-# DAG params without Airflow, so that a DAG file can also be imported on a cluster that has none.
+# DAG params without Airflow, so that a cluster without Airflow can import a DAG file.
 
 _NUMBER_TYPES = {"integer": int, "number": float}
 
 
 @dataclass(frozen=True, init=False)
 class Param:
-    """A value that a person can change in the trigger form: a default, and a JSON schema that checks what comes in.
+    """A value that a user can change in the trigger form: a default, and a JSON schema for validation.
 
-    ``Param(0.003, "Peak learning rate", type="number", minimum=0)``; takes what ``airflow.sdk.Param`` takes.
+    ``Param(0.003, "Peak learning rate", type="number", minimum=0)``; takes the arguments of ``airflow.sdk.Param``.
     """
 
     default: Any
@@ -158,10 +158,10 @@ class Param:
 
 
 def coerce_param(value: Any, json_type: str | list[str] | None, default: Any) -> Any:
-    """``value`` as its param's schema means it: JSON gives ``1`` and ``1.0`` freely, but they hash differently.
+    """Convert ``value`` to its param's schema: JSON mixes ``1`` and ``1.0``, but they hash differently.
 
-    Without a schema the type of the default decides. A value that does not fit is returned as it is: refusing it is
-    the schema's own work.
+    Without a schema the type of the default decides. An invalid value is returned unchanged: the schema's validation
+    refuses it.
     """
     types = [json_type] if isinstance(json_type, str) else list(json_type or [])
     if not types and isinstance(default, (int, float)) and not isinstance(default, bool):

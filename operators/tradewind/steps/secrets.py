@@ -1,8 +1,8 @@
-"""A secret is named, never given: ``secrets={NAME: reference}`` says where the cluster finds the value of ``NAME``.
+"""Secrets by reference: ``secrets={NAME: reference}`` states where the cluster finds the value of ``NAME``.
 
-A reference is ``projects/PROJECT/secrets/SECRET`` (Secret Manager; ``/versions/VERSION`` may follow, else the latest
-one counts) or ``env:VARIABLE`` (a variable of the cluster's own environment, as it was last brought to the host).
-Everything else is refused without being shown, because it may be the secret itself.
+A reference is ``projects/PROJECT/secrets/SECRET`` in Secret Manager, with the latest version unless
+``/versions/VERSION`` follows. Or it is ``env:VARIABLE``: a variable of the cluster's own environment, as last copied to
+the host. Any other text is refused without being shown, because it may be the secret itself.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ ENV_PREFIX = "env:"
 FORMS = "'projects/PROJECT/secrets/SECRET', the same with '/versions/VERSION', or 'env:VARIABLE'"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"projects/[a-z0-9][a-z0-9.:-]{0,98}/secrets/[A-Za-z0-9_-]{1,255}(/versions/[A-Za-z0-9_-]{1,63})?")
-# They decide which code runs before the function does, or are the driver's own.
+# They decide which code runs before the function, or belong to the driver.
 _RESERVED = frozenset({"HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PATH", "PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP"})
 _RESERVED_PREFIX = "TRADEWIND_"
 
 
 @dataclass(frozen=True)
 class SecretReference:
-    """Where a value is; exactly one of the two is set.
+    """Location of a value; exactly one of the two is set.
 
     Attributes:
-        version: A version in Secret Manager, by its whole name.
+        version: A version in Secret Manager, by its full name.
         variable: A variable of the cluster's own environment.
     """
 
@@ -36,7 +36,7 @@ class SecretReference:
 
     @staticmethod
     def parse(text: object) -> SecretReference | None:
-        """The reference in ``text``, or None when it is none."""
+        """Parse the reference in ``text``; None if it is not one."""
         if not isinstance(text, str):
             return None
         if text.startswith(ENV_PREFIX):
@@ -52,10 +52,10 @@ class SecretReference:
 
 
 def check_secrets(secrets: object, whose: str) -> dict[str, str]:
-    """``secrets`` as it was given, every name and every reference of it checked.
+    """Check every name and reference of ``secrets`` and return it unchanged.
 
     Raises:
-        SecretReferenceError: A name is no variable, or what stands for its value is no reference.
+        SecretReferenceError: A name is not a variable, or its entry is not a reference.
     """
     if secrets is None:
         return {}

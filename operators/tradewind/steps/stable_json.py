@@ -1,7 +1,7 @@
-"""The JSON text of a versioned value: the same in every process, or an error.
+"""The JSON text of a versioned value: equal in every process, or an error.
 
-The encoding is E20's, so that outputs of Marin are found again. What E20 encodes differently from process to process
-(functions, sets, objects whose text holds an address) or without looking inside (placeholders) is refused.
+The encoding is E20's, so that Marin's outputs are found. Values are refused if E20 encodes them differently per process
+(functions, sets, objects whose text holds an address) or without their content (placeholders).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _FUNCTIONS = (
 _PLACEHOLDERS = (InputName, OutputName, ExecutorStep, MirroredValue, RunValue, Lazy)
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
 SYNTHETIC_MODULES: Final = ("unusual_prefix_", "__main__")
-"""How modules are called, or begin to be, that Airflow or Python runs as a file instead of importing them."""
+"""Names, or prefixes of names, of modules that Airflow or Python runs as a file instead of importing."""
 _MADE_UP = re.compile("|".join(rf"\b{name}" for name in SYNTHETIC_MODULES))
 _SELF_DESCRIBING = (datetime.date, pathlib.PurePath, bytes, complex, type)
 
 
 def encode(value: Any, recipe: Recipe = Recipe.JUNE_2026) -> str:
-    """``value`` as the recipe writes it into the hashed text.
+    """Encode ``value`` as the recipe writes it into the hashed text.
 
     Raises:
         TypeError: A dictionary has keys that JSON cannot hold or sort.
@@ -101,7 +101,7 @@ def _parts(value: Any, where: str) -> list[tuple[str, Any]]:
 
 
 def _text_of(value: Any, where: str) -> str:
-    """What an object says of itself, which is code of its author's."""
+    """Return an object's own text, which is its author's code."""
     try:
         return str(value)
     except Exception as error:
@@ -135,5 +135,5 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-_ENCODER = json.JSONEncoder(sort_keys=True, default=_encode_other)  # one for all: making it costs as much as using it
+_ENCODER = json.JSONEncoder(sort_keys=True, default=_encode_other)  # shared: creating it costs as much as using it
 _SHOWING_ENCODER = json.JSONEncoder(sort_keys=True, default=_encode_shown)

@@ -1,4 +1,4 @@
-"""The step: a name, a function, its config, and where it runs. Only name and config make its version."""
+"""The step: a name, a function, its config and its resources. Only name and config make its version."""
 
 from __future__ import annotations
 
@@ -16,32 +16,37 @@ from tradewind.steps.resumable import check_globs
 from tradewind.steps.secrets import check_secrets
 from tradewind.text import truncated_repr
 
-# Recipes of the text that a version is the hash of. They differ only where Marin's executor changed its mind.
+# Recipes of the text that a version hashes. They differ only where Marin's executor changed.
 
 
 class Recipe(Enum):
-    """Whose text a step's version is."""
+    """The executor whose text a step's version hashes."""
 
     JUNE_2026 = "june-2026"
-    """The one that this project writes: nested dataclasses and enums by their values, sequences of every kind walked,
-    dependencies below the fourth level by name and hash."""
+    """This project's recipe: dataclasses and enums by value, all sequences walked, deep dependencies by name.
+
+    Dependencies below the fourth level appear as name and hash.
+    """
     NOVEMBER_2025 = "november-2025"
-    """Marin's last under Ray, for experiments of that time: a dataclass or an enum inside ``versioned(...)`` counts as
-    the text that Python shows of it, tuples and sets are not looked into, and dependencies appear whole."""
+    """Marin's last recipe under Ray, for experiments of that time.
+
+    A dataclass or an enum inside ``versioned(...)`` counts as its Python text, tuples and sets are not walked, and
+    dependencies appear whole.
+    """
 
     @property
     def shows_dataclasses(self) -> bool:
-        """A dataclass or an enum inside ``versioned(...)`` counts as its text, not as its values."""
+        """Whether a dataclass or an enum inside ``versioned(...)`` counts as its text, not as its values."""
         return self is Recipe.NOVEMBER_2025
 
     @property
     def walks_tuples(self) -> bool:
-        """References and versioned values inside tuples and sets count."""
+        """Whether references and versioned values inside tuples and sets count."""
         return self is Recipe.JUNE_2026
 
     @property
     def deepest_nested(self) -> int | None:
-        """Up to which depth a dependency appears whole; None: always."""
+        """The maximum depth at which a dependency appears whole; None: any."""
         return 4 if self is Recipe.JUNE_2026 else None
 
 
@@ -49,23 +54,23 @@ class Recipe(Enum):
 class ExecutorStep:
     """One step of an experiment.
 
-    ``fn`` is called with the config once all placeholders in it have become values. Two step objects are the same step
-    when their versions are equal; as dictionary keys and under ``==`` they are told apart by identity.
+    ``fn`` is called with the config once all placeholders in it are filled in. Two step objects are the same step if
+    their versions are equal; as dictionary keys and under ``==`` they are compared by identity.
 
     Attributes:
         name: The first part of the output path; may hold ``/``.
-        fn: What the step does. It must be importable on the cluster, so neither a lambda nor a local function.
+        fn: What the step does. It must be importable on the cluster, so it is neither a lambda nor a local function.
         config: Any object, usually a dataclass; see ``versioned``, ``output_path_of`` and ``this_output_path``.
-        description: For people; outside the version.
+        description: For users; outside the version.
         override_output_path: An output path instead of ``{prefix}/{name}-{hash}``; relative ones are below the prefix.
-        resources: Where it runs; one CPU of the cluster if not given.
+        resources: Resources; one CPU of the cluster if not given.
         pip_dependency_groups: Extras of the project that the step's environment needs beyond the image.
         cluster: The cluster to run on, by the id of its ``ray`` connection, if not the DAG's.
         secrets: Environment variable -> where the cluster finds its value: ``projects/P/secrets/S`` in Secret Manager
             or ``env:VARIABLE``. The function finds it in ``os.environ``; outside the version.
-        resumable: Globs, relative to the output, of what a next attempt goes on from (checkpoints, finished shards);
-            everything else that an attempt without a result leaves is removed before the next. Outside the version.
-        recipe: How the text of its version is made; experiments of Marin's Ray era have that era's.
+        resumable: Globs, relative to the output, of files that the next attempt resumes from (checkpoints, finished
+            shards); all other leftovers of an attempt without a result are removed before it. Outside the version.
+        recipe: The recipe of its version; experiments of Marin's time under Ray use that time's.
     """
 
     name: str
@@ -92,7 +97,7 @@ class ExecutorStep:
         object.__setattr__(self, "secrets", check_secrets(self.secrets, f"Step {self.name!r}"))
 
     def _check_placing(self) -> None:
-        """Where it runs is read only once the steps before it have run, so what cannot be is refused here."""
+        """Refuse invalid placement early: it is used only once the steps before it have run."""
         if not isinstance(self.resources, Resources | None):
             raise ExperimentError(
                 f"Step {self.name!r}: resources must be Cpu, Gpu, TpuSlice, Hosts, on_head_node() or "
@@ -111,7 +116,7 @@ class ExecutorStep:
             )
 
     def __class_getitem__(cls, config: Any) -> types.GenericAlias:
-        """``ExecutorStep[Config]``, which Marin's helpers write in annotations."""
+        """``ExecutorStep[Config]``, which Marin's helpers use in annotations."""
         return types.GenericAlias(cls, config)
 
     def __repr__(self) -> str:
@@ -121,30 +126,30 @@ class ExecutorStep:
         return format(self.as_input_name(), spec)
 
     def cd(self, name: str) -> InputName:
-        """The path ``name`` inside this step's output."""
+        """Return the path ``name`` inside this step's output."""
         return InputName(self, name)
 
     def __truediv__(self, name: str) -> InputName:
         return self.cd(name)
 
     def as_input_name(self) -> InputName:
-        """This step's output path."""
+        """Return this step's output path."""
         return InputName(self, None)
 
     def nonblocking(self) -> InputName:
-        """This step's output path, without waiting for the step."""
+        """Return this step's output path, without waiting for the step."""
         return self.as_input_name().nonblocking()
 
     def even_if_failed(self) -> InputName:
-        """This step's output path, for a step that waits for its end and runs also if it failed.
+        """Return this step's output path, for a step that waits for its end and runs even if it failed.
 
-        Let the function of that step raise an error once it has written what it can: its output is no result then, and
-        the next run makes both again.
+        Let the function of that step raise an error after it has written its output: then the output is not a result,
+        and the next run makes both again.
         """
         return self.as_input_name().even_if_failed()
 
     def with_output_path(self, path: str) -> ExecutorStep:
-        """The same step with its output at ``path``."""
+        """Return the same step with its output at ``path``."""
         return replace(self, override_output_path=path)
 
 
@@ -152,7 +157,7 @@ class ExecutorStep:
 
 
 class RemoteFunction:
-    """A function and the options of the Ray task that it runs as. Called directly, it is just the function."""
+    """A function and the options of its Ray task. Called directly, it is the plain function."""
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         self.function = function
