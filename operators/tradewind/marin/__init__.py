@@ -1,6 +1,6 @@
-"""Marin's experiments as DAGs: the files as they are, with the versions and the paths that Marin gives them.
+"""DAGs from unchanged Marin experiment files, with the versions and paths that Marin gives them.
 
-The names below are loaded when they are asked for: a cluster needs ``translation`` and no loader.
+The names below are imported on first access, because a cluster needs ``translation`` but not the loader.
 """
 
 from __future__ import annotations

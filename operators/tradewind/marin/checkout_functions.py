@@ -1,7 +1,7 @@
-"""A function of Marin's own is the checkout's where it can be imported on the cluster, and else ours, if there is one.
+"""Load a step's Marin function: the checkout's if it can be imported, else Tradewind's replacement.
 
-Training is always ours: the checkout's asks Ray for the devices that its step has already. So are the results of a
-speedrun: the checkout's asks W&B for what the output of the training says.
+Training always runs Tradewind's function: the checkout's would ask Ray for devices that the step already holds. So do
+the results of a speedrun: the checkout's asks W&B for values that the training output contains.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tradewind.serialization.references import Reference
 
 
 def load(reference: Reference, tell: Callable[[str], object]) -> Any:
-    """The function that runs where a step names ``reference``; ``tell`` gets a sentence that says which one it is.
+    """Return the function to run for ``reference``; ``tell`` receives a sentence that names the choice.
 
     Raises:
         FunctionImportError: Neither can be imported.
@@ -42,7 +42,7 @@ def load(reference: Reference, tell: Callable[[str], object]) -> Any:
 
 
 def _is_there(name: str) -> bool:
-    """Whether we have the function; that it cannot be imported then is an error of its own."""
+    """Whether the function exists here; a failed import is then reported as its own error."""
     try:
         return importlib.util.find_spec(Reference.parse(name).module) is not None
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""Where a Marin checkout lies: found from the path that a DAG file gives; and of what time it is."""
+"""Find a Marin checkout from the path in a DAG file, and check which version of Marin it is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EXECUTOR_FOLDERS: Final = ("src/marin/execution", "lib/marin/src/marin/executio
 
 
 def find_given(given: str | os.PathLike[str], dag_file: str | None) -> Path:
-    """The file or folder that a DAG file names, wherever the checkout lies beside it.
+    """Return the file or folder that a DAG file names, in any supported position of the checkout.
 
     Raises:
         RefusedFileError: There is none; the text names the places.
@@ -42,17 +42,17 @@ def find_given(given: str | os.PathLike[str], dag_file: str | None) -> Path:
 
 
 def _behind_links(place: Path) -> Path:
-    """Where ``place`` lies; a link inside of a checkout is a part of that checkout."""
+    """Resolve links in ``place``; a link inside a checkout belongs to that checkout."""
     path = Path(os.path.abspath(place))
     root = _root_of(path, None)
     return root.resolve() / path.relative_to(root) if (root / _EXPERIMENTS).is_dir() else place.resolve()
 
 
 def checkout_of(path: Path, given: str | os.PathLike[str] | None) -> Path:
-    """The checkout that ``path`` is a part of.
+    """Return the checkout that contains ``path``.
 
     Raises:
-        RefusedFileError: ``given`` is no folder around it, or it is a checkout of another time.
+        RefusedFileError: ``given`` is no folder around it, or the checkout is of another version of Marin.
     """
     root = _root_of(path, given)
     check_executor_version(root)
@@ -60,12 +60,12 @@ def checkout_of(path: Path, given: str | os.PathLike[str] | None) -> Path:
 
 
 def check_executor_version(root: Path) -> None:
-    """Refuse a checkout whose executor is not that of the Ray era, for it gives steps other versions.
+    """Refuse a checkout whose executor is not the legacy API's: it gives steps other versions.
 
-    One without Marin's executor is taken: then only its experiments are needed.
+    A checkout without Marin's executor is accepted: then only its experiments are needed.
 
     Raises:
-        RefusedFileError: It is one; the text names what is missing or new, and since when.
+        RefusedFileError: The executor differs; the text names what is missing or new, and since when.
     """
     for folder in _EXECUTOR_FOLDERS:
         executor = root / folder / "executor.py"
@@ -85,17 +85,17 @@ def check_executor_version(root: Path) -> None:
 
 
 def requirement_files(root: Path) -> list[Path]:
-    """Where a checkout may say which libraries are installed with it."""
+    """Return the files of a checkout that may list required libraries."""
     return [root / "pyproject.toml", *sorted(root.glob("lib/*/pyproject.toml"))]
 
 
 def required_libraries(root: Path) -> frozenset[str]:
-    """What is installed wherever the checkout's code runs, by the names to import, where those are the packages'."""
+    """Return the libraries installed with the checkout, by import name where it equals the package name."""
     found: set[str] = set()
     for file in requirement_files(root):
         try:
             listed = tomllib.loads(file.read_text()).get("project", {}).get("dependencies", [])
-            names = [_PACKAGE.match(each) for each in listed if ";" not in each]  # else it is for some machines only
+            names = [_PACKAGE.match(each) for each in listed if ";" not in each]  # a marker limits it to some machines
         except (OSError, ValueError, AttributeError, TypeError):
             continue
         found |= {name.group().lower().replace("-", "_") for name in names if name is not None}
@@ -110,7 +110,7 @@ def _of_another_time(root: Path, what: str) -> RefusedFileError:
 
 
 def _names_in(file: Path) -> tuple[set[str], set[str]]:
-    """The functions that a file defines, and the packages that it imports; both nothing if it is no Python."""
+    """Return a file's function names and imported packages; both empty if it is not Python."""
     try:
         nodes = list(ast.walk(ast.parse(file.read_bytes())))
     except (SyntaxError, ValueError):

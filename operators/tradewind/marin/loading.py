@@ -1,4 +1,4 @@
-"""``marin_experiment`` and ``marin_experiments``: DAGs from Marin's experiment files as they are."""
+"""``marin_experiment`` and ``marin_experiments``: DAGs from unchanged Marin experiment files."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tradewind.tasks.code import set_code_folder
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-# Errors of single files of a folder, shown by Airflow beside the DAGs of the others.
+# Import errors of single files of a folder, which Airflow shows beside the DAGs of the others.
 #
-# An error that a DAG file raises takes all of its DAGs. Airflow keeps errors by the file that they name, though, and
-# its importer's result holds any number of them. It hands that result to nobody, so it is looked up on the stack; where
-# there is none (a script, another Airflow), the log has the errors.
+# An error raised by a DAG file removes all of its DAGs. Airflow keeps errors by file, though, and its importer's result
+# holds any number of them. The importer does not pass on that result, so the code looks it up on the stack. Without one
+# (a script, another Airflow) the errors go to the log.
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def show_import_error(file: str, message: str) -> None:
 
 
 def _result() -> Any:
-    """What Airflow's importer collects for the DAG file that is being imported, or None."""
+    """Return the importer's result for the DAG file that Airflow is importing, or None."""
     base = sys.modules.get("airflow.dag_processing.importers.base")
     kind = getattr(base, "DagImportResult", None)
     frame: types.FrameType | None = sys._getframe(1)
@@ -65,11 +65,11 @@ _CALLS_EXECUTOR_MAIN = re.compile(rb"^(?!\s*(#|def\s)).*\bexecutor_main\s*\(", r
 
 
 class MarinFileWarning(UserWarning):
-    """A Marin file makes no DAG, though nothing in it is wrong."""
+    """A Marin file yields no DAG although it contains no error."""
 
 
 class MarinDags(list["DAG"]):
-    """The DAGs that were made, and the errors of the files that cannot be any."""
+    """The DAGs created, and the errors of files that cannot become DAGs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,10 +89,10 @@ def marin_experiment(
 
     Args:
         file: The file, from the DAG file's folder, the one above it, or a ``marin`` folder in either.
-        dag_id: The id of its DAG, if not the file's path below ``experiments`` with dots; a second one ends in ``.2``.
-        checkout: The folder that holds ``experiments`` and ``src``, if not found around the file.
-        time_limit_s: How many seconds the file may take.
-        most_steps: How many steps one DAG may have.
+        dag_id: The DAG id; default: the file's path below ``experiments``, with dots. A second DAG's id ends in ``.2``.
+        checkout: The folder that holds ``experiments`` and ``src``, default: the one around the file.
+        time_limit_s: Maximum seconds to evaluate the file.
+        most_steps: Maximum steps of one DAG.
         experiment_arguments: As of ``tradewind.experiment_dag``: ``schedule``, ``cluster``, ``prefix`` and so on.
 
     Raises:
@@ -127,11 +127,11 @@ def marin_experiments(
 ) -> MarinDags:
     """Make DAGs of all files below ``folder`` that call ``executor_main``; see ``marin_experiment``.
 
-    A file that cannot be a DAG costs the others nothing: Airflow shows its error beside their DAGs.
+    A file that cannot be a DAG does not affect the others: Airflow shows its error beside their DAGs.
 
     Args:
         include: Only the files whose paths below ``folder`` match one of these patterns, such as ``"speedrun/*"``.
-        exclude: Not those that match one of these.
+        exclude: Skip the files that match one of these patterns.
     """
     dags = MarinDags()
     if STEP_VARIABLE in os.environ:
@@ -162,7 +162,7 @@ def marin_experiments(
 
 
 def runnable_files(top: Path, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> list[Path]:
-    """The files below ``top`` that call ``executor_main``, in a steady order."""
+    """Return the files below ``top`` that call ``executor_main``, in a stable order."""
     found = []
     for path in sorted(top.rglob("*.py")):
         shown = path.relative_to(top).as_posix()
@@ -177,11 +177,11 @@ def _may_call_executor_main(path: Path) -> bool:
     try:
         return path.stat().st_size > MOST_BYTES or _CALLS_EXECUTOR_MAIN.search(path.read_bytes()) is not None
     except OSError:
-        return True  # to load it says why
+        return True  # loading it reports the reason
 
 
 def id_of(path: Path, root: Path) -> str:
-    """The DAG id of a file: its path below ``experiments``, with dots."""
+    """Return the DAG id of a file: its path below ``experiments``, with dots."""
     parts = path.relative_to(root).with_suffix("").parts
     if len(parts) > 1 and parts[0] == "experiments":
         parts = parts[1:]
@@ -191,10 +191,10 @@ def id_of(path: Path, root: Path) -> str:
 def dags_of(
     outcome: Evaluated, root: Path, base: str, most_steps: int, arguments: dict[str, Any], wanted: str | None = None
 ) -> list[DAG]:
-    """The DAGs of a file that was evaluated, ``base`` the id of the first; of one that makes none, a warning.
+    """Create the DAGs of an evaluated file, the first with id ``base``; warn if it has none.
 
     Raises:
-        RefusedFileError: It makes no valid experiment, or too large a one.
+        RefusedFileError: Its experiment is invalid or too large.
     """
     run = outcome.run
     if not run.calls:
@@ -228,7 +228,7 @@ def _ids(run: Run, base: str) -> list[str]:
 
 
 def check_ids(outcome: Evaluated, base: str, owners: dict[str, str]) -> None:
-    """Note whose each id is, or refuse a file whose DAG Airflow would take for another's."""
+    """Record the owner of each id; refuse a file whose DAG has the id of another's."""
     run = outcome.run
     for dag_id, captured in zip(_ids(run, base), run.calls, strict=True):
         if captured.steps and (owner := owners.setdefault(dag_id, run.file)) != run.file:
@@ -237,7 +237,7 @@ def check_ids(outcome: Evaluated, base: str, owners: dict[str, str]) -> None:
 
 
 def _arguments(captured: Captured, file: str, root: Path, given: dict[str, Any]) -> dict[str, Any]:
-    """What the DAG file says counts before what the experiment file does."""
+    """Merge arguments: those of the DAG file override those of the experiment file."""
     called = f", from line {captured.place.line}" if captured.place and captured.place.file == file else ""
     about = f"The experiment `{file}`{called}, in the Marin checkout `{root.name}`."
     own: dict[str, Any] = {"description": captured.description, "doc_md": about}
@@ -248,7 +248,7 @@ def _arguments(captured: Captured, file: str, root: Path, given: dict[str, Any])
 
 
 def _wanted_dag_id() -> str | None:
-    """The DAG that a task's process needs, where Airflow says so: the other files need not be run then."""
+    """Return the DAG that a task process needs, if Airflow names it: other files are then skipped."""
     if "airflow" not in sys.modules:
         return None
     from airflow.sdk import get_parsing_context

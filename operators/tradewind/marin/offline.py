@@ -1,7 +1,7 @@
-"""What the network would say while steps are made, from a folder that the user names: it is never asked itself.
+"""Network answers while steps are built, from a folder that the user names; no request is sent.
 
-Each kind of question has a file there, ``KIND.json``: a dictionary of questions and answers. A question that none has
-stays open, and whoever asks what the answer is, is refused.
+The folder has one file per kind of question, ``KIND.json``: a dictionary of questions and answers. Code that needs the
+answer to an unanswered question is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FOLDER_VARIABLE: Final = "TRADEWIND_MARIN_ANSWERS"
 
 
 class BadAnswerError(ExperimentError):
-    """The folder with answers has a file that cannot be read, or an answer of another form."""
+    """The folder with answers has an unreadable file or an invalid answer."""
 
 
 def _is_texts(value: Any) -> bool:
@@ -50,10 +50,10 @@ _FORMS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
 
 
 def answer_to(kind: str, question: str) -> Any:
-    """What the folder says, None if it does not, or none is named.
+    """Return the folder's answer; None if it has none, or no folder is named.
 
     Raises:
-        BadAnswerError: It says what cannot be an answer.
+        BadAnswerError: The answer is invalid.
     """
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:
@@ -68,7 +68,7 @@ def answer_to(kind: str, question: str) -> Any:
 
 
 def answers_fingerprint() -> object:
-    """Something that is equal as long as the folder and its answers are the same."""
+    """Return a value that is equal while the folder and its answers stay the same."""
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:
         return None

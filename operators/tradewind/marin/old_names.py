@@ -1,4 +1,9 @@
-"""Installed classes that can be made with the era's fields: the user's files make some while they are imported."""
+"""Let installed classes accept legacy fields, because the user's files create some at import.
+
+Also restore names that Levanter has removed, for the user's files, which the cluster imports unchanged. A file imports
+at its top what it needs for steps, configs and functions alike. So a removed class becomes its light one, a name from
+annotations any type, and a removed function raises an error when called.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +40,7 @@ __all__ = [
 
 
 class LegacyCall(WrittenConfig):
-    """What a class is called with: values themselves, and the era's defaults of what is left out."""
+    """Arguments of a call of a class: plain values, and legacy defaults for the rest."""
 
     def read(self, name: str) -> Any:
         return self._fields[name]
@@ -49,7 +54,7 @@ class LegacyCall(WrittenConfig):
 
 
 def default_of(of: str, name: str) -> tuple[bool, Any]:
-    """Whether a field of the era's class has a default, and it."""
+    """Return whether a field of the legacy class has a default, and the default."""
     spec = next((spec for spec in dataclasses.fields(builder().find(of)) if spec.name == name), None)
     if spec is None:
         return False, None
@@ -59,7 +64,7 @@ def default_of(of: str, name: str) -> tuple[bool, Any]:
 
 
 def accept_legacy_fields(module: ModuleType) -> None:
-    """Let the classes of ``module`` whose fields have changed be called with those that they had."""
+    """Let the classes of ``module`` whose fields changed accept their former fields."""
     row = module_rows().get(module.__name__)
     for name in row.classes if row else ():
         made = vars(module).get(name)
@@ -95,7 +100,7 @@ def _accept(made: Any, of: str) -> None:
 
 
 def _of_whole_length(flops: Callable[[Any, int, int], Any]) -> Callable[..., Any]:
-    """What a token costs in a text as long as the model takes, unless another length is given."""
+    """Compute the cost per token for the model's full length, unless the caller gives a length."""
 
     @functools.wraps(flops)
     def of_length(self: Any, vocab_size: int, context_length: int | None = None) -> Any:
@@ -105,7 +110,7 @@ def _of_whole_length(flops: Callable[[Any, int, int], Any]) -> Callable[..., Any
 
 
 def current_fields(of: str, args: tuple[Any, ...], words: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """Fields of the installed class, from a call with the era's.
+    """Convert the arguments of a legacy call to fields of the installed class.
 
     Raises:
         TranslationError: A value has no counterpart.
@@ -113,7 +118,7 @@ def current_fields(of: str, args: tuple[Any, ...], words: Mapping[str, Any], kno
     specs = [spec for spec in dataclasses.fields(builder().find(of)) if spec.init]
     given = {**dict(zip((spec.name for spec in specs if not spec.kw_only), args, strict=False)), **words}
     for old, new in renamed_fields(of).items():
-        if old in words:  # dataclasses.replace() gives the other one, too
+        if old in words:  # dataclasses.replace() passes the other one, too
             given.pop(new, None)
     for spec in specs:
         has_default, default = default_of(of, spec.name)
@@ -123,17 +128,12 @@ def current_fields(of: str, args: tuple[Any, ...], words: Mapping[str, Any], kno
     return translated(LegacyCall(of, of.rpartition(".")[2], given), known)
 
 
-# Names that Levanter had and has no more, for the user's files, which are imported on the cluster as they are.
-#
-# A file imports at its top what it needs for steps, for configs and for its functions alike. A class that is gone is
-# its light one, a name that stood in annotations is any type, and a function that is gone is refused when it is called.
-
 _ELSEWHERE: Final = {"levanter.utils.types.BlockFoldable": "haliax.nn.scan:BlockFoldable"}
 _LIBRARIES: Final = ("levanter", "haliax")
 
 
 def provide() -> None:
-    """Let the installed libraries have the era's names, in this process from now on."""
+    """Add the legacy names to the installed libraries, for the rest of this process."""
     if any(isinstance(finder, _OldNames) for finder in sys.meta_path):
         return
     sys.meta_path.insert(0, _OldNames())
@@ -143,7 +143,7 @@ def provide() -> None:
 
 
 class _OldNames(MetaPathFinder):
-    """Finds modules of the libraries as ever, and those that are gone."""
+    """Finds the libraries' modules as usual, and the removed ones."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -160,7 +160,7 @@ class _OldNames(MetaPathFinder):
 
 
 class _Extending(Loader):
-    """Loads a module, and lets it have the names that it had."""
+    """Loads a module and adds its former names."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -177,7 +177,7 @@ class _Extending(Loader):
 
 
 class _Gone(Loader):
-    """Makes a module of which only the names are left."""
+    """Creates a removed module, with names only."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return None
@@ -191,7 +191,7 @@ def _is_old(name: str) -> bool:
 
 
 def _extend(module: ModuleType, otherwise: Callable[[str], Any] | None = None) -> None:
-    """Let ``module`` look a name up among the era's, if it has none of its own; ``otherwise`` makes any other."""
+    """Let ``module`` look up missing names among the legacy ones; ``otherwise`` creates any other."""
     if "__getattr__" in vars(module):
         return
 
@@ -211,7 +211,7 @@ def _extend(module: ModuleType, otherwise: Callable[[str], Any] | None = None) -
 
 
 def _refused(full: str) -> Any:
-    """A name of a module that is gone: it may be imported, and stand in annotations."""
+    """Return a name of a removed module: it can be imported and used in annotations."""
 
     def refuse(cls: type, *args: Any, **kwargs: Any) -> Any:
         raise TranslationError(

@@ -1,4 +1,4 @@
-"""What becomes of Marin's files as they are: by loading them, and making their DAGs, as a DAG file would."""
+"""Report what happens to unchanged Marin files: load them and create their DAGs, as a DAG file would."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tradewind.marin.sandbox.evaluation import Evaluated, evaluate
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-# What to change in a file that is refused, where that can be said from the reason.
+# Edits that make a refused file loadable, where the reason determines them.
 
 _MOVE: Final = (
     "take this out, and let a step do it: a function that is given to ExecutorStep(fn=...) runs on the cluster"
@@ -102,7 +102,7 @@ _EDITS: Final = tuple(
 
 
 def edit_for(reason: str) -> str | None:
-    """The edit that would take ``reason`` away, or None: then no edit of the file is known that does."""
+    """Return the edit that removes ``reason``; None if no such edit is known."""
     if (variable := _NOT_SET.search(reason)) is not None:
         return (_SECRET if SECRET_NAME.search(variable["name"]) else _VARIABLE).format(**variable.groupdict())
     for pattern, edit in _EDITS:
@@ -112,11 +112,11 @@ def edit_for(reason: str) -> str | None:
 
 
 _LONGEST_SOURCE: Final = 200
-"""Characters of a line that are shown."""
+"""Maximum characters shown of a line."""
 
 
 class PortVerdict(Enum):
-    """What a file is to whoever wants its DAGs."""
+    """Result for a user who wants DAGs from the file."""
 
     UNCHANGED = "unchanged"
     EDITS = "edits"
@@ -128,10 +128,10 @@ class PortFinding:
     """One thing that keeps a file from being a DAG.
 
     Attributes:
-        place: The line, maybe of another file that it imports; None where no line is to blame.
-        source: What stands there.
+        place: The line, possibly in another file that it imports; None if no line is the cause.
+        source: The text of the line.
         why: The loader's reason.
-        edit: What to write instead, if that is known.
+        edit: The replacement, if known.
     """
 
     place: SourceLine | None
@@ -145,11 +145,11 @@ class PortedFile:
     """One file.
 
     Attributes:
-        checkout: What it is a part of.
-        file: From the checkout's root.
-        dags: The DAGs that it makes.
-        finding: Why it makes none. The loader ends at the first reason, so another may come to light after an edit.
-        remarks: What a person should know besides.
+        checkout: The checkout that contains it.
+        file: Path from the checkout's root.
+        dags: The DAGs that it yields.
+        finding: Why it yields none. The loader stops at the first reason, so an edit may reveal another.
+        remarks: Further notes for the user.
     """
 
     checkout: Path
@@ -167,7 +167,7 @@ class PortedFile:
 
 @dataclass(frozen=True)
 class PortOptions:
-    """What a DAG file would say to the loader; see ``marin_experiments``."""
+    """Loader options of a DAG file; see ``marin_experiments``."""
 
     checkout: str | None = None
     time_limit_s: float = TIME_LIMIT_S
@@ -177,13 +177,13 @@ class PortOptions:
 def port(
     given: Sequence[str], options: PortOptions = PortOptions(), dag_arguments: Mapping[str, Any] | None = None
 ) -> Iterator[PortedFile]:
-    """Load files, and all runnable files of folders, as DAG files would; what came of each.
+    """Load files, and all runnable files of folders, as DAG files would; return each result.
 
     Args:
         dag_arguments: As of ``tradewind.experiment_dag``.
 
     Raises:
-        RefusedFileError: There is no such file, no folder with one, or its checkout is of another time.
+        RefusedFileError: A path does not exist, a folder has none, or the checkout is of another Marin version.
     """
     by_root: dict[Path, dict[Path, None]] = {}
     for each in given:
@@ -241,7 +241,7 @@ def _finding(error: RefusedFileError, root: Path) -> PortFinding:
 
 
 def _source(place: SourceLine | None, root: Path) -> str:
-    """The text of a line, without the spaces around it."""
+    """Return the text of a line, without surrounding spaces."""
     if place is None or not place.line:
         return ""
     try:

@@ -1,7 +1,7 @@
-"""Why a file cannot become a DAG: one sentence with file, line and reason.
+"""Refusals: why a file cannot become a DAG, in one sentence with file, line and reason.
 
-While a file is loaded, a refusal is no ``Exception``: code that catches those would go on with a guess. What is refused
-is also noted, so that a bare ``except`` does not hide it either.
+While a file is loaded, a refusal is not an ``Exception``: code that catches those would continue with a guess. Refusals
+are also recorded, so a bare ``except`` does not hide them either.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class RefusedFileError(ExperimentError):
     """A Marin file cannot become DAGs; the text names file, line and reason.
 
     Attributes:
-        reason: The line and the reason apart; None where it is about no file that was loaded.
-        is_own: Whether it is an error or an end of the file's own, which it would come to with Marin, too.
+        reason: Line and reason as separate fields; None if no loaded file is concerned.
+        is_own: Whether the file's own error or exit caused it, which would also happen in Marin.
     """
 
     reason: Reason | None = None
@@ -31,11 +31,11 @@ class RefusedFileError(ExperimentError):
 
 
 class LoadAborted(BaseException):
-    """Ends the loading of a file from wherever in it; never seen outside of this package."""
+    """Stops the loading of a file from any place in it; never leaves this package."""
 
 
 class OutOfTime(BaseException):
-    """The file that a thread is loading takes too long."""
+    """The file that a thread is loading exceeds its time limit."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class Reason:
-    """What was refused, and where; ``place`` is None where no line of the user's own is to blame."""
+    """A refusal and its line; ``place`` is None if no line of the user's code is the cause."""
 
     place: SourceLine | None
     text: str
@@ -61,7 +61,7 @@ FileFingerprint = tuple[int, ...]
 
 
 def file_fingerprint(file: Path) -> FileFingerprint | None:
-    """What tells one state of a file from another, also where a copy keeps the time; None when it is gone."""
+    """Return a value that changes with the file, even if a copy keeps its time; None for a missing file."""
     try:
         stat = file.stat()
     except OSError:
@@ -70,24 +70,24 @@ def file_fingerprint(file: Path) -> FileFingerprint | None:
 
 
 class Notes(threading.local):
-    """What this thread is loading, what was refused in it, and which files it has opened."""
+    """State of this thread: the checkout being loaded, the refusals, and the files opened."""
 
     root: Path | None = None
     reasons: list[Reason]
     opened: dict[Path, FileFingerprint | None]
 
     def begin(self, root: Path) -> None:
-        """A file of the checkout ``root`` is loaded from here on."""
+        """Start loading a file of the checkout ``root``."""
         self.root, self.reasons, self.opened = root, [], {}
 
     def note_opened(self, path: str | bytes | os.PathLike[str]) -> None:
-        """What the steps come from, as it was before it was read."""
+        """Record the state of a file that steps depend on, before it is read."""
         file = Path(os.path.abspath(os.fsdecode(path)))
         if self.root is not None and file.is_relative_to(self.root):
             self.opened.setdefault(file, file_fingerprint(file))
 
     def end(self) -> None:
-        """Nothing is loaded any more."""
+        """Finish loading."""
         self.root = None
 
 
@@ -95,7 +95,7 @@ notes = Notes()
 
 
 def refuse(text: str, place: SourceLine | None = None) -> BaseException:
-    """The error to raise because of ``text`` at ``place``, or at the line of the user's that is being run."""
+    """Return the error to raise for ``text`` at ``place``, or at the user's running line."""
     if notes.root is None:
         return ExperimentError(text)
     where = place or running_place(notes.root)
@@ -104,7 +104,7 @@ def refuse(text: str, place: SourceLine | None = None) -> BaseException:
 
 
 def running_place(root: Path) -> SourceLine | None:
-    """The innermost line of a file below ``root`` that this thread is running."""
+    """Return the innermost running line of this thread in a file below ``root``."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         if (place := place_below(root, frame.f_code.co_filename, frame.f_lineno)) is not None:
@@ -114,13 +114,13 @@ def running_place(root: Path) -> SourceLine | None:
 
 
 def place_below(root: Path, file: str, line: int | None) -> SourceLine | None:
-    """A line as people name it, from the checkout's root; None for a file elsewhere."""
+    """Return a line with its path from the checkout's root; None for a file elsewhere."""
     start = f"{root}{os.sep}"
     return SourceLine(file.removeprefix(start), line or 0) if file.startswith(start) else None
 
 
 def place_of_error(root: Path, error: BaseException) -> SourceLine | None:
-    """The innermost line of the user's that ``error`` came through."""
+    """Return the innermost line of the user's code in the traceback of ``error``."""
     if isinstance(error, SyntaxError) and error.filename:
         return place_below(root, error.filename, error.lineno)
     places = (place_below(root, frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__))
@@ -128,7 +128,7 @@ def place_of_error(root: Path, error: BaseException) -> SourceLine | None:
 
 
 def refused_file(shown: str, reason: Reason, is_own: bool = False) -> RefusedFileError:
-    """The error of the file ``shown``."""
+    """Return the error for the file ``shown``."""
     through = f" (loading {shown})" if reason.place is not None and reason.place.file != shown else ""
     reason = replace(reason, text=escape_control_characters(reason.text))
     error = RefusedFileError(
@@ -139,7 +139,7 @@ def refused_file(shown: str, reason: Reason, is_own: bool = False) -> RefusedFil
 
 
 def reraise_refusal() -> None:
-    """Where the user's code goes on after any error: not after a refusal, nor when its time is up."""
+    """Raise a pending refusal or timeout again, where user code has caught all errors."""
     error = sys.exc_info()[1]
     if isinstance(error, (LoadAborted, OutOfTime)):
         raise error

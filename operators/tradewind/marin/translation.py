@@ -1,9 +1,8 @@
-"""On the cluster: configs of the era become objects of the classes of the Levanter that is installed there.
+"""Convert legacy configs to objects of the Levanter version that is installed on the cluster.
 
-A value is written down with the name of its class and all its fields as they were. Here it is read back: classes and
-fields that have moved are found, those that hold the same under another form are converted, and a value for which
-there is nothing any more is an error, unless it is the one that everybody had. A Levanter of the era gets the values
-as they are. Neither Airflow nor the loader is imported.
+A value is serialized with its class name and all its legacy fields. This module reads it back: it finds moved classes
+and fields, and converts those with another form. A value without a counterpart is an error, unless it is the default.
+A Levanter of November 2025 gets the values unchanged. Neither Airflow nor the loader is imported.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ __all__ = [
     "rebuilt",
 ]
 
-# The fields of one config as they were written down, each read when it is asked for.
+# The serialized fields of one config, each read on access.
 
 NO_CODE: Final = CodeFolder(Path("/nonexistent"))
 _LONGEST_SHOWN: Final = 80
 
 
 class WrittenConfig:
-    """What a config was given.
+    """The given fields of a config.
 
     Attributes:
-        of: The era's class, with dots.
-        at: Where in the step's config it stands.
+        of: The legacy class, as a dotted name.
+        at: Its position in the step's config.
     """
 
     def __init__(self, of: str, at: str, fields: Mapping[str, Any]) -> None:
@@ -53,34 +52,34 @@ class WrittenConfig:
         return iter(list(self._fields))
 
     def read(self, name: str) -> Any:
-        """The value of a field, which stays."""
+        """Return the value of a field, which stays."""
         return decode(self._fields[name])
 
     def take(self, name: str) -> Any:
-        """The value of a field, which is dealt with."""
+        """Return the value of a field and mark it as handled."""
         return decode(self._fields.pop(name))
 
     def drop(self, name: str) -> None:
-        """A field is dealt with, and its value is never read: its class may be gone."""
+        """Mark a field as handled without reading its value: its class may be gone."""
         del self._fields[name]
 
     def is_default(self, name: str) -> bool:
-        """Whether a field has the value that it had when nobody gave one."""
+        """Whether a field has its default value."""
         spec = next((spec for spec in dataclasses.fields(builder().find(self.of)) if spec.name == name), None)
         if spec is None or (spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING):
             return False
         default = spec.default if spec.default_factory is dataclasses.MISSING else spec.default_factory()
         try:
             return bool(Encoder(NO_CODE).encode(default, f"{self.at}.{name}") == self._fields[name])
-        except SpecError:  # the path of another step's output, or such
+        except SpecError:  # such as the path of another step's output
             return False
 
     def is_all_default(self) -> bool:
-        """Whether every field has the value that it had when nobody gave one."""
+        """Whether every field has its default value."""
         return all(map(self.is_default, self))
 
     def refusal(self, name: str, why: str = "it has no counterpart there") -> TranslationError:
-        """The error that the value of a field is."""
+        """Return the error for the value of a field."""
         value = self._fields[name]
         shown = value.get("of", value) if isinstance(value, dict) else value
         return TranslationError(
@@ -90,7 +89,7 @@ class WrittenConfig:
         )
 
     def class_refusal(self, why: str = "it has no such class") -> TranslationError:
-        """The error that the config as a whole is."""
+        """Return the error for the config as a whole."""
         return TranslationError(
             f"{self.at} is a {self.of} of {written_version(self.of)}, and {installed_version(self.of)} on the cluster "
             "cannot be given it: "
@@ -99,13 +98,13 @@ class WrittenConfig:
 
 
 def written_version(name: str) -> str:
-    """The library of a dotted name and the version that configs were written for."""
+    """Return the library of a dotted name and the version that configs were written for."""
     library = name.partition(".")[0]
     return f"{library} {versions().get(library, 'of an unknown version')}"
 
 
 def installed_version(name: str) -> str:
-    """The library of a dotted name and the version that is installed here."""
+    """Return the library of a dotted name and its installed version."""
     return _installed_distribution(name.partition(".")[0])
 
 
@@ -119,15 +118,15 @@ def _installed_distribution(library: str) -> str:
     return f"{library}, which is not installed,"
 
 
-# Configs of data: a mixture of sources is a mixture of components today.
+# Data configs: a former mixture of sources is a mixture of components today.
 
 _TEXT: Final = "levanter.data.text"
 _NO_TOKEN: Final = (None, -100)
-"""Tokens to leave out of the loss that no text holds."""
+"""Tokens to exclude from the loss that occur in no text."""
 
 
 def as_components(given: WrittenConfig, values: dict[str, Any], known: Collection[str]) -> None:
-    """Sources become components; what was shuffled, and how, is said as it is said today."""
+    """Convert sources to components, and shuffling to its current form."""
     if "configs" in known:
         return
     component = Reference(_TEXT, "DatasetComponent").load()
@@ -145,7 +144,7 @@ def as_components(given: WrittenConfig, values: dict[str, Any], known: Collectio
 
 
 def single_as_components(given: WrittenConfig) -> Any:
-    """A data set by itself: only the one that stands where no data was given, and holds none."""
+    """Convert a single data set: only the empty one used when no data was given."""
     made = Reference(_TEXT, given.of.rpartition(".")[2])
     if not given.is_all_default():
         raise given.class_refusal(
@@ -156,20 +155,20 @@ def single_as_components(given: WrittenConfig) -> Any:
 
 
 def chat_without_single_turn(given: WrittenConfig, values: dict[str, Any], known: Collection[str]) -> None:
-    """One turn of a chat was told apart."""
+    """Convert a chat format, whose single-turn case was once separate."""
     if "single_turn" not in known and not given.is_default("single_turn"):
         raise given.refusal("single_turn", "all turns of a chat are read")
 
 
 def refuse_supervised(given: WrittenConfig) -> Any:
-    """Questions and answers are cut into tokens and packed in another way today."""
+    """Refuse supervised data: questions and answers are tokenized and packed differently today."""
     raise given.class_refusal("it makes other tokens of the same texts, and does not pack them")
 
 
-# The trainer's config: its mesh and its profiler have configs of their own today.
+# The trainer's config: mesh and profiler have their own configs today.
 
 _REPLICAS: Final = ["replica_dcn", "replica"]
-"""What ``replica`` was: copies of the model in a slice and across slices, which are two axes today."""
+"""Former ``replica``: copies of the model in a slice and across slices, two axes today."""
 _PROFILER: Final = {
     "profiler": "enabled", "profiler_start_step": "start_step", "profiler_num_steps": "num_steps",
     "profiler_perfetto_link": "perfetto_link",
@@ -177,14 +176,14 @@ _PROFILER: Final = {
 
 
 def as_profiler(given: WrittenConfig, values: dict[str, Any], known: Collection[str]) -> None:
-    """When a profile is taken."""
+    """Convert the times of a profile."""
     if "profiler_start_step" not in known:
         profiler = Reference("levanter.callbacks.profiler", "ProfilerConfig").load()
         values["profiler"] = profiler(**{new: given.take(old) for old, new in _PROFILER.items()})
 
 
 def as_mesh(given: WrittenConfig, values: dict[str, Any], known: Collection[str]) -> None:
-    """Which axes of arrays lie along which axes of devices."""
+    """Convert the mapping of array axes to device axes."""
     if "mesh" not in known:
         return
     mesh = Reference("levanter.utils.mesh", "MeshConfig").load()
@@ -202,32 +201,32 @@ def as_mesh(given: WrittenConfig, values: dict[str, Any], known: Collection[str]
 
 
 def _sharded(axes: str | list[str] | None) -> Mapping[str, str]:
-    """Axes of parameters that are split among the devices that have different data."""
+    """Return the parameter axes that are split among devices with different data."""
     return dict.fromkeys([axes] if isinstance(axes, str) else axes or (), "data")
 
 
 def _today(devices: Any) -> Any:
-    """Axes of devices by their names today."""
+    """Return device axes by their current names."""
     if isinstance(devices, str):
         return _REPLICAS if devices == "replica" else devices
     return [name for axis in devices for name in (_REPLICAS if axis == "replica" else [axis])]
 
 
-# What has changed since the era, class by class; what is not told here is the same, or has no counterpart.
+# Changes since the legacy API, by class; a class without an entry is unchanged or has no counterpart.
 
 Change = Callable[[WrittenConfig, dict[str, Any], Collection[str]], None]
-"""Takes what was given, and puts values for the installed class, whose fields it is told."""
+"""Takes the given fields, and sets values for the installed class, whose fields it receives."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What is different in one class, and in those that inherit from it.
+    """Changes of one class, and of those that inherit from it.
 
     Attributes:
         renamed: Field -> the field that holds the same today.
-        dropped: Fields that say how something was done, and not what came out of it.
-        added: Fields of today -> the value under which what comes out is as it was then.
-        changes: What fields hold under another form.
+        dropped: Fields that do not affect results.
+        added: New field -> the value that keeps the former results.
+        changes: Conversions of fields with another form.
     """
 
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -237,7 +236,7 @@ class Rule:
 
 
 def _length_of_hyena(given: WrittenConfig, values: dict[str, Any], known: Collection[str]) -> None:
-    """It stands in two places today."""
+    """Convert Hyena's length, which two fields have today."""
     if "max_seq_len" in known and "hyena" in given:
         hyena = values["hyena"] = given.take("hyena")
         values["max_seq_len"] = hyena.max_seq_len
@@ -264,27 +263,27 @@ MOVED: Final[Mapping[str, str]] = {
     "levanter.data.text.LMMixtureDatasetConfig": "levanter.data.text.LmDataConfig",
     "levanter.lora.LoraConfig": "levanter.adaptor.lora.LoraConfig",
 }
-"""Class -> its name today; classes that can still be imported under the old name are not told."""
+"""Class -> its current name; classes still importable under the old name are absent."""
 REPLACED: Final[Mapping[str, Callable[[WrittenConfig], Any]]] = {
     "levanter.data.text.UrlSingleDatasetLMConfig": single_as_components,
     "levanter.data.text.HfSingleDatasetLMConfig": single_as_components,
     "levanter.data.text.SingleDatasetLMConfigBase": single_as_components,
     "levanter.data.text.SupervisedLmDatasetFormat": refuse_supervised,
 }
-"""Classes of which nothing, or only the default, has a counterpart."""
+"""Classes without a counterpart, or with one only for the default."""
 
-# One written config becomes an object of the installed class.
+# Convert one serialized config to an object of the installed class.
 
 
 def rebuilt(written: Mapping[str, Any]) -> Any:
-    """The object that ``written`` means: of the installed class of its name, or of the user's that inherits from it.
+    """Create the object for ``written``: of the installed class, or of the user's class derived from it.
 
     Args:
-        written: ``class`` and ``of``, the class and the nearest one of the era that it is or inherits from, each
-            ``module:qualname``; ``at``, the place in the step's config; ``fields``.
+        written: ``class`` and ``of``, the class and the nearest legacy class that it is or inherits from, each
+            ``module:qualname``; ``at``, the position in the step's config; ``fields``.
 
     Raises:
-        TranslationError: A field or the class has no counterpart, and the value is not what everybody had.
+        TranslationError: A field or the class has no counterpart, and the value is not the default.
         FunctionImportError: The user's own class cannot be imported.
     """
     of = written["of"].replace(":", ".")
@@ -303,10 +302,10 @@ def rebuilt(written: Mapping[str, Any]) -> Any:
 
 
 def translated(given: WrittenConfig, known: Collection[str]) -> dict[str, Any]:
-    """Values for the installed class, whose fields are ``known``, from those that the era's was given.
+    """Convert legacy field values to values for the installed class, whose fields are ``known``.
 
     Raises:
-        TranslationError: One has no counterpart, and is not what everybody had.
+        TranslationError: One has no counterpart, and is not the default.
     """
     values: dict[str, Any] = {}
     for rule in _rules_of(given.of):
@@ -322,17 +321,17 @@ def translated(given: WrittenConfig, known: Collection[str]) -> dict[str, Any]:
 
 
 def known_fields(made: Any) -> set[str]:
-    """What an installed class can be made of."""
+    """Return the constructor fields of an installed class."""
     return {spec.name for spec in dataclasses.fields(made) if spec.init}
 
 
 def renamed_fields(of: str) -> dict[str, str]:
-    """Fields of the era's class that have another name today."""
+    """Return legacy field -> its current name, where it differs."""
     return {old: new for rule in _rules_of(of) for old, new in rule.renamed.items()}
 
 
 def _installed_class(given: WrittenConfig) -> Any:
-    """The class today, ours if it is one of Marin's that cannot be imported, None if it is replaced."""
+    """Return the current class; Tradewind's for a missing Marin class, None for a replaced class."""
     replaced = given.of in REPLACED
     for name in (given.of, MOVED.get(given.of, given.of)):
         module, _, qualname = name.rpartition(".")
@@ -354,7 +353,7 @@ def _has_fields_of(made: Any, given: WrittenConfig) -> bool:
 
 
 def _rules_of(of: str) -> Iterator[Rule]:
-    """The rules of a class of the era and of those that it inherits from."""
+    """Return the rules of a legacy class and of its bases."""
     for base in builder().find(of).__mro__:
         rule = RULES.get(f"{base.__module__}.{base.__qualname__}")
         if rule is not None:

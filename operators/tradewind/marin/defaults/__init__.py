@@ -1,4 +1,4 @@
-"""Marin's helpers for people without a checkout: ``default_train`` and the like, with the versions of November 2025."""
+"""Marin's helpers for use without a checkout, such as ``default_train``; versions of November 2025."""
 
 from __future__ import annotations
 

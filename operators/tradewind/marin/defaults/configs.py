@@ -1,7 +1,7 @@
-"""The short configs of Marin's experiments: what a person says of a training, all else being Marin's default.
+"""The short configs of Marin's experiments: the user sets some fields, Marin's defaults fill the rest.
 
-Fields, their order and their defaults are those of the experiments of November 2025; for DPO, which is younger, they
-are those of spring 2026.
+Fields, their order and their defaults are those of the experiments of November 2025. DPO is newer: its fields are those
+of spring 2026.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OF_TOOTSIE: Final = "checkpoints/llama-8b-tootsie-0.001-19ad63/checkpoints/step
 
 
 def check_resources(given: Any) -> None:
-    """Raise ``ValueError`` for ``resources`` that place nothing: the training would run on one CPU."""
+    """Raise ``ValueError`` for ``resources`` without a device: the training would run on one CPU."""
     resources = given.value if isinstance(given, VersionedValue) else given
     if not isinstance(resources, (ResourceConfig, Cpu, Gpu, Hosts, TpuSlice)):
         raise ValueError(
@@ -31,7 +31,7 @@ def check_resources(given: Any) -> None:
 
 
 def check_checkpoint(field: str, given: Any) -> None:
-    """Raise ``ValueError`` for a relative path to a checkpoint: on a cluster it is of no folder in particular."""
+    """Raise ``ValueError`` for a relative checkpoint path: on a cluster it has no defined folder."""
     path = given.value if isinstance(given, VersionedValue) else given
     if isinstance(path, str) and not is_absolute(path):
         raise ValueError(
@@ -41,33 +41,33 @@ def check_checkpoint(field: str, given: Any) -> None:
 
 
 class _Placed:
-    """What older experiments ask of a config about its slices."""
+    """Slice properties that older experiments read from a config."""
 
     resources: Any
 
     @property
     def tpu_type(self) -> str | None:
-        """Such as ``v4-128``; None on other devices."""
+        """TPU type, such as ``v4-128``; None on other devices."""
         return self.resources.tpu_type if isinstance(self.resources, TpuPodConfig) else None
 
     @property
     def node_count(self) -> int:
-        """Slices."""
+        """Number of slices."""
         count = self.resources.slice_count if isinstance(self.resources, TpuPodConfig) else 1
         return count if isinstance(count, int) else max(count)
 
 
 @dataclass(frozen=True)
 class SimpleTrainConfig(_Placed):
-    """A training from the beginning, or one that goes on from another's weights.
+    """A training from scratch or from another training's weights.
 
-    Where a field is None, Levanter's own default stands, or the one that is named here.
+    For a field that is None, Levanter's default applies, or the default documented at the field.
     """
 
     resources: Any
     """``TpuPodConfig``, ``GpuConfig`` or ``CpuOnlyConfig``; or ``TpuSlice``, ``Hosts``, ``Gpu`` or ``Cpu``."""
     train_batch_size: Any
-    """Sequences of a step, or a schedule of ``ScheduleStep``."""
+    """Sequences per step, or a schedule of ``ScheduleStep``."""
     num_train_steps: int
     learning_rate: float
     data_seed: int | None = None
@@ -84,12 +84,12 @@ class SimpleTrainConfig(_Placed):
     cycle_length: int | list[int] | None = None
     z_loss_weight: float | None = None
     ema_beta: float | None = None
-    """Of the averaged weights, if there are to be some."""
+    """Decay of the averaged weights; None for no averaging."""
     skip_bad_steps: bool = False
     steps_per_eval: int | None = None
     """Default 1,000."""
     steps_per_export: int = 10000
-    """Between checkpoints that stay."""
+    """Steps between permanent checkpoints."""
     steps_per_task_eval: int | None = None
     """Default 10,000."""
     steps_per_hf_export: int | None = None
@@ -99,17 +99,17 @@ class SimpleTrainConfig(_Placed):
     initialize_from_checkpoint_path: Any = None
     initialize_from_hf: str | None = None
     reset_data_loader_on_init: bool = True
-    """Whether a training that goes on from a checkpoint reads its data from their beginning; its steps go on."""
+    """Whether a resumed training reads its data from the start; its step count continues."""
     allow_partial_checkpoint: bool = False
     int8: bool = False
     optimizer_config: Any = None
-    """Instead of Adam with the fields above."""
+    """Replaces Adam with the fields above."""
     watch: Any = field(default_factory=lambda: builder().find("levanter.callbacks.watch.WatchConfig")())
 
 
 @dataclass(frozen=True)
 class SimpleSFTConfig:
-    """A fine-tuning, on one data set or on a mixture."""
+    """A fine-tuning on one data set or on a mixture."""
 
     resources: Any
     train_batch_size: Any = 128
@@ -117,15 +117,15 @@ class SimpleSFTConfig:
     learning_rate: float = 5e-6
     tokenizer: str | None = None
     model_name_or_path: str | None = None
-    """Weights to begin with, in the form of Hugging Face: a name on the hub or a path."""
+    """Initial weights in Hugging Face format: a name on the hub or a path."""
     initialize_from_checkpoint_path: Any = None
-    """Weights to begin with, of a training with Levanter."""
+    """Initial weights from a Levanter training."""
     max_seq_len: int = 4096
-    """Nothing reads it, so one that is set has to be the model's."""
+    """Not used: a value that is set must equal the model's."""
     weight_decay: float = 0.0
     warmup: float = 0.03
     cooldown: float = 0.0
-    """Part of the training in which the learning rate falls."""
+    """Fraction of the training during which the learning rate falls."""
     lr_schedule: str = "linear"
     min_lr_ratio: float = 0.0
     max_grad_norm: float | None = None
@@ -136,7 +136,7 @@ class SimpleSFTConfig:
     stop_strategy: str = "restart"
     seed: int = 0
     initialize_from_hf: bool | None = None
-    """Which of the two to begin with; by default the one that is given."""
+    """Which of the two weights to start from; by default the one that is set."""
     node_count: int = 1
     int8: bool = False
     z_loss_weight: float = 0.0
@@ -145,36 +145,36 @@ class SimpleSFTConfig:
 
 @dataclass(frozen=True)
 class SimpleDPOConfig:
-    """A training by preferences: direct preference optimization."""
+    """A training on preferences: direct preference optimization."""
 
     resources: Any
     train_batch_size: Any = 128
-    """Pairs of a step, or a schedule of ``ScheduleStep``."""
+    """Pairs per step, or a schedule of ``ScheduleStep``."""
     num_train_steps: int = 10000
     learning_rate: float = 1e-6
     wandb_project: str | None = None
     """Default ``marin``."""
     tokenizer: str | None = None
     model_name_or_path: str | None = None
-    """Weights to begin with, in the form of Hugging Face: a name on the hub or a path."""
+    """Initial weights in Hugging Face format: a name on the hub or a path."""
     initialize_from_checkpoint_path: Any = None
-    """Weights to begin with, of a training with Levanter."""
+    """Initial weights from a Levanter training."""
     reference_model_path: Any = None
-    """What preferences are compared with; default what the training begins with."""
+    """Reference model for the preferences; default: the initial weights."""
     reference_is_hf: bool = True
-    """Whether the reference is in the form of Hugging Face, and no checkpoint of Levanter's."""
+    """Whether the reference is in Hugging Face format instead of a Levanter checkpoint."""
     beta: float = 0.1
-    """How much a reward is for a log-probability in nats: the higher, the nearer the model stays to the reference."""
+    """Reward per nat of log-probability: a higher value keeps the model closer to the reference."""
     validation_split_fraction: float | None = 0.1
-    """Part of the pairs that is cut off for validation; None for a validation split of the data."""
+    """Fraction of the pairs held out for validation; None to use the data's validation split."""
     train_seq_len: int | None = None
-    """Tokens of one conversation at most; default the model's."""
+    """Maximum tokens of one conversation; default: the model's."""
     max_seq_len: int = 4096
-    """Nothing reads it, so another value is refused."""
+    """Not used: any other value is refused."""
     weight_decay: float = 0.0
     warmup: float = 0.0
     cooldown: float | None = None
-    """Part of the training in which the learning rate falls."""
+    """Fraction of the training during which the learning rate falls."""
     lr_schedule: str = "linear"
     min_lr_ratio: float = 0.0
     max_grad_norm: float | None = 1
@@ -183,33 +183,33 @@ class SimpleDPOConfig:
     steps_per_hf_export: int = 500
     hf_save_dtype: str | None = None
     hf_generation_eos_token_ids: list[int] | None = None
-    """Tokens that end a generation, for the exports; of a chat model also the one that ends a turn."""
+    """Tokens that end a generation, for the exports; a chat model's include its end-of-message token."""
     per_device_eval_parallelism: int = -1
     seed: int = 0
     initialize_from_hf: bool | None = None
-    """Which of the two to begin with; by default the one that is given."""
+    """Which of the two weights to start from; by default the one that is set."""
     allow_partial_checkpoint: bool = False
     int8: bool = False
     adapter: Any = None
-    """``lazy("levanter.adaptor:LoraAdaptorConfig", ...)`` to train only that."""
+    """``lazy("levanter.adaptor:LoraAdaptorConfig", ...)`` to train only the adapter."""
     reference: Any = None
-    """Levanter's config of the reference, instead of the two fields above."""
+    """Levanter's config of the reference; replaces the two fields above."""
     reference_eval_cache: Any = None
-    """Levanter's ``ReferenceEvalCacheConfig``: whether the reference is asked once for all validations."""
+    """Levanter's ``ReferenceEvalCacheConfig``: whether one reference evaluation serves all validations."""
 
 
 @dataclass(frozen=True)
 class AnnealConfig(_Placed):
-    """The end of a training of ``llama_8b`` once more, on other data and with a learning rate that falls to 0."""
+    """Repeat the end of a ``llama_8b`` training on other data, with a learning rate that falls to 0."""
 
     DEFAULT_CHECKPOINT_PATH: ClassVar[InputName] = InputName.hardcoded(_OF_TOOTSIE)
     LLAMA_MAX_SEQ_LEN: ClassVar[int] = 4096
 
     dataset_config: Any
     initialize_from_checkpoint_path: Any = DEFAULT_CHECKPOINT_PATH
-    """Ends with ``step-N``, from which the steps count on."""
+    """Ends with ``step-N``; the steps count on from N."""
     learning_rate: float = 1e-3
-    """At the checkpoint."""
+    """Learning rate at the checkpoint."""
     min_lr_ratio: float = 0.0
     weight_decay: float = 0.05
     lr_schedule: str = "linear"

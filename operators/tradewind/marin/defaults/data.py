@@ -1,4 +1,4 @@
-"""Marin's defaults for data: what is downloaded, tokenized and validated on."""
+"""Marin's defaults for data: downloads, tokenization and validation sets."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _PALOMA: Final = {
     "4chan": "4chan_meta_sep",
     "manosphere_meta_sep": "manosphere_meta_sep",
 }
-"""Set → its folder in the repository of the hub, https://huggingface.co/datasets/allenai/paloma."""
+"""Set → its folder in the hub repository, https://huggingface.co/datasets/allenai/paloma."""
 _PALOMA_REVISION: Final = "65cd6fc"
 _UNCHEATABLE: Final = (
     "wikipedia_english",
@@ -67,17 +67,17 @@ _UNCHEATABLE: Final = (
     "arxiv_computer_science",
     "ao3_english",
 )
-"""The sets in English and of code, of https://github.com/Jellyfish042/uncheatable_eval."""
+"""The English and code sets of https://github.com/Jellyfish042/uncheatable_eval."""
 
 
 @naming_step
 def default_download(
     name: str, hf_dataset_id: str, revision: str, override_output_path: str | None = None, **options: Any
 ) -> InputName:
-    """The output of a step that downloads a repository of the Hugging Face hub.
+    """Return the output of a step that downloads a repository from the Hugging Face hub.
 
     Args:
-        name: Of the step; nothing else counts in its version.
+        name: The step's name, its only versioned value.
         hf_dataset_id: ``owner/name``.
         revision: A commit, long or short.
         override_output_path: As in ``ExecutorStep``.
@@ -106,15 +106,15 @@ def default_tokenize(
     *,
     is_validation: bool = False,
 ) -> ExecutorStep:
-    """A step ``tokenized/{name}``: Levanter's token cache of texts.
+    """Return a step ``tokenized/{name}`` that builds Levanter's token cache of texts.
 
     Args:
-        name: Of the data set.
-        dataset: A step, a path, or a data set of the hub: ``HfDatasetSpec``, or ``owner/name`` as text.
-        tokenizer: Its name, its folder or the output of a step, which counts in the version.
+        name: The data set's name.
+        dataset: A step, a path, or a hub data set: ``HfDatasetSpec``, or ``owner/name`` as text.
+        tokenizer: Its name, its folder or the output of a step; a versioned value.
         options: Levanter's ``CacheOptions``.
-        format: Of the texts: ``TextLmDatasetFormat``, ``ChatLmDatasetFormat``.
-        is_validation: Whether the texts are for validation and not for training; data sets of the hub say it.
+        format: Format of the texts: ``TextLmDatasetFormat``, ``ChatLmDatasetFormat``.
+        is_validation: Whether the texts are for validation; hub data sets declare it themselves.
     """
     common: dict[str, Any] = {
         "cache_path": this_output_path(),
@@ -138,16 +138,16 @@ def default_tokenize(
 
 @lru_cache(maxsize=8)
 def default_validation_sets(tokenizer: str) -> Mapping[str, ExecutorStep]:
-    """The sets that Marin's trainings are validated on: Paloma's, and fresh texts of Uncheatable Eval."""
+    """Return the validation sets of Marin's trainings: Paloma and recent texts from Uncheatable Eval."""
     return {**paloma_tokenized(tokenizer=tokenizer), **uncheatable_eval_tokenized(tokenizer)}
 
 
 def paloma_tokenized(
     *, tokenizer: str = llama3_tokenizer, paloma_raw: InputName | ExecutorStep | None = None
 ) -> dict[str, ExecutorStep]:
-    """The sets of Paloma, each as a step that tokenizes it.
+    """Return the sets of Paloma, each as a tokenizing step.
 
-    ``paloma_raw`` is where its files lie, if not where Marin keeps them.
+    ``paloma_raw`` is the location of its files, if it is not Marin's.
     """
     folder = paloma_raw or paloma_step("raw/paloma").with_output_path("raw/paloma-fc6827").cd(_PALOMA_REVISION)
     sets = {name: folder / f"{path}/val/val*.jsonl.gz" for name, path in sorted(_PALOMA.items())}
@@ -155,7 +155,7 @@ def paloma_tokenized(
 
 
 def paloma_step(name: str) -> MarinStep:
-    """A step that downloads Paloma; it needs ``secrets={"HF_TOKEN": ...}`` of somebody to whom the hub shows it."""
+    """Return a step that downloads Paloma; it needs ``secrets={"HF_TOKEN": ...}`` of a user with access."""
     config = builder().find("marin.download.huggingface.download.DownloadConfig")(
         hf_dataset_id=versioned("allenai/paloma"),
         revision=versioned(_PALOMA_REVISION),
@@ -166,7 +166,7 @@ def paloma_step(name: str) -> MarinStep:
 
 
 def uncheatable_eval_tokenized(tokenizer: str) -> dict[str, ExecutorStep]:
-    """Texts that are younger than most models, in English and of code, each set as a step that tokenizes it."""
+    """Return texts newer than most models, English and code, each set as a tokenizing step."""
     config = UncheatableEvalConfig(
         output_path=this_output_path(),
         repo_owner=versioned("ziqing-huang"),
@@ -186,10 +186,10 @@ def _validation(group: str, sets: Mapping[str, InputName], tokenizer: str) -> di
 
 
 def training_data(tokenized: Any, use_default_validation: bool) -> Any:
-    """What a training reads: a tokenizing step or a mixture, and on demand the default validation sets beside it.
+    """Return the data of a training: a tokenizing step or a mixture, optionally with default validation.
 
     Raises:
-        ValueError: ``tokenized`` says no tokenizer.
+        ValueError: ``tokenized`` names no tokenizer.
     """
     is_one = isinstance(tokenized, (str, InputName, ExecutorStep))
     tokenizer = tokenizer_of(tokenized) if is_one or use_default_validation else None
@@ -201,7 +201,7 @@ def training_data(tokenized: Any, use_default_validation: bool) -> Any:
 
 
 def tokenizer_of(tokenized: Any) -> Any:
-    """The tokenizer of a tokenizing step or of a mixture.
+    """Return the tokenizer of a tokenizing step or of a mixture.
 
     Raises:
         ValueError: It is neither.
@@ -217,5 +217,5 @@ def tokenizer_of(tokenized: Any) -> Any:
 
 
 def unversioned(value: Any) -> Any:
-    """The value itself, whether it is versioned or not."""
+    """Return the value, without its version wrapper if it has one."""
     return value.value if isinstance(value, VersionedValue) else value

@@ -1,4 +1,4 @@
-"""Marin's Llama models from small to large, with the vocabulary that they are made for."""
+"""Marin's Llama models of all sizes, with their vocabulary."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ LLAMAS: Final = tuple(_SIZES)
 
 
 def llama(name: str) -> Any:
-    """The ``LlamaConfig`` of that name, such as ``llama_150m``.
+    """Return the ``LlamaConfig`` of that name, such as ``llama_150m``.
 
     Raises:
-        ValueError: There is none of that name.
+        ValueError: No model has that name.
     """
     if name not in _SIZES:
         raise ValueError(f"{name} is no model of Marin's: there are {', '.join(LLAMAS)}.")
@@ -60,7 +60,7 @@ def llama(name: str) -> Any:
 
 
 def check_model(model: Any) -> None:
-    """Raise ``ValueError`` for what is no model's config, such as the name of a size, which ``train`` takes."""
+    """Raise ``ValueError`` unless this is a model config; size names are for ``train`` only."""
     given = model.value if isinstance(model, VersionedValue) else model
     if given is None or isinstance(given, (str, InputName, ExecutorStep)):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Marin's defaults for speedruns: the data that all of them are trained on, and the two steps of one."""
+"""Marin's defaults for speedruns: their common training data, and the two steps of a speedrun."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _MARIN_TOKENIZER: Final = "stanford-crfm/marin-tokenizer"
 _WANDB: Final = ("marin-community", "marin")
 """Entity and project."""
 _SEED: Final = 42
-"""Of the data of every speedrun."""
+"""Seed of the data of every speedrun."""
 
 
 @dataclass(frozen=True)
 class PretokenizedCacheConfig(TokenizeConfigBase):
-    """A token cache that lies on the Hugging Face hub; the fields that count have the names of Marin's."""
+    """A token cache on the Hugging Face hub; the versioned fields have Marin's names."""
 
     cache_path: str
     tokenizer: str
@@ -51,7 +51,7 @@ class PretokenizedCacheConfig(TokenizeConfigBase):
     def as_lm_dataset_source_config(self, actual_output_path: Any, *, include_raw_paths: bool = True) -> Any:
         return builder().find("levanter.data.text.UrlDatasetSourceConfig")(
             tags=self.tags,
-            train_urls=["dummy.jsonl"],  # never read: Levanter wants one, though the cache is complete
+            train_urls=["dummy.jsonl"],  # not read: Levanter requires one although the cache is complete
             validation_urls=[],
             cache_dir=actual_output_path,
             format=self.format,
@@ -59,7 +59,7 @@ class PretokenizedCacheConfig(TokenizeConfigBase):
 
 
 def download_token_cache(config: PretokenizedCacheConfig) -> dict[str, Any]:
-    """Download the repository; returns what ``download_hf`` does, and raises what it raises."""
+    """Download the repository. Returns and raises what ``download_hf`` does."""
     return download_hf(HubDownloadConfig(config.hf_repo_id, config.hf_revision or "main", config.cache_path))
 
 

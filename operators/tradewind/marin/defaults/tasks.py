@@ -1,4 +1,4 @@
-"""The tasks of the evaluation harness that Marin's trainings are measured with."""
+"""The evaluation harness tasks of Marin's trainings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MMLU_TASKS: Final = (_task("mmlu", 0, "mmlu_0shot"), _task("mmlu", 5, "mmlu_5sho
 
 
 def harness(tasks: Sequence[Any]) -> Any:
-    """Levanter's config that runs these tasks inside a training, None without any."""
+    """Return Levanter's config that runs these tasks during a training; None without tasks."""
     find = builder().find
     made = find("levanter.eval_harness.TaskConfig")
     specs = [made(task=task.name, num_fewshot=task.num_fewshot, task_alias=task.task_alias) for task in tasks]

@@ -1,7 +1,6 @@
-"""Marin's defaults for training: from the beginning, on simulated epochs, fine-tuning and annealing.
+"""Marin's defaults for training: from scratch, on simulated epochs, fine-tuning, annealing and DPO.
 
-Steps have the names, versions and output paths that the functions of these names in Marin's experiments gave them in
-November 2025: what was trained then is found, and not trained again.
+Steps have the names, versions and output paths of Marin's experiments of November 2025, so existing outputs are reused.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ __all__ = [
     "simulated_epoching_train",
 ]
 
-# ``default_train`` without a ``SimpleTrainConfig``: a ``train`` with Marin's names of steps.
+# ``default_train`` without a ``SimpleTrainConfig``: ``train`` with Marin's step names.
 #
-# Everything that the weights depend on counts in the version, whether it was given or not; how often something is
-# measured, saved or printed, and where it runs, does not.
+# Every value that affects the weights is versioned, given or default. Intervals of evaluation, checkpoints and logs are
+# not, nor are the resources.
 
 _COUNTED: Final = {name: getattr(LmTrainConfig, name) for name in ("weight_decay", "seed")}
-"""Settings with a default that the weights depend on."""
+"""Settings with a default that affects the weights."""
 
 
 @naming_step
@@ -67,19 +66,19 @@ def short_form(
     of_step: Mapping[str, Any],
     **options: Any,
 ) -> ExecutorStep:
-    """The step ``checkpoints/{name}`` of ``train``.
+    """Return the step ``checkpoints/{name}`` of ``train``.
 
     Args:
-        name: Of the run.
+        name: The run's name.
         tokenized: The step that made the token cache, or the cache's path.
         model: As in ``tradewind.recipes.steps.train``.
-        tokenizer: The tokenizer's step or path; the one that ``tokenized`` was made with if not given.
+        tokenizer: The tokenizer's step or path; by default the one of ``tokenized``.
         tags: For the run at W&B, if there is one.
         of_step: Fields of ``ExecutorStep``.
         options: Fields of ``LmTrainConfig``, and others of ``ExecutorStep``.
 
     Raises:
-        ValueError: An option is a field of neither, or does not fit, or nothing says which tokenizer.
+        ValueError: An option is a field of neither, has an invalid value, or no tokenizer is named.
     """
     TEXTS.check("tags", tags)
     wandb = options.get("wandb")
@@ -92,7 +91,7 @@ def short_form(
 logger = logging.getLogger(__name__)
 
 _LONGEST_NAME: Final = 64
-"""Of a run at W&B, in characters."""
+"""Maximum length of a W&B run name, in characters."""
 _OF_ADAM: Final = (
     "weight_decay",
     "beta1",
@@ -105,7 +104,7 @@ _OF_ADAM: Final = (
     "lr_schedule",
     "min_lr_ratio",
 )
-"""Fields of a ``SimpleTrainConfig`` that are those of Adam, and Adam's own default where they are None."""
+"""``SimpleTrainConfig`` fields that Adam has, with Adam's default for None."""
 _STEP_OF: Final = re.compile(r"step-(\d+)/?$")
 
 
@@ -124,26 +123,26 @@ def default_train(
     secrets: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> ExecutorStep:
-    """A step ``checkpoints/{name}`` that trains a language model with Levanter.
+    """Return a step ``checkpoints/{name}`` that trains a language model with Levanter.
 
     Args:
-        name: Of the run; what is longer than 64 characters is cut before its last ``-``.
+        name: The run's name. A W&B name over 64 characters is cut before its last ``-``.
         tokenized: A step of ``default_tokenize``, or a mixture (``lm_mixture_data_config``).
         model_config: Levanter's, such as ``llama("llama_150m")``.
-        train_config: How long, how fast and where. Without one this is ``tradewind.recipes.steps.train`` with Marin's
+        train_config: Length, speed and resources. Without one this is ``tradewind.recipes.steps.train`` with Marin's
             name of the step: ``tokenized`` and ``model_config`` are as there, and ``settings`` are its options. It has
             no validation sets and no tasks.
         tags: For the run at W&B.
         use_default_validation: Whether to validate on Paloma and Uncheatable Eval, too.
-        eval_harness_tasks: Tasks to be measured inside the training; none with ``()``.
+        eval_harness_tasks: Tasks to evaluate during the training; ``()`` for none.
         override_output_path: As in ``ExecutorStep``.
         cluster: As in ``ExecutorStep``.
         secrets: As in ``ExecutorStep``; ``WANDB_API_KEY`` for W&B online.
         settings: Only without ``train_config``.
 
     Raises:
-        ValueError: Two kinds of weights to begin with are given, or a relative path to some; ``model_config`` is no
-            model, ``resources`` are no place, ``tokenized`` says no tokenizer, or a setting is none.
+        ValueError: Two kinds of initial weights are given, or a relative path to some; ``model_config`` is no
+            model, ``resources`` have no device, ``tokenized`` names no tokenizer, or a setting is unknown.
     """
     of_step: dict[str, Any] = {
         "override_output_path": override_output_path,
@@ -185,12 +184,12 @@ def simulated_epoching_train(
     cluster: str | None = None,
     secrets: Mapping[str, str] | None = None,
 ) -> ExecutorStep:
-    """A short training that sees each data set as often as one of ``target_budget`` tokens would.
+    """Return a short training that sees each data set as often as one of ``target_budget`` tokens would.
 
-    Each set is cut down by the ratio of both lengths. All else is as in ``default_train``.
+    Each set is truncated by the ratio of both lengths. All else is as in ``default_train``.
 
     Raises:
-        ValueError: As ``default_train``, or the model does not say how long its sequences are.
+        ValueError: As ``default_train``, or the model does not state its sequence length.
     """
     length = context_of(model_config)
     if length is None:
@@ -218,13 +217,13 @@ def default_sft(
     cluster: str | None = None,
     secrets: Mapping[str, str] | None = None,
 ) -> ExecutorStep:
-    """A step ``checkpoints/{name}`` that fine-tunes a model on one data set or on a mixture.
+    """Return a step ``checkpoints/{name}`` that fine-tunes a model on one data set or on a mixture.
 
-    ``cluster`` and ``secrets`` are as in ``ExecutorStep``: ``HF_TOKEN`` for weights that the hub shows only some.
+    ``cluster`` and ``secrets`` are as in ``ExecutorStep``: ``HF_TOKEN`` for weights with restricted access on the hub.
 
     Raises:
-        ValueError: What to begin with is not given, or is asked for in a way that there is not; or ``max_seq_len`` is
-            set and is not the model's, which decides.
+        ValueError: Initial weights are missing or requested in an unsupported way, or ``max_seq_len`` is set and
+            differs from the model's, which decides.
     """
     of_hub = starts_from_hub_model(sft_config)
     if sft_config.reinit_tokens:
@@ -246,7 +245,7 @@ def default_sft(
     )
     tags = tags if "sft" in tags else [*tags, "sft"]
     step = default_train(name, tokenized, model_config, train_config, tags, False, (), cluster=cluster, secrets=secrets)
-    # As a config of ours it begins with the weights at step 0, and does not go on at the checkpoint's step.
+    # With this config the training loads the weights and starts at step 0, not at the checkpoint's step.
     config = LevanterTrainConfig(step.config.train_config, this_output_path(), env_vars=variables_of(step.config))
     kept: dict[str, Any] = {field: getattr(step, field) for field in ("description", "resources", "cluster", "secrets")}
     return MarinStep(step.name, step.fn, config, **kept)
@@ -260,10 +259,10 @@ def default_anneal(
     cluster: str | None = None,
     secrets: Mapping[str, str] | None = None,
 ) -> ExecutorStep:
-    """A step ``checkpoints/{name}`` that goes on with ``llama_8b`` from a checkpoint, its learning rate falling to 0.
+    """Return a step ``checkpoints/{name}`` that continues ``llama_8b`` from a checkpoint, annealing it.
 
-    The schedule falls in a line over the whole training, from a maximum at step 0 that makes it ``learning_rate`` at
-    the checkpoint.
+    The learning rate falls linearly to 0 over the whole training. Its maximum at step 0 is set so that it equals
+    ``learning_rate`` at the checkpoint.
 
     Raises:
         ValueError: The checkpoint's path does not end with its step.
@@ -312,13 +311,13 @@ def _levanter_config(data: Any, model: Any, given: SimpleTrainConfig, tags: Sequ
 
 
 def steps_of_exports(given: Any) -> int | None:
-    """Steps between exports; None for none of them."""
+    """Return the steps between exports; None for no exports."""
     steps = given.steps_per_export if given.steps_per_hf_export is None else given.steps_per_hf_export
     return None if steps == -1 else steps
 
 
 def trainer_of(given: SimpleTrainConfig, tags: Sequence[str]) -> Any:
-    """Levanter's trainer."""
+    """Return Levanter's trainer config."""
     find = builder().find
     both = (find("haliax.partitioning.ResourceAxis").REPLICA, find("haliax.partitioning.ResourceAxis").DATA)
     averaging, quantized = None, None
@@ -351,7 +350,7 @@ def trainer_of(given: SimpleTrainConfig, tags: Sequence[str]) -> Any:
 
 
 def adam_of(given: SimpleTrainConfig) -> Any:
-    """Levanter's Adam."""
+    """Return Levanter's Adam config."""
     said = {field: getattr(given, field) for field in _OF_ADAM if getattr(given, field) is not None}
     return builder().find("levanter.optim.config.AdamConfig")(
         learning_rate=given.learning_rate,
@@ -374,19 +373,19 @@ def _about(data: Any, model: Any, given: SimpleTrainConfig) -> str:
 
 
 def class_name(model: Any) -> str:
-    """What the class of a model is called."""
+    """Return the class name of a model."""
     given = unversioned(model)
     return given.target.rpartition(":")[2] if isinstance(given, Lazy) else type(given).__name__
 
 
 def training_length(num_train_steps: Any) -> str:
-    """How long a training is, where a person reads what it is; nothing where only a run knows."""
+    """Return the training length for a description; empty if it is known only at run time."""
     steps = unversioned(num_train_steps)
     return f" for {steps:,} steps" if isinstance(steps, int) else ""
 
 
 def wandb_run_name(name: str) -> str:
-    """A name that W&B takes, with its end, which tells the runs of a sweep apart."""
+    """Return a name that W&B accepts; its end stays, because it distinguishes the runs of a sweep."""
     if len(name) <= _LONGEST_NAME:
         return name
     head, dash, tail = name.rpartition("-")
@@ -401,10 +400,10 @@ def wandb_run_name(name: str) -> str:
 
 
 def starts_from_hub_model(given: Any) -> bool:
-    """Whether the weights to begin with are those of ``model_name_or_path``.
+    """Whether the initial weights are those of ``model_name_or_path``.
 
     Raises:
-        ValueError: The config asks for weights that it does not give.
+        ValueError: The config requests weights that it does not name.
     """
     name, checkpoint = given.model_name_or_path, given.initialize_from_checkpoint_path
     if given.initialize_from_hf is None and name is None and checkpoint is None:
@@ -426,7 +425,7 @@ def starts_from_hub_model(given: Any) -> bool:
 
 
 def _check_length(given: SimpleSFTConfig, model: Any) -> None:
-    """The model's context decides how long sequences are, as with Marin's, whatever ``max_seq_len`` says."""
+    """Check the sequence length: the model's context decides, as in Marin, not ``max_seq_len``."""
     length = context_of(model)
     if length is not None and given.max_seq_len not in (length, SimpleSFTConfig.max_seq_len):
         raise ValueError(
@@ -449,7 +448,7 @@ def _step_of(checkpoint: Any) -> int:
 
 # Marin's default for direct preference optimization.
 #
-# It is younger than the experiments whose versions the other helpers have, so no output of Marin's is found by it.
+# It is newer than the experiments whose versions the other helpers reproduce, so it reuses no output of Marin's.
 
 
 @naming_step
@@ -464,21 +463,21 @@ def default_dpo(
     cluster: str | None = None,
     secrets: Mapping[str, str] | None = None,
 ) -> ExecutorStep:
-    """A step ``checkpoints/{name}`` that teaches a model which of two conversations is preferred.
+    """Return a step ``checkpoints/{name}`` that trains a model to prefer one of two conversations.
 
     Args:
-        name: Of the run; what is longer than 64 characters is cut before its last ``-``.
+        name: The run's name. A W&B name over 64 characters is cut before its last ``-``.
         tokenized: A step of ``default_tokenize`` with the format ``PreferenceChatLmDatasetFormat``, or its mixture.
         model_config: Levanter's, such as ``llama("llama_150m")``.
-        dpo_config: What to begin with, what to compare with, how long, how fast and where.
+        dpo_config: Initial weights, reference, length, learning rate and resources.
         tags: For the run at W&B.
         override_output_path: As in ``ExecutorStep``.
         cluster: As in ``ExecutorStep``.
-        secrets: As in ``ExecutorStep``; ``HF_TOKEN`` for weights that the hub shows only some.
+        secrets: As in ``ExecutorStep``; ``HF_TOKEN`` for weights with restricted access.
 
     Raises:
-        ValueError: What to begin with or to compare with is not given, a field is set that nothing reads, or
-            ``tokenized`` says no tokenizer.
+        ValueError: Initial weights or reference are missing, an unused field is set, or ``tokenized`` names no
+            tokenizer.
     """
     of_hub = starts_from_hub_model(dpo_config)
     _check_said(dpo_config, of_hub)
@@ -527,9 +526,9 @@ def default_dpo(
 
 
 def _check_said(given: SimpleDPOConfig, of_hub: bool) -> None:
-    """Refuse what would silently mean something else than it says.
+    """Refuse settings that Marin would silently interpret differently.
 
-    With both kinds of weights Marin's begins with the checkpoint, and compares with the model of the hub.
+    With both kinds of weights, Marin starts from the checkpoint and compares with the hub's model.
     """
     if given.max_seq_len != SimpleDPOConfig.max_seq_len:
         raise ValueError(
@@ -545,7 +544,7 @@ def _check_said(given: SimpleDPOConfig, of_hub: bool) -> None:
 
 
 def _as_training(given: SimpleDPOConfig) -> SimpleTrainConfig:
-    """What it has in common with other trainings."""
+    """Convert the fields shared with other trainings."""
     common = {
         field.name: getattr(given, field.name)
         for field in dataclasses.fields(SimpleTrainConfig)

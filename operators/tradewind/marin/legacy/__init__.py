@@ -1,4 +1,4 @@
-"""Classes of the time that Marin's experiments are of: the values of their configs without JAX, Levanter or Ray."""
+"""Classes of the legacy API: the values of Marin's configs without JAX, Levanter or Ray."""
 
 from __future__ import annotations
 

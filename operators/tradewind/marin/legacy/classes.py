@@ -1,8 +1,7 @@
-"""Light classes from the tables: the names, fields, order, defaults and texts of the real ones, and nothing heavy.
+"""Light classes built from the tables: names, fields, order, defaults and texts of the real ones.
 
-A class is made when it is first asked for, once, so that ``isinstance`` holds across modules that hand it on. What a
-class can do beyond holding values comes from ``behaviour``; everything else that the real one has is refused by name,
-because it needs the real library.
+A class is created once, on first access, so that ``isinstance`` holds across modules that re-export it. Methods come
+from ``METHODS``. Everything else of the real class is refused by name, because it needs the real library.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from tradewind.serialization.spec import TRANSLATED_BY
 from tradewind.steps import THIS_OUTPUT_PATH, OutputName, this_output_path
 from tradewind.steps.errors import ExperimentError
 
-# Registries of choices: classes that are told apart by a name in a config file, as draccus keeps them.
+# Choice registries: classes identified by a name in a config file, as in draccus.
 
 
 class ChoiceRegistryBase:
-    """A base whose subclasses are choices under names; the first subclass of a registry begins one of its own."""
+    """A base whose subclasses are named choices; a registry's first subclass starts its own registry."""
 
     _choice_registry: ClassVar[dict[str, Any]]
     _complete: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
-    """Makes the library's own choices, which are made late."""
+    """Creates the library's own choices, which are created lazily."""
 
     def __init_subclass__(cls, discover_packages_path: str | None = None, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -43,7 +42,7 @@ class ChoiceRegistryBase:
 
     @classmethod
     def get_choice_class(cls, name: str) -> Any:
-        """The class of a name; KeyError if there is none."""
+        """Return the class of a name. Raises ``KeyError`` for an unknown name."""
         cls._complete()
         return cls._choice_registry[name]
 
@@ -55,7 +54,7 @@ class ChoiceRegistryBase:
 
     @classmethod
     def get_choice_name(cls, subcls: type) -> str:
-        """The first name of a class.
+        """Return the first name of a class.
 
         Raises:
             ValueError: The class is no choice.
@@ -67,15 +66,15 @@ class ChoiceRegistryBase:
 
     @classmethod
     def default_choice_name(cls) -> str | None:
-        """The name that is meant where none is given."""
+        """Return the name that applies when none is given."""
         return None
 
     @classmethod
     def register_subclass(cls, name: str, choice_type: Any = None) -> Any:
-        """Make a class a choice, as a decorator or by a call.
+        """Register a class as a choice, as a decorator or by a call.
 
-        A name of the library itself stays what it is. One of an experiment may come again, because many experiments
-        are read in one process, and each is read anew when it changes.
+        The library's own names cannot be replaced. An experiment's can: one process reads many experiments, and reads
+        each again when it changes.
 
         Raises:
             ValueError: The name is one of the library's.
@@ -94,10 +93,10 @@ class ChoiceRegistry(ChoiceRegistryBase):
 
 
 class PluginRegistry(ChoiceRegistryBase):
-    """A registry whose choices come with their package; here they all stand in the tables."""
+    """A registry whose choices come with their package; here all are in the tables."""
 
 
-# Values of the expressions in the tables: literals, arithmetic, full names, calls of classes. Nothing else is run.
+# Evaluate expressions of the tables: literals, arithmetic, full names, calls of classes. No other code runs.
 
 _BUILTINS: Final[Mapping[str, Any]] = {
     "dict": dict, "list": list, "tuple": tuple, "set": set, "str": str, "int": int, "float": float,
@@ -109,10 +108,10 @@ _OPERATORS: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
 
 
 def evaluate(text: str, find: Callable[[str], Any]) -> Any:
-    """The value of ``text``; ``find`` gives what a dotted name stands for.
+    """Evaluate ``text``; ``find`` returns the value of a dotted name.
 
     Raises:
-        ValueError: The text has a form that tables never hold.
+        ValueError: The text has a form that tables never contain.
     """
     return _value(parsed(text), find)
 
@@ -123,7 +122,7 @@ def parsed(text: str) -> ast.expr:
 
 
 def dotted(node: ast.expr) -> str | None:
-    """``a.b.c`` of a chain of attributes, None of anything else."""
+    """Return ``a.b.c`` for a chain of attributes, None for anything else."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -175,21 +174,21 @@ _OTHER_NAMES: Final[Mapping[str, Any]] = {
 
 
 TRANSLATOR: Final = "tradewind.marin.translation:rebuilt"
-"""What makes objects of the installed classes of these on a cluster."""
+"""Creates objects of the installed classes from these on a cluster."""
 _ITSELF: Final = classmethod(lambda cls, parameters: cls)
-"""What ``LmConfig[Model]`` is: real classes are generic, which says nothing of their values."""
+"""Value of ``LmConfig[Model]``: real classes are generic, which does not affect their values."""
 
 
 _FROM_THE_HUB: Final = "from_hf_config"
-"""How a class of models makes a config of one of the hub's: the real library can, on the cluster."""
+"""Creates a model config from one on the hub; only the real library on the cluster can do it."""
 
 
 class Builder:
-    """Makes and keeps the classes of the era.
+    """Create and cache the classes of the legacy API.
 
     Attributes:
-        on_cluster: Gives what stands for a part of a module (its name, the part's name) that only a cluster has; while
-            it is None, what would need one is refused.
+        on_cluster: Returns the stub for a part of a module (its name, the part's name) that only a cluster has. While
+            it is None, values that need one are refused.
     """
 
     def __init__(self, rows: Mapping[str, ModuleRow]) -> None:
@@ -203,7 +202,7 @@ class Builder:
                     self._choices.setdefault(choice.split()[0], []).append(f"{module}.{name}")
 
     def find(self, name: str) -> Any:
-        """What a dotted name of the era is: a class, a constant, or a function of ``behaviour``.
+        """Return the legacy class, constant or function of ``METHODS`` under a dotted name.
 
         Raises:
             KeyError: The tables do not have it.
@@ -233,11 +232,11 @@ class Builder:
         raise KeyError(name)
 
     def _own(self, module: str) -> Any:
-        """Where names of Marin's module are written anew; imported only now, because it builds on this one."""
+        """Import Tradewind's version of Marin's module; late, because it imports this module."""
         return importlib.import_module(own_modules()[module])
 
     def complete(self, registry: str) -> None:
-        """Make every choice of a registry, so that it knows them all."""
+        """Create every choice of a registry, so that the registry lists them all."""
         for name in self._choices.get(registry, ()):
             self.find(name)
 
@@ -266,11 +265,11 @@ class Builder:
         made = type(name, bases, body)
         if row.dataclass is not None:
             made = dataclasses.dataclass(**evaluate(f"dict({row.dataclass})", self.find))(made)
-        made.__module__ = module  # only now: dataclass() looks the module up, and it is none that Python has imported
+        made.__module__ = module  # after dataclass(), which looks the module up in sys.modules, where it is missing
         return made
 
     def _base(self, name: str) -> Any:
-        """A base class; one of a library that is not in the tables holds no values, so it is left out."""
+        """Return a base class; bases from libraries outside the tables hold no values and are left out."""
         try:
             return self.find(name)
         except KeyError:
@@ -311,14 +310,14 @@ class Builder:
 
 
 def declare_marin_module(module: str, *classes: type) -> None:
-    """Let classes that are written anew say that they are those of Marin's ``module``."""
+    """Declare rewritten classes as classes of Marin's ``module``."""
     for made in classes:
         made.__module__ = module
         setattr(made, TRANSLATED_BY, TRANSLATOR)
 
 
 def split_declaration(declared: str) -> tuple[str, str, str | None]:
-    """Name, type and default of ``name: type = default``."""
+    """Split ``name: type = default`` into its three parts."""
     node = ast.parse(declared).body[0]
     assert isinstance(node, ast.AnnAssign)
     value = None if node.value is None else ast.unparse(node.value)
@@ -346,7 +345,7 @@ _builder: Builder | None = None
 
 
 def builder() -> Builder:
-    """The one builder of this process."""
+    """Return the one builder of this process."""
     global _builder
     if _builder is None:
         _builder = Builder(module_rows())

@@ -1,4 +1,4 @@
-"""Arithmetic of costs: floating-point operations of a token, and of a device in a second."""
+"""Cost arithmetic: floating-point operations of a token, and of a device per second."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def lm_flops_per_token(
 ) -> float:
     """Floating-point operations of one token's forward pass through a transformer with full attention.
 
-    Sums are taken in Levanter's order, so that the result is the same float.
+    The sums follow Levanter's order, so the result is the same float.
     """
     of_head = hidden_dim / num_heads
     matrices = 3 if glu else 2
@@ -66,7 +66,7 @@ DEVICE_AVAILABLE_FLOPS: Final[Mapping[str, Mapping[str, float]]] = {
     "tpu v5": {"bf16": 459e12},
     "tpu v6 lite": {"bf16": 918e12, "int8": 1836e12},
 }
-"""Peak floating-point operations a second of one device as JAX counts devices, by the makers' data sheets."""
+"""Peak floating-point operations per second of one JAX device, from the makers' data sheets."""
 
 NAMES: Final[Mapping[str, Any]] = {
     "levanter.utils.flop_utils.lm_flops_per_token": lm_flops_per_token,

@@ -1,4 +1,4 @@
-"""What classes of the era do while steps are built, written anew: checks, sizes, costs, small conversions."""
+"""Methods of legacy classes used while steps are built, rewritten: checks, sizes, costs, conversions."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tradewind.marin.legacy import flops, model_methods, tokenizers, training_me
 METHODS: Final[Mapping[str, Mapping[str, Any]]] = {
     **model_methods.METHODS, **training_methods.METHODS, **value_methods.METHODS, **value_methods.EXTRACTION_METHODS,
 }  # fmt: skip
-"""Dotted name of a class -> what it has besides its fields."""
+"""Dotted name of a class -> its attributes besides its fields."""
 NAMES: Final[Mapping[str, Any]] = {
     **flops.NAMES, **tokenizers.NAMES, **training_methods.NAMES, **value_methods.NAMES,
 }  # fmt: skip
-"""Dotted name -> a function or class that no table row makes."""
+"""Dotted name -> a function or class without a table row."""
 
 __all__ = ["METHODS", "NAMES"]

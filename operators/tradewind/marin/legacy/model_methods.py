@@ -1,4 +1,4 @@
-"""What model configs compute of themselves while steps are built: sizes, costs, norms and attention."""
+"""Computations of model configs while steps are built: sizes, costs, norms and attention."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any, Final
 from tradewind.marin.legacy.flops import lm_flops_per_token
 
 Config = Any
-"""A model config of the era, or of a user's class that inherits from one."""
+"""A model config of the legacy API, or of a user's class that inherits from one."""
 
 
 def check_heads(config: Config) -> None:
-    """Refuse heads that keys and values cannot be shared among evenly."""
+    """Refuse a number of heads that does not divide evenly among keys and values."""
     if config.num_heads % config.num_kv_heads:
         raise AssertionError(f"num_heads={config.num_heads} not divisible by num_kv_heads={config.num_kv_heads}.")
 
 
 def _attention_params(config: Config, head_size: int) -> int:
-    """Weights of queries, keys, values and of the way out of one layer."""
+    """Count the weights of queries, keys, values and output projection of one layer."""
     return int(2 * config.hidden_dim * head_size * (config.num_heads + config.num_kv_heads))
 
 
@@ -110,7 +110,7 @@ def _gemma_norm(config: Config) -> Any:
 
 
 def attention_of(config: Config, **others: Any) -> Any:
-    """The attention config of a model config, with what ``others`` say instead."""
+    """Return the attention config of a model config; ``others`` override its fields."""
     given = {
         "Embed": config.Embed, "num_heads": config.num_heads, "num_kv_heads": config.num_kv_heads,
         "use_bias": getattr(config, "use_bias", False), "upcast_attn": config.upcast_attn,

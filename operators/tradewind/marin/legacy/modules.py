@@ -1,4 +1,4 @@
-"""The modules of the era as an experiment imports them, made of the tables when they are asked for."""
+"""Modules of the legacy API as an experiment imports them, created from the tables on first access."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHOICES: Final = {"ChoiceRegistry": ChoiceRegistry, "PluginRegistry": PluginReg
 
 
 class LegacyModule(ModuleType):
-    """A module whose names are found in the tables, each when it is first read."""
+    """A module whose names are looked up in the tables on first access."""
 
     def __init__(self, name: str, made: Builder, all_names: frozenset[str]) -> None:
         super().__init__(name, f"{name} of November 2025, as far as configs hold its values.")
@@ -61,7 +61,7 @@ class _Modules(Mapping[str, ModuleType]):
 
 
 def _names_of_modules() -> dict[str, frozenset[str]]:
-    """Every module, packages above the rows' modules included, with the names that it has."""
+    """Return every module with its names, including packages above the modules of the rows."""
     names: dict[str, set[str]] = {"draccus": set(_CHOICES), "draccus.choice_types": set(_CHOICES)}
     for module, row in module_rows().items():
         names.setdefault(module, set()).update(row.classes, row.constants, row.handed_on, row.types)
@@ -79,9 +79,9 @@ def _names_of_modules() -> dict[str, frozenset[str]]:
 
 @lru_cache(maxsize=1)
 def modules() -> Mapping[str, ModuleType]:
-    """Module name -> module, each made when it is first asked for, and the same from then on.
+    """Return module name -> module; each is created once, on first access.
 
-    The modules hold the classes, enums and constants whose values can reach a version, and nothing else: reading any
-    other name raises AttributeError. They are not put into ``sys.modules``.
+    The modules contain only the classes, enums and constants whose values can reach a version. Reading any other name
+    raises AttributeError. ``sys.modules`` does not contain them.
     """
     return _Modules()

@@ -1,7 +1,7 @@
-"""The committed tables: which module has which classes, with fields in their order and defaults as expressions.
+"""The committed tables: modules, their classes, fields in order and defaults as expressions.
 
-They are written by ``scripts/marin/legacy_tables.py`` and only read here. An expression has every name in full, so that
-it means the same wherever it stands.
+``scripts/marin/legacy_tables.py`` writes them; here they are only read. Expressions use full names, so they mean the
+same in every module.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ FOLDER: Final = Path(__file__).parent
 
 @dataclass(frozen=True)
 class ClassRow:
-    """What is known of one class.
+    """Table row of one class.
 
     Attributes:
         bases: Dotted names; those of other libraries are left out.
         dataclass: The options of its decorator, None if it is no dataclass.
         choices: Registry and name of each choice that it is, separated by a space.
         fields: ``name: type = default``, in declared order.
-        members: Of an enum: member -> value.
+        members: For an enum: member -> value.
         constants: Class attributes that are no fields.
         axes: Properties that are axes: ``name = length``.
         properties: Names of its other properties.
-        methods: Names of its methods, those included that Python calls, such as ``__post_init__``.
+        methods: Names of its methods, including those that Python calls, such as ``__post_init__``.
     """
 
     bases: tuple[str, ...] = ()
@@ -45,11 +45,11 @@ class ClassRow:
 
 @dataclass(frozen=True)
 class ModuleRow:
-    """What is known of one module: its classes, its constants, and the names that it hands on from elsewhere.
+    """Table row of one module: its classes, its constants and the names that it re-exports.
 
     Attributes:
-        types: Names that stand in annotations only.
-        withheld: Names of a package that are not its modules of these names, but something that is not told here.
+        types: Names used only in annotations.
+        withheld: Names of a package that hide its modules of the same name, with values outside the tables.
     """
 
     classes: Mapping[str, ClassRow] = field(default_factory=dict)
@@ -66,19 +66,19 @@ def _tables() -> list[dict[str, Any]]:
 
 @lru_cache(maxsize=1)
 def versions() -> Mapping[str, str]:
-    """Library -> the version that its classes were read out of."""
+    """Return library -> the version from which the tables were generated."""
     return {file.stem: table["version"] for file, table in zip(sorted(FOLDER.glob("*.json")), _tables(), strict=True)}
 
 
 @lru_cache(maxsize=1)
 def own_modules() -> Mapping[str, str]:
-    """Modules whose names are written anew -> the module that they stand in."""
+    """Return legacy module -> the Tradewind module that rewrites its names."""
     return {name: own for table in _tables() for name, own in table.get("own", {}).items()}
 
 
 @lru_cache(maxsize=1)
 def module_rows() -> Mapping[str, ModuleRow]:
-    """Every module of the era that has a row, by its dotted name."""
+    """Return the row of every legacy module, by dotted name."""
     rows = {}
     for table in _tables():
         for name, row in table["modules"].items():

@@ -1,7 +1,7 @@
-"""How large the vocabularies of tokenizers are, for descriptions of steps; no library is loaded for it.
+"""Vocabulary sizes of tokenizers, for descriptions of steps, without loading a library.
 
-Those that experiments use stand in a table. Others are looked up in the user's folder with answers, and in the Hugging
-Face cache that ``HF_HUB_CACHE`` or ``HF_HOME`` names, if one does; nothing is fetched.
+A table has the tokenizers of Marin's experiments. Others are looked up in the user's folder with answers, then in the
+Hugging Face cache that ``HF_HUB_CACHE`` or ``HF_HOME`` names, if set. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SIZES: Final[Mapping[str, tuple[int, int]]] = {
     "stanford-crfm/marin-tokenizer": _LLAMA_3,
     **{f"Qwen/Qwen3-{size}": _QWEN_3 for size in ("0.6B", "1.7B", "4B", "8B", "32B")},
 }
-"""Tokenizer on the Hugging Face hub -> size of its vocabulary without and with added tokens."""
+"""Tokenizer on the Hugging Face hub -> vocabulary size without and with added tokens."""
 
 
 _ON_THE_HUB: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -36,10 +36,10 @@ _REVISION: Final = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A tokenizer of which only the size is known.
+    """A tokenizer of known size; nothing else of it is available.
 
     Attributes:
-        vocab_size: Of its vocabulary, without added tokens; ``len()`` is with them.
+        vocab_size: Vocabulary size without added tokens; ``len()`` includes them.
     """
 
     name_or_path: str
@@ -59,10 +59,10 @@ class Tokenizer:
 
 
 def load_tokenizer(model_name_or_path: Any, *, revision: str | None = None, **_: Any) -> Tokenizer:
-    """The size of a tokenizer that is known or lies in the cache.
+    """Return a tokenizer whose size is in the table, the user's folder or the cache.
 
     Raises:
-        ExperimentError: Neither has it, at that revision.
+        ExperimentError: None of them has it at that revision.
     """
     sizes = known_sizes(str(model_name_or_path), revision)
     if sizes is None:
@@ -76,11 +76,11 @@ def load_tokenizer(model_name_or_path: Any, *, revision: str | None = None, **_:
 
 
 def known_sizes(name: str, revision: str | None = None) -> tuple[int, int] | None:
-    """Without and with added tokens; None if neither the user's folder nor the table nor the cache has the tokenizer.
+    """Return the sizes without and with added tokens; None for an unknown tokenizer.
 
     Raises:
-        BadAnswerError: The folder has it in another form.
-        ExperimentError: The cache has it, and it cannot be read.
+        BadAnswerError: The user's folder has it in an invalid form.
+        ExperimentError: The cached tokenizer cannot be read.
     """
     told = answer_to("tokenizers", name if revision is None else f"{name}@{revision}")
     if told is not None:
@@ -90,7 +90,7 @@ def known_sizes(name: str, revision: str | None = None) -> tuple[int, int] | Non
 
 
 def _sizes_in_cache(name: str, revision: str) -> tuple[int, int] | None:
-    """Without and with added tokens, None if the cache that the user names does not have it."""
+    """Return the sizes without and with added tokens; None if the user's cache does not have it."""
     home = os.environ.get("HF_HOME")
     cache = os.environ.get("HF_HUB_CACHE") or (home and os.path.join(home, "hub"))
     if not cache or not _ON_THE_HUB.fullmatch(name) or not _REVISION.fullmatch(revision):
@@ -110,14 +110,14 @@ def _sizes_in_cache(name: str, revision: str) -> tuple[int, int] | None:
 
 
 def _vocabulary(tokenizer: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """The tokens of the model, and those that are added to them."""
+    """Return the tokens of the model, and those added to them."""
     vocabulary = tokenizer["model"]["vocab"]
     tokens = list(vocabulary) if isinstance(vocabulary, dict) else [token for token, _ in vocabulary]
     return tokens, [added["content"] for added in tokenizer.get("added_tokens", ())]
 
 
 def _added_by(config: Mapping[str, Any]) -> list[str]:
-    """The tokens that are added when a tokenizer is loaded with this configuration, if its vocabulary lacks them."""
+    """Return the tokens that loading adds under this configuration, if the vocabulary lacks them."""
     named = [value for key, value in config.items() if key.endswith("_token") and not isinstance(value, bool)]
     given = [*config.get("added_tokens_decoder", {}).values(), *config.get("additional_special_tokens", ()), *named]
     return [token["content"] if isinstance(token, dict) else token for token in given if token is not None]

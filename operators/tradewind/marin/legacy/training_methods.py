@@ -1,4 +1,4 @@
-"""What configs of training compute or check of themselves: schedules, checkpoints, optimizers, data, precision."""
+"""Computations and checks of training configs: schedules, checkpoints, optimizers, data, precision."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _WITHOUT_END: Final = 2**63 - 1
 
 
 class BatchSchedule:
-    """Which batch size each training step has, and how many examples came before it.
+    """Batch size of each training step, and the number of examples before it.
 
     Attributes:
-        schedule: A batch size, or ``ScheduleStep``s with the step that each size begins at.
+        schedule: A batch size, or ``ScheduleStep``s with the first step of each size.
     """
 
     __module__ = "levanter.schedule"
@@ -38,19 +38,19 @@ class BatchSchedule:
         return next((part for part in self._parts if part[0] <= step < part[1]), self._parts[-1])
 
     def batch_size_at_step(self, step: int) -> int:
-        """Examples in the batch of ``step``."""
+        """Return the number of examples in the batch of ``step``."""
         return self._part_at(step)[2]
 
     def global_data_offset_by_step(self, step: int) -> int:
-        """Examples before ``step``."""
+        """Return the number of examples before ``step``."""
         start, _, size, before = self._part_at(step)
         return before + (step - start) * size
 
     def find_step_containing_offset(self, offset: int) -> int:
-        """The step whose batch holds the example with this number.
+        """Return the step whose batch contains this example.
 
         Raises:
-            ValueError: No step does.
+            ValueError: No step contains it.
         """
         for start, until, size, before in self._parts:
             if before <= offset < before + (until - start) * size:
@@ -58,12 +58,12 @@ class BatchSchedule:
         raise ValueError(f"Offset {offset} is beyond the last defined segment.")
 
     def batch_indices_at_step(self, bn: int) -> range:
-        """Numbers of the examples in the batch of a step."""
+        """Return the example indices of a step's batch."""
         first = self.global_data_offset_by_step(bn)
         return range(first, first + self.batch_size_at_step(bn))
 
     def unique_batch_sizes(self) -> set[int]:
-        """Every size that occurs."""
+        """Return all batch sizes of the schedule."""
         return {part[2] for part in self._parts}
 
 
@@ -73,7 +73,7 @@ def _is_schedule(given: Any) -> bool:
 
 
 def value_at_step(schedule_or_t: Any, step: int) -> Any:
-    """A value that may change with the step, at one step: that of the first part that has begun by then."""
+    """Return a scheduled value at one step: that of the last part that started by then."""
     if not _is_schedule(schedule_or_t):
         return schedule_or_t
     for part in schedule_or_t:
@@ -83,12 +83,12 @@ def value_at_step(schedule_or_t: Any, step: int) -> Any:
 
 
 def distinct_values(schedule: Any) -> set[Any]:
-    """Every value of a schedule, or the one value."""
+    """Return all values of a schedule, or the one value."""
     return {part.value for part in schedule} if _is_schedule(schedule) else {schedule}
 
 
 def validate_schedule_sorted(schedule: Any) -> None:
-    """Refuse a schedule that is empty, does not begin at step 0, or goes back."""
+    """Refuse a schedule that is empty, does not start at step 0, or is unsorted."""
     if len(schedule) == 0:
         raise ValueError("Schedule must have at least one step.")
     if schedule[0].start != 0:

@@ -1,4 +1,4 @@
-"""Small values that configs hold: axes, policies of precision, kinds of numbers, caches, references to repositories."""
+"""Small values in configs: axes, precision policies, dtypes, caches, repository references."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tradewind.steps.errors import ExperimentError
 
 
 def _dtype(name: str) -> type:
-    """A kind of number as JAX shows it in texts; it has no arithmetic."""
+    """Return a dtype with JAX's text form, without arithmetic."""
     return type(name, (), {"__module__": "jax.numpy", "__qualname__": name, "dtype": name})
 
 
@@ -37,14 +37,14 @@ _PARTS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class Policy:
-    """In which precision parameters are kept, what is computed in, and what comes out."""
+    """Precision of parameters, computation and output."""
 
     param_dtype: Any
     compute_dtype: Any
     output_dtype: Any
 
     def with_output_dtype(self, output_dtype: Any) -> Policy:
-        """The same with another precision of what comes out."""
+        """Return a copy with another output precision."""
         return dataclasses.replace(self, output_dtype=output_dtype)
 
     def __str__(self) -> str:
@@ -56,11 +56,11 @@ Policy.__module__ = "jmp"
 
 
 def get_policy(policy_name: str) -> Policy:
-    """The policy of a text such as ``p=f32,c=bfloat16``; what is not said follows: compute parameters, output compute.
+    """Parse a policy such as ``p=f32,c=bfloat16``. Compute defaults to parameters, output to compute.
 
     Raises:
-        ValueError: A part or a precision has no such name.
-        ExperimentError: ``half`` depends on the machine, which is not known here.
+        ValueError: A part or a precision is unknown.
+        ExperimentError: ``half`` depends on the machine, which is unknown here.
     """
     if "=" not in policy_name:
         kind = _precision(policy_name)
@@ -85,7 +85,7 @@ def _precision(name: str) -> type:
 
 
 class RuntimeEnv(dict[str, Any]):
-    """The environment of a Ray job: a dictionary of what was given."""
+    """The environment of a Ray job: a dictionary of the given values."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__({key: value for key, value in given.items() if value is not None})
@@ -107,7 +107,7 @@ _UNITS: Final = re.compile(r"^\s*([\d.]+)\s*([kmgtp]?)(i?)b?(?:ytes?)?\s*$", re.
 
 
 def _flush_bytes(config: Any) -> int:
-    """Bytes of a size such as ``512MB``, in powers of 1000, or of 1024 with an ``i``."""
+    """Return the bytes of a size such as ``512MB``, in powers of 1000, or of 1024 with an ``i``."""
     given = config.target_size_per_flush
     if isinstance(given, int):
         return given
@@ -119,7 +119,7 @@ def _flush_bytes(config: Any) -> int:
 
 
 def _own(name: str) -> Any:
-    """Whatever a class of the era calls itself when nothing else is asked: a static method that makes one."""
+    """Return a static method that creates a legacy class under its default name."""
 
     def make(cls: Any, batch_size: int | None = None) -> Any:
         if name == "default":
@@ -163,7 +163,7 @@ def _repository(cls: Any, s: str) -> Any:
 
 
 def logical_cpu_core_count() -> int | None:
-    """Logical CPUs of this machine, or of the Slurm job."""
+    """Return the logical CPUs of this machine, or of the Slurm job."""
     given = os.getenv("SLURM_CPUS_ON_NODE")
     return os.cpu_count() if given is None else int(given)
 
@@ -195,7 +195,7 @@ NAMES: Final[Mapping[str, Any]] = {
     **{f"jax.numpy.{name}": kind for name, kind in DTYPES.items()},
 }
 
-# What configs of text extraction say to the library that extracts.
+# Text extraction configs: arguments for the extraction library.
 
 Config = Any
 _NOT_FOR_RESILIPARSE: Final = frozenset({"use_custom_variant", "markdownify_config", "prepend_title"})

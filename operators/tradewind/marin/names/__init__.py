@@ -1,5 +1,5 @@
-"""Marin's own names of November 2025 that experiments call while steps are built, written anew.
+"""Marin's own names of November 2025 that experiments call while steps are built, rewritten.
 
-Each module here stands for one of Marin's; ``era/tables/marin.json`` says for which. ``era.modules()`` hands them out
-under Marin's names, and the classes say that they come from there, because that is where a cluster finds them.
+Each module here replaces one of Marin's; ``legacy/marin.json`` says which. ``legacy.modules.modules()`` returns them
+under Marin's names. The classes declare Marin's module as theirs, because a cluster finds them there.
 """

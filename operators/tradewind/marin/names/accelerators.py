@@ -1,4 +1,4 @@
-"""``marin.resources_utils``: how fast one device of an accelerator is, and how many chips a slice has."""
+"""``marin.resources_utils``: speed of an accelerator's device, and number of chips of a slice."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ ray_device_name_to_jax_name_map: Final[Mapping[str, str]] = {
     "A10G": "a10", "V100": "v100-pcie", "V100-SXM": "v100-sxm", "V100S-PCIE": "v100s-pcie", "TPU-V3": "tpu v3",
     "TPU-V4": "tpu v4", "TPU-V5LITEPOD": "tpu v5 lite", "TPU-V5P": "tpu v5", "TPU-V6E": "tpu v6 lite",
 }  # fmt: skip
-"""An accelerator as Ray calls it -> as the table of speeds does."""
+"""Ray's accelerator name -> name in the table of speeds."""
 gcloud_tpu_descriptor_to_jax_name: Final[Mapping[str, str]] = {
     "v3": "tpu v3", "v4": "tpu v4", "v5litepod": "tpu v5 lite", "v5": "tpu v5", "v5p": "tpu v5",
     "v6lite": "tpu v6 lite",
 }  # fmt: skip
-"""A generation of TPUs as Google Cloud calls it -> as the table of speeds does. ``v6e`` is not in it, as in Marin."""
+"""Google Cloud's TPU generation -> name in the table of speeds. Like Marin's, it lacks ``v6e``."""
 _TWO_CORES_A_CHIP: Final = ("v4", "v5")
 
 
 def flop_count_per_device_from_accel_type(accel_type: Any, dtype: str = "bf16") -> float | None:
-    """Peak floating-point operations a second of one GPU by Ray's name of it, None where nobody knows."""
+    """Return peak floating-point operations per second of a GPU by Ray's name; None if unknown."""
     known = DEVICE_AVAILABLE_FLOPS.get(ray_device_name_to_jax_name_map.get(accel_type, ""), {}).get(dtype)
     if known is None:
         logger.warning("No speed is known of the accelerator %s in %s.", accel_type, dtype)
@@ -48,7 +48,7 @@ def flop_count_per_device_from_accel_type(accel_type: Any, dtype: str = "bf16") 
 
 
 def get_tpu_type_and_chips(tpu_slice: str) -> tuple[str, int]:
-    """Generation and number of chips of a slice such as ``v4-128``.
+    """Return generation and number of chips of a slice such as ``v4-128``.
 
     Raises:
         ValueError: The name is not ``<type>-<size>``.
@@ -60,10 +60,10 @@ def get_tpu_type_and_chips(tpu_slice: str) -> tuple[str, int]:
 
 
 def get_per_device_tpu_flops(tpu_generation: str, dtype: str = "bf16") -> float:
-    """Peak floating-point operations a second of one device of a TPU, by its generation or by a slice's name.
+    """Return peak floating-point operations per second of a TPU device, by generation or slice name.
 
     Raises:
-        ValueError: Nobody knows it.
+        ValueError: The speed is unknown.
     """
     generation = tpu_generation.split("-")[0].lower()
     if generation not in gcloud_tpu_descriptor_to_jax_name:

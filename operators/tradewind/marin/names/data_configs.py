@@ -1,4 +1,4 @@
-"""``marin.processing.tokenize.data_configs``: mixtures of data sets that training reads, out of tokenizing steps."""
+"""``marin.processing.tokenize.data_configs``: mixtures of training data from tokenizing steps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PermutationType = Literal["linear", "feistel"]
 TokenizerStep = ExecutorStep
 Weights = dict[str, float]
 Mixture = Any
-"""An ``LMMixtureDatasetConfig`` of the era."""
+"""An ``LMMixtureDatasetConfig`` of the legacy API."""
 _BLOCK = 2048
 
 
@@ -43,10 +43,10 @@ def _mixture(**given: Any) -> Mixture:
 
 
 def step_to_lm_mixture_component(step: Any, include_raw_paths: bool) -> Any:
-    """What training reads of a tokenizing step, or of the config of one that is no step.
+    """Return the training data source of a tokenizing step, or of a tokenizing config without a step.
 
     Raises:
-        ValueError: It is a step that makes something else, or whose config does not say it as Marin's does.
+        ValueError: The step does not tokenize, or its config lacks Marin's method.
     """
     if isinstance(step, TokenizeConfigBase):
         return step.as_lm_dataset_source_config(step.cache_path, include_raw_paths=include_raw_paths)
@@ -59,7 +59,7 @@ def step_to_lm_mixture_component(step: Any, include_raw_paths: bool) -> Any:
 
 
 def as_single_lm_data_source(input: Any) -> Any:
-    """What training reads of one tokenizing step, with the paths of its texts."""
+    """Return the training data source of one tokenizing step, with the paths of its texts."""
     return step_to_lm_mixture_component(input, include_raw_paths=True)
 
 
@@ -72,7 +72,7 @@ def lm_data_config(
     max_train_batches: dict[str, int] | None = None,
     num_validation_sequences: dict[str, int] | None = None,
 ) -> Mixture:
-    """One training set, called by the last part of its step's name, and validation sets beside it.
+    """Return one training set, named by the last part of its step's name, with validation sets.
 
     Raises:
         ValueError: A validation set has another tokenizer.
@@ -105,7 +105,7 @@ def lm_mixture_data_config(
     max_train_batches: dict[str, int] | None = None,
     num_validation_sequences: dict[str, int] | None = None,
 ) -> Mixture:
-    """Several sets with weights; those without one are for validation, unless that is switched off."""
+    """Return several weighted sets; sets without a weight are for validation, unless that is disabled."""
     return _mixture(
         configs=_sources(components, include_raw_paths),
         train_weights=_padded(weights, components) if missing_weights_are_validation else weights,
@@ -129,10 +129,10 @@ def lm_varying_mixture_data_config(
     max_train_batches: dict[str, int] | None = None,
     num_validation_sequences: dict[str, int] | None = None,
 ) -> Mixture:
-    """The same with weights that change: each from the sequence on whose number stands before it.
+    """Return a mixture with varying weights, each preceded by the first sequence number it applies to.
 
     Raises:
-        ValueError: There are no weights, or the first do not begin at 0.
+        ValueError: There are no weights, or the first do not start at 0.
     """
     if not weights_list:
         raise ValueError("weights_list cannot be empty")
@@ -153,12 +153,12 @@ def lm_varying_mixture_data_config(
 
 
 def mixture_for_evaluation(inputs: Mapping[str, Any]) -> Mixture:
-    """Sets that are only looked at: no weights, no shuffling."""
+    """Return sets for evaluation only: no weights, no shuffling."""
     return lm_mixture_data_config(inputs, dict.fromkeys(inputs, 0.0), permutation_type="linear", shuffle=False)
 
 
 def add_validation_sets_to_mixture(config: Mixture, validation_sets: Mapping[str, Any]) -> Mixture:
-    """A mixture with more sets for validation; what it has already under a name stays."""
+    """Add validation sets to a mixture; existing names keep their sets."""
     sources = {name: as_single_lm_data_source(step) for name, step in validation_sets.items()}
     weights = config.train_weights
     if not isinstance(weights, dict | list):
@@ -177,11 +177,11 @@ def add_validation_sets_to_mixture(config: Mixture, validation_sets: Mapping[str
 
 
 def interpolate_mixture_configs(mixtures: Sequence[Mixture], weights: Sequence[float]) -> Mixture:
-    """The weighted mean of several mixtures that agree in everything but their sets.
+    """Return the weighted mean of several mixtures that differ only in their sets.
 
     Raises:
-        ValueError: They do not agree, or the weights do not add up to 1.
-        TypeError: One is no mixture.
+        ValueError: They differ otherwise, or the weights do not add up to 1.
+        TypeError: One is not a mixture.
     """
     if not all(
         isinstance(mixture, builder().find("levanter.data.text.LMMixtureDatasetConfig")) for mixture in mixtures
@@ -209,7 +209,7 @@ def interpolate_mixture_configs(mixtures: Sequence[Mixture], weights: Sequence[f
 
 
 def interpolate_mixture_weights(mixture_weights: Sequence[Weights], weights: Sequence[float]) -> Weights:
-    """The weighted mean of several mixtures' weights, each first made to add up to 1."""
+    """Return the weighted mean of the mixtures' weights, each normalized to 1."""
     _check_shares(mixture_weights, weights)
     mean: Weights = {}
     for part, share in zip(mixture_weights, weights, strict=True):
@@ -243,7 +243,7 @@ def _padded(weights: Weights, names: Mapping[str, Any]) -> Weights:
 
 
 def _common_tokenizer(components: Mapping[str, Any]) -> Any:
-    """The tokenizer of the first component, which must be that of all."""
+    """Return the tokenizer of the first component; all others must have the same."""
     tokenizers = {name: _config(step).tokenizer for name, step in components.items()}
     first = next(iter(tokenizers.values()))
     for name, tokenizer in tokenizers.items():
@@ -256,7 +256,7 @@ def _config(step: Any) -> Any:
 
 
 def _check_same_tokenizer(given: Any, first: Any, whose: str) -> None:
-    """Two tokenizers of different names may be alike, which only their files tell: they are not loaded here."""
+    """Compare tokenizers by name: only their files, which are not loaded, could show two names equal."""
     if _name(given) != _name(first):
         raise ExperimentError(
             f"The tokenizer of {whose} is {_name(given)} and that of the first is {_name(first)}: whether they are "

@@ -1,4 +1,4 @@
-"""``marin.resources``: what a job runs on, as values that configs hold. None of it counts in a version by itself."""
+"""``marin.resources``: a job's resources, as config values; not versioned by themselves."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ __all__ = ["AcceleratorType", "CpuOnlyConfig", "GpuConfig", "ResourceConfig", "T
 
 
 class ResourceConfig:
-    """What a job runs on.
+    """Resources of a job.
 
     Attributes:
         runtime_env: Environment of its Ray job.
-        device_flops_override: Floating-point operations a second of one device, where the table has none.
+        device_flops_override: Floating-point operations per second of one device, if the table has none.
     """
 
     runtime_env: RuntimeEnv
     device_flops_override: float | None = None
 
     def accelerator_descriptor(self) -> str | None:
-        """How the accelerator is called, None without one."""
+        """Name of the accelerator; None without one."""
         return None
 
     def as_ray_resources(self) -> Any:
-        """The same as Levanter's ``RayResources``."""
+        """Return these as Levanter's ``RayResources``."""
         return builder().find("levanter.utils.ray_utils.RayResources")(**self._amounts())
 
     def as_remote_kwargs(self) -> dict[str, Any]:
-        """Arguments of ``ray.remote``."""
+        """Return the arguments for ``ray.remote``."""
         return dict(self.as_ray_resources().to_kwargs())
 
     def with_env_vars(self, env: Mapping[str, str] | None = None, /, **kwargs: str) -> Any:
-        """The same with more environment variables."""
+        """Return a copy with more environment variables."""
         variables = {**self.runtime_env.get("env_vars", {}), **(env or {}), **kwargs}
         changed = RuntimeEnv(**{**self.runtime_env, "env_vars": variables})
         return dataclasses.replace(self, runtime_env=changed)  # type: ignore[type-var]
 
     def device_flops(self) -> float:
-        """Peak floating-point operations a second of one device."""
+        """Return peak floating-point operations per second of one device."""
         if self.device_flops_override is not None:
             return self.device_flops_override
         return self._known_flops()
 
     def total_device_count(self) -> int:
-        """Devices of all slices together."""
+        """Return the number of devices of all slices."""
         raise NotImplementedError(f"total_device_count() not implemented for {type(self).__name__}.")
 
     def _amounts(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class CpuOnlyConfig(ResourceConfig):
 
 @dataclass(frozen=True)
 class GpuConfig(ResourceConfig):
-    """GPUs, of a type as Ray calls it, in capitals."""
+    """GPUs of a type in Ray's spelling, in capitals."""
 
     gpu_count: int = 1
     runtime_env: RuntimeEnv = field(default_factory=RuntimeEnv)
@@ -100,7 +100,7 @@ class GpuConfig(ResourceConfig):
             object.__setattr__(self, "accelerator_type", self.accelerator_type.upper())
 
     def get_accelerator_type(self) -> AcceleratorType | None:
-        """The type as Ray calls it."""
+        """Return the type in Ray's spelling."""
         return self.accelerator_type
 
     def accelerator_descriptor(self) -> str | None:
@@ -113,7 +113,7 @@ class GpuConfig(ResourceConfig):
         return self.gpu_count
 
     def as_json_dict(self) -> dict[str, Any]:
-        """What JSON can hold of it."""
+        """Return the fields that JSON can represent."""
         names = ("gpu_count", "accelerator_type", "device_flops_override")
         return {name: getattr(self, name) for name in names}
 
@@ -135,7 +135,7 @@ class GpuConfig(ResourceConfig):
 
 @dataclass(frozen=True)
 class TpuPodConfig(ResourceConfig):
-    """Slices of TPUs: their type such as ``v4-128``, and how many, or how many are as good."""
+    """TPU slices: their type such as ``v4-128``, and their number, or the acceptable numbers."""
 
     tpu_type: str
     slice_count: int | list[int] = 1
@@ -150,7 +150,7 @@ class TpuPodConfig(ResourceConfig):
         return count * get_tpu_type_and_chips(self.tpu_type)[1]
 
     def as_json_dict(self) -> dict[str, Any]:
-        """What JSON can hold of it."""
+        """Return the fields that JSON can represent."""
         return {name: getattr(self, name) for name in ("tpu_type", "slice_count", "device_flops_override")}
 
     def _amounts(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``levanter.infra.ray_tpu``: the slices of TPUs by name, with the chips, hosts and machines of each."""
+"""``levanter.infra.ray_tpu``: TPU slice types by name, with chips, hosts and machines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["TPU_CONFIGS", "get_tpu_config"]
 
 _PER_MACHINE: Final = 4
 _SMALL: Final[Mapping[str, tuple[int, ...]]] = {"v5litepod": (1, 2, 4, 8), "v6e": (1, 4, 8)}
-"""Slices of one machine that has all their chips, by generation."""
+"""Slices with all chips on one machine, by generation."""
 _LARGE: Final[Mapping[str, tuple[int, ...]]] = {
     "v4": tuple(8 << power for power in range(10)),
     "v5litepod": (16, 32, 64, 128, 256),
@@ -38,10 +38,10 @@ TPU_CONFIGS: Final = list(_slices())
 
 
 def get_tpu_config(tpu_type: str) -> Any:
-    """The slice of that name.
+    """Return the slice type of that name.
 
     Raises:
-        ValueError: There is none.
+        ValueError: No slice type has that name.
     """
     found = next((config for config in TPU_CONFIGS if config.name == tpu_type), None)
     if found is None:

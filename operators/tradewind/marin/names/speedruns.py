@@ -1,7 +1,6 @@
-"""``marin.speedrun.speedrun``: who runs what, what it costs in floating-point operations, and its two steps.
+"""``marin.speedrun.speedrun``: author, configuration, cost and steps of a speedrun.
 
-``experiments.*`` are the user's own files, so they are imported when they are needed, under the import map that the
-experiment itself runs with.
+``experiments.*`` are the user's own files. They are imported late, under the import map of the experiment.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ __all__ = ["Author", "SpeedrunConfig", "SpeedrunResultsConfig"]
 logger = logging.getLogger(__name__)
 
 _BACKWARD = 2
-"""Forward passes that a backward pass costs."""
+"""Cost of a backward pass in forward passes."""
 
 
 @dataclass(frozen=True)
 class Author:
-    """Who submits a speedrun."""
+    """The user who submits a speedrun."""
 
     name: str
     affiliation: str
@@ -60,24 +59,24 @@ class SpeedrunConfig:
 
     @property
     def vocab_size(self) -> int:
-        """Of the Llama 3 tokenizer, as the user's files have it."""
+        """Return the size of the Llama 3 vocabulary, from the user's files if available."""
         try:
             return int(_users("experiments.llama").llama3_tokenizer_vocab_size)
-        except ModuleNotFoundError:  # there is no checkout
+        except ModuleNotFoundError:  # no checkout
             return SIZES["meta-llama/Meta-Llama-3.1-8B"][1]
 
     @property
     def device_flops(self) -> float:
-        """Peak floating-point operations a second of one device."""
+        """Return peak floating-point operations per second of one device."""
         return float(self.train_config.resources.device_flops())
 
     @property
     def num_devices(self) -> int:
-        """Devices of all slices together."""
+        """Return the number of devices of all slices."""
         return int(self.train_config.resources.total_device_count())
 
     def compute_model_flops(self) -> float:
-        """Floating-point operations of the whole training, forward and backward."""
+        """Return the floating-point operations of the whole training, forward and backward."""
         steps, batch = self.train_config.num_train_steps, self.train_config.train_batch_size
         if isinstance(batch, list) and batch:
             tokens = BatchSchedule(batch).global_data_offset_by_step(steps) * self.model_config.seq_len
@@ -87,7 +86,7 @@ class SpeedrunConfig:
         return float(of_token * (1 + _BACKWARD) * tokens)
 
     def as_json_dict(self) -> dict[str, Any]:
-        """What JSON can hold of it."""
+        """Return the fields that JSON can represent."""
         return {
             "author": dataclasses.asdict(self.author),
             "description": self.description,
@@ -98,7 +97,7 @@ class SpeedrunConfig:
         }
 
     def print_run_info(self) -> None:
-        """Log what will be run and what it costs."""
+        """Log the configuration and its cost."""
         flops = self.compute_model_flops()
         params = self.model_config.total_trainable_params(self.vocab_size)
         logger.info("Speedrun: %s", json.dumps(self.as_json_dict(), indent=1, default=str))
@@ -110,7 +109,7 @@ class SpeedrunConfig:
 
 @dataclass
 class SpeedrunResultsConfig:
-    """What the step beside the training is told."""
+    """Config of the results step of a speedrun."""
 
     wandb_run_id: Any
     wandb_entity: str
@@ -120,7 +119,7 @@ class SpeedrunResultsConfig:
 
 
 def _without(config: Any, *excluded: str) -> dict[str, Any]:
-    """A dataclass as a dictionary, without the named fields of its own."""
+    """Convert a dataclass to a dictionary, without some of its own fields."""
     bare = {spec.name: getattr(config, spec.name) for spec in dataclasses.fields(config) if spec.name not in excluded}
     return {name: _bare(value) for name, value in bare.items()}
 

@@ -1,4 +1,4 @@
-"""``marin.execution.executor.ExecutorStep``, with the version that Marin gave it, and placed as its config says."""
+"""``marin.execution.executor.ExecutorStep`` with Marin's version and the resources of its config."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ __all__ = [
     "replacement_for",
 ]
 
-# Marin's own functions for which there is one of ours, and where a config's resources place the steps of some.
+# Marin's functions that Tradewind replaces, and the resources of their steps.
 
 
 @dataclass(frozen=True)
 class ReplacementFunction:
-    """One of our functions that takes the config of one of Marin's.
+    """A Tradewind function that takes the config of one of Marin's.
 
     Attributes:
         name: ``module:qualname``.
-        is_placed: Marin's asks Ray for the devices in its config. The step runs on them instead.
-        always: Why ours runs also where the checkout's can be imported, if it does.
-        resumable: What a next attempt goes on from, if the step does not say.
+        is_placed: Marin's function asks Ray for the devices in its config; the step runs on them instead.
+        always: Why it also runs where the checkout's can be imported, if it does.
+        resumable: What the next attempt resumes from, unless the step says otherwise.
     """
 
     name: str
@@ -56,7 +56,7 @@ _OF_TRAINING: Final = ("checkpoints/**", "hf/**", "metrics.jsonl", "tensorboard/
 _DEVICES: Final = "the step has its devices already, which Marin's own would ask Ray for."
 _TRAIN: Final = ReplacementFunction("tradewind.recipes.lm.run:run_levanter_train_lm", True, _OF_TRAINING, _DEVICES)
 DPO: Final = ReplacementFunction("tradewind.recipes.dpo.run:run_levanter_train_dpo", True, _OF_TRAINING)
-"""Marin's of this name is younger than the experiments that are read."""
+"""Marin's function of this name is newer than the supported experiments."""
 _ALL: Final = ("**",)
 _TOKENIZE: Final = ReplacementFunction("tradewind.datasets.tokenization:tokenize", resumable=_ALL)
 _DOWNLOAD_HF: Final = ReplacementFunction("tradewind.datasets.downloads:download_hf", resumable=_ALL)
@@ -74,20 +74,20 @@ REPLACEMENTS: Final[Mapping[str, ReplacementFunction]] = {
     "marin.download.huggingface.download:download": _DOWNLOAD,
     "marin.speedrun.speedrun:speedrun_results": _SPEEDRUN,
 }
-"""Function of Marin's as a spec names it -> ours."""
+"""Marin's function, as in a spec -> Tradewind's."""
 _OURS_BY_NAME: Final = {ours.name: ours for ours in (*REPLACEMENTS.values(), DPO)}
 
 
 def replacement_for(function: Any) -> ReplacementFunction | None:
-    """Ours in place of a step's function, or if it is one; None if it is none of Marin's for which there is one."""
+    """Return the replacement of a step's function, or the function's own entry; None without one."""
     name = _name_of(function)
     return REPLACEMENTS.get(name) or _OURS_BY_NAME.get(name)
 
 
 def placement(ours: ReplacementFunction | None, config: Any) -> Resources | None:
-    """Where the ``resources`` of a step's config place it; None where they do not.
+    """Return the ``resources`` of a step's config, if they decide where it runs; else None.
 
-    Functions other than ``ours`` ask Ray for devices themselves, as with Marin.
+    Functions without a replacement ask Ray for devices themselves, as in Marin.
     """
     if ours is None or not ours.is_placed:
         return None
@@ -119,10 +119,10 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MarinStep(ExecutorStep):
-    """A step whose version is as Marin's executor wrote it when these experiments were.
+    """A step with the version that Marin's executor gave it at the time of these experiments.
 
     Attributes:
-        placed: The resources that it has because its config says so; a step that is made from it has its own config.
+        placed: Its resources, if taken from its config; a step derived from it has its own config.
     """
 
     recipe: Recipe = Recipe.NOVEMBER_2025

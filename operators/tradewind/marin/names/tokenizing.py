@@ -1,4 +1,4 @@
-"""``marin.processing.tokenize.tokenize``: configs of steps that tokenize, and what training reads of such a step."""
+"""``marin.processing.tokenize.tokenize``: tokenizing configs and the training data they yield."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _TEXT: Final = builder().find("levanter.data.text.TextLmDatasetFormat")()
 
 @dataclass(frozen=True)
 class HfDatasetSpec:
-    """A data set of the Hugging Face hub, and a part of it by name."""
+    """A data set of the Hugging Face hub, and optionally the name of a part."""
 
     id: str
     name: str | None = None
 
 
 class TokenizeConfigBase:
-    """What every config of a tokenizing step has."""
+    """Base of all configs of tokenizing steps."""
 
     cache_path: str
     tokenizer: str
@@ -36,13 +36,13 @@ class TokenizeConfigBase:
     format: Any = _TEXT
 
     def as_lm_dataset_source_config(self, actual_output_path: Any, *, include_raw_paths: bool = True) -> Any:
-        """What training reads: the step's output, and where its texts came from unless ``include_raw_paths`` is off."""
+        """Return the training data source: the step's output, and by default the paths of its texts."""
         raise NotImplementedError(f"{type(self).__name__} does not say what training reads of it.")
 
 
 @dataclass(frozen=True)
 class TokenizeConfig(TokenizeConfigBase):
-    """Texts in files; training files must not look like test data unless ``allow_test_in_train``."""
+    """Texts in files; a training file whose path looks like test data needs ``allow_test_in_train``."""
 
     train_paths: list[str]
     validation_paths: list[str]
@@ -76,7 +76,7 @@ class TokenizeConfig(TokenizeConfigBase):
 
 @dataclass(frozen=True)
 class HfTokenizeConfig(TokenizeConfigBase):
-    """A data set of the Hugging Face hub, tokenized without a download of its own."""
+    """A data set of the Hugging Face hub, tokenized without a download step."""
 
     id: str
     cache_path: str

@@ -1,1 +1,1 @@
-"""What the code of an experiment file finds: modules, builtins, stand-ins, and the names that are ours."""
+"""What an experiment file's code can reach: modules, builtins, stubs, and Tradewind's own names."""

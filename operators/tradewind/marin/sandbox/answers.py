@@ -1,7 +1,8 @@
-"""What a few functions of heavy libraries answer while a file is loaded: only where the answer is certain.
+"""Answers of a few functions of heavy libraries while a file is loaded, only where they are certain.
 
-The answers are still values that only a cluster knows, of which one thing is known here as well: the text of a regular
-expression, whether two numbers are close, numbers that numpy holds. All else that is asked of them is refused.
+The answers are still cluster values, of which one fact is also known here: the text of a regular expression, whether
+two numbers are close, numbers that numpy holds. Every other question about them is refused. Questions to the Hugging
+Face hub are answered from the folder that the user names, in the same way.
 """
 
 from __future__ import annotations
@@ -16,13 +17,9 @@ from tradewind.marin.offline import answer_to
 from tradewind.marin.refusals import notes, refuse
 from tradewind.marin.sandbox.stubs import Stub, StubOrigin, stub_origin
 
-# What a file asks of the Hugging Face hub while steps are made, answered from the folder that the user names.
-#
-# An answer is still a value that only a cluster knows, of which what the folder says is known here as well.
-
 
 class HubObject:
-    """A part of an answer, of which the fields are known that the folder has."""
+    """A part of an answer; the fields in the user's folder are known."""
 
     def __init__(self, label: str, fields: Mapping[str, Any]) -> None:
         self.__dict__.update(fields)
@@ -38,7 +35,7 @@ class HubObject:
 
 
 class SizedTokenizer(Stub):
-    """A tokenizer whose size is known."""
+    """A tokenizer of known size."""
 
     __slots__ = ("_tradewind_length",)
 
@@ -101,16 +98,16 @@ HUB_ANSWERS: Final[Mapping[str, Mapping[str, Callable[..., Any]]]] = {
     "datasets": {"get_dataset_config_names": _dataset_configs, "get_dataset_split_names": _dataset_splits},
     "transformers": {"AutoConfig.from_pretrained": _model_config, "AutoTokenizer.from_pretrained": _tokenizer},
 }
-"""Module -> function, or method of a class -> what answers in its place."""
+"""Module -> function, or method of a class -> the answering replacement."""
 
 _EXACT: Final = 2**53
-"""Integers below it are the same as floats; above, numpy's arithmetic and Python's differ."""
+"""Below it, integers and floats are equal; above it, arithmetic of numpy and Python differs."""
 
 
 class KnownFunction(Stub):
-    """A function of a library, of whose results something may be known.
+    """A library function with partly known results.
 
-    ``answer`` is given what the library would be, and the value that only a cluster knows, to return that or another.
+    ``answer`` receives the library's object and the cluster value, and returns that value or another.
     """
 
     __slots__ = ("_tradewind_answer",)
@@ -125,7 +122,7 @@ class KnownFunction(Stub):
 
 
 class KnownBool(Stub):
-    """A ``numpy.bool`` of which the truth is known."""
+    """A ``numpy.bool`` of known value."""
 
     __slots__ = ("_tradewind_truth",)
 
@@ -138,7 +135,7 @@ class KnownBool(Stub):
 
 
 class KnownNumber(Stub):
-    """A ``numpy.int64`` or ``numpy.float64`` whose value is known. No version takes it: Marin made a text of it."""
+    """A ``numpy.int64`` or ``numpy.float64`` of known value. Not versionable: Marin made a text of it."""
 
     __slots__ = ("_tradewind_number",)
 
@@ -165,7 +162,7 @@ class KnownNumber(Stub):
 
 
 class KnownArray(Stub):
-    """A ``numpy.ndarray`` of one dimension, whose numbers are known."""
+    """A one-dimensional ``numpy.ndarray`` with known numbers."""
 
     __slots__ = ("_tradewind_numbers",)
 
@@ -181,7 +178,7 @@ class KnownArray(Stub):
         return len(self._tradewind_numbers)
 
     def tolist(self) -> list[int | float]:
-        """The numbers as Python's own, which a version may hold."""
+        """Return the numbers as Python numbers, which can be versioned."""
         return list(self._tradewind_numbers)
 
 
@@ -190,7 +187,7 @@ def _kind(number: int | float) -> str:
 
 
 def _plain(value: Any) -> int | float | None:
-    """The number that numpy would compute with, if it and Python then do the same."""
+    """Return the number that numpy would compute with, if numpy and Python then agree."""
     number = value._tradewind_number if isinstance(value, KnownNumber) else value
     if type(number) not in (int, float) or not math.isfinite(number) or abs(number) >= _EXACT:
         return None
@@ -262,7 +259,7 @@ for _name, _conversion in _CONVERSIONS.items():
 
 
 def _pattern(made: Stub, pattern: Any, *args: Any, **kwargs: Any) -> Stub:
-    """A compiled regular expression keeps the text that it was made of."""
+    """Compile a regular expression that keeps its text."""
     if isinstance(pattern, str):
         made._tradewind_attributes["pattern"] = pattern
     return made
@@ -292,11 +289,11 @@ _SPACES: Final = {
     "arange": set[str](),
     "logspace": {"num", "endpoint", "base"},
 }
-"""Function -> the options that are taken besides plain numbers."""
+"""Function -> the options accepted besides plain numbers."""
 
 
 def _is_small(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether so few numbers come of it that a DAG file may wait for them."""
+    """Whether the result is small enough to compute while a DAG file is parsed."""
     if name != "arange":
         return float(_plain(kwargs.get("num", args[2] if len(args) > 2 else 0)) or 0) <= _MOST_SPACED
     values = [float(_plain(value) or 0) for value in args]
@@ -305,7 +302,7 @@ def _is_small(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bo
 
 
 def _spaced(name: str) -> Callable[..., Any]:
-    """What numpy itself computes, to the last bit: it is imported when a file calls one of these, and no sooner."""
+    """Compute exactly what numpy does; numpy is imported only when a file calls one of these."""
 
     def spaced(made: Stub, *args: Any, **kwargs: Any) -> Stub:
         numbers = [_plain(value) for value in (*args, *(kwargs[key] for key in kwargs if key != "endpoint"))]
@@ -325,7 +322,7 @@ def _spaced(name: str) -> Callable[..., Any]:
 
 
 def _exists(made: Stub, path: Any) -> Any:
-    """A path without a scheme is one on this machine, from the checkout's root, as in Marin's own runs."""
+    """Check a path without a scheme on this machine, from the checkout's root, as in Marin's own runs."""
     if not isinstance(path, str):
         return made
     if (told := answer_to("exists", path)) is not None:
@@ -346,7 +343,7 @@ _ANSWERS: Final[Mapping[str, Mapping[str, Callable[..., Any]]]] = {
 
 
 def _answering(module: str, answers: Mapping[str, Callable[..., Any]]) -> dict[str, Stub]:
-    """What answers by its name; a class with methods that answer is what only a cluster knows but for them."""
+    """Return answering functions by name; a class with answering methods is otherwise a cluster value."""
     made: dict[str, Stub] = {}
     for path, answer in answers.items():
         name, _, method = path.partition(".")
@@ -360,4 +357,4 @@ def _answering(module: str, answers: Mapping[str, Callable[..., Any]]) -> dict[s
 
 
 KNOWN_FUNCTIONS: Final = {module: _answering(module, answers) for module, answers in _ANSWERS.items()}
-"""Module -> function -> what answers in its place."""
+"""Module -> function -> the answering replacement."""

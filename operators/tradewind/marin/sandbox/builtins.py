@@ -1,6 +1,6 @@
-"""What the user's code finds as builtins and as ``os``, ``time``, ``importlib``: the real ones, but for a few names.
+"""Builtins, ``os``, ``time`` and ``importlib`` of the user's code: real except for a few names.
 
-They are handed to that code only, so nothing of this process changes, and other threads see nothing of it.
+Only that code receives them, so the rest of this process and other threads are unaffected.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from tradewind.marin.sandbox.stubs import (
     stub_origin,
 )
 
-# What Python tells of this process that is true of neither Marin's nor the cluster's: its libraries, its secrets.
+# Facts about this process that hold for neither Marin's nor the cluster's: its libraries, its secrets.
 #
-# What is asked of them is refused or kept from a file; not to keep a file that means harm from it, but one that errs.
+# Questions about them are refused or hidden from a file. This prevents mistakes; it does not stop a malicious file.
 
 _OF_LIBRARIES: Final = (
     "version", "metadata", "distribution", "distributions", "requires", "files", "entry_points",
@@ -62,16 +62,16 @@ _OF_LIBRARIES: Final = (
 
 
 class KnownEnvironment(Protocol):
-    """The environment as a file may know it."""
+    """The environment as a file may see it."""
 
     def copy(self) -> dict[str, str]:
-        """All but secrets."""
+        """Return all variables except secrets."""
 
 
 def overridden_modules(environment: KnownEnvironment) -> dict[types.ModuleType, dict[str, Any]]:
-    """Module -> name -> what the user's code finds in place of the real one."""
+    """Return module -> name -> the user code's replacement of the real one."""
     values = {os.fsencode(name): os.fsencode(value) for name, value in environment.copy().items()}
-    as_bytes = types.MappingProxyType(values)  # os.environ would have to know what is written there
+    as_bytes = types.MappingProxyType(values)  # writes must go through os.environ
     return {
         os: {"environb": as_bytes, "getenvb": as_bytes.get},
         posix: {"environ": as_bytes},
@@ -84,7 +84,7 @@ def overridden_modules(environment: KnownEnvironment) -> dict[types.ModuleType, 
 
 
 def _with_other_os(function: Any, **names: Any) -> Any:
-    """The same function of Python's own, for which ``os`` has other ``names``."""
+    """Return a copy of a Python function for which ``os`` has other ``names``."""
     other = types.SimpleNamespace(**{**vars(os), **names})
     return types.FunctionType(function.__code__, {**function.__globals__, "os": other}, function.__name__)
 
@@ -100,7 +100,7 @@ def _refused_library(*args: Any, **kwargs: Any) -> NoReturn:
 
 
 def _writing(write: Callable[..., Any]) -> Callable[..., Any]:
-    """``json.dumps``, whose ``default=`` is not asked about what may be a text or a number on the cluster."""
+    """Wrap ``json.dumps``; ``default=`` is skipped for values that may be text or numbers on a cluster."""
 
     def written(*args: Any, default: Callable[[Any], Any] | None = None, **kwargs: Any) -> Any:
         return write(*args, default=None if default is None else partial(_json_of, default), **kwargs)
@@ -119,7 +119,7 @@ SECRET_NAME: Final = re.compile(
     r"^AIRFLOW_(CONN|VAR)_|^AIRFLOW__",
     re.I,
 )
-"""Names of variables that hold secrets; Airflow's own may."""
+"""Names of variables that hold secrets, possibly Airflow's own."""
 _WITH_PASSWORD: Final = re.compile(r"://[^/@:\s]*:[^/@\s]+@")
 _PREFIX: Final = "MARIN_PREFIX"
 _OUR_PREFIX: Final = "TRADEWIND_PREFIX"
@@ -132,10 +132,10 @@ _NOBODY: Final = Stub(StubOrigin("an attribute", ""))
 
 
 class Environment(MutableMapping[str, str]):
-    """A copy of this process's environment without ``CI``: what is read is noted, what is written stays in here.
+    """A copy of this process's environment without ``CI``; it records reads and keeps writes to itself.
 
-    ``MARIN_PREFIX``, which Marin's own runs always have, may also be set as ``TRADEWIND_PREFIX``; without either, to
-    ask for it is refused, since paths come from it.
+    ``MARIN_PREFIX``, which Marin's own runs always have, may also be set as ``TRADEWIND_PREFIX``. Without either,
+    reading it is refused, because paths depend on it.
     """
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class Environment(MutableMapping[str, str]):
         self.read: dict[str, str | None] = {}
 
     def is_fresh(self) -> bool:
-        """Whether this process's environment still has what was ever read."""
+        """Whether this process's environment still has all values ever read."""
         return all(os.environ.get(name) == value for name, value in self._ever_read.items())
 
     def __getitem__(self, name: str) -> str:
@@ -200,12 +200,12 @@ class Environment(MutableMapping[str, str]):
             )
 
     def copy(self) -> dict[str, str]:
-        """All but secrets."""
+        """Return all variables except secrets."""
         return {name: self._values[name] for name in self}
 
 
 class UserBuiltins:
-    """The builtins and the few modules of one world; ``salt`` tells apart hashes of texts and clocks of two worlds."""
+    """Builtins and replaced modules of one sandbox; ``salt`` varies its text hashes and clock."""
 
     def __init__(
         self,
@@ -241,14 +241,14 @@ class UserBuiltins:
                 setattr(self._modules[parent], own, changed)
 
     def modules(self) -> Iterable[types.ModuleType]:
-        """All that stand in place of real ones."""
+        """Return all modules that replace real ones."""
         return self._modules.values()
 
     def module(self, name: str) -> types.ModuleType | None:
-        """The module in place of the real one, or None where the real one is meant."""
+        """Return the replacement of a module, or None for the real one."""
         changed = self._modules.get(name)
         if changed is not None:
-            for key, value in vars(sys.modules[name]).items():  # submodules that were imported since
+            for key, value in vars(sys.modules[name]).items():  # submodules imported since
                 changed.__dict__.setdefault(key, value)
         return changed
 
@@ -309,9 +309,9 @@ def _is_of_kind(value: Any, kind: Any) -> bool:
     if isinstance(value, Stub):
         origin = stub_origin(value)
         if origin.is_call and origin.of is kind and stub_origin(origin.of).label.rpartition(".")[2][:1].isupper():
-            return True  # what a class makes is of that class
+            return True  # a class's instances are of that class
         if isinstance(kind, type) and kind.__module__.startswith(_OURS):
-            return False  # no library makes objects of the classes of its users
+            return False  # no library creates instances of user classes
         raise refuse(f"isinstance() is asked of {origin.label}, which is known only on the cluster.")
     if isinstance(kind, Stub) and isinstance(value, stub_base(kind)):
         return True
@@ -330,10 +330,10 @@ def _hasattr(value: Any, name: str, /) -> bool:
 
 
 def _check_has(value: Any, name: str, asked: str) -> None:
-    """Refuse a question for a name that something of a library may have or not."""
+    """Refuse a question for an attribute that a library value may have or not."""
     if isinstance(value, Stub):
         if type(value._tradewind_attributes.get(name, _NOBODY)) is not Stub:
-            return  # an answer says what it is, so it is there
+            return  # an answer has this attribute
         label = stub_origin(value).label
     elif not isinstance(value, _PARTLY_KNOWN) or not _may_lack(value, name):
         return
@@ -363,7 +363,7 @@ def _callable(value: Any, /) -> bool:
 
 
 def _replace(value: Any, /, **changes: Any) -> Any:
-    """What is only known on the cluster is changed there."""
+    """Defer changes of a cluster value to the cluster."""
     if isinstance(value, Stub):
         return Stub(StubOrigin("dataclasses.replace", "dataclasses", "replace"))(value, **changes)
     return dataclasses.replace(value, **changes)
@@ -375,7 +375,7 @@ def _is_dataclass(value: Any, /) -> bool:
 
 
 def _of_known_fields(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What looks at all fields of a dataclass, some of which may be inherited from a class of a library."""
+    """Wrap a function that reads all fields of a dataclass, some possibly inherited from a library class."""
 
     def asked(value: Any, /, **kwargs: Any) -> Any:
         kind = value if isinstance(value, type) else type(value)
@@ -390,7 +390,7 @@ _FIELDS: Final = {name: _of_known_fields(getattr(dataclasses, name)) for name in
 
 
 def _sleep(seconds: float, /) -> None:
-    """In naps, so that the time limit is felt."""
+    """Sleep in short intervals, so that the time limit takes effect."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         time.sleep(min(left, _NAP_S))
@@ -409,7 +409,7 @@ _CHANGING: Final = (
 )  # fmt: skip
 _OF_PROCESS: Final[dict[str, Callable[..., Any]]] = {
     **{name: _refused_change(name) for name in _CHANGING},
-    "putenv": lambda name, value, /: None,  # only processes that it would start see it
+    "putenv": lambda name, value, /: None,  # only child processes would see it
     "unsetenv": lambda name, /: None,
 }
 

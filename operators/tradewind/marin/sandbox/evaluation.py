@@ -1,4 +1,4 @@
-"""Files are evaluated, each twice in worlds apart: what differs between the two would differ from parse to parse."""
+"""Evaluate files, each twice in separate sandboxes: a difference would also occur between parses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tradewind.marin.sandbox.stubs import Stub, source_line_of, stub_origin
 from tradewind.steps import ExecutorStep, InputName, Lazy, MirroredValue, OutputName, VersionedValue
 from tradewind.steps.bounds import PLAIN
 
-# What is looked at in the steps of a file: that nothing unknown counts, and that two evaluations give the same.
+# Checks of a file's steps: no versioned value is unknown, and two evaluations agree.
 
 Identity = tuple[str, ...]
 _REFERENCES = (ExecutorStep, InputName, OutputName, VersionedValue, MirroredValue)
@@ -42,7 +42,7 @@ _SAY_NOTHING = PLAIN | {types.FunctionType, type}
 
 
 class _UnknownValues:
-    """All steps that some steps refer to, and of each what its version and its path come from."""
+    """All steps that some steps refer to, and for each the values that determine its version and path."""
 
     def __init__(self, shown: str, captured: Captured) -> None:
         self._shown, self._captured = shown, captured
@@ -50,7 +50,7 @@ class _UnknownValues:
         self._pending: list[ExecutorStep] = []
 
     def identities(self) -> list[Identity]:
-        """Of each step, in an order that the file alone decides."""
+        """Return the identity of each step, in an order that depends only on the file."""
         for wanted in self._captured.steps:
             self._reach(wanted.step if isinstance(wanted, InputName) else wanted)
         found = []
@@ -72,13 +72,13 @@ class _UnknownValues:
         return f"#{self._numbers[id(step)]}"
 
     def _add_parts(self, parts: list[str], step: ExecutorStep, value: Any, path: str) -> None:
-        """Of what at ``path`` of a step's config counts; a list that grows, since there are millions of values."""
+        """Append the identity of versioned values at ``path`` to a list, since there are millions of values."""
         if isinstance(value, InputName):
             parts.append(f"{path}={self._reach(value.step)}/{value.name} {value.block_on_step}")
         elif (inside := _inside(value)) is not None:
             for name, inner in inside:
                 kind = type(inner)
-                if kind not in _SAY_NOTHING and (kind is not list or inner):  # which most are, and which say nothing
+                if kind not in _SAY_NOTHING and (kind is not list or inner):  # most say nothing
                     self._add_parts(parts, step, inner, f"{path}.{name}")
         elif isinstance(value, ExecutorStep):
             parts.append(f"{path}={self._reach(value)}")
@@ -101,16 +101,16 @@ class _UnknownValues:
 
 
 def check_known(run: Run) -> list[list[Identity]]:
-    """What identifies the steps of each call, if nothing unknown takes part in it.
+    """Return the identities of the steps of each call, if they contain nothing unknown.
 
     Raises:
-        RefusedFileError: Something does.
+        RefusedFileError: They contain an unknown value.
     """
     return [_UnknownValues(run.file, captured).identities() for captured in run.calls]
 
 
 def held_reference(value: Any) -> bool:
-    """Whether a placeholder was given, somewhere, to make what only a cluster knows."""
+    """Whether a cluster value was created from a placeholder."""
     if isinstance(value, _REFERENCES):
         return True
     if isinstance(value, Stub):
@@ -120,7 +120,7 @@ def held_reference(value: Any) -> bool:
 
 
 def first_difference(first: Sequence[Sequence[Identity]], second: Sequence[Sequence[Identity]]) -> str | None:
-    """What two evaluations of one file have different, in words; None if nothing."""
+    """Describe the first difference between two evaluations of one file; None if they agree."""
     if len(first) != len(second):
         return f"executor_main is called {len(first)} times, then {len(second)} times"
     for ours, theirs in zip(first, second, strict=True):
@@ -135,7 +135,7 @@ def first_difference(first: Sequence[Sequence[Identity]], second: Sequence[Seque
 
 
 def _inside(value: Any) -> Iterable[tuple[Any, Any]] | None:
-    """What ``value`` is made of, with its name in there; None of what nothing looks into."""
+    """Return the parts of ``value`` with their names; None for values without inspected parts."""
     kind = type(value)
     if (fields := _fields_of(kind)) is not None:  # type: ignore[arg-type]
         names, values_of = fields
@@ -151,11 +151,11 @@ def _inside(value: Any) -> Iterable[tuple[Any, Any]] | None:
 
 @lru_cache(maxsize=1024)
 def _fields_of(kind: type[Any]) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]] | None:
-    """The names of a config's class, and what gives their values; None of another, and a placeholder's."""
+    """Return field names and a getter of a config class; None for other classes and placeholders."""
     if not dataclasses.is_dataclass(kind) or issubclass(kind, (type, Lazy, *_REFERENCES, *_CONTAINERS)):
         return None
     names = tuple(spec.name for spec in dataclasses.fields(kind))
-    if len(names) < 2:  # for which attrgetter gives no tuple
+    if len(names) < 2:  # attrgetter then returns no tuple
         return names, lambda value: tuple(getattr(value, name) for name in names)
     return names, attrgetter(*names)
 
@@ -168,7 +168,7 @@ _shared: dict[Path, SharedSandbox] = {}
 
 @dataclass(frozen=True, eq=False)
 class Evaluated:
-    """A file's run, and how many steps each call has."""
+    """A file's run, and the number of steps of each call."""
 
     run: Run
     counts: tuple[int, ...]
@@ -186,22 +186,21 @@ _Outcome = _Attempt | RefusedFileError
 
 @dataclass
 class SharedSandbox:
-    """The world that the files of a checkout share, and what came of those that are the same in two worlds."""
+    """The sandbox that a checkout's files share, and the outcomes verified in two sandboxes."""
 
     world: ModuleSandbox
     kept: dict[Path, _Attempt] = field(default_factory=dict)
 
 
 def evaluate(root: Path, files: Sequence[Path], limit_s: float) -> dict[Path, Evaluated | RefusedFileError]:
-    """Run each file below the checkout ``root``; what came of it, or why it cannot be a DAG.
+    """Run each file below the checkout ``root``; return its outcome, or why it cannot be a DAG.
 
-    As long as no file of the checkout changes, and nothing that they read of the environment, each is run once for the
-    life of this process.
+    Each file runs once per process, until a file of the checkout or an environment variable that was read changes.
     """
     if notes.root is not None:
         raise refuse("it loads Marin's files while it is itself loaded.")
     with _lock, tracked_signals(), preserved_process_state() as for_file:
-        logging.disable(max(logging.INFO, logging.root.manager.disable))  # files tell their whole configs, twice
+        logging.disable(max(logging.INFO, logging.root.manager.disable))  # files log their whole configs, twice
         attempt = partial(_attempt, limit_s=limit_s, for_file=for_file)
         shared = _shared.get(root)
         if shared is None or not shared.world.is_fresh():
@@ -211,7 +210,7 @@ def evaluate(root: Path, files: Sequence[Path], limit_s: float) -> dict[Path, Ev
             outcomes[file] = shared.kept.get(file) or attempt(shared.world, file)
         new = [file for file in files if outcomes[file] is not shared.kept.get(file)]
         others = _PerturbedRuns(root, attempt)
-        for file in reversed(new):  # so that what one file does to shared modules differs, too
+        for file in reversed(new):  # so that effects on shared modules differ, too
             outcome = outcomes[file]
             if isinstance(outcome, _Attempt):
                 outcome = _verified(root, file, outcome, others)
@@ -231,7 +230,7 @@ def _attempt(world: ModuleSandbox, file: Path, limit_s: float, for_file: ForFile
     root = world.root
     try:
         run = run_file(world, file, limit_s, for_file)
-        with guarded(limit_s):  # to look at values runs methods of their classes
+        with guarded(limit_s):  # inspecting values runs methods of their classes
             return _Attempt(run, check_known(run), world)
     except RefusedFileError as error:
         return error
@@ -256,21 +255,21 @@ def _edited(root: Path, file: Path, changed: Path) -> RefusedFileError:
 
 
 class _PerturbedRuns:
-    """The second evaluations, in worlds that the files share: one for the same libraries that are not there."""
+    """The second evaluations, in shared sandboxes: one per set of absent libraries."""
 
     def __init__(self, root: Path, attempt: _Attempting) -> None:
         self._root, self.attempt = root, attempt
         self._worlds: dict[frozenset[str], ModuleSandbox] = {}
 
     def without(self, libraries: frozenset[str], file: Path) -> _Outcome:
-        """What comes of ``file`` where these are not there, as far as files can do without."""
+        """Return the outcome of ``file`` without these libraries, where files can do without them."""
         if libraries not in self._worlds:
             self._worlds[libraries] = ModuleSandbox(self._root, _SALT, libraries)
         return self.attempt(self._worlds[libraries], file)
 
 
 def _verified(root: Path, file: Path, first: _Attempt, others: _PerturbedRuns) -> _Outcome:
-    """The outcome, if it is the same twice; alone in worlds of its own, where other files may have interfered."""
+    """Return the outcome if two runs agree; run in separate sandboxes if other files may have interfered."""
     if _same(first, others.without(ANY_LIBRARY, file)):
         return first
     if not _same(first, others.without(frozenset(), file)):
@@ -282,10 +281,10 @@ def _verified(root: Path, file: Path, first: _Attempt, others: _PerturbedRuns) -
 
 
 def _without_libraries(first: _Attempt, evaluated: Callable[[frozenset[str]], _Outcome]) -> _Outcome:
-    """The outcome, if it is the same without each library that the file can do without, and without all of those."""
+    """Return the outcome if it is the same without each optional library and without all of them."""
     optional = first.world.optional
     spared: set[str] = set()
-    for each in [*({name} for name in optional), spared]:  # all of them come last, when it is known which they are
+    for each in [*({name} for name in optional), spared]:  # all together last, when the set is known
         without = evaluated(frozenset(each)) if each else first
         if _same(first, without):
             spared |= each
@@ -296,7 +295,7 @@ def _without_libraries(first: _Attempt, evaluated: Callable[[frozenset[str]], _O
 
 
 def _needs(without: _Outcome) -> bool:
-    """Whether a file comes to nothing without a library: then it was there whenever the file has made anything."""
+    """Whether a file yields nothing without a library: then Marin's runs always had it."""
     return isinstance(without, RefusedFileError) and without.is_own
 
 
@@ -321,7 +320,7 @@ def _same(first: _Outcome, second: _Outcome) -> bool:
 
 
 def _unstable(root: Path, file: Path, first: _Outcome, second: _Outcome, attempt: _Attempting) -> RefusedFileError:
-    """Why two evaluations differ: with the line that reads the clock, chance or a hash."""
+    """Explain why two evaluations differ, with the line that reads the clock, chance or a hash."""
     for outcome in (first, second):
         if isinstance(outcome, RefusedFileError):
             return outcome

@@ -1,4 +1,4 @@
-"""The names of Marin that are ours: what makes steps and experiments. One object each, however it is imported."""
+"""Marin's names that Tradewind replaces: steps and experiments. One object each, in every sandbox."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tradewind.steps import (
 )
 from tradewind.steps.bounds import PLAIN
 
-# What a file calls at its end: ``executor_main``, once, often or never. Each call is one DAG.
+# A file calls ``executor_main`` at its end: never, once or several times. Each call becomes a DAG.
 
 
 @dataclass(frozen=True)
 class ExecutorMainConfig:
-    """Marin's command line of an experiment; here what a file itself says of it."""
+    """Marin's command line of an experiment; here only the values set in the file."""
 
     prefix: str | None = None
     executor_info_base_path: str | None = None
@@ -47,9 +47,9 @@ class Captured:
     """One call of ``executor_main``.
 
     Attributes:
-        steps: The steps that are wanted; maybe none.
-        description: For people.
-        config: What the file says of prefix and choice, or None.
+        steps: The requested steps; possibly none.
+        description: For users.
+        config: The file's prefix and selection of steps, or None.
         place: The line of the call.
     """
 
@@ -69,7 +69,7 @@ calls = _Calls()
 
 
 def executor_main(*args: Any, **kwargs: Any) -> None:
-    """Note the call: ``executor_main(steps, description)``, with an ``ExecutorMainConfig`` first or by its name."""
+    """Record the call: ``executor_main(steps, description)``, an ``ExecutorMainConfig`` first or by name."""
     given = list(args)
     config = kwargs.pop("config", None)
     if given and isinstance(given[0], ExecutorMainConfig):
@@ -87,7 +87,7 @@ def _note(
     max_concurrent: int | None = None,
 ) -> None:
     if calls.made is None or notes.root is None:
-        return  # called by a step's function, or by a module after it was loaded
+        return  # a step's function calls, or a module after its load
     place = running_place(notes.root)
     wanted = tuple(steps)
     for step in wanted:
@@ -101,27 +101,27 @@ def _note(
 
 
 def marin_versioned(value: Any) -> Any:
-    """``versioned``, which refuses at once what only a cluster knows."""
+    """Mark as versioned; refuse a cluster value at once."""
     _check_known(value)
     return versioned(value)
 
 
 def marin_ensure_versioned(value: Any) -> Any:
-    """The same of ``ensure_versioned``."""
+    """Mark as versioned unless already marked; refuse a cluster value at once."""
     _check_known(value)
     return ensure_versioned(value)
 
 
 def unwrap_versioned_value(value: Any) -> Any:
-    """The value itself, whether it is versioned or not."""
+    """Return the value without its version wrapper, if it has one."""
     return value.value if isinstance(value, VersionedValue) else value
 
 
 def get_executor_step(run: ExecutorStep | InputName) -> ExecutorStep:
-    """The step that ``run`` is or is a path of.
+    """Return the step of ``run``, a step or a path in one.
 
     Raises:
-        ValueError: It is a hard-coded path, or neither.
+        ValueError: It is a hard-coded path, or neither of these.
     """
     if isinstance(run, ExecutorStep):
         return run
@@ -133,7 +133,7 @@ def get_executor_step(run: ExecutorStep | InputName) -> ExecutorStep:
 
 
 def find_stub(value: Any) -> str | None:
-    """What in ``value`` only a cluster knows, or None."""
+    """Return the label of a cluster value in ``value``, or None."""
     if type(value) in PLAIN:
         return None
     if isinstance(value, Stub):
@@ -148,7 +148,7 @@ def find_stub(value: Any) -> str | None:
 
 @lru_cache(maxsize=1024)
 def _held(kind: type[Any]) -> Callable[[Any], Iterable[Any]]:
-    """What gives all that a value of the class holds."""
+    """Return a function that iterates over the contents of a value of this class."""
     if issubclass(kind, Mapping):
         return lambda value: (*value.keys(), *value.values())
     if issubclass(kind, (list, tuple, set, frozenset)):
@@ -185,4 +185,4 @@ OVERRIDES: Final[Mapping[str, Mapping[str, Any]]] = {
     "marin.execution": _EXECUTOR,
     "marin.execution.executor": _EXECUTOR,
 }
-"""Module of Marin -> name -> ours."""
+"""Marin's module -> name -> Tradewind's object."""

@@ -1,9 +1,9 @@
-"""What a file may not do while its steps are made: talk to a network, start processes, read secrets, write, run on.
+"""Restrictions while a file builds steps: no network, processes, secrets or writes, and a time limit.
 
-It keeps from mistakes and is no sandbox: whoever may edit the files may run code where Airflow parses them.
+They prevent mistakes and are no security boundary: users who may edit the files may run code where Airflow parses them.
 
-Python tells an audit hook of all of these before they happen. The hook stays for the life of the process, and asks one
-thing of each event: whether this thread is loading a file.
+Python calls an audit hook before each of these actions. The hook stays for the life of the process. For each event it
+checks one thing: whether this thread is loading a file.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ _SECRET_NAMES = frozenset(
 _SECRET_FOLDERS = frozenset({".ssh", ".aws", ".gnupg", ".kube", ".docker", ".huggingface", "gcloud", "secrets"})
 _AGAIN_S = 0.2
 _DEEPEST: Final = 2_500
-"""Calls within calls, for which a stack of 8 MiB is enough whatever they call."""
+"""Maximum depth of nested calls; a stack of 8 MiB is enough for it, whatever they call."""
 _WAKE: Final = signal.SIGURG
-"""Ends a wait in C (a lock, a pipe) of the main thread, the only one that hears signals; others ignore it."""
+"""Interrupts a wait in C (a lock, a pipe) of the main thread, the only one to receive signals."""
 _WRITES: Final = frozenset("wax+")
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
@@ -87,7 +87,7 @@ _is_installed = False
 
 
 def _checked(function: Callable[..., Any], what: str) -> Callable[..., Any]:
-    """A function of Python's own that starts something; Python 3.11 has no audit event for these."""
+    """Wrap a Python function that starts a process or thread; Python 3.11 has no audit event for these."""
 
     def start(*args: Any, **kwargs: Any) -> Any:
         if _guarded.is_loading:
@@ -98,7 +98,7 @@ def _checked(function: Callable[..., Any], what: str) -> Callable[..., Any]:
 
 
 def _bounded(function: Callable[[int], None]) -> Callable[[int], None]:
-    """``sys.setrecursionlimit``: what recurses deeper in C code kills this process."""
+    """Limit ``sys.setrecursionlimit``: deep recursion in C code would kill this process."""
 
     def set_limit(limit: int, /) -> None:
         function(min(limit, max(_DEEPEST, sys.getrecursionlimit())) if _guarded.is_loading else limit)
@@ -117,7 +117,7 @@ _OTHERS: Final = (
     ),
     (sys, "setrecursionlimit", _bounded(sys.setrecursionlimit)),
 )
-"""Functions that are others while a file is loaded: module, name, and what stands there then."""
+"""Functions replaced while a file is loaded: module, name, replacement."""
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
@@ -149,17 +149,17 @@ def _is_secret(parts: tuple[str, ...]) -> bool:
 
 
 def _is_pythons_own(paths: tuple[Any, ...]) -> bool:
-    """Whether Python keeps what it has compiled."""
+    """Whether the paths are Python's own caches of compiled code."""
     return any("__pycache__" in PurePath(path).parts for path in paths if isinstance(path, str))
 
 
 def _awake(number: int, frame: types.FrameType | None) -> None:
-    """What is to be raised in this thread is raised as soon as it runs code of Python's."""
+    """Handle the signal: a pending exception is raised as soon as this thread runs Python code."""
 
 
 @contextmanager
 def guarded(limit_s: float) -> Iterator[None]:
-    """Guard this thread, and end what it does after ``limit_s`` seconds.
+    """Guard this thread, and stop its work after ``limit_s`` seconds.
 
     Raises:
         OutOfTime: In the body.
@@ -184,13 +184,13 @@ def guarded(limit_s: float) -> Iterator[None]:
             setattr(module, name, function)
         watch.end()
         if watch.wakes:
-            signal.signal(_WAKE, handler or signal.SIG_DFL)  # None: it was set in C
+            signal.signal(_WAKE, handler or signal.SIG_DFL)  # None: C code had set it
     if watch.has_fired:
-        raise OutOfTime  # a bare except has swallowed it
+        raise OutOfTime  # a bare except swallowed it
 
 
 class _Watch(threading.Thread):
-    """Interrupts another thread when its time is up, again and again, for a bare ``except`` may swallow it."""
+    """Interrupts another thread repeatedly after its time limit, because a bare ``except`` may swallow it."""
 
     def __init__(self, thread: int, limit_s: float) -> None:
         super().__init__(daemon=True)
@@ -209,21 +209,21 @@ class _Watch(threading.Thread):
             wait_s = _AGAIN_S
 
     def end(self) -> None:
-        """Stop, in the thread that is interrupted; an interruption that is still to come is caught here.
+        """Stop, called in the interrupted thread; a pending interruption is caught here.
 
-        It cannot be taken back: Python 3.11 then looks for it at every step, and without end under a profiler.
+        It cannot be revoked: Python 3.11 would then check for it at every step, and forever under a profiler.
         """
         is_over = False
         while not is_over:
             try:
                 self._done.set()
                 self.join()
-                is_over = not self.is_alive()  # a call, at which what is still to come does come
+                is_over = not self.is_alive()  # this call delivers a pending interruption
             except OutOfTime:
                 pass
 
 
-# Which line reads what differs from time to time: the clock, chance, a process' number, an address, a machine.
+# Find the line that reads a value that varies between runs: clock, chance, process ID, address, machine.
 
 _READS = {
     "now", "utcnow", "today", "time", "time_ns", "localtime", "gmtime", "strftime", "ctime", "asctime",
@@ -231,12 +231,12 @@ _READS = {
     "gettempdir", "mkdtemp", "token_hex", "uuid1", "uuid4", "gethostname", "uname", "cpu_count", "listdir",
 }  # fmt: skip
 _TAKES_A_TIME = {"strftime", "ctime", "asctime", "localtime", "gmtime"}
-"""They read the clock only when they are given no time; where another line did, that one is to blame."""
+"""These read the clock only without a time argument; else the line that read the time is the cause."""
 
 
 @contextmanager
 def clock_reads(root: Path) -> Iterator[list[SourceLine]]:
-    """The lines below ``root`` that read such a thing meanwhile in this thread; first those that surely do."""
+    """Collect lines below ``root`` that read such a value in this thread meanwhile; certain ones first."""
     sure: list[SourceLine] = []
     maybe: list[SourceLine] = []
     found: list[SourceLine] = []
@@ -245,14 +245,14 @@ def clock_reads(root: Path) -> Iterator[list[SourceLine]]:
         if event != "c_call" or (name := getattr(argument, "__name__", "")) not in _READS:
             return
         reader: types.FrameType | None = frame
-        while reader is not None and not (name == "id" and reader is not frame):  # the standard library often asks it
+        while reader is not None and not (name == "id" and reader is not frame):  # the standard library often calls it
             if (place := place_below(root, reader.f_code.co_filename, reader.f_lineno)) is not None:
                 (maybe if name in _TAKES_A_TIME else sure).append(place)
                 return
             reader = reader.f_back
 
     before, was_collecting = sys.getprofile(), gc.isenabled()
-    gc.disable()  # what is called when garbage is collected may read a clock, at whatever line that happens
+    gc.disable()  # finalizers may read a clock, at an arbitrary line
     sys.setprofile(profile)
     try:
         yield found

@@ -1,6 +1,6 @@
-"""``is`` in the user's code: ``made is None`` would be a branch on a guess where only a cluster knows what ``made`` is.
+"""``is`` in the user's code: ``made is None`` would branch on a guess if ``made`` is a cluster value.
 
-Python lets nobody answer ``is``, so a file is compiled with each one turned into a call. So is ``|`` in annotations:
+Python has no hook for ``is``, so a file is compiled with each one turned into a call. So is ``|`` in annotations:
 ``tuple[Response, str] | None`` compares its parts, and an annotation is no branch.
 """
 
@@ -31,10 +31,10 @@ _REAL: Final[Mapping[type, type]] = {ReversedSet: set, ReversedFrozenSet: frozen
 
 
 def compiled(source: bytes, file: str) -> types.CodeType:
-    """The code of a file, which asks the builtins ``_tradewind_is`` where it says ``is``, and ``_tradewind_either``.
+    """Compile a file; ``is`` calls the builtin ``_tradewind_is``, and ``|`` ``_tradewind_either``.
 
     Raises:
-        SyntaxError: It is no Python.
+        SyntaxError: It is not valid Python.
     """
     tree: ast.Module = _Asking().visit(ast.parse(source, file))
     if not _has_texts_for_annotations(tree):
@@ -55,7 +55,7 @@ class _Asking(ast.NodeTransformer):
         return ast.copy_location(asked, node)
 
     def _chain(self, node: ast.Compare) -> ast.expr:
-        """``a is b is c``: each has to be known, for a chain cannot become calls that ask for each value once."""
+        """Require known values in ``a is b is c``: calls cannot chain and evaluate each value once."""
         if any(isinstance(each, (ast.Is, ast.IsNot)) for each in node.ops):
             node.left, node.comparators = _given_to(node.left), [_given_to(each) for each in node.comparators]
         return node
@@ -120,12 +120,12 @@ def _told_of(node: ast.AST) -> ast.stmt:
 
 
 def _names_import_error(node: ast.AST) -> bool:
-    """Whether ``except node``, or ``with node`` as of ``suppress(ImportError)``, may keep a failed import quiet."""
+    """Whether ``except node``, or ``with node`` as of ``suppress(ImportError)``, may hide a failed import."""
     return any(isinstance(each, ast.Name) and each.id in _CATCH_IMPORT_ERRORS for each in ast.walk(node))
 
 
 def _with_optional_imports(body: list[ast.stmt]) -> list[ast.stmt]:
-    """The statements, with one before each import that says that the file goes on without what is imported."""
+    """Mark each import without which the file continues, by a statement before it."""
     made: list[ast.stmt] = []
     for node in body:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -153,7 +153,7 @@ def _has_texts_for_annotations(tree: ast.Module) -> bool:
 
 
 class _Annotations(ast.NodeTransformer):
-    """Changes the ``|`` of annotations, and no other."""
+    """Changes the ``|`` of annotations only."""
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
         node.annotation = self._changed(node.annotation)
@@ -184,9 +184,9 @@ class _Either(ast.NodeTransformer):
 
 
 def union_type(left: Any, right: Any) -> Any:
-    """``left | right`` in an annotation, whose parts may be types that only a cluster knows."""
+    """Return ``left | right`` in an annotation, whose parts may be cluster types."""
     if _is_made_of_unknown(left) or _is_made_of_unknown(right):
-        return typing.Union[left, right]  # noqa: UP007 - typing asks for equality itself, and is answered
+        return typing.Union[left, right]  # noqa: UP007 - typing compares itself, and gets an answer
     return left | right
 
 
@@ -196,7 +196,7 @@ def _is_made_of_unknown(kind: Any) -> bool:
 
 
 def is_same(left: Any, right: Any) -> bool:
-    """``left is right``, where that is known."""
+    """Return ``left is right``, where that is known."""
     for value, other in ((left, right), (right, left)):
         if isinstance(value, Stub) and left is not right and not _surely_differs(value, other):
             raise refuse(
@@ -206,7 +206,7 @@ def is_same(left: Any, right: Any) -> bool:
 
 
 def _surely_differs(value: Stub, other: Any) -> bool:
-    """Whether ``value`` is not ``other`` whatever it is: an object of a class is not None, nor what the user made."""
+    """Whether ``value`` cannot be ``other``: an object of a class is not None, nor a user's object."""
     if isinstance(other, Stub):
         return False
     if other is None or isinstance(other, (bool, type)):
@@ -219,21 +219,21 @@ def _surely_differs(value: Stub, other: Any) -> bool:
 
 
 def type_of(kind: Any, value: Any) -> Any:
-    """``type(value)`` in the user's code, where ``type`` may be a name of his own."""
+    """Return ``type(value)`` in the user's code, which may rebind ``type``."""
     if kind is type and isinstance(value, Stub):
         raise refuse(f"the type of {stub_origin(value).label} is asked, which is known only on the cluster.")
     return _REAL.get(made, made) if isinstance(made := kind(value), type) else made
 
 
 def known(value: Any) -> Any:
-    """``value``, which Python looks at without asking it: what is matched, raised, or compared in a chain."""
+    """Require a known ``value`` where Python inspects it directly: matched, raised or compared in a chain."""
     if isinstance(value, (Stub, StubBase)):
         raise refuse(f"{find_stub(value)} is matched, raised or compared, and is known only on the cluster.")
     return value
 
 
 def known_inside(value: Any) -> Any:
-    """The same of what is matched with patterns that look into it."""
+    """Require a known value, also inside, where patterns match its parts."""
     if (found := find_stub(value)) is not None:
         raise refuse(f"what holds {found} is matched, which is known only on the cluster.")
     return value

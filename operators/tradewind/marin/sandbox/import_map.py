@@ -1,7 +1,7 @@
-"""The modules that the user's code finds when it imports: his own, ours, and stand-ins; a world of its own.
+"""Module sandbox of the user's code: imports find its own modules, Tradewind's, and stubs.
 
-A world is reached only through the ``__import__`` of the code that is loaded in it. So a real levanter or numpy of this
-process is neither touched nor found, also not by functions of the file that import something later.
+A sandbox is reached only through the ``__import__`` of the code loaded in it. So a real levanter or numpy of this
+process is neither touched nor found, not even by functions of the file that import something later.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from tradewind.marin.sandbox.identity import compiled
 from tradewind.marin.sandbox.stubs import Stub, StubModule, StubOrigin
 from tradewind.steps import RemoteFunction
 
-# The tables of the corpus' era, as the import map takes them.
+# The legacy tables, in the form of the import map.
 
 
 def legacy_modules() -> Mapping[str, types.ModuleType]:
-    """Name -> module whose attributes are what the tables know; to read any other raises ``AttributeError``."""
+    """Return name -> module with the attributes in the tables; any other raises ``AttributeError``."""
     builder().on_cluster = _on_cluster
     return modules()
 
@@ -46,7 +46,7 @@ def _on_cluster(module: str, name: str) -> Stub:
     return Stub(StubOrigin(f"{module}.{name}", module, name))
 
 
-# The helpers of Marin's ``experiments`` package, for files that import them where no checkout has them.
+# Helpers of Marin's ``experiments`` package, for files that import them without having them in a checkout.
 
 MODULES = frozenset(
     {
@@ -61,12 +61,12 @@ MODULES = frozenset(
         "marin.speedrun.speedrun",
     }
 )
-"""Modules of which we have the names that experiments use most."""
+"""Modules whose most used names Tradewind provides."""
 
 
 @functools.cache
 def names_of(module: str) -> Mapping[str, Any]:
-    """Name → ours, of one of ``MODULES``; loaded only where a checkout lacks it."""
+    """Return name → Tradewind's object, for one of ``MODULES``; loaded only if a checkout lacks it."""
     from tradewind.marin.defaults import configs, data, models, speedruns, tasks, training
 
     sources: Mapping[str, tuple[Any, ...]] = {
@@ -83,20 +83,20 @@ def names_of(module: str) -> Mapping[str, Any]:
     names = {name: getattr(source, name) for source in sources[module] for name in source.__all__}
     if models in sources[module]:
         names |= {name: models.llama(name) for name in models.LLAMAS}
-    if training in sources[module]:  # other files of Marin's ask for these two
+    if training in sources[module]:  # other Marin files import these two
         names |= {"_get_tokenizer_for_train": data.tokenizer_of, "_prepare_data_config": data.training_data}
     if module == "experiments.speedrun.prebuilt_caches":
         return {f"fineweb_edu_subcache_{size}": speedruns.fineweb_edu_subcache(size) for size in ("10B", "10M")}
     return names
 
 
-# The few names of heavy libraries that mean something while a file is loaded: Ray's functions and draccus' main.
+# The few names of heavy libraries with a meaning during loading: Ray's functions and draccus' main.
 
 
 class RayOptions(dict[str, Any]):
-    """The options of a Ray function that can be written down; called, they give the function with further ones.
+    """Serializable options of a Ray function; calling them returns the function with further options.
 
-    ``options`` is a method with Ray and a dictionary with us. The cluster finds all of a function's own there again.
+    Ray's ``options`` is a method, Tradewind's a dictionary. The cluster restores all attributes of a function there.
     """
 
     def __init__(self, function: Callable[..., Any], given: Mapping[str, Any]) -> None:
@@ -109,7 +109,7 @@ class RayOptions(dict[str, Any]):
 
 
 class RayFunction(RemoteFunction):
-    """A function under ``ray.remote``: a step may run it, but nothing is started while a file is loaded."""
+    """A function under ``ray.remote``: a step may run it, but loading a file starts nothing."""
 
     def __init__(self, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
         super().__init__(function, RayOptions(function, options))
@@ -121,7 +121,7 @@ class RayFunction(RemoteFunction):
         )
 
     def remote(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refused: there is no cluster yet."""
+        """Refuse: there is no cluster yet."""
         raise refuse(
             f"{self.function.__name__}.remote() starts a Ray task while the steps are made: let a step's function do "
             "it."
@@ -133,7 +133,7 @@ class RayFunction(RemoteFunction):
 
 
 def ray_remote(*args: Any, **options: Any) -> Any:
-    """``ray.remote``, bare or with options; a class becomes an actor that only a cluster knows."""
+    """``ray.remote``, bare or with options; a class becomes an actor, a cluster value."""
     if args and inspect.isfunction(args[0]):
         return RayFunction(args[0], options)
     if args:
@@ -149,7 +149,7 @@ def _refused_ray(name: str) -> Callable[..., NoReturn]:
 
 
 def draccus_wrap(*args: Any, **kwargs: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """``draccus.wrap()``: called without a config, a main function gets what an empty command line gives."""
+    """``draccus.wrap()``: a main function called without a config gets that of an empty command line."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -194,18 +194,18 @@ NAMES: Final[Mapping[str, Mapping[str, Any]]] = {
     },
     "draccus": {"wrap": draccus_wrap},
 }
-"""Module -> name -> what it is here."""
+"""Module -> name -> its value here."""
 
 _REAL: Final = sys.stdlib_module_names | {"tradewind", "typing_extensions"}
 _USERS: Final = ("experiments", "marin", "src")
 _ALIAS: Final = "src.marin"
-"""Another name of ``marin``, by the folder that it lies in."""
+"""Another name of ``marin``, from its folder."""
 _STAND_INS: Final = frozenset({"levanter", "haliax", "jax", "ray", "transformers", "fray", "draccus"})
-"""Stand-ins also where their sources lie beside the experiments. Other libraries are, unless the checkout has them."""
+"""Always stubs, even with sources in the checkout. Other libraries are only if it lacks them."""
 
 ANY_LIBRARY: Final = frozenset({"*"})
 MOST_BYTES: Final = 4_000_000
-"""Of a file of code."""
+"""Maximum size of a code file."""
 _compiled: dict[Path, tuple[FileFingerprint, types.CodeType]] = {}
 
 
@@ -214,12 +214,12 @@ class ModuleSandbox:
 
     Attributes:
         root: The checkout.
-        salt: What chance begins with, and hashes of texts differ by, from world to world; not 0, it has another clock.
-        lacking: The libraries that are not there where files can do without them.
-        modules: Name -> module, shared by all files that run in this world.
-        files: The files that were loaded, as they were then.
-        optional: Library -> where a file goes on if its import fails.
-        noting: Called after modules of Python's own were imported.
+        salt: Seed of chance and of text hashes, per sandbox; if not 0, the sandbox has another clock.
+        lacking: The libraries that are absent where files can do without them.
+        modules: Name -> module, shared by all files that run in this sandbox.
+        files: The loaded files, with their state at load time.
+        optional: Library -> the line where a file continues if its import fails.
+        noting: Called after an import of Python's own modules.
     """
 
     def __init__(self, root: Path, salt: int = 0, lacking: frozenset[str] = frozenset()) -> None:
@@ -246,18 +246,18 @@ class ModuleSandbox:
         self.depends_on({file: file_fingerprint(file) for file in requirement_files(root)})
 
     def is_fresh(self) -> bool:
-        """Whether files and environment are still as they were, and no file has come that would have been found."""
+        """Whether files and environment are unchanged, and no new file would be found by an import."""
         return (
             self.builtins.environment.is_fresh() and self._told == answers_fingerprint() and self.changed_file() is None
         )
 
     def changed_file(self) -> Path | None:
-        """A file that is not as it was when it was loaded, or that has come since."""
+        """Return a file that changed since it was loaded, or that is new."""
         changed = (file for file, stamp in self.files.items() if file_fingerprint(file) != stamp)
         return next(itertools.chain(changed, (path for path in self._absent if path.exists())), None)
 
     def depends_on(self, opened: Mapping[Path, FileFingerprint | None]) -> None:
-        """What was read of the checkout, while its files ran, counts as a part of it."""
+        """Add files of the checkout that running files read to its dependencies."""
         for file, stamp in opened.items():
             if stamp is not None:
                 self.files.setdefault(file, stamp)
@@ -266,9 +266,9 @@ class ModuleSandbox:
 
     @contextmanager
     def entered(self, beside: Path) -> Iterator[None]:
-        """While a file in the folder ``beside`` runs: its neighbours are found, and ``sys.modules`` has the user's.
+        """Run a file in the folder ``beside``: imports find its neighbours; ``sys.modules`` has user modules.
 
-        Afterwards ``sys.modules`` has what it had; dataclasses, for one, look there for the module of a class.
+        Afterwards ``sys.modules`` is restored. Dataclasses, for example, look up the module of a class there.
         """
         self._main_folder = beside
         self._replaced, self._beside = {}, [] if beside in self._folders else [beside]
@@ -283,19 +283,19 @@ class ModuleSandbox:
                     sys.modules.pop(name, None)
                 else:
                     sys.modules[name] = replaced
-            for name in set(self.modules) - before:  # neighbours are this file's alone
+            for name in set(self.modules) - before:  # neighbours belong to this file only
                 if self._is_beside(self.modules[name]):
                     del self.modules[name]
             self._replaced, self._beside = None, []
 
     def forget(self, names: Iterable[str]) -> None:
-        """Load modules again when they are imported again."""
+        """Unload modules, so that the next import loads them again."""
         for name in names:
             self.modules.pop(name, None)
             self._shadowed.pop(name, None)
 
     def show_main(self, module: types.ModuleType) -> None:
-        """Let ``sys.modules`` have the file that runs."""
+        """Register the running file in ``sys.modules``."""
         self._show("__main__", module)
 
     def import_(
@@ -306,7 +306,7 @@ class ModuleSandbox:
         fromlist: Any = (),
         level: int = 0,
     ) -> types.ModuleType:
-        """``__import__`` of the user's code."""
+        """Replace ``__import__`` in the user's code."""
         package = (globals or {}).get("__package__") or ""
         full = name if not level else _absolute(name, package, level)
         top = full.partition(".")[0]
@@ -328,13 +328,13 @@ class ModuleSandbox:
         return module
 
     def import_module(self, name: str, package: str | None = None) -> types.ModuleType:
-        """``importlib.import_module`` of the user's code."""
+        """Replace ``importlib.import_module`` in the user's code."""
         level = len(name) - len(name.lstrip("."))
         full = _absolute(name[level:], package or "", level) if level else name
         if full.partition(".")[0] in _REAL:
             self._check_clash(full.partition(".")[0])
             return self.builtins.module(full) or importlib.import_module(full)
-        with self._may_fail(full.partition(".")[0], is_optional=True):  # its error may be caught, here or by a caller
+        with self._may_fail(full.partition(".")[0], is_optional=True):  # the file or a caller may catch its error
             return self._imported(full)
 
     def _imported(self, full: str) -> types.ModuleType:
@@ -344,15 +344,15 @@ class ModuleSandbox:
         return module
 
     def _expect_optional(self) -> None:
-        """The user's code says this before an import without which it goes on."""
+        """Announce an import without which the file continues; the user's code calls this before it."""
         self._is_next_optional = True
 
     @contextmanager
     def _may_fail(self, top: str, is_optional: bool) -> Iterator[None]:
-        """While something of ``top`` is imported: where the file can do without it, a library may not be there.
+        """Import a part of ``top``; a library that the file can do without may be absent.
 
         Raises:
-            ModuleNotFoundError: It is not, in this world.
+            ModuleNotFoundError: It is absent in this sandbox.
         """
         self._optional_imports += is_optional
         try:
@@ -365,14 +365,14 @@ class ModuleSandbox:
             self._optional_imports -= is_optional
 
     def _check_clash(self, top: str) -> None:
-        """Refuse what Python finds in one process in the file's folder, and in another in its own library."""
+        """Refuse a name that some processes find in the file's folder and others in Python's library."""
         file = self._main_folder / f"{top}.py"
         if file.is_file() and top not in sys.builtin_module_names:
             raise refuse(f"it imports {top}, which is a module of Python's or ours and {file.name} beside it, too.")
         self._absent.add(file)
 
     def _may_lack(self, top: str) -> bool:
-        """Whether where Marin ran may have lacked it: it is neither in the checkout nor installed with it."""
+        """Whether Marin's machine may have lacked it: neither in the checkout nor installed with it."""
         if top in _USERS or top in _STAND_INS or top in self._required:
             return False
         return self._find(top, None) == (None, None)
@@ -415,13 +415,13 @@ class ModuleSandbox:
         return module
 
     def _is_hidden(self, full: str) -> bool:
-        """Whether a package has something else under the name of this module of its: Marin's function ``tokenize``."""
+        """Whether a package has another object under this submodule's name: Marin's function ``tokenize``."""
         parent, _, name = full.rpartition(".")
         row = module_rows().get(parent)
         return row is not None and name in row.withheld
 
     def _made(self, full: str, parent: types.ModuleType | None) -> tuple[types.ModuleType, Path | None]:
-        """A new module, and the file that is to run in it."""
+        """Create a module, and return it with the file to run in it."""
         own, table = self._own.get(full), self._era.get(full)
         top = full.partition(".")[0]
         package, file = (None, None) if top in _STAND_INS else self._find(full, parent)
@@ -448,7 +448,7 @@ class ModuleSandbox:
         return module
 
     def _users_own(self, full: str) -> types.ModuleType | None:
-        """The checkout's module of a name that is ours, for what ours lacks; there, too, our names are ours."""
+        """Load the checkout's module for names that Tradewind's lacks; Tradewind's names win there, too."""
         if full in self._shadowed:
             return self._shadowed[full]
         ours = self.modules[full]
@@ -476,7 +476,7 @@ class ModuleSandbox:
         return module
 
     def _find(self, full: str, parent: types.ModuleType | None) -> tuple[Path | None, Path | None]:
-        """The folder and the file of a module of the checkout: a package, a module, or neither."""
+        """Return folder and file of a checkout module: a package, a module, or neither."""
         name = full.rpartition(".")[2]
         folders = self._search(parent)
         for folder in folders:
@@ -485,7 +485,7 @@ class ModuleSandbox:
                 return package, package / "__init__.py"
             if file.is_file():
                 return None, file
-        if "." in full or name in _USERS:  # a folder without __init__.py; at the top, others would be found by chance
+        if "." in full or name in _USERS:  # a folder without __init__.py; at the top level, unrelated ones would match
             for folder in folders:
                 if (folder / name).is_dir():
                     return folder / name, None
@@ -499,7 +499,7 @@ class ModuleSandbox:
         return [*self._beside, *self._folders]
 
     def _submodule(self, full: str) -> types.ModuleType | None:
-        """The module of that name, if it is one of the checkout or of the tables, and its package says nothing else."""
+        """Return the submodule of the checkout or the tables, unless its package hides that name."""
         if self._is_hidden(full):
             return None
         if full in self.modules:
@@ -518,7 +518,7 @@ class ModuleSandbox:
         return any(Path(file).is_relative_to(folder) for folder in self._beside)
 
     def _show(self, name: str, module: types.ModuleType) -> None:
-        """Put a module of the user's into ``sys.modules`` for as long as a file runs."""
+        """Put a user module into ``sys.modules`` while a file runs."""
         is_users = name == "__main__" or name.partition(".")[0] in _USERS or not isinstance(module, StubModule)
         if self._replaced is None or not is_users:
             return

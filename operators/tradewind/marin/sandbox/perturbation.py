@@ -1,7 +1,11 @@
-"""The clock and the number of the process as the second of two evaluations finds them.
+"""Perturbed run: the second evaluation has another clock, process ID, machine and set order.
 
-Both take place within a second or two, so that a date, an hour or often a second in a name would be the same in both:
-for the second, it is later by some of each.
+Clock: both evaluations happen within a second or two, so a date, an hour or often a second in a name would be equal.
+The second evaluation's clock is later by some of each.
+
+Machine: the DAG processor parses the DAG file, each task's worker parses it again, and Marin ran it on another host.
+
+Sets: the order of a set of texts differs between processes, but not between two evaluations in one process.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ _TAKE_A_TIME: Final = ("localtime", "gmtime", "ctime")
 
 
 class _LikeDateTime(type):
-    """Of a class whose objects are all of the real one."""
+    """Metaclass of a class whose instances are all of the real class."""
 
     _real: type
 
@@ -68,7 +72,7 @@ class _OtherDateTime(_OtherDate):
 
 
 def perturbed_clock() -> dict[types.ModuleType, dict[str, Any]]:
-    """What of the real modules is another thing for the second evaluation."""
+    """Return the replacements in real modules that change the clock and the process ID."""
     shifted: dict[str, Any] = {name: _later(getattr(time, name)) for name in _TAKE_A_TIME}
     shifted["strftime"] = lambda form, *when: time.strftime(form, *(when or (time.localtime(time.time() + _LATER_S),)))
     shifted["asctime"] = lambda *when: time.asctime(*(when or (time.localtime(time.time() + _LATER_S),)))
@@ -89,15 +93,11 @@ def _one_more(function: Callable[[], int]) -> int:
     return function() + 1
 
 
-# The machine that a file is evaluated on, for the second of two evaluations another one.
-#
-# The DAG file is parsed by the DAG processor and again by each task's worker, and Marin ran the file somewhere else.
-
 _SUFFIX: Final = "-other"
 
 
 def perturbed_machine() -> dict[types.ModuleType, dict[str, Any]]:
-    """What of the real modules is another thing for the second evaluation."""
+    """Return the replacements in real modules that change the machine."""
     return {
         os: {"cpu_count": _one_more_cpu(os.cpu_count), "listdir": lambda *path: os.listdir(*path)[::-1]},
         socket: {name: _other(getattr(socket, name)) for name in ("gethostname", "getfqdn")},
@@ -114,20 +114,15 @@ def _one_more_cpu(function: Callable[[], int | None]) -> Callable[[], int]:
     return lambda: (function() or 0) + 1
 
 
-# Sets that the second of two evaluations walks through in another order.
-#
-# In which order a set of texts is walked through differs from process to process, and not between two evaluations in
-# one.
-
 _COMBINED = ("or", "and", "sub", "xor", "ror", "rand", "rsub", "rxor")
 _MADE = ("union", "intersection", "difference", "symmetric_difference", "copy")
 
 walked: list[SourceLine] = []
-"""The lines of the file that is evaluated which have walked through such a set."""
+"""Lines of the evaluated file that iterated over such a set."""
 
 
 class _Reversed:
-    """A set, walked through from its end where its order is nobody's."""
+    """A set that iterates from its end, unless its order is defined."""
 
     def __iter__(self) -> Iterator[Any]:
         values: list[Any] = list(super().__iter__())  # type: ignore[misc]
@@ -172,6 +167,6 @@ _OTHERS: Mapping[type, type] = {set: ReversedSet, frozenset: ReversedFrozenSet}
 
 
 def reversed_order(value: Any) -> Any:
-    """``value``, or if it is a set, the same one in another order."""
+    """Return ``value``; a set with its order reversed."""
     kind = _OTHERS.get(type(value))
     return value if kind is None else kind(value)

@@ -1,4 +1,4 @@
-"""What of this process a file may change while it is loaded, put back as it was."""
+"""State of this process that a loaded file may change, restored afterwards."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from typing import Any, Final
 
 from tradewind.marin.sandbox.import_map import ModuleSandbox
 
-# What a file assigns inside of modules that others use, too, put back: ``json.dumps``, ``pathlib.Path.exists``.
+# Restore a file's assignments in shared modules: ``json.dumps``, ``pathlib.Path.exists``.
 #
-# Modules also keep things themselves while they are used. What has a private name and is no function is theirs, and so
-# is what came with a value of theirs: a part that was imported since.
+# Modules also change their own state while they are used. A private name that is no function belongs to the module. So
+# does a name added with a value of the module's own, such as a submodule imported since.
 
 _TOPS: Final = sys.stdlib_module_names | {"tradewind"}
 _HEAP: Final = 1 << 9
@@ -37,7 +37,7 @@ Owner = types.ModuleType | type
 
 
 class ModuleState:
-    """The names of modules and of their classes, as they were when they were first looked at."""
+    """The names of modules and of their classes, as first recorded."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
@@ -48,7 +48,7 @@ class ModuleState:
         self._values: list[Any] = []
 
     def note(self, modules: Iterable[types.ModuleType] = ()) -> None:
-        """Look at what was imported since, and at ``modules``."""
+        """Record newly imported modules and ``modules``."""
         for name in [name for name in sys.modules if name not in self._seen]:
             self._seen.add(name)
             if name.partition(".")[0] in _TOPS and isinstance(module := sys.modules[name], types.ModuleType):
@@ -57,7 +57,7 @@ class ModuleState:
             self._note_module(module)
 
     def put_back(self) -> bool:
-        """Put back what was changed; whether anything was."""
+        """Restore changed names; return whether there were any."""
         if self._is_as_before():
             return False
         is_changed = False
@@ -69,7 +69,7 @@ class ModuleState:
         return is_changed
 
     def _is_as_before(self) -> bool:
-        """Whether all names have the values that they had; in one go, since there are tens of thousands."""
+        """Whether all names have their recorded values; in one pass, since there are tens of thousands."""
         if len(self._now) != len(self._before):
             self._now = [vars(owner) for owner, _ in self._before]
             self._sizes = [len(before) for _, before in self._before]
@@ -91,7 +91,7 @@ def _may_change(kind: type) -> bool:
 
 
 def _is_theirs(value: Any) -> bool:
-    """Whether ``value`` is a module, or was made in one of theirs."""
+    """Whether ``value`` is a module, or was created in a library module."""
     if isinstance(value, types.ModuleType):
         return True
     module = getattr(value, "__module__", None) if isinstance(value, (type, types.FunctionType)) else None
@@ -99,7 +99,7 @@ def _is_theirs(value: Any) -> bool:
 
 
 def _put_back(owner: Owner, before: dict[str, Any]) -> bool:
-    """Put back the names of ``owner``; what stays is taken into ``before``."""
+    """Restore the names of ``owner``; add those that stay to ``before``."""
     is_changed = False
     now: Mapping[str, Any] = dict(vars(owner))
     for name in {**before, **now}:
@@ -133,11 +133,11 @@ ForFile = Callable[[ModuleSandbox, list[str]], AbstractContextManager[None]]
 
 @contextmanager
 def preserved_process_state() -> Iterator[ForFile]:
-    """Put all back at the end. To look at everything takes longer than to run a file, so many are run in one.
+    """Restore all state at the end. A full check takes longer than a file's run, so many files share one.
 
     Yields:
-        What each file is run in: it finds a checkout as its folder, and a command line; what the next file or our own
-        code would stumble over is put back after it.
+        A context for each file: it has the checkout as working folder, and a command line. Afterwards it restores
+        state that would disturb the next file or Tradewind's own code.
     """
     soon = [_kept_sys(), _kept_warnings(), _kept_hooks(), _kept_timers(), _kept_environment()]
     late = [
@@ -164,7 +164,7 @@ def preserved_process_state() -> Iterator[ForFile]:
         finally:
             for put_back in soon:
                 put_back()
-            if modules.put_back():  # by what it imported, perhaps, which the next file has to do again
+            if modules.put_back():  # perhaps by an import, which the next file must repeat
                 world.forget(set(world.modules) - known)
             (gc.enable if was_collecting else gc.disable)()
 
@@ -177,9 +177,9 @@ def preserved_process_state() -> Iterator[ForFile]:
 
 @contextmanager
 def reduced_gc() -> Iterator[None]:
-    """Python looks for old garbage more seldom meanwhile, and as before afterwards, whatever a file says.
+    """Collect garbage less often meanwhile, and as before afterwards, even if a file changes the setting.
 
-    Nearly all of the millions of values that are made stay, and to look through them takes an eighth of the time.
+    Nearly all of the millions of values survive, and scanning them takes an eighth of the time.
     """
     before = gc.get_threshold()
     gc.set_threshold(*before[:2], before[2] * _SELDOM)
@@ -207,7 +207,7 @@ def _kept_sys() -> Callable[[], None]:
 def _kept_hooks() -> Callable[[], None]:
     before, shown, timeout = sys.gettrace(), threading.excepthook, socket.getdefaulttimeout()
     profile, interval = sys.getprofile(), sys.getswitchinterval()
-    is_main = threading.current_thread() is threading.main_thread()  # no other may say who hears a signal
+    is_main = threading.current_thread() is threading.main_thread()  # only it may set signal handlers
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()} if is_main else {}
 
     def put_back() -> None:
@@ -226,7 +226,7 @@ def _kept_hooks() -> Callable[[], None]:
 
 
 def _kept_timers() -> Callable[[], None]:
-    """Airflow ends a parse that takes too long by such a timer."""
+    """Return a function that restores timers: Airflow stops slow parses by one."""
     kinds = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
     before, begun = {kind: signal.getitimer(kind) for kind in kinds}, time.monotonic()
 
@@ -244,11 +244,11 @@ def _kept_modules() -> Callable[[], None]:
     before = dict(sys.modules)
 
     def put_back() -> None:
-        for name, module in before.items():  # what was imported since stays: it is real
+        for name, module in before.items():  # later imports stay: they are real
             if sys.modules.get(name) is not module:
                 sys.modules[name] = module
         for name in [name for name in sys.modules if name not in before]:
-            if getattr(sys.modules[name], "__spec__", None) is None:  # put there by hand
+            if getattr(sys.modules[name], "__spec__", None) is None:  # inserted by the file
                 del sys.modules[name]
 
     return put_back
@@ -329,10 +329,10 @@ def _kept_logging() -> Callable[[], None]:
     return put_back
 
 
-# Whose an end is: a file's own ``raise KeyboardInterrupt`` is its error, a person's Ctrl-C ends this process.
+# Who ended the run: a file's own ``raise KeyboardInterrupt`` is its error, a user's Ctrl-C ends this process.
 #
-# What a signal's handler raises comes through that handler's code. Python's own for Ctrl-C is written in C, where no
-# traceback shows it, so while files are loaded one of Python code calls it.
+# An exception from a signal handler has the handler's code in its traceback. Python's own Ctrl-C handler is in C, which
+# no traceback shows. So while files are loaded, a Python handler calls it.
 
 
 def _interrupted(number: int, frame: types.FrameType | None) -> None:
@@ -341,8 +341,8 @@ def _interrupted(number: int, frame: types.FrameType | None) -> None:
 
 @contextmanager
 def tracked_signals() -> Iterator[None]:
-    """Meanwhile, ``is_by_signal`` knows a Ctrl-C."""
-    is_main = threading.current_thread() is threading.main_thread()  # the only one that hears signals
+    """Let ``is_by_signal`` recognize a Ctrl-C meanwhile."""
+    is_main = threading.current_thread() is threading.main_thread()  # the only one that receives signals
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
@@ -354,7 +354,7 @@ def tracked_signals() -> Iterator[None]:
 
 
 def is_by_signal(error: BaseException | None) -> bool:
-    """Whether a signal's handler raised ``error``, or what it was raised from."""
+    """Whether a signal handler raised ``error`` or its cause."""
     codes = {code for number in signal.valid_signals() if (code := _code_of(signal.getsignal(number))) is not None}
     seen: set[int] = set()
     while error is not None and id(error) not in seen:

@@ -1,4 +1,4 @@
-"""One file, run as ``__main__`` in a world; what it called, or why it cannot be a DAG."""
+"""Run one file as ``__main__`` in a sandbox; return its calls, or why it cannot be a DAG."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from tradewind.steps import RemoteFunction
 
 _MAIN: Final = "__main__"
 _LONGEST: Final = 500
-"""Characters of an error's text."""
+"""Maximum characters of an error's text."""
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What running a file gave.
+    """Result of running a file.
 
     Attributes:
-        file: The file, from the checkout's root.
-        calls: The calls of ``executor_main``, in their order.
-        environment: The variables of the environment that were asked for, with their values.
+        file: Path from the checkout's root.
+        calls: The calls of ``executor_main``, in order.
+        environment: The environment variables that it read, with their values.
     """
 
     file: str
@@ -42,7 +42,7 @@ class Run:
 
 
 def run_file(world: ModuleSandbox, file: Path, limit_s: float, for_file: ForFile) -> Run:
-    """Run ``file`` of the world's checkout as a script, in what ``for_file`` makes of this process.
+    """Run ``file`` of the sandbox's checkout as a script, inside the context ``for_file``.
 
     Raises:
         RefusedFileError: It cannot be a DAG.
@@ -67,7 +67,7 @@ def run_file(world: ModuleSandbox, file: Path, limit_s: float, for_file: ForFile
 
 
 def module_name(shown: str) -> str:
-    """The stable name of the module that a file of the checkout is; the folders for sources are no part of it."""
+    """Return the stable module name of a checkout file, without source folders."""
     parts = list(Path(shown).with_suffix("").parts)
     return ".".join(parts[1:] if parts[0] == "src" else parts)
 
@@ -109,7 +109,7 @@ def _run(world: ModuleSandbox, module: types.ModuleType, file: Path, limit_s: fl
         raise refused_file(
             shown, Reason(place_of_error(world.root, error), error_message(error)), is_own=True
         ) from error
-    if notes.reasons:  # somewhere, a bare except has swallowed it
+    if notes.reasons:  # a bare except swallowed it somewhere
         raise refused_file(shown, notes.reasons[0])
     return made
 
@@ -120,7 +120,7 @@ def _exited(root: Path, error: SystemExit) -> Reason:
 
 
 def error_message(error: BaseException) -> str:
-    """What went wrong, and which unknown values were at hand where it did."""
+    """Describe an error, and the unknown values where it occurred."""
     try:
         text = " ".join(str(error).split())
     except BaseException as raised:  # the file's own class
@@ -143,12 +143,12 @@ def _unknown_at(error: BaseException) -> str | None:
 
 
 def _name_definitions(module: types.ModuleType, name: str) -> None:
-    """Functions and classes of ``__main__`` are known by the file's stable name from here on."""
+    """Rename functions and classes of ``__main__`` to the file's stable module name."""
     pending: list[Any] = list(vars(module).values())
     seen: set[int] = set()
     while pending:
         found = pending.pop()
-        kind = type(found)  # isinstance() would ask what the file has made
+        kind = type(found)  # isinstance() would query the file's own objects
         if issubclass(kind, RemoteFunction):
             found.__module__ = name if found.__module__ == _MAIN else found.__module__
             found, kind = found.function, type(found.function)

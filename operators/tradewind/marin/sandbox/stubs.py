@@ -1,8 +1,8 @@
-"""What stands for heavy libraries while a file is loaded: values of which nothing is known but how to get them.
+"""Stubs for values of heavy libraries while a file is loaded; only the way to obtain them is known.
 
-Such a value may be stored, passed on, called, subclassed and used as a decorator; all of that is done again on the
-cluster, with the real library. To ask what it *is* (its truth, text, length, number, elements, equality) is refused
-with the line that asks: a name, a path, a version, a count of steps or a branch must not come from a guess.
+The file may store, pass on, call and subclass such a value, and use it as a decorator. The cluster repeats all of that
+with the real library. A question about the value itself (truth, text, length, number, elements, equality) is refused
+with its line: a name, a path, a version, a count of steps or a branch must not come from a guess.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from tradewind.steps import (
 
 _TYPING = ("typing", "typing_extensions")
 _LONGEST = 200
-"""Characters of an error that is told of another."""
+"""Maximum characters quoted from another error."""
 _UNION_PARTS = (type, type(None), types.GenericAlias, types.UnionType, str)
 
 
 @dataclass(frozen=True, eq=False)
 class StubOrigin:
-    """How a cluster gets the value.
+    """How a cluster obtains the value.
 
     Attributes:
-        label: The value as people would write it, such as ``levanter.optim.AdamConfig(...)``.
-        module: The module that it is a part of.
-        path: Its name in there; empty when it is made by a call or taken from another value.
-        of: The value that it was taken from or that was called.
-        attribute: The attribute of ``of`` that it is.
-        args: What ``of`` was called with.
-        kwargs: The same by name.
+        label: The value as source text, such as ``levanter.optim.AdamConfig(...)``.
+        module: Its module.
+        path: Its name in the module; empty if a call or an attribute yields it.
+        of: The value that has it as attribute or was called.
+        attribute: Its attribute name in ``of``.
+        args: Positional arguments of the call of ``of``.
+        kwargs: Keyword arguments of that call.
         wrapped: What it decorates.
-        place: The line of the user's that made it, if it is what a call gave.
+        place: The user's line that made it, if it is a call's result.
     """
 
     label: str
@@ -59,7 +59,7 @@ class StubOrigin:
 
     @property
     def is_call(self) -> bool:
-        """Whether the value is what a call gave."""
+        """Whether the value is the result of a call."""
         return self.of is not None and self.attribute is None
 
 
@@ -111,7 +111,7 @@ class Stub(ClusterValue):
         return (stub_base(self),)
 
     def __or__(self, other: Any) -> Stub:
-        """Part of an annotation such as ``LmConfig | None``; of anything else, arithmetic."""
+        """Union in an annotation such as ``LmConfig | None``; arithmetic elsewhere."""
         if not isinstance(other, (*_UNION_PARTS, Stub)) and type(other).__module__ not in _TYPING:
             raise refuse(_unknown(self, "its value"))
         return Stub(StubOrigin(f"{stub_origin(self).label} | ...", stub_origin(self).module))
@@ -129,7 +129,7 @@ class Stub(ClusterValue):
         raise refuse(_unknown(self, "whether it equals another value"))
 
     def __repr__(self) -> str:
-        if notes.root is None or _asked_by((*_TYPING, "inspect")):  # dataclasses put annotations into their __doc__
+        if notes.root is None or _asked_by((*_TYPING, "inspect")):  # dataclasses copy annotations into __doc__
             return f"<{stub_origin(self).label}, known only on the cluster>"
         raise refuse(_unknown(self, "its text"))
 
@@ -158,35 +158,35 @@ _PLUMBING = frozenset(
         "__isabstractmethod__", "__mro_entries__", "__origin__",
     }
 )  # fmt: skip
-"""What Python itself looks for in the middle of a line of the user's: in annotations and where a class begins."""
+"""Names that Python itself looks up within a user's line: in annotations and in class statements."""
 _PLUMBERS = ("dataclasses", "typing", "typing_extensions", "abc", "copy", "types")
-"""What may know that a value is none of Python's own, since no answer of theirs comes from it."""
+"""Modules that may learn that a value is not built in, because no answer of theirs depends on it."""
 _DEFINITIONS = (types.FunctionType, type, RemoteFunction, Stub)
 
 
 def stub_origin(value: Stub) -> StubOrigin:
-    """How a cluster gets ``value``."""
+    """Return how a cluster obtains ``value``."""
     origin: StubOrigin = object.__getattribute__(value, "_tradewind_origin")
     return origin
 
 
 def source_line_of(value: Stub) -> SourceLine | None:
-    """The line that made ``value``, or what it was taken from."""
+    """Return the line that made ``value``, or the value it was taken from."""
     origin = stub_origin(value)
     return origin.place or (source_line_of(origin.of) if origin.of is not None else None)
 
 
 def _way_to_definition(wrapped: Any) -> ModuleReference | AttributeReference | CallReference | None:
-    """What is decorated is found under its own name, where the cluster decorates it, too."""
+    """Return the reference of a decorated object by its own name; the cluster decorates it, too."""
     if isinstance(wrapped, Stub):
         return cluster_reference(wrapped)
     return ModuleReference(wrapped.__module__, wrapped.__qualname__)
 
 
 def _is_given(origin: StubOrigin) -> bool:
-    """Whether a call that could be a decorator's only takes a function, class or value: ``jit(f)``, ``Loader(config)``.
+    """Whether a call takes a function, class or value, like a decorator: ``jit(f)``, ``Loader(config)``.
 
-    What is decorated is not found under its own name any more.
+    A decorated object is no longer found under its own name.
     """
     inside = [origin.wrapped]
     while isinstance(inside[-1], Stub) and (further := stub_origin(inside[-1]).wrapped) is not None:
@@ -212,9 +212,9 @@ def _asked_by(modules: tuple[str, ...]) -> bool:
 
 
 def _is_asked(name: str) -> bool:
-    """Whether the user's code asks for a name that Python gives a meaning, or anybody whose object it is.
+    """Whether user code, or any owner of the object, asks for a name with a meaning in Python.
 
-    ``isinstance`` and ``match`` look at ``__class__``, wherever they are called.
+    ``isinstance`` and ``match`` read ``__class__``, wherever they are called.
     """
     frame = sys._getframe(2)
     if notes.root is None:
@@ -262,14 +262,14 @@ _ASKED = {
     + ("lshift", "rshift", "rlshift", "rrshift"),
 }
 _OWN_BY_NATURE = ("its text", "a change of it", "whether it is of a type")
-"""What is known, or refused otherwise, of objects of a user's class."""
+"""Questions about a user class's objects that are answered, or refused elsewhere."""
 for _wanted, _names in _ASKED.items():
     for _name in _names:
         setattr(Stub, f"__{_name}__", _refusing(_wanted))
 
 
 class StubMeta(ABCMeta):
-    """Of classes that inherit from a value that only a cluster knows."""
+    """Metaclass of classes that inherit from a cluster value."""
 
     def __getattr__(cls, name: str) -> Any:
         base = next((each.__dict__["_tradewind_of"] for each in cls.__mro__ if "_tradewind_of" in each.__dict__), None)
@@ -278,7 +278,7 @@ class StubMeta(ABCMeta):
         return getattr(base, name)
 
     def __setattr__(cls, name: str, value: Any) -> None:
-        if name != "__repr__" or not _asked_by(("dataclasses",)):  # a text without the fields that are inherited
+        if name != "__repr__" or not _asked_by(("dataclasses",)):  # its text would lack inherited fields
             super().__setattr__(name, value)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -293,7 +293,7 @@ class StubMeta(ABCMeta):
 
 
 class StubBase(metaclass=StubMeta):
-    """What such classes really inherit from."""
+    """The real base of such classes."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if args or kwargs:
@@ -333,7 +333,7 @@ for _name in itertools.chain.from_iterable(names for wanted, names in _ASKED.ite
 
 
 def base_label(cls: type) -> str:
-    """What of the heavy libraries ``cls`` inherits from."""
+    """Return the label of the heavy library's class that ``cls`` inherits from."""
     base = next(each.__dict__["_tradewind_of"] for each in cls.__mro__ if "_tradewind_of" in each.__dict__)
     return stub_origin(base).label
 
@@ -342,9 +342,9 @@ _bases: dict[str, type] = {}
 
 
 def stub_base(value: Stub) -> type:
-    """The class that a class statement inherits from in place of ``value``: one for each name of a library.
+    """Return the class that replaces ``value`` as a base: one for each name of a library.
 
-    ``Base["Model"]`` is ``Base``: what is in brackets is for type checkers.
+    ``Base["Model"]`` is ``Base``: the brackets are for type checkers.
     """
     origin = stub_origin(value)
     if origin.label.endswith("[...]") and origin.of is not None and (generic := stub_origin(origin.of).of) is not None:
@@ -359,7 +359,7 @@ def stub_base(value: Stub) -> type:
 
 
 class StubModule(types.ModuleType):
-    """A module of a heavy library: names that are ours or in a table, and values that only a cluster knows."""
+    """A module of a heavy library: Tradewind's names, table names, and cluster values."""
 
     __path__: list[str]
 
@@ -378,7 +378,7 @@ class StubModule(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
-            if name != "__all__" and _is_asked(name):  # that is asked by import *
+            if name != "__all__" and _is_asked(name):  # import * reads it
                 raise refuse(f"{self.__name__}.{name} is asked, which is known only on the cluster.")
             raise AttributeError(name)
         table, submodule, fallback = self.__dict__["_tradewind_sources"]
