@@ -1,4 +1,4 @@
-"""From steps to an Airflow DAG: one task a step, edges from the references in the configs, ``plan`` above the first."""
+"""Build an Airflow DAG from steps: one task per step, edges from config references, ``plan`` first."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _CPU_POOL, _GPU_POOL = "cpu", "gpu"
 
 @dataclass(frozen=True)
 class DagOptions:
-    """What an experiment's DAG offers beyond its steps; see the arguments of ``tradewind.experiment_dag``."""
+    """Options of an experiment's DAG besides its steps; see the arguments of ``tradewind.experiment_dag``."""
 
     selection: Selection = Selection()
     max_concurrent: int | None = None
@@ -68,7 +68,7 @@ def build_dag(
     dag_arguments: Mapping[str, Any],
     options: DagOptions = DagOptions(),
 ) -> DAG:
-    """The DAG of an experiment; see ``tradewind.experiment_dag``."""
+    """Build the DAG of an experiment; see ``tradewind.experiment_dag``."""
     _check_texts({"dag_id": dag_id, "timezone": settings.timezone}, {"description": dag_arguments.get("description")})
     _check_timezone(dag_id, settings.timezone)
     _check_params(dag_id, params)
@@ -77,7 +77,7 @@ def build_dag(
     wanted = wanted_steps(steps)
     if not wanted:
         raise ExperimentError(f"DAG {dag_id!r} has no steps.")
-    every = outline.steps  # also what is only referred to without waiting: a person may ask a run for it
+    every = outline.steps  # also steps referenced without waiting: a run may select them
     check_given_places(each.step for each in every)
     check_no_overlap(every)
     check_slice_types(resolved.step for resolved in every)
@@ -106,7 +106,7 @@ def build_dag(
 
 
 def _check_texts(needed: Mapping[str, Any], optional: Mapping[str, Any]) -> None:
-    """Before any of them is written into a message, which takes for ever for some values."""
+    """Check texts before a message includes any of them, which takes forever for some values."""
     for name, value in (*needed.items(), *optional.items()):
         if not isinstance(value, str) and not (value is None and name in optional):
             raise ExperimentError(f"{name} must be a text, but is {truncated_repr(value)}.")
@@ -115,7 +115,7 @@ def _check_texts(needed: Mapping[str, Any], optional: Mapping[str, Any]) -> None
 def _check_timezone(dag_id: str, timezone: str) -> None:
     try:
         pendulum.timezone(timezone)
-    except (ValueError, OSError):  # OSError: of a name that no file can have
+    except (ValueError, OSError):  # OSError: a name that no file can have
         raise ExperimentError(
             f"DAG {truncated_repr(dag_id)}: there is no time zone {truncated_repr(timezone)}: write such as "
             "'Europe/Berlin'."
@@ -123,7 +123,7 @@ def _check_timezone(dag_id: str, timezone: str) -> None:
 
 
 def _check_params(dag_id: str, params: Mapping[str, Any]) -> None:
-    """Refuse defaults that Airflow would walk for ever, or show whole in its own error."""
+    """Refuse defaults that Airflow would walk forever, or show whole in its own error."""
     if not isinstance(params, Mapping) or not all(isinstance(name, str) for name in params):
         raise ExperimentError(f"DAG {truncated_repr(dag_id)}: params must be a dictionary of names and defaults.")
     for name, param in params.items():
@@ -142,7 +142,7 @@ def _check_params(dag_id: str, params: Mapping[str, Any]) -> None:
 def _with_dags_own(
     settings: ExperimentSettings, params: Mapping[str, Any], steps: Sequence[ResolvedStep]
 ) -> ExperimentSettings:
-    """The settings with what else the DAG's author says of where outputs may go."""
+    """Add the author's other arguments about output locations to the settings."""
     param = params.get(PREFIX)
     default = getattr(param, "default", getattr(param, "value", param))
     clusters = tuple(dict.fromkeys(each.step.cluster for each in steps if each.step.cluster))
@@ -184,7 +184,7 @@ def _add_step_tasks(
         )
         tasks[resolved] = task
         upstream = list({id(each): each for each in (tasks[needed] for needed in resolved.dependencies)}.values())
-        task.set_upstream(upstream or plan)  # the plan skips whatever task of the run, with or without an edge
+        task.set_upstream(upstream or plan)  # the plan skips any task of the run, with or without an edge
 
 
 def _assets(steps: Sequence[ResolvedStep]) -> list[Asset]:
@@ -192,10 +192,10 @@ def _assets(steps: Sequence[ResolvedStep]) -> list[Asset]:
 
 
 def _bounds(resources: Resources | None, options: DagOptions) -> dict[str, Any]:
-    """What bounds how many tasks like this one are at work.
+    """Return the limits on concurrent tasks of this kind.
 
-    Airflow's ``max_active_tasks`` counts the running and queued tasks of one run, not the deferred ones: for a bound
-    that holds, a step's task follows its job in the worker. A pool counts deferred tasks if it was made so.
+    Airflow's ``max_active_tasks`` counts a run's running and queued tasks, not deferred ones. For a strict limit, a
+    step's task follows its job in the worker. A pool counts deferred tasks if it was created so.
     """
     bounds: dict[str, Any] = {}
     if options.max_concurrent is not None:
@@ -215,7 +215,7 @@ def _pool_key(resources: Resources | None) -> str:
             return _GPU_POOL if gpus else _CPU_POOL
         case TpuSlice(name):
             return name
-    return ""  # the head node and the Airflow worker are for trifles
+    return ""  # the head node and the Airflow worker are for trivial steps
 
 
 def _check_pools(dag_id: str, pools: Mapping[str, str]) -> None:
@@ -231,7 +231,7 @@ def _check_pools(dag_id: str, pools: Mapping[str, str]) -> None:
 
 
 def _task_ids(steps: Sequence[ResolvedStep]) -> dict[ResolvedStep, str]:
-    """A task id for each step: its name with what Airflow refuses replaced, numbered where names repeat."""
+    """Assign a task ID per step: its name without characters that Airflow refuses, numbered if repeated."""
     task_ids: dict[ResolvedStep, str] = {}
     taken = {PLAN_TASK_ID}
     numbers: Counter[str] = Counter()
@@ -247,7 +247,7 @@ def _task_ids(steps: Sequence[ResolvedStep]) -> dict[ResolvedStep, str]:
 
 
 def _timetable(schedule: Any, timezone: str) -> Any:
-    """A cron text means data intervals here, not points in time: a night's data ends when its run starts."""
+    """Return the timetable. A cron text means data intervals: a night's data ends when its run starts."""
     return CronDataIntervalTimetable(schedule, timezone=timezone) if isinstance(schedule, str) else schedule
 
 

@@ -1,4 +1,4 @@
-"""Upkeep of the clusters of the fleet file: which there are, and what the tasks that looked after them found."""
+"""Upkeep of the fleet's clusters: list them, and report the results of the maintenance tasks."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from tradewind.fleet.clusters import Fleet
 
 MARKERS: Final = "markers"
-"""The XCom of a ``FleetClustersOperator`` with what the clusters' markers say."""
+"""The XCom of a ``FleetClustersOperator`` with the state of the cluster locks."""
 
 
 class FleetClustersOperator(BaseOperator):
-    """Tells which clusters there are, so that other tasks can be mapped over them.
+    """Lists the clusters of the fleet, so that other tasks can be mapped over them.
 
     The fleet file is read when the task runs, never when a DAG file is parsed.
 
-    XCom: a list with one mapping for each cluster: ``name``, ``ray_conn_id``, ``project_id``, ``zone``, ``labels``,
-    which its TPU nodes have, and ``dry_run``, the param of that name of the run.
+    XCom: a list with one mapping per cluster: ``name``, ``ray_conn_id``, ``project_id``, ``zone``, ``labels`` of its
+    TPU nodes, and ``dry_run``, the run's param of that name.
 
-    A cluster that somebody is starting, stopping, restarting or changing just now is left out, since its slices look
-    dead meanwhile; so is one whose marker cannot be read. The XCom ``markers`` says so, for the report.
+    A cluster under a start, stop, restart or apply is omitted, since its slices look dead meanwhile; so is one whose
+    lock cannot be read. The XCom ``markers`` lists them for the report.
 
     Args:
-        clusters: Only these; all of the fleet file without it.
+        clusters: Only these clusters; default: all of the fleet file.
     """
 
     ui_color = "#d7e3fc"
@@ -80,20 +80,20 @@ class FleetClustersOperator(BaseOperator):
 
 
 class FleetReportOperator(BaseOperator):
-    """Puts together what the tasks found that were mapped over the clusters of a ``FleetClustersOperator``.
+    """Combines the results of tasks that were mapped over the clusters of a ``FleetClustersOperator``.
 
-    It also looks for TPU nodes of clusters that the fleet file does not have any more; it never deletes them. The table
-    is in the log. Let it run ``all_done``, since a task that needs a person fails.
+    It also finds TPU nodes of clusters that are no longer in the fleet file; it never deletes them. The log contains
+    the table. Use the trigger rule ``all_done``, since a task that needs a user's action fails.
 
-    XCom: ``counts`` by cluster, ``news`` (what was done, or needs a person), ``for_a_person`` and ``unseen`` as
-    sentences. The same is the extra of its asset events.
+    XCom: ``counts`` by cluster, and sentences in ``news`` (what was done, or needs a user), ``for_a_person`` and
+    ``unseen``. Its asset events have the same as their extra.
 
     Args:
-        clusters: What the ``FleetClustersOperator`` told.
+        clusters: Result of the ``FleetClustersOperator``.
         slices: Id of the mapped ``TpuSliceRecoverySensor``.
         jobs: Id of the mapped ``RayReconcileOperator``.
         hosts: Id of the mapped task that runs ``sweep_hosts``.
-        markers: What the ``FleetClustersOperator`` told in its XCom ``markers``.
+        markers: The XCom ``markers`` of the ``FleetClustersOperator``.
         gcp_conn_id: Google Cloud connection; see ``CloudTpuHook`` for its extras.
     """
 
@@ -120,7 +120,7 @@ class FleetReportOperator(BaseOperator):
         self.gcp_conn_id = gcp_conn_id
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Read what the tasks told, and list the nodes of each zone."""
+        """Read the tasks' results, and list the nodes of each zone."""
         noted = [LockNote(**fields).line() for fields in self.markers]
         seen = [noted, *self._told(context), *self._orphans()]
         lines = [line for found in seen if not isinstance(found, UncheckedItem) for line in found]

@@ -1,4 +1,4 @@
-"""The first task of a run: decides what will run and skips the rest in one call."""
+"""The first task of a run: decide what runs, and skip the rest in one call."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from tradewind.tasks.step_job import claimed_spec
 
 _AT_WORK = frozenset({"running", "deferred", "queued"})
 _TO_DO = frozenset({Decision.RUN, Decision.WAIT, Decision.BLOCKED})
-"""What a task is left alone for: to make the output, to wait for it, or to say why it cannot be made."""
+"""Decisions whose tasks are not skipped: they make the output, wait for it, or report why it is blocked."""
 
 
 class PlanOperator(BaseOperator):
     """Resolves the run's steps, reads their records, and skips every step that need not run.
 
-    The plan is logged as a table and pushed as XCom. All bad input that can be known by now is refused here, before
-    anything is submitted.
+    The plan is logged as a table and pushed as XCom. All input errors that are detectable now are raised here, before
+    any submission.
 
     Args:
         steps: Task id → step, for every task of the experiment, in execution order.
-        wanted: The task ids whose outputs the experiment is for; the others run only if one of these needs them.
-        settings: What the experiment's tasks share.
+        wanted: The task ids whose outputs are wanted; other tasks run only if one of these requires them.
+        settings: Settings that the experiment's tasks share.
         allow_cross_region: Names of steps that may read from other regions, and paths below which any step may.
     """
 
@@ -64,7 +64,7 @@ class PlanOperator(BaseOperator):
         self.allow_cross_region = tuple(allow_cross_region)
 
     def execute(self, context: Context) -> None:
-        """Plan the run; ends by skipping what need not run."""
+        """Plan the run, then skip what need not run."""
         with failing_without_retry(), translated_store_errors("The plan"):
             placed = self.settings.resolve(list(self.steps.values()), self.settings.values_of(context))
             experiment = placed.experiment
@@ -87,7 +87,7 @@ class PlanOperator(BaseOperator):
         return plan_now(experiment.prefix, tasks, self.wanted, outputs, selection_of(context), roots=placed.roots)
 
     def _skipped(self, plan: Plan, experiment: ResolvedExperiment, context: Context) -> list[str]:
-        """The tasks that this plan leaves nothing to do; what cannot be done as planned is refused."""
+        """Return the tasks without work under this plan; raise if the plan cannot be executed."""
         if is_dry_run(context):
             self.log.info("A dry run: no step runs.")
             return [step.task_id for step in plan.steps]
@@ -108,10 +108,10 @@ class PlanOperator(BaseOperator):
         return [step.task_id for step in plan.steps if step.decision not in _TO_DO]
 
     def _not_at_work(self, task_ids: list[str], context: Context) -> list[str]:
-        """When the plan is made again while steps run: leave those alone that are at work.
+        """Exclude running tasks from the skip, when the plan is made again while steps run.
 
-        One that waits for this plan may start before Airflow's skip, which spares it too: also a first plan's, where
-        somebody marks what the step reads, or a task of theirs skips it.
+        A task that waits for this plan may start before Airflow's skip, which spares it too. That includes a first
+        plan's tasks, if a user marks what the step reads or another task skips it.
         """
         if below_others := [task_id for task_id in task_ids if task_id not in self.downstream_task_ids]:
             push_skipped_tasks(context, below_others)

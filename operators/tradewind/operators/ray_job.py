@@ -60,11 +60,11 @@ class NextJob:
 class RayJobOperator(BaseOperator):
     """Runs a command or a Python function as a Ray job.
 
-    However often the task is tried again, cleared or backfilled, each job is submitted once: what an earlier try left
-    running is joined. A node or a head that is lost costs an attempt, not one of Airflow's retries; an error of the
-    job itself fails the task at once, unless the task has a ``retry_policy``.
+    However often the task is retried, cleared or backfilled, each job is submitted once: a try joins a job that an
+    earlier try left running. A lost node or head costs an attempt, not one of Airflow's retries. An error of the job
+    itself fails the task at once, unless the task has a ``retry_policy``.
 
-    XComs: ``submission_id``, ``status``, and as return value what ``python_callable`` returned, or the submission id.
+    XComs: ``submission_id``, ``status``, and as return value the result of ``python_callable``, or the submission id.
 
     Args:
         entrypoint: Shell command to run on the cluster.
@@ -72,27 +72,27 @@ class RayJobOperator(BaseOperator):
         op_args: Its positional arguments.
         op_kwargs: Its keyword arguments.
         ray_conn_id: Connection of the cluster.
-        submission_id: Id of the job, if you want to choose it. An id that exists is joined, so make it differ from run
-            to run, as in ``"train-{{ ds }}"``.
+        submission_id: Id of the job, if you choose it. The task joins a job with an existing id, so use a different one
+            per run, as in ``"train-{{ ds }}"``.
         runtime_env: Ray's runtime environment: ``working_dir``, ``py_modules``, ``pip``, ``uv``, ``env_vars``.
-        secrets: Environment variable → where the cluster finds its value; never the value.
+        secrets: Environment variable → the reference to its value; never the value.
         runs_on: ``Cpu``, ``Gpu``, ``TpuSlice`` of one host, or ``on_head_node()``.
-        num_cpus: CPUs for the entrypoint; with the four below, instead of ``runs_on``.
+        num_cpus: CPUs for the entrypoint; use it and the next four instead of ``runs_on``.
         num_gpus: GPUs for the entrypoint.
         memory_bytes: Memory for the entrypoint.
         custom_resources: Further Ray resources for the entrypoint.
         label_selector: Labels of the node that the entrypoint may run on.
-        metadata: Texts that Ray keeps with the job.
-        timeout: After so long (``timedelta`` or seconds, from submission) the job is stopped and the task fails.
-        queue_timeout: The same for the time until it is started. Without it, a job waits as long as it must.
-        connect_timeout: For how many seconds a cluster that does not answer is asked again before the try fails;
-            one that has, or had, the task's job is waited for.
-        log_bytes: How much of the job's log is copied to the task's log; 0 for nothing.
+        metadata: Texts that Ray stores with the job.
+        timeout: Time from submission (``timedelta`` or seconds) after which the job is stopped and the task fails.
+        queue_timeout: The same for the time until the job starts. Without it, a job waits without limit.
+        connect_timeout: Seconds to retry an unresponsive cluster before the try fails; a cluster that has, or had, the
+            task's job is retried without limit.
+        log_bytes: Maximum bytes of the job's log to copy to the task's log; 0 for none.
         wait_for_completion: Off: the task ends once the job is submitted. Only clearing the task stops the job.
-        durable: Off: what an earlier try left running is stopped and run anew instead of joined.
-        ship_tradewind: Send this package along with a ``python_callable`` or ``secrets``, which need it on the cluster.
-            Off: the cluster's image has it.
-        max_losses: How many nodes or heads in a row the job may lose.
+        durable: Off: a job that an earlier try left running is stopped and run again instead of joined.
+        ship_tradewind: Ship this package with a ``python_callable`` or ``secrets``, which need it on the cluster. Off:
+            the cluster's image has it.
+        max_losses: How many consecutive nodes or heads the job may lose.
         deferrable: Follow the job in the triggerer, which needs no worker slot.
     """
 
@@ -174,7 +174,7 @@ class RayJobOperator(BaseOperator):
         self._followed: tuple[RayCluster, str, TaskAddress] | None = None
 
     def execute(self, context: Context) -> Any:
-        """Submit the job, or join the one that an earlier try submitted, and wait for its end."""
+        """Submit the job, or join the one of an earlier try, and wait for its end."""
         claim = load_claim(context)
         if claim is None:
             with failing_without_retry():
@@ -185,7 +185,7 @@ class RayJobOperator(BaseOperator):
         return self._go_round(jobs, claim, context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Judge how the job ended, from what the trigger saw."""
+        """Judge how the job ended, from the trigger's event."""
         claim, outcome = (
             JobClaim.from_json(event["claim"]),
             JobOutcome(Ending.from_json(event["ending"]), event["result"]),
@@ -196,7 +196,7 @@ class RayJobOperator(BaseOperator):
         return self._go_round(self._connect(has_job=True), seen.claim, context)
 
     def on_kill(self) -> None:
-        """Stop the job that this worker follows, if a person marked or cleared the task."""
+        """Stop the job that this worker follows, if a user marked or cleared the task."""
         if self._followed is not None:
             cluster, job, address = self._followed
             stop_from_on_kill(lambda: stop_plain_job(cluster, job), address)
@@ -206,7 +206,7 @@ class RayJobOperator(BaseOperator):
         return f"Task {self.task_id!r}"
 
     def _connect(self, *, has_job: bool) -> RayJobs:
-        """The cluster's jobs. Silence or a refused token ends only a task that has submitted nothing yet."""
+        """Return the cluster's jobs. An outage or a refused token ends only a task without a submitted job."""
         get_conn = RayHook(self.ray_conn_id).get_conn
         with translated_cluster_errors(self._who):
             if has_job:
@@ -214,13 +214,13 @@ class RayJobOperator(BaseOperator):
             return retry_for(get_conn, self.connect_timeout, self.log.warning)
 
     def _asked(self, jobs: RayJobs, ask: Callable[[RayJobs], T], *, has_job: bool) -> T:
-        """What the cluster answers, however long that takes if the task has, or had, a job there."""
+        """Return the cluster's answer; wait without limit if the task has, or had, a job there."""
         if not has_job:
             return retry_for(lambda: ask(jobs), self.connect_timeout, self.log.warning)
         return retry_always(lambda: ask(RayHook(self.ray_conn_id).get_conn()), self.log.warning)
 
     def _claimed(self, jobs: RayJobs, context: Context) -> JobClaim:
-        """The claim under which this try goes on, written down; what it must not leave running has ended."""
+        """Store and return this try's claim, once earlier jobs that it must not leave running have ended."""
         names, tries_allowed = TaskKey.of(context).names, context["ti"].max_tries
         claim = load_claim(context)
         if claim is None:
@@ -236,13 +236,13 @@ class RayJobOperator(BaseOperator):
         return claim if decision.claim == claim else save_claim(context, decision.claim)
 
     def _go_round(self, jobs: RayJobs, claim: JobClaim, context: Context) -> Any:
-        """Run the job until it has a result: a loop, since a job can queue and be lost many times in one try."""
+        """Run the job until it has a result: a loop, since a try's job can queue and be lost many times."""
         while isinstance(seen := self._run(jobs, claim, context), NextJob):
             jobs, claim = self._connect(has_job=True), seen.claim
         return seen.result
 
     def _run(self, jobs: RayJobs, claim: JobClaim, context: Context) -> JobDone | NextJob:
-        """Submit under ``claim`` unless that was done before, and follow the job."""
+        """Submit under ``claim`` unless that is done, and follow the job."""
         with (
             failing_without_retry(),
             job_request(self, claim.job, context) as request,
@@ -294,7 +294,7 @@ class RayJobOperator(BaseOperator):
         return self._judge(claim, outcome, context)
 
     def _judge(self, claim: JobClaim, outcome: JobOutcome, context: Context) -> JobDone | NextJob:
-        """End the task by how its job ended, or go on with the next attempt."""
+        """End the task according to the job's ending, or continue with the next attempt."""
         ending = outcome.ending
         context["ti"].xcom_push(key="status", value=ending.kind.name)
         if ending.kind is EndingKind.SUCCEEDED:
@@ -314,7 +314,7 @@ class RayJobOperator(BaseOperator):
         raise job_error(ending, at_once=self.retry_policy is None)
 
     def _next_claim(self, claim: JobClaim, ending: Ending, context: Context) -> JobClaim:
-        """The claim on the next attempt within this try, once it is time: what was lost is not the job's fault."""
+        """Return the claim for the next attempt within this try, after a pause: a loss is not the job's fault."""
         pause_s = pause_before_attempt(claim.losses)
         log_last_lines(self.log, ending)
         self.log.warning("%s Attempt %d follows in %.0f s.", ending.sentence, claim.attempt + 1, pause_s)

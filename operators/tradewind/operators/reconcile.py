@@ -1,4 +1,4 @@
-"""Ray jobs that nobody waits for any more are stopped, also when the triggerer was down as a person acted."""
+"""Stop Ray jobs whose task no longer waits for them, also after a user acted while the triggerer was down."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ if TYPE_CHECKING:
     from tradewind.ray_jobs.cluster import RayCluster
 
 FINISHED_STATES = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
-"""States of a task that waits for no job and will not come back to it by itself."""
+"""States of a task that waits for no job and will not resume by itself."""
 STOP_TIMEOUT_S: Final = 60.0
-"""How long the jobs of one cluster may take to end; what is left then is found the next time."""
+"""How long the jobs of one cluster may take to end; the next run finds the remaining ones."""
 
 States = Mapping[TaskAddress, str | None]
-"""What Airflow says of tasks; one that it does not know is missing."""
+"""Airflow's states of tasks; unknown tasks are missing."""
 _INDEX = re.compile(r"_\d+$")
 
 
 class RayReconcileOperator(BaseOperator):
     """Stops the Ray jobs of this Airflow whose task has ended.
 
-    Airflow tells a trigger when a person marks or clears its task, but not when the triggerer is down at that moment.
-    Run this every few minutes. Jobs that other people or other deployments submitted are left alone, and so are those
-    of tasks with ``wait_for_completion`` off. Jobs of runs that were deleted are stopped only where
-    ``[tradewind] deployment`` is set, because only then it is certain that they are this deployment's.
+    Airflow informs a trigger when a user marks or clears its task, but not if the triggerer is down at that moment. Run
+    this every few minutes. It does not touch jobs of users or other deployments, nor those of tasks with
+    ``wait_for_completion`` off. It stops jobs of deleted runs only where ``[tradewind] deployment`` is set, because
+    only then they are certainly this deployment's.
 
-    A cluster of the fleet that somebody is starting, stopping, restarting or changing just now is left alone. One that
-    does not answer, or refuses the token, fails the task once all the others were looked at.
+    It skips a fleet cluster under a start, stop, restart or apply. A cluster that does not answer, or refuses the
+    token, fails the task after all others were checked.
 
     XCom: the submission ids of the jobs that were stopped, or would be in a dry run.
 
     Args:
-        ray_conn_ids: Connections of the clusters to look at.
-        dry_run: Only say which jobs would be stopped.
+        ray_conn_ids: Connections of the clusters to check.
+        dry_run: Only report which jobs would be stopped.
     """
 
     ui_color = "#d7e3fc"
@@ -61,7 +61,7 @@ class RayReconcileOperator(BaseOperator):
         self.only_say = dry_run
 
     def execute(self, context: Context) -> list[str]:
-        """Look at each cluster once."""
+        """Check each cluster once."""
         stopped: list[str] = []
         problems: list[ClusterUnreachableError | ClusterRefusedError] = []
         for ray_conn_id in dict.fromkeys(self.ray_conn_ids):
@@ -74,7 +74,7 @@ class RayReconcileOperator(BaseOperator):
             except (ClusterUnreachableError, ClusterRefusedError) as error:
                 self.log.warning("%s", error)
                 problems.append(error)
-            except Exception as error:  # whatever one cluster answers, the others are looked at
+            except Exception as error:  # check the other clusters whatever one answers
                 self.log.warning("Connection %r:", ray_conn_id, exc_info=True)
                 problems.append(ClusterUnreachableError(f"Task {self.task_id!r}: {ray_conn_id!r}: {error!r}."))
         if problems:
@@ -83,7 +83,7 @@ class RayReconcileOperator(BaseOperator):
         return stopped
 
     def _reconcile(self, ray_conn_id: str, stopped: list[str], context: Context) -> None:
-        """Stop the orphans of one cluster; each is added to ``stopped`` once it has ended."""
+        """Stop the orphans of one cluster; add each to ``stopped`` once it has ended."""
         jobs = RayHook(ray_conn_id).get_conn()
         active = jobs_with_tasks(jobs.jobs())
         states = _states_of([key for _, key in active], context)
@@ -112,26 +112,26 @@ class RayReconcileOperator(BaseOperator):
 
         async with within(STOP_TIMEOUT_S):
             outcomes = await asyncio.gather(*(stop(job) for job in jobs), return_exceptions=True)
-        for error in outcomes:  # one that cannot be stopped does not spare the others
+        for error in outcomes:  # one failed stop does not spare the other jobs
             if error is not None:
                 raise error
 
 
 def task_of(job: JobDetails) -> TaskKey | None:
-    """The task of this deployment that waits for ``job``, if it is such a job."""
+    """Return the task of this deployment that waits for ``job``, if there is one."""
     return TaskKey.from_metadata(job.metadata)
 
 
 def jobs_with_tasks(jobs: Iterable[JobDetails]) -> list[tuple[JobDetails, TaskKey]]:
-    """The jobs that are not over and that a task of this deployment waits for; each once, however often it is told."""
+    """Return the unfinished jobs that a task of this deployment waits for, without duplicates."""
     active = {job.job: (job, key) for job in jobs if not job.has_ended and (key := task_of(job))}
     return list(active.values())
 
 
 def orphans(jobs: Iterable[tuple[JobDetails, TaskKey]], states: States, *, knows_all: bool) -> list[JobDetails]:
-    """The jobs whose task waits no more.
+    """Return the jobs whose task no longer waits.
 
-    A task that is unknown was deleted, or never was this deployment's; ``knows_all`` says that it was.
+    An unknown task was deleted, or never was this deployment's; ``knows_all`` means that it was.
     """
     return [job for job, key in jobs if _is_over(key.address, states, knows_all)]
 
@@ -141,7 +141,7 @@ def _is_over(task: TaskAddress, states: States, knows_all: bool) -> bool:
 
 
 def _states_of(keys: Iterable[TaskKey], context: Context) -> dict[TaskAddress, str | None]:
-    """The states of all these tasks, in as few questions as give no answer two meanings."""
+    """Return the states of all these tasks, in the fewest unambiguous queries."""
     by_dag: dict[str, set[TaskAddress]] = defaultdict(set)
     for key in keys:
         by_dag[key.dag].add(key.address)
@@ -159,10 +159,10 @@ def _states_of(keys: Iterable[TaskKey], context: Context) -> dict[TaskAddress, s
 
 
 def _questions(task_ids: set[str]) -> Iterator[list[str]]:
-    """The task ids by the questions to ask.
+    """Group the task ids by query.
 
-    Airflow names a mapped task in its answer by its id and map index, so that of ``train`` 1 is the id of a plain task
-    ``train_1`` too: whose id may be another's with an index is asked about alone.
+    Airflow's answer names a mapped task by id and map index: index 1 of ``train`` looks like a plain task ``train_1``.
+    So an id that may be another's with an index gets its own query.
     """
     doubtful = {task_id for task_id in task_ids if _INDEX.sub("", task_id) in task_ids - {task_id}}
     if clear := sorted(task_ids - doubtful):
@@ -171,6 +171,6 @@ def _questions(task_ids: set[str]) -> Iterator[list[str]]:
 
 
 def _worth_a_retry(problems: Sequence[Exception]) -> type[ClusterUnreachableError | ClusterRefusedError]:
-    """A cluster that is silent may answer Airflow's next try; one that refuses will not."""
+    """Whether a retry may help: an unresponsive cluster may answer Airflow's next try, a refusal stays."""
     silent = any(isinstance(problem, ClusterUnreachableError) for problem in problems)
     return ClusterUnreachableError if silent else ClusterRefusedError

@@ -1,4 +1,4 @@
-"""Restarting a cluster of the fleet from a DAG: whose jobs run there, and the restart itself."""
+"""Restart a cluster of the fleet from a DAG: list the users' jobs that run there, then restart."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ _HEAD: Final = ("JOB", "STATUS", "WHOSE")
 
 
 class ClusterRestartError(AirflowException):
-    """The restart is not done; Airflow's next try goes on with it."""
+    """The restart is incomplete; Airflow's next try continues it."""
 
 
 class JobsLostError(AirflowFailException):
-    """The cluster was restarted, and a job of somebody did not come back."""
+    """The cluster was restarted, and a user's job was not restored."""
 
 
 class RayClusterPeopleOperator(BaseOperator):
-    """Tells whose jobs a restart of a cluster would interrupt, so that they can be asked.
+    """Lists users whose jobs a cluster restart would interrupt, so that they can be asked.
 
-    Jobs that Airflow's tasks or steps wait for go on by themselves, and those of whoever triggered the run (``user`` in
-    the job's metadata) are their own affair: neither is told. A head that does not answer may have jobs of anybody.
+    Jobs that Airflow's tasks or steps wait for continue by themselves. Jobs of the user who triggered the run (``user``
+    in the job's metadata) are that user's own decision. Neither kind is listed. An unresponsive head may have jobs of
+    any user.
 
-    XCom: ``ask``, whether somebody has to agree, ``jobs``, their ids, and ``table``, all of it to be read.
+    XCom: ``ask``, whether a user must agree, ``jobs``, their ids, and ``table``, a readable table of all of it.
 
     Args:
         cluster: Its name in the fleet file.
@@ -51,7 +52,7 @@ class RayClusterPeopleOperator(BaseOperator):
         self.cluster = cluster
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Ask the cluster for its jobs."""
+        """Read the cluster's jobs."""
         from tradewind.fleet.access.connect import connected
         from tradewind.ray_jobs.client import RayJobs
         from tradewind.ray_jobs.errors import RayJobsError
@@ -77,21 +78,21 @@ RayClusterUsersOperator = RayClusterPeopleOperator
 class RayClusterRestartOperator(BaseOperator):
     """Restarts a cluster of the fleet, as ``tradewind cluster restart`` does.
 
-    The jobs of people are kept and brought back; those of Airflow's tasks and of steps go on by claim and lease. A try
-    after one that was interrupted goes on where that was. It runs where the worker has the fleet file with its cluster
-    files, the SSH key that the file names, ``ssh``, and Google credentials.
+    It backs up and restores users' jobs; jobs of Airflow's tasks and of steps continue by claim and lease. A try after
+    an interrupted one continues it. The worker needs the fleet file with its cluster files, the SSH key that the file
+    names, ``ssh``, and Google credentials.
 
-    XCom: ``cluster``, and ``jobs`` with ``job``, ``new`` (its new id, or null) and ``why`` for each job of people.
+    XCom: ``cluster``, and ``jobs`` with ``job``, ``new`` (its new id, or null) and ``why`` for each user's job.
 
     Args:
         cluster: Its name in the fleet file.
-        preserve_jobs: Bring the jobs of people back.
-        reason: Why, for the log and the announcement.
-        wait: End when the minimum of slices is in Ray.
-        timeout_s: For how long at most.
-        backups: The folder for kept jobs, which hold their variables; default: of the worker's user. Where a retry may
-            run on another worker, one that both have.
-        abandon_kept_jobs: Go on with a restart that was interrupted without the jobs that were kept elsewhere, as
+        preserve_jobs: Restore users' jobs.
+        reason: The reason, for the log and the announcement.
+        wait: End when Ray has the minimum of slices.
+        timeout_s: Maximum time in seconds.
+        backups: The folder for job backups, which include the jobs' variables; default: one of the worker's user. If a
+            retry may run on another worker, use a folder that both share.
+        abandon_kept_jobs: Continue an interrupted restart without the job backups that are elsewhere, as
             ``--abandon-kept-jobs`` does.
     """
 
@@ -120,7 +121,7 @@ class RayClusterRestartOperator(BaseOperator):
         self.abandon_kept_jobs = abandon_kept_jobs
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Restart it, or go on with a restart that was interrupted."""
+        """Restart the cluster, or continue an interrupted restart."""
         fleet, cluster = _cluster(self.task_id, self.cluster)
         may_preserve = _as_bool(self.task_id, "preserve_jobs", self.preserve_jobs)
         may_abandon = _as_bool(self.task_id, "abandon_kept_jobs", self.abandon_kept_jobs)
@@ -157,7 +158,7 @@ class RayClusterRestartOperator(BaseOperator):
         return found
 
     def _announce(self, text: str, cluster: FleetCluster) -> None:
-        """Tell people, if this deployment has notifiers; a notifier that fails keeps nothing from being done."""
+        """Notify users, if this deployment has notifiers; a failing notifier does not stop the restart."""
         from tradewind.deployment.announce import announce, configured_notifiers
 
         try:
@@ -168,7 +169,7 @@ class RayClusterRestartOperator(BaseOperator):
 
 
 def others_jobs(jobs: Sequence[JobDetails], asker: str | None) -> list[JobDetails]:
-    """The jobs that run or wait, that nobody goes on with by itself, and that are not ``asker``'s."""
+    """Return the running or waiting unmanaged jobs that are not ``asker``'s."""
     active = (job for job in jobs if not job.has_ended and not is_managed(job.metadata))
     return [job for job in active if not asker or owner_of(job.metadata) != asker]
 
@@ -187,7 +188,7 @@ def _cluster(task_id: str, name: str) -> tuple[Fleet, FleetCluster]:
 
 
 def _as_bool(task_id: str, field: str, value: bool | str) -> bool:
-    """What a template makes of a truth."""
+    """Parse a template's boolean."""
     found = {"true": True, "false": False}.get(str(value).strip().lower())
     if found is None:
         raise BadInputError(f"Task {task_id!r}: {field} is {value!r}, neither true nor false.")

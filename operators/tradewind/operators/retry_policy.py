@@ -1,4 +1,4 @@
-"""A retry policy for tasks that work with Ray clusters: the infrastructure's errors are retried, the job's are not."""
+"""A retry policy for tasks on Ray clusters: retry errors of the infrastructure, not those of the job."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ NOT_WORTH_A_RETRY = (
 def ray_retry_policy(
     delay: timedelta = timedelta(seconds=30), *, retry_failed_jobs: bool = False
 ) -> ExceptionRetryPolicy:
-    """The policy: retry what a cluster did, after ``delay``; fail at once on what trying again would not change.
+    """Return the policy: retry infrastructure errors after ``delay``; fail at once if a retry cannot help.
 
-    For any task: a ``RayJobOperator`` (whose own errors it decides about), or a Python task that uses ``RayHook``.
+    It suits any task: a ``RayJobOperator`` (whose own errors it decides about), or a Python task that uses ``RayHook``.
     With ``retry_failed_jobs`` a job whose own command failed is retried too.
     """
     failed = [RetryRule(f"{_JOB}.RayJobFailedError", RetryAction.RETRY, delay, "the job failed")]

@@ -1,4 +1,4 @@
-"""One step as an Airflow task: takes its turn, follows its job deferred, and reads from the record how it ended."""
+"""One step as an Airflow task: claim, follow the job deferred, and read its ending from the record."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _DEFERS_BY_DEFAULT = conf.getboolean("operators", "default_deferrable", fallback
 
 
 class StepOperator(BaseOperator):
-    """Makes one step's output, unless it is there already.
+    """Makes one step's output, unless it exists already.
 
     Args:
         step: The step.
-        settings: What the experiment's tasks share.
+        settings: Settings that the experiment's tasks share.
         plan_task_id: The task whose XCom holds the run's plan; empty in a DAG without one.
-        index: The step's place in the plan.
+        index: The step's index in the plan.
         deferrable: Follow the Ray job in the triggerer, which needs no worker slot.
     """
 
@@ -58,31 +58,31 @@ class StepOperator(BaseOperator):
         self._turn_taker: StepAttemptRunner | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Take the step's turn, or wait for somebody else's; returns the output's path and its attempt."""
+        """Run an attempt or wait for another task's; return the output's path and its attempt."""
         if self._may_overtake_plan:
             await_plan(context, self.plan_task_id)
         with self._asking_store():
             return self._taker(context, Progress()).result()
 
     def execute_waited(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Look again, now that nobody is at work any more."""
+        """Continue once no other attempt is running."""
         with self._asking_store():
             return self._taker(context, Progress.after_wait(event)).result()
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Judge the turn whose job has ended, by its lease."""
+        """Judge the attempt whose job has ended, by its lease."""
         ending, progress = Ending.from_json(event["ending"]), Progress(**event["progress"])
         with self._asking_store():
             return self._taker(context, progress).result_after(event["job"], ending)
 
     def on_kill(self) -> None:
-        """Stop the job that this worker follows, if a person marked or cleared the task."""
+        """Stop the job that this worker follows, if a user marked or cleared the task."""
         if self._turn_taker is not None:
             self._turn_taker.stop_if_user_acted()
 
     def _new_try(self, context: Context, progress: Progress) -> StepTry:
-        """One try of this task."""
-        # Who waits is not at work: ``max_concurrent`` does not count it.
+        """Create one try of this task."""
+        # A waiting task does not run: ``max_concurrent`` does not count it.
         waits_deferred = self.deferrable or _DEFERS_BY_DEFAULT
         given = StepTask(
             self.step,
@@ -106,7 +106,7 @@ class StepOperator(BaseOperator):
 
     @property
     def _may_overtake_plan(self) -> bool:
-        """Whether Airflow may start this task before the task of the plan has ended: no edge leads from it here."""
+        """Whether Airflow may start this task before the plan's task has ended: no edge connects them."""
         return bool(self.plan_task_id) and self.plan_task_id not in self.upstream_task_ids
 
     def _asking_store(self) -> AbstractContextManager[None]:

@@ -1,4 +1,4 @@
-"""Stopping Ray jobs as a task of its own."""
+"""Stop Ray jobs as a task of its own."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class RayStopJobOperator(BaseOperator):
-    """Stops Ray jobs and ends when they have ended. A job that has ended already, or never was, is fine.
+    """Stops Ray jobs and waits for their end. A job that has ended or never existed is no error.
 
-    XCom: the submission ids of those that it stopped.
+    XCom: the submission ids of the jobs that it stopped.
 
     Args:
         submission_id: The job's id.
-        metadata: Instead of the id: all jobs that have all of these metadata.
+        metadata: Instead of the id: all jobs with all of these metadata.
         ray_conn_id: Connection of the cluster.
     """
 
@@ -44,7 +44,7 @@ class RayStopJobOperator(BaseOperator):
         self.ray_conn_id = ray_conn_id
 
     def execute(self, context: Context) -> list[str]:
-        """Stop what is meant and not ended."""
+        """Stop the matching jobs that have not ended."""
         with failing_without_retry():
             query = JobQuery(self.submission_id or None, self.metadata or None)
         with translated_cluster_errors(f"Task {self.task_id!r}"):

@@ -1,6 +1,6 @@
-"""A training on TPU slices as one task of a DAG that is written by hand, without an experiment around it.
+"""Training on TPU slices as one task of a hand-written DAG, without an experiment.
 
-It is a step all the same: it has a version, an output path and a record, and what is there is not trained again.
+It is still a step: it has a version, an output path and a record, and an existing result is not trained again.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from tradewind.tasks.errors import failing_without_retry
 
 
 class TpuPodTrainOperator(StepOperator):
-    """Trains a language model with Levanter on TPU slices, and goes on by itself when a slice is lost.
+    """Trains a language model with Levanter on TPU slices, and continues by itself after the loss of a slice.
 
     Args:
         name: The name of the step, which begins its output path and names its asset.
         config: A ``LmTrainConfig``, or ``lazy(...)`` of one. It may hold placeholders, such as ``run_param("lr")`` and
-            ``this_output_path()``, and references to steps whose outputs are there.
-        slice_type: Such as ``"v4-16"``.
-        num_slices: How many at once; several numbers mean as many of them as there are.
-        max_preemptions: How often it goes on after it lost a slice; None for the default of ``TpuSlice``.
-        max_failures: How often it goes on after a failure; None for the default of ``TpuSlice``.
-        secrets: Environment variable -> where the cluster finds its value.
+            ``this_output_path()``, and references to steps whose outputs exist.
+        slice_type: The slice type, for example ``"v4-16"``.
+        num_slices: Number of slices at once; several numbers as in ``TpuSlice``.
+        max_preemptions: How often it continues after the loss of a slice; None for the default of ``TpuSlice``.
+        max_failures: How often it continues after a failure; None for the default of ``TpuSlice``.
+        secrets: Environment variable -> the reference to its value.
         ray_conn_id: The connection of the cluster; None for the deployment's default cluster.
-        prefix: Where outputs go; None for the deployment's.
+        prefix: The prefix of the output; None for the deployment's.
         kwargs: Arguments of any operator, and ``deferrable``: follow the training in the triggerer.
     """
 
@@ -67,10 +67,10 @@ class TpuPodTrainOperator(StepOperator):
         self.slice_type = slice_type
         self.ray_conn_id = ray_conn_id
         self.prefix = prefix
-        self._has_own_prefix = "{" not in (prefix or "")  # a template may hold what came with the run
+        self._has_own_prefix = "{" not in (prefix or "")  # a template may contain values of the run
 
     def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
-        """Render the templates, and let the step run where they say."""
+        """Render the templates, and apply the rendered cluster and prefix to the step."""
         super().render_template_fields(context, jinja_env)
         assert isinstance(self.step.resources, TpuSlice), "made so above"
         with failing_without_retry():
