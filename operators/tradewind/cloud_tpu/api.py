@@ -1,8 +1,15 @@
-"""The Cloud TPU API of one project and zone: list, get, create, delete, each until it is really so.
+"""Cloud TPU API of one project and zone: list, get, create and delete, with waits for completion.
 
-A call that finds nobody in (503, a lost connection, too many requests) is tried again for a while, with jitter. A
-refusal comes back at once as an error of its own type; a stock-out is the caller's to wait for, since it can last for
-hours. Everything here blocks: an event loop runs it in a thread.
+A call without a response (503, a lost connection) or with too many requests is retried for a while, with jitter. A
+refusal raises at once an error of its own type. Callers wait out stock-outs, which can last for hours. Everything here
+blocks: an event loop runs it in a thread.
+
+The API returns RESOURCE_EXHAUSTED (429) for three conditions with different remedies: no capacity in the zone, an
+exhausted quota of the project, and too many requests in a minute. Only its text distinguishes them. The phrases come
+from Google's documentation and users' reports, not from measurements. Only a creation can lack capacity or quota; for
+any other call the code means too many requests, whatever the text.
+
+Over REST, two codes may share one HTTP status (409: ALREADY_EXISTS and ABORTED), so the code is read from the response.
 """
 
 from __future__ import annotations
@@ -32,30 +39,21 @@ from tradewind.cloud_tpu.errors import (
 )
 from tradewind.cloud_tpu.resources import QueuedTpu, TpuNode, is_queue_body
 
-# What an error of Google's client means, as one of our own types.
-#
-# The API says RESOURCE_EXHAUSTED (429) for three things that ask for different answers: no capacity in the zone, a
-# quota of the project, and too many requests in a minute. Only its words tell them apart, and they are known from
-# Google's documentation and from what people report, not measured. Only a creation can fail for want of capacity or of
-# the project's quota: of any other call it means too many requests, whatever the words.
-#
-# Over REST, two codes may share one HTTP status (409: ALREADY_EXISTS and ABORTED), so the code is read from the answer.
-
 _NO_CAPACITY: Final = ("no more capacity", "stockout", "insufficient capacity", "not enough resources")
 _TOO_FAST: Final = ("per minute", "ratelimit", "rate limit", "too many requests", "e.g. check quota")
 _QUOTA: Final = ("quota",)
 _TAKEN: Final = ("already exist",)
 _UNANSWERED: Final = frozenset({408, 499})
-"""HTTP's Request Timeout, and CANCELLED: somebody on the way has given up waiting."""
+"""HTTP's Request Timeout, and CANCELLED: a proxy or the server gave up waiting."""
 
 
 def is_retryable(error: Exception, *, is_creation: bool = True) -> bool:
-    """Whether the same call may do better in a moment."""
+    """Return whether the same call may succeed in a moment."""
     import requests
     from google.api_core import exceptions
     from google.auth.exceptions import TransportError
 
-    if isinstance(error, exceptions.TooManyRequests):  # of which ResourceExhausted is one
+    if isinstance(error, exceptions.TooManyRequests):  # includes ResourceExhausted
         return is_rate_limited(error, is_creation=is_creation)
     if _says(error, _NO_CAPACITY):
         return False
@@ -73,7 +71,7 @@ def is_retryable(error: Exception, *, is_creation: bool = True) -> bool:
 
 
 def is_rate_limited(error: Exception, *, is_creation: bool) -> bool:
-    """Whether it asks for fewer requests."""
+    """Return whether the error asks for fewer requests."""
     from google.api_core import exceptions
 
     if not isinstance(error, exceptions.TooManyRequests):
@@ -82,7 +80,7 @@ def is_rate_limited(error: Exception, *, is_creation: bool) -> bool:
 
 
 def translate_error(what: str, error: Exception, *, is_creation: bool = True) -> TpuApiError:
-    """The error of ours for ``error``, which came from doing ``what``."""
+    """Return this package's error for ``error``, which ``what`` raised."""
     kind, advice = _kind(error, is_creation)
     words = str(getattr(error, "message", "") or error).strip().rstrip(".") or type(error).__name__
     return kind(f"Cloud TPU API, {what}: {words}. {advice}".strip())
@@ -100,7 +98,7 @@ def _kind(error: Exception, is_creation: bool) -> tuple[type[TpuApiError], str]:
         return TpuUnreachableError, "Try again later."
     if isinstance(error, exceptions.NotFound):
         return TpuNotFoundError, ""
-    if isinstance(error, exceptions.Conflict):  # of which AlreadyExists and Aborted are two
+    if isinstance(error, exceptions.Conflict):  # includes AlreadyExists and Aborted
         return (TpuConflictError, "") if _is_taken(error) else (TpuAbortedError, "Try again later.")
     if isinstance(error, exceptions.Forbidden | exceptions.Unauthorized | GoogleAuthError):
         return TpuDeniedError, "Grant the account roles/tpu.admin."
@@ -121,7 +119,7 @@ def _is_taken(error: Exception) -> bool:
 
 
 def _code(error: Any) -> str:
-    """The code in ``google.rpc`` that was answered with; empty if the answer does not say."""
+    """Return the ``google.rpc`` code of the response; empty if there is none."""
     if (of_grpc := getattr(error, "grpc_status_code", None)) is not None:
         return str(of_grpc.name)
     try:
@@ -146,13 +144,13 @@ def _says(error: Exception, phrases: tuple[str, ...]) -> bool:
 
 
 RETRY_TIMEOUT_S: Final = 60.0
-"""For how long a call that nobody answers is tried again."""
+"""How long a call without a response is retried."""
 CALL_TIMEOUT_S: Final = 30.0
 OPERATION_TIMEOUT_S: Final = 30 * 60.0
 POLL_S: Final = 5.0
 PAGE_SIZE: Final = 500
 MAX_CONCURRENT_CALLS: Final = 16
-"""How many calls may be under way at the same time, whoever makes them."""
+"""Maximum number of concurrent calls, over all callers."""
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 15.0
 
@@ -163,7 +161,7 @@ R = TypeVar("R", TpuNode, QueuedTpu)
 
 @dataclass(frozen=True)
 class TpuOperation:
-    """A creation or deletion that was accepted; ``TpuApi.has_ended`` tells how it goes."""
+    """An accepted creation or deletion; ``TpuApi.has_ended`` reports its progress."""
 
     what: str
     running: Any
@@ -176,18 +174,18 @@ class TpuApi:
     Args:
         project: The Google Cloud project.
         zone: The zone, such as ``us-central2-b``.
-        endpoint: Another endpoint than Google's, as a URL; else that of ``TRADEWIND_TPU_ENDPOINT``. One on this
-            machine gets no credentials.
+        endpoint: Another endpoint than Google's, as a URL; else that of ``TRADEWIND_TPU_ENDPOINT``. One on this machine
+            gets no credentials.
         transport: ``rest`` or ``grpc``.
         credentials: Google credentials; None finds the default ones.
-        poll_s: How often an operation is looked at.
-        patience_s: For how long a call that nobody answers is tried again.
-        clock: Seconds that only grow.
+        poll_s: Interval between checks of an operation.
+        patience_s: How long a call without a response is retried.
+        clock: Monotonic clock, in seconds.
         sleep: Waits; it may raise, which ends the call.
 
     Raises (every method):
-        TpuUnreachableError: Nobody answers.
-        TpuApiError: The API refuses; the subclass says how.
+        TpuUnreachableError: The API does not answer.
+        TpuApiError: The API refuses; the subclass names the reason.
     """
 
     def __init__(
@@ -216,41 +214,41 @@ class TpuApi:
 
     @property
     def parent(self) -> str:
-        """What all names begin with."""
+        """Prefix of all names."""
         return f"projects/{self.project}/locations/{self.zone}"
 
     def nodes(self) -> list[TpuNode]:
-        """Every node of the zone."""
+        """Return every node of the zone."""
         return self._once([TpuNode.from_json(one) for one in self._list("nodes", "the nodes")], is_queue=False)
 
     def queued_resources(self) -> list[QueuedTpu]:
-        """Every queued resource of the zone."""
+        """Return every queued resource of the zone."""
         listed = [QueuedTpu.from_json(one) for one in self._list("queued_resources", "the queued resources")]
         return self._once(listed, is_queue=True)
 
     def node(self, name: str) -> TpuNode:
-        """The node called ``name``; raises TpuNotFoundError if there is none."""
+        """Return the node ``name``; raise TpuNotFoundError if there is none."""
         return TpuNode.from_json(self._get("get_node", f"nodes/{name}"))
 
     def queued_resource(self, name: str) -> QueuedTpu:
-        """The queued resource called ``name``; raises TpuNotFoundError if there is none."""
+        """Return the queued resource ``name``; raise TpuNotFoundError if there is none."""
         return QueuedTpu.from_json(self._get("get_queued_resource", f"queuedResources/{name}"))
 
     def create(self, name: str, body: Mapping[str, Any], timeout_s: float = OPERATION_TIMEOUT_S) -> None:
         """Create a node, or a queued resource if ``body`` has ``tpu``, and wait for the operation's end.
 
-        Afterwards it is there, but it may not be ACTIVE or READY yet.
+        It then exists, but may not be ACTIVE or READY yet.
 
         Raises:
-            TpuConflictError: There is one of this name.
+            TpuConflictError: One of this name exists.
             StockOutError: There is no capacity now.
             QuotaError: The project's quota is used up.
-            BadSliceError: ``body`` is not what the API takes.
+            BadSliceError: The API does not accept ``body``.
         """
         self._wait_for(self.begin_create(name, body), self._clock() + timeout_s)
 
     def begin_create(self, name: str, body: Mapping[str, Any]) -> TpuOperation:
-        """The same, without waiting for the end."""
+        """Do the same as ``create``, without waiting for the end."""
         from google.cloud import tpu_v2
 
         kind = "queued_resource" if is_queue_body(body) else "node"
@@ -262,21 +260,22 @@ class TpuApi:
     def begin_delete(
         self, name: str, is_queue: bool, identity: str, may_send: Callable[[], bool] = lambda: True
     ) -> TpuOperation | None:
-        """Have a node, or a queued resource with its nodes, deleted, without waiting for the end.
+        """Start to delete a node, or a queued resource with its nodes, without waiting for the end.
 
-        The API knows only names: the caller has just looked at what is there. When nobody answers, it may be done all
-        the same, and something new be there already; so that is looked at before it is tried again.
+        The API knows only names, so the caller must just have checked the present identity. A call without a response
+        may still have succeeded, and a new resource may have this name. So the identity is checked again before each
+        retry.
 
         Args:
-            identity: Of what is to be deleted.
-            may_send: Asked just before each try.
+            identity: Identity of the resource to delete.
+            may_send: Called just before each try.
 
         Returns:
             None: it is gone, or being deleted.
 
         Raises:
-            TpuConflictError: By now there is another one of this name.
-            TpuAbortedError: ``may_send`` says no.
+            TpuConflictError: Another resource has this name by now.
+            TpuAbortedError: ``may_send`` returned False.
         """
         kind, path = ("queued_resource", "queuedResources") if is_queue else ("node", "nodes")
         request = {"name": f"{self.parent}/{path}/{name}", **({"force": True} if is_queue else {})}
@@ -301,7 +300,7 @@ class TpuApi:
             return None
 
     def has_ended(self, operation: TpuOperation) -> bool:
-        """Whether an operation is over; raises what it failed with."""
+        """Return whether an operation has ended; raise its error if it failed."""
         if not self._call(operation.what, operation.running.done):
             return False
         if (error := operation.running.exception()) is not None:
@@ -310,14 +309,14 @@ class TpuApi:
         return True
 
     def found(self, name: str, is_queue: bool) -> Resource | None:
-        """The node or queued resource called ``name``; None if there is none."""
+        """Return the node or queued resource ``name``; None if there is none."""
         try:
             return self.queued_resource(name) if is_queue else self.node(name)
         except TpuNotFoundError:
             return None
 
     def pause(self, seconds: float) -> None:
-        """Wait a while before looking again; it may raise, which ends what was being done."""
+        """Wait between checks; it may raise, which ends the current operation."""
         self._sleep(seconds)
 
     def delete_node(
@@ -327,15 +326,15 @@ class TpuApi:
         timeout_s: float = OPERATION_TIMEOUT_S,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Delete a node that came from no queued resource; returns when it is gone.
+        """Delete a node that came from no queued resource; return when it is gone.
 
-        The API knows only names, so what is there is read once more just before.
+        The API knows only names, so the identity is checked again just before.
 
         Args:
-            check: Raises when nothing may be deleted any more; asked just before each try.
+            check: Called just before each try; raises when nothing may be deleted any more.
 
         Raises:
-            TpuConflictError: What has this name now is another node than the one of this ``identity``.
+            TpuConflictError: Another node than the one with this ``identity`` has this name now.
         """
         self._delete(name, identity, timeout_s, check, is_queue=False)
 
@@ -346,11 +345,11 @@ class TpuApi:
         timeout_s: float = OPERATION_TIMEOUT_S,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """The same for a queued resource with its nodes, whatever its state."""
+        """Delete a queued resource with its nodes in the same way, in any state."""
         self._delete(name, identity, timeout_s, check, is_queue=True)
 
     def wait_until_ready(self, name: str, timeout_s: float = OPERATION_TIMEOUT_S) -> TpuNode:
-        """Wait for a node to be READY, also for one that is not there yet."""
+        """Wait for a node to be READY; the node may not exist yet."""
         deadline = self._clock() + timeout_s
         while True:
             try:
@@ -363,10 +362,8 @@ class TpuApi:
                 state = node.state
             self._pause_until(deadline, f"{self._label('node', name)} to be READY (it is {state})")
 
-    # ---- calls
-
     def _list(self, kind: str, what: str) -> list[dict[str, Any]]:
-        """All pages. A list that leaves out a zone is no list: what is missing in it may well be there."""
+        """Return all pages. A list without an unreachable zone is refused: missing resources may exist."""
         what = f"listing {what} of {self.parent}"
 
         def all_pages() -> list[dict[str, Any]]:
@@ -384,7 +381,7 @@ class TpuApi:
         return _to_json(self._call(f"reading {name}", lambda: self._method(method)(name=name, timeout=CALL_TIMEOUT_S)))
 
     def _delete(self, name: str, identity: str, timeout_s: float, check: Callable[[], None], *, is_queue: bool) -> None:
-        """Delete, or wait for the deletion that somebody else began. A new one of the same name is not waited for."""
+        """Delete, or wait for another client's deletion. A new resource of the same name is not waited for."""
         what = f"deleting {self._label('queued_resource' if is_queue else 'node', name)}"
         deadline = self._clock() + timeout_s
         if (there := self.found(name, is_queue)) is None:
@@ -402,7 +399,7 @@ class TpuApi:
             self._pause_until(deadline, f"{what}: it is still there")
 
     def _check_identity(self, name: str, is_queue: bool, identity: str, what: str) -> None:
-        """Whether the one that is to be deleted is there, and not being deleted."""
+        """Raise unless the resource to delete exists and is not being deleted."""
         there = self.found(name, is_queue)
         if there is None or there.state == "DELETING":
             raise TpuNotFoundError(f"Cloud TPU API, {what}: it is gone.")
@@ -410,7 +407,7 @@ class TpuApi:
             raise _another(what)
 
     def _once(self, listed: Sequence[R], *, is_queue: bool) -> list[R]:
-        """Each name once. What changed while the pages were read may be told of twice: it is read by itself."""
+        """Return each name once. A change between pages may list a name twice; it is then read by itself."""
         by_name: dict[str, list[R]] = {}
         for one in listed:
             by_name.setdefault(one.name, []).append(one)
@@ -429,7 +426,7 @@ class TpuApi:
         is_creation: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> TpuOperation:
-        """``check`` is asked before each try, and may raise."""
+        """Start an operation; ``check`` is called before each try, and may raise."""
 
         def start() -> Any:
             check()
@@ -442,7 +439,7 @@ class TpuApi:
             self._pause_until(deadline, operation.what)
 
     def _call(self, what: str, call: Callable[[], T], *, is_creation: bool = False) -> T:
-        """What ``call`` returns, tried again while nobody answers; told to ask less often, all calls wait."""
+        """Return the result of ``call``, retried while the API does not answer; a rate limit delays all calls."""
         deadline, pause = self._clock() + self.patience_s, _FIRST_PAUSE_S
         while True:
             if (quiet_s := self._quiet_until - self._clock()) > 0:
@@ -491,7 +488,7 @@ def _with_parents(body: Mapping[str, Any], parent: str) -> dict[str, Any]:
 
 
 def _to_json(message: Any) -> dict[str, Any]:
-    """The JSON of the API; only what is set."""
+    """Return the API's JSON of ``message``, set fields only."""
     from google.protobuf.json_format import MessageToDict
 
     fields: dict[str, Any] = MessageToDict(type(message).pb(message))

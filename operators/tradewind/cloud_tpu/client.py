@@ -1,5 +1,7 @@
-"""Google's own Cloud TPU client, made for an endpoint and a transport. Only an endpoint on this machine gets no
-credentials, and only it may be reached without TLS."""
+"""Google's Cloud TPU client for an endpoint and a transport.
+
+Only an endpoint on this machine gets no credentials, and only there is TLS optional.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,10 @@ TRANSPORTS: Final = ("rest", "grpc")
 
 
 def make_client(endpoint: str | None, transport: str, credentials: Any, at_once: int) -> Any:
-    """A ``tpu_v2.TpuClient`` for so many calls at once.
+    """Return a ``tpu_v2.TpuClient`` for this many concurrent calls.
 
     Raises:
-        BadEndpointError: The endpoint or the transport is no good.
+        BadEndpointError: The endpoint or the transport is invalid.
         TpuDeniedError: No credentials were given, and none can be found.
     """
     if transport not in TRANSPORTS:
@@ -45,13 +47,13 @@ def make_client(endpoint: str | None, transport: str, credentials: Any, at_once:
 
 
 def _with_connections(client: Any, at_once: int, scheme: str = "https") -> Any:
-    """Keep a connection for each call at once: by itself, requests throws away more than ten, and begins anew.
+    """Keep one connection per concurrent call: by default, requests discards all but ten.
 
-    Without TLS, which is on this machine, no proxy of the environment is asked.
+    Without TLS, that is on this machine, no proxy of the environment is used.
     """
     from requests.adapters import HTTPAdapter
 
-    session = getattr(client.transport, "_session", None)  # of REST; gRPC has one connection for all
+    session = getattr(client.transport, "_session", None)  # REST only; gRPC has one connection for all calls
     if session is not None:
         session.mount(f"{scheme}://", HTTPAdapter(pool_maxsize=at_once))
         session.trust_env = scheme != "http"
@@ -59,10 +61,10 @@ def _with_connections(client: Any, at_once: int, scheme: str = "https") -> Any:
 
 
 def tpu_endpoint(endpoint: str) -> tuple[str, str, bool]:
-    """Scheme, host with port, and whether it is on this machine.
+    """Return scheme, host with port, and whether it is on this machine.
 
     Raises:
-        BadEndpointError: It is no URL, or asks for http to another machine.
+        BadEndpointError: It is no URL, or uses http to another machine.
     """
     parsed = parse_endpoint(endpoint)
     if parsed is None:
@@ -82,7 +84,7 @@ def _local_transport(scheme: str, host: str, transport: str) -> Any:
         return TpuRestTransport(host=host, credentials=anonymous, url_scheme=scheme)
     import grpc  # type: ignore[import-untyped]
 
-    options = [("grpc.max_receive_message_length", -1)]  # as Google's own transport has it: a page can be large
+    options = [("grpc.max_receive_message_length", -1)]  # as in Google's own transport: a page can be large
     channel = (
         grpc.insecure_channel(host, options)
         if scheme == "http"

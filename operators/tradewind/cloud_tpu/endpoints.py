@@ -1,4 +1,4 @@
-"""Endpoints of Google's services: TLS everywhere but on this machine, which alone is asked without credentials."""
+"""Endpoints of Google's services. Only one on this machine may lack TLS, and gets no credentials."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ ENDPOINT_VARIABLES: Final = {
 
 
 def parse_endpoint(endpoint: str) -> tuple[str, str, bool] | None:
-    """Scheme, host with port, and whether it is on this machine.
+    """Return scheme, host with port, and whether it is on this machine.
 
-    None for what is no URL, holds more than scheme, host and port, or is http to another machine.
+    None for a text that is no URL, holds more than scheme, host and port, or uses http to another machine.
     """
     try:
         parts = urlsplit(endpoint)
-        parts.port  # noqa: B018  it is looked at only when somebody asks for it
+        parts.port  # noqa: B018  urlsplit validates the port only on access
     except ValueError:
         return None
     if not _HOST.fullmatch(parts.netloc) or parts.path.strip("/") or parts.query or parts.fragment:

@@ -1,14 +1,14 @@
-"""What can be wrong between us and the Cloud TPU API. Messages name the resource and say what to do."""
+"""Errors between a client and the Cloud TPU API. Messages name the resource and the next step."""
 
 from __future__ import annotations
 
 
 class TpuApiError(Exception):
-    """The Cloud TPU API refuses a call, or an operation of it failed."""
+    """The Cloud TPU API refuses a call, or an operation failed."""
 
 
 class TpuUnreachableError(TpuApiError):
-    """The API does not answer, after the retries. It says nothing about any slice."""
+    """The API does not answer, after the retries. This says nothing about any slice."""
 
 
 class TpuNotFoundError(TpuApiError):
@@ -16,27 +16,27 @@ class TpuNotFoundError(TpuApiError):
 
 
 class TpuConflictError(TpuApiError):
-    """A node or queued resource of this name is already there."""
+    """A node or queued resource of this name exists."""
 
 
 class TpuAbortedError(TpuApiError):
-    """Something else was going on at the same time, and nothing was done. The same call may do better later."""
+    """A concurrent operation prevented the call, which had no effect. It may succeed later."""
 
 
 class TpuPreconditionError(TpuApiError):
-    """The state of the project, or of the resource, does not allow it."""
+    """The state of the project, or of the resource, does not allow the call."""
 
 
 class TpuDeniedError(TpuApiError):
-    """The credentials may not do this."""
+    """The credentials do not permit the call."""
 
 
 class StockOutError(TpuApiError):
-    """Google Cloud has no capacity for this slice type in this zone now. It comes back by itself."""
+    """Google Cloud has no capacity for this slice type in this zone now. It returns by itself."""
 
 
 class QuotaError(TpuApiError):
-    """The project's quota is used up. Waiting alone does not help, unless something else is deleted."""
+    """The project's quota is used up. Waiting helps only if other resources are deleted."""
 
 
 class OperationTimeoutError(TpuApiError):
@@ -44,8 +44,8 @@ class OperationTimeoutError(TpuApiError):
 
 
 class BadEndpointError(TpuApiError, ValueError):
-    """The endpoint or transport of the API is no good."""
+    """The endpoint or transport of the API is invalid."""
 
 
 class BadSliceError(TpuApiError, ValueError):
-    """What is wanted of a slice cannot be created as it is written."""
+    """The requested slice cannot be created as specified."""

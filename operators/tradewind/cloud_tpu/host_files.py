@@ -1,6 +1,11 @@
-"""How a slice that a person develops on is told of: its holder writes one line into its log, which a laptop reads.
+"""Files and log lines of hosts: development slices, and variables from Secret Manager.
 
-What stands there is input: it is bounded, and what it names is looked up in Google Cloud before anybody goes there.
+The holder of a development slice writes one line into its log, which a user's laptop reads. That line is input: it is
+bounded, and its names are looked up in Google Cloud before any connection is made.
+
+A cluster gives its processes variables from Secret Manager: each is a file on every host, for one user. A host writes
+them when Ray starts there, and ``tradewind cluster push-env`` updates them. So a file is newer than the variable of the
+same name in a Ray process.
 """
 
 from __future__ import annotations
@@ -17,9 +22,9 @@ from typing import Any, Final
 from tradewind.cloud_tpu.resources import is_name
 
 DEV_FOLDER: Final = ".tradewind/dev"
-"""Below the home of Ray's user: on the head signs of life, on the hosts the files of people."""
+"""Below the home of Ray's user: on the head heartbeats, on the hosts files of users."""
 METADATA: Final = "dev_tpu"
-"""What the metadata of a holder's job call the name that its person gave it."""
+"""Metadata key of a holder's job: the session's name, chosen by its user."""
 _MARKER: Final = "TRADEWIND_DEV_SLICE "
 _MARK: Final = re.compile(r"[0-9A-Fa-f.:]{1,45}/[0-9]{1,10}/[0-9]{1,20}")
 _MOST_HOSTS: Final = 4096
@@ -28,12 +33,12 @@ _NAME: Final = re.compile(r"[a-z](-?[a-z0-9]){0,29}")
 
 
 class BadDevSliceError(ValueError):
-    """What the log holds is no such line."""
+    """The log holds no valid line."""
 
 
 @dataclass(frozen=True)
 class DevHostInfo:
-    """One host; ``mark`` is what its processes carry, so that they end with the holder."""
+    """One host. Its processes carry ``mark``, so that they end with the holder."""
 
     ip: str
     mark: str
@@ -41,12 +46,12 @@ class DevHostInfo:
 
 @dataclass(frozen=True)
 class DevSlice:
-    """A slice that is held, or why none is.
+    """A held slice, or the reason for having none.
 
     Attributes:
         name: The slice.
-        hosts: Its hosts, in the order of their worker ids.
-        refused: Why there is none.
+        hosts: Its hosts, in the order of their worker IDs.
+        refused: Why no slice is held.
     """
 
     name: str = ""
@@ -54,12 +59,12 @@ class DevSlice:
     refused: str = ""
 
     def line(self) -> str:
-        """What the holder writes."""
+        """Return the holder's log line."""
         return _MARKER + json.dumps(asdict(self))
 
     @staticmethod
     def in_log(log: str) -> DevSlice | None:
-        """What the holder has written last; None if it has not yet.
+        """Return the holder's last line; None if it has not written one yet.
 
         Raises:
             BadDevSliceError: It cannot be read.
@@ -74,12 +79,12 @@ class DevSlice:
 
 
 def heartbeat_path(session: str) -> str:
-    """The file on the head, below the home of Ray's user, that is changed while the person's command lives."""
+    """Return the file, below the home of Ray's user on the head, that a live command touches."""
     return f"{DEV_FOLDER}/{session}.alive"
 
 
 def is_dev_name(text: str) -> bool:
-    """Whether people may call what they hold so: lower-case letters, digits and single hyphens, up to 30."""
+    """Return whether ``text`` is a valid session name: up to 30 of a-z, digits and single hyphens."""
     return len(text) <= 30 and _NAME.fullmatch(text) is not None
 
 
@@ -101,17 +106,12 @@ def _host(fields: Mapping[str, Any]) -> DevHostInfo:
     return DevHostInfo(ip, mark)
 
 
-# The variables that a cluster gives its processes from Secret Manager: each is a file on every host, for one user.
-#
-# A host writes them when Ray is started there, and ``tradewind cluster push-env`` writes them anew. So a file is newer
-# than the variable of the same name that a process of Ray has.
-
 ENVIRONMENT_FOLDER: Final = ".tradewind/environment"
-"""Below the home of Ray's user; the name of a file is that of its variable."""
+"""Below the home of Ray's user; each file has the name of its variable."""
 
 
 def host_variable(name: str, env: Mapping[str, str] = os.environ) -> str | None:
-    """The value that this host's cluster gives to ``name``: that of its file, else that in ``env``."""
+    """Return the value that this host's cluster gives to ``name``: that of its file, else that in ``env``."""
     try:
         return (Path.home() / ENVIRONMENT_FOLDER / name).read_text().rstrip("\n")
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""What a host can learn about itself from Google Cloud's metadata server. No answer is None, never a guess.
+"""Metadata of this host from Google Cloud's server. Without a response it is None, never a guess.
 
-Only the standard library is needed, and no proxy is used. ``GCE_METADATA_HOST`` names another server (``HOST:PORT``),
-as in Google's own libraries. Away from Google Cloud nobody answers at the default address.
+It needs only the standard library, and uses no proxy. ``GCE_METADATA_HOST`` names another server (``HOST:PORT``), as in
+Google's own libraries. Outside Google Cloud, no server answers at the default address.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 HOST_VARIABLE: Final = "GCE_METADATA_HOST"
-_DEFAULT_HOST: Final = "169.254.169.254"  # an address, because looking up the name can take long elsewhere
+_DEFAULT_HOST: Final = "169.254.169.254"  # an address, because name lookups can be slow elsewhere
 _HEADER: Final = "Metadata-Flavor"
 _LONGEST_WAIT_S: Final = 60.0
 _PAUSE_S: Final = 1.0
@@ -31,24 +31,24 @@ class _Value:
 
 
 def is_preempted(timeout_s: float = 1.0) -> bool | None:
-    """Whether Google Cloud has told this host that it is being preempted; None if nobody answers."""
+    """Return whether Google Cloud has reported this host's preemption; None without a response."""
     value = _get(_PREEMPTED, timeout_s)
     return None if value is None else _is_true(value)
 
 
 def wait_for_maintenance(timeout_s: float, *, stopped: Callable[[], bool] = lambda: False) -> bool | None:
-    """Wait until Google Cloud announces maintenance that ends this host; else as ``wait_for_preemption``.
+    """Wait for maintenance that ends this host; otherwise like ``wait_for_preemption``.
 
-    Maintenance during which the machine is moved and lives on (``MIGRATE_ON_HOST_MAINTENANCE``) is none of those.
+    A migration that the machine survives (``MIGRATE_ON_HOST_MAINTENANCE``) does not count.
     """
     return _wait(_MAINTENANCE, lambda value: value.text.strip().upper().startswith("TERMINATE"), timeout_s, stopped)
 
 
 def wait_for_preemption(timeout_s: float, *, stopped: Callable[[], bool] = lambda: False) -> bool | None:
-    """Wait until this host is being preempted; returns whether it is by then, or None if nobody answers.
+    """Wait for this host's preemption; return whether it has occurred, or None without a response.
 
-    The server holds each request until something changes, so the news arrives at once. ``stopped`` is asked between
-    two requests, at least once a minute.
+    The server holds each request until a change, so the news arrives at once. ``stopped`` is called between two
+    requests, at least once a minute.
     """
     return _wait(_PREEMPTED, _is_true, timeout_s, stopped)
 
@@ -63,18 +63,18 @@ def _wait(path: str, is_news: Callable[[_Value], bool], timeout_s: float, stoppe
         began = time.monotonic()
         known = _changed(path, known, min(left, _LONGEST_WAIT_S))
         if time.monotonic() - began < _PAUSE_S and known is not None and not is_news(known):
-            time.sleep(min(_PAUSE_S, left))  # of a server that does not hold requests
+            time.sleep(min(_PAUSE_S, left))  # for a server that does not hold requests
     return None if known is None else True
 
 
 def zone(timeout_s: float = 1.0) -> str | None:
-    """The zone of this host, such as ``us-central2-b``."""
+    """Return the zone of this host, such as ``us-central2-b``."""
     value = _get("instance/zone", timeout_s)
     return None if value is None else value.text.rpartition("/")[2]
 
 
 def attribute(name: str, timeout_s: float = 1.0) -> str | None:
-    """A custom attribute of this host; None also if it has none of this name."""
+    """Return a custom attribute of this host; None also if it has none of this name."""
     value = _get(f"instance/attributes/{quote(name, safe='')}", timeout_s)
     return None if value is None else value.text
 
@@ -84,7 +84,7 @@ def _is_true(value: _Value) -> bool:
 
 
 def _changed(path: str, known: _Value, seconds: float) -> _Value | None:
-    """The value once it is another one, or the same after ``seconds``."""
+    """Return the value once it has changed, or the same one after ``seconds``."""
     query = {"wait_for_change": "true", "timeout_sec": str(max(1, round(seconds))), "last_etag": known.etag}
     return _get(f"{path}?{urlencode(query)}", max(1.0, seconds) + _SLACK_S)
 

@@ -1,7 +1,7 @@
-"""Nodes and queued resources as plain values, and what it takes to create each of them again.
+"""Nodes and queued resources as plain values, and the bodies that recreate them.
 
 Both are read from the JSON of the Cloud TPU API v2 (field names in camelCase, enums as names). A slice's name is its
-node's id, which is also what Ray takes as the label ``ray.io/tpu-slice-name`` on the slice's hosts.
+node's ID, which Ray also uses as the label ``ray.io/tpu-slice-name`` on the slice's hosts.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ _NODE_INPUTS: Final = (
     "description", "acceleratorType", "acceleratorConfig", "runtimeVersion", "networkConfig", "networkConfigs",
     "serviceAccount", "schedulingConfig", "labels", "metadata", "tags", "dataDisks", "shieldedInstanceConfig",
 )  # fmt: skip
-"""Without ``cidrBlock``: the server fills it in, and refuses it when it is asked for again."""
+"""Without ``cidrBlock``: the server sets it, and refuses it in a creation."""
 _QUEUE_INPUTS: Final = ("spot", "guaranteed", "reservationName")
 ANY_KIND: Final = "*"
-"""In place of a ``body_kind``: whatever is asked for."""
+"""Placeholder for any ``body_kind``."""
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 WITHOUT_MACHINES: Final = frozenset({"PREEMPTED", "TERMINATED", "STOPPED"})
-"""States of a node whose hosts are gone, whatever Ray, which misses them some seconds later, still says of them."""
+"""States of a node whose hosts are gone, although Ray may report them alive for some seconds."""
 _RAY_KIND: Final = "ray-node-type"
-"""The label by which Ray's autoscaler tells its heads from its workers."""
+"""Label that distinguishes heads and workers of Ray's autoscaler."""
 
 
 @dataclass(frozen=True)
 class TpuNode:
-    """One node of the API: a slice, or one slice of a queued resource for several.
+    """One node of the API: a slice, alone or as part of a queued resource.
 
     Attributes:
-        name: Its id, without project and zone.
+        name: Its ID, without project and zone.
         state: ``READY``, ``PREEMPTED`` and so on.
-        identity: Differs between two nodes that had the same name one after the other.
-        slice_type: Its accelerator type; empty if it was asked for by topology.
-        hosts: How many hosts it has; None if that cannot be told.
-        queue: The id of the queued resource that it came from, if any.
-        is_reserved: Whether it stands on reserved capacity.
+        identity: Differs between successive nodes of the same name.
+        slice_type: Its accelerator type; empty if it was created by topology.
+        hosts: Number of its hosts; None if unknown.
+        queue: The ID of its queued resource, if any.
+        is_reserved: Whether it uses reserved capacity.
         labels: Its labels.
-        created_at: When it was created, in seconds since the epoch; None if the API does not say.
-        body: What creates one like it: the body of a create call.
+        created_at: Its creation time, in seconds since the epoch; None if the API does not report it.
+        body: Body of a create call for an equal node.
     """
 
     name: str
@@ -61,7 +61,7 @@ class TpuNode:
 
     @staticmethod
     def from_json(fields: Mapping[str, Any]) -> TpuNode:
-        """The node that the API describes."""
+        """Return the node that the API describes."""
         kind = str(fields.get("acceleratorType", ""))
         return TpuNode(
             name=_last(fields["name"]),
@@ -78,29 +78,29 @@ class TpuNode:
 
     @property
     def is_of_autoscaler(self) -> bool:
-        """Whether Ray's autoscaler made it and will make another in its place."""
+        """Whether Ray's autoscaler created it and will replace it."""
         return self.labels.get(_RAY_KIND) == "worker"
 
     @property
     def is_head(self) -> bool:
-        """Whether a Ray cluster has its head on it."""
+        """Whether it is the head of a Ray cluster."""
         return self.labels.get(_RAY_KIND) == "head"
 
 
 @dataclass(frozen=True)
 class QueuedTpu:
-    """One queued resource: the request for one slice or several, and what became of it.
+    """One queued resource: the request for one or more slices, and its state.
 
     Attributes:
-        name: Its id, without project and zone.
+        name: Its ID, without project and zone.
         state: ``ACTIVE``, ``SUSPENDED`` and so on.
-        identity: Differs between two queued resources that had the same name one after the other.
-        nodes: The names of the slices that it is for.
-        is_reserved: Whether it stands on reserved capacity.
-        labels: The labels that all of its slices have.
-        why: The API's words on why it failed, if it did.
-        created_at: When it was created, in seconds since the epoch; None if the API does not say.
-        body: What creates one like it: the body of a create call.
+        identity: Differs between successive queued resources of the same name.
+        nodes: Names of its slices.
+        is_reserved: Whether it uses reserved capacity.
+        labels: Labels that all of its slices have.
+        why: The API's reason for its failure, if it failed.
+        created_at: Its creation time, in seconds since the epoch; None if the API does not report it.
+        body: Body of a create call for an equal one.
     """
 
     name: str
@@ -115,7 +115,7 @@ class QueuedTpu:
 
     @staticmethod
     def from_json(fields: Mapping[str, Any]) -> QueuedTpu:
-        """The queued resource that the API describes."""
+        """Return the queued resource that the API describes."""
         name = _last(fields["name"])
         state = fields.get("state") or {}
         specs = (fields.get("tpu") or {}).get("nodeSpec") or []
@@ -135,9 +135,9 @@ class QueuedTpu:
 
 
 def node_body(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a node's description is asked for when it is created, and not found out afterwards."""
+    """Return the inputs of a node's creation, without values that the server sets."""
     body = {name: fields[name] for name in _NODE_INPUTS if fields.get(name)}
-    if "acceleratorType" in body:  # the API fills in the other one, and takes only one of them
+    if "acceleratorType" in body:  # the API sets both, and accepts only one
         body.pop("acceleratorConfig", None)
     if "networkConfig" in body:
         body.pop("networkConfigs", None)
@@ -145,7 +145,7 @@ def node_body(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def queue_body(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The same of a queued resource. Points in time are left out: they are over when it is created again."""
+    """Return the inputs of a queued resource's creation, without times, which would be in the past."""
     body: dict[str, Any] = {name: fields[name] for name in _QUEUE_INPUTS if name in fields}
     if span := (fields.get("queueingPolicy") or {}).get("validUntilDuration"):
         body["queueingPolicy"] = {"validUntilDuration": span}
@@ -155,7 +155,7 @@ def queue_body(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def labelled_body(queue: QueuedTpu, nodes: Sequence[TpuNode]) -> dict[str, Any]:
-    """What creates the queued resource again, with the labels that its nodes have by now: they say whose it is."""
+    """Return a body that recreates the queue with its nodes' present labels, which name its owner."""
     specs = []
     for spec in queue.body["tpu"]["nodeSpec"]:
         names = node_names(queue.name, {"tpu": {"nodeSpec": [spec]}})
@@ -167,12 +167,12 @@ def labelled_body(queue: QueuedTpu, nodes: Sequence[TpuNode]) -> dict[str, Any]:
 
 
 def is_name(text: str) -> bool:
-    """Whether Google takes it for the name of a node or of a queued resource."""
+    """Return whether Google accepts ``text`` as the name of a node or queued resource."""
     return _NAME.fullmatch(text) is not None
 
 
 def body_kind(body: Mapping[str, Any]) -> str:
-    """What a refusal of ``body`` is believed to be about: all of it but names, labels, metadata and description."""
+    """Return the part of ``body`` that a refusal depends on: no names, labels, metadata or description."""
     if is_queue_body(body):
         specs = body["tpu"].get("nodeSpec") or []
         plain: Any = [
@@ -189,12 +189,12 @@ def _plain(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_queue_body(body: Mapping[str, Any]) -> bool:
-    """Whether ``body`` creates a queued resource; else it creates a node."""
+    """Return whether ``body`` creates a queued resource; else it creates a node."""
     return "tpu" in body
 
 
 def node_names(queue: str, body: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the slices that a queued resource called ``queue`` is for."""
+    """Return the names of the slices of the queued resource ``queue``."""
     names: list[str] = []
     for spec in (body.get("tpu") or {}).get("nodeSpec") or []:
         several = spec.get("multisliceParams") or spec.get("multiNodeParams") or {}

@@ -1,7 +1,7 @@
-"""Reading one version of a secret from Google's Secret Manager, with Google's own client.
+"""Read one version of a secret from Google's Secret Manager, with Google's client.
 
-No text and no exception that leaves this module holds a value. ``TRADEWIND_SECRET_MANAGER_ENDPOINT`` names another
-endpoint: a private one (``https://...``), or the rehearsal's on this machine, which alone gets no credentials.
+No text and no exception of this module holds a value. ``TRADEWIND_SECRET_MANAGER_ENDPOINT`` names another endpoint: a
+private one (``https://...``), or the rehearsal's on this machine, which alone gets no credentials.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ class SecretManagerError(Exception):
 
 
 class SecretManagerUnreachableError(SecretManagerError):
-    """Secret Manager does not answer, so nothing is known about the secret: trying again may help."""
+    """Secret Manager does not answer, so the secret's state is unknown: retrying may help."""
 
 
 def read_secret(version: str) -> str:
-    """The value of ``projects/P/secrets/S/versions/V``.
+    """Return the value of ``projects/P/secrets/S/versions/V``.
 
     Raises:
-        SecretManagerUnreachableError: It does not answer, after the client's own retries.
-        SecretManagerError: It is not there or not ours to read, it arrived damaged, or the client is missing.
+        SecretManagerUnreachableError: Secret Manager does not answer, after the client's own retries.
+        SecretManagerError: The secret does not exist, is not accessible, arrived damaged, or the client is missing.
     """
     client = _client()
     payload = _access(client, version)
@@ -57,7 +57,7 @@ def _client() -> Any:
         ) from None
     endpoint = os.environ.get(ENDPOINT_VARIABLE)
     try:
-        if endpoint is None:  # REST, because gRPC does not go well with the processes that are started afterwards
+        if endpoint is None:  # REST: gRPC conflicts with processes that are started later
             return SecretManagerServiceClient(transport="rest")
         scheme, host, is_here = _parse(endpoint)
         credentials: Any = AnonymousCredentials() if is_here else None
@@ -72,7 +72,7 @@ def _client() -> Any:
 
 
 def _parse(endpoint: str) -> tuple[str, str, bool]:
-    """Scheme, host with port, and whether it is on this machine."""
+    """Return scheme, host with port, and whether it is on this machine."""
     parsed = parse_endpoint(endpoint)
     if parsed is None:
         raise SecretManagerError(f"{ENDPOINT_VARIABLE} must be https://HOST (http only on the loopback)")

@@ -1,8 +1,10 @@
-"""A slice type's name says all about its shape: generation, chips, hosts, topology. This is the only table of them.
+"""Table of slice types: generation, chips, hosts and topology by name. There is no other.
 
 The names are Google Cloud's accelerator types. v4 and v5p names count TensorCores (two per chip), v5litepod and v6e
-names count chips. Slices that this package never asks for (custom topologies, v2, v3, v7x) are left out. Only the
-standard library is imported here, because DAG files load this module.
+names count chips. Slices that this package never requests (custom topologies, v2, v3, v7x) are omitted. DAG files load
+this module, so it imports only the standard library.
+
+Ray's names for the hosts of TPU slices: labels of their nodes, and a resource that each slice has once.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ from dataclasses import dataclass
 from typing import Final
 
 SIMULATED_VARIABLE: Final = "TRADEWIND_SIMULATED_TPUS"
-"""Set on the Ray nodes of a rehearsal, which stand for hosts with chips and have none."""
-_CHIPS_PER_HOST: Final = 4  # on every slice of more than one host
+"""Set on the Ray nodes of a rehearsal, which simulate hosts with chips."""
+_CHIPS_PER_HOST: Final = 4  # on every slice with several hosts
 
-# Chips -> topology, as Google Cloud lays the slice out.
+# Chips -> topology of Google Cloud's slices.
 _TORUS_3D: Final = {
     4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8", 512: "8x8x8",
     1024: "8x8x16", 2048: "8x16x16", 4096: "16x16x16", 6144: "16x16x24",
@@ -27,21 +29,21 @@ _MESH_2D: Final = {
 
 
 class UnknownSliceTypeError(ValueError):
-    """No slice has this name."""
+    """No slice type has this name."""
 
 
 @dataclass(frozen=True)
 class SliceType:
-    """What one slice of this type consists of."""
+    """Composition of one slice of this type."""
 
     name: str
     generation: str
-    """``v4``, ``v5p``, ``v5litepod`` or ``v6e``; what ``ray.util.tpu`` calls the accelerator version."""
+    """``v4``, ``v5p``, ``v5litepod`` or ``v6e``: the accelerator version of ``ray.util.tpu``."""
     chips: int
     hosts: int
     chips_per_host: int
     topology: str | None
-    """What ``ray.util.tpu`` takes as topology; None where it takes none, so that the type cannot be reserved by it."""
+    """Topology for ``ray.util.tpu``; None if it accepts none and so cannot reserve the type."""
 
     @property
     def is_multi_host(self) -> bool:
@@ -49,7 +51,7 @@ class SliceType:
 
 
 def slice_type(name: str) -> SliceType:
-    """The slice type called ``name``, for example ``slice_type("v4-16")``."""
+    """Return the slice type ``name``, for example ``slice_type("v4-16")``."""
     try:
         return SLICE_TYPES[name]
     except KeyError:
@@ -81,7 +83,7 @@ def _two_dimensional(generation: str, single_host_sizes: tuple[int, ...]) -> lis
 def _table() -> dict[str, SliceType]:
     rows = [
         *_three_dimensional("v4", largest=2048),
-        SliceType("v4-4096", "v4", 2048, 512, 4, None),  # 8x16x16, which Ray's list for v4 does not have
+        SliceType("v4-4096", "v4", 2048, 512, 4, None),  # 8x16x16, which Ray's list for v4 lacks
         *_three_dimensional("v5p", largest=12288),
         *_two_dimensional("v5litepod", single_host_sizes=(1, 2, 4, 8)),
         *_two_dimensional("v6e", single_host_sizes=(1, 4, 8)),
@@ -93,7 +95,7 @@ SLICE_TYPES: Final = _table()
 
 
 def _nearest(name: str) -> list[str]:
-    """Up to three names: of the same generation and near in size, if the generation can be told."""
+    """Return up to three names of the same generation and similar size, if the generation is recognized."""
     generation, _, size = name.strip().lower().partition("-")
     generation = {"v5e": "v5litepod", "v5lite": "v5litepod"}.get(generation, generation)
     family = [row.name for row in SLICE_TYPES.values() if row.generation == generation]
@@ -109,10 +111,8 @@ def _size(name: str) -> int:
     return int(name.rpartition("-")[2])
 
 
-# What Ray calls the hosts of TPU slices: the labels of their nodes, and the resource of which a slice has one.
-
 RAY_LABELS: Final = "ray.io/"
-"""What the labels begin with that Ray itself gives."""
+"""Prefix of the labels that Ray itself sets."""
 TPU_LABELS: Final = "ray.io/tpu-"
 NODE_ID_LABEL: Final = "ray.io/node-id"
 SLICE_NAME_LABEL: Final = "ray.io/tpu-slice-name"
@@ -127,10 +127,10 @@ _HEAD_RESOURCE: Final = re.compile(r"TPU-.+-head")
 
 
 def head_resource(slice_type: str) -> str:
-    """What worker 0 of a slice of this type has one of."""
+    """Return the resource of which worker 0 of such a slice has one."""
     return f"TPU-{slice_type}-head"
 
 
 def is_head_resource(name: str) -> bool:
-    """Whether ``head_resource`` gives this for some type."""
+    """Return whether ``name`` is the ``head_resource`` of some type."""
     return bool(_HEAD_RESOURCE.fullmatch(name))

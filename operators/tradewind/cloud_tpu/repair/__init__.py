@@ -1,1 +1,1 @@
-"""Slices that are dead are deleted and created again, by one at a time."""
+"""Delete and recreate dead slices, under the repair lock."""

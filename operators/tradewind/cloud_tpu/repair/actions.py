@@ -1,9 +1,9 @@
-"""The actions of one pass: slices are deleted and created again, many at once, and watched by listing them all.
+"""Actions of one pass: delete and recreate slices, many at once, and follow them by listing all.
 
-A few go first, one of each kind: if the creation of such a one is refused in a way that waiting does not mend, nothing
-more of its kind is deleted. Everything is asked for at most ``MAX_CONCURRENT_CALLS`` calls at a time; an operation is
-only asked after if the lists do not tell how it went, and ever more rarely. So the requests of a pass are bounded by
-its actions and the pages of the lists.
+A few go first, one of each kind. If such a creation is refused in a way that waiting does not mend, no more slices of
+its kind are deleted. At most ``MAX_CONCURRENT_CALLS`` calls run at once. An operation itself is polled only if the
+lists do not show its result, and less and less often. So a pass's requests are bounded by its actions and the pages of
+the lists.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from tradewind.machine import boot_time
 logger = logging.getLogger(__name__)
 
 FIRST_S: Final = 120.0
-"""For how long the first few are waited for before the others follow."""
+"""How long the first few are waited for before the others follow."""
 MAX_WAIT_S: Final = 600.0
-"""For how long the others are waited for; what is not over by then, the next pass goes on with."""
+"""How long the others are waited for; the next pass continues unfinished ones."""
 _FIRST_PAUSE_S: Final = 0.25
 SNAPSHOT_TTL_S: Final = 10.0
-"""How old a snapshot may be when something is deleted: the process may have been frozen since."""
+"""Maximum age of a snapshot at a deletion: the process may have been frozen since."""
 LOCK_TIMEOUT_S: Final = 15.0
-"""For how long the turn is waited for while another repair has it."""
+"""How long to wait for the repair lock while another repair holds it."""
 _BATCH: Final = 512
-"""How many are deleted by one snapshot: it is two seconds old by the last of them."""
+"""Deletions per snapshot: it is two seconds old at the last of them."""
 
 _NO_PLACE: Final = (StockOutError, QuotaError)
 _FOR_ANY: Final = (TpuDeniedError,)
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 
 class _Stage(Enum):
-    """How far the action about one slice is."""
+    """Stage of the action on one slice."""
 
     DELETE = "to be deleted"
     GOING = "being deleted"
@@ -67,7 +67,7 @@ class _Stage(Enum):
 
 @dataclass
 class _Work:
-    """The action about one slice, as far as it is."""
+    """The action on one slice, with its progress."""
 
     finding: Finding
     record: SliceRecord
@@ -78,11 +78,11 @@ class _Work:
     asks: int = 0
 
     def end(self, words: str) -> None:
-        """It is over, for this pass."""
+        """End it for this pass."""
         self.stage, self.words = _Stage.OVER, words
 
     def may_ask(self, poll: int) -> bool:
-        """Whether it is time to ask for the operation itself: at the first, second, fourth, eighth poll…"""
+        """Return whether to poll the operation itself: at the first, second, fourth, eighth poll…"""
         if self.operation is None or poll < self.next_ask:
             return False
         self.asks += 1
@@ -94,16 +94,16 @@ class RepairActions:
     """Carries out the actions of one pass.
 
     Args:
-        api: Where the slices are.
-        observe: Everything that is to be seen, now.
+        api: API of the slices' zone.
+        observe: Returns a present snapshot.
         scope: Which slices belong to the cluster.
-        settings: How long to wait, and how much to do at once.
-        records: What must not be forgotten.
+        settings: Waits and limits.
+        records: Persistent records.
         clock: Seconds since the epoch.
-        turn: Whose turn it is to delete, where several repairs share the records.
+        turn: Repair lock, if several repairs share the records.
 
     Attributes:
-        denied: Whose creation was refused in a way that waiting does not mend.
+        denied: Slices whose creation was refused in a way that waiting does not mend.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class RepairActions:
         self._pool: ThreadPoolExecutor
 
     def carry_out(self, due: Sequence[Finding], records: Mapping[str, SliceRecord]) -> dict[str, str]:
-        """Do what is due; by name, what came of it in words."""
+        """Carry out the due actions; return their results in words, by name."""
         done: dict[str, str] = {}
         with ThreadPoolExecutor(MAX_CONCURRENT_CALLS, thread_name_prefix="slice-repair") as self._pool:
             for wave, patience_s in waves(due):
@@ -152,7 +152,7 @@ class RepairActions:
         self._each(self._create, _at(works, _Stage.CREATE))
         poll, pause, waited_s = 0, min(_FIRST_PAUSE_S, self._api.poll_s), 0.0
         while waiting := _at(works, _Stage.GOING, _Stage.COMING):
-            # Only what the API lists: whether hosts are with Ray is of no matter here.
+            # Only the API's lists: hosts registered with Ray do not matter here.
             snapshot = Snapshot(self._api.nodes(), self._api.queued_resources(), None, {}, self._clock())
             self._each(lambda work, snapshot=snapshot, poll=poll: self._follow(work, snapshot, poll), waiting)  # type: ignore[misc]
             self._each(self._create, _at(works, _Stage.CREATE))
@@ -164,10 +164,8 @@ class RepairActions:
             is_going = work.stage is _Stage.GOING
             work.end("still being deleted: the next pass goes on" if is_going else "being created")
 
-    # ---- deletions
-
     def _delete_in_turn(self, works: Sequence[_Work]) -> None:
-        """Have these deleted, while no other repair does."""
+        """Start these deletions under the repair lock."""
         works = [work for work in works if not self._is_put_off(work)]
         try:
             for begin in range(0, len(works), _BATCH):
@@ -182,7 +180,7 @@ class RepairActions:
                 self._turn.release()
 
     def _has_turn(self) -> bool:
-        """Take the turn, for a while if another repair has it; with each batch anew, for its whole time."""
+        """Acquire the repair lock, waiting a while for another repair; renewed fully with each batch."""
         waited_s, pause = 0.0, _FIRST_PAUSE_S
         while self._turn is not None and not self._turn.acquire():
             if waited_s >= LOCK_TIMEOUT_S:
@@ -192,7 +190,7 @@ class RepairActions:
         return True
 
     def _delete(self, works: Sequence[_Work]) -> None:
-        """Have these deleted, unless one more snapshot says otherwise."""
+        """Start these deletions, unless another snapshot contradicts them."""
         observed_at = boot_time()
         snapshot = self._observe()
         again = {finding.name: finding for finding in decide(snapshot, self._scope, self._settings)}
@@ -206,10 +204,10 @@ class RepairActions:
         self._each(lambda work: self._begin_deleting(work, is_few, observed_at), works)
 
     def _begin_deleting(self, work: _Work, is_few: bool, observed_at: float) -> None:
-        """Among few, each is looked at by itself just before: it costs little, and leaves the least time.
+        """Start one deletion. Each of a few slices is read just before: cheap, with the shortest delay.
 
-        So is one of which the list says that it is still there although it was deleted: the list may be an old one. And
-        so is each when the snapshot of all of them is not new any more.
+        A slice that the list still contains after its deletion is read as well: the list may be old. So is each slice
+        when their common snapshot is no longer recent.
         """
         finding = work.finding
         is_old = boot_time() - observed_at > SNAPSHOT_TTL_S / 2
@@ -249,8 +247,6 @@ class RepairActions:
         elif not any(node.queue == finding.name or node.name in finding.slices for node in snapshot.nodes):
             work.stage, work.operation = _Stage.CREATE, None
 
-    # ---- creations
-
     def _create(self, work: _Work) -> None:
         finding = work.finding
         if self._is_put_off(work):
@@ -264,7 +260,7 @@ class RepairActions:
         work.stage, work.next_ask, work.asks = _Stage.COMING, 0, 0
 
     def _follow_creation(self, work: _Work, snapshot: Snapshot, poll: int) -> None:
-        """Nothing of it in the lists: its operation tells why. A queued resource is accepted, or is not."""
+        """Check the operation of a creation that is not listed. A queued resource is accepted or refused."""
         finding, word = work.finding, "created" if work.finding.action is Action.CREATE else "replaced"
         node = snapshot.nodes_by_name.get(finding.name)
         if finding.name in snapshot.queues_by_name if finding.is_queue else node is not None and node.state == "READY":
@@ -280,7 +276,7 @@ class RepairActions:
         logger.info("Slice %s: %s.", work.finding.name, word)
 
     def _refuse(self, work: _Work, error: TpuApiError) -> None:
-        """Try again later, and later still each time. The slice stays wanted."""
+        """Schedule a retry, later each time. The slice stays wanted."""
         pause = self._settings.stock_out_pause_s * 2.0 ** min(work.record.refusals, 30)
         pause = min(pause, self._settings.max_stock_out_pause_s) * random.uniform(0.8, 1.0)
         denied = self._denied(work.finding, error) if isinstance(error, _FOR_A_PERSON) else ""
@@ -298,7 +294,7 @@ class RepairActions:
         return kind
 
     def _is_put_off(self, work: _Work) -> bool:
-        """Whether something like it was refused in this pass."""
+        """Return whether an equal creation was refused in this pass."""
         if not self._refused or work.finding.body is None or work.finding.action is Action.DELETE:
             return False
         refused = self._refused.get(ANY_KIND) or self._refused.get(body_kind(work.finding.body))
@@ -306,10 +302,8 @@ class RepairActions:
             work.end(f"put off: the creation of {refused} was refused")
         return refused is not None
 
-    # ---- what they have in common
-
     def _each(self, action: Callable[[_Work], None], works: Iterable[_Work]) -> None:
-        """Do this about each, several at once; what goes wrong with one does not stop the others."""
+        """Apply ``action`` to each, several at once; one failure does not stop the others."""
 
         def careful(work: _Work) -> None:
             is_creation = work.stage in (_Stage.CREATE, _Stage.COMING)
@@ -336,7 +330,7 @@ class RepairActions:
 
 
 def waves(due: Sequence[Finding]) -> Iterator[tuple[Sequence[Finding], float]]:
-    """One of each kind, if possible one for which nothing need be deleted; then all others."""
+    """Yield one of each kind, preferably without a deletion; then all others."""
     first: dict[str, Finding] = {}
     for finding in sorted(due, key=lambda finding: finding.is_deletion):
         if finding.action is not Action.DELETE and finding.body is not None:
@@ -352,7 +346,7 @@ def _at(works: Iterable[_Work], *stages: _Stage) -> list[_Work]:
 
 
 def _why_not(finding: Finding, again: Finding | None, snapshot: Snapshot) -> str:
-    """Why it is not deleted after all; empty if it is."""
+    """Return why it is not deleted after all; empty if it is."""
     if again is None or again.action is Action.CREATE:
         return "left alone: it is gone already"
     if again.identity != finding.identity:
@@ -365,6 +359,6 @@ def _why_not(finding: Finding, again: Finding | None, snapshot: Snapshot) -> str
 
 
 def _deletion(finding: Finding, now: float) -> Deletion:
-    """What is to be written down: all of it, because what was written before may just have been settled."""
+    """Return the complete deletion record: an earlier one may just have been settled."""
     body = finding.body if finding.action is Action.REPLACE else None
     return Deletion(finding.name, finding.identity, now, body, finding.is_certain)

@@ -1,9 +1,9 @@
-"""Carrying out what ``repair`` decides: pass after pass, until every host is back.
+"""Carry out the decisions of ``rules``, pass after pass, until every host is back.
 
-It can be killed at any moment, and two may run at once. What creates a slice again is written down before the slice is
-deleted, and forgotten only when its successor was seen READY, so the next pass goes on; what was judged is looked at
-once more before it is deleted, so that nobody's new slice is taken for the old one; and a name that is taken at
-creation means that somebody else has done it, or that the answer to an earlier try got lost.
+A repair can be killed at any moment, and two may run at once. The body that recreates a slice is stored before the
+slice is deleted, and removed only when its successor was seen READY, so the next pass continues. A slice is checked
+again just before its deletion, so that another repair's new slice is not mistaken for the old one. If the name exists
+at creation, another process has created the slice, or the response to an earlier try was lost.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from tradewind.cloud_tpu.repair.rules import decide, is_back
 from tradewind.cloud_tpu.repair.terms import Action, Finding, RepairReport, RepairSettings, Scope, SliceHealth, Snapshot
 
 Hosts = Mapping[str, int]
-"""Slice name → how many of its hosts are registered with Ray and alive."""
+"""Slice name → number of its live hosts that are registered with Ray."""
 
 
 class SliceRepair:
     """Repairs the slices of one cluster.
 
     Args:
-        api: Where the slices are.
-        registered_hosts: Asks Ray: slice name → live hosts; None if it does not answer.
+        api: API of the slices' zone.
+        registered_hosts: Queries Ray: slice name → live hosts; None if it does not answer.
         scope: Which slices belong to the cluster.
-        records: What must not be forgotten between two passes.
-        settings: How long to wait, and how much to do at once.
-        dry_run: Only say what would be done.
+        records: Persistent records, between passes.
+        settings: Waits and limits.
+        dry_run: Only report the actions.
         clock: Seconds since the epoch.
-        turn: Whose turn it is to delete; None if no other repair has these records.
+        turn: Repair lock; None if no other repair has these records.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class SliceRepair:
         self._clock = clock
 
     def run_once(self) -> RepairReport:
-        """Look once, and do what is to be done now; waits for deletions and creations, up to some minutes in all.
+        """Carry out one pass; waits for deletions and creations, up to some minutes in all.
 
         Raises:
-            TpuApiError: The slices cannot be listed. What goes wrong with one slice is in the report.
+            TpuApiError: The slices cannot be listed. Errors of single slices are in the report.
             SliceRecordError: A record is damaged.
         """
         snapshot = self._observe(self.records.read)
@@ -100,7 +100,7 @@ class SliceRepair:
         )
 
     def _note(self, findings: list[Finding], snapshot: Snapshot) -> dict[str, SliceRecord]:
-        """Write down what each slice waits for, since when; or that it is well again."""
+        """Record what each slice waits for and since when, or that it works again."""
         records, changed = {}, {}
         for finding in findings:
             old = snapshot.records.get(finding.name) or SliceRecord(finding.name)

@@ -1,11 +1,17 @@
-"""What a repair must not forget: a slice's way back is written down before the slice is deleted.
+"""Persistent records of a repair: the body that recreates a slice is stored before its deletion.
 
-Two kinds of files lie in one folder of any store, and a pass reads each of them once however many slices there are.
-``notes.json`` says since when slices have been in trouble, and when to ask again for what was refused; of two repairs
-at once the last one writes it, and what is lost of it costs time only. ``deleted-*.json`` hold what was deleted, and
-what creates it again: each is written once, before the deletions that it tells of, and never changed, so that no
-repair can overwrite what another one wrote. They hold the bodies of create calls, the nodes' metadata included: keep
-the folder as private as the project. To give a slice up for good, take its entry out of the file.
+Two kinds of files are in one folder of any store, and a pass reads each of them once for all slices. ``notes.json``
+holds the start of each slice's trouble, and times of retries after refusals. Of two concurrent repairs, the last one
+writes it; a lost note costs only time. ``deleted-*.json`` hold deletions and the bodies that recreate the slices. Each
+is written once, before its deletions, and never changed, so that no repair can overwrite another one's. They hold the
+bodies of create calls, the nodes' metadata included: keep the folder as private as the project. To give a slice up for
+good, remove its entry from the file.
+
+The repair lock serializes deletions by the repairs that share a folder of records. The Cloud TPU API deletes by name,
+whatever resource has that name by then. So a repair acquires the lock, takes a snapshot, deletes, and releases the
+lock; the next repair sees the result. A holder sends nothing more ``HOLD_S`` after the acquisition, by its own clock,
+which continues while a process is frozen or its machine suspended. Others take over after ``STALE_S`` by the store's
+clock: by then, the holder's last calls have been answered or given up.
 """
 
 from __future__ import annotations
@@ -26,9 +32,9 @@ from tradewind.machine import boot_time, write_private_file
 from tradewind.storage import file_system_at
 
 RECORDS_FOLDER: Final = "slice-records"
-"""Where records lie in the cluster's bucket unless a task names a folder."""
+"""Folder of records in the cluster's bucket, unless a task names another."""
 KEEP_S: Final = 3600.0
-"""For how long a deletion counts towards the limits, and is kept."""
+"""How long a deletion is kept and counts towards the limits."""
 _NOTES: Final = "notes.json"
 _DELETED: Final = "deleted-"
 _SUFFIX: Final = ".json"
@@ -36,9 +42,9 @@ _MANY_FILES: Final = 8
 _READERS: Final = 16
 _NOTED: Final = ("trouble", "since", "refusals", "refusal", "retry_at", "denied")
 _MOST_BYTES: Final = 64 << 20
-"""Of one file; a deletion has a few thousand."""
+"""Limit of one file; a deletion has a few thousand bytes."""
 _LATEST: Final = 1e11
-"""In seconds since 1970, of what calendars reach to."""
+"""In seconds since 1970; the range of calendars."""
 _MOST_REFUSALS: Final = 10**9
 
 T = TypeVar("T")
@@ -50,14 +56,14 @@ class SliceRecordError(Exception):
 
 @dataclass(frozen=True)
 class Deletion:
-    """One deletion for repair, as it is written down before it.
+    """One deletion for repair, recorded before it is sent.
 
     Attributes:
-        name: What is deleted.
-        identity: Which one of that name.
-        at: When, in seconds since the epoch.
-        body: What creates it again; None if nobody waits for it, or no more.
-        is_certain: Google itself said that it was gone, so no limit is meant for it.
+        name: Name of the deleted resource.
+        identity: Its identity.
+        at: Time, in seconds since the epoch.
+        body: Body that recreates it; None if it is not, or no longer, to be recreated.
+        is_certain: Google itself reported it gone, so no limit applies.
     """
 
     name: str
@@ -69,20 +75,20 @@ class Deletion:
 
 @dataclass(frozen=True)
 class SliceRecord:
-    """What is known of one node or queued resource beyond what Google and Ray say.
+    """Recorded state of one node or queued resource, beyond what Google and Ray report.
 
     Attributes:
         name: Its name.
         trouble: What it was last seen waiting for; empty if nothing.
-        since: Since when, in seconds since the epoch.
-        is_wanted: It was deleted for repair, and its successor was not seen READY yet.
-        body: What creates it again.
-        identity: Which one was deleted last.
-        deleted_at: When it was deleted for repair, as far as limits are meant for it.
-        refusals: How often in a row its creation was refused, or failed.
-        refusal: The last such refusal in words.
-        retry_at: When to try again.
-        denied: Of a refusal that waiting does not mend: the kind of body that was refused, or ``*`` for any.
+        since: Start of the trouble, in seconds since the epoch.
+        is_wanted: It was deleted for repair, and its successor has not been seen READY yet.
+        body: Body that recreates it.
+        identity: Identity of the last deleted one.
+        deleted_at: Times of its deletions for repair that count towards limits.
+        refusals: Number of its consecutive refused or failed creations.
+        refusal: Text of the last one.
+        retry_at: Time of the next try.
+        denied: After a refusal that waiting does not mend: the refused kind of body, or ``*`` for any.
     """
 
     name: str
@@ -98,35 +104,35 @@ class SliceRecord:
     denied: str = ""
 
     def in_trouble(self, trouble: str, now: float) -> SliceRecord:
-        """The record of the slice, seen in this trouble at ``now``."""
+        """Return the record of the slice, seen in this trouble at ``now``."""
         if trouble == self.trouble:
             return self
         return replace(self, trouble=trouble, since=now if trouble else None)
 
     def begun(self) -> SliceRecord:
-        """The record once its creation was accepted."""
+        """Return the record once its creation was accepted."""
         return replace(self, refusals=0, refusal="", retry_at=0.0, denied="")
 
     def refused(self, refusal: str, retry_at: float, denied: str = "") -> SliceRecord:
-        """The record after a creation that was refused."""
+        """Return the record after a refused creation."""
         return replace(self, refusals=self.refusals + 1, refusal=refusal, retry_at=retry_at, denied=denied)
 
     def deleted(self, deletion: Deletion) -> SliceRecord:
-        """The record with one deletion more."""
-        is_counted = deletion.is_certain or deletion.at in self.deleted_at  # two repairs may have tidied up at once
+        """Return the record with one more deletion."""
+        is_counted = deletion.is_certain or deletion.at in self.deleted_at  # two repairs may have settled at once
         counted = self.deleted_at if is_counted else (*self.deleted_at, deletion.at)
         if deletion.body is None:
             return replace(self, deleted_at=counted)
         return replace(self, deleted_at=counted, is_wanted=True, body=deletion.body, identity=deletion.identity)
 
     def notes(self) -> dict[str, Any]:
-        """What of it is a note; empty if there is nothing to note."""
+        """Return the fields for the notes; empty if there are none."""
         noted = {key: getattr(self, key) for key in _NOTED}
         return noted if self.trouble or self.refusals else {}
 
 
 class SliceRecords:
-    """The records in one folder, which is a path or a URL that fsspec understands."""
+    """Records in one folder: a path, or a URL that fsspec understands."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder.rstrip("/")
@@ -134,7 +140,7 @@ class SliceRecords:
         self._files: dict[str, list[Deletion]] = {}
 
     def read(self) -> dict[str, SliceRecord]:
-        """All records, by slice name.
+        """Return all records, by slice name.
 
         Raises:
             SliceRecordError: One of them is damaged.
@@ -162,7 +168,7 @@ class SliceRecords:
         return records
 
     def write_notes(self, records: Mapping[str, SliceRecord]) -> None:
-        """Write the notes of these slices; those of all others stay as they are."""
+        """Write the notes of these slices; those of all others stay unchanged."""
         path = f"{self._root}/{_NOTES}"
         text = self._text(path)
         known = _parsed(path, text, _noted) if text is not None else {}
@@ -171,18 +177,18 @@ class SliceRecords:
         self._write(path, {name: note for name, note in notes.items() if note})
 
     def write_deletions(self, deletions: Sequence[Deletion]) -> None:
-        """Write down what is about to be deleted; afterwards it is there."""
+        """Record these deletions durably before they are sent."""
         if deletions:
             path = f"{self._root}/{_DELETED}{uuid.uuid4().hex}{_SUFFIX}"
             self._write(path, [asdict(deletion) for deletion in deletions])
 
     def forget(self, name: str, now: float) -> None:
-        """Nobody waits for a slice of this name any more."""
+        """Record that a slice of this name is no longer wanted."""
         self.read()
         self.settle(lambda deletion: deletion.name == name, now)
 
     def settle(self, is_back: Callable[[Deletion], bool], now: float) -> None:
-        """Forget, of what was read, the way back of slices that are back, and deletions that are long over."""
+        """Remove read bodies of slices that are back, and deletions that are long over."""
         deletions = [deletion for file in self._files.values() for deletion in file]
         kept = [
             replace(deletion, body=None) if deletion.body is not None and is_back(deletion) else deletion
@@ -205,7 +211,7 @@ class SliceRecords:
     def _text(self, path: str) -> bytes | None:
         try:
             if isinstance(self._fs, LocalFileSystem):
-                itself = os.lstat(path)  # a pipe is never opened: that would wait for its other end
+                itself = os.lstat(path)  # a pipe is never opened: that would block
                 _check_file(path, stat.S_ISREG(itself.st_mode), itself.st_size)
             return bytes(self._fs.cat_file(path))
         except FileNotFoundError:  # removed since the listing
@@ -221,7 +227,7 @@ class SliceRecords:
 
 
 def _newest(deletions: Sequence[Deletion]) -> list[Deletion]:
-    """Each, but the way back only with the newest of the same slice: it may have been tried many times."""
+    """Return the deletions, with the body only in each slice's newest: there may be many tries."""
     newest = {
         (deletion.name, deletion.identity): deletion
         for deletion in sorted(deletions, key=lambda deletion: deletion.at)
@@ -244,7 +250,7 @@ def _deletions(fields: Any) -> list[Deletion]:
 
 
 def _fields(value: Any, kinds: Mapping[str, Callable[[Any], bool]], required: Sequence[str]) -> dict[str, Any]:
-    """An entry's fields. One that nobody knows is refused: the file may tell of a slice what must not be lost."""
+    """Return an entry's fields. An unknown field is refused: its information must not be lost."""
     _check(isinstance(value, dict), "an entry is no object")
     _check(value.keys() <= kinds.keys(), "an entry has a field that is not known")
     for name in required:
@@ -315,19 +321,12 @@ def _damaged(path: str, flaw: str) -> SliceRecordError:
     )
 
 
-# Whose turn it is to delete: of the repairs that share a folder of records, one at a time.
-#
-# The Cloud TPU API deletes by name, whatever has that name by then. So a repair takes the turn, looks, deletes, and
-# gives the turn back; who comes next sees what was done. A holder sends nothing more once ``HOLD_S`` have gone by on
-# its own clock, on which time goes on while a process is frozen or its machine suspended. Others take over after
-# ``STALE_S`` by the store's clock: what was sent just before has been answered, or given up, by then.
-
 HOLD_S: Final = 60.0
 STALE_S: Final = HOLD_S + CALL_TIMEOUT_S
 
 
 class Seen(Protocol):
-    """An object in a store: its text, what a later write must find there, and its age by the store's clock."""
+    """A stored object: its text, the tag that a write must match, and its age by the store's clock."""
 
     @property
     def text(self) -> str: ...
@@ -339,19 +338,19 @@ class Seen(Protocol):
 
 Read = Callable[[str], Seen | None]
 Write = Callable[[str, str, str | None], Seen | None]
-"""Path, text, and the tag of what is to be replaced (None: create it); None if something else is there."""
+"""Path, text, and tag of the object to replace (None: create it); None if another object exists."""
 
 
 class RepairLock:
-    """The turn of one folder, as one repair sees it.
+    """Repair lock of one folder, as one repair sees it.
 
     Args:
         path: A file that is written by compare-and-swap only.
         read: Reads it.
         write: Swaps it.
-        hold_s: For how long it is held at most.
-        stale_s: After how long without a change others take it over.
-        clock: Seconds that never stand still.
+        hold_s: Maximum time for which it is held.
+        stale_s: Time without a change after which other repairs take it over.
+        clock: Seconds, continuing while the machine is suspended.
     """
 
     def __init__(
@@ -375,11 +374,11 @@ class RepairLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether something may be deleted still; nobody is asked."""
+        """Return whether deletions are still allowed; nothing is read."""
         return self._held is not None and self._clock() < self._until
 
     def acquire(self) -> bool:
-        """Take the turn, or have it for its whole time again; False: another repair has it."""
+        """Acquire the lock, or renew it for its whole time; False: another repair holds it."""
         began = self._clock()
         there = self._read(self._path)
         if there is not None:
@@ -392,14 +391,14 @@ class RepairLock:
         return self.is_held
 
     def release(self) -> None:
-        """Let the next one take it. If somebody has taken it over, it stays theirs."""
+        """Release the lock, unless another repair has taken it over."""
         held, self._held = self._held, None
         if held is not None:
             self._write(self._path, _text("", of=held.text), held.tag)
 
 
 def _holder(text: str) -> str | None:
-    """Who holds it; None if that cannot be read: it is somebody's then, until it is stale."""
+    """Return the holder; None if unreadable: another repair then holds it until it is stale."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -409,5 +408,5 @@ def _holder(text: str) -> str | None:
 
 
 def _text(holder: str, of: str = "") -> str:
-    """Each text is another one, so that whoever reads it back knows whether it is its own."""
+    """Return a unique text, so that a reader recognizes its own."""
     return json.dumps({"holder": holder, "before": json.loads(of)["holder"] if of else ""})

@@ -1,11 +1,11 @@
-"""Which slices are dead, and what may be done about each: decided from what Google Cloud and Ray say, and nothing else.
+"""Decide which slices are dead and what to do about each, from reports of Google Cloud and Ray only.
 
-What works is never touched: a slice of which all hosts are registered with Ray is left alone, whatever Google says of
-it. Reserved capacity is never deleted. Where Ray does not answer, nothing is dead that Google does not call dead. A
-slice on its way (being repaired, created, or just up) gets a grace period. A node is judged only if it is expected by
-name or has the labels of the cluster, because a project's zone also holds what belongs to others. A node of a queued
-resource is never judged by itself: the queued resource is, if it is expected or all of its nodes are the cluster's.
-Nothing more is deleted while a creation is refused in a way that waiting does not mend.
+Working slices are never touched: a slice with all hosts registered with Ray is left alone, whatever Google reports.
+Reserved capacity is never deleted. While Ray does not answer, only slices that Google reports as dead are dead. A slice
+in transition (being repaired, created, or just up) gets a grace period. A node is judged only if it is expected by name
+or has the labels of the cluster, because a project's zone may contain other users' nodes. A node of a queued resource
+is never judged by itself: the queued resource is, if it is expected or all of its nodes belong to the cluster. While a
+creation is refused in a way that waiting does not mend, nothing more is deleted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _QUEUED: Final = frozenset({"CREATING", "ACCEPTED", "PROVISIONING", "WAITING_FOR
 
 
 def decide(snapshot: Snapshot, scope: Scope, settings: RepairSettings) -> list[Finding]:
-    """How every slice of the cluster is and what is to be done about it, within the limits; by name."""
+    """Return the state of every slice of the cluster and its action within the limits, by name."""
     findings = []
     nodes_of = _nodes_by_queue(snapshot)
     queued = {node.name for nodes in nodes_of.values() for node in nodes}
@@ -56,9 +56,9 @@ def decide(snapshot: Snapshot, scope: Scope, settings: RepairSettings) -> list[F
 
 
 def is_back(deletion: Deletion, snapshot: Snapshot) -> bool:
-    """Whether the slice that was deleted, or was to be, is there again and READY, so that nothing need be remembered.
+    """Return whether the deleted slice exists again and is READY, so that its record can go.
 
-    The same one being READY means that it was not deleted; another repair may be just about to, so that is believed
+    The same identity being READY means that it was not deleted. Another repair may be just about to, so that counts
     only once the deletion is long over.
     """
     found = snapshot.queues_by_name.get(deletion.name) or snapshot.nodes_by_name.get(deletion.name)
@@ -71,12 +71,9 @@ def is_back(deletion: Deletion, snapshot: Snapshot) -> bool:
     return found.identity != deletion.identity or deletion.at <= snapshot.now - KEEP_S
 
 
-# ---- one slice
-
-
 @dataclass(frozen=True)
 class _State:
-    """How one node is."""
+    """State of one node."""
 
     verdict: SliceHealth
     reason: str
@@ -84,7 +81,7 @@ class _State:
 
 
 def _node_state(node: TpuNode, unit: str, snapshot: Snapshot, settings: RepairSettings) -> _State:
-    """How ``node`` is; ``unit`` is what it is repaired with: itself, or its queued resource."""
+    """Return the state of ``node``; ``unit`` names its unit of repair: itself, or its queued resource."""
     alive = None if snapshot.hosts is None else snapshot.hosts.get(node.name, 0)
     if alive and alive >= (node.hosts or 1):
         return _all_hosts_live(node, alive)
@@ -117,7 +114,7 @@ def _ready_without_hosts(node: TpuNode, unit: str, snapshot: Snapshot, settings:
 
 
 def _waiting(unit: str, trouble: str, words: str, grace_s: float, snapshot: Snapshot) -> _State:
-    """Dead if it has been in the same trouble for longer than ``grace_s``, as far as the records know."""
+    """Return dead once the recorded trouble has lasted for longer than ``grace_s``, else waiting."""
     record = snapshot.records.get(unit)
     since = record.since if record is not None and record.trouble == trouble else None
     lasts_s = 0.0 if since is None else snapshot.now - since
@@ -146,9 +143,6 @@ def _node_finding(node: TpuNode, snapshot: Snapshot, scope: Scope, settings: Rep
         is_certain=state.verdict is SliceHealth.DEAD and node.state in _CERTAIN and not node.queue,
     )
     return _with_action(finding, node.is_reserved, node.is_of_autoscaler and node.name not in scope.expected)
-
-
-# ---- one queued resource
 
 
 def _queue_finding(
@@ -208,14 +202,14 @@ def _queue_state(queue: QueuedTpu, nodes: Sequence[TpuNode], snapshot: Snapshot,
 
 
 def _is_certainly_gone(queue: QueuedTpu, nodes: Sequence[TpuNode]) -> bool:
-    """Whether Google itself calls all of it gone; one that FAILED may do so again, and again."""
+    """Return whether Google reports all of it as gone; one that FAILED may fail repeatedly."""
     if not nodes:
         return queue.state == "SUSPENDED"
     return queue.state != "FAILED" and all(node.state in _CERTAIN for node in nodes)
 
 
 def _kept(queue: QueuedTpu, keeper: str, troubled: Mapping[str, _State], missing: Sequence[str]) -> _State:
-    """A queued resource is deleted whole or not at all."""
+    """Return the state of a queued resource with a working node: it is deleted whole or not at all."""
     others = [f"slice {name} of it is not well: {state.reason}" for name, state in troubled.items() if name != keeper]
     others += [f"slice {name} of it is not there" for name in missing if name != keeper]
     words = "; ".join(others) or f"Google says {queue.state}"
@@ -223,14 +217,14 @@ def _kept(queue: QueuedTpu, keeper: str, troubled: Mapping[str, _State], missing
 
 
 def _may_work(node: TpuNode, snapshot: Snapshot) -> bool:
-    """Whether all of its hosts are with Ray, or may be, as far as anyone knows."""
+    """Return whether all of its hosts are registered with Ray, or may be."""
     if snapshot.hosts is None:
         return node.state not in _GONE - {"UNKNOWN"}
     return snapshot.hosts.get(node.name, 0) >= (node.hosts or 1)
 
 
 def _nodes_by_queue(snapshot: Snapshot) -> dict[str, list[TpuNode]]:
-    """The nodes of each queued resource that was seen."""
+    """Return the nodes of each queued resource in the snapshot."""
     found: dict[str, list[TpuNode]] = {queue.name: [] for queue in snapshot.queues}
     by_name = {name: queue.name for queue in snapshot.queues for name in queue.nodes}
     for node in snapshot.nodes:
@@ -242,13 +236,16 @@ def _nodes_by_queue(snapshot: Snapshot) -> dict[str, list[TpuNode]]:
 
 @dataclass(frozen=True)
 class _Share:
-    """That a queued resource is the cluster's, except for these nodes, which are others'."""
+    """Share of the cluster in a queued resource: all of it but these nodes, which belong to others."""
 
     others: tuple[str, ...] = ()
 
 
 def _share(queue: QueuedTpu, nodes: Sequence[TpuNode], scope: Scope) -> _Share | None:
-    """Whether it is the cluster's; labels may be on the nodes only. None: it is not, or has the head of a cluster."""
+    """Return the cluster's share; None if it has none, or the resource has a cluster's head.
+
+    Labels may be on the nodes only.
+    """
     if any(node.is_head for node in nodes):
         return None
     if scope.has([queue.name, *queue.nodes, *(node.name for node in nodes)], queue.labels):
@@ -260,9 +257,6 @@ def _share(queue: QueuedTpu, nodes: Sequence[TpuNode], scope: Scope) -> _Share |
 def _queue_type(queue: QueuedTpu) -> str:
     specs = (queue.body.get("tpu") or {}).get("nodeSpec") or [{}]
     return str((specs[0].get("node") or {}).get("acceleratorType", ""))
-
-
-# ---- what is not there
 
 
 def _absent(name: str, snapshot: Snapshot, scope: Scope) -> Finding:
@@ -301,9 +295,6 @@ def _record_is_ours(record: SliceRecord, scope: Scope) -> bool:
     return all(scope.has([record.name], (spec.get("node") or {}).get("labels") or {}) for spec in specs)
 
 
-# ---- actions
-
-
 def _with_action(finding: Finding, is_reserved: bool, is_left_to_autoscaler: bool) -> Finding:
     if finding.verdict is not SliceHealth.DEAD:
         return finding
@@ -316,12 +307,12 @@ def _with_action(finding: Finding, is_reserved: bool, is_left_to_autoscaler: boo
 
 
 def is_corrected(record: SliceRecord, body: Mapping[str, Any]) -> bool:
-    """Whether something else is asked for now than what was refused."""
+    """Return whether ``body`` differs from what was refused."""
     return bool(record.denied) and record.denied not in (ANY_KIND, body_kind(body))
 
 
 def _under_refusals(findings: Sequence[Finding], snapshot: Snapshot) -> list[Finding]:
-    """While a creation is refused for good, nothing more is deleted that would be refused like it."""
+    """Prevent deletions whose recreation would be refused like a standing refusal."""
     standing: dict[str, str] = {}
     for finding in findings:
         record = snapshot.records.get(finding.name)
@@ -350,7 +341,7 @@ def _unless_refused(finding: Finding, standing: Mapping[str, str], snapshot: Sna
 
 
 def _within_limits(findings: Sequence[Finding], snapshot: Snapshot, settings: RepairSettings) -> list[Finding]:
-    """The first actions that the limits allow; the others are put off."""
+    """Keep the first actions that the limits allow, and defer the others."""
     lately = sum(at > snapshot.now - KEEP_S for record in snapshot.records.values() for at in record.deleted_at)
     left = min(settings.max_deletes_per_pass, settings.max_deletes_per_hour - lately)
     kept = []
@@ -371,7 +362,7 @@ def _put_off(finding: Finding, why: str) -> Finding:
 
 
 def _pause_s(finding: Finding, snapshot: Snapshot, settings: RepairSettings) -> float:
-    """How long to wait still: what dies again and again waits longer each time, and leaves the limits to others."""
+    """Return the remaining wait: repeated deaths wait longer each time, and leave the limits to others."""
     record = snapshot.records.get(finding.name)
     deleted_at = [at for at in record.deleted_at if at > snapshot.now - KEEP_S] if record else []
     if not deleted_at:

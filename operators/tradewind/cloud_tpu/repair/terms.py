@@ -1,4 +1,4 @@
-"""The words of a repair: what was seen, whose it is, how a slice is, and what is to be done about it."""
+"""Types of a repair: snapshot, scope, health and action of slices, and the report of a pass."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from tradewind.text import format_columns
 
 
 class SliceHealth(Enum):
-    """How a slice is."""
+    """Health of a slice."""
 
     WORKS = "works"
-    """Google calls it READY and all of its hosts are registered with Ray."""
+    """Google reports it READY, and all of its hosts are registered with Ray."""
     GRACE = "wait"
-    """It does not work, but may by itself: look again."""
+    """It does not work, but may recover by itself: check again."""
     DEAD = "dead"
-    """It will not work again by itself."""
+    """It will not recover by itself."""
 
 
 class Action(Enum):
-    """What is to be done about a slice."""
+    """What to do about a slice."""
 
     NOTHING = "nothing"
     REPLACE = "delete and create again"
     DELETE = "delete"
-    """Ray's autoscaler makes another one by itself, but never deletes this one."""
+    """Ray's autoscaler creates another one by itself, but never deletes this one."""
     CREATE = "create"
 
 
 @dataclass(frozen=True)
 class RepairSettings:
-    """How long a repair waits, and how much it does at once.
+    """Waits and limits of a repair.
 
     Attributes:
         transition_grace_s: How long a node may be CREATING, REPAIRING, REIMAGING, RESTARTING, STARTING or STOPPING.
         start_grace_s: How long after its creation a node may take until all of its hosts are registered with Ray.
         host_grace_s: How long a host of a READY node may be away from Ray after that. While Ray knows no host of any
             slice, as after the loss of its head, ``start_grace_s`` counts instead.
-        max_deletes_per_pass: How many nodes and queued resources are deleted in one pass at most. Neither limit is
-            meant for what Google itself calls PREEMPTED or TERMINATED: there is nothing left to be lost.
-        max_deletes_per_hour: How many in an hour; more slices than that die only together with something larger.
-        stock_out_pause_s: How long to wait after the first refusal of a creation; doubled each time.
-        max_stock_out_pause_s: The longest such wait.
+        max_deletes_per_pass: Maximum number of nodes and queued resources deleted in one pass. Neither limit applies to
+            resources that Google itself reports as PREEMPTED or TERMINATED: nothing is left to be lost.
+        max_deletes_per_hour: Maximum number per hour; more slices than that die only together with something larger.
+        stock_out_pause_s: Wait after the first refusal of a creation; doubled each time.
+        max_stock_out_pause_s: Maximum wait.
     """
 
     transition_grace_s: float = 30 * 60.0
@@ -64,8 +64,8 @@ class Scope:
     """Which slices belong to the cluster.
 
     Attributes:
-        expected: Slices, or queued resources, that should be there, by name; and what creates each, where that is
-            known beforehand: the body of a create call.
+        expected: Expected slices, or queued resources, by name, each with the body of its create call, if known
+            beforehand.
         labels: A node with all of these labels belongs to the cluster, too.
     """
 
@@ -73,7 +73,7 @@ class Scope:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def has(self, names: Iterable[str], labels: Mapping[str, str]) -> bool:
-        """Whether something with one of these names, or with these labels, belongs to the cluster."""
+        """Return whether something with one of these names, or with these labels, belongs to the cluster."""
         return any(name in self.expected for name in names) or (
             bool(self.labels) and self.labels.items() <= labels.items()
         )
@@ -81,14 +81,14 @@ class Scope:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What Google and Ray say at one moment.
+    """Reports of Google and Ray at one moment.
 
     Attributes:
         nodes: Every node of the zone.
         queues: Every queued resource of the zone.
-        hosts: Slice name → how many of its hosts are registered with Ray and alive; None while Ray does not answer.
-        records: Slice name → what earlier passes wrote down.
-        now: When that was, in seconds since the epoch.
+        hosts: Slice name → number of its live hosts registered with Ray; None while Ray does not answer.
+        records: Slice name → record of earlier passes.
+        now: Time of the snapshot, in seconds since the epoch.
     """
 
     nodes: Sequence[TpuNode]
@@ -110,22 +110,22 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Finding:
-    """What is the matter with one node, or with one queued resource and its nodes.
+    """State of one node, or of one queued resource with its nodes, and its action.
 
     Attributes:
         name: Its name.
-        verdict: How it is.
-        reason: Why, in words.
-        action: What is to be done now.
+        verdict: Its health.
+        reason: Reason, in words.
+        action: What to do now.
         slices: The names of its slices.
-        slice_type: Their type, where it is known.
+        slice_type: Their type, if known.
         hosts: Registered hosts and hosts, such as ``1/2``.
-        trouble: In one word, what is being waited for; empty if it works.
-        needs_person: Whether nothing that this module does will bring it back.
-        is_certain: Whether Google itself calls it gone, so that no limit is meant for its deletion.
+        trouble: In one word, what it waits for; empty if it works.
+        needs_person: Whether only a user can bring it back.
+        is_certain: Whether Google itself reports it gone, so that no limit applies to its deletion.
         is_queue: Whether it is a queued resource.
-        identity: Of what was judged.
-        body: What creates it again, if that is known.
+        identity: Identity of the judged one.
+        body: Body that recreates it, if known.
     """
 
     name: str
@@ -144,7 +144,7 @@ class Finding:
 
     @property
     def hosts_alive(self) -> int:
-        """How many of its hosts were registered with Ray; 0 if Ray did not say."""
+        """Number of its hosts that were registered with Ray; 0 if Ray did not answer."""
         alive = self.hosts.partition("/")[0]
         return int(alive) if alive.isdecimal() else 0
 
@@ -154,17 +154,14 @@ class Finding:
         return self.action in (Action.REPLACE, Action.DELETE)
 
 
-# What one pass of a repair found and did, as values and as a table.
-
-
 @dataclass(frozen=True)
 class RepairReport:
-    """What one pass found and did.
+    """Findings and actions of one pass.
 
     Attributes:
-        findings: Every slice of the cluster, as it was found.
-        done: What was done about some of them, in words, by name.
-        is_dry: Whether nothing was to be done.
+        findings: Every slice of the cluster.
+        done: Results of actions in words, by name.
+        is_dry: Whether the pass only reports.
     """
 
     findings: Sequence[Finding]
@@ -178,7 +175,7 @@ class RepairReport:
 
     @property
     def needs_attention(self) -> list[Finding]:
-        """What no pass will bring back."""
+        """Slices that no pass will bring back."""
         return [finding for finding in self.findings if finding.needs_person]
 
     @property
@@ -189,7 +186,7 @@ class RepairReport:
         )
 
     def rows(self) -> list[dict[str, str]]:
-        """The table as JSON: slice, type, hosts, verdict, reason, done."""
+        """Return the table as JSON: slice, type, hosts, verdict, reason, done."""
         return [
             {
                 "slice": finding.name,
@@ -203,7 +200,7 @@ class RepairReport:
         ]
 
     def table(self) -> str:
-        """The same to be read."""
+        """Return the table as text."""
         if not self.findings:
             return "There is no slice to look after."
         heads = ("slice", "type", "hosts", "verdict")
