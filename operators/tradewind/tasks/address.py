@@ -90,6 +90,6 @@ def deployment() -> str:
     """Return the name that distinguishes this Airflow's jobs and leases on a shared cluster or prefix.
 
     Without ``[tradewind] deployment`` this is the address of the API, if configured. The address distinguishes some
-    Airflows but is not a name (``turns.start.is_deployment_name``), since others may have the same one.
+    Airflows but is not a name (``attempts.decisions.is_deployment_name``), since others may have the same one.
     """
     return str(conf.get("tradewind", "deployment", fallback="") or conf.get("api", "base_url", fallback=""))

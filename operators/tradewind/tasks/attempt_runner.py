@@ -130,8 +130,7 @@ def after_loss(turns: StepLease, lease: Lease, ending: Ending, progress: Progres
 
 _DATABASE: Final = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
 _NO_DATABASE: Final = "sqlite://"
-"""Airflow blocks its tasks' database access with an address that breaks imports of Airflow in a child; this one works.
-"""
+"""Blocks database access like Airflow's own address for tasks, which would break a child's import of Airflow."""
 
 
 def run_in_worker(attempt: Attempt, code_folder: Path, log: logging.Logger) -> int:

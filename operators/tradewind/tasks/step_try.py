@@ -35,7 +35,7 @@ class Progress:
 
     Attributes:
         losses: How many attempts of this try were lost without a fault of the step.
-        without_keeper: How many of the most recent attempts ended before their driver took the lease over.
+        without_keeper: How many consecutive attempts, up to the last, ended before their driver took the lease over.
         waited_for: Another task's attempt that this try waited for.
     """
 
