@@ -70,7 +70,7 @@ class TpuPodTrainOperator(StepOperator):
         self._has_own_prefix = "{" not in (prefix or "")  # a template may contain values of the run
 
     def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
-        """Render the templates, and apply the rendered cluster and prefix to the step."""
+        """Render the templates, and apply slice type, cluster and prefix to the step."""
         super().render_template_fields(context, jinja_env)
         assert isinstance(self.step.resources, TpuSlice), "made so above"
         with failing_without_retry():
