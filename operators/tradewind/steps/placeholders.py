@@ -1,7 +1,7 @@
 """Placeholders: config values that are known only later.
 
-Placeholders are plain frozen values. They know nothing of hashing or of paths: ``walk`` reads the version from them and
-``instantiate`` fills in the values. Semantics are those of Marin's executor of June 2026 ("E20").
+Placeholders are plain frozen values. They know nothing of hashing or of paths: ``config_walk`` reads the version from
+them and fills in the values. Semantics are those of Marin's executor of June 2026 ("E20").
 """
 
 from __future__ import annotations

@@ -70,7 +70,8 @@ class TpuSlice:
 
     Attributes:
         slice_type: The type (for example ``"v4-16"``).
-        num_slices: Number of slices at once; for several numbers, such as ``(4, 2, 1)``, the largest that is available.
+        num_slices: Number of slices at once. Several numbers, such as ``(4, 2, 1)``, mean the largest that is free; it
+            grows when more become free.
         max_preemptions: Number of lost slices after which an attempt gives up.
         max_failures: The same for failures of the function; the same failure twice without progress ends it earlier.
         stall_limit_s: How long a training may run without a new step before it counts as stalled.
@@ -160,8 +161,8 @@ class AirflowWorker:
 def on_head_node(num_cpus: float = _HEAD_CPUS, memory_bytes: int | None = None) -> HeadNode:
     """Run the step on the cluster's head node, for a rare step that must not be preempted.
 
-    The head serves the whole cluster, so such a step should be small, and wait rather than compute. It requests no CPU,
-    since the heads of a fleet have none for work.
+    The head serves the whole cluster, so such a step should be small, and wait rather than compute. By default it
+    requests no CPU, since the heads of a fleet have none for work; pass ``num_cpus`` for a head that has some.
     """
     return HeadNode(num_cpus, memory_bytes)
 
