@@ -1,4 +1,4 @@
-"""``airflow tradewind``: the same commands, for a cluster by its connection. Read at each ``airflow`` command."""
+"""``airflow tradewind``: the same commands, with clusters by connection. Every ``airflow`` command imports this."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DEFAULT_CONNECTION = "ray_default"
 
 
 def get_cmds() -> list[CLICommand]:
-    """What Airflow adds to its own commands."""
+    """Return the commands that Airflow adds to its own."""
     from airflow.cli.cli_config import GroupCommand
 
     jobs = GroupCommand(JOBS_GROUP.strip(), JOBS_SUMMARY, [_command(command, JOBS_GROUP) for command in JOBS])

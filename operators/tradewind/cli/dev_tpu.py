@@ -1,4 +1,8 @@
-"""``tradewind dev-tpu``: which command; ``connect``, ``execute`` and ``watch`` run something on the slice."""
+"""``tradewind dev-tpu``: hold a slice for a user, and run commands on it.
+
+``allocate`` starts a job that holds the slice while the command sends heartbeats. ``connect``, ``execute`` and
+``watch`` run something on the slice's hosts.
+"""
 
 from __future__ import annotations
 
@@ -51,11 +55,9 @@ from tradewind.ray_jobs.runtime_env import prepare_runtime_env
 from tradewind.serialization.shipping import ship_tradewind
 from tradewind.timeouts import within
 
-# The slice that a command of ``tradewind dev-tpu`` is about, and its hosts as one logs in on them.
-
 
 def this_person() -> str:
-    """Who gives the command; empty if this user has no name."""
+    """Return the user's name; empty if the user has none."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name
@@ -63,21 +65,21 @@ def this_person() -> str:
 
 
 def name_of(arguments: argparse.Namespace, user: str) -> str:
-    """What the slice is called.
+    """Return the name of the slice.
 
     Raises:
-        FleetError: Nothing may be called so.
+        FleetError: The name is invalid.
     """
     usual = re.sub(r"[^a-z0-9]+", "-", user.lower()).strip("-0123456789")[:30].strip("-") or "dev"
     return checked_name(arguments.name or usual)
 
 
 def held_hosts(arguments: argparse.Namespace, fleet: Fleet, numbers: Sequence[int]) -> DevHosts:
-    """The hosts with these numbers, or all, of the slice that this person holds.
+    """Return the hosts with these numbers, or all, of the slice that the user holds.
 
     Raises:
-        FleetError: They hold none.
-        FleetError: Google Cloud or the head does not let us.
+        FleetError: The user holds no such slice.
+        FleetError: Google Cloud or the head refuses access.
         RayJobsError: The cluster's Ray does not answer.
     """
     cluster, user = fleet.cluster(arguments.cluster), this_person()
@@ -95,8 +97,6 @@ def held_hosts(arguments: argparse.Namespace, fleet: Fleet, numbers: Sequence[in
     return DevHosts(session, machines, [session.marks[number] for number in meant])
 
 
-# ``tradewind dev-tpu allocate``: a job holds a slice for as long as this command gives signs of life.
-
 _SHORTEST_SILENCE_S: Final = 5.0
 _SIGNS_IN_SILENCE: Final = 6.0
 _MOST_EVERY_S: Final = 10.0
@@ -107,12 +107,12 @@ _STOPPING_S: Final = 90.0
 
 
 def allocate(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """Reserve a slice, and hold it until somebody presses Ctrl-C.
+    """Reserve a slice, and hold it until the user presses Ctrl-C.
 
     Raises:
-        UsageError: The cluster has no such slices, or is not for this person.
+        UsageError: The cluster has no such slices, or belongs to another user.
         CommandError: No slice is free, or it was lost.
-        FleetError: Google Cloud or the head does not let us.
+        FleetError: Google Cloud or the head refuses access.
         RayJobsError: The cluster's Ray does not answer.
     """
     cluster, user = fleet.cluster(arguments.cluster), this_person()
@@ -145,11 +145,11 @@ def allocate(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 
 class HeldSliceJob:
-    """One job that holds a slice, followed from here.
+    """Follow one job that holds a slice.
 
     Args:
-        name: What the slice is called.
-        options: Those that name the slice on another command line.
+        name: Name of the slice.
+        options: Options that name the slice on another command line.
     """
 
     def __init__(self, cluster: FleetCluster, job: str, name: str, options: str) -> None:
@@ -162,10 +162,10 @@ class HeldSliceJob:
         self._has_ended = False
 
     def follow(self) -> None:
-        """Look at the job until it has ended, through times in which the cluster does not answer.
+        """Poll the job until it has ended; outages do not end the polling.
 
         Raises:
-            CommandError: It has ended.
+            CommandError: The job has ended.
         """
         told = False
         while True:
@@ -182,7 +182,7 @@ class HeldSliceJob:
                 time.sleep(_LOOK_AGAIN_S)
 
     def end(self) -> None:
-        """Have the job ended when this returns, if it can be asked; what it held is free then."""
+        """End the job and free its slice before returning, if the cluster answers."""
         self._own.forget(self._job)
         if self._has_ended:
             return
@@ -237,7 +237,7 @@ def _options(arguments: argparse.Namespace) -> str:
 
 
 async def _ended(way: RayCluster, job: str) -> None:
-    """Let it end by itself, since it has heard that it may; else stop it."""
+    """Wait for the job to end after its last heartbeat; stop it if it does not."""
     async with within(_STOPPING_S), JobsApi(way) as api:
         for _ in range(_CALM_LOOKS):
             details = await api.details(job)
@@ -254,8 +254,8 @@ def dev_tpu(name: str, arguments: argparse.Namespace) -> int:
     """Run the command ``name`` of ``tradewind dev-tpu``.
 
     Raises:
-        UsageError: What was asked makes no sense.
-        CommandError: It cannot be done.
+        UsageError: The options make no sense.
+        CommandError: The command failed.
     """
     command = {"allocate": allocate, "connect": connect, "execute": execute, "watch": watch}[name]
     try:
@@ -266,7 +266,7 @@ def dev_tpu(name: str, arguments: argparse.Namespace) -> int:
 
 
 def _chosen(arguments: argparse.Namespace) -> Fleet:
-    """The fleet that is meant; ``arguments.cluster`` is a name afterwards, also where it was the path of its file."""
+    """Load the chosen fleet; replace a file's path in ``arguments.cluster`` by the cluster's name."""
     if arguments.cluster is None or not is_path(arguments.cluster):
         return load_chosen_fleet(arguments.fleet)
     path = Path(arguments.cluster)
@@ -276,11 +276,11 @@ def _chosen(arguments: argparse.Namespace) -> Fleet:
 
 
 def connect(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """A shell on one host; what it ended with.
+    """Open a shell on one host; return its exit code.
 
     Raises:
-        FleetError: This person holds no such slice.
-        FleetError: The host is not reached.
+        FleetError: The user holds no such slice.
+        FleetError: The host cannot be reached.
     """
     hosts = held_hosts(arguments, fleet, [arguments.host])
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
@@ -289,10 +289,10 @@ def connect(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 
 def execute(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """Send the folder and run the command; what it ended with. Raises the same, and
+    """Send the folder and run the command; return its exit code. Raises the same as ``connect``, and
 
     Raises:
-        UsageError: There is no command, or a variable cannot be given.
+        UsageError: There is no command, or a variable is invalid.
     """
     line, env, tree = _command_line(arguments), _variables(arguments), _tree(arguments)
     hosts = held_hosts(arguments, fleet, arguments.host)
@@ -303,7 +303,7 @@ def execute(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 
 def watch(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """The same after each change, until Ctrl-C. Raises the same."""
+    """Run ``execute`` after each change, until Ctrl-C. Raises the same."""
     line, env, tree = _command_line(arguments), _variables(arguments), _tree(arguments)
     watching = Watching(held_hosts(arguments, fleet, arguments.host), tree, line, env, arguments.debounce)
     try:
@@ -314,10 +314,10 @@ def watch(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 
 class Watching:
-    """One command, begun again after each change of a folder.
+    """Restart one command after each change of a folder.
 
     Args:
-        debounce_s: For how long nothing must have changed.
+        debounce_s: Time without a change before a restart.
     """
 
     def __init__(self, hosts: DevHosts, tree: LocalTree, line: str, env: dict[str, str], debounce_s: float) -> None:
@@ -331,10 +331,10 @@ class Watching:
         self._thread: threading.Thread | None = None
 
     def run(self) -> None:
-        """Until an exception ends it.
+        """Run until an exception ends it.
 
         Raises:
-            FleetError: What cannot be mended by another change of the folder: the first time, anything.
+            FleetError: An error that no change of the folder can fix. On the first run, any error.
         """
         listing: Listing = self._tree.listing()
         _sync(self._hosts, self._tree, listing)
@@ -350,7 +350,7 @@ class Watching:
             self._begin()
 
     def end(self) -> None:
-        """End the command, if it runs."""
+        """End the command if it is running."""
         if self._runs is not None and self._thread is not None:
             self._runs.end()
             self._thread.join()
@@ -366,7 +366,7 @@ class Watching:
             say(f"It ended with {_code(results)}. Waiting for a change in {self._tree.folder}.")
 
     def _changed(self, before: Listing) -> Listing:
-        """What the folder has, once that is not ``before`` and has stayed for a while."""
+        """Wait until the folder differs from ``before`` and is stable; return its content."""
         last, since = before, time.monotonic()
         while True:
             time.sleep(min(_WATCH_POLL_S, self._debounce_s))
@@ -384,7 +384,7 @@ def _sync(hosts: DevHosts, tree: LocalTree, listing: Listing) -> None:
 
 
 def _code(results: Sequence[HostResult]) -> int:
-    """What it ended with: on one host that, on several 1 if one did not end with 0."""
+    """Return the exit code: that of a single host; of several hosts, 1 if any is not 0."""
     if len(results) == 1 and results[0].code is not None:
         return results[0].code
     return report_results(results)

@@ -1,4 +1,4 @@
-"""``tradewind rehearse drill``: hold a drill in the foreground; whatever ends it, nothing of it goes on."""
+"""``tradewind rehearse drill``: run a drill in the foreground. All its processes end with it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 DAGS: Final = Path(__file__).with_name("drill_dags")
 DAG: Final = "drill_training"
 _MARK: Final = ".tradewind-drill"
-"""A file in a drill's folder: only such a folder is emptied."""
+"""File that marks a drill's folder: no other folder is emptied."""
 
 
 def drill(arguments: argparse.Namespace) -> int:
-    """Hold the drill that is asked for, and print its report.
+    """Run the drill, and print its report.
 
     Raises:
-        UsageError: What was asked makes no sense.
-        CommandError: The drill could not be held.
+        UsageError: The options make no sense.
+        CommandError: The drill could not be run.
     """
     from tradewind.rehearsal.drill.drill import DrillError, hold_drill
     from tradewind.rehearsal.drill.environment import DrillHouseError
@@ -49,7 +49,7 @@ def drill(arguments: argparse.Namespace) -> int:
 
 
 def _leave_nothing(root: Path) -> None:
-    """End what a second Ctrl-C, while the first was being obeyed, has left; a third one is not heard."""
+    """End processes left by a second Ctrl-C during shutdown; ignore a third one."""
     from tradewind.rehearsal.local.processes import LocalStack
 
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -82,7 +82,7 @@ def _plan(arguments: argparse.Namespace) -> DrillPlan:
 
 
 def _emptied(root: Path) -> Path:
-    """The folder without what an earlier drill left there."""
+    """Empty the folder of an earlier drill's files, and return it."""
     from tradewind.rehearsal.local.processes import LocalStack
 
     root = root.resolve()

@@ -1,4 +1,4 @@
-"""A command that runs beside Airflow: it may read Airflow's database, and standard output stays its own."""
+"""Setup of commands that read Airflow's database. Their results keep standard output to themselves."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import os
 from typing import Final
 
 _SAID_BY_US: Final = ("airflow.models.crypto", "googleapiclient.http")
-"""Their warnings tell of a database that keeps no passwords here, and of requests whose failure is an error of ours."""
+"""Loggers whose warnings are noise: about a database without passwords, and requests whose failure we report."""
 
 
 def enter_airflow() -> None:
-    """Have Airflow find connections and variables in its database, as its own commands do, and log to standard error.
+    """Let Airflow read connections and variables from its database, and log to standard error.
 
-    Airflow logs to standard output once it is imported, where a command's result belongs.
+    Airflow's own commands read the database too. Without this call an imported Airflow logs to standard output, which
+    is for the command's result.
 
     Raises:
-        ImportError: There is no Airflow here.
+        ImportError: Airflow is not installed.
     """
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
     from airflow.cli.utils import redirect_stdout_log_handlers_to_stderr

@@ -1,6 +1,6 @@
-"""SIGINT, SIGTERM and SIGHUP as one exception, wherever the command is at that moment, so that ``finally`` has its say.
+"""Raise SIGINT, SIGTERM and SIGHUP as one exception anywhere in a command, so that ``finally`` runs.
 
-A signal that the parent had switched off, as ``nohup`` does, stays switched off.
+A signal that the parent process ignores, as ``nohup`` does, stays ignored.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _T = TypeVar("_T")
 
 
 class Interrupted(BaseException):
-    """Somebody told the command to end.
+    """A signal told the command to end.
 
     Attributes:
-        exit_code: What a shell expects then.
+        exit_code: The code that a shell expects.
     """
 
     def __init__(self, signum: int) -> None:
@@ -29,7 +29,7 @@ class Interrupted(BaseException):
 
 
 class Interrupts:
-    """The signals of this process, while ``catching``."""
+    """Signal handlers of this process, active within ``catching``."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[Any] | None = None
@@ -37,7 +37,7 @@ class Interrupts:
 
     @contextmanager
     def catching(self) -> Iterator[Interrupts]:
-        """Within it, a signal raises ``Interrupted``."""
+        """Raise ``Interrupted`` for each signal within the block."""
         before = {number: signal.getsignal(number) for number in _SIGNALS}
         ours = [number for number in _SIGNALS if before[number] is not signal.SIG_IGN]
         for number in ours:
@@ -49,7 +49,7 @@ class Interrupts:
                 signal.signal(number, before[number])
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """The result of ``work`` in an event loop, which a signal cancels."""
+        """Run ``work`` in an event loop and return its result; a signal cancels it."""
         return asyncio.run(self._run(work))
 
     async def _run(self, work: Coroutine[Any, Any, _T]) -> _T:

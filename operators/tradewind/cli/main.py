@@ -1,4 +1,4 @@
-"""``tradewind``: the commands, and what their exit codes mean. Each error is one sentence on standard error."""
+"""``tradewind``: the parser, the commands and their exit codes. Each error is one sentence on standard error."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ if TYPE_CHECKING:
     Work = Callable[[argparse.Namespace, RayCluster, Interrupts], int]
 
 _OPTION_VALUE: Final = re.compile(r"(?<![\w-])(--[\w-]++)=.*", re.DOTALL)
-"""An option that there is not, with what was given for it, which may be a secret."""
+"""An unknown option with its value, which may be a secret."""
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """The entry point; ends the process."""
+    """Entry point; ends the process."""
     arguments = parser().parse_args(argv)
     sys.exit(run(arguments.run, arguments))
 
 
 def run(name: str, arguments: argparse.Namespace, default_connection: str | None = None) -> int:
-    """Run the command ``name``; its exit code.
+    """Run the command ``name``; return its exit code.
 
     Args:
-        default_connection: The Airflow connection that is meant when nothing names a cluster.
+        default_connection: The Airflow connection to use when no option names a cluster.
     """
     from tradewind.cli.interrupts import Interrupted, Interrupts
     from tradewind.cli.output import say
@@ -99,13 +99,13 @@ def run(name: str, arguments: argparse.Namespace, default_connection: str | None
         return error.exit_code
     except Interrupted as interrupted:
         return interrupted.exit_code
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of ``tradewind``; ``run`` in what it returns is the name of the command."""
+    """Return the parser of ``tradewind``; ``run`` in its namespace is the name of the command."""
     top = _Parser(prog="tradewind", description=SUMMARY, epilog=EXIT_CODES)
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     jobs = commands.add_parser("jobs", help=", ".join(command.name for command in JOBS), description=JOBS_SUMMARY)
@@ -122,13 +122,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence."""
+    """Parser that reports each error in one sentence."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs, allow_abbrev=False)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuse what there is not where it stands: only this parser knows what is near to it."""
+        """Refuse unknown options here: only this parser knows similar ones to suggest."""
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             options = [flag for action in self._actions for flag in action.option_strings]
@@ -137,7 +137,7 @@ class _Parser(argparse.ArgumentParser):
         return known, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Of a command that there is not name the group that has it, and the nearest, instead of all that there are."""
+        """For an unknown command, name its group or the most similar one instead of listing all."""
         if not isinstance(action, argparse._SubParsersAction) or value in action.choices:
             super()._check_value(action, value)
             return
@@ -154,7 +154,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _commands(parser: argparse.ArgumentParser) -> list[str]:
-    """The names of the commands that follow those of ``parser``."""
+    """Return the names of the subcommands of ``parser``."""
     found = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     return [name for action in found for name in action.choices]
 
@@ -162,9 +162,9 @@ def _commands(parser: argparse.ArgumentParser) -> list[str]:
 def _add_group(
     commands: Any, group: str, summary: str, members: Sequence[Command], before: Sequence[Option] = ()
 ) -> None:
-    """A command that stands before the names of others; ``group`` is its name with a space behind it.
+    """Add a command with subcommands; ``group`` is its name, followed by a space.
 
-    ``before`` are the options that may stand before those names too.
+    ``before`` are options that are also accepted before the subcommand.
     """
     names = ", ".join(command.name for command in members)
     added = commands.add_parser(group.strip(), help=names, description=summary)
@@ -218,7 +218,7 @@ def _experiment_work(name: str) -> Callable[[argparse.Namespace], int]:
 
 
 def _run_on_records(work: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
-    """The same for a command about an experiment or its outputs, with the errors below as errors of a command."""
+    """Run a command about an experiment or its outputs; convert errors to ``CommandError``."""
     from tradewind.ray_jobs.errors import RayJobsError
     from tradewind.serialization.errors import SpecError
     from tradewind.steps import ExperimentError
@@ -237,7 +237,7 @@ def _run_on_records(work: Callable[[argparse.Namespace], int], arguments: argpar
 def _run_on_cluster(
     work: Work, arguments: argparse.Namespace, default_connection: str | None, interrupts: Interrupts
 ) -> int:
-    """The same for a command about one cluster, with the errors of the layers below in the words of this one."""
+    """Run a command about one cluster; convert errors of lower layers to ``CommandError``."""
     from tradewind.cli.jobs.clusters import chosen_cluster, explain_error, is_at_address
     from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError
     from tradewind.ray_jobs.errors import BadRequestError, RayJobsError

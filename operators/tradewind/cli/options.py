@@ -1,6 +1,6 @@
-"""The options of every command, as plain data: ``tradewind`` and ``airflow tradewind`` are built from the same.
+"""Options of every command, as plain data, for both ``tradewind`` and ``airflow tradewind``.
 
-Only the standard library is imported here, because Airflow reads this at each of its own commands.
+This imports only the standard library, because each ``airflow`` command imports it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tradewind.plans.selection import Regex, RegexError, linear_regex
 
 @dataclass(frozen=True)
 class Option:
-    """One argument of a command: what ``argparse`` calls its flags, and the rest of ``add_argument``."""
+    """One argument of a command: its flags, and the other arguments of ``add_argument``."""
 
     flags: tuple[str, ...]
     rest: Mapping[str, Any] = field(default_factory=dict)
@@ -24,7 +24,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Command:
-    """One command: its name, what it does in one line, its options, and what to know besides."""
+    """One command: its name, a summary in one line, its options, and further notes."""
 
     name: str
     summary: str
@@ -33,12 +33,12 @@ class Command:
 
 
 def option(*flags: str, **rest: Any) -> Option:
-    """An option as ``add_argument`` would take it."""
+    """Make an option from the arguments of ``add_argument``."""
     return Option(flags, rest)
 
 
 def pair(text: str) -> tuple[str, str]:
-    """``NAME=VALUE`` as two texts. The error does not show the text, which may hold a secret."""
+    """Split ``NAME=VALUE``. The error does not show the text, which may hold a secret."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise argparse.ArgumentTypeError("write NAME=VALUE")
@@ -46,17 +46,17 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def seconds(text: str) -> float:
-    """A time that is to pass."""
+    """Parse a duration in seconds."""
     return float(_number(text, float, "a number of seconds above zero", least=1e-9))
 
 
 def count(text: str) -> int:
-    """A number of lines."""
+    """Parse a number of lines."""
     return int(_number(text, int, "a whole number that is not below zero"))
 
 
 def port(text: str) -> int:
-    """A port that a server may listen at, or 0 for a free one."""
+    """Parse a port for a server, or 0 for a free one."""
     number = count(text)
     if number > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port")
@@ -64,12 +64,12 @@ def port(text: str) -> int:
 
 
 def amount(text: str) -> float:
-    """A number of CPUs or GPUs."""
+    """Parse a number of CPUs or GPUs."""
     return float(_number(text, float, "a number that is not below zero"))
 
 
 def pattern(text: str) -> Regex:
-    """A regular expression."""
+    """Parse a regular expression."""
     try:
         return linear_regex(text)
     except RegexError as error:
@@ -77,12 +77,12 @@ def pattern(text: str) -> Regex:
 
 
 def regex_text(text: str) -> str:
-    """A regular expression, as it was written."""
+    """Check a regular expression, and return it as text."""
     return pattern(text).pattern
 
 
 def date(text: str) -> datetime.date:
-    """A date, such as ``2026-03-01``."""
+    """Parse a date, such as ``2026-03-01``."""
     try:
         return datetime.date.fromisoformat(text)
     except ValueError:
@@ -90,7 +90,7 @@ def date(text: str) -> datetime.date:
 
 
 def age(text: str) -> float:
-    """A span of time in seconds, from ``90m``, ``12h``, ``30d`` or ``8w``."""
+    """Convert ``90m``, ``12h``, ``30d`` or ``8w`` to seconds."""
     unit = _AGE_UNITS.get(text[-1:])
     if unit is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no age: write such as 90m, 12h, 30d or 8w")
@@ -358,7 +358,7 @@ EXPERIMENTS: Final = (PLAN, WHY, DIFF, ADOPT, PIN, GC, STATUS, PORT)
 
 JOBS_SUMMARY: Final = "Ray jobs"
 JOBS_GROUP: Final = "jobs "
-"""Before the names of its commands: ``status`` is also the name of one about outputs."""
+"""Prefix of its commands' names: ``status`` is also a command about outputs."""
 SUMMARY: Final = "Experiments, their outputs, Ray jobs and Tradewind's upkeep, from the command line"
 EXIT_CODES: Final = (
     "Exit codes: 0 done, and the job succeeded; 1 it failed, is unknown, or the cluster or the store refuses or does "

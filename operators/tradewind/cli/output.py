@@ -1,7 +1,7 @@
-"""Where a command writes: results and log lines to standard output, what it says about them to standard error.
+"""A command's output and errors: results and log lines to standard output, all else to standard error.
 
-What it writes may come from a record, a log or a cluster. Nothing of it makes lines of its own: what one machine, job
-or record says stays in the line that tells it, or is indented below it.
+The text may come from a record, a log or a cluster. It cannot start new lines: it stays within its line, or is
+indented below it. Each error is a sentence for standard error, with an exit code.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _INDENTED: Final = "\n    "
 
 
 def as_line(text: str) -> str:
-    """The same as one line: newlines are written as Python writes them, too."""
+    """Return the text as one line, with newlines escaped as in Python."""
     return escape_control_characters(text).replace("\n", "\\n")
 
 
 def say(sentence: str) -> None:
-    """Tell the person at the command line; further lines of it, such as the end of a log, are indented."""
+    """Print a message for the user; indent its further lines, such as the end of a log."""
     print(f"tradewind: {escape_control_characters(sentence).replace(_BREAK, _INDENTED)}", file=sys.stderr, flush=True)
 
 
 def write_lines(lines: Sequence[str]) -> None:
-    """Write lines as a command's result, each as one; characters that the terminal lacks are replaced."""
+    """Write a command's result, one line each; replace characters that the terminal cannot show."""
     if lines:
         text = "\n".join(map(as_line, lines)) + "\n"
         encoding = sys.stdout.encoding or "utf-8"
@@ -37,20 +37,17 @@ def write_lines(lines: Sequence[str]) -> None:
 
 
 def json_lines(value: Any) -> list[str]:
-    """A command's result for programs, in plain ASCII."""
+    """Format a command's result for programs, in plain ASCII."""
     return json.dumps(value, indent=2).splitlines()
 
 
-# What ends a command before its time: each a sentence for standard error, and an exit code.
-
-
 class CommandError(Exception):
-    """The command cannot do what it was asked to do."""
+    """The command failed."""
 
     exit_code = 1
 
 
 class UsageError(CommandError):
-    """What was asked makes no sense as it stands; nothing was done."""
+    """The command line makes no sense; nothing was done."""
 
     exit_code = 2

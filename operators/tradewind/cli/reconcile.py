@@ -1,6 +1,6 @@
-"""``tradewind reconcile``: what the operator of that name does, without a DAG and without a scheduler.
+"""``tradewind reconcile``: the work of the operator of that name, without a DAG or a scheduler.
 
-It runs where Airflow's own commands run, and reads the states of tasks where they do: in Airflow's database.
+It runs where Airflow's own commands run, and reads the states of tasks from Airflow's database as they do.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ DEFAULT_CLUSTER = "ray_default"
 
 
 def reconcile(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
-    """Look at each cluster once, and stop the jobs that no task waits for; their ids are the output.
+    """Check each cluster once, stop the jobs that no task waits for, and print their ids.
 
     Raises:
-        UsageError: There is no Airflow here.
-        CommandError: A cluster could not be looked at; the others were.
+        UsageError: Airflow is not installed.
+        CommandError: A cluster could not be checked; the others were.
     """
     try:
         import airflow  # noqa: F401
@@ -68,14 +68,14 @@ def _orphans(cluster: RayCluster) -> list[JobDetails]:
     from tradewind.operators.reconcile import jobs_with_tasks, orphans
     from tradewind.ray_jobs.client import RayJobs
 
-    # First the jobs, then the tasks: a task that starts in between has no job in the list yet.
+    # List jobs before tasks: a task that starts in between has no job in the list yet.
     active = jobs_with_tasks(RayJobs(cluster).jobs())
     knows_all = bool(conf.get("tradewind", "deployment", fallback=""))
     return orphans(active, task_states(key for _, key in active), knows_all=knows_all)
 
 
 def task_states(keys: Iterable[TaskKey]) -> dict[TaskAddress, str | None]:
-    """The states of the tasks of these runs, from Airflow's database."""
+    """Read the states of the tasks of these runs from Airflow's database."""
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
     from sqlalchemy import select

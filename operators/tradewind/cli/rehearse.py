@@ -1,6 +1,7 @@
-"""``tradewind rehearse``: a rehearsal in the background, in a folder of its own, steered by its control API.
+"""``tradewind rehearse``: run a rehearsal in the background, in its own folder, through its control API.
 
-Whatever it started is found by the folder and stopped by ``down``, also after a crash.
+``down`` finds all its processes by the folder and stops them, also after a crash. A rehearsal plays one cluster of no
+fleet, or chosen clusters of a fleet file.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ def rehearse(name: str, arguments: argparse.Namespace) -> int:
     """Run the command ``name`` of ``tradewind rehearse``.
 
     Raises:
-        UsageError: What was asked makes no sense.
-        CommandError: It cannot be done.
+        UsageError: The options make no sense.
+        CommandError: The command failed.
     """
     if name == DRILL.name:
         from tradewind.cli.drill import drill
@@ -60,7 +61,7 @@ def rehearse(name: str, arguments: argparse.Namespace) -> int:
 
 
 def _elsewhere(arguments: argparse.Namespace) -> str:
-    """Where rehearsals are up, if none is in the folder that was meant."""
+    """Describe where rehearsals run, if none runs in the chosen folder."""
     from tradewind.rehearsal.local.processes import roots_in_use
 
     if (_stack(arguments).root / CONTROL_FILE).exists():
@@ -100,7 +101,7 @@ def _start(stack: LocalStack, arguments: argparse.Namespace) -> None:
         if not Path(arguments.dags).is_dir():
             raise UsageError(f"--dags {arguments.dags}: there is no such folder.")
         command += ["--dags", str(Path(arguments.dags).resolve())]
-    stack.stop(_GRACE_S)  # what a crashed one has left
+    stack.stop(_GRACE_S)  # processes of a crashed rehearsal
     for file in (CONTROL_FILE, PLAN_FILE):
         (stack.root / file).unlink(missing_ok=True)
     if plan is not None:
@@ -116,7 +117,7 @@ def _start(stack: LocalStack, arguments: argparse.Namespace) -> None:
 
 
 def _plan(arguments: argparse.Namespace) -> FleetPlan | None:
-    """Which clusters of which fleet; None if it is to be a cluster of no fleet."""
+    """Return the chosen clusters of a fleet; None for a cluster of no fleet."""
     if arguments.fleet is None:
         if arguments.clusters:
             raise UsageError("--cluster names clusters of a fleet file: give --fleet too.")
@@ -141,7 +142,7 @@ def _wait_until_up(stack: LocalStack, daemon: subprocess.Popen[bytes], timeout: 
 
 
 def _names(wanted: Sequence[tuple[str, int]]) -> dict[str, str]:
-    """The slices by name: slice-a, slice-b and so on."""
+    """Name the slices: slice-a, slice-b and so on."""
     try:
         types = [slice_type(kind).name for kind, count in wanted for _ in range(count)]
     except UnknownSliceTypeError as error:
@@ -219,7 +220,7 @@ def _down(arguments: argparse.Namespace) -> int:
 
 
 def _control(arguments: argparse.Namespace) -> RehearsalControl:
-    """Of the rehearsal, or of the cluster that is meant, if a fleet is rehearsed."""
+    """Return the control API of the rehearsal, or of the chosen cluster of a rehearsed fleet."""
     root = _stack(arguments).root
     plan = FleetPlan.of_folder(root) if (root / CONTROL_FILE).exists() else None
     if plan is None:
@@ -240,22 +241,20 @@ def _stack(arguments: argparse.Namespace) -> LocalStack:
     return LocalStack(Path(arguments.folder))
 
 
-# Which clusters of a fleet file a rehearsal plays, and with which slices.
-
 _MOST_SLICES: Final = 26
 
 
 def fleet_plan(file: str, names: Sequence[str], wanted: Mapping[str, int]) -> FleetPlan:
-    """The plan for these clusters of the fleet; for its default cluster, if none is named.
+    """Return the plan for these clusters of the fleet; for its default cluster, if none is named.
 
     Args:
-        wanted: Slice type → how many each cluster has at first; empty: the minimum that the fleet file says.
+        wanted: Slice type → initial count in each cluster; empty: the minimum in the fleet file.
 
     Raises:
         UsageError: There is no such file or cluster, or one machine cannot rehearse them together.
         CommandError: The file cannot be used.
     """
-    if not os.path.isfile(file):  # which is no error, whatever stands there
+    if not os.path.isfile(file):  # a wrong path is a usage error, not an error of the file
         raise UsageError(f"--fleet {file}: there is no such file{nearest_files_hint(Path(file))}.")
     try:
         fleet = load_fleet(Path(os.path.realpath(file)))
@@ -271,7 +270,7 @@ def fleet_plan(file: str, names: Sequence[str], wanted: Mapping[str, int]) -> Fl
 
 
 def _check_zones(chosen: Sequence[FleetCluster]) -> None:
-    """The Cloud TPU of a zone is rehearsed for one cluster: every slice of it joins that one."""
+    """Refuse two clusters in one zone: all slices of a rehearsed zone join the same cluster."""
     first: dict[tuple[str, str], str] = {}
     for cluster in chosen:
         other = first.setdefault((cluster.project, cluster.zone), cluster.name)

@@ -1,4 +1,4 @@
-"""The commands of ``tradewind rehearse`` and their options, as plain data."""
+"""Commands of ``tradewind rehearse``, ``drill`` among them, and their options, as plain data."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from typing import Any, Final
 
 from tradewind.cli.options import Command, count, option, seconds
 
-# The command ``tradewind rehearse drill`` and its options, as plain data.
-
 DEFAULT_DRILL_FOLDER: Final = ".drill"
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """A JSON object, such as ``{"steps": 50}``."""
+    """Parse a JSON object, such as ``{"steps": 50}``."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -52,13 +50,13 @@ DRILL: Final = Command(
 
 REHEARSE_SUMMARY: Final = "a Google Cloud with TPU slices on this machine, and what can go wrong with them"
 REHEARSE_GROUP: Final = "rehearse "
-"""Before the names of its commands, some of which others have too."""
+"""Prefix of its commands' names, some of which other groups have too."""
 DEFAULT_REHEARSAL_FOLDER: Final = ".rehearsal"
 _MOST_SLICES: Final = 26  # as many as there are letters
 
 
 def slices(text: str) -> tuple[str, int]:
-    """``v4-16=2``: a slice type and how many of it."""
+    """Parse ``v4-16=2``: a slice type and a count."""
     name, equals, number = text.partition("=")
     count = number if equals else "1"
     if not name or not count.isdecimal() or not 1 <= int(count) <= _MOST_SLICES:

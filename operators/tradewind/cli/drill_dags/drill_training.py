@@ -1,4 +1,4 @@
-"""The Airflow DAG that a drill disturbs when it is given no other: a tiny model, trained on two hosts for a minute."""
+"""Default Airflow DAG of a drill: a tiny model, trained on two hosts for a minute."""
 
 import random
 from dataclasses import dataclass

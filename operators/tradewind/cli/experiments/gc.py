@@ -1,7 +1,8 @@
-"""``tradewind gc``: old outputs that nobody needs are listed, and removed if that is asked for.
+"""``tradewind gc``: list old outputs that no DAG, run or pin requires, and remove them on request.
 
-What a DAG needs is known only if its file can be loaded, and what its active runs need only if Airflow's database says
-which they are, so nothing is removed while either cannot be known.
+The outputs that a DAG requires are known only if its file loads. Those of active runs are known only if Airflow's
+database lists the runs, queued and running ones, also of backfills; it is only read. Without either, ``gc`` removes
+nothing.
 """
 
 from __future__ import annotations
@@ -33,22 +34,18 @@ from tradewind.text import format_age
 if TYPE_CHECKING:
     from tradewind.cli.experiments.load import Experiment
 
-# The DAG runs that Airflow has queued or running, those of backfills too, with what their steps are resolved with.
-#
-# They come from Airflow's database, which is only read.
-
 
 class UnreadableRunsError(CommandError):
-    """It cannot be known which runs are active."""
+    """The active runs cannot be read."""
 
 
 @dataclass(frozen=True)
 class ActiveRun:
-    """A run that is queued or running.
+    """A queued or running DAG run.
 
     Attributes:
         given: The params that it was triggered with.
-        bundle_version: The version of the DAG's code that it is bound to, if it is to one.
+        bundle_version: The version of the DAG's code that it is bound to, if any.
     """
 
     dag_id: str
@@ -60,11 +57,11 @@ class ActiveRun:
     bundle_version: str | None
 
     def values(self, experiment: Experiment) -> RunValues:
-        """The run values, as the run's own tasks have them.
+        """Return the run values that the run's own tasks have.
 
         Raises:
-            ExperimentError: The run is bound to other code than was read here.
-            ParamValidationError: The DAG does not take its params any more.
+            ExperimentError: The run is bound to another version of the code.
+            ParamValidationError: The DAG no longer takes its params.
         """
         if self.bundle_version is not None and self.bundle_version != experiment.bundle_version:
             raise ExperimentError(f"it runs the code of version {self.bundle_version}, which was not read.")
@@ -80,10 +77,10 @@ class ActiveRun:
 
 
 def active_runs() -> list[ActiveRun]:
-    """All queued and running DAG runs, of whichever DAGs, by one query.
+    """Read all queued and running DAG runs of all DAGs with one query.
 
     Raises:
-        UnreadableRunsError: Airflow's database does not answer, or is none.
+        UnreadableRunsError: Airflow's database does not answer, or is not Airflow's.
     """
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
@@ -115,18 +112,18 @@ def active_runs() -> list[ActiveRun]:
 
 
 _NO_PREFIX = (MissingPrefixError, RayJobsError)
-"""Nothing says where outputs go: neither the DAG nor the deployment, and there is no connection that would."""
+"""Errors that mean no prefix: the DAG, the deployment and the connection give none."""
 
 _WITHDRAWN_AT_ONCE = 200
-"""So many are marked, looked for and withdrawn together, before the first of them is removed."""
+"""Outputs that are marked, checked and withdrawn together, before the first of them is removed."""
 
 
 def collect_garbage(arguments: argparse.Namespace) -> int:
-    """List the garbage, or remove it; how much it is, in bytes.
+    """List or remove the garbage, with its size in bytes.
 
     Raises:
         UsageError: A param is given and no DAG named.
-        CommandError: A DAG file or the active runs cannot be read, or something could not be removed.
+        CommandError: A DAG file or the active runs cannot be read, or an output could not be removed.
         StoreUnavailableError: The store does not answer.
     """
     if arguments.params and not arguments.dag_ids:
@@ -150,10 +147,10 @@ def collect_garbage(arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class _Report:
-    """What becomes of the garbage, told while it happens.
+    """Progress report of the garbage collection.
 
     Attributes:
-        read_below: Where attempts may be at work that read it.
+        read_below: Prefixes where running attempts may read the garbage.
     """
 
     as_json: bool
@@ -161,10 +158,10 @@ class _Report:
     read_below: frozenset[str]
 
     def write(self, sweeps: Collection[Sweep]) -> int:
-        """Remove what is to be removed, and print what was found.
+        """Remove the garbage if requested, and print it.
 
         Raises:
-            CommandError: Something could not be removed.
+            CommandError: An output could not be removed.
         """
         problems: dict[str, str] = {}
         for sweep in sweeps:
@@ -183,7 +180,7 @@ class _Report:
         return 0
 
     def _dispose(self, garbage: Sequence[Garbage]) -> dict[str, str]:
-        """List these or remove them; path → what went wrong."""
+        """List or remove these; return path → error."""
         by = {"gc": user_name(), "at": utc_now()}
         problems: dict[str, str] = {}
         withdrawn = withdraw_results(garbage, by, self.read_below) if self.deletes else garbage
@@ -245,10 +242,10 @@ def _check_all_loaded(experiments: Experiments, deletes: bool) -> None:
 
 
 def _active_runs(deletes: bool) -> list[ActiveRun]:
-    """The active runs; none where only a list is asked for and they cannot be read, which is said.
+    """Return the active runs; if they cannot be read, warn and return none where ``gc`` only lists.
 
     Raises:
-        UnreadableRunsError: They cannot be read, so nothing may be removed.
+        UnreadableRunsError: They cannot be read, and ``gc`` is to remove outputs.
     """
     try:
         return active_runs()
@@ -262,10 +259,10 @@ def _active_runs(deletes: bool) -> list[ActiveRun]:
 def _choices(
     experiments: Experiments, named: Collection[str], params: Mapping[str, str]
 ) -> list[tuple[Experiment, RunChoice]]:
-    """Every DAG with its default params, and the named ones also with those that were given.
+    """Return every DAG with its default params, and the named ones also with the given params.
 
     Raises:
-        UsageError: A named DAG does not take them.
+        UsageError: A named DAG does not take the given params.
     """
     given = [(experiments.by_dag[dag_id], RunChoice(params)) for dag_id in named] if params else []
     for experiment, choice in given:
@@ -274,13 +271,13 @@ def _choices(
 
 
 def _prefixes(by_dag: Mapping[str, Experiment]) -> list[str]:
-    """Where the outputs of these DAGs go, each place once, without those inside another."""
+    """Return the prefixes of these DAGs' outputs, without prefixes inside another one."""
     found = _all_prefixes(by_dag)
     return sorted(path for path in found if not any(path.startswith(f"{other}/") for other in found))
 
 
 def _all_prefixes(by_dag: Mapping[str, Experiment]) -> set[str]:
-    """Also those inside another, where a search from there would perhaps look into no hidden folder and no link."""
+    """Return also nested prefixes: a search from the outer one may skip hidden folders and links."""
     found: set[str] = set()
     for dag_id, experiment in by_dag.items():
         try:
@@ -291,14 +288,14 @@ def _all_prefixes(by_dag: Mapping[str, Experiment]) -> set[str]:
 
 
 def _needs(choices: Collection[tuple[Experiment, RunChoice]], prefixes: Collection[str]) -> RequiredOutputs:
-    """What the DAGs need: where their own outputs go, and if their outputs went below ``prefixes``."""
+    """Return the outputs that the DAGs require, below their own prefixes and below ``prefixes``."""
     from tradewind.deployment.fleet import deployment_roots
 
     needs = RequiredOutputs(roots=set(deployment_roots().paths))
     for experiment, choice in choices:
         try:
             _add_steps(needs, experiment, experiment.values(choice), prefixes)
-        except (ExperimentError, StorageError, UsageError) as error:  # no run of it could start
+        except (ExperimentError, StorageError, UsageError) as error:  # no run of this DAG could start
             say(f"All outputs of the steps of DAG {experiment.dag.dag_id} are kept: {error}")
             needs.names |= experiment.step_names
     return needs
@@ -307,14 +304,14 @@ def _needs(choices: Collection[tuple[Experiment, RunChoice]], prefixes: Collecti
 def _add_active(
     needs: RequiredOutputs, runs: Collection[ActiveRun], experiments: Experiments, prefixes: Collection[str]
 ) -> None:
-    """Add what queued and running runs need, with their own params, dates and partition keys."""
+    """Add the outputs that active runs require, with their own params, dates and partition keys."""
     for run in runs:
         experiment = experiments.by_dag.get(run.dag_id)
         if experiment is None:
-            continue  # it is none of ours
+            continue  # not a DAG of ``experiment_dag``
         try:
             _add_steps(needs, experiment, run.values(experiment), prefixes)
-        except Exception as error:  # whatever its params make of the steps, it may still need their outputs
+        except Exception as error:  # params may raise any error; the run may still require outputs
             why = str(error).splitlines()[0] if str(error) else type(error).__name__
             say(f"All outputs of the steps of DAG {run.dag_id} are kept, for its active run {run.run_id}: {why}")
             needs.names |= experiment.step_names
@@ -325,7 +322,7 @@ def _add_steps(needs: RequiredOutputs, experiment: Experiment, values: RunValues
         try:
             run = experiment.run_with(values, prefix)
         except _NO_PREFIX:
-            continue  # its outputs can only be below one of the prefixes
+            continue  # its outputs are below one of the prefixes
         needs.roots.update(run.roots.paths)
         for _, step in run.tasks:
             needs.add_step(step)

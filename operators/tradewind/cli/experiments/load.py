@@ -1,7 +1,7 @@
-"""Experiments at the command line: the DAGs of this deployment, parsed right here, and the steps of one of their runs.
+"""Load experiments for a command: parse the deployment's DAGs, and resolve the steps of one run.
 
-Nothing is written, neither to Airflow's database nor to a store, and no DAG run is needed: the params are the DAG's
-defaults with what was given, and the night is the one that a run triggered now would have.
+This writes neither to Airflow's database nor to a store, and needs no DAG run. Params are the DAG's defaults with
+those given on the command line; the night is that of a run triggered now.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MOST_PROBLEMS: Final = 3
 
 @dataclass(frozen=True)
 class RunChoice:
-    """Which run of a DAG is meant; what is left out is as in a run that is triggered now."""
+    """Choice of a DAG's run; omitted values are those of a run triggered now."""
 
     params: Mapping[str, str] = field(default_factory=dict)
     partition: str | None = None
@@ -46,13 +46,13 @@ class RunChoice:
 
     @staticmethod
     def of(arguments: argparse.Namespace) -> RunChoice:
-        """The choice in a command's options."""
+        """Read the choice from a command's options."""
         return RunChoice(dict(arguments.params), arguments.partition, arguments.night, arguments.prefix)
 
 
 @dataclass(frozen=True)
 class ExperimentRun:
-    """The steps of one run, with their versions."""
+    """Steps of one run, with their versions."""
 
     dag_id: str
     prefix: str
@@ -62,10 +62,10 @@ class ExperimentRun:
     roots: Roots
 
     def task(self, word: str) -> tuple[str, ResolvedStep]:
-        """The task id and the step of this name, task id or ``name-hash``.
+        """Return the task id and the step of this name, task id or ``name-hash``.
 
         Raises:
-            UsageError: There is none, or there are several.
+            UsageError: No step or several steps match.
         """
         words = {task_id: (step.name, task_id, step.version_name) for task_id, step in self.tasks}
         found = {id_: step for id_, step in self.tasks if word in words[id_]}
@@ -86,7 +86,7 @@ class Experiment:
     """A DAG that ``experiment_dag`` made.
 
     Attributes:
-        bundle_version: The version of the code that was read; None where its bundle has no versions.
+        bundle_version: The version of the code that was read; None if its bundle has no versions.
     """
 
     dag: DAG
@@ -95,20 +95,20 @@ class Experiment:
 
     @property
     def step_names(self) -> frozenset[str]:
-        """The names of its steps, whatever their versions."""
+        """Return the names of its steps, without their versions."""
         return frozenset(step.name for step in self.operator.steps.values())
 
     def run(self, choice: RunChoice) -> ExperimentRun:
-        """The steps of the run that is meant.
+        """Return the steps of the chosen run.
 
         Raises:
-            UsageError: There can be no such run.
+            UsageError: The DAG can have no such run.
             ExperimentError: Its steps cannot be resolved.
         """
         return self.run_with(self.values(choice), choice.prefix)
 
     def run_with(self, values: RunValues, prefix: str | None = None) -> ExperimentRun:
-        """The steps of a run with these values, below ``prefix`` if one is chosen.
+        """Return the steps of a run with these values, below ``prefix`` if given.
 
         Raises:
             ExperimentError: They cannot be resolved.
@@ -120,32 +120,32 @@ class Experiment:
         return ExperimentRun(self.dag.dag_id, prefix, values, tasks, self.operator.wanted, placed.roots)
 
     def prefix(self, choice: RunChoice) -> str:
-        """Where outputs of the run that is meant go.
+        """Return the prefix of the chosen run's outputs.
 
         Raises:
-            UsageError: There can be no such run.
+            UsageError: The DAG can have no such run.
             MissingPrefixError: Nothing gives a prefix.
         """
         return self.settings(choice.prefix).prefix_of(self.values(choice))
 
     def selection(self, choice: RunChoice) -> Selection:
-        """What the DAG's params say of the steps that run.
+        """Return the step selection in the DAG's params.
 
         Raises:
             UsageError: A param does not exist or does not fit.
-            SelectionError: An expression is no regular expression.
+            SelectionError: A regular expression is invalid.
         """
         from tradewind.tasks.params import selection_in
 
         return selection_in(run_params(self.dag, choice.params))
 
     def settings(self, prefix: str | None) -> ExperimentSettings:
-        """What the DAG's tasks share, with the prefix if one was chosen."""
+        """Return the settings that the DAG's tasks share, with the prefix if given."""
         settings = self.operator.settings
         return replace(settings, prefix=prefix, roots=(*settings.roots, prefix)) if prefix else settings
 
     def values(self, choice: RunChoice) -> RunValues:
-        """The run values.
+        """Return the run values.
 
         Raises:
             UsageError: A param does not exist or does not fit, or the DAG has no run for that night.
@@ -163,21 +163,21 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Experiments:
-    """What the deployment's DAG files hold.
+    """Experiments in the deployment's DAG files.
 
     Attributes:
         by_dag: The experiments by DAG id.
-        problems: Bundle or file → why it could not be loaded; what it would have held is unknown.
+        problems: Bundle or file → why it could not be loaded; its DAGs are unknown.
     """
 
     by_dag: Mapping[str, Experiment]
     problems: Mapping[str, str]
 
     def of(self, dag_id: str) -> Experiment:
-        """The experiment of this DAG id.
+        """Return the experiment of this DAG id.
 
         Raises:
-            CommandError: There is none.
+            CommandError: It does not exist.
         """
         if dag_id in self.by_dag:
             return self.by_dag[dag_id]
@@ -187,7 +187,7 @@ class Experiments:
         raise CommandError(f"{self._without_dag(dag_id)}{''.join(told)}")
 
     def _without_dag(self, word: str) -> str:
-        """What is wrong with a word that is no DAG id, and where the right one is found."""
+        """Explain why a word is no DAG id, and where to find the right one."""
         if not word.endswith(".py"):
             airflow = os.environ.get("AIRFLOW_HOME", "~/airflow")
             return (
@@ -206,11 +206,11 @@ class Experiments:
 
 
 def load_experiment(dag_id: str) -> Experiment:
-    """The experiment of one DAG. Files that make many, such as Marin's, make only this one, as for one of its tasks.
+    """Load the experiment of one DAG. Files with many DAGs, for example Marin's, make only this one.
 
     Raises:
-        CommandError: There is none.
-        UsageError: There is no Airflow here.
+        CommandError: It does not exist.
+        UsageError: Airflow is not installed.
     """
     if not dag_id.endswith(".py"):
         with _only_wanted(dag_id):
@@ -222,7 +222,7 @@ def load_experiment(dag_id: str) -> Experiment:
 
 @contextlib.contextmanager
 def _only_wanted(dag_id: str) -> Iterator[None]:
-    """Tell DAG files so in Airflow's way: what they read with ``get_parsing_context()``."""
+    """Announce the wanted DAG to DAG files through Airflow's ``get_parsing_context()``."""
     before = os.environ.get(_PARSED_FOR)
     os.environ[_PARSED_FOR] = dag_id
     try:
@@ -238,9 +238,9 @@ def load_experiments() -> Experiments:
     """Parse the DAG files of all bundles.
 
     Raises:
-        UsageError: There is no Airflow here.
+        UsageError: Airflow is not installed.
     """
-    with contextlib.redirect_stdout(sys.stderr):  # what DAG files print is no result of ours
+    with contextlib.redirect_stdout(sys.stderr):  # output of DAG files is not the command's result
         try:
             enter_airflow()
             from airflow.dag_processing.bundles.manager import DagBundlesManager
@@ -254,7 +254,7 @@ def load_experiments() -> Experiments:
         for bundle in manager.get_all_dag_bundles():
             try:
                 bundle.initialize()
-            except Exception as error:  # each kind of bundle has its own
+            except Exception as error:  # each kind of bundle has its own errors
                 problems[bundle.name] = str(error)
             else:
                 del problems[bundle.name]
@@ -279,7 +279,7 @@ def _load_bundle(bundle: Any, experiments: dict[str, Experiment], problems: dict
 
 
 def run_params(dag: DAG, given: Mapping[str, str]) -> dict[str, Any]:
-    """The params of a run: the DAG's own with what was given at the command line.
+    """Return the params of a run: the DAG's own with those given on the command line.
 
     Raises:
         UsageError: The DAG has no such param, or a value does not fit its schema.
@@ -300,7 +300,7 @@ def run_params(dag: DAG, given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _read_as(text: str, param: Any) -> Any:
-    """What a text stands for: itself where the param is one, else its meaning as JSON if that fits the schema."""
+    """Convert a text for the param: a text param keeps it, others parse it as JSON that fits the schema."""
     from airflow.sdk.exceptions import ParamValidationError
 
     json_type = param.schema.get("type")
@@ -317,7 +317,7 @@ def _read_as(text: str, param: Any) -> Any:
 
 
 def data_interval(dag: DAG, choice: RunChoice, timezone: str) -> tuple[Any, Any]:
-    """Where the run's data begin and end: as Airflow infers it for a run that is triggered now, or for the night.
+    """Return the run's data interval: Airflow's for a run triggered now, or that of the chosen night.
 
     Raises:
         UsageError: The schedule has no run for that night.
@@ -353,10 +353,10 @@ def _midnight(date: datetime.date, timezone: str) -> Any:
 
 
 def default_prefix(chosen: str | None) -> str:
-    """The prefix that a command means which is about no DAG.
+    """Return the prefix for a command without a DAG.
 
     Raises:
-        MissingPrefixError: Nothing gives one.
+        MissingPrefixError: No option and no setting gives one.
     """
     if chosen:
         Location.of(chosen, "--prefix")

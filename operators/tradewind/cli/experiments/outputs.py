@@ -1,4 +1,8 @@
-"""``tradewind adopt``: files that are there become the result of a step, and the record says who said so."""
+"""``tradewind adopt``, ``pin`` and ``status``: commands about outputs.
+
+``adopt`` makes existing files the result of a step, and records the user. ``pin`` protects outputs from ``gc``.
+``status`` prints the state of each output and its producer.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +30,12 @@ from tradewind.text import format_age, format_columns, format_producer
 
 
 def adopt_output(arguments: argparse.Namespace) -> int:
-    """Bring an output in, and print what the record says of it now.
+    """Adopt an output, and print its record.
 
     Raises:
         CommandError: There is no such DAG.
-        UsageError: There is no such step, or nothing that could be its output.
-        RecordsError: The step has a result, somebody is at work on it, or the store does not answer.
+        UsageError: There is no such step, or no files that could be its output.
+        RecordsError: The step has a result, an attempt is running, or the store does not answer.
     """
     from tradewind.tasks.code import code_folder
 
@@ -52,26 +56,23 @@ def adopt_output(arguments: argparse.Namespace) -> int:
 
 
 def renewed_lease(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHolder]:
-    """Renews a turn of this process until it is finished."""
+    """Renew a lease of this process until the block ends."""
     return LeaseRenewer(store, held, end_work=lambda end: None)
 
 
 def user_name() -> str:
-    """Who is at the command line; a container may have no name for its user."""
+    """Return the user's name; a container may have none for its user."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
         return ""
 
 
-# The output that somebody names at the command line: by its path, or by one below the prefix.
-
-
 def named_output(prefix: str, word: str) -> str:
-    """The path that ``word`` stands for; a relative one is below ``prefix``, and leads nowhere else.
+    """Return the output path in ``word``; a relative one is below ``prefix``.
 
     Raises:
-        UsageError: It leads out of the prefix, or is no path at all.
+        UsageError: It leads out of the prefix, or is no path.
     """
     is_whole = is_absolute(word)
     path = (word if is_whole else f"{prefix.rstrip('/')}/{word}").rstrip("/") or "/"
@@ -85,11 +86,8 @@ def named_output(prefix: str, word: str) -> str:
     return path
 
 
-# ``tradewind pin``: outputs that are kept, whatever ``gc`` finds.
-
-
 def pin(arguments: argparse.Namespace) -> int:
-    """Set a pin, take one away, or print all.
+    """Set or remove a pin, or print all.
 
     Raises:
         UsageError: The options do not go together.
@@ -136,11 +134,11 @@ def _removed(prefix: str, word: str) -> Pin:
 
 
 def output_of(prefix: str, word: str, outputs: Sequence[str], what: str = "output") -> str:
-    """The one of ``outputs`` that is meant: by its path, also relative to the prefix, its name-hash, or its hash.
+    """Find one of ``outputs`` by its path, also relative to the prefix, its name-hash, or its hash.
 
     Raises:
-        CommandError: There is none.
-        UsageError: There are several.
+        CommandError: No output matches.
+        UsageError: Several outputs match.
     """
     path = path_of(prefix, word)
     if path in outputs:
@@ -156,7 +154,7 @@ def output_of(prefix: str, word: str, outputs: Sequence[str], what: str = "outpu
 
 
 def path_of(prefix: str, word: str) -> str:
-    """The path that a word stands for, if it is one; a relative path is one below the prefix."""
+    """Return the path in ``word``, if it is one; a relative path is below the prefix."""
     return named_output(prefix, word)
 
 
@@ -164,19 +162,17 @@ def _line(known: Pin) -> str:
     return "  ".join(filter(None, (known.path, known.user, known.at, known.note)))
 
 
-# ``tradewind status``: the state of each output, and who is or was at work on it.
-
 _HEAD = ("STATE", "OUTPUT", "ATTEMPT", "SINCE", "PRODUCER", "JOB")
 
 
 @dataclass(frozen=True)
 class OutputStatus:
-    """One line.
+    """One line of ``tradewind status``.
 
     Attributes:
-        attempt: The newest attempt; 0 for none of ours.
+        attempt: The newest attempt; 0 if Tradewind made none.
         since: When the lease was last written, by the clock of its writer.
-        producer: Who is or was at work.
+        producer: The run or script of that attempt.
     """
 
     output_path: str
@@ -188,7 +184,7 @@ class OutputStatus:
 
     @staticmethod
     def of(path: str, record: Record) -> OutputStatus:
-        """What the record of an output says."""
+        """Read the status from the record of an output."""
         lease = record.lease
         if lease is None:
             return OutputStatus(path, record.state, 0, "", "", None)
@@ -196,11 +192,11 @@ class OutputStatus:
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """Print the states of a run's outputs, or of all outputs below a prefix; those at work come first.
+    """Print the states of a run's outputs, or of all outputs below a prefix; running attempts come first.
 
     Raises:
         CommandError: There is no such DAG.
-        ExperimentError: Its steps cannot be resolved, or nothing gives a prefix.
+        ExperimentError: Its steps cannot be resolved, or there is no prefix.
         StoreUnavailableError: The store does not answer.
     """
     if arguments.dag_id:
@@ -218,13 +214,13 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 def statuses(paths: Sequence[str], records: Mapping[str, Record]) -> list[OutputStatus]:
-    """The status of each path, those at work first."""
+    """Return the status of each path, running attempts first."""
     found = [OutputStatus.of(path, records[path]) for path in dict.fromkeys(paths)]
     return sorted(found, key=lambda output: output.state is not RecordState.AT_WORK)
 
 
 def table(found: Sequence[OutputStatus], prefix: str, now: float) -> list[str]:
-    """The statuses in columns under a head."""
+    """Format the statuses in columns with a header."""
     return format_columns([_HEAD, *(_row(output, prefix, now) for output in found)])
 
 

@@ -1,6 +1,7 @@
-"""``tradewind plan``, ``why`` and ``diff``: what a run would do and why, as its ``plan`` task would decide now.
+"""``tradewind plan``, ``why`` and ``diff``: decisions of a run, as its ``plan`` task would make them now.
 
-Nothing is written.
+``why`` explains one step's decision, ``diff`` the difference of two versions. Both go down to the root causes, and
+answer as text for users and as data for programs. No command writes anything.
 """
 
 from __future__ import annotations
@@ -37,21 +38,17 @@ from tradewind.steps.paths import version_name
 from tradewind.storage import Roots
 from tradewind.text import format_producer
 
-# Why a step would run and what two versions differ in: the answers as text for people and as data for programs.
-#
-# Both answers go down to the root causes, and both only read.
-
 MAX_SEARCH_DEPTH: Final = 3
 MAX_FOLDERS: Final = 5000
 MAX_VERSIONS_SHOWN: Final = 3
-"""So many earlier versions are told of in full; the data have them all."""
+"""Earlier versions that the text describes in full; the data have all."""
 _HASH: Final = re.compile(r"[0-9a-f]{6}")
 _VERSIONED_NAME: Final = re.compile(r".*-([0-9a-f]{6})", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """An answer, in lines and as data that JSON can hold."""
+    """An answer, as lines and as JSON data."""
 
     lines: tuple[str, ...]
     fields: Mapping[str, Any]
@@ -66,7 +63,7 @@ class Explanation:
 
 @dataclass(frozen=True)
 class FoundVersion:
-    """A version record and where it lies."""
+    """A version record and its path."""
 
     output_path: str
     version: Version
@@ -84,9 +81,9 @@ class FoundVersion:
 def explain_step(
     step: ResolvedStep, record: Record, *, now: float, roots: Roots, planned: PlannedStep | None = None
 ) -> Explanation:
-    """Explain what a run does with ``step``: its record in words, and what has changed since earlier versions.
+    """Explain a run's decision for ``step``: its record, and the changes since earlier versions.
 
-    ``planned`` is the step's line in the plan of that run. The root causes are those of the nearest earlier version.
+    ``planned`` is the step's line in the plan of that run. Root causes are relative to the nearest earlier version.
     """
     story = read_attempt_summaries({step.output_path: record}).get(step.output_path, AttemptSummary())
     state = state_reason(step, record, lambda path: story.error, story.since)
@@ -138,11 +135,11 @@ def _producer(record: Record, planned: PlannedStep | None) -> str | None:
 
 
 def explain_difference(old: str, new: str, prefix: str) -> Explanation:
-    """Explain what the version ``new`` differs in from ``old``, each an output path, ``name-hash`` or a bare hash.
+    """Explain the difference of versions ``old`` and ``new``: output paths, ``name-hash`` or hashes.
 
     Raises:
-        CommandError: There is no record of one of them.
-        UsageError: A bare hash belongs to several versions.
+        CommandError: One of them has no record.
+        UsageError: A hash belongs to several versions.
     """
     before, after = (find_version(word, prefix) for word in (old, new))
     roots = Roots.of([prefix, before.output_path, after.output_path])
@@ -162,11 +159,11 @@ def explain_difference(old: str, new: str, prefix: str) -> Explanation:
 
 
 def find_version(word: str, prefix: str) -> FoundVersion:
-    """The version that ``word`` means: an output path, ``name-hash``, or a hash, looked for below ``prefix``.
+    """Find the version of an output path, ``name-hash``, or hash, below ``prefix``.
 
     Raises:
-        CommandError: There is no record of it.
-        UsageError: It is a hash that belongs to several versions.
+        CommandError: It has no record.
+        UsageError: The hash belongs to several versions.
     """
     infos = read_infos(_search(word, prefix) if _HASH.fullmatch(word) else [named_output(prefix, word)])
     if not infos:
@@ -182,7 +179,7 @@ def find_version(word: str, prefix: str) -> FoundVersion:
 
 
 def _search(wanted: str, prefix: str) -> list[str]:
-    """The outputs with this hash; folders are listed together, level by level, and outputs are not looked into."""
+    """Find the outputs with this hash: list folders level by level, without looking into outputs."""
     found: list[str] = []
     level = [prefix]
     listed = 0
@@ -208,7 +205,7 @@ def plan(arguments: argparse.Namespace) -> int:
 
     Raises:
         CommandError: There is no such DAG.
-        ExperimentError: Its steps cannot be resolved, the selection makes no sense, or steps read across regions.
+        ExperimentError: Its steps cannot be resolved, the selection is invalid, or steps read across regions.
         StoreUnavailableError: The store does not answer.
     """
     experiment = load_experiment(arguments.dag_id)
@@ -223,7 +220,7 @@ def plan(arguments: argparse.Namespace) -> int:
 
 
 def why(arguments: argparse.Namespace) -> int:
-    """Print why one step would run, or would not.
+    """Print why one step would or would not run.
 
     Raises:
         CommandError: There is no such DAG.
@@ -248,7 +245,7 @@ def diff(arguments: argparse.Namespace) -> int:
     Raises:
         CommandError: There is no record of one of them.
         UsageError: A hash belongs to several versions.
-        MissingPrefixError: Nothing says where to look.
+        MissingPrefixError: No option and no setting gives a prefix.
     """
     return _told(
         explain_difference(arguments.first, arguments.second, default_prefix(arguments.prefix)),
@@ -257,12 +254,12 @@ def diff(arguments: argparse.Namespace) -> int:
 
 
 def read_run(run: ExperimentRun, *, verify: bool = False) -> Outputs:
-    """What the store says of the outputs of ``run`` now."""
+    """Read the records of the outputs of ``run``."""
     return read_outputs([step.output_path for _, step in run.tasks], verify=verify)
 
 
 def _refuse_what_cannot_run(experiment: Experiment, run: ExperimentRun, made: Plan) -> None:
-    """Refuse what the ``plan`` task would refuse, once its table has been shown."""
+    """Refuse what the ``plan`` task would refuse, after printing the table."""
     from tradewind.tasks.cluster_slices import refuse_missing_slice_types
     from tradewind.tasks.regions import refuse_cross_region_reads
 
@@ -273,10 +270,10 @@ def _refuse_what_cannot_run(experiment: Experiment, run: ExperimentRun, made: Pl
 
 
 def selection_of(arguments: argparse.Namespace, otherwise: Selection) -> Selection:
-    """What the options ask for; where they say nothing, what the DAG's params do.
+    """Return the selection in the options; for omitted ones, that of the DAG's params.
 
     Raises:
-        SelectionError: An expression is no regular expression.
+        SelectionError: A regular expression is invalid.
     """
 
     def chosen(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""``tradewind port``: which of Marin's experiment files become DAGs as they are, and what to do about the others."""
+"""``tradewind port``: report which of Marin's experiment files become DAGs unchanged, and fixes for others."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class _PortedDag:
     """A DAG of a file.
 
     Attributes:
-        count: How many steps it has.
-        steps: The steps with their paths below the prefix that was asked for; empty if none was.
+        count: Number of its steps.
+        steps: The steps with their paths below the given prefix; empty without a prefix.
         problem: Why they have no paths there.
     """
 
@@ -47,25 +47,25 @@ class _PortedDag:
 
 @dataclass(frozen=True)
 class _PortReport:
-    """The files with their DAGs, and what the prefix that was asked for says of outputs."""
+    """The files with their DAGs, and the records of outputs below the given prefix."""
 
     files: Sequence[tuple[PortedFile, Sequence[_PortedDag]]]
     prefix: str | None
     records: Mapping[str, Record]
 
     def finished(self, steps: Sequence[ResolvedStep]) -> list[str]:
-        """The paths of those that are a result already, whoever made it."""
+        """Return the output paths of steps that have a result, from any producer."""
         paths = dict.fromkeys(step.output_path for step in steps)
         return [path for path in paths if self.records[path].state is RecordState.FINISHED]
 
 
 def port_files(arguments: argparse.Namespace) -> int:
-    """Load files as a DAG file would, and print what came of each.
+    """Load files as a DAG file would, and print the outcome of each.
 
     Raises:
-        UsageError: There is no Airflow here.
-        ExperimentError: There is no such file, its checkout is of another time, or the prefix can be none.
-        CommandError: Not all files become DAGs as they are; that was printed.
+        UsageError: Airflow is not installed.
+        ExperimentError: There is no such file, its checkout has an unsupported age, or the prefix is invalid.
+        CommandError: Not all files become DAGs unchanged; the output lists them.
         StoreUnavailableError: The store of the prefix does not answer.
     """
     report = _report(arguments)
@@ -84,9 +84,9 @@ def port_files(arguments: argparse.Namespace) -> int:
 
 def _report(arguments: argparse.Namespace) -> _PortReport:
     if arguments.prefix is not None:
-        choose_prefix(arguments.prefix, None, {}, None, lambda: None)  # refused before a file is loaded
+        choose_prefix(arguments.prefix, None, {}, None, lambda: None)  # refuse a bad prefix before loading a file
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
-    with contextlib.redirect_stdout(sys.stderr):  # what the files print is no result of ours
+    with contextlib.redirect_stdout(sys.stderr):  # output of the files is not the command's result
         try:
             from airflow.cli.utils import redirect_stdout_log_handlers_to_stderr
         except ImportError:
@@ -104,7 +104,7 @@ def _report(arguments: argparse.Namespace) -> _PortReport:
 
 
 def _params(given: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """DAG params as a DAG file would have them: what reads as JSON is what it says, else it is a text."""
+    """Convert params as a DAG file would have them: parsed as JSON where possible, else text."""
     params: dict[str, Any] = {}
     for name, text in given:
         try:
@@ -148,7 +148,7 @@ def _where(finding: PortFinding, file: PortedFile) -> str:
 
 
 def _dag_lines(report: _PortReport, dag: _PortedDag) -> list[str]:
-    """Of one file, also the paths of what is finished; of many, only how many there are."""
+    """Describe a DAG; list the paths of finished outputs if there is only one file, else their number."""
     line = f"  DAG {dag.dag_id}: {pluralize(dag.count, 'step')}"
     if report.prefix is None:
         return [line]

@@ -1,6 +1,11 @@
-"""``tradewind cluster ssh-head``, ``ssh-tpu`` and ``exec``: a shell or a command on the machines of a cluster.
+"""Commands that reach a cluster's machines, users, dashboards and logs.
 
-On one machine a command has this terminal, and its exit code is ours. On several each line is told with its machine.
+``ssh-head``, ``ssh-tpu`` and ``exec`` run a shell or a command on machines. On one machine it has this terminal, and
+its exit code becomes ours. With several machines each output line names its machine.
+
+``announce`` sends a message through Airflow's notifiers. ``dashboard`` opens the dashboards of one or several clusters.
+``show-logs`` and ``monitor`` print what Ray's processes wrote. ``push-env`` updates a cluster's environment on its
+hosts while Ray runs.
 """
 
 from __future__ import annotations
@@ -42,17 +47,17 @@ _SEPARATOR = "--"
 
 
 def ssh_head(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """A shell on the head, or a command there; what that ended with.
+    """Open a shell or run a command on the head; return its exit code.
 
     Raises:
-        UsageError: What was asked makes no sense.
-        FleetError: The head is not reached.
+        UsageError: The options make no sense.
+        FleetError: The head cannot be reached.
     """
     return _on_one(ClusterHosts(fleet.cluster(arguments.name)).head(), arguments.command_words, arguments.run_env)
 
 
 def ssh_tpu(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """The same on a host of a slice, by its name or its address. Raises the same."""
+    """Do the same on a host of a slice, by its name or its address. Raises the same."""
     if arguments.host is None:
         raise UsageError("Say on which host: tradewind cluster ssh-tpu CLUSTER SLICE[:N], or its address.")
     there = ClusterHosts(fleet.cluster(arguments.name))
@@ -61,11 +66,13 @@ def ssh_tpu(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 
 def exec_command(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """A command on the head, or on hosts of slices; what it ended with, or 1 if that was not 0 on one of several.
+    """Run a command on the head or on hosts of slices.
+
+    Return its exit code; with several hosts, 1 if any is not 0.
 
     Raises:
-        UsageError: What was asked makes no sense.
-        FleetError: Google Cloud does not say where that is, or the only machine is not reached.
+        UsageError: The options make no sense.
+        FleetError: Google Cloud does not give the addresses, or the only machine cannot be reached.
     """
     command = arguments.command_words
     if not command:
@@ -79,12 +86,12 @@ def exec_command(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 
 def chosen_hosts(cluster: FleetCluster, names: Sequence[str], *, all_hosts: bool) -> list[SshHost]:
-    """The machines that are meant: the head if nothing is said.
+    """Return the chosen machines; the head by default.
 
     Raises:
-        UsageError: Hosts are named, and all are asked for.
+        UsageError: Hosts are named, and ``--all`` is given too.
         CommandError: There are none.
-        FleetError: Google Cloud does not say, or there is no such host.
+        FleetError: Google Cloud does not answer, or there is no such host.
     """
     there = ClusterHosts(cluster)
     if all_hosts:
@@ -109,21 +116,21 @@ def _all_ready(there: ClusterHosts, cluster: FleetCluster) -> list[SliceHost]:
 
 
 class PrefixedLines:
-    """What machines say, line by line, each with the name of its machine before it if there are several."""
+    """Print the output of machines by line; with several machines, prefix each line with its machine."""
 
     def __init__(self, hosts: Sequence[SshHost]) -> None:
         self._width = max(len(host.name) for host in hosts) if len(hosts) > 1 else 0
         self._lock = threading.Lock()
 
     def write(self, host: SshHost, line: str, is_error: bool) -> None:
-        """One line of ``host``."""
+        """Print one line of ``host``."""
         prefix = f"{host.name.ljust(self._width)} | " if self._width else ""
         with self._lock:
             print(as_line(f"{prefix}{line}"), file=sys.stderr if is_error else sys.stdout, flush=True)
 
 
 def report_results(results: Sequence[HostResult]) -> int:
-    """Say where it did not end with 0; 1 if there is such a machine."""
+    """Report machines whose exit code is not 0; return 1 if there are any."""
     bad = [result for result in results if result.code != 0]
     for result in bad:
         say(result.why or f"{result.host} ended with {result.code}.")
@@ -137,17 +144,16 @@ _NAMED: Final[Mapping[str, tuple[Command, tuple[str, ...]]]] = {
     SSH_TPU.name: (SSH_TPU, ("name", "host")),
     EXEC.name: (EXEC, ("name",)),
 }
-"""The commands that run another one, and what may stand before that."""
+"""Commands that run another one, and the arguments allowed before it."""
 
 
 def split_words(command_name: str, arguments: argparse.Namespace) -> None:
-    """Of a command that runs another one, put what stands before ``--`` where it belongs, and what stands behind it
-    into ``command_words``.
+    """Assign the words before ``--`` to their arguments, and those behind it to ``command_words``.
 
     ``argparse`` takes everything behind the first word that is no option as one list, options among them.
 
     Raises:
-        UsageError: There is something before ``--`` that the command does not know.
+        UsageError: The command does not know a word before ``--``.
     """
     if command_name not in _NAMED:
         return
@@ -183,15 +189,12 @@ def _on_one(host: SshHost, command: Sequence[str], env: str) -> int:
     return run_interactive(host, remote_command(line, RunEnv(env), is_terminal=is_terminal), is_terminal=is_terminal)
 
 
-# ``tradewind cluster announce``: people are told through Airflow's notifiers.
-
-
 def announce_to_users(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """Tell the message about one cluster, or about all.
+    """Send the message about one cluster, or about all.
 
     Raises:
-        UsageError: It is not said which cluster it is about; or there is no Airflow here.
-        FleetError: It could not be told, or not everywhere.
+        UsageError: No cluster is given, or Airflow is not installed.
+        FleetError: The message could not be sent, or not through all notifiers.
     """
     if bool(arguments.name) == arguments.all:
         raise UsageError("Say what it is about: a cluster before the message, or --all. Nothing was announced.")
@@ -209,14 +212,11 @@ def announce_to_users(arguments: argparse.Namespace, fleet: Fleet) -> int:
     return 0
 
 
-# ``tradewind cluster dashboard``: the dashboard of one cluster, or those of several on one page.
-
-
 def dashboard(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """Open the dashboards until somebody presses Ctrl-C.
+    """Open the dashboards until the user presses Ctrl-C; several clusters share one page.
 
     Raises:
-        UsageError: Clusters are named, and all are asked for.
+        UsageError: Clusters are named, and ``--all`` is given too.
         CommandError: The only one does not answer, or the page's port is taken.
     """
     if arguments.all and arguments.names:
@@ -232,7 +232,7 @@ def dashboard(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 
 def open_dashboard(cluster: FleetCluster) -> int:
-    """The same for one cluster, in a browser."""
+    """Open the dashboard of one cluster in a browser."""
     try:
         return _one(cluster, is_to_open=True)
     except Interrupted:
@@ -260,14 +260,12 @@ def _several(clusters: list[FleetCluster], port: int, *, is_to_open: bool) -> in
     return 0
 
 
-# ``tradewind cluster show-logs`` and ``monitor``: what Ray's own processes wrote on the machines of a cluster.
-
 LOGS_VARIABLE: Final = "TRADEWIND_RAY_LOGS"
 _LOGS: Final = "/tmp/ray/session_latest/logs"
 _USUAL: Final = ("gcs_server.*", "monitor.*", "dashboard.log", "raylet.*", "runtime_env_agent.log")
 _MONITOR: Final = ("monitor.*",)
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_*?\[\]][A-Za-z0-9_.*?\[\]-]*")
-# Standard input ends when nobody reads any more, and ends what follows.
+# Standard input closes when the reader is gone, and this ends ``tail``.
 _FOLLOW: Final = 'tail -n {lines} -F -- "$@" & cat > /dev/null; kill $!'
 _PRINT: Final = 'exec tail -n {lines} -- "$@"'
 _FIND: Final = (
@@ -281,8 +279,8 @@ def show_logs(arguments: argparse.Namespace, fleet: Fleet) -> int:
     """Print the end of Ray's logs on the head, or on hosts of slices.
 
     Raises:
-        UsageError: A file is no name of a log.
-        FleetError: Google Cloud does not say where that is.
+        UsageError: A file name is no name of a log.
+        FleetError: Google Cloud does not give the addresses.
     """
     patterns = arguments.file or _USUAL
     if bad := [pattern for pattern in patterns if not _PATTERN.fullmatch(pattern)]:
@@ -298,7 +296,7 @@ def monitor(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 
 def log_line(patterns: Sequence[str], lines: int, *, is_followed: bool) -> str:
-    """The line for a shell that shows the last ``lines`` lines of each log that a pattern finds."""
+    """Return the shell line that prints the last ``lines`` lines of each log that matches a pattern."""
     folder = os.environ.get(LOGS_VARIABLE, _LOGS)
     find = _FIND.format(folder=shlex.quote(folder), patterns=" ".join(patterns), names=" or ".join(patterns))
     return find + (_FOLLOW if is_followed else _PRINT).format(lines=lines)
@@ -313,18 +311,16 @@ def _shown(cluster: FleetCluster, names: Sequence[str], line: str, *, all_hosts:
         return 0
 
 
-# ``tradewind cluster push-env``: the environment of a cluster is brought to its hosts while Ray runs.
-
 _HEAD_ROW = ("HOST", "FILES", "CHANGED", "REMOVED", "RAY HAS OTHERS")
 
 
 def push_env(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """Write the files on the head and on hosts of slices; 1 if one of them does not have them afterwards.
+    """Write the files on the head and on hosts of slices; return 1 if one of them lacks them afterwards.
 
     Raises:
-        FleetError: A secret has nothing that could be written. Nothing was done.
-        ClusterBusyError: Somebody else is changing the cluster. Nothing was done.
-        FleetError: Google Cloud does not say where the hosts are, or there is no such host.
+        FleetError: A secret has no usable content. Nothing was done.
+        ClusterBusyError: Another operation is changing the cluster. Nothing was done.
+        FleetError: Google Cloud does not give the hosts, or there is no such host.
     """
     cluster = fleet.cluster(arguments.name)
     if arguments.dry_run:
@@ -336,7 +332,7 @@ def push_env(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 
 def _pushed(arguments: argparse.Namespace, cluster: FleetCluster, check: Callable[[], None]) -> int:
-    """The newest versions are asked for by who holds the cluster, so that who comes later writes no older ones."""
+    """Read the newest versions under the cluster lock, so that no later command writes older ones."""
     versions = newest_versions(cluster)
     there = ClusterHosts(cluster)
     names = arguments.host
@@ -360,7 +356,7 @@ def _pushed(arguments: argparse.Namespace, cluster: FleetCluster, check: Callabl
 
 
 def _named(there: ClusterHosts, names: Sequence[str]) -> list[SliceOfHosts]:
-    """The hosts that are named, by their slices."""
+    """Return the named hosts by slice."""
     by_slice: dict[str, list[SliceHost]] = {}
     for host in there.named([name for name in names if name != HEAD_WORD]):
         by_slice.setdefault(host.slice_name, []).append(host)

@@ -1,4 +1,4 @@
-"""``tradewind cluster``: which fleet file is meant, and the command that is run on it."""
+"""``tradewind cluster``: choose the fleet file, and run the command on it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def cluster(name: str, arguments: argparse.Namespace) -> int:
     """Run the command ``name`` of ``tradewind cluster``.
 
     Raises:
-        UsageError: What was asked makes no sense.
-        CommandError: It cannot be done.
+        UsageError: The options make no sense.
+        CommandError: The command failed.
     """
     commands: dict[str, Callable[[argparse.Namespace, Fleet], int]] = {
         "add-worker": add_worker,
@@ -88,7 +88,7 @@ def registry(name: str, arguments: argparse.Namespace) -> int:
 
 
 def run_on_fleet(work: Callable[[], int]) -> int:
-    """What ``work`` returns, with the errors of the layers below in the words of this one. Raises the same."""
+    """Return the result of ``work``; convert errors of lower layers to ``CommandError``. Raises the same."""
     try:
         return work()
     except BadFileError as error:

@@ -1,4 +1,10 @@
-"""``tradewind cluster update-configs``: the cluster files follow the fleet file, or it is said which do not."""
+"""Commands about what the fleet file describes: cluster files, connections and image repositories.
+
+``update-configs`` and ``connections`` make cluster files and Airflow's connections match the fleet file, or report the
+differences. ``list`` prints the clusters in the file, and asks no cluster for its state. ``validate`` finds errors in
+cluster files before ``ray up`` does on paid machines; it also takes a fleet file. ``registry set-cleanup-policy`` sets
+which images the repositories remove by themselves.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +46,12 @@ _WORD: Final = re.compile(r"[a-z][a-z0-9-]{0,62}")
 
 
 def update_configs(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """Write the files that are not as they should be; with ``--check`` only name them.
+    """Write the outdated files; with ``--check`` only name them.
 
     Raises:
         UsageError: Jinja is not installed.
-        CommandError: ``--check`` found such files; or there are nodes of a cluster that the fleet file has no more.
-        FleetError: The template cannot be used, or somebody's own file is in the way.
+        CommandError: ``--check`` found outdated files, or a cluster removed from the fleet file still has nodes.
+        FleetError: The template cannot be used, or a user's own file has that path.
     """
     if find_spec("jinja2") is None:
         raise UsageError("update-configs fills in a template: install airflow-provider-tradewind[fleet].")
@@ -63,7 +69,7 @@ def update_configs(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 
 def _refuse_living(files: GeneratedFiles) -> None:
-    """A cluster that was renamed or removed while it has nodes would leave them behind, and nobody would see them."""
+    """Refuse if a renamed or removed cluster has nodes: no command would see them any more."""
     for file in files.surplus:
         name, *place = _name_and_place(file)
         advice = f"'tradewind cluster stop {name} --project {place[0]} --zone {place[1]}'"
@@ -82,7 +88,7 @@ def _refuse_living(files: GeneratedFiles) -> None:
 
 
 def _name_and_place(file: Path) -> tuple[str, str, str]:
-    """The cluster that a file of Ray's launcher is of, its project and its zone."""
+    """Return name, project and zone of the cluster in a cluster file."""
     try:
         content = read_yaml(file).value
         name, provider = content["cluster_name"], content["provider"]
@@ -106,14 +112,11 @@ def _refuse_stale(files: GeneratedFiles, fleet_option: str | None) -> None:
         raise CommandError(f"{' '.join(problems)} To mend it: tradewind cluster update-configs{option}")
 
 
-# ``tradewind cluster connections``: Airflow's connections follow the fleet file, or it is said in what they do not.
-
-
 def connections(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """Print how each connection is; with ``--apply`` write those that are not as the file has them. 1: some are not.
+    """Compare each connection with the file; ``--apply`` writes those that differ. Return 1 if any still differs.
 
     Raises:
-        UsageError: There is no Airflow here.
+        UsageError: Airflow is not installed.
         FleetError: Airflow's database cannot be used.
     """
     if find_spec("airflow") is None:
@@ -137,7 +140,7 @@ def connections(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 
 def renew_connections(clusters: Sequence[FleetCluster]) -> None:
-    """Have those connections that are there follow the file, where Airflow is set up; else say so, and go on."""
+    """Update existing connections from the file; warn and continue where Airflow is not set up."""
     if find_spec("airflow") is None:
         say("Connections are renewed where Airflow is: 'airflow tradewind cluster connections --apply'.")
         return
@@ -154,7 +157,7 @@ def renew_connections(clusters: Sequence[FleetCluster]) -> None:
 
 @dataclass(frozen=True)
 class _Handled:
-    """How a connection was found, whether it is as it should be now, and what to say of it besides."""
+    """State of a connection, whether it matches now, and messages about it."""
 
     compared: ComparedConnection
     is_well: bool
@@ -191,7 +194,7 @@ def _handle_connection(cluster: FleetCluster, *, is_apply: bool, is_replace: boo
 
 
 def _address(cluster: FleetCluster) -> tuple[str | None, tuple[str, ...]]:
-    """That of its head, or why it is not known."""
+    """Return the head's address, or why it is unknown."""
     from tradewind.deployment.fleet_connection import head_address
     from tradewind.ray_jobs.errors import RayJobsError
 
@@ -206,14 +209,12 @@ def _lines(compared: ComparedConnection, widths: tuple[int, int]) -> list[str]:
     return [line, *(f"    {difference}" for difference in compared.differences)]
 
 
-# ``tradewind cluster list``: the clusters as the fleet file describes them; nobody is asked how they are.
-
 _HEAD = ("CLUSTER", "ZONE", "GENERATION", "SLICES", "BUCKET", "TAG", "CONNECTION", "STAGING")
 _DEFAULT = "*"
 
 
 def list_clusters(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """Print the clusters that are asked for, in the order of the file; the default one has a star."""
+    """Print the chosen clusters in the order of the file; the default one has a star."""
     chosen = [fleet.cluster(name) for name in arguments.name] or list(fleet.clusters.values())
     print_warnings(chosen)
     if arguments.json:
@@ -224,7 +225,7 @@ def list_clusters(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 
 def cluster_json(cluster: FleetCluster, fleet: Fleet) -> dict[str, Any]:
-    """What programs are told of a cluster. Of secrets there are only names here, and those stay in the file."""
+    """Describe a cluster for programs. Names of secrets are left out; the file has no secrets."""
     return {
         "name": cluster.name,
         "is_default": cluster.name == fleet.default_cluster,
@@ -246,7 +247,7 @@ def cluster_json(cluster: FleetCluster, fleet: Fleet) -> dict[str, Any]:
 
 
 def clusters_table(clusters: list[FleetCluster], fleet: Fleet) -> list[str]:
-    """The clusters in columns under a head."""
+    """Format the clusters in columns with a header."""
     return format_columns([_HEAD, *(_row(cluster, fleet) for cluster in clusters)])
 
 
@@ -264,7 +265,7 @@ def _row(cluster: FleetCluster, fleet: Fleet) -> tuple[str, ...]:
 
 
 def _slices(cluster: FleetCluster) -> str:
-    """The base type and every type that stays up, with their limits; of the others only how many there are."""
+    """Describe the base type and each type with a minimum, with their limits; count the others."""
     base, *others = cluster.pools
     named = [base, *(pool for pool in others if pool.minimum)]
     texts = [f"{pool.kind.name} {pool.minimum}..{pool.maximum}" for pool in named]
@@ -272,15 +273,14 @@ def _slices(cluster: FleetCluster) -> str:
     return ", ".join([*texts, *([f"{rest} more"] if rest else [])])
 
 
-# ``tradewind registry set-cleanup-policy``: what the repositories of images remove by themselves.
-
-
 def set_cleanup_policy(arguments: argparse.Namespace) -> int:
-    """Set the clean-up of each repository, or with ``--check`` only say how it is; every one is gone through.
+    """Set the clean-up policy of each repository, or with ``--check`` only print it.
+
+    An error with one repository does not stop the others.
 
     Raises:
-        UsageError: No repository is named, or two ways at once.
-        CommandError: One could not be set, or is not as it should be.
+        UsageError: No repository is named, or both ways are used.
+        CommandError: A policy could not be set, or is not the wanted one.
     """
     client = google_api("artifactregistry")
     repositories = _named(arguments)
@@ -307,7 +307,7 @@ def _named(arguments: argparse.Namespace) -> list[ImageRepository]:
 
 
 def _handle_repository(repository: ImageRepository, client: object, *, is_check: bool) -> bool:
-    """Whether the clean-up of ``repository`` is right now."""
+    """Set or check the policy of ``repository``; return whether it is the wanted one."""
     try:
         state = cleanup_state(repository, client)
         if not is_check and not state.is_right:
@@ -329,16 +329,11 @@ def _words(state: CleanupState, *, is_check: bool) -> str:
     return f"{missing}{others}"
 
 
-# ``tradewind cluster validate``: what is wrong with cluster files, before ``ray up`` meets it on paid machines.
-#
-# A fleet file is taken too, since people have that one in hand.
-
-
 def validate_files(arguments: argparse.Namespace) -> int:
-    """Check every file; the problems of all of them are the output.
+    """Check every file, and print the problems of all.
 
     Raises:
-        CommandError: There are any.
+        CommandError: There are problems.
         FleetError: Google's client for Python is not installed.
     """
     bad = 0
@@ -359,6 +354,6 @@ def validate_files(arguments: argparse.Namespace) -> int:
 
 
 def _is_fleet_file(file: Path) -> bool:
-    """Whether the file describes a fleet, and not one cluster for Ray's launcher."""
+    """Return whether the file describes a fleet, and not one cluster for Ray's launcher."""
     content = read_yaml_with_problems(file).value
     return isinstance(content, dict) and "clusters" in content and "cluster_name" not in content

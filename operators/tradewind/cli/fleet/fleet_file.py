@@ -1,7 +1,6 @@
-"""Which fleet file is meant, and which of its clusters: by name, or by the path of a cluster's generated file.
+"""Choose the fleet file and its clusters: by name, or by the path of a cluster's generated file.
 
-A path stands for the name only while the file is as the fleet file has it: else what people see in it and what is done
-would be two things.
+A path is accepted only while the file matches the fleet file: else its content and the command's effect would differ.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ _A_CLUSTERS: Final = "The cluster file"
 
 @contextmanager
 def _bad_paths_told() -> Iterator[None]:
-    """A path that leads nowhere is a mistake on the command line.
+    """Convert ``BadPathError`` to an error of the command line.
 
     Raises:
-        UsageError: There is one.
+        UsageError: A path does not exist or cannot be followed.
     """
     try:
         yield
@@ -44,27 +43,27 @@ def _bad_paths_told() -> Iterator[None]:
 
 
 def load_chosen_fleet(given: str | None) -> Fleet:
-    """The fleet in that file.
+    """Load the fleet from the chosen file.
 
     Raises:
-        UsageError: It is not there.
-        BadFileError: It cannot be used.
+        UsageError: The file does not exist.
+        BadFileError: The file cannot be used.
     """
     return load_fleet(chosen_fleet_file(given))
 
 
 @_bad_paths_told()
 def chosen_fleet_file(given: str | None) -> Path:
-    """The fleet file of the option, else of the environment, of Airflow's configuration, of this folder.
+    """Return the fleet file of the option, else of the environment, Airflow's configuration, or this folder.
 
     Raises:
-        UsageError: It is not there.
+        UsageError: The file does not exist.
     """
     source, text = _named_file(given)
     file = expanded(text, source)
     try:
         is_there = file.exists()
-    except OSError as error:  # such as a folder above it that is not for us, or a name that is too long
+    except OSError as error:  # no access to a parent folder, or the name is too long
         raise UsageError(f"{source} {file} cannot be read ({error.strerror}).") from None
     if not is_there:
         raise UsageError(
@@ -74,7 +73,7 @@ def chosen_fleet_file(given: str | None) -> Path:
 
 
 def _named_file(given: str | None) -> tuple[str, str]:
-    """What says which fleet file is meant, and what it says."""
+    """Return the source of the fleet file's path, and the path."""
     if given:
         return "--fleet", given
     if there := os.environ.get(FLEET_VARIABLE):
@@ -85,10 +84,10 @@ def _named_file(given: str | None) -> tuple[str, str]:
 
 
 def choose(arguments: argparse.Namespace) -> Fleet:
-    """The fleet that the options mean; the names of clusters in ``arguments`` are such ones afterwards.
+    """Load the fleet in the options; replace paths in ``arguments`` by the clusters' names.
 
     Raises:
-        UsageError: The options do not go together, or a path is of no cluster's generated file as it should be.
+        UsageError: The options do not go together, or a path is not an up-to-date cluster file.
         BadFileError: The fleet file cannot be used.
     """
     field = next((field for field in ("name", "names") if hasattr(arguments, field)), None)
@@ -105,16 +104,16 @@ def choose(arguments: argparse.Namespace) -> Fleet:
 
 
 def print_warnings(clusters: Iterable[FleetCluster]) -> None:
-    """Tell the person what looks like a typo and may be right."""
+    """Warn the user of probable typos."""
     for sentence in unknown_zone_warnings(clusters):
         say(sentence)
 
 
 def take_config(arguments: argparse.Namespace) -> list[str]:
-    """Have ``--fleet`` say what ``--config`` says of a fleet file; the path of a cluster's file, if it names such one.
+    """Move a fleet file in ``--config`` to ``--fleet``; return the paths of cluster files in it.
 
     Raises:
-        UsageError: It cannot be read, or both name a fleet file.
+        UsageError: The file cannot be read, or both options name a fleet file.
     """
     config = getattr(arguments, "config", None)
     if config is None:
@@ -128,19 +127,19 @@ def take_config(arguments: argparse.Namespace) -> list[str]:
 
 
 def is_path(text: str) -> bool:
-    """Whether ``text`` is a path, in the place of a cluster's name, which has neither slashes nor dots."""
+    """Return whether ``text`` is a path and no cluster's name, which has neither slashes nor dots."""
     return "/" in text or text.endswith(_ENDINGS)
 
 
 def _is_of_cluster(config: str) -> bool:
-    """Whether the file is one of Ray's launcher, and not a fleet file."""
+    """Return whether the file is a cluster file, and not a fleet file."""
     text = _text_of(Path(config), "--config")
     return is_generated(text) or _OF_RAY.search(text) is not None
 
 
 @_bad_paths_told()
 def fleet_file_of(path: Path) -> Path:
-    """The fleet file that the cluster file at ``path`` was made from: the chosen one if it lies there, else the usual.
+    """Return the fleet file of the cluster file at ``path``: the chosen one if it is there, else the usual.
 
     Raises:
         UsageError: There is none.
@@ -157,10 +156,10 @@ def fleet_file_of(path: Path) -> Path:
 
 @_bad_paths_told()
 def cluster_at(path: Path, fleet: Fleet) -> FleetCluster:
-    """The cluster whose generated file lies at ``path``.
+    """Return the cluster whose generated file is at ``path``.
 
     Raises:
-        UsageError: It is none, or not as the fleet file has it.
+        UsageError: The file is no cluster file, or differs from the fleet file.
         FleetError: The template cannot be used.
     """
     if not is_generated(_text_of(path, _A_CLUSTERS)):
@@ -184,7 +183,7 @@ def cluster_at(path: Path, fleet: Fleet) -> FleetCluster:
 
 
 def _place(path: Path) -> Path:
-    """Where ``path`` leads, with links followed; unlike ``resolve``, links in a circle are for whoever reads it."""
+    """Follow the links of ``path``. Unlike ``resolve``, leave circular links to the reader of the file."""
     return Path(os.path.realpath(path))
 
 
@@ -193,7 +192,7 @@ def _name(text: str, fleet: Fleet) -> str:
 
 
 def _put(arguments: argparse.Namespace, field: str, given: list[str], said: list[str]) -> None:
-    """Have ``given`` and ``said`` where the command looks for clusters."""
+    """Store ``given`` and ``said`` in the command's argument for clusters."""
     names = list(dict.fromkeys([*given, *said]))
     if isinstance(getattr(arguments, field), list):
         setattr(arguments, field, names)

@@ -1,4 +1,9 @@
-"""``tradewind cluster start``, ``stop``, ``restart`` and ``apply``."""
+"""Commands that start, stop and change clusters.
+
+``start``, ``stop``, ``restart`` and ``apply`` act on a cluster; ``add-worker``, ``remove-worker`` and ``resize`` on its
+slices. ``backup-jobs`` and ``restore-jobs`` save and restore unmanaged jobs by hand, as a restart does. Before a
+command ends running jobs, it prints whose they are and asks the user.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +53,9 @@ from tradewind.ray_jobs.job_restore import RestoreResult
 from tradewind.ray_jobs.nodes import NodeInfo, fetch_nodes
 from tradewind.text import format_columns
 
-# Before what runs is ended, whose it is is said, and somebody agrees.
-
 
 def show_affected_jobs(cluster: FleetCluster, found: Inventory) -> None:
-    """Say whose jobs run there, or that nobody could be asked."""
+    """Print whose jobs run on the cluster, or that it does not answer."""
     from tradewind.ray_jobs.client import RayJobs
 
     if not found.heads:
@@ -71,11 +74,11 @@ def show_affected_jobs(cluster: FleetCluster, found: Inventory) -> None:
 
 
 def agree(arguments: argparse.Namespace, question: str) -> None:
-    """Return if the person agrees, or has done so beforehand.
+    """Return if the user agrees, or has agreed by an option.
 
     Raises:
-        UsageError: Nobody can be asked.
-        CommandError: The person does not agree.
+        UsageError: There is no terminal to ask the user.
+        CommandError: The user does not agree.
     """
     if arguments.yes:
         return
@@ -86,16 +89,14 @@ def agree(arguments: argparse.Namespace, question: str) -> None:
         raise CommandError("Nothing was done.")
 
 
-# ``tradewind cluster backup-jobs`` and ``restore-jobs``: what a restart does with the jobs of people, by hand.
-
 _ID_LENGTH = 8
 
 
 def backup_jobs(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """Keep the jobs of people on a cluster; the id of the backup is the output.
+    """Back up the unmanaged jobs of a cluster, and print the backup's id.
 
     Raises:
-        FleetError: They cannot be kept.
+        FleetError: The jobs cannot be saved.
     """
     kept = ClusterJobBackup(fleet.cluster(arguments.name), say).back_up(uuid.uuid4().hex[:_ID_LENGTH])
     write_lines([kept.backup.restart])
@@ -103,19 +104,19 @@ def backup_jobs(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 
 def restore_jobs(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """Bring kept jobs back that do not run there any more.
+    """Restore saved jobs that no longer run on the cluster.
 
     Raises:
-        UsageError: Nothing says which backup is meant.
-        CommandError: There is none.
-        FleetError: They cannot be brought back yet.
+        UsageError: No backup is named, and it is not clear which to use.
+        CommandError: There is no backup.
+        FleetError: The jobs cannot be restored yet.
     """
     kept = ClusterJobBackup(fleet.cluster(arguments.name), say)
     return report_lost_jobs(kept.restore(_chosen(kept.backups(), arguments.backup, kept)))
 
 
 def report_lost_jobs(found: Iterable[RestoreResult]) -> int:
-    """Say which jobs did not come back though they should have; the exit code."""
+    """Report the jobs whose restore failed; return the exit code."""
     lost = [one for one in found if one.is_lost]
     if lost:
         say(f"Not brought back: {', '.join(one.job for one in lost)}.")
@@ -155,7 +156,7 @@ def start(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 
 def restart(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """End Ray on a cluster's head and start it again, when that was agreed to. Raises the same."""
+    """Restart Ray on a cluster's head, once the user agrees. Raises the same."""
     cluster = fleet.cluster(arguments.name)
     acts = manager_of(cluster, fleet)
     look_for_image(cluster)
@@ -172,10 +173,10 @@ def restart(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 
 def apply(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """Have a cluster follow its file. Raises the same.
+    """Make a cluster match its file. Raises the same, and
 
     Raises:
-        UsageError: JSON is asked for, and it is not a dry run.
+        UsageError: ``--json`` is given without ``--dry-run``.
     """
     if arguments.json and not arguments.dry_run:
         raise UsageError("--json goes with --dry-run: it has what would be done. Nothing was done.")
@@ -192,7 +193,7 @@ def apply(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 
 def stop(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """Delete what there is of a cluster, when that was agreed to. Raises the same."""
+    """Delete the resources of a cluster, once the user agrees. Raises the same."""
     if arguments.project or arguments.zone:
         return _stop_removed(arguments, fleet)
     cluster = fleet.cluster(arguments.name)
@@ -211,7 +212,7 @@ def stop(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 
 def _stop_removed(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """The same for a cluster that the fleet file has no more, so that nobody can hold its marker."""
+    """Do the same for a cluster no longer in the fleet file, without its cluster lock."""
     name, place = arguments.name, (arguments.project, arguments.zone)
     if not (name and all(place)):
         raise UsageError("Of a cluster that the fleet file has no more, name the cluster, --project and --zone.")
@@ -230,19 +231,19 @@ def _stop_removed(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 
 def _tell_of_kept(cluster: FleetCluster) -> None:
-    """Say whose jobs an interrupted restart has kept, which nobody brings back by himself after a stop."""
+    """Print whose jobs an interrupted restart has saved: after a stop, a user must restore them."""
     found = ClusterLock.of(cluster).read()
     prune_backups(cluster.name, ClusterJobBackup(cluster, say), found, say)
     try:
         sentences = interruption(found, cluster.name, time.time())
-    except BadBackupNoteError as error:  # a stop is the way out of that
+    except BadBackupNoteError as error:  # a stop resolves this
         sentences = str(error)
     if sentences:
         say(sentences)
 
 
 def _list_teardown(arguments: argparse.Namespace, name: str, found: Inventory, disk: str) -> bool:
-    """Print what a stop deletes and keeps; whether it deletes anything."""
+    """Print what a stop deletes and keeps; return whether it deletes anything."""
     plan = Teardown.of(found, include_reserved=arguments.include_reserved)
     lines = [*plan.lines()]
     if arguments.delete_state:
@@ -257,16 +258,16 @@ def _list_teardown(arguments: argparse.Namespace, name: str, found: Inventory, d
 
 
 def manager_of(cluster: FleetCluster, fleet: Fleet, *, must_be_fresh: bool = True) -> ClusterManager:
-    """What can be done to a cluster of the fleet, told to the person at the command line.
+    """Return the cluster manager of a cluster, reporting to the user.
 
     Raises:
-        FleetError: Its file is not as the fleet file has it, or Google Cloud cannot be asked.
+        FleetError: The cluster file differs from the fleet file, or Google Cloud does not answer.
     """
     return cluster_manager(cluster, fleet, say, _echo, must_be_fresh=must_be_fresh)
 
 
 def jobs_to_preserve(arguments: argparse.Namespace, cluster: FleetCluster) -> JobPreservation:
-    """The jobs of people on a cluster that is to be restarted, as the options have it."""
+    """Return the options' choice for the unmanaged jobs of a cluster to restart."""
     return JobPreservation(
         cluster,
         ClusterJobBackup(cluster, say),
@@ -277,7 +278,7 @@ def jobs_to_preserve(arguments: argparse.Namespace, cluster: FleetCluster) -> Jo
 
 
 def wait_until_ready(arguments: argparse.Namespace, cluster: FleetCluster) -> int:
-    """Wait for a cluster if that is asked for. Raises ``NotReadyError``."""
+    """Wait for a cluster if requested. Raises ``NotReadyError``."""
     if arguments.wait:
         Readiness(say).wait(cluster, arguments.timeout)
         say(f"Cluster {cluster.name} is ready.")
@@ -287,7 +288,7 @@ def wait_until_ready(arguments: argparse.Namespace, cluster: FleetCluster) -> in
 
 
 def look_for_image(cluster: FleetCluster) -> None:
-    """See that the cluster's image is there, or say that it is not known. Raises ``FleetError`` if it is not."""
+    """Check that the cluster's image exists; warn if this is unknown. Raises ``FleetError`` if it does not."""
     try:
         check_image(cluster, google_api("artifactregistry"))
     except CloudError as error:
@@ -295,7 +296,7 @@ def look_for_image(cluster: FleetCluster) -> None:
 
 
 def _look_for_secrets(cluster: FleetCluster) -> None:
-    """The same for its token and its variables, without which its head would be made, and never set up."""
+    """Do the same for its token and variables: without them its head is created, but never set up."""
     try:
         check_secrets(cluster, google_api("secretmanager"))
     except CloudError as error:
@@ -306,17 +307,14 @@ def _echo(line: str) -> None:
     print(as_line(line), file=sys.stderr, flush=True)
 
 
-# ``tradewind cluster add-worker``, ``remove-worker`` and ``resize``.
-
-
 def add_worker(arguments: argparse.Namespace, fleet: Fleet) -> int:
     """Add a slice, and wait for it.
 
     Raises:
         UsageError: There is no such slice type.
-        ClusterBusyError: Somebody else is changing the cluster.
-        InterruptedOperationError: What somebody began on it is to be ended first.
-        FleetError: It cannot be added, or is not there in time.
+        ClusterBusyError: Another operation is changing the cluster.
+        InterruptedOperationError: An interrupted operation must be finished first.
+        FleetError: The slice cannot be added, or is not ready in time.
     """
     cluster = fleet.cluster(arguments.name)
     slices = _slices(cluster, fleet)
@@ -332,7 +330,7 @@ def add_worker(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 
 def remove_worker(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """Delete a slice that somebody added, when that was agreed to. Raises the same."""
+    """Delete a manual slice, once the user agrees. Raises the same."""
     cluster = fleet.cluster(arguments.name)
     slices = _slices(cluster, fleet)
     if slices.is_awaited(arguments.slice):
@@ -351,7 +349,7 @@ def remove_worker(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 
 def resize(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """Cut a slice into smaller ones, when that was agreed to. Raises the same."""
+    """Replace a slice by smaller ones, once the user agrees. Raises the same."""
     cluster = fleet.cluster(arguments.name)
     slices = _slices(cluster, fleet)
     kinds = _kinds(slices, arguments.type)

@@ -1,4 +1,4 @@
-"""The commands of a cluster's life and their options, as plain data."""
+"""Commands about fleets, clusters, registries and development sessions, and their options, as plain data."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import Final
 
 from tradewind.cli.options import Command, Option, count, option, port, seconds
-
-# The options that say which fleet file and which of its clusters are meant, as plain data.
 
 FLEET: Final = option(
     "--fleet", metavar="PATH",
@@ -23,16 +21,16 @@ CLUSTER: Final = option(
     help="the cluster, in the place of CLUSTER: its name, or the path of its generated file",
 )  # fmt: skip
 WHICH_FLEET: Final = (CONFIG, FLEET)
-"""Of commands that are about the whole file, or whose first word is a cluster in any case."""
+"""Options of commands about the whole file, or whose first word is always a cluster."""
 WHICH_CLUSTER: Final = (CLUSTER, CONFIG, FLEET)
-"""Of commands about clusters. What is given before the command, as ``cluster --config FILE start``, is the same."""
+"""Options of commands about clusters, also allowed before the command: ``cluster --config FILE start``."""
 
 _YES_WORDS: Final = ("1", "true", "yes")
 _NO_WORDS: Final = ("0", "false", "no")
 
 
 def is_yes(text: str) -> bool:
-    """``1`` or ``0``, and the words for them."""
+    """Parse ``1`` or ``0``, or a word for them."""
     for words, meant in ((_YES_WORDS, True), (_NO_WORDS, False)):
         if text.lower() in words:
             return meant
@@ -40,7 +38,7 @@ def is_yes(text: str) -> bool:
 
 
 class YesByItself(argparse.Action):
-    """An option that means yes without a value; Airflow's own arguments know no ``const``."""
+    """Option that means yes without a value; Airflow's own arguments know no ``const``."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, flag: str | None = None
@@ -140,17 +138,17 @@ ROTATE_TOKEN: Final = Command(
     "after an interruption, it goes on where it was. Ends with 1 if a job could not be brought back.",
 )
 ALIASES: Final = {f"{command.name}-cluster": command.name for command in (START, STOP, RESTART)}
-"""What people have in their fingers → the command."""
+"""Alternative name → command."""
 LIFECYCLE: Final = (
     *(START, STOP, RESTART, APPLY, STATUS, BACKUP_JOBS, RESTORE_JOBS, ROTATE_TOKEN),
     *(replace(command, name=f"{command.name}-cluster") for command in (START, STOP, RESTART)),
 )
 
-# The commands of ``tradewind dev-tpu`` and their options, as plain data.
+# tradewind dev-tpu
 
 DEV_SUMMARY: Final = "a TPU slice to develop on"
 DEV_GROUP: Final = "dev-tpu "
-"""Before the names of its commands."""
+"""Prefix of its commands' names."""
 
 _WHOSE: Final = (
     option(
@@ -237,10 +235,10 @@ WATCH: Final = Command(
 )  # fmt: skip
 DEV: Final = (ALLOCATE, CONNECT, EXECUTE, WATCH)
 
-# The commands that lead to clusters, their machines and logs, and their options, as plain data.
+# Commands about machines and logs
 
 HEAD_WORD: Final = "head"
-"""What ``--host`` calls the head."""
+"""Name of the head in ``--host``."""
 
 DASHBOARD: Final = Command(
     "dashboard",
@@ -357,7 +355,7 @@ PUSH_ENV: Final = Command(
 )  # fmt: skip
 ACCESS: Final = (DASHBOARD, SSH_HEAD, SSH_TPU, EXEC, SHOW_LOGS, MONITOR, PUSH_ENV, ANNOUNCE)
 
-# The commands about slices that people make, and their options, as plain data.
+# Commands about manual slices
 
 _NAME: Final = option("name", metavar="CLUSTER", help="the cluster")
 _SLICE: Final = option("slice", metavar="SLICE", help="the slice, by its name")
@@ -400,11 +398,11 @@ RESIZE: Final = Command(
 )
 WORKERS: Final = (ADD_WORKER, REMOVE_WORKER, RESIZE)
 
-# The commands of ``tradewind cluster`` and their options, as plain data.
+# All commands of tradewind cluster
 
 CLUSTER_SUMMARY: Final = "the Ray clusters of the fleet file"
 CLUSTER_GROUP: Final = "cluster "
-"""Before the names of its commands, some of which others have too."""
+"""Prefix of its commands' names, some of which other groups have too."""
 
 
 LIST: Final = Command(

@@ -1,4 +1,8 @@
-"""``tradewind cluster status``: how clusters are, by Google Cloud and by Ray; nothing of them is changed."""
+"""``tradewind cluster status`` and ``doctor``: read-only reports.
+
+``status`` prints the state of clusters in Google Cloud and in Ray. ``doctor`` checks what a cluster needs before it
+starts, and prints how to fix what is missing.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +42,10 @@ _SHOWN = ("TPU", "CPU")
 
 
 def status(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """Print how the clusters are that are asked for, and what in their zones is of no cluster of the file.
+    """Print the state of the chosen clusters, and resources in their zones that belong to no cluster of the file.
 
     Raises:
-        CommandError: A zone could not be looked at.
+        CommandError: A zone could not be read.
     """
     chosen = [fleet.cluster(name) for name in arguments.name] or list(fleet.clusters.values())
     places = sorted({(cluster.project, cluster.zone) for cluster in chosen})
@@ -109,7 +113,7 @@ async def _nodes(there: RayCluster) -> list[NodeInfo]:
 
 
 def _marker(cluster: FleetCluster, now: float) -> str:
-    """Who changes it, or left it half-changed, empty if nobody did; what is kept here and is over by it is deleted."""
+    """Describe a running or interrupted operation, empty if none; delete local backups that it makes obsolete."""
     try:
         found = ClusterLock.of(cluster).read()
         prune_backups(cluster.name, ClusterJobBackup(cluster, say), found, say)
@@ -146,19 +150,16 @@ def _print(report: ClusterReport) -> None:
         say(report.marker)
 
 
-# ``tradewind cluster doctor``: what a cluster needs before it starts, and how to mend what is missing.
-
-
 def doctor(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """Print what was looked at, and how to mend what is wrong; nothing is changed.
+    """Print the checks, and how to fix those that fail; change nothing.
 
     Raises:
-        CommandError: Something is wrong, or could not be looked at.
+        CommandError: A check failed, or could not be made.
     """
     clusters = [fleet.cluster(name) for name in arguments.name] or list(fleet.clusters.values())
     print_warnings(clusters)
     diagnoses = [*machine_diagnoses(clusters), *cloud_diagnoses(clusters)]
-    if find_spec("ray") is not None:  # else it is wrong already
+    if find_spec("ray") is not None:  # else a check has failed already
         diagnoses += running_diagnoses(clusters, version("ray"))
     if arguments.json:
         write_lines(json_lines([asdict(diagnosis) for diagnosis in diagnoses]))

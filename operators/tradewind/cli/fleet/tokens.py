@@ -1,7 +1,7 @@
-"""``tradewind cluster auth``, ``auth-env``, ``init-token`` and ``set-token``: the token that a cluster's Ray asks for.
+"""``tradewind cluster auth``, ``auth-env``, ``init-token``, ``set-token`` and ``rotate-token``: tokens of Ray.
 
-A token goes to the clipboard, to a file for its owner alone, or to Secret Manager. It is printed only on a terminal,
-and only when there is no clipboard or it is not wanted.
+A token goes to the clipboard, to a file that only its owner can read, or to Secret Manager. It is printed only on a
+terminal, and only without a clipboard or at the user's request. A rotation restarts all clusters that share the token.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _LONGEST_TOKEN: Final = 64 * 1024
 
 
 def auth(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """Give the person the token of a cluster, and open its dashboard.
+    """Give the user the token of a cluster, and open its dashboard.
 
     Raises:
-        CommandError: There is nowhere to put it, or the cluster cannot be reached.
+        CommandError: There is neither clipboard nor terminal for it, or the cluster cannot be reached.
         FleetError: Google Cloud does not give it.
     """
     cluster = fleet.cluster(arguments.name)
@@ -68,7 +68,7 @@ def auth(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 
 def auth_env(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """Print the variables by which Ray's own commands find the token; the token is only in the file that they name."""
+    """Print variables for Ray's own commands; they name the token's file, not the token."""
     cluster = fleet.cluster(arguments.name)
     fetch_token(cluster)
     path = shlex.quote(str(token_file(cluster)))
@@ -77,12 +77,12 @@ def auth_env(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 
 def init_token(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """Make the secret of a cluster with a new token; with ``--rotate`` give it one though it has one."""
+    """Create the secret of a cluster with a new token; ``--rotate`` replaces an existing one."""
     return _add(arguments, fleet, new_token)
 
 
 def set_token(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """The same with the token that is typed, piped in, or in a file."""
+    """Do the same with a token that is typed, piped in, or in a file."""
     return _add(arguments, fleet, lambda: _given_token(arguments.file))
 
 
@@ -113,11 +113,11 @@ def _given_token(file: str | None) -> str:
 
 
 def _copied(token: str) -> bool:
-    """Whether a clipboard has ``token`` now."""
+    """Copy ``token`` to a clipboard; return whether this worked."""
     for command in _CLIPBOARDS:
         if shutil.which(command[0]) is None:
             continue
-        # Some stay behind to serve the clipboard, and would hold pipes of ours open.
+        # Some keep running to serve the clipboard, and would hold our pipes open.
         given: dict[str, Any] = {"input": token, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         try:
             done = subprocess.run(command, text=True, timeout=10.0, check=False, **given)
@@ -137,14 +137,11 @@ def _show(token: str, cluster: FleetCluster) -> None:
     write_lines([token])
 
 
-# ``tradewind cluster rotate-token``: a new token for clusters, which is a restart of all that share it.
-
-
 def rotate_token(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """Rotate the tokens of the clusters that are named, and of those that share them, when that was agreed to.
+    """Rotate the tokens of the named clusters, and of those that share them, once the user agrees.
 
     Raises:
-        FleetError: A rotation cannot be begun, or not be finished; run again, it goes on.
+        FleetError: A rotation cannot be started or finished. Running the command again continues it.
     """
     named = [fleet.cluster(name) for name in arguments.name or [None]]
     groups = {(one.project, one.token_secret): clusters_sharing_token(fleet, one) for one in named}

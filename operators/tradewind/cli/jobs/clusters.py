@@ -1,9 +1,14 @@
-"""Which cluster a command is about, and the token for it.
+"""Choose a command's cluster and its token.
 
-``--address``, else what ``--cluster`` or ``--config`` names, an Airflow connection or a cluster of the fleet, else
-``RAY_ADDRESS``, else the default cluster of the fleet file, if there is one, else this machine. A token for an address
-comes from ``RAY_AUTH_TOKEN``, ``RAY_AUTH_TOKEN_PATH`` or ``~/.ray/auth_token``, as for Ray's own commands; a connection
-and a cluster of the fleet have their own. It goes into the requests' headers and nowhere else.
+The cluster is that of ``--address``, else of ``--cluster`` or ``--config``, else of ``RAY_ADDRESS``, else the default
+cluster of the fleet file, if there is one, else this machine. A token for an address comes from ``RAY_AUTH_TOKEN``,
+``RAY_AUTH_TOKEN_PATH`` or ``~/.ray/auth_token``, as for Ray's own commands; a connection and a cluster of the fleet
+have their own. It goes into the requests' headers and nowhere else.
+
+``--cluster`` and ``--config`` name an Airflow connection or a cluster of the fleet file. The path of a cluster's
+generated file means its name. A connection with that id comes first, then the one that the fleet file names for the
+cluster of that name, then the cluster itself. Within Airflow the command connects to its head directly; elsewhere
+through a tunnel.
 """
 
 from __future__ import annotations
@@ -39,16 +44,16 @@ TOKEN_SOURCES: Final = f"RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/{_TOKEN_FILE}"
 def chosen_cluster(
     arguments: argparse.Namespace, default: str | None, env: Mapping[str, str], home: Path
 ) -> Iterator[RayCluster]:
-    """The cluster that is named, else ``default`` if there is one, else that at the address given or in ``env``.
+    """Yield the named cluster, else ``default``, else that at the address given or in ``env``.
 
-    ``arguments.named`` is afterwards what was named; None if it is at an address.
+    Set ``arguments.named`` to the named cluster; to None for one at an address.
 
     Args:
-        default: The connection that is meant where nothing names a cluster; only within Airflow there is one.
+        default: The connection to use where no option names a cluster; None outside Airflow.
 
     Raises:
-        UsageError: They name none, or two.
-        CommandError: The token cannot be read, or the cluster not be reached.
+        UsageError: No cluster or two are named.
+        CommandError: The token cannot be read, or the cluster cannot be reached.
     """
 
     if arguments.address and (arguments.cluster or arguments.config):
@@ -72,10 +77,10 @@ def chosen_cluster(
 
 
 def _at_address(arguments: argparse.Namespace, env: Mapping[str, str], home: Path) -> RayCluster:
-    """The cluster at the address given or in ``env``.
+    """Return the cluster at the address given or in ``env``.
 
     Raises:
-        UsageError: They name none.
+        UsageError: There is no address.
         CommandError: The token cannot be read.
     """
     address, source = arguments.address, "--address"
@@ -94,27 +99,27 @@ def _at_address(arguments: argparse.Namespace, env: Mapping[str, str], home: Pat
 
 
 def options_for(named: NamedCluster | None, cluster: RayCluster) -> list[str]:
-    """The options that mean this cluster on another command line."""
+    """Return the options for this cluster on another command line."""
     return ["--address", cluster.address] if named is None else list(named.words)
 
 
 def is_temporary_address(named: NamedCluster | None, cluster: RayCluster) -> bool:
-    """Whether the address is that of a tunnel to what was ``named``, which is gone when this command has ended."""
+    """Return whether the address is that of a tunnel to ``named``, which ends with this command."""
     return named is not None and urlsplit(cluster.address).hostname == _LOOPBACK
 
 
 def is_at_address(cluster: RayCluster) -> bool:
-    """Whether it was given by its address, and not by a name."""
+    """Return whether the cluster was given by its address, and not by a name."""
     return cluster.name == _name_of(cluster.address)
 
 
 def cluster_label(cluster: RayCluster) -> str:
-    """How a sentence about it begins: what was named is called so, since a tunnel's address tells nobody anything."""
+    """Return the cluster's label for messages: its name if given, since a tunnel's address is meaningless."""
     return f"The Ray cluster at {cluster.address}" if is_at_address(cluster) else f"Cluster {cluster.name}"
 
 
 def connected_cluster(conn_id: str) -> RayCluster:
-    """The cluster of an Airflow connection, also of one that is kept in Airflow's database."""
+    """Return the cluster of an Airflow connection, also of one in Airflow's database."""
     try:
         enter_airflow()
         from tradewind.deployment.ray_connection import RayHook
@@ -126,10 +131,10 @@ def connected_cluster(conn_id: str) -> RayCluster:
 
 
 def token_in(env: Mapping[str, str], home: Path) -> str | None:
-    """The token of this environment, if it has one.
+    """Return the token of this environment, if any.
 
     Raises:
-        CommandError: There is a file for it that cannot be used.
+        CommandError: Its file cannot be used.
     """
     if token := env.get("RAY_AUTH_TOKEN", "").strip():
         return token
@@ -167,9 +172,9 @@ def _check_address(address: str, source: str) -> None:
 
 
 def explain_error(error: RayJobsError, cluster: RayCluster | None = None) -> str:
-    """What to tell a person at the command line, who gave the address of ``cluster``, if that is set.
+    """Explain an error to a user of the command line; ``cluster`` is set if the user gave its address.
 
-    The errors' own words are for people who write Python and have an Airflow connection.
+    The errors' own texts are for users who write Python and have an Airflow connection.
     """
     text = _as_options(str(error))
     if cluster is None:
@@ -197,26 +202,19 @@ _AT_AN_ADDRESS: Final = {
 
 
 def _as_options(text: str) -> str:
-    """Python's arguments in an error as the options of the command line."""
+    """Replace names of Python arguments in an error by options of the command line."""
 
     text = re.sub(r"secrets=\{'(\w+)': '([^']+)'\}", r"--secret \1=\2", text)
     return text.replace("pip_dependency_groups", "--extra").replace("with excludes,", "with --exclude,")
 
 
-# The cluster that ``--cluster`` and ``--config`` mean: an Airflow connection, or a cluster of the fleet file.
-#
-# A path is that of a cluster's generated file, and stands for its name. A connection with that id comes first, then the
-# one that the file names for the cluster of that name, then the cluster itself. Within Airflow its head is talked to
-# directly; from anywhere else through a tunnel.
-
-
 @dataclass(frozen=True)
 class NamedCluster:
-    """What is meant by a name.
+    """A cluster given by a name.
 
     Attributes:
-        fleet: The fleet whose clusters may have it; None if there is no fleet file here.
-        words: The options that say the same on another command line.
+        fleet: The fleet that may have it; None without a fleet file.
+        words: The options for it on another command line.
     """
 
     name: str
@@ -225,15 +223,15 @@ class NamedCluster:
 
     @property
     def of_fleet(self) -> FleetCluster | None:
-        """The cluster of the fleet that has it, if one does."""
+        """Return the fleet's cluster of that name, if any."""
         return self.fleet.called(self.name) if self.fleet else None
 
     @staticmethod
     def of(name: str | None, config: str | None) -> NamedCluster:
-        """What ``--cluster`` and ``--config`` say, of which there is one at least.
+        """Read ``--cluster`` and ``--config``, of which at least one is given.
 
         Raises:
-            UsageError: They name two clusters, or a path is of no cluster's generated file as it should be.
+            UsageError: They name two clusters, or a path is not an up-to-date cluster file.
             CommandError: The fleet file cannot be used.
         """
         options = argparse.Namespace(config=config, fleet=None)
@@ -254,7 +252,7 @@ class NamedCluster:
 
     @staticmethod
     def default_here() -> NamedCluster | None:
-        """The default cluster of the fleet file here, of which the person is told; None if there is no file.
+        """Return the default cluster of the fleet file, and tell the user; None if there is no file.
 
         Raises:
             CommandError: The fleet file cannot be used.
@@ -268,15 +266,15 @@ class NamedCluster:
 
 @contextmanager
 def named_cluster(named: NamedCluster, *, is_in_airflow: bool) -> Iterator[RayCluster]:
-    """The cluster that is ``named``, which can be reached for the length of the block.
+    """Yield the ``named`` cluster, reachable within the block.
 
     Args:
-        is_in_airflow: This runs where Airflow does, and so in the clusters' network.
+        is_in_airflow: The command runs where Airflow does, and so in the clusters' network.
 
     Raises:
-        UsageError: There is none, or what it is cannot be known here.
+        UsageError: It does not exist, or cannot be looked up here.
         CommandError: It cannot be reached.
-        RayJobsError: The connection is no good, or the cluster refuses the token or does not answer.
+        RayJobsError: The connection is invalid, or the cluster refuses the token or does not answer.
     """
     name, fleet, found = named.name, named.fleet, named.of_fleet
     if find_spec("airflow") is not None and (stored := _of_airflow(name, fleet, found, is_in_airflow)) is not None:
@@ -295,7 +293,7 @@ def named_cluster(named: NamedCluster, *, is_in_airflow: bool) -> Iterator[RayCl
 
 
 def fleet_here() -> Fleet | None:
-    """The fleet of the environment, of Airflow's configuration, or of this folder; None if there is no file.
+    """Load the fleet of the environment, Airflow's configuration, or this folder; None if there is no file.
 
     Raises:
         CommandError: The file cannot be used.
@@ -317,7 +315,7 @@ def _loaded(file: Path) -> Fleet:
 
 
 def _of_airflow(name: str, fleet: Fleet | None, found: FleetCluster | None, is_in_airflow: bool) -> RayCluster | None:
-    """The cluster as Airflow has it; None if it has no such connection, and the fleet has the cluster."""
+    """Return the cluster of Airflow's connection; None if there is none and the fleet has the cluster."""
     enter_airflow()
     from tradewind.deployment.connection_store import ray_connection_ids
     from tradewind.deployment.fleet_connection import no_such_cluster

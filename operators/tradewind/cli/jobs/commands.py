@@ -1,4 +1,9 @@
-"""``tradewind jobs list``: a table for people, JSON for programs."""
+"""``tradewind jobs list``, ``logs``, ``status``, ``stop`` and ``wait``.
+
+``list`` prints a table for users, or JSON for programs. ``logs`` prints the whole log, or the last of the lines that
+match a pattern, and then follows it. ``stop`` returns when the jobs have ended, not when Ray accepts the request.
+``wait`` returns when the job has ended, with an exit code for its ending.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +36,7 @@ _LONGEST_COMMAND = 80
 
 
 def list_jobs(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Interrupts) -> int:
-    """Print the jobs that are asked for, the newest first."""
+    """Print the chosen jobs, newest first."""
     from tradewind.ray_jobs.client import RayJobs
 
     found = chosen(RayJobs(cluster).jobs(), everything=arguments.all, metadata=dict(arguments.metadata))
@@ -40,7 +45,7 @@ def list_jobs(arguments: argparse.Namespace, cluster: RayCluster, interrupts: In
 
 
 def chosen(jobs: Sequence[JobDetails], *, everything: bool, metadata: dict[str, str]) -> list[JobDetails]:
-    """The jobs with all of these metadata, the newest first; without ``everything`` those that have not ended."""
+    """Return the jobs with all of these metadata, newest first; without ``everything`` only unfinished ones."""
     wanted = [job for job in jobs if everything or not job.has_ended]
     if metadata:
         return JobQuery(metadata=metadata).matching(wanted)
@@ -48,7 +53,7 @@ def chosen(jobs: Sequence[JobDetails], *, everything: bool, metadata: dict[str, 
 
 
 def table(jobs: Sequence[JobDetails], now: float) -> list[str]:
-    """The jobs in columns under a head."""
+    """Format the jobs in columns with a header."""
     return format_columns([_HEAD, *(_row(job, now) for job in jobs)])
 
 
@@ -64,18 +69,16 @@ def _row(job: JobDetails, now: float) -> tuple[str, ...]:
     return job.job, job.status, submitted, format_duration(max(0.0, ended - started)), command
 
 
-# ``tradewind jobs logs``: the whole log, or the last of the lines that a pattern leaves, and then what follows.
-
 Give = Callable[[Sequence[str]], None]
 
 
 class LineFilter:
-    """Hands on the lines that hold a pattern; at first all of them, or on ``show_last`` the last of them.
+    """Pass on the lines that match a pattern; with ``tail``, hold them back until ``show_last``.
 
     Args:
         give: Takes the lines.
-        grep: What they must hold; None: every line will do.
-        tail: How many of the lines before ``show_last`` are shown; None: all, as they come.
+        grep: The pattern; None: every line.
+        tail: Number of lines to show on ``show_last``; None: all, as they arrive.
     """
 
     def __init__(self, give: Give, grep: Regex | None, tail: int | None) -> None:
@@ -84,7 +87,7 @@ class LineFilter:
         self._held: deque[str] | None = None if tail is None else deque(maxlen=tail)
 
     def add(self, lines: Sequence[str]) -> None:
-        """The next lines of the log."""
+        """Add the next lines of the log."""
         left = [line for line in lines if self._grep is None or self._grep.search(line)]
         if self._held is None:
             self._give(left)
@@ -92,7 +95,7 @@ class LineFilter:
             self._held.extend(left)
 
     def show_last(self) -> None:
-        """The log is read to its present end: from now on lines are handed on as they come."""
+        """Show the last lines at the log's present end; later lines are passed on as they arrive."""
         if self._held is not None:
             self._give(list(self._held))
             self._held = None
@@ -128,10 +131,10 @@ async def _logs(job: str, cluster: RayCluster, lines: LineFilter, *, follow: boo
 
 
 async def read_so_far(api: JobsApi, details: JobDetails, log: JobLog) -> None:
-    """Read the log of a job into ``log``, as far as it goes at the moment.
+    """Read the log of a job into ``log``, up to its present end.
 
     Raises:
-        RayUnreachableError: It cannot be read.
+        RayUnreachableError: The log cannot be read.
     """
     from tradewind.ray_jobs.errors import RayUnreachableError
     from tradewind.ray_jobs.follow.log_reader import whole_log, whole_log_file
@@ -149,19 +152,16 @@ async def read_so_far(api: JobsApi, details: JobDetails, log: JobLog) -> None:
 
 
 def unknown_job(job: str, cluster: RayCluster) -> CommandError:
-    """What to say of an id that the cluster does not know."""
+    """Make the error for an id that the cluster does not know."""
     known = "'tradewind jobs list --all' shows those that it knows"
     return CommandError(f"{cluster_label(cluster)} knows no job {job!r}: {known}.")
 
 
-# ``tradewind jobs status``: one job, as its cluster describes it now.
-
-
 def status(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Interrupts) -> int:
-    """Print how one job is.
+    """Print the state of one job.
 
     Raises:
-        CommandError: The cluster knows none of this id.
+        CommandError: The cluster knows no job of this id.
     """
     from tradewind.ray_jobs.client import RayJobs
 
@@ -178,7 +178,7 @@ def status(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Inter
 
 
 def job_rows(job: JobDetails, link: str | None, now: float) -> Iterator[tuple[str, str]]:
-    """What there is to say of ``job`` at ``now``, a name and a text each."""
+    """Yield the properties of ``job`` at ``now``, a name and a text each."""
     yield "job", job.job
     yield "status", job.status if job.error_type is None else f"{job.status}, {job.error_type}"
     yield "whose", owner_of(job.metadata)
@@ -201,11 +201,8 @@ def _clock(ms: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000))
 
 
-# ``tradewind jobs stop``: it ends when the jobs have ended, not when Ray says that they were told.
-
-
 def stop(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Interrupts) -> int:
-    """Stop the jobs that are named, or those with some metadata.
+    """Stop the named jobs, or those with the given metadata.
 
     Raises:
         UsageError: Neither is given, or both are.
@@ -226,7 +223,7 @@ async def _stop(ids: Sequence[str], metadata: Mapping[str, str], cluster: RayClu
             if not known:
                 say("No job with these metadata is active.")
         else:
-            asked = {job: await api.details(job) for job in ids}  # a cluster that is silent ends the command here
+            asked = {job: await api.details(job) for job in ids}  # during an outage the command ends here
             known = [job for job, state in asked.items() if state is not None]
             unknown = [job for job, state in asked.items() if state is None]
         ended = await asyncio.gather(*(stop_job(api, job, say) for job in known))
@@ -237,13 +234,11 @@ async def _stop(ids: Sequence[str], metadata: Mapping[str, str], cluster: RayClu
     return 1 if unknown or None in ended else 0
 
 
-# ``tradewind jobs wait``: it ends when the job has, and its exit code is the job's fate.
-
 OUT_OF_TIME = 2
 
 
 def wait(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Interrupts) -> int:
-    """Wait for the end of a job, printing each of its states.
+    """Wait for the end of a job, and print each of its states.
 
     Raises:
         UsageError: No job is named, or two are.
@@ -274,7 +269,7 @@ async def _wait(arguments: argparse.Namespace, cluster: RayCluster) -> int:
 
 
 def newest_match(jobs: list[JobDetails], text: str, cluster: RayCluster) -> str:
-    """The id of the job submitted last of those whose id holds ``text``.
+    """Return the id of the newest job whose id contains ``text``.
 
     Raises:
         CommandError: There is none.
@@ -286,7 +281,7 @@ def newest_match(jobs: list[JobDetails], text: str, cluster: RayCluster) -> str:
 
 
 async def _until_ended(api: JobsApi, job: str, poll_s: float) -> JobDetails | None:
-    """The job once it has ended, or None once it is unknown; a cluster that falls silent is waited for."""
+    """Return the job once it has ended, or None once it is unknown; wait through outages."""
     from tradewind.ray_jobs.errors import RayUnreachableError
     from tradewind.ray_jobs.nodes import LostNodes
 
@@ -317,7 +312,7 @@ async def _show_log(api: JobsApi, details: JobDetails, arguments: argparse.Names
     log = JobLog(lines.add, max_bytes=None)
     try:
         await read_so_far(api, details, log)
-    except RayUnreachableError as error:  # the job's fate is what was asked for
+    except RayUnreachableError as error:  # the command's answer is the job's ending
         say(f"Its log cannot be read: {error}")
     log.finish()
     lines.show_last()

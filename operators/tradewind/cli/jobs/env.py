@@ -1,8 +1,8 @@
-"""The variables that a job gets from here: what was written down for it, and never what merely lies around.
+"""Environment variables of a submitted job: only those given for it.
 
-``-e`` wins over the ``env:`` of ``.marin.yaml``, and that over what is found out here: ``GIT_COMMIT`` and
-``PYTHONPATH``. This machine's own variables do not travel, ``HF_TOKEN`` and ``WANDB_API_KEY`` included: secrets go by
-``--secret``. One that stands in ``.marin.yaml`` is left out, and the command says so.
+``-e`` wins over the ``env:`` of ``.marin.yaml``, and that over the discovered ``GIT_COMMIT`` and ``PYTHONPATH``. This
+machine's own variables are not sent, ``HF_TOKEN`` and ``WANDB_API_KEY`` included: secrets go by ``--secret``. A secret
+in ``.marin.yaml`` is left out, with a warning.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _LONGEST_SHOWN: Final = 80
 def job_env(
     given: Iterable[Sequence[str]], secrets: Iterable[str], folder: Path, settings: Path, say: Callable[[str], None]
 ) -> dict[str, str]:
-    """The variables for a job.
+    """Return the variables for a job.
 
     Args:
-        given: What each ``-e`` holds.
-        secrets: The names that ``--secret`` gives.
-        folder: The working directory that travels.
-        settings: The ``.marin.yaml``, which need not be there.
-        say: Takes sentences about what is left out.
+        given: The words of each ``-e``.
+        secrets: The names in ``--secret``.
+        folder: The working directory that is sent.
+        settings: The ``.marin.yaml``, which need not exist.
+        say: Takes warnings about variables that are left out.
 
     Raises:
         UsageError: An ``-e`` is no variable, or looks like a secret.
@@ -48,7 +48,7 @@ def job_env(
 
 
 def one_variable(values: Sequence[str]) -> tuple[str, str]:
-    """The variable of one ``-e``: ``NAME=VALUE``, ``NAME VALUE``, or ``NAME`` with nothing as its value.
+    """Parse the variable of one ``-e``: ``NAME=VALUE``, ``NAME VALUE``, or ``NAME`` with an empty value.
 
     Raises:
         UsageError: It is none of these, or looks like a secret.
@@ -65,7 +65,7 @@ def one_variable(values: Sequence[str]) -> tuple[str, str]:
     if not _NAME.fullmatch(name):
         raise UsageError(f"-e {name[:_LONGEST_SHOWN]!r} is no name of a variable: write -e NAME=VALUE.")
     is_bare = len(values) == 1 and not equals
-    # A bare name like this one hopes for the value that it has here.
+    # The user probably expects this machine's value for a bare name like this one.
     why = secret_variable(name, "a value" if is_bare else value)
     if why is not None:
         raise UsageError(f"-e {name} looks like a secret ({why}): {_instead(name)}")
@@ -75,7 +75,7 @@ def one_variable(values: Sequence[str]) -> tuple[str, str]:
 def without_secrets(
     env: Mapping[str, str], where: str, overridden: Iterable[str], say: Callable[[str], None]
 ) -> dict[str, str]:
-    """``env`` without what looks like a secret, which is told unless it is ``overridden`` anyway."""
+    """Return ``env`` without probable secrets; warn of each unless it is ``overridden``."""
     kept = {name: value for name, value in env.items() if secret_variable(name, value) is None}
     for name in sorted(env.keys() - kept.keys() - set(overridden)):
         say(f"{name} of {where} looks like a secret and does not travel: {_instead(name)}")
@@ -83,10 +83,10 @@ def without_secrets(
 
 
 def env_in(settings: Path) -> dict[str, str]:
-    """The ``env:`` of a settings file; nothing if there is no such file.
+    """Return the ``env:`` of a settings file; empty if there is no such file.
 
     Raises:
-        CommandError: It cannot be read, or holds what is no variable. The message has the line and no value.
+        CommandError: It cannot be read, or holds an invalid variable. The message has the line and no value.
     """
     if not settings.is_file():
         return {}
@@ -95,7 +95,7 @@ def env_in(settings: Path) -> dict[str, str]:
 
     try:
         document = read_yaml(settings)
-    except BadFileError as error:  # its words may hold secrets
+    except BadFileError as error:  # its text may hold secrets
         line = error.problems[0].line
         raise CommandError(
             f"{settings}:{line}: it cannot be read as YAML in which each key is a text: correct it."
@@ -113,7 +113,7 @@ def env_in(settings: Path) -> dict[str, str]:
 
 
 def _why_no_variable(name: str, value: Any) -> str:
-    """Why no process can have this variable; empty if one can. A value is never shown."""
+    """Explain why no process can have this variable; empty if one can. A value is never shown."""
     if not _NAME.fullmatch(name):
         return f"{name[:_LONGEST_SHOWN]!r} is no name of a variable"
     if isinstance(value, Mapping | list):
@@ -124,7 +124,7 @@ def _why_no_variable(name: str, value: Any) -> str:
 
 
 def discover_project(folder: Path) -> dict[str, str]:
-    """The commit of ``folder``, and the folders of its workspace that hold modules."""
+    """Return the commit of ``folder``, and the module folders of its workspace."""
     found = {}
     if commit := _commit(folder):
         found["GIT_COMMIT"] = commit
@@ -134,9 +134,9 @@ def discover_project(folder: Path) -> dict[str, str]:
 
 
 def module_folders(folder: Path) -> list[str]:
-    """The ``src`` of the project and of its uv workspace's members, and its submodules; relative to ``folder``.
+    """Return the ``src`` of the project and its uv workspace's members, and its submodules.
 
-    What leads out of the folder does not travel, and what cannot be read has none.
+    Paths are relative to ``folder``. Paths that lead out of it are not sent; unreadable files give none.
     """
     members = [folder, *_workspace_members(folder)]
     sources = [member / "src" for member in members]
@@ -149,7 +149,7 @@ def _is_inside(path: Path, folder: Path) -> bool:
     if not path.is_relative_to(folder):
         return False
     inside = path.relative_to(folder)
-    return ".." not in inside.parts and ":" not in str(inside)  # which would part it in PYTHONPATH
+    return ".." not in inside.parts and ":" not in str(inside)  # a colon would split the path in PYTHONPATH
 
 
 def _workspace_members(folder: Path) -> list[Path]:
@@ -160,7 +160,7 @@ def _workspace_members(folder: Path) -> list[Path]:
         left_out = {path for glob in exclude for path in folder.glob(glob)}
         return [path for glob in members for path in sorted(folder.glob(glob)) if path not in left_out]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, NotImplementedError, RecursionError):
-        return []  # a glob that is absolute, too
+        return []  # also for an absolute glob
 
 
 def _submodules(folder: Path) -> list[Path]:
@@ -176,7 +176,7 @@ def _commit(folder: Path) -> str | None:
     command = ["git", "-C", str(folder), "rev-parse", "--verify", "HEAD"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:  # no git here
+    except OSError:  # git is not installed
         return None
     return done.stdout.strip() if done.returncode == 0 else None
 

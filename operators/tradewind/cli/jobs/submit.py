@@ -1,4 +1,7 @@
-"""``tradewind jobs submit``: a job runs on, whatever becomes of the command, unless ``--auto-stop`` was given."""
+"""``tradewind jobs submit``: check the options, submit the job, and follow it.
+
+The job continues when the command ends, unless ``--auto-stop`` was given.
+"""
 
 from __future__ import annotations
 
@@ -33,19 +36,17 @@ from tradewind.steps import TpuSlice
 from tradewind.tasks.jobs.placement import Placement, place_entrypoint
 from tradewind.timeouts import within
 
-# From the options of ``submit`` to the job, checked before anything is sent.
-
 _LONGEST_PART = 40
 _ASSIGNMENT = re.compile(r"\w+=")
 
 
 def job_to_submit(arguments: argparse.Namespace, job: str, here: Path, say: Callable[[str], None]) -> JobRequest:
-    """The job that the command line describes, under the id ``job``; ``here`` is where the command was given.
+    """Make the job of the command line, with the id ``job``; ``here`` is the current folder.
 
     Raises:
         UsageError: An option makes no sense.
-        CommandError: A file that was to be read cannot be.
-        BadRequestError: Something in the job is known to be wrong.
+        CommandError: A file cannot be read.
+        BadRequestError: The job is invalid.
         UnknownSliceTypeError: There is no such slice type.
         SecretReferenceError: A secret is given as something other than a reference.
     """
@@ -70,7 +71,7 @@ def job_to_submit(arguments: argparse.Namespace, job: str, here: Path, say: Call
 
 
 def command_words(words: Sequence[str]) -> list[str]:
-    """The command behind ``--``.
+    """Return the command behind ``--``.
 
     Raises:
         UsageError: There is none, or it is not behind ``--``.
@@ -83,13 +84,13 @@ def command_words(words: Sequence[str]) -> list[str]:
 
 
 def new_id(words: Sequence[str], user: str, now: datetime, nonce: str) -> str:
-    """An id that says whose job it is, what it runs and since when; ``nonce`` tells apart those of one second."""
+    """Make an id of user, script and time; ``nonce`` distinguishes jobs of the same second."""
     parts = [_slug(user) or "user", _slug(script_stem(words)) or "job"]
     return "-".join([*parts, now.astimezone(UTC).strftime("%Y%m%d-%H%M%S"), nonce])[-MAX_ID_CHARS:]
 
 
 def script_stem(words: Sequence[str]) -> str:
-    """What a command runs, in one word: its script, its module, or its program."""
+    """Name what a command runs in one word: its script, its module, or its program."""
     scripts = [word for word in words if word.endswith((".py", ".sh"))]
     if scripts:
         return PurePath(scripts[0]).stem
@@ -100,17 +101,17 @@ def script_stem(words: Sequence[str]) -> str:
 
 
 def id_for(arguments: argparse.Namespace) -> str:
-    """The id that was asked for, or a new one."""
+    """Return the given id, or a new one."""
     if arguments.submission_id is not None:
         return str(arguments.submission_id)
     return new_id(arguments.command[1:], _user(), datetime.now(UTC), secrets.token_hex(2))
 
 
 def place(arguments: argparse.Namespace) -> Placement:
-    """Where the command runs: on the slice, with the amounts on top.
+    """Return the command's placement: the slice, and the amounts in addition.
 
     Raises:
-        UsageError: ``--resources`` is no JSON, or names what another option says.
+        UsageError: ``--resources`` is no JSON, or names a resource of another option.
     """
     resources = _resources(arguments.resources)
     slice_ = place_entrypoint(TpuSlice(arguments.tpu)) if arguments.tpu else Placement()
@@ -126,7 +127,7 @@ def place(arguments: argparse.Namespace) -> Placement:
 
 
 def ray_command(request: JobRequest, cluster: RayCluster) -> str:
-    """What would submit the same job with Ray's own command line; nothing in it is secret."""
+    """Return the command that submits the same job with Ray's own command line; it holds no secrets."""
     runtime_env = {name: value for name, value in request.runtime_env.items() if name != "working_dir"}
     options = {
         "--address": cluster.address,
@@ -172,14 +173,14 @@ def _slug(text: str) -> str:
 
 
 STOPPING_S = 600.0
-"""How long ``--auto-stop`` waits for the job's end; a cluster that is gone must not hold its caller for ever."""
+"""How long ``--auto-stop`` waits for the job's end, so that a lost cluster does not block the command."""
 
 
 def check_usage(arguments: argparse.Namespace) -> None:
-    """Refuse what makes no sense on any cluster, before one is looked for.
+    """Refuse invalid options before connecting to a cluster.
 
     Raises:
-        UsageError: The options do not go together, or no command stands behind ``--``.
+        UsageError: The options do not go together, or there is no command behind ``--``.
     """
     command_words(arguments.command)
     if arguments.no_wait and (arguments.auto_stop or arguments.timeout):
@@ -188,12 +189,12 @@ def check_usage(arguments: argparse.Namespace) -> None:
 
 
 def submit(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Interrupts) -> int:
-    """Submit the job and follow it; 0 if it succeeded.
+    """Submit the job and follow it; return 0 if it succeeded.
 
     Raises:
-        UsageError: The job or the cluster is not for this person.
-        CommandError: Something that is needed cannot be had.
-        RayJobsError: The job is no good, or the cluster refuses it or does not answer.
+        UsageError: The job or the cluster belongs to another user.
+        CommandError: A required file, token or cluster is not available.
+        RayJobsError: The job is invalid, or the cluster refuses it or does not answer.
     """
     request = job_to_submit(arguments, id_for(arguments), Path.cwd(), say)
     _check_owner(arguments.named, request.metadata.get("user", ""))
@@ -209,19 +210,19 @@ def submit(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Inter
 
 
 def _check_owner(named: NamedCluster | None, user: str) -> None:
-    """Refuse a cluster of the fleet that is for the jobs of somebody else."""
+    """Refuse a cluster of the fleet that belongs to another user."""
     cluster = named.of_fleet if named else None
     if cluster is not None and cluster.owner not in (None, user):
         raise UsageError(f"{cluster.not_for(user or 'nobody')} Name another cluster with --cluster.")
 
 
 class Submission:
-    """One job on its way.
+    """Submission of one job.
 
     Args:
-        where: The options that mean the cluster on another command line.
-        is_id_new: Nobody else can have used this id: whatever job has it is ours.
-        is_address_ours: Nobody else can use the cluster's address, so it is not shown.
+        where: The options for the cluster on another command line.
+        is_id_new: The id is generated: a job with it is this command's.
+        is_address_ours: Only this command can use the cluster's address, so it is not shown.
     """
 
     def __init__(
@@ -244,7 +245,7 @@ class Submission:
         self._has_ended = False
 
     def run(self, *, no_wait: bool, auto_stop: bool, timeout_s: float | None) -> int:
-        """Submit it, and follow it unless ``no_wait``; the exit code."""
+        """Submit the job, and follow it unless ``no_wait``; return the exit code."""
         from tradewind.ray_jobs.client import RayJobs
 
         jobs = RayJobs(self._cluster)
@@ -288,7 +289,7 @@ class Submission:
 
     @contextmanager
     def _leaving(self) -> Iterator[None]:
-        """Who interrupts is told that the job goes on."""
+        """On an interrupt, tell the user that the job continues."""
         try:
             yield
         except Interrupted:
@@ -300,7 +301,7 @@ class Submission:
 
     @contextmanager
     def _stopping(self) -> Iterator[None]:
-        """However this ends, the job has ended afterwards."""
+        """End the job when the block ends, also by an error."""
         try:
             yield
         finally:
