@@ -71,13 +71,14 @@ chaos: init ## train under the faults of 20 seeds, and nights of DAGs of 5 (othe
 	    NIGHT_TROUBLES="$${NIGHT_TROUBLES:-10}" NIGHT_DATABASES="$${NIGHT_DATABASES:-postgres sqlite}" \
 	    $(BIN)/python -m pytest tests/chaos $(ARGS)
 
-mutants: init ## break each guard on purpose and see a test fail (some of them: ARGS="records keeper")
+mutants: init ## break each guard on purpose and see a test fail (some of them: ARGS="leases")
 	$(BIN)/python -m scripts.mutants $(ARGS)
 
-check: init ## lint, format check, types, and whether the locks fit pyproject.toml
+check: init ## lint, format check, types, plain words, and whether the locks fit pyproject.toml
 	$(BIN)/ruff check $(FORMATTED)
 	$(BIN)/ruff format --check $(FORMATTED)
 	$(BIN)/mypy $(SOURCES)
+	$(BIN)/python scripts/check_words.py
 	$(BIN)/python scripts/check_lock.py
 
 autoformat: init ## fix what ruff can fix
