@@ -34,7 +34,7 @@ class JobClaim:
         queued_since: Unix time since which the job waits to start, over all attempts that Ray gave up.
         was_judged: A try has seen how the job ended, and has acted on it.
         has_succeeded: The job succeeded.
-        clears: Number of cleared tasks of the run when its end was acted on; None if that is unknown.
+        clears: How often tasks of the run had been cleared when its end was acted on; None if unknown.
         losses: Number of earlier attempts that were lost with their node or head, since a user last requested the task.
     """
 
@@ -123,7 +123,7 @@ def decide_submission(
 
     Args:
         tries_allowed: Airflow's ``max_tries`` now.
-        clears: Number of tasks of the run that have been cleared by now.
+        clears: How often tasks of the run have been cleared by now.
     """
     active = details is not None and not details.has_ended
     if claim.was_cleared(tries_allowed, clears):

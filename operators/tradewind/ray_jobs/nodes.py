@@ -359,7 +359,7 @@ def hosts_alive(nodes: Iterable[NodeInfo]) -> dict[str, int]:
 
 
 def _slice(name: str, nodes: list[NodeInfo]) -> RegisteredSlice:
-    """Count a returned host once: Ray lists it twice until it notices the host's absence."""
+    """Build a slice. A returned host counts once: Ray lists it twice until it notices its absence."""
     hosts = {node.labels.get(WORKER_ID_LABEL) or node.node_id for node in nodes}
     chips = [None if node.free is None else node.free.get("TPU") == node.total.get("TPU") for node in nodes]
     is_free = False if False in chips else None if None in chips else True

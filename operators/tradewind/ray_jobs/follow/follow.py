@@ -67,7 +67,7 @@ class OutageNotifier:
 
 @dataclass(frozen=True)
 class StartTimeout:
-    """A job's start was waited for too long, or is impossible; it has not started."""
+    """End of the wait for a job's start without a start: after a timeout, or for an infeasible demand."""
 
     queue_timed_out: bool = False
     infeasible: str = ""

@@ -49,7 +49,7 @@ _QUIET_S = 20.0
 
 @asynccontextmanager
 async def tailing(watched: WatchedJob, log: JobLog, notice: Callable[[str], None]) -> AsyncIterator[None]:
-    """Read the job's log into ``log`` meanwhile; only connection errors do not reach ``watched``."""
+    """Read the job's log into ``log`` meanwhile; all but connection errors reach ``watched``."""
     task = asyncio.create_task(_tail(watched, log, notice))
     task.add_done_callback(lambda done: _pass_on(done, watched))
     try:
