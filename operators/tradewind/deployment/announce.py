@@ -90,7 +90,7 @@ def announce(
         notifiers: Returns the notifiers; default: those of this deployment.
 
     Raises:
-        FleetError: The announcement is empty, there are no notifiers, or some failed after the others had sent it.
+        FleetError: The announcement is empty, there are no notifiers, or some failed; the others have sent it.
     """
     if not announcement.strip() or len(announcement) > MAX_MESSAGE_CHARS:
         raise FleetError(f"An announcement has 1 to {MAX_MESSAGE_CHARS} characters. Nothing was announced.")
