@@ -32,7 +32,7 @@ class CountedSteps:
             self.add(int(row["step"]), None if took is None else float(took))
 
     def add(self, step: int, seconds: float | None) -> None:
-        """Add a step; None is the first of an attempt, whose ``seconds`` from before the restart then count.
+        """Add a step; ``seconds`` is None for an attempt's first, whose time before the restart then counts.
 
         Later steps from before the restart do not count until they are executed again.
         """

@@ -294,7 +294,7 @@ class RepairActions:
         return kind
 
     def _is_put_off(self, work: _Work) -> bool:
-        """Return whether an equal creation was refused in this pass."""
+        """Put a creation off if one of the same kind was refused in this pass; return whether it is."""
         if not self._refused or work.finding.body is None or work.finding.action is Action.DELETE:
             return False
         refused = self._refused.get(ANY_KIND) or self._refused.get(body_kind(work.finding.body))
