@@ -1,1 +1,1 @@
-"""Google Cloud on loopback."""
+"""A local emulator of Google Cloud, on loopback."""

@@ -1,8 +1,7 @@
-"""A Google Cloud on this machine, with one Ray cluster in it: Cloud TPU, Cloud Storage, Secret Manager, host metadata.
+"""Local Google Cloud with one Ray cluster: Cloud TPU, Cloud Storage, Secret Manager, host metadata.
 
-A node or queued resource that is made through the TPU API is real Ray nodes of that cluster, and preempting it ends
-all of their processes with SIGKILL. What happens to a slice is steered from outside by the methods here, which the
-control API serves too.
+A node or queued resource created through the TPU API consists of real Ray nodes of that cluster. Preempting it kills
+all of their processes with SIGKILL. The methods here control what happens to a slice; the control API serves them too.
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ _GUARD: Final = "process_guard"
 
 
 def client_env(project: str, *, apis: str, storage: str, secrets: str) -> dict[str, str]:
-    """The environment in which every client of Google's asks the rehearsal of ``project``.
+    """Return the environment that directs every Google client to the rehearsal of ``project``.
 
-    APIs that it lacks, such as that of virtual machines, are said to be at ``apis`` all the same, which refuses them:
-    whoever has credentials here would otherwise look, with the fleet file of a rehearsal, for the real heads.
+    APIs that it lacks, such as that of virtual machines, also point to ``apis``, which refuses them. Otherwise a user
+    with credentials would look, with the fleet file of a rehearsal, for the real heads.
 
     Args:
-        apis: The URL of Cloud TPU, and of what there is not.
-        storage: That of Cloud Storage.
-        secrets: That of Secret Manager.
+        apis: The URL of Cloud TPU, and of the missing APIs.
+        storage: The URL of Cloud Storage.
+        secrets: The URL of Secret Manager.
     """
     return {
         **dict.fromkeys(ENDPOINT_VARIABLES.values(), apis),
@@ -60,17 +59,17 @@ def client_env(project: str, *, apis: str, storage: str, secrets: str) -> dict[s
 
 
 class RehearsalCloud:
-    """One project in one zone, whose slices join the cluster ``ray``; ``start`` and ``stop`` frame its life.
+    """One project in one zone, whose slices join the cluster ``ray``; it runs from ``start`` to ``stop``.
 
     Args:
-        storage: Cloud Storage that others have too, who start and stop it; by default one of its own.
-        secrets: The same of Secret Manager.
+        storage: Shared Cloud Storage that the caller starts and stops; by default its own.
+        secrets: The same for Secret Manager.
 
     Attributes:
         storage: Cloud Storage; a bucket has to be created before it is used.
         secrets: Secret Manager.
         tpu: Cloud TPU over REST, and its state.
-        addresses: Of what else belongs to this rehearsal, by name; the status tells them.
+        addresses: Addresses of this rehearsal's other parts, by name; the status reports them.
     """
 
     def __init__(
@@ -99,10 +98,10 @@ class RehearsalCloud:
         self._control = ControlServer(self._actions(), {"status": self.status, "requests": self.requests})
         self._servers: list[Any] = [*own, self._metadata, self.tpu, self._grpc, self._control]
 
-    # ---- life
+    # ---- start and stop
 
     def start(self) -> None:
-        """Start all servers, and the Ray cluster if it does not run, whose nodes find the servers by ``env``."""
+        """Start all servers, and the Ray cluster if it is stopped; its nodes find the servers by ``env``."""
         for server in self._servers:
             server.start()
         self.ray.add_env(self.env())
@@ -114,22 +113,22 @@ class RehearsalCloud:
             raise
 
     def stop(self) -> None:
-        """End everything, the Ray cluster included."""
+        """Stop everything, the Ray cluster included."""
         self.tpu.service.lives.end_all()
         self.ray.stop()
         for server in reversed(self._servers):
             server.stop()
 
-    # ---- where it is
+    # ---- addresses
 
     @property
     def url(self) -> str:
-        """Cloud TPU over REST."""
+        """URL of Cloud TPU over REST."""
         return self.tpu.url
 
     @property
     def grpc_address(self) -> str:
-        """Cloud TPU over gRPC, without encryption."""
+        """Address of Cloud TPU over gRPC, without encryption."""
         return self._grpc.address
 
     @property
@@ -139,18 +138,18 @@ class RehearsalCloud:
 
     @property
     def control(self) -> RehearsalControl:
-        """Where the methods here are served, and the token for it."""
+        """URL and token of the control API."""
         return self._control.access
 
     def write_control(self, folder: Path) -> None:
-        """Leave in ``folder`` where the methods here are served, for its owner alone."""
+        """Write URL and token of the control API to ``folder``, readable only by its owner."""
         write_private(folder / CONTROL_FILE, self.control.to_json())
 
     def env(self) -> dict[str, str]:
-        """What lets the client libraries of a process find this cloud, and never Google's own."""
+        """Environment in which a process's client libraries find this cloud, and never Google's own."""
         return client_env(self.project, apis=self.tpu.url, storage=self.storage.url, secrets=self.secrets.endpoint)
 
-    # ---- what there is
+    # ---- contents
 
     def create_slice(
         self,
@@ -165,7 +164,7 @@ class RehearsalCloud:
         """Create a node through the TPU API's own service, and wait until it is READY.
 
         Raises:
-            RehearsalControlError: It is refused, or did not become READY in time.
+            RehearsalControlError: The node is refused, or not READY in time.
         """
         node = types.Node(accelerator_type=slice_type, runtime_version=RUNTIME_VERSION, labels=labels or {})
         node.scheduling_config = types.SchedulingConfig(spot=spot and not reserved, reserved=reserved)
@@ -183,10 +182,10 @@ class RehearsalCloud:
             raise RehearsalControlError(f"Slice {name} did not start: {why}.")
 
     def wait_until(self, name: str, state: str | None, timeout_s: float = 60.0) -> None:
-        """Wait until a node is in this state; None: until it is gone.
+        """Wait until a node is in this state, or with None until it is gone.
 
         Raises:
-            RehearsalControlError: It is not so in time.
+            RehearsalControlError: The node does not reach the state in time.
         """
         full = f"{self.parent}/nodes/{name}"
 
@@ -199,7 +198,7 @@ class RehearsalCloud:
                 raise RehearsalControlError(f"Slice {name} is {present()}, not {state}, after {timeout_s:.0f} s.")
 
     def status(self) -> dict[str, Any]:
-        """Everything there is, as the control API tells it."""
+        """Return all contents, as the control API reports them."""
         with self._state.changed:
             nodes = list(self._state.nodes.values())
             queued = [
@@ -221,15 +220,15 @@ class RehearsalCloud:
         }
 
     def requests(self) -> list[dict[str, Any]]:
-        """Every call to the TPU API: at, transport, call, about, answer."""
+        """Return every call to the TPU API: at, transport, call, about, answer."""
         return self.tpu.service.log()
 
-    # ---- what goes wrong
+    # ---- faults
 
     def preempt(self, name: str, notice_s: float | None = None) -> None:
-        """Take a slice away: its metadata says so, and after ``notice_s`` all its processes are killed.
+        """Preempt a slice: its metadata announces it, and after ``notice_s`` all its processes are killed.
 
-        Without a notice they are dead when this returns; the node is PREEMPTED until somebody deletes it.
+        Without notice they are dead on return. The node stays PREEMPTED until a client deletes it.
         """
         held = self._ready(name)
         lives = self.tpu.service.lives
@@ -239,54 +238,54 @@ class RehearsalCloud:
             lives.begin(lives.preempt, held, notice_s)
 
     def kill_host(self, name: str, worker: int) -> int:
-        """One host vanishes, and the node goes on saying READY; how many processes died."""
+        """Kill one host while the node still reports READY; return the number of killed processes."""
         self._check_host(name, worker)
         killed = self.ray.kill_host(name, worker)
         self._metadata.drop_host(host_name(name, worker))
         return killed
 
     def hang_host(self, name: str, worker: int) -> int:
-        """SIGSTOP for the processes that a pod runs on this host; how many there were."""
+        """Send SIGSTOP to the pod's processes on this host; return their number."""
         return self._signal(name, worker, signal.SIGSTOP)
 
     def resume_host(self, name: str, worker: int) -> int:
-        """SIGCONT for the same processes."""
+        """Send SIGCONT to the same processes."""
         return self._signal(name, worker, signal.SIGCONT)
 
     def repair(self, name: str, repair_s: float = 5.0) -> None:
-        """Google repairs the slice: its hosts vanish, and after so long it comes back READY with new ones."""
+        """Simulate Google's repair: the hosts vanish; after ``repair_s`` the slice is READY with new ones."""
         held = self._ready(name)
         with self._state.changed:
             self._state.set_state(held, NodeState.REPAIRING)
         self.tpu.service.lives.begin(self.tpu.service.lives.repair, held, repair_s)
 
     def stock_out(self, on: bool) -> None:
-        """There is nothing to be had in this zone, or there is again."""
+        """Set whether the zone has no capacity."""
         with self._state.changed:
             self._state.supply.is_out = on
             self._state.changed.notify_all()
 
     def slow_create(self, seconds: float) -> None:
-        """Every creation from now on takes so much longer."""
+        """Delay every creation from now on by this time."""
         with self._state.changed:
             self._state.supply.slow_s = seconds
 
     def set_capacity(self, slice_type: str, count: int | None) -> None:
-        """So many slices of this type can be there at once; None: any number."""
+        """Limit how many slices of this type can exist at once; None: no limit."""
         with self._state.changed:
             _set_limit(self._state.supply.capacity, slice_type, count)
             self._state.changed.notify_all()
 
     def set_quota(self, slice_type: str, count: int | None) -> None:
-        """So many nodes of this type may exist, dead ones included; more are refused with 429. None: any number."""
+        """Limit the nodes of this type, dead ones included; more get 429. None: no limit."""
         with self._state.changed:
             _set_limit(self._state.supply.quota, slice_type, count)
 
     def flaky(self, count: int, status: int = 503) -> None:
-        """The next ``count`` calls to the TPU API are answered with this HTTP status, or what it is over gRPC."""
+        """Answer the next ``count`` calls to the TPU API with this HTTP status, or its gRPC counterpart."""
         self.tpu.service.fail_next(count, status)
 
-    # ---- parts
+    # ---- helpers
 
     def _actions(self) -> dict[str, Callable[..., Any]]:
         return {
@@ -335,7 +334,7 @@ class RehearsalCloud:
 
 
 def connections(ray: LocalRay, project: str, tpu_endpoint: str | None = None) -> dict[str, str]:
-    """The Airflow connections to a rehearsal, by their ids; its processes know the endpoint by their environment."""
+    """Return the Airflow connections to a rehearsal, by id; its processes get the endpoint by environment."""
     return {
         RAY_CONNECTION: json.dumps(ray.connection),
         GOOGLE_CONNECTION: json.dumps(google_connection(project, tpu_endpoint)),
@@ -343,7 +342,7 @@ def connections(ray: LocalRay, project: str, tpu_endpoint: str | None = None) ->
 
 
 def google_connection(project: str, tpu_endpoint: str | None = None) -> dict[str, Any]:
-    """The fields of Airflow's connection to a rehearsal's Google."""
+    """Return the fields of Airflow's Google connection for a rehearsal."""
     extra = {"is_anonymous": True, "project": project, **({"tpu_endpoint": tpu_endpoint} if tpu_endpoint else {})}
     return {"conn_type": "google_cloud_platform", "extra": extra}
 
@@ -376,7 +375,7 @@ def _set_limit(limits: dict[str, int], slice_type: str, count: int | None) -> No
 
 
 def _is_of_a_pod(process: psutil.Process) -> bool:
-    """Whether a pod started it; its guard, which shall still see what happens, is none of them."""
+    """Whether a pod started it; its process guard does not count, because it must survive to observe."""
     try:
         return _PROCESS_OF_A_POD in process.environ() and not any(_GUARD in word for word in process.cmdline())
     except psutil.Error:

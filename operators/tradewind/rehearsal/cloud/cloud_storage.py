@@ -1,5 +1,8 @@
-"""Cloud Storage on this machine: the part of its JSON API that google-cloud-storage and gcsfs use, with every
-precondition kept. Both find it when ``STORAGE_EMULATOR_HOST`` is its ``url``.
+"""Local Cloud Storage: the JSON API that google-cloud-storage and gcsfs use, with all preconditions.
+
+Both clients find it when ``STORAGE_EMULATOR_HOST`` is its ``url``. Its state is in memory: buckets of objects. Each
+write creates a generation, each change checks its conditions. No method waits, so callers on one event loop see every
+change as atomic.
 """
 
 from __future__ import annotations
@@ -20,15 +23,11 @@ import google_crc32c
 
 from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest, LoopbackServer
 
-# What Cloud Storage keeps, in memory: buckets of objects, each write a new generation, each change on its conditions.
-#
-# Nothing here waits, so whoever calls from one event loop sees every change whole.
-
 _CHANGEABLE = ("contentType", "cacheControl", "contentEncoding", "contentDisposition", "contentLanguage", "metadata")
 
 
 class RefusedError(Exception):
-    """The answer is this status instead of a resource."""
+    """Answer with this status instead of a resource."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -40,7 +39,7 @@ class CloudObject:
     """One generation of an object.
 
     Attributes:
-        fields: What the writer may set: content type, custom metadata and the like.
+        fields: Fields that the writer sets, such as content type and custom metadata.
         created: Seconds since the epoch by the server's clock, as ``updated``.
     """
 
@@ -56,7 +55,7 @@ class CloudObject:
     crc32c: str
 
     def resource(self) -> dict[str, Any]:
-        """The object as the JSON API tells it."""
+        """Return the object in the JSON API's form."""
         return {
             "kind": "storage#object",
             "id": f"{self.bucket}/{self.name}/{self.generation}",
@@ -82,7 +81,7 @@ class CloudObject:
 
 @dataclass
 class Bucket:
-    """A bucket, its objects by name, and their names in order while that is known."""
+    """A bucket, its objects by name, and a cache of their names in order."""
 
     name: str
     location: str
@@ -91,7 +90,7 @@ class Bucket:
     order: list[str] | None = None
 
     def resource(self) -> dict[str, Any]:
-        """The bucket as the JSON API tells it."""
+        """Return the bucket in the JSON API's form."""
         return {
             "kind": "storage#bucket",
             "id": self.name,
@@ -105,7 +104,7 @@ class Bucket:
         }
 
     def names_from(self, start: str) -> tuple[list[str], int]:
-        """All names in order, and the place of the first that is not before ``start``."""
+        """Return all names in order, and the index of the first that is not before ``start``."""
         if self.order is None:
             self.order = sorted(self.objects)
         return self.order, bisect.bisect_left(self.order, start)
@@ -113,7 +112,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a request demands of the object that is there: ``ifGenerationMatch`` and its kin, None where it does not."""
+    """Preconditions of a request, ``ifGenerationMatch`` and the like; None where absent."""
 
     generation: int | None = None
     not_generation: int | None = None
@@ -122,12 +121,12 @@ class Conditions:
 
     @staticmethod
     def of(query: Mapping[str, str], about: str = "if") -> Conditions:
-        """Those in a request's query; ``about`` is ``ifSource`` for those on the source of a copy."""
+        """Read the conditions of a query; ``about`` is ``ifSource`` for those on a copy's source."""
         names = ("GenerationMatch", "GenerationNotMatch", "MetagenerationMatch", "MetagenerationNotMatch")
         return Conditions(*(int(query[about + name]) if about + name in query else None for name in names))
 
     def check(self, found: CloudObject | None, is_read: bool = False) -> None:
-        """Refuse the request if ``found`` is not as demanded; an object that is not there has generation 0."""
+        """Refuse the request if ``found`` fails a condition; a missing object has generation 0."""
         generation, metageneration = (found.generation, found.metageneration) if found else (0, 0)
         if self.generation not in (None, generation) or self.metageneration not in (None, metageneration):
             raise RefusedError(412, "At least one of the pre-conditions you specified did not hold.")
@@ -136,7 +135,7 @@ class Conditions:
 
 
 class Buckets:
-    """All buckets of one cloud; ``clock`` is the clock that stamps their objects."""
+    """All buckets of one cloud; ``clock`` stamps their objects."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -144,20 +143,20 @@ class Buckets:
         self._newest_generation = 0
 
     def create(self, name: str, location: str = "US") -> Bucket:
-        """A new bucket."""
+        """Create a bucket."""
         if name in self._buckets:
             raise RefusedError(409, f"Your previous request to create the named bucket {name} succeeded.")
         self._buckets[name] = Bucket(name, location.upper(), self._clock())
         return self._buckets[name]
 
     def bucket(self, name: str) -> Bucket:
-        """The bucket of that name."""
+        """Return the bucket of that name."""
         if name not in self._buckets:
             raise RefusedError(404, f"The specified bucket does not exist: {name}")
         return self._buckets[name]
 
     def buckets(self) -> list[Bucket]:
-        """All buckets by name."""
+        """Return all buckets by name."""
         return sorted(self._buckets.values(), key=lambda bucket: bucket.name)
 
     def drop(self, name: str) -> None:
@@ -167,7 +166,7 @@ class Buckets:
         del self._buckets[name]
 
     def get(self, bucket: str, name: str, query: Mapping[str, str], about: str = "if") -> CloudObject:
-        """The object, on the conditions of a read."""
+        """Return the object, on the conditions of a read."""
         found = self.bucket(bucket).objects.get(name)
         if found is None or query.get("generation", str(found.generation)) != str(found.generation):
             raise RefusedError(404, f"No such object: {bucket}/{name}")
@@ -194,7 +193,7 @@ class Buckets:
         return written
 
     def patch(self, bucket: str, name: str, fields: Mapping[str, Any], query: Mapping[str, str]) -> CloudObject:
-        """Change what is said of an object; its generation stays."""
+        """Change an object's metadata; its generation stays."""
         found = self._to_change(bucket, name, query)
         kept = dict(found.fields) | {key: fields[key] for key in _CHANGEABLE if key in fields}
         changed = replace(found, fields=kept, metageneration=found.metageneration + 1, updated=self._clock())
@@ -208,7 +207,7 @@ class Buckets:
         del self.bucket(bucket).objects[name]
 
     def list(self, bucket: str, query: Mapping[str, str]) -> dict[str, Any]:
-        """One page of a listing; the token of the next is the last name or prefix of this one."""
+        """Return one page of a listing; the next page's token is the last name or prefix of this one."""
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         limit, after = int(query.get("maxResults", 1000)), query.get("pageToken", "")
         start, end = query.get("startOffset", ""), query.get("endOffset", "")
@@ -242,7 +241,7 @@ class Buckets:
 
 
 def timestamp(seconds: float) -> str:
-    """A time as the JSON API writes it."""
+    """Format a time as the JSON API does."""
     moment = datetime.datetime.fromtimestamp(seconds, tz=datetime.UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
@@ -264,7 +263,7 @@ _PIECE = re.compile(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)")
 
 @dataclass
 class _Upload:
-    """A resumable upload under way."""
+    """A resumable upload in progress."""
 
     bucket: str
     fields: Mapping[str, Any]
@@ -273,16 +272,16 @@ class _Upload:
 
 
 class LocalCloudStorage(LoopbackServer):
-    """The server; the kinds of its requests are get, read, list, write, delete, patch, copy and bucket."""
+    """The server; the kinds of requests are get, read, list, write, delete, patch, copy and bucket."""
 
     def __init__(self) -> None:
         super().__init__()
         self.buckets = Buckets(self.clock)
         self.rewrite_bytes = 1 << 40
-        """So much of an object is copied at a time; whoever copies a larger one asks on."""
+        """Bytes of an object copied per request; the client continues a larger copy with further requests."""
         self._uploads: dict[str, _Upload] = {}
         self._uploaded: dict[str, Answer] = {}
-        """What was said at the end of each resumable upload: whoever has not heard it asks again."""
+        """Final answers of resumable uploads, for clients that repeat a request after losing the answer."""
         routes: list[tuple[str, str, str, Callable[..., Answer]]] = [
             ("GET", _OBJECT, "get", self._get),
             ("GET", _OBJECTS, "list", self._list),
@@ -409,7 +408,7 @@ def _told(kind: str, resource: Mapping[str, Any], status: int = 200) -> Answer:
 
 
 def _content(found: CloudObject, wanted: str) -> Answer:
-    """An object's bytes, or the range of them that is wanted."""
+    """Return an object's bytes, or the requested range."""
     headers = {
         "Content-Type": found.resource()["contentType"],
         "ETag": found.etag,
@@ -430,7 +429,7 @@ def _content(found: CloudObject, wanted: str) -> Answer:
 
 
 def _related_parts(call: HttpRequest) -> tuple[dict[str, Any], bytes]:
-    """The metadata and the data of a multipart upload."""
+    """Return metadata and data of a multipart upload."""
     boundary = call.headers["Content-Type"].partition("boundary=")[2].strip("\"'").encode()
     pieces = call.body.split(b"--" + boundary)
     if len(pieces) != 4:

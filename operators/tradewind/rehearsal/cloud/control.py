@@ -1,6 +1,8 @@
-"""The control API of a rehearsal cloud: its methods over HTTP on the loopback, for whoever shows the token.
+"""Control API of a rehearsal cloud: its methods over HTTP on loopback, for clients with the token.
 
-``POST /METHOD`` with the arguments as a JSON object; ``GET /status`` and ``GET /requests``.
+``POST /METHOD`` with the arguments as a JSON object; ``GET /status`` and ``GET /requests``. Input is validated: JSON of
+the types that a method takes, within sensible limits. Otherwise text for a number, NaN seconds or a billion slices
+would fail later, in a thread of the cloud.
 """
 
 from __future__ import annotations
@@ -16,25 +18,21 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 from tradewind.rehearsal.cloud.control_client import RehearsalControl, RehearsalControlError
 from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest, LoopbackServer
 
-# What comes to the control API is input: JSON of the types that a method takes, in amounts that make sense.
-#
-# Without this a text for a number, NaN seconds or a billion of slices would come up later, in a thread of the cloud.
-
 MAX_BODY_BYTES: Final = 64 * 1024
 _LONGEST_TEXT: Final = 200
 _MOST: Final[Mapping[type, float]] = {int: 1_000_000, float: 7 * 86_400.0}
-"""Of workers, slices and failing requests; and of seconds, a week."""
+"""Limits for integers (workers, slices, failing requests) and for seconds (a week)."""
 
 
 class BadArgumentError(ValueError):
-    """A method of the control API does not take what it was sent."""
+    """A method of the control API does not accept the arguments sent."""
 
 
 def read_arguments(action: Callable[..., Any], body: bytes) -> dict[str, Any]:
-    """The arguments that ``body`` holds for ``action``.
+    """Parse the arguments for ``action`` from ``body``.
 
     Raises:
-        BadArgumentError: It is no JSON object, or holds what the method does not take.
+        BadArgumentError: It is no JSON object, or has arguments that the method does not accept.
     """
     if len(body) > MAX_BODY_BYTES:
         raise BadArgumentError(f"the request has {len(body)} bytes, and at most {MAX_BODY_BYTES} are read")
@@ -85,7 +83,7 @@ def _no_number(constant: str) -> Any:
 
 
 class ControlServer(LoopbackServer):
-    """Serves ``actions`` (which change something) and ``questions``, both by name."""
+    """Serves ``actions`` (which change state) and ``questions``, both by name."""
 
     def __init__(self, actions: Mapping[str, Callable[..., Any]], questions: Mapping[str, Callable[[], Any]]) -> None:
         super().__init__()
@@ -95,7 +93,7 @@ class ControlServer(LoopbackServer):
 
     @property
     def access(self) -> RehearsalControl:
-        """What another process needs."""
+        """URL and token for another process."""
         return RehearsalControl(self.url, self._token)
 
     def answer(self, call: HttpRequest) -> Answer:

@@ -1,4 +1,4 @@
-"""Steering a rehearsal cloud from another process: its control API, by the file that only its owner can read.
+"""Control a rehearsal cloud from another process, through its control API and an owner-only file.
 
 Standard library only, so that the command line starts quickly.
 """
@@ -19,22 +19,22 @@ _TIMEOUT_S: Final = 120.0
 
 
 class RehearsalControlError(RuntimeError):
-    """The rehearsal cannot do what it was asked to do, or does not answer."""
+    """The rehearsal cannot perform the request, or does not answer."""
 
 
 @dataclass(frozen=True)
 class RehearsalControl:
-    """Where a rehearsal is steered, and what it wants to see."""
+    """URL and token of a rehearsal's control API."""
 
     url: str
     token: str
 
     @classmethod
     def of_folder(cls, folder: Path) -> RehearsalControl:
-        """The one whose files are in ``folder``.
+        """Return the control of the rehearsal in ``folder``.
 
         Raises:
-            RehearsalControlError: None is up there, or others could steer it too.
+            RehearsalControlError: None is running there, or other users could control it too.
         """
         file = folder / CONTROL_FILE
         try:
@@ -50,15 +50,15 @@ class RehearsalControl:
         return cls(fields["url"], fields["token"])
 
     def to_json(self) -> str:
-        """What ``of_folder`` reads."""
+        """Serialize for ``of_folder``."""
         return json.dumps(asdict(self))
 
     def ask(self, what: str) -> Any:
-        """``status`` or ``requests``."""
+        """Fetch ``status`` or ``requests``."""
         return self._send(urllib.request.Request(f"{self.url}/{what}"))
 
     def do(self, what: str, **arguments: Any) -> Any:
-        """One of the methods of ``RehearsalCloud`` that are named in the docs, with its arguments."""
+        """Call a documented method of ``RehearsalCloud`` with its arguments."""
         body = json.dumps(arguments).encode()
         return self._send(urllib.request.Request(f"{self.url}/{what}", data=body, method="POST"))
 

@@ -1,6 +1,6 @@
-"""The process behind ``tradewind rehearse up``: a rehearsal cloud with some slices, and an Airflow if that is wanted.
+"""The process behind ``tradewind rehearse up``: a rehearsal cloud with slices, optionally an Airflow.
 
-It is up when its control file is there, and ends with all that it started when it is told to (SIGTERM).
+Its control file exists once it is ready. On SIGTERM it stops itself and all that it started.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HEAD_CPUS: Final = 4
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until told to end."""
+    """Run until SIGTERM."""
     options = _parser().parse_args(argv)
     with termination_event() as told_to_end:
         stack = LocalStack(options.root)
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def termination_event() -> Iterator[threading.Event]:
-    """An event that is set when this process is told to end, which does nothing else."""
+    """Yield an event that SIGTERM sets; the signal has no other effect meanwhile."""
     told_to_end = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: told_to_end.set())
@@ -47,21 +47,21 @@ def termination_event() -> Iterator[threading.Event]:
 
 
 def serve(stack: LocalStack, told_to_end: threading.Event) -> None:
-    """What is up, goes on until it is told to end."""
+    """Keep the running stack until the process receives SIGTERM."""
     print("The rehearsal is up.", flush=True)
     told_to_end.wait()
     (stack.root / CONTROL_FILE).unlink(missing_ok=True)
 
 
 def persistent_ray(stack: LocalStack, token: str | None = None) -> LocalRay:
-    """A Ray cluster whose head, when it is killed, knows afterwards what it knew, as ours in the cloud do."""
-    shutil.rmtree(stack.root / "gcs", ignore_errors=True)  # but not what the head of another rehearsal knew
+    """Create a Ray cluster whose restarted head keeps its state, as the cloud clusters' heads do."""
+    shutil.rmtree(stack.root / "gcs", ignore_errors=True)  # drop the state of another rehearsal's head
     return LocalRay(stack, num_cpus=_HEAD_CPUS, env=head_memory(stack.root / "gcs"), token=token)
 
 
 @contextmanager
 def running(stack: LocalStack, slices: Mapping[str, str], zone: str, dags: Path | None) -> Iterator[RehearsalCloud]:
-    """A rehearsal with these slices (name → type), and with an Airflow that reads ``dags``, if that is given."""
+    """Run a rehearsal with these slices (name → type); with ``dags``, also an Airflow that reads them."""
     cloud = RehearsalCloud(stack, persistent_ray(stack), zone=zone)
     with ExitStack() as parts:
         parts.callback(cloud.stop)
@@ -80,12 +80,12 @@ def running(stack: LocalStack, slices: Mapping[str, str], zone: str, dags: Path 
 
 
 def airflow_settings(bucket: str, default_cluster: str) -> dict[str, str]:
-    """What the Airflow of a rehearsal is told: where outputs go, and which connection is meant where none is named."""
+    """Return the settings of a rehearsal's Airflow: the output prefix and the default connection."""
     return {
         "AIRFLOW__TRADEWIND__PREFIX": f"gs://{bucket}",
         "AIRFLOW__TRADEWIND__DEFAULT_CLUSTER": default_cluster,
         "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
-        # Only what somebody asks for shall run: unpausing a nightly pipeline would start last night's run as well.
+        # Run only requested DAG runs: unpausing a nightly pipeline would start last night's run as well.
         "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
     }
 

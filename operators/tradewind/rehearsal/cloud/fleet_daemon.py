@@ -1,7 +1,8 @@
-"""The process behind ``tradewind rehearse up --fleet``: clusters of a fleet, and an Airflow if that is wanted.
+"""The process behind ``tradewind rehearse up --fleet``: clusters of a fleet, optionally an Airflow.
 
-Which clusters is in the plan that lies in its folder. It is up when its control file is there, and ends with all that
-it started when it is told to (SIGTERM).
+The plan in its folder names the clusters: a Ray cluster and a Cloud TPU each. Each cluster is a rehearsal cloud with
+its own folder and control API. All share Cloud Storage, Secret Manager and the address of the Cloud TPU API, as at
+Google. The control file exists once it is ready. On SIGTERM it stops itself and all that it started.
 """
 
 from __future__ import annotations
@@ -27,22 +28,17 @@ from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.processes import LocalStack, write_private
 from tradewind.rehearsal.tpu.cloud import ZonedTpuCloud
 
-# The clusters of a fleet on this machine: a Ray cluster and a Cloud TPU for each, and one of everything else.
-#
-# Each cluster is a rehearsal cloud of its own, in a folder of its own, with its own control API. Cloud Storage, Secret
-# Manager and the address of the Cloud TPU API are for all of them, as at Google.
-
 CONNECTIONS_FILE: Final = "connections.json"
 _CLUSTER_LABEL: Final = "ray-cluster-name"
 _BACKEND: Final = "airflow.secrets.local_filesystem.LocalFilesystemBackend"
 
 
 class RehearsalFleet:
-    """The clusters of a plan; ``start`` and ``stop`` frame their life.
+    """The clusters of a plan; they run from ``start`` to ``stop``.
 
     Attributes:
         clouds: Cluster → its cloud.
-        addresses: Of what else belongs to this rehearsal, by name; the status tells them.
+        addresses: Addresses of this rehearsal's other parts, by name; the status reports them.
     """
 
     def __init__(self, stack: LocalStack, plan: FleetPlan) -> None:
@@ -81,17 +77,17 @@ class RehearsalFleet:
             self._running = parts.pop_all()
 
     def stop(self) -> None:
-        """End everything."""
+        """Stop everything."""
         self._running.close()
 
     def write_control(self) -> None:
-        """Leave in the folder of each cluster where it is steered, and in this one's where its status is told."""
+        """Write control files: one per cluster in its folder, and one for the status in this folder."""
         for name, cloud in self.clouds.items():
             cloud.write_control(self.stack.root / name)
         write_private(self.stack.root / CONTROL_FILE, self._control.access.to_json())
 
     def env(self) -> dict[str, str]:
-        """What lets the client libraries of a process find all of it."""
+        """Environment in which a process's client libraries find the whole fleet."""
         default = self.clouds[self.plan.default]
         return {
             **default.env(),
@@ -102,13 +98,13 @@ class RehearsalFleet:
         }
 
     def connections(self) -> dict[str, Any]:
-        """The fields of Airflow's connections, by their ids."""
+        """The fields of Airflow's connections, by id."""
         clusters = {one.connection: self._connection(one) for one in self.plan.clusters}
         project = self.plan.default_cluster.project
         return {**clusters, GOOGLE_CONNECTION: google_connection(project, self.tpu.url)}
 
     def status(self) -> dict[str, Any]:
-        """Everything there is, as the control API tells it."""
+        """Return all contents, as the control API reports them."""
         backend = {"connections_file_path": str(self.stack.root / CONNECTIONS_FILE)}
         return {
             "clusters": {name: cloud.status() for name, cloud in self.clouds.items()},
@@ -144,7 +140,7 @@ class RehearsalFleet:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until told to end."""
+    """Run until SIGTERM."""
     parser = argparse.ArgumentParser(prog="python -m tradewind.rehearsal.cloud.fleet_daemon", description=__doc__)
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--dags", type=Path)
@@ -162,7 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def running(stack: LocalStack, plan: FleetPlan, dags: Path | None) -> Iterator[RehearsalFleet]:
-    """The clusters of ``plan``, and an Airflow that reads ``dags``, if that is given."""
+    """Run the clusters of ``plan``; with ``dags``, also an Airflow that reads them."""
     fleet = RehearsalFleet(stack, plan)
     with ExitStack() as parts:
         parts.callback(fleet.stop)

@@ -1,4 +1,4 @@
-"""Which clusters of a fleet are rehearsed: what the command that starts a rehearsal leaves to the process behind it."""
+"""Plan of a fleet rehearsal, from the command that starts it to its background process."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tradewind.rehearsal.local.processes import write_private
 
 PLAN_FILE: Final = "fleet-plan.json"
 FLEET_DAEMON: Final = "tradewind.rehearsal.cloud.fleet_daemon"
-"""The module that is run with the folder of a plan."""
+"""The module that runs with the folder of a plan."""
 
 
 @dataclass(frozen=True)
 class ClusterPlan:
-    """What is rehearsed of one cluster.
+    """The rehearsed part of one cluster.
 
     Attributes:
         connection: The id of its Airflow connection.
-        connection_extra: What that says of it, but for its address and token.
+        connection_extra: The connection's extra fields, without address and token.
         token_secret: The secret in its project that holds its token.
-        slices: Slice → its type, of those that are there at first.
+        slices: Initial slices: name → type.
     """
 
     name: str
@@ -37,7 +37,7 @@ class ClusterPlan:
 
     @property
     def region(self) -> str:
-        """The region of its zone, where its bucket is."""
+        """Region of its zone and bucket."""
         return self.zone.rpartition("-")[0]
 
     @property
@@ -48,11 +48,11 @@ class ClusterPlan:
 
 @dataclass(frozen=True)
 class FleetPlan:
-    """The clusters that are rehearsed.
+    """The rehearsed clusters.
 
     Attributes:
-        file: The fleet file, which tasks and commands read too.
-        default: The name of the cluster that is meant where none is named.
+        file: The fleet file, also read by tasks and commands.
+        default: Name of the default cluster.
     """
 
     file: str
@@ -65,13 +65,13 @@ class FleetPlan:
         return next(one for one in self.clusters if one.name == self.default)
 
     def write(self, folder: Path) -> None:
-        """Leave it in ``folder``."""
+        """Write the plan to ``folder``."""
         folder.mkdir(parents=True, exist_ok=True)
         write_private(folder / PLAN_FILE, json.dumps(asdict(self)))
 
     @staticmethod
     def of_folder(folder: Path) -> FleetPlan | None:
-        """What was left there; None if nothing was."""
+        """Read the plan from ``folder``; None if there is none."""
         try:
             found = json.loads((folder / PLAN_FILE).read_text())
         except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""A store's server on the loopback, whose faults tests control: one event loop serves every request whole.
+"""Store server on loopback with faults for tests; one event loop serves each request atomically.
 
-Between reading what is there and changing it nothing waits, so a precondition that held still holds at the change.
+No await separates reading and changing the state, so a precondition that held still holds at the change.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from urllib.parse import parse_qsl
 from aiohttp import web
 
 WRITES = frozenset({"write", "delete", "patch", "copy"})
-"""The kinds of requests that change an object."""
+"""Kinds of requests that change an object."""
 
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """One request, read to its end. The path is still quoted, so that a slash in a name is none."""
+    """A complete request. The path is still quoted, so that a slash in a name is not a separator."""
 
     method: str
     path: str
@@ -36,7 +36,7 @@ class HttpRequest:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is sent back; ``kind`` says what was asked for."""
+    """An answer; ``kind`` is the kind of its request."""
 
     kind: str
     status: int = 200
@@ -45,19 +45,19 @@ class Answer:
 
 
 class LoopbackServer(ABC):
-    """One server; what it keeps outlives ``stop``, so that an outage can be played.
+    """One server; its state survives ``stop``, to simulate an outage.
 
     Attributes:
-        latency_s: How long every answer takes.
+        latency_s: Delay of every answer.
         failures: How many of the next requests are answered with ``failure_status`` and change nothing.
-        lost_answers: How many of the next writes are done, but their connection is cut without an answer.
-        faults_in: Only requests whose path has this text fail, or lose their answer: others may ask at the same time.
-        clock_offset_s: How far its clock is ahead of this machine's.
+        lost_answers: How many of the next writes are applied, but their connection is cut without an answer.
+        faults_in: Only requests whose path has this text fail or lose their answer; others are unaffected.
+        clock_offset_s: How far its clock is ahead of the machine's.
         requests: How many requests were answered, by kind.
     """
 
     writes: ClassVar[frozenset[str]] = WRITES
-    """The kinds of requests whose answers can be lost."""
+    """Kinds of requests whose answers can be lost."""
 
     def __init__(self) -> None:
         self.latency_s = 0.0
@@ -74,44 +74,44 @@ class LoopbackServer(ABC):
 
     @abstractmethod
     def answer(self, call: HttpRequest) -> Answer:
-        """Do what is asked, at once."""
+        """Perform the request without waiting."""
 
     @abstractmethod
     def refusal(self, kind: str, status: int, message: str) -> Answer:
-        """An error in the words of this store."""
+        """Return an error in this store's format."""
 
     @property
     def url(self) -> str:
-        """Where it serves."""
+        """URL of the server."""
         assert self._port, "started first"
         return f"http://127.0.0.1:{self._port}"
 
     def clock(self) -> float:
-        """What time it is here."""
+        """Return the server's time."""
         return time.time() + self.clock_offset_s
 
     def start(self) -> None:
-        """Serve on a free port of the loopback; after a ``stop``, on the same one."""
+        """Serve on a free loopback port; after a ``stop``, on the same one."""
         self._loop = asyncio.new_event_loop()
         server, listener = self._loop.run_until_complete(self._listen())
         self._thread = threading.Thread(target=_run, args=(self._loop, server, listener), daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Cut all connections and serve no more."""
+        """Cut all connections and stop serving."""
         if self._loop is not None and self._thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop = self._thread = None
 
     def add_address(self, listener: socket.socket) -> asyncio.Server:
-        """Answer there too: at a socket that listens in another network, such as that of a simulated machine."""
+        """Also answer at a socket that listens in another network, such as a simulated machine's."""
         assert self._loop is not None and self._server is not None, "started first"
         serving = self._loop.create_server(self._server, sock=listener)
         return asyncio.run_coroutine_threadsafe(serving, self._loop).result()
 
     def remove_address(self, listener: asyncio.Server) -> None:
-        """Stop what ``add_address`` began."""
+        """Undo ``add_address``."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(listener.close)
 
@@ -157,7 +157,7 @@ def _run(loop: asyncio.AbstractEventLoop, server: web.Server, listener: asyncio.
 
 
 async def end_tasks() -> None:
-    """End all other tasks of this loop: a server that is shut down has told its handlers to end and does not wait."""
+    """Cancel all other tasks of this loop: a server's shutdown does not wait for its handlers."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

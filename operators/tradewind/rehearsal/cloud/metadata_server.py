@@ -1,7 +1,7 @@
-"""The metadata that a virtual machine of Google's reads about itself: each simulated host has its own, at its address.
+"""Google's metadata server for virtual machines: one address per simulated host, with its own data.
 
-Nothing is told without ``Metadata-Flavor: Google``. Who asks with ``wait_for_change=true`` is answered when the value
-changes, or after ``timeout_sec`` with the value as it was; ``last_etag`` says which value the asker knows.
+Requests need ``Metadata-Flavor: Google``. A request with ``wait_for_change=true`` is answered when the value changes,
+or after ``timeout_sec`` with the unchanged value; ``last_etag`` names the value that the client has.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _ROOT: Final = "/computeMetadata/v1"
 _FLAVOR: Final = {"Metadata-Flavor": "Google", "Server": "Metadata Server for VM"}
 _SCOPES: Final = ["https://www.googleapis.com/auth/cloud-platform"]
 TOKEN: Final = "rehearsal-token"
-"""What hosts show as their access token; no server here looks at it."""
+"""Access token of the hosts; no server here checks it."""
 
 
 @dataclass(frozen=True)
 class HostMetadata:
-    """What one host knows of itself."""
+    """Metadata of one host."""
 
     slice_name: str
     worker_id: int
@@ -48,7 +48,7 @@ class _Host:
 
 
 class MetadataServer:
-    """The metadata of all simulated hosts of one project and zone."""
+    """Metadata of all simulated hosts of one project and zone."""
 
     def __init__(self, project: str, zone: str) -> None:
         self._project = project
@@ -58,13 +58,13 @@ class MetadataServer:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Be ready for hosts."""
+        """Start, ready for hosts."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="metadata")
         self._thread.start()
 
     def stop(self) -> None:
-        """No host is told anything more."""
+        """Stop answering all hosts."""
         if self._loop is None or self._thread is None:
             return
         for name in list(self._hosts):
@@ -76,30 +76,30 @@ class MetadataServer:
         self._loop = self._thread = None
 
     def add_host(self, name: str, ip: str, facts: HostMetadata) -> str:
-        """Serve a host at its own address; what to put into its ``GCE_METADATA_HOST``."""
+        """Serve a host at its own address; return the value of its ``GCE_METADATA_HOST``."""
         return str(self._run(self._add(name, ip, facts)))
 
     def drop_slice(self, slice_name: str) -> None:
-        """The hosts of a slice are gone."""
+        """Remove the hosts of a slice."""
         for name in self._of_slice(slice_name):
             self._run(self._drop(name))
 
     def drop_host(self, name: str) -> None:
-        """One host is gone."""
+        """Remove one host."""
         self._run(self._drop(name))
 
     def preempt_slice(self, slice_name: str) -> None:
-        """Every host of the slice reads from now on that it is being preempted."""
+        """Announce preemption to every host of the slice."""
         for name in self._of_slice(slice_name):
             self._run(self._set(name, "preempted", "TRUE"))
 
     def announce_maintenance(self, slice_name: str, event: str = "TERMINATE_ON_HOST_MAINTENANCE") -> None:
-        """Every host of the slice reads from now on that this maintenance is coming."""
+        """Announce this maintenance to every host of the slice."""
         for name in self._of_slice(slice_name):
             self._run(self._set(name, "maintenance-event", event))
 
     def address_of(self, name: str) -> str:
-        """Where a host asks."""
+        """Return the metadata address of a host."""
         return self._hosts[name].address
 
     def _of_slice(self, slice_name: str) -> list[str]:
@@ -191,7 +191,7 @@ async def _answer(host: _Host, request: web.BaseRequest) -> web.Response:
 
 
 async def _changed(host: _Host, keys: list[str], timeout: float | None) -> Any:
-    """The value once it differs, or as it is when the time is over."""
+    """Wait until the value changes, or until the timeout; return it."""
     before = _etag(_find(host.tree, keys))
     try:
         async with within(timeout):
@@ -223,5 +223,5 @@ def _told(text: str, kind: str, etag: str | None = None) -> web.Response:
 
 
 def _number(text: str) -> int:
-    """A number that stays the same for this text, as Google's ids do."""
+    """Return a number that is stable for this text, like Google's ids."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")

@@ -1,5 +1,6 @@
-"""Google's Secret Manager on this machine: the part of its REST protocol that its own client uses to keep and read
-secrets. Point the client at it with ``TRADEWIND_SECRET_MANAGER_ENDPOINT``. It forgets everything when it stops.
+"""Local Google Secret Manager: the REST calls of Google's client that store and read secrets.
+
+Point the client at it with ``TRADEWIND_SECRET_MANAGER_ENDPOINT``. It loses everything when it stops.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ _STATUS[503] = "UNAVAILABLE"
 
 
 class LocalSecretManager:
-    """One server; ``start`` and ``stop`` frame its life, which is also that of its secrets.
+    """One server; it and its secrets exist from ``start`` to ``stop``.
 
     Attributes:
-        denied: Secrets (``projects/P/secrets/S``) that nobody may read.
-        refused: Permissions that nobody has, such as ``secretmanager.versions.add``.
-        disabled: Versions (``projects/P/secrets/S/versions/V``) that are switched off.
-        destroyed: Versions whose values are gone for good.
-        damaged: Secrets whose checksum does not fit.
+        denied: Secrets (``projects/P/secrets/S``) that no client may read.
+        refused: Permissions that no client has, such as ``secretmanager.versions.add``.
+        disabled: Versions (``projects/P/secrets/S/versions/V``) that are disabled.
+        destroyed: Versions whose values were destroyed.
+        damaged: Secrets with a wrong checksum.
         failures: How many of the next requests are answered with 503.
         policies: Secret → the bindings of its own policy.
         released: Set while answers are given; clear it to hold them back.
-        accesses: The versions that were asked for, in order.
+        accesses: The versions accessed, in order.
     """
 
     def __init__(self) -> None:
@@ -59,12 +60,12 @@ class LocalSecretManager:
 
     @property
     def endpoint(self) -> str:
-        """What to put into ``TRADEWIND_SECRET_MANAGER_ENDPOINT``."""
+        """Value of ``TRADEWIND_SECRET_MANAGER_ENDPOINT``."""
         assert self._server is not None, "started first"
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def start(self) -> None:
-        """Serve on a free port of the loopback."""
+        """Serve on a free loopback port."""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
@@ -76,7 +77,7 @@ class LocalSecretManager:
             self._server = None
 
     def put(self, secret: str, value: str | bytes) -> str:
-        """Add a version to ``projects/P/secrets/S``, which is made if it is not there; the version's name."""
+        """Add a version to ``projects/P/secrets/S``, creating the secret if needed; return its name."""
         data = value.encode() if isinstance(value, str) else value
         with self._lock:
             versions = self._secrets.setdefault(secret, [])
@@ -84,7 +85,7 @@ class LocalSecretManager:
             return f"{secret}/versions/{len(versions)}"
 
     def answer(self, method: str, target: str, body: bytes) -> tuple[int, dict[str, Any]]:
-        """Status and JSON of the answer to one request."""
+        """Return status and JSON of the answer to one request."""
         self.released.wait()
         if self.failures > 0:
             self.failures -= 1
@@ -105,7 +106,7 @@ class LocalSecretManager:
         return _refusal(404, f"{method} {path} is not served here")
 
     def state(self, version: str) -> str:
-        """The state of ``projects/P/secrets/S/versions/V``."""
+        """Return the state of ``projects/P/secrets/S/versions/V``."""
         if version in self.destroyed:
             return "DESTROYED"
         return "DISABLED" if version in self.disabled else "ENABLED"
@@ -195,6 +196,6 @@ def _handler_of(manager: LocalSecretManager) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(text)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Requests are kept in ``accesses``; nothing is printed."""
+            """Log nothing: ``accesses`` records the requests."""
 
     return Handler

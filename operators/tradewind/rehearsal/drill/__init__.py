@@ -1,1 +1,1 @@
-"""A training under faults, judged from outside."""
+"""Drills: a training under fault injection, observed from outside."""

@@ -1,7 +1,6 @@
-"""A drill: one DAG run without faults and one under a seeded schedule of them, on a rehearsal, compared at the end.
+"""Drill: run a DAG without faults and under a seeded schedule of them, on a rehearsal, and compare.
 
-What happens between the faults is nobody's doing here: the operators, the driver, the pod runner and the repair go on
-by themselves, as they would at night.
+The drill only injects faults. The operators, the driver, the pod runner and the repair recover by themselves.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from tradewind.rehearsal.drill.report import DrillReport
 from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.airflow_api import FINISHED_RUN_STATES, AirflowApi, AirflowApiError
 
-# One disturbed run as it is seen from outside: each fault comes at its moment, and its recovery is timed.
+# Monitor of one run under faults: inject each fault at its step, and time its recovery.
 #
-# A fault is over when training goes on: in other processes, for all that ends the ones at work; the next one waits for
-# that. So every figure belongs to one fault.
+# A fault ends when training continues, in other processes if the fault ended the running ones. The next fault waits for
+# that, so every figure belongs to one fault.
 
 
 class FaultInjector(Protocol):
-    """Does what a schedule says."""
+    """Performs a scheduled fault."""
 
     @property
     def is_outage(self) -> bool: ...
@@ -39,18 +38,18 @@ class FaultInjector(Protocol):
 
 
 class StoreObserver(Protocol):
-    """Says what only the store knows; an injector is not believed."""
+    """Reads facts from the store itself, independent of the injector."""
 
     def newest_checkpoint(self) -> int | None:
-        """The step of the newest whole checkpoint."""
+        """Return the step of the newest complete checkpoint."""
 
     def refused_requests(self) -> int:
-        """How many requests the store has refused so far."""
+        """Return how many requests the store has refused so far."""
 
 
 @dataclass(frozen=True)
 class _Open:
-    """A fault that training has not recovered from."""
+    """A fault from which training has not recovered."""
 
     fault: Fault
     before: TrainingSnapshot
@@ -60,13 +59,13 @@ class _Open:
 
 
 class RunMonitor:
-    """What was seen of one run so far; ``observe`` is given one look after the other.
+    """Observations of one run; ``observe`` receives one snapshot after the other.
 
     Args:
-        faults: What is to come, in order.
-        injector: Does it.
-        store: Where the run's checkpoints are.
-        say: Gets a line about everything that happens.
+        faults: The scheduled faults, in order.
+        injector: Performs the faults.
+        store: Reads the run's checkpoints.
+        say: Receives a line per event.
         clock: Seconds since the epoch.
     """
 
@@ -91,22 +90,22 @@ class RunMonitor:
 
     @property
     def training_s(self) -> float:
-        """From the first step to the last, all interruptions included."""
+        """Time from the first step to the last, interruptions included."""
         return (self._last_at or 0.0) - (self._first_at or 0.0)
 
     @property
     def stories(self) -> tuple[FaultResult, ...]:
-        """All faults in order, also the one that is not over and those that never came."""
+        """All faults in order, including an unfinished one and those not injected."""
         never = [FaultResult(fault.kind.value, fault.step, "") for fault in self._pending]
         return (*self._closed, *([self._open.story] if self._open else []), *never)
 
     @property
     def open_for_s(self) -> float:
-        """How long training has been waited for since the last fault; 0 while it goes on."""
+        """How long training has been interrupted since the last fault; 0 while it continues."""
         return self._clock() - self._open.at if self._open else 0.0
 
     def observe(self, sight: TrainingSnapshot) -> None:
-        """Take note of a look, and do what is due."""
+        """Record a snapshot, and inject a fault that is due."""
         if sight.step is not None:
             self._note(sight)
         if self._open is not None:
@@ -119,7 +118,7 @@ class RunMonitor:
             self._inject(self._pending.pop(0), sight)
 
     def finish(self, succeeded: bool) -> None:
-        """The run is over. One that succeeded has outlived its last fault, also if it just did the few steps left."""
+        """End the run. A successful run recovered from its last fault, even if only few steps were left."""
         if self._open is not None and succeeded:
             self._say(f"the run has ended {self.open_for_s:.1f} s after the fault")
             self._close(self._open, self._clock(), None)
@@ -170,12 +169,12 @@ _QUIET_TIMEOUT_S: Final = 90.0
 
 
 class DrillError(RuntimeError):
-    """The drill could not be held: the DAG did not run even without faults."""
+    """The drill could not be held: the DAG failed even without faults."""
 
 
 @dataclass(frozen=True)
 class DrillPlan:
-    """What is asked for."""
+    """Parameters of a drill."""
 
     dags_folder: Path
     dag: str
@@ -188,23 +187,23 @@ class DrillPlan:
 
 
 class StartedRun(Protocol):
-    """A run that was begun: its state, until it is in ``FINISHED_RUN_STATES``."""
+    """A started run: its state, until that is in ``FINISHED_RUN_STATES``."""
 
     def state(self) -> str: ...
 
 
 class RunStarter(Protocol):
-    """Begins a run whose outputs go below a prefix."""
+    """Starts a run whose outputs go below a prefix."""
 
     def __call__(self, prefix: str) -> StartedRun: ...
 
 
 def hold_drill(plan: DrillPlan, root: Path, say: Callable[[str], object]) -> DrillReport:
-    """Hold the drill in the folder ``root``; nothing runs afterwards.
+    """Run the drill in the folder ``root``; no process remains afterwards.
 
     Raises:
         DrillError: The DAG failed without any fault, or trains nothing.
-        DrillTimeoutError: Training did not go on after a fault.
+        DrillTimeoutError: Training did not continue after a fault.
         LocalAirflowError: Airflow did not start, or a component of it died.
     """
     with running_environment(root, plan.slices) as house, running_airflow(house, plan.dags_folder) as airflow:
@@ -222,17 +221,17 @@ run_drill = hold_drill
 
 @dataclass(frozen=True)
 class BaselineRun:
-    """The run that the others are compared with."""
+    """The run without faults, compared with the others."""
 
     prefix: str
     steps: int
 
 
 class Drill:
-    """Runs one thing again and again in one house: first undisturbed, then under faults.
+    """Runs one DAG repeatedly in one test environment: first without faults, then with them.
 
     Args:
-        folder: Of its outputs in the house's bucket, where the house has drills of several things.
+        folder: Folder of its outputs in the bucket, if the environment has several drills.
     """
 
     def __init__(
@@ -247,7 +246,7 @@ class Drill:
         """Run without faults.
 
         Raises:
-            DrillError: It failed, or trained nothing.
+            DrillError: The run failed, or trained nothing.
         """
         prefix = f"{self._prefix}/undisturbed"
         self._say("undisturbed run")
@@ -259,7 +258,7 @@ class Drill:
         return BaselineRun(prefix, watch.last_step + 1)
 
     def run_with_faults(self, plan: DrillPlan, undisturbed: BaselineRun) -> DrillReport:
-        """Run under the faults of ``plan``, and compare."""
+        """Run under the faults of ``plan``, and compare with the baseline run."""
         faults = schedule(plan.seed, plan.kinds, steps=undisturbed.steps, count=plan.count)
         planned = ", ".join(f"{fault.kind.value} at step {fault.step}" for fault in faults)
         self._say(f"run under the faults of seed {plan.seed}: {planned or 'none'}")
@@ -294,7 +293,7 @@ class Drill:
             injector.end_outages()
 
     def _leaks(self) -> list[str]:
-        """What is left once all has had time to come to rest: processes of pods, and slices that nobody wants."""
+        """Return what remains after a settling time: pods' processes, and unneeded slices."""
         deadline = time.monotonic() + _QUIET_TIMEOUT_S
         while (leaks := self._leaks_now()) and time.monotonic() < deadline:
             time.sleep(POLL_S)
@@ -316,7 +315,7 @@ class _AirflowRun:
         self._run = api.trigger(dag, conf)
 
     def state(self) -> str:
-        """Airflow judges a run by its last tasks alone, so a failed task before them counts here."""
+        """State of the run; Airflow judges by the last tasks alone, so earlier failed tasks count here."""
         self._airflow.raise_if_a_component_died()
         state = str(self._api.dag_run(self._dag, self._run)["state"])
         if state == "success":
@@ -327,9 +326,9 @@ class _AirflowRun:
 
 @contextmanager
 def poll_in_thread(night: StartedRun) -> Iterator[Callable[[], str]]:
-    """The run's state, asked for in a thread of its own, so that nothing is seen late meanwhile.
+    """Poll the run's state in a separate thread, so that observations are not delayed.
 
-    Whatever ends the thread is raised to the one who asks for the state.
+    An exception of the thread is raised to the caller that reads the state.
     """
     done, known = threading.Event(), ["queued"]
     problems: list[Exception] = []
@@ -339,7 +338,7 @@ def poll_in_thread(night: StartedRun) -> Iterator[Callable[[], str]]:
             try:
                 known[0] = night.state()
             except AirflowApiError:
-                continue  # too busy to answer just now
+                continue  # Airflow is temporarily too busy to answer
             except Exception as problem:
                 problems.append(problem)
                 return

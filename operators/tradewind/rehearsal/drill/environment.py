@@ -1,6 +1,6 @@
-"""What a drill runs on: a rehearsal cloud with its slices, an Airflow whose cluster it is, and somebody who repairs.
+"""Test environment of a drill: a rehearsal cloud with slices, an Airflow that uses it, and repair.
 
-All of it lives in one folder and dies with the ``with`` block, whatever ended that.
+It exists in one folder, and ends with the ``with`` block in every case.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tradewind.runtime.driver.secrets import in_environment
 
 BUCKET: Final = "drill-outputs"
 HEARTBEAT_S: Final = 6.0
-"""Of leases: what a dead driver costs is three times as long."""
+"""Heartbeat interval of leases: a dead driver costs three times as long."""
 _HEAD_CPUS: Final = 4
 _REPAIR_EVERY_S: Final = 1.0
 _LOOK_EVERY_S: Final = 0.2
@@ -34,9 +34,9 @@ _SLICES_TIMEOUT_S: Final = 300.0
 _PATIENCE: Final = RepairSettings(
     transition_grace_s=60.0,
     start_grace_s=10.0,
-    host_grace_s=10.0,  # a head that comes back takes some seconds to hear of its hosts
-    # Its own slices lose hosts while Google calls them READY, which no certain death is: a drill of many faults kills
-    # more of them in an hour than the default of 20, and would stand still for the rest of it.
+    host_grace_s=10.0,  # a restarted head needs some seconds to hear of its hosts
+    # Slices lose hosts while Google reports READY, which does not prove a loss. A drill of many faults kills
+    # more than the default of 20 in an hour, and would wait for the rest of the hour.
     max_deletes_per_hour=1000,
     stock_out_pause_s=1.0,
     max_stock_out_pause_s=4.0,
@@ -44,26 +44,26 @@ _PATIENCE: Final = RepairSettings(
 
 
 class DrillHouseError(RuntimeError):
-    """The cloud of a drill did not get its slices."""
+    """The drill's cloud did not get its slices."""
 
 
 DrillEnvironmentError = DrillHouseError
 
 
 class DrillEnvironment:
-    """The parts, while they run.
+    """The running parts.
 
     Attributes:
-        stack: Every process of them.
+        stack: All of their processes.
         ray: The cluster.
-        cloud: The Google Cloud that the cluster's slices come from.
-        wanted: Name → type of the slices that should be there.
+        cloud: The emulated Google Cloud that provides the slices.
+        wanted: Required slices: name → type.
     """
 
     def __init__(self, root: Path, slice_types: Sequence[str]) -> None:
         self.stack = LocalStack(root)
         memory = head_memory(self.stack.root / "gcs")
-        # The run that is disturbed compiles what the other one has compiled: half of what a tiny training computes.
+        # The run under faults reuses the baseline run's compilations: half of the cost of a tiny training.
         kept = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(self.stack.root / "compilations"))
         self.ray = LocalRay(self.stack, num_cpus=_HEAD_CPUS, env={**memory, "JAX_COMPILATION_CACHE_DIR": kept})
         self.cloud = RehearsalCloud(self.stack, self.ray)
@@ -71,19 +71,19 @@ class DrillEnvironment:
 
     @property
     def prefix(self) -> str:
-        """Below it are the outputs of all runs."""
+        """Prefix of the outputs of all runs."""
         return f"gs://{BUCKET}"
 
     def start(self) -> None:
-        """Start the cloud and its cluster, still without slices."""
+        """Start the cloud and its cluster, without slices yet."""
         self.cloud.start()
         self.cloud.storage.buckets.create(BUCKET, self.cloud.zone.rpartition("-")[0])
 
     def await_slices(self) -> None:
-        """Wait until all slices are there, and no others: whoever repairs makes them.
+        """Wait until exactly the required slices exist; the repair creates them.
 
         Raises:
-            DrillHouseError: They are not.
+            DrillHouseError: The slices are not ready in time.
         """
         deadline = time.monotonic() + _SLICES_TIMEOUT_S
         while leaked := self.leaked_slices():
@@ -93,7 +93,7 @@ class DrillEnvironment:
 
     @contextmanager
     def repaired(self) -> Iterator[None]:
-        """Slices that die meanwhile are made again, as the recovery DAG does it."""
+        """Recreate dead slices meanwhile, as the recovery DAG does."""
         done = threading.Event()
         thread = threading.Thread(target=self._repair, args=(done,), daemon=True, name="drill-repair")
         thread.start()
@@ -104,7 +104,7 @@ class DrillEnvironment:
             thread.join()
 
     def leaked_slices(self) -> list[str]:
-        """Nodes and queued resources that should not be there, and slices that are missing or not READY."""
+        """Return superfluous nodes and queued resources, and slices that are missing or not READY."""
         status = self.cloud.status()
         found = {known["name"]: known for known in status["slices"]}
         unwanted = [f"slice {name}" for name in found.keys() - self.wanted.keys()]
@@ -121,18 +121,18 @@ class DrillEnvironment:
             try:
                 repair.run_once()
             except TpuApiError:
-                continue  # the next pass sees what this one could not
+                continue  # the next pass retries
 
     def _registered(self) -> Mapping[str, int] | None:
         try:
             return self.ray.status().slices
-        except (OSError, ValueError, KeyError, TypeError):  # the head is down, or half up
+        except (OSError, ValueError, KeyError, TypeError):  # the head is down or starting
             return None
 
 
 @contextmanager
 def running_environment(root: Path, slice_types: Sequence[str]) -> Iterator[DrillEnvironment]:
-    """A house with its slices up, which this process's own Google clients find, too; nothing is left of it after."""
+    """Run an environment with its slices, also for this process's Google clients; clean up afterwards."""
     house = DrillEnvironment(root, slice_types)
     try:
         house.start()
@@ -148,7 +148,7 @@ def running_environment(root: Path, slice_types: Sequence[str]) -> Iterator[Dril
 
 @contextmanager
 def running_airflow(house: DrillEnvironment, dags_folder: Path) -> Iterator[LocalAirflow]:
-    """An Airflow beside the house, which reads this DAGs folder."""
+    """Run an Airflow beside the environment, with this DAGs folder."""
     airflow = LocalAirflow(
         house.stack,
         dags_folder=dags_folder,
@@ -159,7 +159,7 @@ def running_airflow(house: DrillEnvironment, dags_folder: Path) -> Iterator[Loca
             "AIRFLOW__TRADEWIND__DEFAULT_CLUSTER": RAY_CONNECTION,
             "AIRFLOW__TRADEWIND__LEASE_HEARTBEAT_SECONDS": str(HEARTBEAT_S),
             "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
-            # Nobody waits for a task of a drill, or edits its DAG: the CPUs are for the training.
+            # No user waits for a drill's tasks or edits its DAG: leave the CPUs to the training.
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.4",
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
         },
@@ -173,7 +173,7 @@ def running_airflow(house: DrillEnvironment, dags_folder: Path) -> Iterator[Loca
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """These variables in this process; file systems that were made before did not know them."""
+    """Set variables in this process, and drop file systems created before."""
     try:
         with in_environment(values):
             _forget_file_systems()

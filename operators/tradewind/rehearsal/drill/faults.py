@@ -1,8 +1,7 @@
-"""A bad night drawn from a seed: which faults come, in which order, and at which training step each.
+"""Fault schedule from a seed: kinds of faults, their order, and a training step for each.
 
-Moments are training steps, not seconds, so a seed hits the same places of a run on a quick machine and on a slow one.
-Seeds that follow each other deal from one shuffled deck after the other, so that as many of them as it takes to deal a
-deck bring every kind of fault.
+Moments are training steps, not seconds, so a seed hits the same points of a run on fast and slow machines. Consecutive
+seeds deal from one shuffled deck after the other: enough of them to deal a deck cover every kind of fault.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from typing import Final
 
 FAULTS_PER_SEED: Final = 3
 _QUIET_SHARE: Final = 0.1
-"""Of the run, at its beginning and at its end: a fault there meets nothing that could be lost."""
+"""Fraction of the run at its beginning and end without faults: there a fault could lose nothing."""
 
 
 class UnknownFaultError(ValueError):
-    """A kind of fault that there is not."""
+    """The kind of fault is unknown."""
 
 
 class Fault(Enum):
-    """What can happen; the value is the name on the command line."""
+    """Kinds of faults; the value is the name on the command line."""
 
     HOST = "host"
     """SIGKILL of all processes of one host of the slice that trains."""
@@ -37,41 +36,41 @@ class Fault(Enum):
     HEAD = "head"
     """SIGKILL of the Ray head with all that runs on it; it starts again at the same address."""
     HANG = "hang"
-    """The training process of one host is frozen: nothing dies, and nothing goes on."""
+    """The training process of one host is frozen: no process dies, and training stalls."""
     STOCK_OUT = "stock-out"
-    """SIGKILL of every slice, and Google has none left for a while."""
+    """SIGKILL of every slice, and Google has no capacity for a while."""
     CHECKPOINT = "checkpoint"
-    """The newest complete checkpoint is damaged, and the slice is killed so that it is wanted."""
+    """The newest complete checkpoint is damaged, and the slice is killed, so that a restore needs it."""
     STORE = "store"
-    """Cloud Storage answers 503 to everything for a while."""
+    """Cloud Storage answers every request with 503 for a while."""
 
     @property
     def preempts(self) -> bool:
-        """Whether a slice is lost by it."""
+        """Whether it loses a slice."""
         return self in (Fault.HOST, Fault.SLICE, Fault.DRAIN, Fault.STOCK_OUT, Fault.CHECKPOINT)
 
     @property
     def ends_attempt(self) -> bool:
-        """Whether the driver is lost by it, so that another attempt must follow."""
+        """Whether it loses the driver, so that another attempt must follow."""
         return self in (Fault.DRIVER, Fault.HEAD)
 
 
 @dataclass(frozen=True)
 class PlannedFault:
-    """A fault and its moment."""
+    """A fault and its training step."""
 
     kind: Fault
     step: int
-    """It comes as soon as training has done this step."""
+    """The fault comes as soon as training has done this step."""
     host: int
-    """Which host of the slice is meant, where one is."""
+    """The affected host of the slice, for faults that hit one."""
 
 
 def fault_named(name: str) -> Fault:
-    """The fault of that name.
+    """Return the fault of that name.
 
     Raises:
-        UnknownFaultError: There is none.
+        UnknownFaultError: No fault has that name.
     """
     try:
         return Fault(name)
@@ -88,9 +87,9 @@ def schedule(
     hosts: int = 2,
     count: int = FAULTS_PER_SEED,
 ) -> tuple[PlannedFault, ...]:
-    """The faults of one seed in their order, spread over a training of so many ``steps`` on so many ``hosts``.
+    """Return the faults of one seed in order, for a training of ``steps`` steps on ``hosts`` hosts.
 
-    The head's death comes last: the hosts work on until they are cut off, and a short training ends in that time.
+    The head's death comes last: the hosts work on until fencing stops them, and a short training ends in that time.
 
     Raises:
         ValueError: There are no kinds, the seed or the count is negative, or the training is too short for them.
@@ -111,7 +110,7 @@ def schedule(
 
 
 def _dealt(kinds: Sequence[Fault]) -> Iterator[Fault]:
-    """One shuffled deck after the other, without end."""
+    """Deal one shuffled deck after the other, without end."""
     deck = 0
     while True:
         cards = list(kinds)
@@ -120,19 +119,19 @@ def _dealt(kinds: Sequence[Fault]) -> Iterator[Fault]:
         deck += 1
 
 
-# One fault of a drill, as it was seen from outside: what was hit, when, and where training went on.
+# Observation of one fault of a drill: the victim, the time, and where training continued.
 
 
 @dataclass(frozen=True)
 class Injection:
-    """What an injector did.
+    """Effect of an injected fault.
 
     Attributes:
-        what: In words.
-        victims: The slices, processes or servers that were hit; none if there was nothing to hit.
-        damaged: The step of the checkpoint that was damaged.
-        older: The step of the newest whole checkpoint that is left then.
-        lasts_s: How long it lasts.
+        what: Description.
+        victims: The slices, processes or servers that were hit; empty without a target.
+        damaged: Step of the damaged checkpoint.
+        older: Step of the newest complete checkpoint left.
+        lasts_s: Duration.
     """
 
     what: str
@@ -144,38 +143,38 @@ class Injection:
 
 @dataclass(frozen=True)
 class FaultResult:
-    """One fault of the schedule and what followed."""
+    """One scheduled fault and its consequences."""
 
     fault: str
     planned_step: int
     what: str
-    """What was done, in words; empty when the run had ended before its moment."""
+    """Description of the effect; empty if the run had ended before the fault's step."""
     at_step: int | None = None
-    """The last step that was done before."""
+    """Last step completed before the fault."""
     recovery_s: float | None = None
-    """From the fault to the first training step after it, or to the end of a run without any; None if it failed."""
+    """From the fault to the first later training step, or to the end of a run without any; None if failed."""
     resumed_at: int | None = None
-    """The first step after it, as far as it was seen."""
+    """First observed step after the fault."""
     at: float | None = None
-    """When it came, in seconds since the epoch."""
+    """Time of the fault, in seconds since the epoch."""
     victims: tuple[str, ...] = ()
     checkpoint: int | None = None
-    """The step of the newest whole checkpoint when it came; None if there was none."""
+    """Step of the newest complete checkpoint at the fault; None if there was none."""
     damaged: int | None = None
     lasts_s: float = 0.0
     refused: int = 0
-    """How many requests the store refused until it was over."""
+    """Number of requests that the store refused until the fault ended."""
 
     @property
     def lost_steps(self) -> int | None:
-        """How many steps were done again, at most: the first one after the fault is seen a moment late."""
+        """Maximum number of repeated steps: the first step after the fault is observed a moment late."""
         if self.at_step is None or self.resumed_at is None:
             return None
         return max(0, self.at_step + 1 - self.resumed_at)
 
     @property
     def may_lose(self) -> int | None:
-        """How many steps may be done again: all since the newest checkpoint, and none after a notice."""
+        """Allowed number of repeated steps: all since the newest checkpoint, and none after a notice."""
         if self.at_step is None:
             return None
         if Fault(self.fault) is Fault.DRAIN:

@@ -1,6 +1,6 @@
-"""Doing what a schedule of faults says, to the slice that trains now; what lasts a while is undone in time.
+"""Inject scheduled faults into the slice that trains now, and end temporary ones in time.
 
-Who is hit is found at the moment of the fault, from outside, as real trouble finds its victims.
+The victim is determined from outside at the moment of the fault, as with real faults.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ _ALL_REQUESTS: Final = 10**9
 
 @dataclass(frozen=True)
 class Pace:
-    """How long what lasts does last, in seconds."""
+    """Durations of temporary faults, in seconds."""
 
     notice_s: float = 10.0
     """From the notice of a preemption to its SIGKILL; Google gives 30."""
     stock_out_s: float = 30.0
     outage_s: float = 60.0
-    """Of Cloud Storage."""
+    """Of a Cloud Storage outage."""
     patience_s: float = 300.0
-    """How long training may take to go on after a fault."""
+    """Timeout for training to continue after a fault."""
 
 
 class Injector:
     """Injects faults into one rehearsal.
 
     Args:
-        cloud: Whose slices, capacity and storage are hit.
+        cloud: The cloud whose slices, capacity and storage are hit.
         ray: Its Ray cluster.
-        prefix: Where the run's outputs are, checkpoints among them.
-        pace: How long outages last.
+        prefix: Prefix of the run's outputs and checkpoints.
+        pace: Durations of outages.
     """
 
     def __init__(self, cloud: RehearsalCloud, ray: LocalRay, prefix: str, pace: Pace) -> None:
@@ -69,16 +69,16 @@ class Injector:
         }
 
     def inject(self, fault: PlannedFault, sight: TrainingSnapshot) -> Injection:
-        """Do it now to the pod in ``sight``."""
+        """Inject the fault into the pod in ``sight`` now."""
         return self._how[fault.kind](sight, fault.host % max(len(sight.hosts), 1))
 
     @property
     def is_outage(self) -> bool:
-        """Whether something that was injected still lasts."""
+        """Whether an injected fault is still active."""
         return any(timer.is_alive() for timer, _ in self._outages)
 
     def end_outages(self) -> None:
-        """End now what still lasts."""
+        """End active faults now."""
         for timer, undo in self._outages:
             if timer.is_alive():
                 timer.cancel()
@@ -151,24 +151,24 @@ class Injector:
 
 
 class StoreProbe:
-    """What a drill asks the store itself: the run's checkpoints, and the requests that were refused."""
+    """Facts that a drill reads from the store: the run's checkpoints, and refused requests."""
 
     def __init__(self, storage: LocalCloudStorage, prefix: str) -> None:
         self._storage = storage
         self._prefix = prefix
 
     def newest_checkpoint(self) -> int | None:
-        """The step of the newest whole checkpoint."""
+        """Return the step of the newest complete checkpoint."""
         return max(_checkpoints(self._prefix)[1], default=None)
 
     def refused_requests(self) -> int:
-        """How many requests the store has refused so far."""
+        """Return how many requests the store has refused so far."""
         return self._storage.requests["failed"]
 
 
 @dataclass(frozen=True)
 class Damage:
-    """What was damaged: a file of the checkpoint of a step, and the step of the newest one that is left whole."""
+    """The damaged checkpoint's file and step, and the step of the newest complete one left."""
 
     file: str
     step: int
@@ -176,7 +176,7 @@ class Damage:
 
 
 def damage_newest_checkpoint(prefix: str) -> Damage | None:
-    """Cut the largest file of the newest complete checkpoint below ``prefix`` in half, if there is one."""
+    """Truncate the largest file of the newest complete checkpoint below ``prefix`` to half, if any."""
     fs, complete, files = _checkpoints(prefix)
     if not complete:
         return None
@@ -189,7 +189,7 @@ def damage_newest_checkpoint(prefix: str) -> Damage | None:
 
 
 def _checkpoints(prefix: str) -> tuple[Any, dict[int, str], dict[str, dict[str, Any]]]:
-    """The file system, the folder of each whole checkpoint by its step, and all files below ``prefix``."""
+    """Return the file system, each complete checkpoint's folder by step, and all files below ``prefix``."""
 
     fs, root = file_system_at(prefix)
     fs.invalidate_cache()

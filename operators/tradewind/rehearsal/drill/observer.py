@@ -1,7 +1,7 @@
-"""What trains on this machine now, seen from outside: by the beats of the training processes.
+"""Observe the training on this machine from outside, by the heartbeats of its processes.
 
-A beat says whose it is and which step is done. Nobody is asked, and a beat of a process that is gone counts for
-nothing.
+A heartbeat names its process and the last completed step. No process is queried, and heartbeats of dead processes are
+ignored.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tradewind.rehearsal.local.processes import SCRATCH_SUFFIX, LocalStack
 from tradewind.runtime.pods.on_host.heartbeat import MEMORY_NAME
 
 _BEATS: Final = "*/session_*/pod-*/heartbeat.json"
-"""Below the temporary folder of a cluster, which has a folder for each node. They lead to pages of memory."""
+"""Pattern below a cluster's temporary folder, with a folder per node. The files link to memory pages."""
 _GUARD: Final = "process_guard.py"
 _DRIVER: Final = "tradewind.runtime.run_step"
 POLL_S: Final = 0.2
 
 
 class DrillTimeoutError(RuntimeError):
-    """Something that a drill waited for did not come."""
+    """An event that a drill waited for did not occur in time."""
 
 
 @dataclass(frozen=True)
@@ -40,20 +40,20 @@ class TrainingHost:
     pid: int
     started: float
     step: int | None
-    """The last one done; None before the first."""
+    """The last completed step; None before the first."""
     step_at: float | None
-    """When, in seconds since the epoch."""
+    """Time of that step, in seconds since the epoch."""
 
 
 @dataclass(frozen=True)
 class TrainingSnapshot:
-    """All hosts of the pod that trains, by rank; empty while none does, or while some are missing."""
+    """All hosts of the training pod, by rank; empty without a pod, or while hosts are missing."""
 
     hosts: tuple[TrainingHost, ...] = ()
 
     @property
     def step(self) -> int | None:
-        """The step that every host has done."""
+        """The step that every host has completed."""
         steps = [host.step for host in self.hosts]
         return None if not steps or None in steps else min(step for step in steps if step is not None)
 
@@ -66,12 +66,12 @@ class TrainingSnapshot:
         return tuple(dict.fromkeys(host.slice_name for host in self.hosts))
 
     def is_successor_of(self, before: TrainingSnapshot) -> bool:
-        """Whether these are other processes, and all of them have begun to train."""
+        """Whether these are other processes, and all of them have started to train."""
         return self.step is not None and not self.pids & before.pids
 
 
 def observe_training(stack: LocalStack) -> TrainingSnapshot:
-    """The pod that trains among the processes of ``stack``."""
+    """Return the training pod among the processes of ``stack``."""
     found: dict[int, TrainingHost] = {}
     size = 0
     for file in _beat_files(stack):
@@ -80,7 +80,7 @@ def observe_training(stack: LocalStack) -> TrainingSnapshot:
             host = _host(stack, beat)
             of = int(beat["processes"])
         except (OSError, ValueError, KeyError, TypeError, psutil.Error):
-            continue  # of a process that is gone, or of one that is in no pod
+            continue  # of a dead process, or of one outside a pod
         if host.rank not in found or host.started > found[host.rank].started:
             found[host.rank], size = host, of
     return (
@@ -91,7 +91,7 @@ def observe_training(stack: LocalStack) -> TrainingSnapshot:
 
 
 def drivers(stack: LocalStack) -> list[psutil.Process]:
-    """The step drivers among the processes of ``stack``."""
+    """Return the step drivers among the processes of ``stack``."""
     return [process for process in stack.processes() if _runs(process, _DRIVER)]
 
 
@@ -102,9 +102,9 @@ def _beat_files(stack: LocalStack) -> set[Path]:
 
 
 def _is_page(file: Path) -> bool:
-    """Whether ``file`` leads to a page of memory still: the number of a process that is gone comes to others again.
+    """Whether ``file`` still leads to a memory page: the ID of a dead process may be reused.
 
-    What such a one has open may be a pipe, from which a reader would wait for ever.
+    The new process may have a pipe there, on which a reader would block forever.
     """
     try:
         return os.readlink(file.readlink()).startswith(f"/memfd:{MEMORY_NAME}")
@@ -113,7 +113,7 @@ def _is_page(file: Path) -> bool:
 
 
 def _host(stack: LocalStack, beat: Mapping[str, Any]) -> TrainingHost:
-    """Whose beat it is; its times are of the boot clock."""
+    """Return the host of a heartbeat, whose times are of the boot clock."""
     process = psutil.Process(int(beat["pid"]))
     boot = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     if not stack.owns(process) or process.create_time() > beat["alive_at"] + boot:

@@ -1,8 +1,8 @@
-"""Whether a disturbed run made what an undisturbed one made, file by file, by the manifests of both.
+"""Compare the outputs of a run under faults with a baseline run's, file by file, by their manifests.
 
-Two things may differ and say nothing: when a metric was measured, and under which prefix an output lies. Left out are
-checkpoints, whose files have random names (what is in them shows in the export and in every later loss), and logs.
-What cannot be read, such as half a file, is a difference and not the end of the drill.
+Two differences are ignored: the time of a metric, and the prefix of an output. Checkpoints and logs are skipped:
+checkpoint files have random names, and their content shows in the export and in every later loss. An unreadable file,
+such as a truncated one, counts as a difference and does not end the drill.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from tradewind.storage.files import read_text
 
 _LEFT_OUT: Final = ("checkpoints/", "logs/", "tensorboard/", "wandb/")
 _OF_INPUTS: Final = ".tokenization"
-"""Says of which files, by path and time of writing, tokens were made."""
+"""Lists the tokenized input files by path and modification time."""
 _OF_THE_CLOCK: Final = frozenset({"time", "step_seconds"})
 _LOSS: Final = "train/loss"
 
 
 @dataclass(frozen=True)
 class OutputVerdict:
-    """One step's output in both runs."""
+    """Comparison of one step's output in both runs."""
 
     step: str
-    """Name and version, which is where the output lies below the prefix."""
+    """Name and version, which is the output's path below the prefix."""
     files: int
     different: tuple[str, ...]
-    """What is not the same in both: paths, with how many of their rows."""
+    """Paths that differ, with the number of differing rows."""
     final_loss: float | None = None
-    """The last ``train/loss`` of the disturbed run, if it is a number."""
+    """Last ``train/loss`` of the run under faults, if it is a number."""
     undisturbed_loss: float | None = None
 
     @property
@@ -59,13 +59,13 @@ class OutputVerdict:
 
 
 def compare_outputs(undisturbed: str, disturbed: str) -> tuple[OutputVerdict, ...]:
-    """A verdict for every output below the prefix ``undisturbed``, compared with the same below ``disturbed``."""
+    """Return a verdict for every output below ``undisturbed``, compared with the same below ``disturbed``."""
     first, second = _Tree(undisturbed), _Tree(disturbed)
     return tuple(_verdict(name, first, second) for name in first.outputs())
 
 
 class _Tree:
-    """What lies below one prefix, on any fsspec store."""
+    """The files below one prefix, on any fsspec store."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix.rstrip("/")
@@ -73,15 +73,15 @@ class _Tree:
         self._fs.invalidate_cache()
 
     def outputs(self) -> list[str]:
-        """The outputs below the prefix, relative to it."""
+        """Return the outputs below the prefix, as relative paths."""
         found = [str(path) for path in self._fs.find(self._root) if posixpath.basename(path) == LEASE_FILE]
         return sorted(posixpath.relpath(posixpath.dirname(path), self._root) for path in found)
 
     def files(self, output: str) -> dict[str, str | None]:
-        """Path → checksum, as the manifest of the committed attempt has them; nothing when there is none.
+        """Return path → checksum from the committed attempt's manifest; empty without one.
 
         Raises:
-            BadRecordError: What should be the lease or the manifest is none.
+            BadRecordError: The lease or the manifest is invalid.
         """
         path = posixpath.join(self.prefix, output)
         lease = read_leases([path]).get(path)
@@ -93,7 +93,7 @@ class _Tree:
         return {} if manifest is None else {file.path: file.checksum for file in manifest.files}
 
     def read(self, path: str) -> str:
-        """The text of a file; empty if there is none.
+        """Return the text of a file; empty if it does not exist.
 
         Raises:
             BadRecordError: It is no text, or too large.
@@ -101,7 +101,7 @@ class _Tree:
         return read_text(posixpath.join(self.prefix, path)) or ""
 
     def rows(self, path: str) -> dict[int, dict[str, Any]]:
-        """Step → what was measured there, of a file of metrics; a later line about a step counts.
+        """Return step → metrics from a file; the last line of a step counts.
 
         Raises:
             BadRecordError: It is no text, or too large.
@@ -164,7 +164,7 @@ def _different_rows(
 
 
 def _last_loss(tree: _Tree, metrics: str) -> float | None:
-    """The last loss in a file of metrics; None if it has none, or cannot be read, which is told as a difference."""
+    """Return the last loss of a metrics file; None without one, or if unreadable (a reported difference)."""
     try:
         rows = tree.rows(metrics)
     except BadRecordError:
@@ -173,10 +173,9 @@ def _last_loss(tree: _Tree, metrics: str) -> float | None:
     return losses[-1] if losses and is_number(losses[-1]) else None
 
 
-# What a run wrote down about itself: attempts, preemptions, failures, and how much of its time counted.
+# A run's own record: attempts, preemptions, failures and goodput, from the files beside the outputs.
 #
-# Read from the files beside the outputs (``.attempts/``, ``metrics.jsonl``), whichever run made them. One that cannot
-# be read is named, and the others count.
+# The files are ``.attempts/`` and ``metrics.jsonl``, of any run. An unreadable file is named, and the others count.
 
 _ATTEMPT: Final = re.compile(r"(?P<output>.*)/\.attempts/\d+\.json")
 _TIMELINE: Final = re.compile(r"(?P<output>.*)/\.attempts/(?P<attempt>\d+)/timeline\.json")
@@ -184,35 +183,35 @@ _TIMELINE: Final = re.compile(r"(?P<output>.*)/\.attempts/(?P<attempt>\d+)/timel
 
 @dataclass(frozen=True)
 class PodEvent(TimelineEvent):
-    """One event of the timeline of a run's pod."""
+    """One timeline event of a run's pod."""
 
     attempt: int = 1
     output: str = ""
-    """Whose pod it was."""
+    """The pod's output."""
 
     @property
     def is_end(self) -> bool:
-        """Whether the processes of a pod ended before they were done."""
+        """Whether the pod's processes ended before they were done."""
         return self.name in ("preempted", "failed")
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """The outputs of one run that were made on pods, all attempts together."""
+    """The outputs of one run that pods made, all attempts together."""
 
     attempts: int = 0
     preemptions: int = 0
     failures: int = 0
     causes: tuple[str, ...] = ()
-    """Of preemptions and failures, in order."""
+    """Causes of preemptions and failures, in order."""
     wall_s: float = 0.0
-    """From the first start of the processes to the last event, of all outputs together."""
+    """Time from the first process start to the last event, summed over outputs."""
     productive_s: float = 0.0
-    """In steps that count, each once."""
+    """Time in steps that count, each step once."""
     events: tuple[PodEvent, ...] = ()
-    """Of all pods, in order."""
+    """Events of all pods, in order."""
     unread: tuple[str, ...] = ()
-    """Why a timeline or metrics could not be read, a sentence or two for each."""
+    """Why a timeline or metrics file is unreadable, a sentence or two for each."""
 
     @property
     def ends(self) -> tuple[PodEvent, ...]:
@@ -221,7 +220,7 @@ class RunRecord:
 
     @property
     def goodput(self) -> float | None:
-        """As ``cloud_tpu.goodput`` has it, over all outputs; None if no training measured its steps."""
+        """Goodput as in ``cloud_tpu.goodput``, over all outputs; None if no training measured its steps."""
         return goodput(self.productive_s, self.wall_s) if self.productive_s else None
 
     def to_json(self) -> dict[str, Any]:
@@ -231,7 +230,7 @@ class RunRecord:
 
 
 def read_run_record(prefix: str) -> RunRecord:
-    """The record of the run whose outputs are below ``prefix``, on any fsspec store."""
+    """Read the record of the run whose outputs are below ``prefix``, on any fsspec store."""
     fs, root = file_system_at(prefix)
     fs.invalidate_cache()
     paths = [str(path) for path in fs.find(root)]
@@ -258,7 +257,7 @@ def read_run_record(prefix: str) -> RunRecord:
 
 
 def record_of(events: Iterable[PodEvent], attempts: int, productive_s: float, unread: Iterable[str] = ()) -> RunRecord:
-    """The same from what the timelines say."""
+    """Build the record from the timelines' events."""
     ordered = sorted(events, key=lambda event: event.at)
     ends = [event for event in ordered if event.is_end]
     outputs = {event.output for event in ordered}
@@ -275,6 +274,6 @@ def record_of(events: Iterable[PodEvent], attempts: int, productive_s: float, un
 
 
 def _wall_s(ordered: Sequence[PodEvent]) -> float:
-    """Of one output's events: trainings side by side have each their own time."""
+    """Return the wall time of one output's events: parallel trainings count separately."""
     started = next((event.at for event in ordered if event.name == "started"), None)
     return 0.0 if started is None else ordered[-1].at - started

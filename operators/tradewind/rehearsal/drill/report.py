@@ -1,4 +1,4 @@
-"""What a drill found: which faults came, what each cost, and whether the outputs are those of an undisturbed run."""
+"""Report of a drill: faults, their costs, and whether the outputs equal those of the baseline run."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ from tradewind.rehearsal.drill.outputs import OutputVerdict, PodEvent, RunRecord
 from tradewind.runtime.pods.verdicts import Cause
 from tradewind.text import format_columns
 
-# What each fault of a drill must have left behind, and may not have cost: a drill that only ended well proves nothing.
+# Required evidence and allowed cost of each fault: a drill that only ended well proves nothing.
 #
-# Every fault must have found its victim, must be charged to its cause by the run's own record, and may cost no more
-# steps than had been done since the newest checkpoint. A fault's share of the record is what the pods noted from its
-# moment to the next fault's: the next one comes only after training has gone on. Nothing here looks at anything but
-# values.
+# Every fault must have found its victim, the run's own record must charge it to its cause, and it may cost at most the
+# steps since the newest checkpoint. A fault's share of the record is what the pods recorded from its moment to the next
+# fault's, which comes only after training has continued. These functions use values only.
 
 
 @dataclass(frozen=True)
 class Charge:
-    """How a kind of fault is to be charged.
+    """Expected charge of a kind of fault.
 
     Attributes:
-        event: ``preempted`` or ``failed``; None where the pod is to be charged nothing.
-        causes: One of these, of a slice that was hit.
-        beside: Causes of preemptions that may come beside it.
+        event: ``preempted`` or ``failed``; None if nothing is charged to the pod.
+        causes: Allowed causes, for a slice that was hit.
+        beside: Further causes of preemptions that may occur.
         needs_new_attempt: The driver is lost, so another attempt must follow.
     """
 
@@ -37,7 +36,7 @@ class Charge:
 
 
 _LOST: Final = Charge("preempted", frozenset({Cause.NODE_DIED, Cause.PREEMPTED}))
-# Hosts drain their nodes as soon as the machine knows, which may be a moment before it is gone.
+# Hosts drain their nodes on a notice, which may come a moment before the machine is gone.
 _PREEMPTED: Final = replace(_LOST, causes=_LOST.causes | {Cause.DRAINED})
 _CUT_OFF: Final = frozenset({Cause.CUT_OFF})
 CHARGES: Final = {
@@ -48,14 +47,14 @@ CHARGES: Final = {
     Fault.DRAIN: Charge("preempted", frozenset({Cause.DRAINED, Cause.PREEMPTED, Cause.NOTICED})),
     Fault.HANG: Charge("failed", frozenset({Cause.SILENT})),
     Fault.DRIVER: Charge(None, beside=_CUT_OFF, needs_new_attempt=True),
-    # A head that is away for long takes nodes along.
+    # A head that is away for long also loses nodes.
     Fault.HEAD: Charge(None, beside=_CUT_OFF | {Cause.NODE_DIED}, needs_new_attempt=True),
     Fault.STORE: Charge(None, beside=_CUT_OFF),
 }
 
 
 def charge_problems(stories: Sequence[FaultResult], record: RunRecord) -> Iterator[str]:
-    """A sentence about everything that is not as the faults that came would have it."""
+    """Yield a sentence for every deviation from the expected charges of the injected faults."""
     came = [story for story in stories if story.at is not None]
     first = came[0].at if came else None
     for event in record.events:
@@ -107,13 +106,13 @@ def _is_charged(event: PodEvent, charge: Charge, story: FaultResult) -> bool:
 
 
 def _has_new_attempt(story: FaultResult, share: Sequence[PodEvent], record: RunRecord) -> bool:
-    """Whether one of the outputs that were at work has had a later attempt since."""
+    """Whether a running output has had a later attempt since."""
     before = {event.output: event.attempt for event in record.events if story.at is not None and event.at < story.at}
     return any(event.output in before and event.attempt > before[event.output] for event in share)
 
 
 def _wrong_costs(kind: Fault, story: FaultResult, share: Sequence[PodEvent]) -> Iterator[str]:
-    """Training goes on right after the newest checkpoint, or right after the one before a damaged one."""
+    """Check the cost: training resumes after the newest checkpoint, or after the one before a damaged one."""
     firsts = [event.step for event in share if event.name == "first_step" and event.step is not None]
     seen = [*firsts, *([] if story.resumed_at is None else [story.resumed_at])]
     if not seen or story.at_step is None:
@@ -128,23 +127,23 @@ def _wrong_costs(kind: Fault, story: FaultResult, share: Sequence[PodEvent]) -> 
 
 @dataclass(frozen=True)
 class DrillReport:
-    """The whole drill."""
+    """Result of a whole drill."""
 
     dag: str
     seed: int
     state: str
-    """Of the disturbed run."""
+    """State of the run under faults."""
     stories: tuple[FaultResult, ...]
     record: RunRecord
-    """Of the disturbed run."""
+    """Record of the run under faults."""
     undisturbed: RunRecord
     outputs: tuple[OutputVerdict, ...]
     leaks: tuple[str, ...] = field(default=())
-    """Processes and slices that should not be there at the end."""
+    """Processes and slices that remain without need at the end."""
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Why the drill is not passed, a sentence each; none if it is."""
+        """Why the drill failed, a sentence each; empty if it passed."""
         found = [] if self.state == "success" else [f"The run ended as {self.state}."]
         found += [f"The fault {story.fault} {_unheld(story)}." for story in self.stories if story.recovery_s is None]
         found += charge_problems(self.stories, self.record)
@@ -156,7 +155,7 @@ class DrillReport:
 
     @property
     def has_passed(self) -> bool:
-        """Whether each fault hit something, was charged rightly and cost what it may, and the run ended well."""
+        """Whether each fault hit, was charged correctly, cost at most its limit, and the run ended well."""
         return not self.problems
 
     def to_json(self) -> dict[str, Any]:
@@ -174,7 +173,7 @@ class DrillReport:
         }
 
     def text(self) -> str:
-        """The report for people."""
+        """The report for users."""
         lines = [f"Drill of {self.dag}, seed {self.seed}: {'passed' if self.has_passed else 'NOT passed'}", ""]
         heads = ("fault", "at step", "recovered after", "steps lost", "what")
         lines += format_columns([heads, *map(_story_row, self.stories)])

@@ -1,1 +1,1 @@
-"""Airflow and Ray on this machine."""
+"""Local Airflow and Ray processes."""

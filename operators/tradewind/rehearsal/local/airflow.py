@@ -1,7 +1,7 @@
-"""A real Airflow in one folder: LocalExecutor, and every component as a process of the stack, on loopback.
+"""Local Airflow in one folder: LocalExecutor, all components as processes of the stack, on loopback.
 
-It counts as started when the API server answers and says that a scheduler, a DAG processor and a triggerer of this
-start are alive; a component that dies on the way ends the wait at once, with the end of its log.
+It counts as started when the API server reports a live scheduler, DAG processor and triggerer of this start. If a
+component dies before that, the wait ends at once, with the end of its log.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tradewind.rehearsal.local.airflow_config import (
 )
 from tradewind.rehearsal.local.processes import LocalStack
 
-# Arguments of the Python that runs this Airflow.
+# Arguments of the Python process that runs this Airflow.
 AIRFLOW = ("-m", "airflow")
 COMPONENTS = {
     "api-server": ("-m", "tradewind.rehearsal.local.airflow_server", "api-server"),
@@ -40,16 +40,16 @@ COMPONENTS = {
     "dag-processor": (*AIRFLOW, "dag-processor"),
     "triggerer": (*AIRFLOW, "triggerer", "--skip-serve-logs"),
 }
-# The scheduler's and the triggerer's own log servers listen on every interface; this one only on loopback.
+# The log servers of scheduler and triggerer listen on every interface; this one only on loopback.
 LOG_SERVER = ("-m", "uvicorn", "--factory", "airflow.utils.serve_logs.log_server:get_app")
-# What a process needs of its parent's environment. Settings of another Airflow must not leak in.
+# Variables inherited from the parent's environment. Settings of another Airflow must not leak in.
 INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 _WORKER_TITLE = "airflow worker -- LocalExecutor:"
 _HEARS_WITHIN_S = 5.0
-"""After this long a scheduler that has not begun to end is told again.
+"""After this time, a scheduler that has not started to shut down gets a second SIGTERM.
 
-Its handler of SIGTERM raises SystemExit, wherever the process is; in a hook of a fork, in a destructor and in the
-callback of a weak reference, Python prints such an exception and goes on.
+Its SIGTERM handler raises SystemExit at an arbitrary place. In a hook of a fork, a destructor or the callback of a weak
+reference, Python prints such an exception and continues.
 """
 HEARTBEATS = {
     "scheduler": "latest_scheduler_heartbeat",
@@ -63,16 +63,15 @@ class LocalAirflowError(RuntimeError):
 
 
 class LocalAirflow:
-    """The Airflow of the folder ``{stack.root}/airflow``; ``connections`` and ``settings`` go into its environment.
+    """Airflow in ``{stack.root}/airflow``, with ``connections`` and ``settings`` in its environment.
 
     Args:
         stack: Its processes.
         dags_folder: Its DAG files.
-        port: Of the API server; a free one if not given.
-        python: The interpreter that has Airflow, when it is not the one that runs this.
-        database: The URL of its database, for SQLAlchemy; a SQLite of its own if not given.
-        spares: Components of which there are more than one: ``scheduler-2`` is a second scheduler. A database of
-            SQLite does not bear them.
+        port: Port of the API server; default: a free one.
+        python: The interpreter that has Airflow; default: this one.
+        database: SQLAlchemy URL of its database; default: its own SQLite.
+        spares: Additional components: ``scheduler-2`` is a second scheduler. SQLite does not support them.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class LocalAirflow:
 
     @property
     def processes(self) -> Mapping[str, subprocess.Popen[bytes]]:
-        """The components that this object started, by name, for a test that wants to kill one."""
+        """The components that this object started, by name, for tests that kill one."""
         return self._children
 
     @property
@@ -116,7 +115,7 @@ class LocalAirflow:
         return self._secrets().password
 
     def env(self) -> dict[str, str]:
-        """The environment of every process of this Airflow, and of an ``airflow`` command that is about it."""
+        """The environment of every process of this Airflow, and of an ``airflow`` command for it."""
         return {
             **{name: os.environ[name] for name in INHERITED if name in os.environ},
             "AIRFLOW_HOME": str(self.home),
@@ -129,7 +128,7 @@ class LocalAirflow:
         }
 
     def start(self, timeout: float = 300.0) -> None:
-        """Start every component; returns when all of them are healthy."""
+        """Start every component; return when all of them are healthy."""
         self.prepare()
         started_at = datetime.now(UTC)
         for name in (*COMPONENTS, *self._spares):
@@ -139,17 +138,17 @@ class LocalAirflow:
         except BaseException:
             self.stop_components()
             raise
-        # Last, because it is needed only once a task runs, and the others need both cores until then.
+        # Last, because only tasks need it, and the other components need both cores until then.
         self.start_component("log-server")
 
     def start_component(self, name: str) -> None:
-        """Start one component (again); the others need not know."""
+        """Start or restart one component; the others are unaffected."""
         log_server = (*LOG_SERVER, "--host", "127.0.0.1", "--port", str(self._ports.logs))
         argv = {**COMPONENTS, "log-server": log_server}[name.removesuffix("-2")]
         self._children[name] = self.stack.start(f"airflow-{name}", (self._python, *argv), self.env())
 
     def prepare(self) -> None:
-        """Write the configuration and bring the database's schema up to date, if it is not."""
+        """Write the configuration and migrate the database's schema if needed."""
         for folder in (self.home, self.stack.root / "home"):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o700)
@@ -158,14 +157,14 @@ class LocalAirflow:
             self._migrate()
 
     def is_answering(self) -> bool:
-        """Whether the API server does."""
+        """Whether the API server answers."""
         try:
             return requests.get(f"{self.url}/api/v2/monitor/health", timeout=10).ok
         except requests.RequestException:
             return False
 
     def stop_component(self, name: str, grace_seconds: float = 300.0) -> None:
-        """End one component in order, as a redeploy does; a scheduler waits for the tasks that its workers run.
+        """Stop one component gracefully, as a redeploy does; a scheduler waits for its workers' tasks.
 
         Raises ``LocalAirflowError`` if it had to be killed after ``grace_seconds``.
         """
@@ -190,7 +189,7 @@ class LocalAirflow:
         del self._children[name]
 
     def kill_component(self, name: str) -> None:
-        """Kill one component and all that it started, as the loss of its machine does."""
+        """Kill one component and all processes that it started, as the loss of its machine does."""
         child = self._children.pop(name)
         for process in _with_descendants(child):
             with suppress(psutil.NoSuchProcess):
@@ -198,7 +197,7 @@ class LocalAirflow:
         child.wait()
 
     def stop_components(self, grace_seconds: float = 10.0) -> None:
-        """End the components that this object started; whatever runs beside them in the stack goes on."""
+        """Stop the components that this object started; other processes of the stack continue."""
         started = {child.pid: _with_descendants(child) for child in self._children.values()}
         for child in self._children.values():
             child.terminate()
@@ -208,7 +207,7 @@ class LocalAirflow:
                 started[child.pid] |= _with_descendants(child)
                 child.kill()
                 child.wait()
-            # A component that is ended while it starts, or by force, leaves behind what it has started itself.
+            # A component that is stopped during its start, or by force, leaves its own child processes.
             for process in started[child.pid]:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
@@ -216,7 +215,7 @@ class LocalAirflow:
         self._children.clear()
 
     def raise_if_a_component_died(self) -> None:
-        """Raise ``LocalAirflowError``, with the end of its log, if one that was not ended by this object has ended."""
+        """Raise ``LocalAirflowError``, with the end of its log, if a component ended unexpectedly."""
         for name, child in self._children.items():
             if (code := child.poll()) is not None:
                 raise LocalAirflowError(
@@ -225,7 +224,7 @@ class LocalAirflow:
                 )
 
     def cli(self, *args: str) -> subprocess.CompletedProcess[str]:
-        """Run ``airflow ARGS`` about this Airflow and return what it said; the exit code is the caller's to check."""
+        """Run ``airflow ARGS`` for this Airflow and return its output; the caller checks the exit code."""
         return subprocess.run(
             [self._python, *AIRFLOW, *args], env=self.env(), capture_output=True, text=True, check=False
         )
@@ -237,7 +236,7 @@ class LocalAirflow:
         return _last_lines(self._log(name).read_text(errors="replace"))
 
     def _log_says(self, name: str, words: str, since: int) -> bool:
-        """Whether the words stand in the component's log, after its first ``since`` bytes."""
+        """Whether the component's log contains the words after its first ``since`` bytes."""
         return words.encode() in self._log(name).read_bytes()[since:]
 
     def _secrets(self) -> Secrets:
@@ -258,7 +257,7 @@ class LocalAirflow:
             (self.home / "migrated").write_text(self._schema())
 
     def _kept_database(self) -> Path | None:
-        """Where a new database of this version is kept, if one is wanted: not for one that has a past."""
+        """Return the path of this version's stored empty database, if enabled; never for an existing database."""
         folder = os.environ.get(NEW_DATABASES)
         is_new = self._database is None and not (self.home / "airflow.db").exists()
         if not folder or not is_new or self._python != sys.executable:
@@ -266,7 +265,7 @@ class LocalAirflow:
         return Path(folder) / f"airflow-{version('apache-airflow-core')}.db"
 
     def _schema_is_current(self) -> bool:
-        """Asked of the database and the package list; asking Airflow itself would cost as much as migrating."""
+        """Check with the database and the package list; asking Airflow would cost as much as migrating."""
         note = self.home / "migrated"
         return (self.home / "airflow.db").exists() and note.exists() and note.read_text() == self._schema()
 
@@ -284,8 +283,8 @@ class LocalAirflow:
 
     def _is_healthy(self, started_at: datetime) -> bool:
         try:
-            # The tasks' own API is built at its first request, which takes seconds, and a task's start gives up after
-            # five and asks again. So this is the first request.
+            # The task API is built at its first request, which takes seconds, but a task's start times out after
+            # five and retries. This is that first request.
             requests.get(f"{self.url}/execution/health", timeout=60)
             answer = requests.get(f"{self.url}/api/v2/monitor/health", timeout=10)
             return answer.ok and all_healthy(answer.json(), started_at)
@@ -294,7 +293,7 @@ class LocalAirflow:
 
 
 def _with_descendants(child: subprocess.Popen[bytes]) -> set[psutil.Process]:
-    """The process and all that it has started; nothing once it has ended."""
+    """Return the process and its descendants; empty once it has ended."""
     try:
         process = psutil.Process(child.pid)
         return {process, *process.children(recursive=True)}
@@ -303,7 +302,7 @@ def _with_descendants(child: subprocess.Popen[bytes]) -> set[psutil.Process]:
 
 
 def _command_lines(processes: set[psutil.Process]) -> list[str]:
-    """Of those that have not ended meanwhile."""
+    """Return the command lines of the processes that still exist."""
     found = []
     for process in processes:
         with suppress(psutil.NoSuchProcess):
@@ -320,11 +319,11 @@ def _ends_within(child: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 def _end_forgotten_workers(scheduler: subprocess.Popen[bytes], seen_before: set[psutil.Process]) -> set[psutil.Process]:
-    """Kill the idle workers that a scheduler waits for and never told to end, once they were seen twice.
+    """Kill idle workers that a scheduler waits for but never told to stop, once they were seen twice.
 
-    LocalExecutor.end sends one word to end for each worker that it finds alive, and any worker may take it. One that
-    has ended by the time it is looked at gets none sent, so one word is missing, and one worker waits for ever; its
-    scheduler, too. They are told from workers that were not asked yet by the first that is gone.
+    LocalExecutor.end sends one stop message for each live worker, and any worker may take it. A worker that ended
+    before the check gets none, so one message is missing. Then one worker waits forever, and its scheduler, too. The
+    first ended worker distinguishes them from workers without a stop message yet.
     """
     workers: dict[psutil.Process, str] = {}
     for process in psutil.Process(scheduler.pid).children():
@@ -339,7 +338,7 @@ def _end_forgotten_workers(scheduler: subprocess.Popen[bytes], seen_before: set[
 
 
 def all_healthy(health: Mapping[str, Any], started_at: datetime) -> bool:
-    """Whether every component lives, by a heartbeat of this start: those of the last one count for 30 s too long."""
+    """Whether every component has a heartbeat of this start: earlier ones stay valid 30 s too long."""
     return health["metadatabase"]["status"] == "healthy" and all(
         health[component]["status"] == "healthy"
         and (heartbeat := health[component].get(field)) is not None
@@ -349,7 +348,7 @@ def all_healthy(health: Mapping[str, Any], started_at: datetime) -> bool:
 
 
 def _copy_database(source: Path, target: Path) -> None:
-    """Copy a database of SQLite; nobody sees half of it."""
+    """Copy a SQLite database atomically."""
     unfinished = target.with_name(f"{target.name}.{os.getpid()}")
     with closing(sqlite3.connect(source)) as read, closing(sqlite3.connect(unfinished)) as written:
         read.backup(written)

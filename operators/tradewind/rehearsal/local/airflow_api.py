@@ -1,7 +1,7 @@
-"""Airflow's public REST API, as far as a rehearsal needs it: every failure is one sentence with status and detail.
+"""Airflow's public REST API for rehearsals; every failure is one sentence with status and detail.
 
-Waiting polls with growing intervals up to a deadline on the monotonic clock, so a change of the wall clock neither
-ends a wait nor prolongs it.
+Waits poll with growing intervals up to a deadline on the monotonic clock, so a change of the wall clock neither ends
+nor prolongs them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import requests
 from tradewind.rehearsal.local.airflow_config import DATABASE_TIMEOUT_S
 
 REQUEST_TIMEOUT = 2.0 * DATABASE_TIMEOUT_S
-"""Seconds. A request may wait for the database as long as that has patience, and is carried out all the same."""
+"""Seconds. A request may wait for the database's full timeout, and Airflow executes it all the same."""
 FINISHED_RUN_STATES = frozenset({"success", "failed"})
 
 Json = dict[str, Any]
 
 
 class AirflowApiError(RuntimeError):
-    """A request that Airflow refused, or a wait that came to nothing."""
+    """A request that Airflow refused, or a wait that timed out."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ class AirflowApi:
         partition_key: str | None = None,
         run_id: str | None = None,
     ) -> str:
-        """Create a DAG run and return its id, which Airflow makes up if it is not given."""
+        """Create a DAG run and return its id; by default Airflow chooses it."""
         body: Json = {"conf": dict(conf or {}), "logical_date": logical_date.isoformat() if logical_date else None}
         if partition_key is not None:
             body["partition_key"] = partition_key
@@ -73,7 +73,7 @@ class AirflowApi:
         return runs
 
     def task_instances(self, dag_id: str, run_id: str) -> list[Json]:
-        """Every task instance of the run, mapped ones included, in the order in which Airflow lists them."""
+        """Return every task instance of the run, mapped ones included, in Airflow's order."""
         path = f"{_run_path(dag_id, run_id)}/taskInstances"
         found: list[Json] = []
         while True:
@@ -83,23 +83,23 @@ class AirflowApi:
                 return found
 
     def xcoms(self, dag_id: str, run_id: str, task_id: str) -> list[str]:
-        """The keys of all values that the task pushed."""
+        """Return the keys of all values that the task pushed."""
         path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries"
         return [entry["key"] for entry in self._request("GET", path, params={"limit": 100})["xcom_entries"]]
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
-        """The value that the task pushed under ``key``, as JSON."""
+        """Return the value that the task pushed under ``key``, as JSON."""
         path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries/{quote(key, safe='')}"
         return self._request("GET", path, params={"stringify": "false"})["value"]
 
     def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int, map_index: int = -1) -> str:
-        """The log of one try, a line per message."""
+        """Return the log of one try, a line per message."""
         path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/logs/{try_number}"
         content = self._request("GET", path, params={"map_index": map_index, "full_content": "true"})["content"]
         return "\n".join(log_line(entry) for entry in content)
 
     def task_retries(self, dag_id: str, task_id: str) -> int:
-        """How often Airflow tries the task again, by the DAG as it is now."""
+        """Return the task's number of retries in the current DAG version."""
         return int(self._request("GET", f"dags/{quote(dag_id)}/tasks/{quote(task_id)}")["retries"])
 
     def clear_task(
@@ -111,7 +111,7 @@ class AirflowApi:
         downstream: bool = False,
         with_latest: bool = False,
     ) -> None:
-        """Make the tasks run again in their run, as "Clear" in the UI does, perhaps by the DAG as it is now."""
+        """Clear the tasks of a run, as "Clear" in the UI does, optionally with the current DAG version."""
         body = {
             "dry_run": False,
             "dag_run_id": run_id,
@@ -124,30 +124,30 @@ class AirflowApi:
         self._request("POST", f"dags/{quote(dag_id)}/clearTaskInstances", json=body)
 
     def mark_task(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
-        """Mark the task as ``success`` or ``failed``, as a person does in the UI."""
+        """Mark the task as ``success`` or ``failed``, as a user does in the UI."""
         path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}"
         self._request("PATCH", path, json={"new_state": state})
 
     def answer(self, dag_id: str, run_id: str, task_id: str, option: str) -> None:
-        """Answer a task that waits for a person with one of its options, as the form in the UI does."""
+        """Answer a task that waits for a user with one of its options, as the form in the UI does."""
         path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/-1/hitlDetails"
         self._request("PATCH", path, json={"chosen_options": [option]})
 
     def links(self, dag_id: str, run_id: str, task_id: str) -> dict[str, str | None]:
-        """The task's extra links: name → address."""
+        """Return the task's extra links: name → address."""
         path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/links"
         found: dict[str, str | None] = self._request("GET", path)["extra_links"]
         return found
 
     def asset_events(self, name: str) -> list[Json]:
-        """The events of the asset of this name, oldest first."""
+        """Return the events of the asset of this name, oldest first."""
         found = self._request("GET", "assets", params={"name_pattern": name})["assets"]
         ids = [asset["id"] for asset in found if asset["name"] == name]
         events = [self._request("GET", "assets/events", params={"asset_id": id_})["asset_events"] for id_ in ids]
         return sorted((event for some in events for event in some), key=lambda event: event["timestamp"])
 
     def queued_assets(self, dag_id: str) -> list[str]:
-        """The names of the assets whose events wait to start a run of the DAG."""
+        """Return the names of the assets whose events wait to start a run of the DAG."""
         found = self._request("GET", f"dags/{quote(dag_id)}/assets/queuedEvents")["queued_events"]
         names = {asset["id"]: asset["name"] for asset in self._request("GET", "assets")["assets"]}
         return [names[event["asset_id"]] for event in found]
@@ -157,14 +157,14 @@ class AirflowApi:
         self._request("POST", "connections", json={"connection_id": connection_id, **fields})
 
     def import_errors(self) -> list[Json]:
-        """The DAG files that could not be parsed: ``filename`` and ``stack_trace`` of each."""
+        """Return the DAG files that failed to parse: ``filename`` and ``stack_trace`` of each."""
         errors: list[Json] = self._request("GET", "importErrors", params={"limit": 100})["import_errors"]
         return errors
 
     def wait_for_dag(self, dag_id: str, timeout: float, on_poll: Callable[[], None] | None = None) -> Json:
-        """Wait until the DAG processor has read the DAG's file; returns what Airflow knows of the DAG.
+        """Wait until the DAG processor has read the DAG's file; return Airflow's entry of the DAG.
 
-        ``on_poll`` is called each time that the DAG is not there.
+        ``on_poll`` is called whenever the DAG is missing.
         """
         for _ in _polls(timeout):
             try:
@@ -181,7 +181,7 @@ class AirflowApi:
     def wait_for_run(
         self, dag_id: str, run_id: str, timeout: float, on_poll: Callable[[Json], None] | None = None
     ) -> Json:
-        """Wait until the run has ended, well or not; ``on_poll`` sees every state of it, the last one included."""
+        """Wait until the run has ended in any state; ``on_poll`` receives every state, including the last."""
         for _ in _polls(timeout):
             run = self.dag_run(dag_id, run_id)
             if on_poll:
@@ -191,14 +191,14 @@ class AirflowApi:
         raise AirflowApiError(f"Run {run_id!r} of {dag_id!r} has not ended after {timeout:g} s.")
 
     def broken_files(self) -> list[str]:
-        """Of each DAG file that cannot be read which it is, and why."""
+        """Return name and error of each unreadable DAG file."""
         return [
             f"{error['filename']} cannot be read: {error['stack_trace'].strip().splitlines()[-1]}"
             for error in self.import_errors()
         ]
 
     def _request(self, method: str, path: str, **kwargs: Any) -> Json:
-        """One request with the token; the token is fetched when there is none yet, or when it has expired."""
+        """Send one request with the token; fetch the token first if it is missing or expired."""
         if "Authorization" not in self._session.headers:
             self._log_in()
         response = self._send(method, f"/api/v2/{path}", **kwargs)
@@ -221,7 +221,7 @@ class AirflowApi:
 
 
 def log_line(entry: Any) -> str:
-    """One message of a task log as a line of text; exceptions bring their frames along."""
+    """Format one message of a task log as a line of text, exceptions with their frames."""
     if isinstance(entry, str):
         return entry
     prefix = " ".join(str(entry[key]) for key in ("timestamp", "level") if entry.get(key))
@@ -241,7 +241,7 @@ def _run_path(dag_id: str, run_id: str) -> str:
 
 
 def _polls(timeout: float, first: float = 0.2, longest: float = 2.0) -> Iterator[None]:
-    """Yield now and then at growing intervals; the last time at the deadline."""
+    """Yield at growing intervals; the last time at the deadline."""
     deadline = time.monotonic() + timeout
     pause = first
     while True:

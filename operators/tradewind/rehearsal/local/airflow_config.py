@@ -1,8 +1,8 @@
-"""The configuration of one local Airflow: everything on loopback, nothing secret outside files of mode 0600.
+"""Configuration of a local Airflow: everything on loopback, no secret outside files of mode 0600.
 
-The settings stand in ``airflow.cfg`` of the stack's own AIRFLOW_HOME, so that every component and every ``airflow``
-command line reads the same ones and no secret stands in a process's environment or arguments. The secrets are made
-once per stack and kept: with a new Fernet key an old database could not be read.
+The settings are in ``airflow.cfg`` of the stack's own AIRFLOW_HOME, so that every component and every ``airflow``
+command reads the same ones, and no secret is in a process's environment or arguments. The secrets are created once per
+stack and kept: a new Fernet key could not decrypt an old database.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pathlib import Path
 from tradewind.rehearsal.local.processes import free_port, write_private
 
 USERNAME = "admin"
-# LocalExecutor forks all its workers at start; eight are plenty for one machine and cost little.
+# LocalExecutor forks all its workers at start; eight suffice for one machine and cost little.
 WORKER_PROCESSES = 8
 
 DATABASE_TIMEOUT_S = 60
-"""How long a component waits for another to let go of the database, of which SQLite has one writer at a time.
+"""How long a component waits for the database; SQLite has one writer at a time.
 
-A scheduler that cannot write ends, and by default it waits for 5 s, which a busy machine exceeds. Tasks wait longer
-still, as the API server would carry out what they have given up on, and then refuse that they ask again.
+A scheduler that cannot write ends. The default of 5 s is too short on a busy machine. Tasks wait longer still: the API
+server would execute a request that they gave up, and then refuse the retry.
 """
 
 OBJECTS_PER_COLLECTION = 50_000
@@ -35,7 +35,7 @@ _LOCAL_SETTINGS = f"""import gc
 
 gc.set_threshold({OBJECTS_PER_COLLECTION}, 20, 50)
 """
-"""Every process of Airflow reads it as it starts: to look for garbage less often saves a fifth of a start's CPU."""
+"""Every Airflow process reads it at start: rarer garbage collection saves a fifth of a start's CPU."""
 _EARLY_IMPORTS = f"""import importlib
 import sys
 
@@ -55,16 +55,16 @@ class EarlyImports(AirflowPlugin):
     name = "early_imports"
     listeners = [sys.modules[__name__]]
 """
-"""A plugin by which the scheduler and the DAG processor import, before they fork, what their forks need.
+"""A plugin that lets the scheduler and the DAG processor import, before they fork, what forks need.
 
-Each task and each reading of a DAG file is a fork of theirs, and nine tenths of the CPU of its own was for imports.
-The DAG processor's forks have no Ray, as no DAG file may need it. It is done before they take signals: what is raised
-in a hook of a fork is ignored, and with it a SIGTERM.
+Each task and each parse of a DAG file is a fork of theirs, which spent nine tenths of its CPU on imports. The DAG
+processor's forks have no Ray, as no DAG file may need it. The import precedes their signal handlers: an exception in a
+fork hook is ignored, and with it a SIGTERM.
 """
 
 NEW_DATABASES = "TRADEWIND_NEW_DATABASES"
-"""Names a folder for those who start many Airflows: the first leaves its database there, still empty, and the others
-copy it. To make one takes a sixth of the CPU of a start.
+"""Names a folder for processes that start many Airflows: the first stores its empty database there,
+and the others copy it. Creating one takes a sixth of the CPU of a start.
 """
 
 Sections = dict[str, dict[str, object]]
@@ -72,7 +72,7 @@ Sections = dict[str, dict[str, object]]
 
 @dataclass(frozen=True)
 class Secrets:
-    """What only this stack knows."""
+    """The secrets of one stack."""
 
     password: str
     fernet_key: str
@@ -86,7 +86,7 @@ class Secrets:
 
     @classmethod
     def of_stack(cls, path: Path) -> Secrets:
-        """The secrets kept in ``path``; made, if this is the first time that somebody asks."""
+        """Read the secrets in ``path``; create them on first use."""
         if path.exists():
             return cls(**json.loads(path.read_text()))
         new = cls.new()
@@ -96,7 +96,7 @@ class Secrets:
 
 @dataclass(frozen=True)
 class Ports:
-    """The two ports of a local Airflow: the API server's, and the one that serves the logs of running tasks."""
+    """The two ports of a local Airflow: the API server's, and the server's for logs of running tasks."""
 
     api: int
     logs: int
@@ -107,7 +107,7 @@ class Ports:
 
 
 def loopback_host() -> str:
-    """What this Airflow takes for its host name (``[core] hostname_callable``): its logs are asked for there."""
+    """The host name of this Airflow (``[core] hostname_callable``), where its logs are fetched."""
     return "127.0.0.1"
 
 
@@ -118,7 +118,7 @@ def write_config(home: Path, dags_folder: Path, ports: Ports, known: Secrets) ->
     write_private(home / "passwords.json", json.dumps({USERNAME: known.password}))
     parser = configparser.ConfigParser(interpolation=None)
     for section, values in _sections(home, dags_folder, ports, known).items():
-        # Airflow reads its file with interpolation, where a percent sign must stand twice.
+        # Airflow reads this file with interpolation, which needs percent signs doubled.
         parser[section] = {key: str(value).replace("%", "%%") for key, value in values.items()}
     text = io.StringIO()
     parser.write(text)
@@ -172,7 +172,7 @@ def _server_sections(home: Path, ports: Ports, known: Secrets) -> Sections:
 
 
 def _pace_sections(home: Path) -> Sections:
-    """How often the components look around: a person waits for each of these."""
+    """Polling intervals of the components, short because users wait for each of them."""
     return {
         "scheduler": {"scheduler_idle_sleep_time": 0.1},
         "workers": {"min_heartbeat_interval": 1, "execution_api_timeout": 2 * DATABASE_TIMEOUT_S},

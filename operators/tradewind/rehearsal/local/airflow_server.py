@@ -1,9 +1,9 @@
-"""``airflow api-server`` that goes on answering while somebody else writes to its SQLite.
+"""``airflow api-server`` that keeps answering while another process writes to its SQLite database.
 
-Airflow 3.3 writes its audit log on the event loop. SQLite has one writer at a time: while the request of a task is that
-one, its commit waits for its turn on the loop, which waits for the database. For a minute nothing is answered; then the
-audit log gives up, and who has triggered a run is told of a "Database error". Here a thread writes it, an entry at a
-time.
+Airflow 3.3 writes its audit log on the event loop. SQLite has one writer at a time. While a task's request is that
+writer, its commit must run on the loop, which waits for the database. The server answers no request for a minute. Then
+the audit log gives up, and the user who triggered a run gets a "Database error". Here a thread writes the log, an entry
+at a time.
 
 Run as ``python -m tradewind.rehearsal.local.airflow_server api-server``.
 """
@@ -18,24 +18,24 @@ LogAction = Callable[..., Coroutine[Any, Any, None]]
 
 
 class _Entries(list[Any]):
-    """What Airflow takes for its session, which keeps what is to be written."""
+    """Replaces Airflow's session and collects the entries to write."""
 
     add = list.append
 
     def commit(self) -> None:
-        """Later, in a thread."""
+        """Defer the commit to a thread."""
 
 
 def in_threads(action_logging: Callable[[str | None], LogAction]) -> Callable[[str | None], LogAction]:
-    """Airflow's ``action_logging``, whose dependencies of FastAPI write without holding up the event loop."""
+    """Wrap Airflow's ``action_logging``: its FastAPI dependencies write without blocking the event loop."""
     import anyio
 
-    one_at_a_time = anyio.CapacityLimiter(1)  # more would take from requests the connections that those need to go on
+    one_at_a_time = anyio.CapacityLimiter(1)  # more would take connections that requests need to finish
 
     def logging_of(event: str | None = None) -> LogAction:
         log_action = action_logging(event)
 
-        @wraps(log_action)  # by it FastAPI knows what to hand over
+        @wraps(log_action)  # FastAPI reads the signature from it
         async def log_in_thread(request: Any, session: Any, user: Any) -> None:
             entries = _Entries()
             await log_action(request, entries, user)
@@ -52,7 +52,7 @@ def _write(session: Any, entries: _Entries) -> None:
 
 
 def main() -> None:
-    """What ``airflow`` would do with this command line."""
+    """Run the ``airflow`` command with this command line."""
     from airflow.__main__ import main as airflow
     from airflow.api_fastapi.logging import decorators
 

@@ -1,7 +1,7 @@
-"""Processes of one local stack: started in sessions of their own, and stopped by pid without leaving any behind.
+"""Processes of a local stack: started in their own sessions, and all stopped by process ID.
 
-Every process that a stack starts inherits a marker in its environment, and so do the processes that those start
-(Ray's workers and jobs among them), whatever session they move to. Stopping looks for the marker, never for a name.
+Every process that a stack starts inherits a marker in its environment, and so do that process's descendants (including
+Ray's workers and jobs), whatever session they move to. Stopping looks for the marker, never for a name.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SCRATCH_SUFFIX = ".scratch"
 
 
 class LocalStack:
-    """The processes that belong to the folder ``root``, which also holds their logs under ``logs/``.
+    """The processes that belong to the folder ``root``, which has their logs under ``logs/``.
 
-    A stack whose root lies inside this one belongs to it: stopping the outer stack stops the inner one too.
+    A stack whose root is inside this one belongs to it: stopping the outer stack stops the inner one too.
     """
 
     def __init__(self, root: Path) -> None:
@@ -34,12 +34,12 @@ class LocalStack:
         self.logs = self.root / "logs"
 
     def start(self, name: str, argv: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        """Start ``argv`` in a session of its own with just ``env`` and the marker; output goes to ``logs/NAME.log``."""
+        """Start ``argv`` in its own session with only ``env`` and the marker; log to ``logs/NAME.log``."""
         self.logs.mkdir(parents=True, exist_ok=True)
         with (self.logs / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
                 list(argv),
-                # SPT_NOENV: setproctitle (Ray's and Airflow's processes call it) would overwrite what we look for.
+                # SPT_NOENV: setproctitle, which Ray and Airflow call, would overwrite the marker.
                 env={**env, MARKER: str(self.root), "SPT_NOENV": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -48,35 +48,35 @@ class LocalStack:
             )
 
     def processes(self) -> list[psutil.Process]:
-        """Every live process of this stack, descendants of the ones we started included."""
+        """Every live process of this stack, including descendants of the started ones."""
         return [process for process in psutil.process_iter() if self.owns(process)]
 
     def scratch(self) -> Path:
-        """A new folder with a short path, for sockets; ``stop`` removes it, also from another process."""
+        """Create a folder with a short path, for sockets; ``stop`` removes it, also from another process."""
         folder = Path(tempfile.mkdtemp(prefix="tw-"))
         self.root.mkdir(parents=True, exist_ok=True)
         (self.root / f"{folder.name}{SCRATCH_SUFFIX}").symlink_to(folder)
         return folder
 
     def stop(self, grace_seconds: float = 2.0) -> int:
-        """End every process of the stack, politely first, and remove its scratch; returns how many there were."""
+        """Stop every process, first gracefully; remove the scratch folders; return the number of processes."""
         ours = self.processes()
         _signal_all(ours, "terminate")
         psutil.wait_procs(ours, timeout=grace_seconds)
-        while stragglers := self.processes():  # also those that the others started meanwhile
+        while stragglers := self.processes():  # including those started meanwhile
             _signal_all(stragglers, "kill")
             psutil.wait_procs(stragglers, timeout=grace_seconds)
         self.remove_scratch()
         return len(ours)
 
     def remove_scratch(self) -> None:
-        """Remove the scratch folders of this stack and of those whose roots lie right below its own."""
+        """Remove the scratch folders of this stack and of those with roots directly below its own."""
         for link in [*self.root.glob(f"*{SCRATCH_SUFFIX}"), *self.root.glob(f"*/*{SCRATCH_SUFFIX}")]:
             shutil.rmtree(link.readlink(), ignore_errors=True)
             link.unlink()
 
     def owns(self, process: psutil.Process) -> bool:
-        """Whether this is a live process of the stack, and not the one that asks."""
+        """Whether this is a live process of the stack, other than the calling one."""
         try:
             if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
                 return False
@@ -87,7 +87,7 @@ class LocalStack:
 
 
 def roots_in_use() -> list[Path]:
-    """The roots of all stacks of this user that have live processes, without those that lie in others of them."""
+    """Return the roots of all stacks of this user with live processes, without nested ones."""
     roots: set[Path] = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -97,7 +97,7 @@ def roots_in_use() -> list[Path]:
 
 
 def kill_together(stacks: Sequence[LocalStack]) -> int:
-    """SIGKILL for every process of these stacks at once, as when their machines vanish; returns how many there were."""
+    """SIGKILL every process of these stacks at once, as if their machines vanished; return their number."""
     killed = 0
     while found := [process for process in psutil.process_iter() if any(stack.owns(process) for stack in stacks)]:
         _signal_all(found, "kill")
@@ -117,7 +117,7 @@ def _signal_all(processes: Sequence[psutil.Process], method: str) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner may read, at no moment readable by others and at no moment half-written."""
+    """Write a file readable only by its owner, atomically, and with these permissions from the start."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)
@@ -126,27 +126,26 @@ def write_private(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-# Ports for the servers of a local stack, which several stacks on this machine may want at the same time.
+# Ports for the servers of local stacks, several of which may run on this machine.
 
-# Below the range from which Linux hands out ports by itself (32768 and up), so that no client socket takes one first.
+# Below the range from which Linux assigns ports itself (32768 and up), so that no client socket takes one first.
 _PORTS: Final = range(12_000, 32_000)
 _given: Final[dict[int, socket.socket]] = {}
-"""Those that this process gave, with what keeps every other process from giving them."""
+"""Ports that this process returned, with the socket that reserves each against other processes."""
 
 
 class NoFreePortError(RuntimeError):
-    """Somebody listens on every port that was tried."""
+    """All tried ports are in use."""
 
 
 def free_port() -> int:
-    """A port that nobody listens on now, at any address, and that is given once while this process lives.
+    """Return a port that is unused at every address, and reserve it for the life of this process.
 
-    At any address, since a Ray head listens at all of them where it was told one: what is free at that one may be
-    taken at another. Who asks may listen only seconds later, and Ray refuses a head of which one part finds its port
-    taken.
+    A Ray head listens at every address even if it was given one, so a port free at that address may be in use at
+    another. The caller may listen only seconds later, and Ray rejects a head if one of its parts finds its port in use.
 
     Raises:
-        NoFreePortError: There is none.
+        NoFreePortError: No port is free.
     """
     for port in random.sample(_PORTS, k=min(200, len(_PORTS))):
         if port not in _given and _is_free(port) and (claim := _claim(port)) is not None:
@@ -165,9 +164,9 @@ def _is_free(port: int) -> bool:
 
 
 def _claim(port: int) -> socket.socket | None:
-    """A name that only one process on this machine can have, and that ends with it; None if another has it.
+    """Reserve a port by a socket name that ends with this process; None if another process has it.
 
-    Linux gives names of sockets that are no files (unix(7), abstract sockets).
+    Linux supports socket names that are not files (unix(7), abstract sockets).
     """
     claim = socket.socket(socket.AF_UNIX)
     try:

@@ -1,9 +1,9 @@
-"""A real Ray cluster on this machine: a head without TPUs, and one Ray node per host of each simulated TPU slice.
+"""Local Ray cluster: a head without TPUs, and one Ray node per host of each simulated TPU slice.
 
-Every node has a loopback address of its own (``127.x.y.z``), so that two nodes cannot want the same port. Some of Ray's
-processes listen at every address all the same, so whoever asks a cluster for anything has to show its token, which only
-this user can read. Every node is a ``LocalStack`` of its own inside the cluster's: a host can die like a real one, with
-all that runs on it, and nothing else.
+Every node has its own loopback address (``127.x.y.z``), so that two nodes cannot need the same port. Some Ray processes
+listen at every address all the same, so every request must show the cluster's token, which only this user can read.
+Every node is a ``LocalStack`` inside the cluster's: a host can die like a real one, with all its processes and no
+others.
 
 Linux only: elsewhere 127.0.0.1 is the only loopback address.
 """
@@ -36,24 +36,24 @@ from tradewind.cloud_tpu.slice_types import SIMULATED_VARIABLE, SLICE_NAME_LABEL
 from tradewind.rehearsal.local.processes import LocalStack, free_port, kill_together, write_private
 from tradewind.rehearsal.local.ray_start import DASHBOARD_MODULES
 
-# What one Ray node of a local cluster is started with: its command, its environment, its address.
+# Start parameters of one Ray node of a local cluster: its command, environment and address.
 #
-# No process inherits the caller's environment beyond what ``_INHERITED`` names.
+# No process inherits the caller's environment beyond ``_INHERITED``.
 
 _INHERITED: Final = (
     "JAX_COMPILATION_CACHE_DIR", "JAX_DISABLE_MOST_OPTIMIZATIONS", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH",
     "PYTHONPYCACHEPREFIX", "PYTHONUNBUFFERED", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER", "XLA_FLAGS", DASHBOARD_MODULES,
 )  # fmt: skip
 _RAY_SETTINGS: Final = {
-    # Nothing is reported to anyone.
+    # No usage reports.
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Nobody scrapes metrics here; collecting them costs more CPU than all else in an idle cluster, and the
-    # dashboard, which records its own all the same, does half as much without.
+    # Metrics have no reader here. Collecting them costs more CPU than all else in an idle cluster; without,
+    # the dashboard, which still records its own, does half as much.
     "RAY_enable_metrics_collection": "0",
     "METRICS_RECORD_INTERVAL_S": "3600",
     "RAY_enable_worker_prestart": "0",
     "RAY_prestart_worker_first_driver": "0",
-    # By default they are nicer than all else on the machine, so a test that waits for them waits for every other one.
+    # The default niceness is lower priority than every other process, so a test that waits for workers waits for all.
     "RAY_worker_niceness": "0",
     "RAY_DEDUP_LOGS": "0",
     "RAY_COLOR_PREFIX": "0",
@@ -66,7 +66,7 @@ RAY_START: Final = "tradewind.rehearsal.local.ray_start"
 
 
 def node_command(ip: str, temp_dir: Path, agent_port: int, options: Sequence[str]) -> list[str]:
-    """Starts a node at an address of its own; ``options`` say whether it is the head, and what it has."""
+    """Return the command that starts a node; ``options`` set its role (head or not) and its resources."""
     argv = [sys.executable, "-m", RAY_START, "start", *options]
     argv += [f"--node-ip-address={ip}", f"--temp-dir={temp_dir}", f"--dashboard-agent-listen-port={agent_port}"]
     argv += [f"--object-store-memory={_OBJECT_STORE_BYTES}", "--min-worker-port=0", "--max-worker-port=0"]
@@ -74,13 +74,13 @@ def node_command(ip: str, temp_dir: Path, agent_port: int, options: Sequence[str
 
 
 def host_options(gcs_address: str, num_gpus: int = 0, chips: int | None = None) -> list[str]:
-    """Of a node that joins the head at ``gcs_address``, with GPUs and TPU chips that Ray only counts."""
+    """Options of a node that joins the head at ``gcs_address``; Ray only counts its GPUs and TPU chips."""
     options = [f"--address={gcs_address}", f"--num-cpus={_HOST_CPUS}", f"--num-gpus={num_gpus}"]
     return options if chips is None else [*options, "--resources", json.dumps({"TPU": chips})]
 
 
 def node_env(home: Path) -> dict[str, str]:
-    """What every node has in its environment; the folder ``home`` is made if it is not there."""
+    """Return the environment of every node; create the folder ``home`` if it is missing."""
     home.mkdir(parents=True, exist_ok=True)
     inherited = {key: os.environ[key] for key in _INHERITED if key in os.environ}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
@@ -88,7 +88,7 @@ def node_env(home: Path) -> dict[str, str]:
 
 
 def head_memory(folder: Path) -> dict[str, str]:
-    """Settings of a cluster whose head, killed and started again, knows what it knew, as ours in the cloud do.
+    """Settings of a cluster whose head, killed and restarted, keeps its state, like the cloud clusters'.
 
     Its hosts wait for it as long as a start may take on a busy machine. By default they end themselves after a minute.
     """
@@ -100,7 +100,7 @@ def head_memory(folder: Path) -> dict[str, str]:
 
 
 def tpu_host_env(slice_name: str, worker_id: int, shape: SliceType) -> dict[str, str]:
-    """What a TPU machine tells the processes on it of itself, and that this one is simulated."""
+    """Environment of a TPU machine's processes, with the mark that this machine is simulated."""
     return {
         "TPU_NAME": slice_name,
         SIMULATED_VARIABLE: "1",
@@ -111,31 +111,31 @@ def tpu_host_env(slice_name: str, worker_id: int, shape: SliceType) -> dict[str,
 
 
 def host_name(slice_name: str, worker_id: int) -> str:
-    """How one host of a slice is called in logs and folders."""
+    """Name of one host of a slice in logs and folders."""
     return f"{slice_name}.{worker_id}"
 
 
 def loopback_addresses() -> Iterator[str]:
-    """Addresses that, in all likelihood, no other cluster on this machine uses."""
+    """Yield addresses that very probably no other cluster on this machine uses."""
     first = ipaddress.IPv4Address("127.1.0.1") + 1024 * random.randrange(16_000)
     return (str(first + number) for number in itertools.count())
 
 
 _POLL_S: Final = 0.1
 _STARTING_AT_ONCE: Final = 2
-"""Nodes that ``start`` starts at a time: Ray gives each 30 s, which is too short for many on a slow machine."""
+"""Nodes that ``start`` starts in parallel: Ray's 30 s are too short for many on a slow machine."""
 
 HostEnv = Callable[[int, str], Mapping[str, str]]
-"""What a host has in its environment besides the cluster's, from its number in the slice and its address."""
+"""Environment of a host besides the cluster's, from its number in the slice and its address."""
 
 
 class LocalRayError(RuntimeError):
-    """The local Ray cluster did not come up."""
+    """The local Ray cluster did not start."""
 
 
 @dataclass(frozen=True)
 class LocalSlice:
-    """One simulated TPU slice; its name must differ from every other slice's in the cluster."""
+    """One simulated TPU slice; its name must be unique in the cluster."""
 
     name: str
     slice_type: str
@@ -143,7 +143,7 @@ class LocalSlice:
 
 @dataclass(frozen=True)
 class LocalNode:
-    """One live Ray node, as the cluster itself describes it."""
+    """One live Ray node, as the cluster reports it."""
 
     ip: str
     labels: Mapping[str, str]
@@ -152,7 +152,7 @@ class LocalNode:
 
 @dataclass(frozen=True)
 class LocalRayStatus:
-    """What the cluster's own API says."""
+    """Status from the cluster's own API."""
 
     nodes: tuple[LocalNode, ...]
 
@@ -163,11 +163,11 @@ class LocalRayStatus:
 
 
 class LocalRay:
-    """One cluster. ``start`` and ``stop`` frame its life; hosts can come and go in between.
+    """One cluster, from ``start`` to ``stop``; hosts can be added and removed in between.
 
     Args:
-        token: What every node and every request has to show; by default one that nobody else knows. Empty: anybody who
-            reaches a port of the cluster may run code on it.
+        token: The token of every node and request; default: a new random one. Empty: every client that reaches a
+            port of the cluster may run code on it.
     """
 
     def __init__(
@@ -194,30 +194,30 @@ class LocalRay:
         self._temp: Path | None = None
         self._starting: dict[str, subprocess.Popen[bytes]] = {}
         self._lock = threading.RLock()
-        """Held while hosts are started or ended: slices may come and go in several threads."""
+        """Held while hosts start or stop, because several threads may add and remove slices."""
         self._ips: dict[str, str] = {}
-        """Of the nodes that should be there. No address is used twice, so a dead node is not taken for a new one."""
+        """Addresses of the required nodes. None is used twice, so a dead node is not taken for a new one."""
 
     @property
     def address(self) -> str:
-        """Where the Jobs API answers."""
+        """Address of the Jobs API."""
         return f"http://127.0.0.1:{self._dashboard_port}"
 
     @property
     def token_file(self) -> Path:
-        """Holds the token while the cluster runs; mode 0600."""
+        """File with the token while the cluster runs; mode 0600."""
         return self.stack.root / "token"
 
     @property
     def access(self) -> dict[str, str]:
-        """What a process of this user has in its environment so that Ray's own clients get in."""
+        """Environment that gives Ray's clients of this user access."""
         if not self.token:
-            return {"RAY_AUTH_MODE": "disabled"}  # a token in the user's home is not for this cluster
+            return {"RAY_AUTH_MODE": "disabled"}  # do not use a token in the user's home
         return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token_file)}
 
     @property
     def connection(self) -> dict[str, Any]:
-        """The fields of an Airflow connection to it; the token stays in its file."""
+        """Fields of an Airflow connection to it; the token stays in its file."""
         extra = {"extra": {"token_file": str(self.token_file)}} if self.token else {}
         return {"conn_type": "ray", "host": self.address, **extra}
 
@@ -227,15 +227,15 @@ class LocalRay:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started, and not stopped since."""
+        """Whether it is started and not stopped."""
         return "head" in self._starting
 
     def add_env(self, env: Mapping[str, str]) -> None:
-        """Give every node that starts from now on these variables too."""
+        """Add variables to the environment of every node started from now on."""
         self._env |= env
 
     def start(self, timeout_seconds: float = 300.0) -> None:
-        """Start everything; returns once the Jobs API answers and every node is registered."""
+        """Start everything; return once the Jobs API answers and every node is registered."""
         deadline = time.monotonic() + timeout_seconds
         if self.token:
             write_private(self.token_file, self.token)
@@ -248,29 +248,29 @@ class LocalRay:
                     raise
 
     def stop(self, grace_seconds: float = 1.0) -> None:
-        """End every process of the cluster, its jobs included, and remove its temporary files."""
+        """Stop every process of the cluster, its jobs included, and remove its temporary files."""
         self.stack.stop(grace_seconds)
         for process in self._starting.values():
             process.wait()
         self._starting.clear()
         self._ips.clear()
-        self._temp = None  # the stack has removed it
+        self._temp = None  # the stack removed it
 
     def kill_head(self) -> int:
-        """The head vanishes with all that runs on it, jobs included; returns how many processes died.
+        """Kill the head with all its processes, jobs included; return the number of killed processes.
 
-        With ``head_memory`` in ``env``, its successor knows what it knew.
+        With ``head_memory`` in ``env``, its successor restores its state.
         """
         process = self._starting.pop("head")
         del self._ips["head"]
         killed = kill_together([LocalStack(self.stack.root / "head")])
         process.wait()
-        # Hosts that live on name the head in their command lines; with this file, Ray takes that for a head that runs.
+        # Surviving hosts have the head in their command lines; with this file, Ray would take them for a running head.
         (self._temp_dir("head") / "ray_current_cluster").unlink(missing_ok=True)
         return killed
 
     def start_head(self, timeout_seconds: float = 300.0) -> None:
-        """Start the head that was killed again, at its old addresses; returns once it can run jobs."""
+        """Restart the killed head at its old addresses; return once it can run jobs."""
         deadline = time.monotonic() + timeout_seconds
         while True:
             self._start_head()
@@ -283,10 +283,10 @@ class LocalRay:
                 self.kill_head()
 
     def start_slice(self, new: LocalSlice, timeout_seconds: float = 300.0, env_of: HostEnv | None = None) -> None:
-        """Add a slice to the running cluster; returns once all of its hosts are registered.
+        """Add a slice to the running cluster; return once all of its hosts are registered.
 
         Raises:
-            LocalRayError: A host did not come up, or the slice was ended meanwhile.
+            LocalRayError: A host did not start, or the slice was stopped meanwhile.
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
@@ -307,7 +307,7 @@ class LocalRay:
         timeout_seconds: float = 60.0,
         env: Mapping[str, str] = MappingProxyType({SIMULATED_VARIABLE: "1"}),
     ) -> None:
-        """Add hosts without TPUs to the running cluster, with GPUs that Ray only counts; ``kill_host`` ends one."""
+        """Add hosts without TPUs; Ray only counts their GPUs. ``kill_host`` stops one."""
         options = host_options(self.gcs_address, num_gpus)
         names = [host_name(name, number) for number in range(count)]
         with self._lock:
@@ -317,24 +317,24 @@ class LocalRay:
         self._wait(f"the hosts {name}", self._all_registered, deadline, names)
 
     def kill_host(self, slice_name: str, worker_id: int) -> int:
-        """The host vanishes with all that runs on it, as when it is preempted; returns how many processes died."""
+        """Kill a host with all its processes, as a preemption does; return the number of killed processes."""
         return self._forget([host_name(slice_name, worker_id)])
 
     def kill_slice(self, slice_name: str) -> int:
-        """Every host of the slice vanishes at once."""
+        """Kill every host of the slice at once."""
         with self._lock:
             return self._forget([name for name in self._starting if name.rpartition(".")[0] == slice_name])
 
     def has_host(self, slice_name: str, worker_id: int) -> bool:
-        """Whether the host was started, and not killed since."""
+        """Whether the host is started and not killed."""
         return host_name(slice_name, worker_id) in self._starting
 
     def host_stack(self, slice_name: str, worker_id: int) -> LocalStack:
-        """The processes of one simulated host: its Ray node, and what runs on it."""
+        """Return the processes of one simulated host: its Ray node, and the node's processes."""
         return LocalStack(self.stack.root / "hosts" / host_name(slice_name, worker_id))
 
     def status(self) -> LocalRayStatus:
-        """The nodes that are alive. Raises OSError while the API does not answer."""
+        """Return the live nodes. Raises ``OSError`` while the API does not answer."""
         query = "detail=1&limit=1000&filter_keys=state&filter_predicates=%3D&filter_values=ALIVE"
         found = self._get(f"/api/v0/nodes?{query}")["data"]["result"]["result"]
         return LocalRayStatus(
@@ -368,7 +368,7 @@ class LocalRay:
         )
 
     def _launch_slice(self, new: LocalSlice, env_of: HostEnv | None = None) -> list[str]:
-        """Start the hosts of a slice; their names."""
+        """Start the hosts of a slice; return their names."""
         with self._lock:
             return [self._launch_host(new, worker_id, env_of) for worker_id in range(slice_type(new.slice_type).hosts)]
 
@@ -382,7 +382,7 @@ class LocalRay:
     def _start_node(
         self, name: str, stack: LocalStack, ip: str, options: Sequence[str], env: Mapping[str, str]
     ) -> None:
-        agent_port = self._agent_ports.setdefault(name, free_port())  # one that comes back answers for its old jobs
+        agent_port = self._agent_ports.setdefault(name, free_port())  # a restarted agent serves its old jobs
         argv = node_command(ip, self._temp_dir(name), agent_port, options)
         self._ips[name] = ip
         self._starting[name] = stack.start(
@@ -390,9 +390,9 @@ class LocalRay:
         )
 
     def _temp_dir(self, name: str) -> Path:
-        """A folder per node, with a short path: Ray puts sockets below it, whose paths may have 107 characters.
+        """Return the node's folder, with a short path: Ray's socket paths below may have 107 characters.
 
-        A head that comes back finds the logs of its former life there.
+        A restarted head finds its previous logs there.
         """
         if self._temp is None:
             self._temp = self.stack.scratch()
@@ -414,7 +414,7 @@ class LocalRay:
     def _wait(
         self, what: str, is_true: Callable[[], bool], deadline: float, nodes: Sequence[str] | None = None
     ) -> None:
-        """Wait for ``what``, which ``nodes`` have to do (default: all)."""
+        """Wait until ``nodes`` (default: all) satisfy ``what``."""
         while True:
             for name, process in list(self._starting.items()):
                 if process.poll() and (nodes is None or name in nodes):
@@ -426,7 +426,7 @@ class LocalRay:
                 if is_true():
                     return
             except (OSError, ValueError, KeyError, TypeError):
-                pass  # not up yet, or half up
+                pass  # still starting
             if time.monotonic() > deadline:
                 tail = self._log_tail("head")
                 raise LocalRayError(f"The local cluster waited in vain for {what}; the head's log ends with:\n{tail}")
@@ -464,8 +464,8 @@ class LocalRay:
 
 
 def _may_come_up_later(error: BaseException, deadline: float) -> bool:
-    """Whether it only took too long: Ray gives up on a node that is not up within 30 s, or whose agent within 15 s.
+    """Whether a start was only slow: Ray allows a node 30 s and its agent 15 s.
 
-    A head's services then go on answering without a node, until whatever looks after it starts it once more.
+    The services of a head then run without a node, until its supervisor restarts it.
     """
     return "node timed out during startup" in str(error) and time.monotonic() < deadline

@@ -1,7 +1,7 @@
-"""``ray start`` without what nobody asks a local cluster for: Ray Serve's commands, and a server for Ray Client.
+"""``ray start`` without parts that local clusters do not use: Ray Serve's commands, Ray Client server.
 
-Run as ``python -m tradewind.rehearsal.local.ray_start start OPTIONS...``. To import the one takes half of the CPU that
-starting a host takes, to start the other a fifth of a head's. Workers start by ``setup_worker``.
+Run as ``python -m tradewind.rehearsal.local.ray_start start OPTIONS...``. Importing Ray Serve takes half of a host's
+start CPU, starting the Ray Client server a fifth of a head's. Workers start by ``setup_worker``.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, Final
 
 WORKER: Final = Path(__file__).with_name("setup_worker.py")
 DASHBOARD_MODULES: Final = "TRADEWIND_DASHBOARD_MODULES"
-"""Environment variable: the dashboard modules that a head loads, separated by commas. Unset, it loads all.
+"""Environment variable: the dashboard modules that a head loads, comma-separated. Unset, it loads all.
 
-Each module is a process. Users look at the pages of all; tests call the APIs of a few.
+Each module is a process. Users read the pages of all; tests call the APIs of a few.
 """
 
 
 def main() -> None:
-    """What ``ray`` would do with this command line."""
-    sys.modules["ray.serve"] = None  # type: ignore[assignment]  # Ray then goes on without, as if it were not installed
+    """Run the ``ray`` command with this command line."""
+    sys.modules["ray.serve"] = None  # type: ignore[assignment]  # Ray then runs as if it were not installed
     from ray._private import services
     from ray._private.node import Node
     from ray._private.parameter import RayParams
@@ -46,7 +46,7 @@ def _loading(modules: str, start: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _nothing(self: Any, value: Any = None) -> None:
-    """In place of a start, or of another worker's."""
+    """Replace a start, or the setter of another worker path, by nothing."""
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Starts a worker of Ray in its runtime environment as Ray's own ``setup_worker.py`` does, but without importing Ray.
+"""Start a Ray worker in its runtime environment like Ray's ``setup_worker.py``, without importing Ray.
 
-That is a third of the CPU that the start of a worker takes. A node of ``ray_start`` runs this file by its path, with
-what the worker is started with and, among it, two options that are for this file alone.
+That import is a third of a worker's start CPU. A node of ``ray_start`` runs this file by its path, with the worker's
+arguments and two options for this file alone.
 
-The environment is what ``ray._private.runtime_env.context.RuntimeEnvContext`` of Ray 2.60 makes of the same words.
+The environment is that of ``ray._private.runtime_env.context.RuntimeEnvContext`` of Ray 2.60 for the same arguments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _UNSET = re.compile(r"\$\{[A-Z0-9_]+\}")
 
 
 def main(argv: list[str]) -> None:
-    """Become the worker."""
+    """Replace this process by the worker."""
     options = argparse.ArgumentParser(allow_abbrev=False)
     options.add_argument("--serialized-runtime-env-context", default="{}", type=json.loads)
     options.add_argument("--language")

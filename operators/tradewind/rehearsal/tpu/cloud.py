@@ -1,6 +1,6 @@
-"""Google's Cloud TPU API v2 on this machine over REST, as ``google.cloud.tpu_v2`` speaks it.
+"""Local Cloud TPU API v2 over REST, as ``google.cloud.tpu_v2`` uses it.
 
-``tpu_grpc`` serves the same state over gRPC.
+``tpu.grpc`` serves the same state over gRPC. ``ZonedTpuCloud`` serves several projects and zones at one address.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _RULES: Final = [
     ("DELETE", _QUEUED, "DeleteQueuedResource", "name", ""),
     ("GET", _OPERATION, GET_OPERATION, "name", ""),
 ]
-"""HTTP method, path, call, the request's field that the path names, and the one that the body holds, or ``_WHOLE``."""
+"""HTTP method, path, call, the request field in the path, and the one in the body, or ``_WHOLE``."""
 _ROUTES: Final = [(method, re.compile(path), name, field, body) for method, path, name, field, body in _RULES]
 _OF_THE_TRANSPORT: Final = ("$", "alt", "key", "prettyPrint")
 
 
 class LocalTpuCloud(LoopbackServer):
-    """The REST server; what it serves is in ``service``. Without ``hosts``, nothing runs on its nodes.
+    """The REST server of ``service``. Without ``hosts``, its nodes have no processes.
 
     Attributes:
-        service: The calls, whatever they came by.
+        service: The calls over any transport.
     """
 
     writes = WRITES
@@ -74,7 +74,7 @@ class LocalTpuCloud(LoopbackServer):
 
 
 def _request(name: str, call: HttpRequest, field: str, path: str, body: str) -> Any:
-    """The request's message; unknown fields and wrong types are refused, as Google does."""
+    """Parse the request message; refuse unknown fields and wrong types, as Google does."""
     fields: dict[str, Any] = {
         key: {"true": True, "false": False}.get(value, value)
         for key, value in call.query.items()
@@ -110,13 +110,11 @@ def _json(name: str, fields: dict[str, Any], status: int = 200) -> Answer:
     return Answer(name, status, json.dumps(fields).encode(), {"Content-Type": "application/json; charset=UTF-8"})
 
 
-# The Cloud TPU of several projects and zones at one address, as Google has it.
-
 _ZONE_PATH: Final = re.compile(r"/v2/(projects/[^/]+/locations/[^/]+)/")
 
 
 class ZonedTpuCloud(LoopbackServer):
-    """Hands each request on to the cloud of its zone, which need not be served itself."""
+    """Forwards each request to the cloud of its zone, which need not run its own server."""
 
     writes = WRITES
 

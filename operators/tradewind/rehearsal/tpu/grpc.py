@@ -1,4 +1,4 @@
-"""The Cloud TPU API v2 on this machine over gRPC: the calls of a ``TpuService``, and the polling of its operations."""
+"""Local Cloud TPU API v2 over gRPC: the calls of a ``TpuService``, and the polling of operations."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _THREADS: Final = 8
 
 
 class TpuGrpcServer:
-    """One server; ``start`` and ``stop`` frame its life, which is not that of the service's state.
+    """One server, from ``start`` to ``stop``; the service's state survives it.
 
     Attributes:
-        lost_answers: How many of the next writes are done, but the caller hears UNAVAILABLE, as when a connection ends.
+        lost_answers: How many of the next writes are applied but return UNAVAILABLE, as when a connection ends.
     """
 
     def __init__(self, service: TpuService) -> None:
@@ -32,12 +32,12 @@ class TpuGrpcServer:
 
     @property
     def address(self) -> str:
-        """Where it serves, as ``HOST:PORT``."""
+        """Address of the server, as ``HOST:PORT``."""
         assert self._port, "started first"
         return f"127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        """Serve on a free port of the loopback; after a ``stop``, on the same one."""
+        """Serve on a free loopback port; after a ``stop``, on the same one."""
         self._server = grpc.server(ThreadPoolExecutor(_THREADS, thread_name_prefix="tpu-grpc"))
         calls = {name: self._handler(name, kind.deserialize) for name, kind in REQUESTS.items()}
         polls = {GET_OPERATION: self._handler(GET_OPERATION, operations_pb2.GetOperationRequest.FromString)}
@@ -49,7 +49,7 @@ class TpuGrpcServer:
         self._server.start()
 
     def stop(self) -> None:
-        """Cut all connections and serve no more."""
+        """Cut all connections and stop serving."""
         if self._server is not None:
             self._server.stop(grace=None).wait()
             self._server = None

@@ -1,4 +1,4 @@
-"""What stands behind a node of the simulated Cloud TPU: real Ray nodes on this machine, or nothing at all."""
+"""Hosts of a simulated Cloud TPU node: real Ray nodes on this machine, or none."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tradewind.rehearsal.local.ray import LocalRay, LocalRayError, LocalSlice, h
 
 
 class HostsError(RuntimeError):
-    """The hosts of a slice did not come up."""
+    """The hosts of a slice did not start."""
 
 
 @dataclass(frozen=True)
 class SliceMetadata:
-    """What the hosts of a slice learn of it from their metadata."""
+    """Metadata of a slice for its hosts."""
 
     name: str
     shape: SliceType
@@ -27,43 +27,43 @@ class SliceMetadata:
 
 
 class SliceHosts(Protocol):
-    """Starts and ends the hosts of slices."""
+    """Starts and stops the hosts of slices."""
 
     def start(self, facts: SliceMetadata) -> list[str]:
-        """Start all hosts of a slice; their addresses, once they are up.
+        """Start all hosts of a slice; return their addresses once they run.
 
         Raises:
-            HostsError: They did not come up; none is left.
+            HostsError: They did not start; none remains.
         """
 
     def kill(self, name: str) -> None:
-        """Every host of the slice vanishes, with all that runs on it."""
+        """Kill every host of the slice, with all its processes."""
 
     def notice(self, name: str) -> None:
-        """Every host of the slice is told that it will be preempted."""
+        """Announce a preemption to every host of the slice."""
 
     def host_keys(self, name: str) -> Sequence[Mapping[str, str]]:
-        """The SSH host keys of each host of the slice, by their types, as the hosts have written them down."""
+        """Return the SSH host keys of each host of the slice, by type, as the hosts published them."""
 
 
 class NullHosts:
-    """For those who only want to talk to the API: a node is READY at once, and nothing runs there."""
+    """No hosts, for users of the API alone: a node is READY at once, without processes."""
 
     def start(self, facts: SliceMetadata) -> list[str]:
         return [f"10.130.0.{number + 2}" for number in range(facts.shape.hosts)]
 
     def kill(self, name: str) -> None:
-        """There is nothing to end."""
+        """Do nothing: there are no hosts."""
 
     def notice(self, name: str) -> None:
-        """There is nobody to tell."""
+        """Do nothing: there are no hosts."""
 
     def host_keys(self, name: str) -> Sequence[Mapping[str, str]]:
         return ()
 
 
 class RayHosts:
-    """Each host is a node of the Ray cluster, with metadata of its own and ``env`` in its environment."""
+    """Each host is a node of the Ray cluster, with its own metadata and ``env`` in its environment."""
 
     def __init__(self, ray: LocalRay, metadata: MetadataServer, env: Callable[[], Mapping[str, str]]) -> None:
         self._ray = ray
@@ -79,7 +79,7 @@ class RayHosts:
                 facts.name, worker_id, facts.shape.name, facts.labels, facts.metadata, facts.preemptible
             )
             served_at = self._metadata.add_host(host_name(facts.name, worker_id), ip, about)
-            # Google's libraries read the first, tensorstore the second, and ask the third whether they are on a VM.
+            # Google's libraries read the first, tensorstore the second, and check the third to detect a VM.
             names = ("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP")
             return {**self._env(), **dict.fromkeys(names, served_at)}
 
@@ -98,5 +98,5 @@ class RayHosts:
         self._metadata.preempt_slice(name)
 
     def host_keys(self, name: str) -> Sequence[Mapping[str, str]]:
-        """None: nobody logs in there."""
+        """Return no keys: these hosts have no logins."""
         return ()

@@ -1,6 +1,6 @@
-"""How nodes and queued resources of the simulated Cloud TPU come, fall ill, and go: each life in a thread of its own.
+"""Lifecycles of nodes and queued resources of the simulated Cloud TPU, each in its own thread.
 
-A node's hosts are started and ended only by who holds its ``life``, so none outlives the node that it belongs to.
+Only the thread that holds a node's ``life`` starts and stops its hosts, so no host outlives its node.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _JOIN_S: Final = 90.0
 
 
 class NodeLifecycle:
-    """The lives of all nodes and queued resources of one place."""
+    """The lifecycles of all nodes and queued resources of one project and zone."""
 
     def __init__(self, state: TpuState, hosts: SliceHosts) -> None:
         self._state = state
@@ -31,13 +31,13 @@ class NodeLifecycle:
         self._threads: list[threading.Thread] = []
 
     def begin(self, life: Callable[..., None], *about: Any) -> None:
-        """Let one of the lives below run beside the others."""
+        """Run one of the lifecycle methods below in its own thread."""
         thread = threading.Thread(target=life, args=about, daemon=True, name=f"tpu-{life.__name__}")
         self._threads = [known for known in self._threads if known.is_alive()] + [thread]
         thread.start()
 
     def end_all(self) -> None:
-        """No life goes on, and no host is left."""
+        """Stop all lifecycles and hosts."""
         with self._state.changed:
             self._state.is_closed = True
             self._state.changed.notify_all()
@@ -51,7 +51,7 @@ class NodeLifecycle:
     # ---- nodes
 
     def create(self, held: NodeEntry, operation: operations_pb2.Operation) -> None:
-        """A node that was asked for by itself: it comes, or the operation says that there is no more capacity."""
+        """Create a single node, or fail the operation for lack of capacity."""
         state = self._state
         with state.changed:
             self._wait(lambda: held.node.state != NodeState.CREATING, state.supply.slow_s)
@@ -71,7 +71,7 @@ class NodeLifecycle:
                 state.finish(operation, held.node)
 
     def delete(self, held: NodeEntry, operation: operations_pb2.Operation) -> None:
-        """A node goes; the queued resource that brought it is suspended."""
+        """Delete a node; the queued resource that created it is suspended."""
         self._end(held)
         with self._state.changed:
             self._state.finish(operation, None)
@@ -80,7 +80,7 @@ class NodeLifecycle:
                 self._state.set_queue_state(owner, QueueState.SUSPENDED, Initiator.USER)
 
     def stop(self, held: NodeEntry, operation: operations_pb2.Operation) -> None:
-        """A node's host is shut down; the node stays."""
+        """Shut down a node's host; the node stays."""
         with held.life:
             self._hosts.kill(held.id)
             with self._state.changed:
@@ -88,7 +88,7 @@ class NodeLifecycle:
                 self._state.finish(operation, held.node)
 
     def start(self, held: NodeEntry, operation: operations_pb2.Operation) -> None:
-        """A stopped node comes back, if there is capacity."""
+        """Restart a stopped node, if there is capacity."""
         state = self._state
         with state.changed:
             if not state.take_chips([held]):
@@ -103,7 +103,7 @@ class NodeLifecycle:
                 state.finish(operation, held.node)
 
     def preempt(self, held: NodeEntry, notice_s: float) -> None:
-        """The hosts are told, go on for ``notice_s``, and vanish."""
+        """Notify the hosts of a preemption, and kill them after ``notice_s``."""
         state = self._state
         self._hosts.notice(held.id)
         with state.changed:
@@ -125,7 +125,7 @@ class NodeLifecycle:
                 state.set_queue_state(owner, QueueState.SUSPENDED)
 
     def repair(self, held: NodeEntry, repair_s: float) -> None:
-        """The hosts vanish, the node is REPAIRING for a while, and comes back with new hosts."""
+        """Kill the hosts, keep the node REPAIRING for a while, and restart it with new hosts."""
         with held.life:
             self._hosts.kill(held.id)
         with self._state.changed:
@@ -135,7 +135,7 @@ class NodeLifecycle:
     # ---- queued resources
 
     def provision(self, queued: types.QueuedResource, shapes: Sequence[SliceType]) -> None:
-        """A queued resource waits until there is room for all of it, and then brings its nodes."""
+        """Let a queued resource wait for capacity for all its nodes, and then create them."""
         state = self._state
 
         def is_waiting() -> bool:
@@ -162,7 +162,7 @@ class NodeLifecycle:
                 state.set_queue_state(queued, QueueState.ACTIVE if ready else QueueState.FAILED)
 
     def delete_queued(self, queued: types.QueuedResource, operation: operations_pb2.Operation) -> None:
-        """A queued resource goes, with all nodes that it brought."""
+        """Delete a queued resource with all nodes that it created."""
         with self._state.changed:
             nodes = self._state.nodes_of(queued.name)
         for held in nodes:
@@ -171,14 +171,14 @@ class NodeLifecycle:
             self._state.queued.pop(queued.name, None)
             self._state.finish(operation, None)
 
-    # ---- what they have in common
+    # ---- shared helpers
 
     def _wait(self, is_over: Callable[[], bool], seconds: float) -> None:
-        """Wait so long, but not once it makes no sense any more; ``changed`` is held."""
+        """Wait this long, or until the wait is pointless; the caller holds ``changed``."""
         self._state.changed.wait_for(lambda: self._state.is_closed or is_over(), timeout=seconds)
 
     def _bring_up(self, held: NodeEntry, expected: types.Node.State) -> RefusedCallError | None:
-        """Start the hosts of a node that is still in the state ``expected``; why they did not come up."""
+        """Start the hosts of a node still in the state ``expected``; return the error if they did not start."""
         state = self._state
         with held.life:
             with state.changed:
@@ -208,7 +208,7 @@ class NodeLifecycle:
         return RefusedCallError("INTERNAL", f"Node {held.id} did not start: {why}")
 
     def _end(self, held: NodeEntry) -> None:
-        """End a node's hosts and forget it."""
+        """Kill a node's hosts and remove it."""
         with held.life:
             self._hosts.kill(held.id)
             with self._state.changed:
@@ -224,7 +224,7 @@ class NodeLifecycle:
                 for node_id in node_ids(spec):
                     name = state.place.name("nodes", node_id)
                     nodes.append(state.add_node(name, spec.node, next(rest), queued.name))
-        except RefusedCallError:  # a node of that name came meanwhile
+        except RefusedCallError:  # a node of that name was created meanwhile
             for held in nodes:
                 state.drop(held)
             return []

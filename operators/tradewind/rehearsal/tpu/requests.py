@@ -1,4 +1,4 @@
-"""What a request to the Cloud TPU API may say: names, ids, and which slice type a node asks for."""
+"""Validation of Cloud TPU API requests: names, ids, and a node's slice type."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from google.rpc import code_pb2  # type: ignore[import-untyped]
 
 from tradewind.cloud_tpu.slice_types import SLICE_TYPES, SliceType, UnknownSliceTypeError, slice_type
 
-# What the Cloud TPU API says no with: one code of ``google.rpc``, over REST and gRPC alike.
+# Errors of the Cloud TPU API: one code of ``google.rpc``, the same over REST and gRPC.
 
 HTTP_STATUS: Final = {
     "INVALID_ARGUMENT": 400,
@@ -29,13 +29,13 @@ HTTP_STATUS: Final = {
     "UNAVAILABLE": 503,
     "DEADLINE_EXCEEDED": 504,
 }
-"""The HTTP status of each code."""
+"""HTTP status of each code."""
 
 
 class RefusedCallError(Exception):
     """A call that is answered with an error; ``code`` is its name in ``google.rpc.Code``.
 
-    ``status`` is how HTTP tells it: that of the code, or another one that a proxy on the way may say.
+    ``status`` is its HTTP status: that of the code, or another one from a proxy.
     """
 
     def __init__(self, code: str, message: str, status: int | None = None) -> None:
@@ -46,31 +46,31 @@ class RefusedCallError(Exception):
 
     @property
     def number(self) -> int:
-        """As gRPC and operations tell it."""
+        """Number of the code in gRPC and operations."""
         return int(code_pb2.Code.Value(self.code))
 
     def body(self) -> dict[str, Any]:
-        """Google's error in JSON."""
+        """Google's JSON form of the error."""
         return {"error": {"code": self.status, "message": self.message, "status": self.code}}
 
 
 def code_of(status: int) -> str:
-    """The code that is told by an HTTP status; the first one that fits."""
+    """Return the first code with this HTTP status."""
     return next((code for code, other in HTTP_STATUS.items() if other == status), "UNAVAILABLE")
 
 
 def not_found(name: str) -> RefusedCallError:
-    """Nothing has this name."""
+    """Return the error for an unknown name."""
     return RefusedCallError("NOT_FOUND", f"Resource '{name}' was not found")
 
 
 def already_exists(name: str) -> RefusedCallError:
-    """The name is taken."""
+    """Return the error for a name in use."""
     return RefusedCallError("ALREADY_EXISTS", f"Resource '{name}' already exists")
 
 
 def invalid(message: str) -> RefusedCallError:
-    """The request cannot be meant so."""
+    """Return the error for an invalid request."""
     return RefusedCallError("INVALID_ARGUMENT", message)
 
 
@@ -87,7 +87,7 @@ _GENERATIONS: Final = {
 
 @dataclass(frozen=True)
 class ProjectZone:
-    """The one project and zone that there is."""
+    """The one project and zone of the service."""
 
     project: str
     zone: str
@@ -97,7 +97,7 @@ class ProjectZone:
         return f"projects/{self.project}/locations/{self.zone}"
 
     def check(self, path: str, may_be_any: bool = False) -> None:
-        """Refuse a request about another place; ``path`` is a parent or a resource's name."""
+        """Refuse a request about another project or zone; ``path`` is a parent or a resource's name."""
         found = _PARENT.match(path)
         if found is None:
             raise invalid(f"Invalid resource name '{path}': projects/PROJECT/locations/ZONE is expected")
@@ -106,14 +106,14 @@ class ProjectZone:
             raise RefusedCallError("PERMISSION_DENIED", f"Permission denied on '{found[0]}' (or it may not exist)")
 
     def name(self, collection: str, last: str) -> str:
-        """The full name of a resource with this id, which is checked."""
+        """Return the full name of a resource with this id, which is checked."""
         if not _ID.fullmatch(last):
             raise invalid(f"Invalid id '{last}' in {collection}: it must match {_ID.pattern}")
         return f"{self.path}/{collection}/{last}"
 
 
 def shape_of(node: types.Node) -> SliceType:
-    """Which slice a node asks for, by its accelerator's type or its configuration."""
+    """Return the slice type of a node, by its accelerator's type or its configuration."""
     if not node.runtime_version:
         raise invalid("node.runtime_version is required")
     _check_block(node.cidr_block)
@@ -133,12 +133,12 @@ def shape_of(node: types.Node) -> SliceType:
 
 
 def cidr_block(number: int) -> str:
-    """The addresses that a node is given when it asks for none."""
+    """Return the default address block of a node."""
     return str(ip_network((int(_SUBNETWORK[0]) + number % 2**17 * 8, 29)))
 
 
 def _check_block(asked: str) -> None:
-    """Refuse addresses that a network of the project has already: those that nodes are given are of such a one."""
+    """Refuse an address block that overlaps a network of the project; default blocks belong to one."""
     try:
         block = ip_network(asked) if asked else None
     except ValueError as error:
@@ -148,7 +148,7 @@ def _check_block(asked: str) -> None:
 
 
 def node_ids(spec: types.QueuedResource.Tpu.NodeSpec) -> list[str]:
-    """The ids of the nodes that one entry of a queued resource stands for."""
+    """Return the node ids of one entry of a queued resource."""
     many = spec.multislice_params
     if bool(spec.node_id) == bool(many.node_count):
         raise invalid("Exactly one of node_spec.node_id and node_spec.multislice_params must be set")

@@ -1,6 +1,6 @@
-"""The calls of the Cloud TPU API v2, one method each, whatever they came by: checked, written down, done at once.
+"""Calls of the Cloud TPU API v2, one method each, for every transport: checked, logged, done at once.
 
-What takes its time (``tpu_lives``) goes on after the answer, and an operation tells how it goes.
+Slow work (``node_lifecycle``) continues after the answer, and an operation reports its progress.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ REQUESTS: Final[dict[str, Any]] = {
     "CreateQueuedResource": types.CreateQueuedResourceRequest,
     "DeleteQueuedResource": types.DeleteQueuedResourceRequest,
 }
-"""The calls of ``google.cloud.tpu.v2.Tpu`` that are served, and what they take."""
+"""The served calls of ``google.cloud.tpu.v2.Tpu``, with their request types."""
 
 WRITES: Final = frozenset(name for name in REQUESTS if not name.startswith(("Get", "List")))
-"""Those of them that change something."""
+"""Calls that change state."""
 
 GET_OPERATION: Final = "GetOperation"
 _UPDATABLE: Final = ("description", "labels", "metadata", "tags")
@@ -56,7 +56,7 @@ _REMOVABLE: Final = frozenset(
 
 @dataclass(frozen=True)
 class LoggedCall:
-    """One call, and how it was answered: OK, or the name of an error."""
+    """One call and its answer: OK, or the name of an error."""
 
     at: float
     transport: str
@@ -66,7 +66,7 @@ class LoggedCall:
 
 
 class TpuService:
-    """One project in one zone; ``hosts`` starts and ends what its nodes consist of."""
+    """One project in one zone; ``hosts`` starts and stops its nodes' hosts."""
 
     def __init__(self, hosts: SliceHosts, place: ProjectZone) -> None:
         self.state = TpuState(place)
@@ -94,7 +94,7 @@ class TpuService:
         """Answer one call.
 
         Raises:
-            RefusedCallError: The answer is an error.
+            RefusedCallError: The call is refused.
         """
         with self.state.changed:
             answer = "OK"
@@ -109,27 +109,27 @@ class TpuService:
                 self._log.append(LoggedCall(time.time(), transport, name, _about(request), answer))
 
     def fail_next(self, count: int, status: int) -> None:
-        """Answer so many calls with this HTTP status, or what it is over gRPC, and do nothing."""
+        """Answer ``count`` calls with this HTTP status, or its gRPC counterpart, without effect."""
         error = RefusedCallError(code_of(status), "The service is flaky at present: try again", status)
         with self.state.changed:
             self.state.faults.refuse(count, error, call="")
 
     def refuse_next(self, count: int, code: str, message: str, call: str = "") -> None:
-        """Refuse so many calls of this name, or of any, with this code and these words, and do nothing."""
+        """Refuse ``count`` calls of this name, or of any, with this code and message, without effect."""
         with self.state.changed:
             self.state.faults.refuse(count, RefusedCallError(code, message), call)
 
     def fail_operations(self, count: int, verb: str, code: str, message: str, *, is_done: bool = False) -> None:
-        """Accept so many calls of this verb (``create`` or ``delete``), and let their operations end in this error.
+        """Accept ``count`` calls of ``verb`` (``create`` or ``delete``), and fail their operations.
 
-        With ``is_done``, what was asked for happens all the same.
+        With ``is_done``, the operations take effect all the same.
         """
         fault = OperationFault(count, verb, RefusedCallError(code, message), is_done)
         with self.state.changed:
             self.state.faults.fail_operations(fault)
 
     def log(self) -> list[dict[str, Any]]:
-        """Every call, in order."""
+        """Return every call, in order."""
         with self.state.changed:
             return [asdict(request) for request in self._log]
 
@@ -145,7 +145,7 @@ class TpuService:
         return types.Node(self.state.node(request.name).node)
 
     def _get_guest_attributes(self, request: types.GetGuestAttributesRequest) -> types.GetGuestAttributesResponse:
-        """What the hosts wrote down of themselves: those that are asked for, in that order, or all."""
+        """Return the hosts' guest attributes: the requested ones, in that order, or all."""
         self._place.check(request.name)
         held = self.state.node(request.name)
         keys = self._hosts.host_keys(held.id)
@@ -248,7 +248,7 @@ class TpuService:
         queued.create_time = datetime.now(UTC)  # type: ignore[assignment]  # the client turns it into a timestamp
         self.state.queued[name] = queued
         self.state.set_queue_state(queued, QueueState.ACCEPTED, Initiator.USER)
-        self.state.finish(operation, queued)  # it was accepted; when it becomes ACTIVE is another matter
+        self.state.finish(operation, queued)  # acceptance only; it becomes ACTIVE later
         self.lives.begin(self.lives.provision, queued, shapes)
         return copied(operation)
 
@@ -279,7 +279,7 @@ class TpuService:
 
 
 def _about(request: Any) -> str:
-    """The resource that a request names, or the place."""
+    """Return the resource that a request names, or its project and zone."""
     for field, collection in (("node_id", "nodes"), ("queued_resource_id", "queuedResources")):
         if hasattr(request, field):
             return f"{request.parent}/{collection}/{getattr(request, field)}"

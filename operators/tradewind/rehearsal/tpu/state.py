@@ -1,6 +1,6 @@
-"""All that the simulated Cloud TPU keeps: nodes, queued resources, operations and what is in supply, behind one lock.
+"""State of the simulated Cloud TPU: nodes, queued resources, operations and supply, behind one lock.
 
-Whoever reads or changes any of it holds ``changed``, and tells it when others may have waited for the change.
+Every reader and writer holds ``changed``, and notifies it after a change that other threads may wait for.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tradewind.rehearsal.tpu.requests import (
     not_found,
 )
 
-# What goes wrong in the simulated Cloud TPU on demand: calls that are refused, and operations that end in an error.
+# Injected faults of the simulated Cloud TPU: refused calls, and operations that end in an error.
 #
-# Google says no in two places. A call is refused at once and changes nothing. An operation that was accepted can fail
-# later; what it was about may be done all the same, so its error proves nothing.
+# Google reports errors in two places. A refused call changes nothing. An accepted operation can fail later; its effect
+# may have happened all the same, so its error proves nothing.
 
 
 @dataclass
 class _Refusals:
-    """The next ``count`` calls of this name, or of any, are refused."""
+    """Refuse the next ``count`` calls of this name, or of any."""
 
     count: int
     call: str
@@ -46,7 +46,7 @@ class _Refusals:
 
 @dataclass
 class OperationFault:
-    """The next ``count`` operations of this verb end in an error; ``is_done``: what they are about happens."""
+    """Fail the next ``count`` operations of this verb; with ``is_done``, they still take effect."""
 
     count: int
     verb: str
@@ -55,24 +55,24 @@ class OperationFault:
 
 
 class TpuFaults:
-    """The faults that are still to come, in the order in which they were asked for."""
+    """The pending faults, in the order of their injection."""
 
     def __init__(self) -> None:
         self._refusals: list[_Refusals] = []
         self._operations: list[OperationFault] = []
 
     def refuse(self, count: int, error: RefusedCallError, call: str) -> None:
-        """Refuse so many calls; without a name, of whatever call. A count of 0 ends it."""
+        """Refuse ``count`` calls of a name, or of any without one. A count of 0 ends it."""
         self._refusals = [refusals for refusals in self._refusals if refusals.call != call] + [
             _Refusals(count, call, error)
         ]
 
     def fail_operations(self, fault: OperationFault) -> None:
-        """Let so many operations of one verb fail. A count of 0 ends it."""
+        """Fail ``count`` operations of one verb. A count of 0 ends it."""
         self._operations = [other for other in self._operations if other.verb != fault.verb] + [fault]
 
     def refusal_of(self, call: str) -> RefusedCallError | None:
-        """What this call is refused with, if it is."""
+        """Return the pending error for this call, if any."""
         for refusals in self._refusals:
             if refusals.count > 0 and refusals.call in ("", call):
                 refusals.count -= 1
@@ -80,7 +80,7 @@ class TpuFaults:
         return None
 
     def of_operation(self, verb: str) -> OperationFault | None:
-        """What an operation that begins now will fail with, if it will."""
+        """Return the pending fault for an operation that starts now, if any."""
         for fault in self._operations:
             if fault.count > 0 and fault.verb == verb:
                 fault.count -= 1
@@ -102,29 +102,29 @@ Kept = TypeVar("Kept")
 
 @dataclass
 class NodeEntry:
-    """A node, its shape, and whether chips were given to it."""
+    """A node, its slice type, and whether it holds chips."""
 
     node: types.Node
     shape: SliceType
     has_chips: bool = False
     life: threading.RLock = field(default_factory=threading.RLock)
-    """Held by whoever starts or ends its hosts; taken before ``changed``, never after."""
+    """Held by the thread that starts or stops its hosts; acquired before ``changed``, never after."""
 
     @property
     def id(self) -> str:
-        """The last part of its name, which is also the slice's name in Ray."""
+        """Last part of its name, which is also the slice's name in Ray."""
         return str(self.node.name).rpartition("/")[2]
 
 
 @dataclass
 class Supply:
-    """What the zone has to give.
+    """Capacity of the zone.
 
     Attributes:
-        is_out: Nothing is given at present.
-        slow_s: How long a creation takes before anything starts.
-        capacity: Slice type -> how many slices of it can be there at once. A preempted one is not there.
-        quota: Slice type -> how many nodes of it the project may have. A preempted one counts until it is deleted.
+        is_out: The zone has no capacity at present.
+        slow_s: Delay of a creation before anything starts.
+        capacity: Slice type -> how many slices of it can exist at once. A preempted one does not count.
+        quota: Slice type -> how many nodes of it the project may have. A preempted one counts until its deletion.
     """
 
     is_out: bool = False
@@ -134,7 +134,7 @@ class Supply:
 
 
 class TpuState:
-    """What there is at one place."""
+    """State of one project and zone."""
 
     def __init__(self, place: ProjectZone) -> None:
         self.place = place
@@ -152,7 +152,7 @@ class TpuState:
     # ---- nodes
 
     def add_node(self, name: str, asked: types.Node, shape: SliceType, queued_resource: str = "") -> NodeEntry:
-        """A node that is being created."""
+        """Add a node in creation."""
         if name in self.nodes:
             raise already_exists(name)
         node: Any = types.Node(asked)
@@ -166,7 +166,7 @@ class TpuState:
         return self.nodes[name]
 
     def _fill_in(self, node: types.Node) -> None:
-        """What Google fills in where nothing was asked for, and tells as if it had been."""
+        """Fill in Google's default values, which it reports as if requested."""
         number, project = next(self._blocks), self.place.project
         node.cidr_block = cidr_block(number)
         node.api_version = _API_VERSION
@@ -179,29 +179,29 @@ class TpuState:
             node.service_account = types.ServiceAccount(email=f"compute@{project}.iam.example", scope=scopes)
 
     def node(self, name: str) -> NodeEntry:
-        """The node of that full name."""
+        """Return the node of that full name."""
         if name not in self.nodes:
             raise not_found(name)
         return self.nodes[name]
 
     def nodes_of(self, queued_resource: str) -> list[NodeEntry]:
-        """The nodes that a queued resource brought."""
+        """Return the nodes that a queued resource created."""
         return [held for held in self.nodes.values() if held.node.queued_resource == queued_resource]
 
     def set_state(self, held: NodeEntry, state: types.Node.State) -> None:
-        """Change a node's state; chips that it has no more are free again."""
+        """Change a node's state; a state without chips releases them."""
         held.node.state = state
         if state in _WITHOUT_CHIPS:
             held.has_chips = False
         self.changed.notify_all()
 
     def drop(self, held: NodeEntry) -> None:
-        """The node is there no more."""
+        """Remove the node."""
         del self.nodes[held.node.name]
         self.changed.notify_all()
 
     def check_quota(self, shapes: Iterable[SliceType]) -> None:
-        """Refuse more nodes than the project may have."""
+        """Refuse more nodes than the project's quota."""
         new = [shape.name for shape in shapes]
         for name in sorted(set(new)):
             limit = self.supply.quota.get(name)
@@ -213,7 +213,7 @@ class TpuState:
                 )
 
     def take_chips(self, nodes: Sequence[NodeEntry]) -> bool:
-        """Give chips to all these nodes, or to none if there are not enough."""
+        """Allocate chips to all these nodes, or to none if there are too few."""
         names = [held.shape.name for held in nodes]
         if self.supply.is_out or any(names.count(name) > self._free(name) for name in set(names)):
             return False
@@ -237,7 +237,7 @@ class TpuState:
     # ---- queued resources
 
     def queued_resource(self, name: str) -> types.QueuedResource:
-        """The queued resource of that full name."""
+        """Return the queued resource of that full name."""
         if name not in self.queued:
             raise not_found(name)
         return self.queued[name]
@@ -255,7 +255,7 @@ class TpuState:
     # ---- operations
 
     def begin(self, verb: str, target: str) -> operations_pb2.Operation:
-        """An operation that is under way."""
+        """Create a running operation."""
         name = f"{self.place.path}/operations/operation-{next(self._ids)}-{uuid.uuid4().hex[:12]}"
         operation = operations_pb2.Operation(name=name)
         metadata = types.OperationMetadata(create_time=datetime.now(UTC), verb=verb, target=target, api_version="v2")
@@ -266,7 +266,7 @@ class TpuState:
         return operation
 
     def fails_undone(self, operation: operations_pb2.Operation) -> bool:
-        """Whether it is to fail before it has done anything; it has failed now."""
+        """Whether the operation must fail without effect; if so, mark it failed."""
         fault = self._doomed.get(operation.name)
         if fault is None or fault.is_done:
             return False
@@ -274,7 +274,7 @@ class TpuState:
         return True
 
     def finish(self, operation: operations_pb2.Operation, result: types.Node | types.QueuedResource | None) -> None:
-        """It is done, with this result; ``None`` is Google's Empty. One that is to fail says that it has failed."""
+        """Finish an operation with a result; ``None`` is Google's Empty. A pending fault fails it instead."""
         if (fault := self._doomed.get(operation.name)) is not None:
             self.fail(operation, fault.error)
             return
@@ -282,7 +282,7 @@ class TpuState:
         self._end(operation)
 
     def fail(self, operation: operations_pb2.Operation, refusal: RefusedCallError) -> None:
-        """It is done, and in vain."""
+        """Finish an operation with an error."""
         operation.error.CopyFrom(status_pb2.Status(code=refusal.number, message=refusal.message))
         self._end(operation)
 
@@ -299,7 +299,7 @@ _CONFIG_TYPES: Final = {"v4": "V4", "v5litepod": "V5LITE_POD", "v5p": "V5P", "v6
 
 
 def page_of(kept: Mapping[str, Kept], page_size: int, page_token: str) -> tuple[list[Kept], str]:
-    """One page in the order of names, and the token of the next: the last name of this one."""
+    """Return one page in the order of names, and the next page's token: the last name of this one."""
     if page_size < 0:
         raise invalid("page_size must not be negative")
     after = [name for name in sorted(kept) if name > page_token]
@@ -308,7 +308,7 @@ def page_of(kept: Mapping[str, Kept], page_size: int, page_token: str) -> tuple[
 
 
 def copied(operation: operations_pb2.Operation) -> Any:
-    """The operation as it is now."""
+    """Return the operation's current state."""
     copy = operations_pb2.Operation()
     copy.CopyFrom(operation)
     return copy
