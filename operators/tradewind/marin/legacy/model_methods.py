@@ -13,7 +13,7 @@ Config = Any
 
 
 def check_heads(config: Config) -> None:
-    """Refuse a number of heads that does not divide evenly among keys and values."""
+    """Refuse heads that cannot be shared evenly among the key-value heads."""
     if config.num_heads % config.num_kv_heads:
         raise AssertionError(f"num_heads={config.num_heads} not divisible by num_kv_heads={config.num_kv_heads}.")
 

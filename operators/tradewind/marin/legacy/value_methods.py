@@ -119,7 +119,7 @@ def _flush_bytes(config: Any) -> int:
 
 
 def _own(name: str) -> Any:
-    """Return a static method that creates a legacy class under its default name."""
+    """Return a class method that creates a legacy class under its default name."""
 
     def make(cls: Any, batch_size: int | None = None) -> Any:
         if name == "default":

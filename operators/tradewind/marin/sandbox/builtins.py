@@ -100,7 +100,7 @@ def _refused_library(*args: Any, **kwargs: Any) -> NoReturn:
 
 
 def _writing(write: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``json.dumps``; ``default=`` is skipped for values that may be text or numbers on a cluster."""
+    """Wrap ``json.dumps``: ``default=`` never receives a cluster value, possibly a text or number."""
 
     def written(*args: Any, default: Callable[[Any], Any] | None = None, **kwargs: Any) -> Any:
         return write(*args, default=None if default is None else partial(_json_of, default), **kwargs)

@@ -201,7 +201,7 @@ _USERS: Final = ("experiments", "marin", "src")
 _ALIAS: Final = "src.marin"
 """Another name of ``marin``, from its folder."""
 _STAND_INS: Final = frozenset({"levanter", "haliax", "jax", "ray", "transformers", "fray", "draccus"})
-"""Always stubs, even with sources in the checkout. Other libraries are only if it lacks them."""
+"""Always stubs, even with sources in the checkout. Another library is one unless the checkout has it."""
 
 ANY_LIBRARY: Final = frozenset({"*"})
 MOST_BYTES: Final = 4_000_000
