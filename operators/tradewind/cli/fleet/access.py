@@ -89,7 +89,7 @@ def chosen_hosts(cluster: FleetCluster, names: Sequence[str], *, all_hosts: bool
     """Return the chosen machines; the head by default.
 
     Raises:
-        UsageError: Hosts are named, and ``--all`` is given too.
+        UsageError: Hosts are named, and ``--all-hosts`` is given too.
         CommandError: There are none.
         FleetError: Google Cloud does not answer, or there is no such host.
     """

@@ -225,7 +225,7 @@ def list_clusters(arguments: argparse.Namespace, fleet: Fleet) -> int:
 
 
 def cluster_json(cluster: FleetCluster, fleet: Fleet) -> dict[str, Any]:
-    """Describe a cluster for programs. Names of secrets are left out; the file has no secrets."""
+    """Describe a cluster for programs, without the names of its secrets."""
     return {
         "name": cluster.name,
         "is_default": cluster.name == fleet.default_cluster,
