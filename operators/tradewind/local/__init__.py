@@ -1,1 +1,1 @@
-"""An experiment as a script, on this machine."""
+"""Run an experiment as a script, on this machine."""

@@ -1,9 +1,9 @@
-"""Running an experiment as a script: planned as every other run, then each step as soon as its inputs are there.
+"""Run an experiment file as a script: plan it like any other run, then start each step once its inputs exist.
 
-Drivers run on this machine; inside a Ray job those of steps on slices, GPUs or several hosts reserve these on its
-cluster.
+The steps and their records are those of the experiment's DAG. Drivers run on this machine. Inside a Ray job, drivers of
+steps on slices, GPUs or several hosts reserve these on the job's cluster.
 
-A step that fails keeps only those from running that read its output; what the others make is reused by the next run.
+A failed step blocks only the steps that read its output; the next run reuses the results of the others.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ from tradewind.tasks.jobs.placement import check_slice_types
 from tradewind.text import escape_control_characters
 
 MAX_CONCURRENT_STEPS: Final = 8
-"""How many steps run at a time unless somebody says otherwise, as in Marin's executor."""
+"""Default number of concurrent steps, as in Marin's executor."""
 
 
 class ExperimentFailedError(RuntimeError):
-    """Some steps have no result. ``failures`` are their errors, the first of which is the cause."""
+    """Some steps have no result. ``failures`` are their errors; the first is the cause."""
 
     def __init__(self, failures: Mapping[str, Exception]) -> None:
         super().__init__(f"{len(failures)} step(s) failed: {', '.join(sorted(failures))}")
@@ -72,11 +72,11 @@ class ExperimentFailedError(RuntimeError):
 
 
 class PreviousTaskFailedError(RuntimeError):
-    """A step failed in an earlier run, and this run is not to try it again."""
+    """A step failed in an earlier run, and this run does not retry it."""
 
 
 class ScriptValues:
-    """What a script, which belongs to no DAG run, has for the placeholders of a run's values: nothing."""
+    """Run values of a script: none, since it belongs to no DAG run."""
 
     def value_of(self, wanted: RunValue) -> NoReturn:
         """Refuse ``wanted``.
@@ -92,7 +92,7 @@ class ScriptValues:
 
 @dataclass(frozen=True)
 class _ScriptRun:
-    """What is known before anything starts."""
+    """The resolved and planned experiment, before any step starts."""
 
     experiment: ResolvedExperiment
     steps: Sequence[ResolvedStep]
@@ -101,7 +101,7 @@ class _ScriptRun:
     roots: Roots
 
     def decided(self, *decisions: Decision) -> list[tuple[ResolvedStep, PlannedStep]]:
-        """The steps with one of these decisions, in execution order."""
+        """Return the steps with one of these decisions, in execution order."""
         both = zip(self.steps, self.plan.steps, strict=True)
         return [(step, planned) for step, planned in both if planned.decision in decisions]
 
@@ -118,26 +118,25 @@ def run_experiment(
     info_folder: str | None = None,
     allow_outside: Sequence[str] = (),
 ) -> dict[ExecutorStep, str]:
-    """Make the outputs of ``steps`` and of all that they wait for; the output path of each step.
+    """Make the outputs of ``steps`` and their dependencies; return the output path of each step.
 
     Args:
         code: The folder that the steps' functions are imported from.
-        max_concurrent: How many steps run at a time.
+        max_concurrent: Maximum number of concurrent steps.
         dry_run: Print the plan, and write nothing.
-        caller: The file that defines the experiment, to be told in the experiment's file; without it there is none.
+        caller: The file that defines the experiment, named in the experiment's file; without it there is none.
         info_folder: The folder of that file, if not ``experiments`` below the prefix.
-        allow_outside: Names of steps whose outputs may lie elsewhere than below the prefix, and paths below which any
-            may.
+        allow_outside: Names of steps whose outputs may be outside the prefix, and paths below which any may be.
 
     Raises:
         ValueError: ``max_concurrent`` is not positive.
         ExperimentError: The steps make no valid experiment.
-        SpecError: A step that must run has no function, or none that a process of its own could import.
+        SpecError: A step that must run has no function, or none that another process can import.
         ExposedSecretError: The options of its Ray task hold a secret, which its records would show.
-        PreviousTaskFailedError: A step that is needed failed before, and ``selection`` does not force it.
-        UnreadableLeaseError: The lease of a step that is needed cannot be read.
-        ExperimentError: A step's output would lie outside of the prefix.
-        ExperimentFailedError: At least one step failed; everything that does not need it was made.
+        PreviousTaskFailedError: A required step failed before, and ``selection`` does not force it.
+        UnreadableLeaseError: The lease of a required step cannot be read.
+        ExperimentError: A step's output would be outside the prefix.
+        ExperimentFailedError: At least one step failed; all steps that do not depend on it have results.
     """
     if max_concurrent < 1:
         raise ValueError(f"max_concurrent must be a positive integer, got {max_concurrent}")
@@ -160,7 +159,7 @@ def _plan(
     check_slice_types(resolved.step for resolved in experiment.steps)
     roots = check_output_places(experiment.steps, prefix, lambda: Roots.of([prefix]), allow_outside)
     wanted = wanted_steps(steps)
-    # Who names a step that is only read without waiting wants it all the same.
+    # A step that is named in the options is wanted, also if it is only read without waiting.
     candidates = experiment.steps if selection.run_only or selection.force else experiment.needed(wanted)
     outputs = read_outputs([step.output_path for step in candidates])
     tasks = [(step.version_json, step) for step in candidates]
@@ -176,9 +175,9 @@ def _local_step(step: ResolvedStep, planned: PlannedStep, code: CodeFolder, root
 
 
 def _place(step: ResolvedStep) -> Cpu | TpuSlice | Hosts:
-    """Where the function of a step runs: on hosts of its own that are reserved, or beside its driver.
+    """Return where the function of a step runs: on reserved hosts, or beside its driver.
 
-    A step on GPUs is a group of one host, which starts again where its node is lost, and fails as a job does.
+    A step on GPUs is a group of one host. It restarts when its node is lost, and fails as a job does.
     """
     wanted = step.step.resources
     if in_ray_job(os.environ):
@@ -191,7 +190,7 @@ def _place(step: ResolvedStep) -> Cpu | TpuSlice | Hosts:
 
 
 def _tell_of_resources(due: Sequence[ResolvedStep]) -> None:
-    """Say which steps would run elsewhere in a DAG: a training on CPUs should surprise nobody."""
+    """Warn of steps that a DAG would run elsewhere, so that a training on CPUs is no surprise."""
     wishing = [step for step in due if isinstance(step.step.resources, (TpuSlice, Hosts, Gpu))]
     if here := [step for step in wishing if isinstance(_place(step), Cpu)]:
         print(
@@ -232,7 +231,7 @@ def _write_experiment(run: _ScriptRun, code: CodeFolder, caller: str, folder: st
 
 
 def _make_all(due: Sequence[LocalStep], code: CodeFolder, max_concurrent: int, retries_failures: bool) -> None:
-    """Run all that is due, at most ``max_concurrent`` at a time."""
+    """Run all due steps, at most ``max_concurrent`` at a time."""
     by = {"script": sys.argv[0], "host": socket.gethostname(), "pid": os.getpid(), "since": utc_now()}
     task = TaskIdentity(by, retries_failures=retries_failures)
     drivers = Drivers(code.path, has_labels=min(max_concurrent, len(due)) > 1)
@@ -248,7 +247,7 @@ def _make_all(due: Sequence[LocalStep], code: CodeFolder, max_concurrent: int, r
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
                     schedule.end(running.pop(future), future.exception())
-        except BaseException:  # a person's Ctrl-C above all: the drivers are in sessions of their own
+        except BaseException:  # mostly the user's Ctrl-C, which drivers, in their own sessions, do not get
             drivers.stop()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -257,7 +256,7 @@ def _make_all(due: Sequence[LocalStep], code: CodeFolder, max_concurrent: int, r
 
 
 class _Schedule:
-    """Which steps may start: those whose inputs are made. ``failures`` are the errors of those that failed so far."""
+    """Steps that may start: those whose inputs exist. ``failures`` are the errors so far."""
 
     def __init__(self, due: Sequence[LocalStep]) -> None:
         ours = {local.step for local in due}
@@ -265,28 +264,26 @@ class _Schedule:
         self.failures: dict[str, LocalStepFailedError] = {}
 
     def take_ready(self) -> list[LocalStep]:
-        """The steps that wait for nothing any more, each once, in execution order."""
+        """Return the steps whose inputs now exist, each once, in execution order."""
         ready = [local for local, inputs in self._waiting.items() if not inputs]
         for local in ready:
             del self._waiting[local]
         return ready
 
     def end(self, local: LocalStep, error: BaseException | None) -> None:
-        """Note that a step has ended, and give up what needs it if it failed."""
+        """Record that a step has ended; if it failed, give up the steps that depend on it."""
         if error is None:
             self._no_longer_await(local.step)
             return
         if not isinstance(error, LocalStepFailedError):
             failure = LocalStepFailedError(f"Step failed: {local.version_name}. {type(error).__name__}: {error}")
             failure.__cause__, error = error, failure
-        print(
-            escape_control_characters(str(error)), flush=True
-        )  # who reads on learns which step, and why it has no result
+        print(escape_control_characters(str(error)), flush=True)  # the text names the step and the reason
         self.failures[local.version_name] = error
         self._give_up_readers(local.step)
 
     def _give_up_readers(self, step: ResolvedStep) -> None:
-        """Those that cannot run without it; the others no longer wait for it."""
+        """Drop the steps that cannot run without it; the others no longer wait for it."""
         for local in [local for local in self._waiting if step in local.step.needed]:
             if self._waiting.pop(local, None) is not None:
                 print(f"Step {local.step.name!r} does not run, because its input {step.name!r} failed.", flush=True)
@@ -298,8 +295,6 @@ class _Schedule:
             inputs.discard(step)
 
 
-# The command line of an experiment file that is run as a script: the same steps with the same records.
-
 INTERRUPTED = 130
 
 
@@ -310,11 +305,13 @@ def run_script(
     max_concurrent: int | None = None,
     allow_outside: Sequence[str] = (),
 ) -> None:
-    """Run ``steps`` with the command line ``argv``; ends the process with 1 if one fails, 2 if the command line is bad.
+    """Run ``steps`` with the command line ``argv``.
+
+    The process exits with 1 if a step fails, 2 if the command line is invalid.
 
     Args:
         code: The folder of the script.
-        max_concurrent: How many steps run at a time, whatever the command line says.
+        max_concurrent: Maximum number of concurrent steps; overrides the command line.
         allow_outside: As in ``experiment_dag``.
     """
     parser = _parser()
@@ -342,7 +339,7 @@ def run_script(
         sys.exit(f"error: {error}")
     except (ExperimentFailedError, PreviousTaskFailedError) as error:
         sys.exit(f"error: {error}")
-    except OSError as error:  # of a disk, such as a prefix that is a file
+    except OSError as error:  # an error of the disk, or a prefix that is a file
         sys.exit(f"error: {error.filename or prefix}: {error.strerror or error}: is the prefix a folder to write to?")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -374,7 +371,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _absolute(path: str | None) -> str | None:
-    """A path of the command line, which the steps need too: they run in the script's folder, wherever it was called."""
+    """Make a path of the command line absolute: the steps run in the script's folder."""
     return os.path.abspath(path) if path and not is_absolute(path) else path
 
 

@@ -1,7 +1,11 @@
-"""One step of a script: what is there is taken, what somebody else makes is waited for, the rest is made right here.
+"""One step of a script: reuse its result, wait for another process's attempt, or run it here.
 
-The lease decides, as for every other claimant. The driver is a process of its own under a guard, so that a script that
-is killed leaves nobody at work behind it.
+The lease decides, as for every other claimer. The driver is a separate process under a process guard, so that a killed
+script leaves no running processes.
+
+Inside a Ray job, a script passes the job's module paths on to its drivers, and so to the hosts of their pods. A driver
+runs in the folder of the script. The workers run in the job's working directory, which has another path on each node:
+paths below it are given relative to it.
 """
 
 from __future__ import annotations
@@ -38,22 +42,17 @@ from tradewind.serialization.spec import StepSpec
 from tradewind.steps import Hosts, ResolvedStep, TpuSlice
 from tradewind.storage import NO_ROOTS, Roots
 
-# What a script inside a Ray job hands to the drivers of its steps: they and the hosts of their pods find its modules.
-#
-# A driver runs in the folder of the script. The workers of its Ray job, and so the hosts of its pod, run in the job's
-# working directory, which lies elsewhere on each node: what lies below it is named from there.
-
 _RAY_JOB: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""Ray sets it for the entrypoint of a job: what the Ray drivers that this starts take over from the job."""
+"""Variable that Ray sets for a job's entrypoint: settings that its Ray drivers inherit from the job."""
 
 
 def in_ray_job(environ: Mapping[str, str]) -> bool:
-    """Whether a process with this environment is a Ray job's, so that it can reserve hosts on its cluster."""
+    """Return whether this is a Ray job's environment, whose process can reserve hosts on its cluster."""
     return _RAY_JOB in environ
 
 
 def driver_env(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """The environment of a driver that runs in ``folder``, that of the script."""
+    """Return the environment of a driver that runs in ``folder``, that of the script."""
     if not in_ray_job(environ):
         return dict(environ)
     job = json.loads(environ[_RAY_JOB])
@@ -65,7 +64,7 @@ def driver_env(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
     runtime_env["env_vars"] = for_workers
     return {
         **environ,
-        "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in paths),  # some are relative to the job's
+        "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in paths),  # some are relative to the job's folder
         _RAY_JOB: json.dumps({**job, "runtime_env": runtime_env}),
     }
 
@@ -75,7 +74,7 @@ def _entries(path: str) -> list[str]:
 
 
 def _seen_by_workers(folder: Path, paths: list[str]) -> str:
-    """The folder as the job's workers can name it: Ray puts their working directory first into PYTHONPATH."""
+    """Return the folder's path for the job's workers: Ray puts their working directory first into PYTHONPATH."""
     real = os.path.realpath(folder)
     above = (os.path.realpath(path) for path in paths if os.path.isabs(path))
     working_dir = next((path for path in above if Path(real).is_relative_to(path)), None)
@@ -84,17 +83,17 @@ def _seen_by_workers(folder: Path, paths: list[str]) -> str:
 
 POLL_S = 2.0
 NOTICE_INTERVAL_S = 60.0
-"""How often it is said again who is waited for."""
+"""How often the waiting message is repeated."""
 MAX_GIVE_UPS = 5
-"""How many attempts may end because their turn was over, or an input or the store was not as it should be."""
+"""How many attempts may end because of a lost lease, a bad input or a store error."""
 
 
 class LocalStepFailedError(RuntimeError):
-    """A step has no result; its cause, if there is one, is what its function raised."""
+    """A step has no result; its cause, if any, is the error of its function."""
 
 
 class FunctionFailedError(RuntimeError):
-    """What a step's function raised in its own process, as text; the traceback is a note."""
+    """Error of a step's function in its own process, as text; the traceback is a note."""
 
     def __init__(self, error: AttemptError) -> None:
         super().__init__(f"{error.type}: {error.message}")
@@ -103,12 +102,12 @@ class FunctionFailedError(RuntimeError):
 
 
 class InterruptedScriptError(RuntimeError):
-    """The script ends before its steps have."""
+    """The script ends before its steps."""
 
 
 @dataclass(frozen=True, eq=False)
 class LocalStep:
-    """A step that the plan wants, and all that its driver needs."""
+    """A planned step, with its driver's input."""
 
     step: ResolvedStep
     spec: StepSpec
@@ -117,16 +116,16 @@ class LocalStep:
 
     @property
     def version_name(self) -> str:
-        """The step and its version as people refer to them."""
+        """Return step and version as ``name-hash``."""
         return self.step.version_name
 
 
 class Drivers:
-    """The driver processes of one script.
+    """Driver processes of one script.
 
     Args:
-        folder: Where they run: the folder of the script, which they import their functions from.
-        has_labels: Each line that they print starts with the step's name, and none is torn.
+        folder: Their folder, that of the script, from which they import functions.
+        has_labels: Prefix each output line with the step's name, and write it whole.
     """
 
     def __init__(self, folder: Path, has_labels: bool) -> None:
@@ -137,7 +136,7 @@ class Drivers:
         self._running: set[subprocess.Popen[bytes]] = set()
 
     def run(self, name: str, attempt_file: str, attempt: Attempt) -> int:
-        """Run the driver of one attempt to its end; its exit code."""
+        """Run the driver of one attempt to its end; return its exit code."""
         arguments = driver_arguments(attempt_file, attempt)
         command = guard_command([sys.executable, "-u", "-m", "tradewind.runtime.run_step", *arguments], watch=[])
         streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if self._has_labels else {}
@@ -155,7 +154,7 @@ class Drivers:
         return code
 
     def pause(self, seconds: float) -> None:
-        """Wait, but not longer than the script lives.
+        """Wait, at most until the script ends.
 
         Raises:
             InterruptedScriptError: The script is ending.
@@ -164,7 +163,7 @@ class Drivers:
             raise InterruptedScriptError("The script was interrupted.")
 
     def stop(self) -> None:
-        """Ask all drivers to stop; none starts from now on."""
+        """Ask all drivers to stop; start no more."""
         with self._lock:
             self._stopping.set()
             for driver in self._running:
@@ -172,10 +171,10 @@ class Drivers:
 
 
 def make_output(local: LocalStep, drivers: Drivers, task: TaskIdentity) -> None:
-    """Return when the step's output is a result, whoever made it.
+    """Return when the step has a result, of this script or of another process.
 
     Raises:
-        LocalStepFailedError: It has none.
+        LocalStepFailedError: The step has no result.
         InterruptedScriptError: The script is ending.
     """
     maker = _ScriptAttemptHandler(local, drivers, task)
@@ -183,7 +182,7 @@ def make_output(local: LocalStep, drivers: Drivers, task: TaskIdentity) -> None:
 
 
 class _ScriptAttemptHandler(AttemptHandler[None]):
-    """A script about one of its steps."""
+    """Reactions of a script to the state of one of its steps."""
 
     def __init__(self, local: LocalStep, drivers: Drivers, task: TaskIdentity) -> None:
         self.turns = StepLease(local.step, task.by, roots=local.roots)
@@ -203,13 +202,13 @@ class _ScriptAttemptHandler(AttemptHandler[None]):
         print(sentence, flush=True)
 
     def finished(self, lease: Lease | None) -> None:
-        """The output is what was wanted."""
+        """Do nothing: the step has its result."""
 
     def failure(self, lease: Lease | None) -> LocalStepFailedError:
         return _failure(self._local, lease)
 
     def wait(self, lease: Lease) -> None:
-        """Wait a moment: whoever is at work, in whatever process, goes on until its end."""
+        """Pause: the running attempt continues until its end, in this or another process."""
         if self._task.waited_for != lease.attempt or time.monotonic() >= self._next_notice:
             _say_who_is_at_work(self._local, lease)
             self._next_notice = time.monotonic() + NOTICE_INTERVAL_S
@@ -251,14 +250,14 @@ class _ScriptAttemptHandler(AttemptHandler[None]):
 
 
 class _DriverOutcomeHandler(JobOutcomeHandler[None]):
-    """The driver of an attempt has ended in this script, with all that it had started here."""
+    """Reactions to the end of an attempt's driver and of all its processes on this machine."""
 
     def __init__(self, local: LocalStep, code: int) -> None:
         self._local = local
         self._code = code
 
     def succeeded(self, lease: Lease) -> None:
-        """The output is what was wanted."""
+        """Do nothing: the step has its result."""
 
     def failure(self, verdict: NextAction, lease: Lease) -> LocalStepFailedError:
         match verdict:
@@ -272,7 +271,7 @@ class _DriverOutcomeHandler(JobOutcomeHandler[None]):
         return self._died()
 
     def show_log(self) -> None:
-        """It has been printed."""
+        """Do nothing: the log has been printed."""
 
     def lost(self, lease: Lease, *, may_live_on: bool) -> Continuation:
         if may_live_on:
@@ -286,7 +285,7 @@ class _DriverOutcomeHandler(JobOutcomeHandler[None]):
             raise self._stopped()
         attempt = read_attempt_or_none(self._local.step.output_path, lease.attempt)
         if attempt is not None and attempt.error is not None:
-            raise _failure(self._local, lease)  # something killed the function's process: a script does not insist
+            raise _failure(self._local, lease)  # the function's process was killed: a script does not retry
         return Continuation.RECHECK
 
     def _stopped(self) -> LocalStepFailedError:
@@ -299,7 +298,7 @@ class _DriverOutcomeHandler(JobOutcomeHandler[None]):
 
 
 def _driver_end(local: LocalStep, code: int) -> JobResult:
-    """What an exit code means for a turn. The guard ends whatever a driver leaves, but for the hosts of a pod."""
+    """Convert an exit code to a result. The guard kills a driver's processes, except on a pod's hosts."""
     if code == EXIT_SPEC_CHANGED:
         return JobResult.SPEC_CHANGED
     return JobResult.LOST if isinstance(local.spec.load_resources(), (TpuSlice, Hosts)) else JobResult.CHILDREN_ENDED
@@ -314,7 +313,7 @@ def _say_who_is_at_work(local: LocalStep, lease: Lease) -> None:
 
 
 def _failure(local: LocalStep, lease: Lease | None) -> LocalStepFailedError:
-    """The failure of the turn that ``lease`` tells of."""
+    """Return the failure of the attempt in ``lease``."""
     attempt = read_attempt_or_none(local.step.output_path, lease.attempt) if lease else None
     failure = LocalStepFailedError(f"Step failed: {local.version_name}, output path {local.step.output_path}.")
     if attempt is not None and attempt.error is not None:
