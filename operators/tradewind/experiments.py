@@ -1,7 +1,7 @@
-"""What a DAG file calls: ``experiment_dag``, and ``executor_main`` for files written for Marin.
+"""Entry points of DAG files: ``experiment_dag``, and ``executor_main`` for files written for Marin.
 
-Nothing heavy is imported here, and Airflow only when there is a DAG to make: a DAG file can also be imported on a
-cluster, where its step functions run and no Airflow is installed.
+This imports no large libraries, and Airflow only to make a DAG: step functions import DAG files on clusters, where no
+Airflow is installed.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ def experiment_dag(
     allow_outside: Sequence[str] = (),
     **dag_arguments: Any,
 ) -> DAG | None:
-    """Make an Airflow DAG of ``steps`` and everything they refer to.
+    """Make an Airflow DAG of ``steps`` and all steps that they refer to.
 
     Args:
         dag_id: The DAG's id.
-        steps: The steps that are wanted.
-        schedule: A cron text (``"@daily"``), which gives data intervals in ``timezone``, or what else Airflow takes.
+        steps: The wanted steps.
+        schedule: A cron text (``"@daily"``), which gives data intervals in ``timezone``, or any Airflow schedule.
         params: Name → default or ``Param``; read in configs with ``run_param(name)``.
-        prefix: Where outputs go, if not where the run or the deployment says.
+        prefix: Prefix of the outputs, if not that of the run or the deployment.
         cluster: The id of a ``ray`` connection, if not the deployment's ``default_cluster``.
         timezone: Name of the time zone of the schedule and of ``night()``.
-        run_only: Run only the steps whose names these regular expressions find, and what they need. This and the
-            three that follow are defaults: the trigger form has a field for each.
-        force: Make the steps again whose names these regular expressions find.
-        force_downstream: Make again, too, what reads the outputs of the forced steps.
-        force_run_failed: Run steps again that failed in an earlier run.
-        max_concurrent: At most so many steps of one run are at work. Each holds a worker slot while it is.
-        pools: Slice type, ``"cpu"`` or ``"gpu"`` → Airflow pool of the steps that run on it: a bound across runs. Make
+        run_only: Run only the steps whose names match these regular expressions, and their dependencies. This and the
+            next three are defaults: the trigger form has a field for each.
+        force: Run again the steps whose names match these regular expressions.
+        force_downstream: Also run again the steps that read the outputs of the forced ones.
+        force_run_failed: Retry steps that failed in an earlier run.
+        max_concurrent: Maximum number of running steps per run. Each holds a worker slot while it runs.
+        pools: Slice type, ``"cpu"`` or ``"gpu"`` → Airflow pool of the steps that run on it: a limit across runs. Make
             the pool with ``--include-deferred``.
-        asset_events_of_reused: Give asset events, marked ``cached``, for reused outputs too.
+        asset_events_of_reused: Emit asset events, marked ``cached``, for reused outputs too.
         allow_cross_region: Names of steps that may read from buckets in other regions than their cluster's, and paths
             below which any step may.
-        allow_outside: Names of steps whose absolute ``override_output_path`` may lie outside of the prefix and of the
-            allowed roots, and paths below which any step's may.
+        allow_outside: Names of steps whose absolute ``override_output_path`` may be outside the prefix and the allowed
+            roots, and paths below which any step's may be.
         dag_arguments: Further arguments of ``airflow.sdk.DAG``.
 
     Returns:
@@ -104,12 +104,12 @@ def executor_main(
     max_concurrent: int | None = None,
     **experiment_arguments: Any,
 ) -> DAG | None:
-    """Marin's entry point: in a DAG file it makes the DAG, named after the file; in a script it runs the steps here.
+    """Make the DAG of a DAG file, named after it; in a script, run the steps here. Marin's entry point.
 
-    ``max_concurrent`` and the further arguments are those of ``experiment_dag``; a script takes only the first, and
-    ``allow_outside``.
+    ``max_concurrent`` and the further arguments are those of ``experiment_dag``; a script takes only
+    ``max_concurrent`` and ``allow_outside``.
 
-    As a script it takes ``--prefix PATH``, ``--dry_run true`` and what ``--help`` shows.
+    A script has the options ``--prefix PATH``, ``--dry_run true`` and those that ``--help`` shows.
     """
     caller = sys._getframe(1).f_globals
     file = Path(caller["__file__"])

@@ -1,4 +1,4 @@
-"""This machine: its boot-time clock, and its files, replaced atomically."""
+"""Boot-time clock of this machine, and atomic replacement of its files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def boot_time() -> float:
-    """Return the seconds since the machine was started, those in which it was suspended included."""
+    """Return the seconds since the machine was started, including those of suspension."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

@@ -1,4 +1,4 @@
-"""What Airflow reads about this provider. Imported by every Airflow process, so it imports nothing."""
+"""Metadata of this Airflow provider. Every Airflow process imports this, so it imports nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def get_provider_info() -> dict[str, Any]:
-    """The provider's metadata, in the form of Airflow's ``provider_info.schema.json``."""
+    """Return the provider's metadata, in the form of Airflow's ``provider_info.schema.json``."""
     return {
         "package-name": "airflow-provider-tradewind",
         "name": "Tradewind",

@@ -1,4 +1,8 @@
-"""Rows as lines of text: in columns that read well in a terminal and in a log, as Markdown, or for a spreadsheet."""
+"""Format text: tables for terminals, logs, Markdown and spreadsheets, and values for one line of a message.
+
+Text from records, logs, servers or libraries cannot control a terminal: control characters are escaped, also the
+colours of a job's log and characters that change the writing direction.
+"""
 
 from __future__ import annotations
 
@@ -14,32 +18,32 @@ from itertools import islice
 from typing import Any, Final
 
 _MEANING: Final = re.compile(r"[<\[\]]")
-"""What begins a tag or a link in Markdown."""
+"""Start of a tag or a link in Markdown."""
 _CODE: Final = re.compile(r"`[^`]*`")
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE)
 
 
 def format_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A line for each row, its cells below those of the row before; a row stays one line whatever its cells hold."""
+    """Format rows in aligned columns, one line each; line breaks in cells become spaces."""
     flat = [[" ".join(cell.splitlines()) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*flat, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in flat]
 
 
 def as_markdown(rows: Sequence[Sequence[str]]) -> str:
-    """The rows as a table, the first as its head; a row stays one line whatever its cells hold, and they no tags."""
+    """Format rows as a Markdown table, the first as its header; escape line breaks and tags in cells."""
     head, *body = ([markdown_text(cell).replace("|", "\\|") for cell in row] for row in rows)
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *body))
 
 
 def markdown_text(text: str) -> str:
-    """Somebody's words in a page of Markdown: one line, with neither tags nor links; code in backticks is left."""
+    """Escape untrusted text for Markdown: one line, without tags and links; keep code in backticks."""
     line = " ".join(text.splitlines())
     return line if _CODE.fullmatch(line) else _MEANING.sub(lambda found: f"\\{found[0]}", line)
 
 
 def as_csv(rows: Sequence[Sequence[str]]) -> str:
-    """The rows for a spreadsheet, which runs none of the cells as a formula."""
+    """Format rows as CSV; no spreadsheet runs a cell as a formula."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([[_without_formula(cell) for cell in row] for row in rows])
     return text.getvalue()
@@ -49,26 +53,26 @@ def _without_formula(cell: str) -> str:
     return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t")) and not _NUMBER.fullmatch(cell) else cell
 
 
-# What others said, as a line of a log or an error: a server, a library, a file, another step's function.
+# Untrusted text in a line of a log or an error
 
 MAX_LINE_CHARS: Final = 300
 _MOST_NAMED: Final = 20
 
 
 def single_line(text: object, longest: int = MAX_LINE_CHARS) -> str:
-    """One line of bounded length, without control characters and what changes the direction of writing."""
+    """Return one line of at most ``longest`` characters, without unprintable ones."""
     line = " ".join(str(text)[: 10 * longest].split())
     shown = "".join(sign if sign.isprintable() else "?" for sign in line)
     return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
 
 
 def quote_first_names(names: Iterable[object]) -> str:
-    """The first of them in quotes, each shortened."""
+    """List the first names in quotes, each shortened."""
     first = [repr(single_line(name, 60)) for name in islice(names, _MOST_NAMED + 1)]
     return ", ".join([*first[:_MOST_NAMED], *(["..."] if len(first) > _MOST_NAMED else [])])
 
 
-# How values, texts and ages read in one line: short, and cut in the middle so that both ends still tell something.
+# Values, durations and ages in one line; long texts keep both ends
 
 MAX_VALUE_CHARS: Final = 40
 _CONTEXT: Final = 12
@@ -76,7 +80,7 @@ _AGES: Final = ((86400, "day"), (3600, "hour"), (60, "minute"))
 
 
 def truncate_middle(text: str, longest: int) -> str:
-    """``text`` on one line, with its middle left out if it is longer than that."""
+    """Return ``text`` on one line, without its middle if it is longer than ``longest``."""
     text = " ".join(text.split())
     if len(text) <= longest:
         return text
@@ -85,12 +89,12 @@ def truncate_middle(text: str, longest: int) -> str:
 
 
 def format_value(value: Any) -> str:
-    """A value of a version record as people write it."""
+    """Format a value of a version record as JSON, truncated."""
     return truncate_middle(json.dumps(value, ensure_ascii=False, sort_keys=True), MAX_VALUE_CHARS)
 
 
 def format_change(old: Any, new: Any) -> str:
-    """``old → new``; of long values that are alike at an end, the part around the difference."""
+    """Format ``old → new``; of long values with equal ends, only the part around the difference."""
     before, after = (json.dumps(value, ensure_ascii=False, sort_keys=True) for value in (old, new))
     if max(len(before), len(after)) > MAX_VALUE_CHARS:
         before, after = _without_common_ends(before, after)
@@ -98,19 +102,19 @@ def format_change(old: Any, new: Any) -> str:
 
 
 def pluralize(count: float, noun: str) -> str:
-    """``1 step``, ``2 steps``, ``0.5 CPUs``."""
+    """Format as ``1 step``, ``2 steps``, ``0.5 CPUs``."""
     return f"{int(count) if count == int(count) else f'{count:g}'} {noun}{'' if count == 1 else 's'}"
 
 
 def format_duration(seconds: float) -> str:
-    """``40 s``, ``12 min``, ``3.5 h``."""
+    """Format as ``40 s``, ``12 min``, ``3.5 h``."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def format_age(seconds: float) -> str:
-    """``3 days ago``, ``1 hour ago``, ``a moment ago``."""
+    """Format as ``3 days ago``, ``1 hour ago``, ``a moment ago``."""
     for size, unit in _AGES:
         count = int(seconds // size)
         if count >= 1:
@@ -119,12 +123,12 @@ def format_age(seconds: float) -> str:
 
 
 def format_time(timestamp: float) -> str:
-    """A moment in UTC, to the minute."""
+    """Format a time in UTC, to the minute."""
     return datetime.datetime.fromtimestamp(timestamp, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def format_producer(by: Mapping[str, Any]) -> str:
-    """Who claimed a turn, or asked for its end: a run, a script, or what else the claim says; empty if nothing."""
+    """Name the run or script that claimed an attempt or asked for its end; else other facts, or nothing."""
     if by.get("run"):
         return f"run {by['run']} of {by['dag']}" if by.get("dag") else f"run {by['run']}"
     if by.get("script"):
@@ -133,7 +137,7 @@ def format_producer(by: Mapping[str, Any]) -> str:
 
 
 def _without_common_ends(before: str, after: str) -> tuple[str, str]:
-    """Both texts without all but a little of what they begin and end with alike."""
+    """Cut equal beginnings and ends of both texts, except for some context."""
     shorter = min(len(before), len(after))
     start = next((i for i in range(shorter) if before[i] != after[i]), shorter)
     rest = shorter - start
@@ -147,27 +151,27 @@ def _cut(text: str, skipped: int, dropped: int) -> str:
     return f"{'…' if skipped else ''}{middle}{'…' if dropped else ''}"
 
 
-# What a message shows: any value in a line, however long, and what was meant by a name that there is not.
+# Values and unknown names in error messages
 
 MAX_INT_BITS: Final = 14_000
-"""Of a whole number that can be written: Python writes none with more than 4,300 digits."""
+"""Largest integer that can be written: Python writes none with more than 4,300 digits."""
 _LONGEST: Final = 80
 
 
 def truncated_repr(value: object) -> str:
-    """``value`` as ``repr`` shows it, at most 80 characters of it."""
+    """Return at most 80 characters of the ``repr`` of ``value``."""
     text = _SHORT.repr(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def did_you_mean(name: object, known: Collection[str]) -> str:
-    """The end of a message about a name that is none of ``known``: the nearest of them, or all."""
+    """End a message about an unknown name: suggest the most similar of ``known``, or list all."""
     near = difflib.get_close_matches(str(name), known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known) or 'none'}."
 
 
 class _Short(reprlib.Repr):
-    """Shows any value in few characters, also numbers that Python refuses to write."""
+    """Short ``repr`` of any value, also of numbers that Python refuses to write."""
 
     def repr_int(self, x: int, level: int) -> str:
         if x.bit_length() > MAX_INT_BITS:
@@ -179,14 +183,9 @@ _SHORT: Final = _Short()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = _LONGEST
 _SHORT.maxlevel = 3
 
-# Text for a terminal.
-#
-# It may come from a record, a log or a cluster, so nothing of it steers the terminal: control characters are written as
-# text, also the colours of a job's log, and what changes the direction of writing.
-
 _STEERING: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def escape_control_characters(text: str) -> str:
-    """``text`` with all that a terminal would obey, but for newlines and tabs, written as Python writes it."""
+    """Escape the control characters of ``text`` as Python does, except newlines and tabs."""
     return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

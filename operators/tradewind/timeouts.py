@@ -1,7 +1,7 @@
-"""A time limit for what is awaited: ``asyncio.timeout``, which up to Python 3.11.2 (that of Debian 12) has a fault.
+"""``asyncio.timeout`` without the bug that it has up to Python 3.11.2, the version of Debian 12.
 
-There it ends with the cancellation that it has made itself, and not with TimeoutError, in a task that a cancellation
-was ever dealt with in, as aiohttp's own time limits do. See gh-102780 of CPython.
+In a task that has ever handled a cancellation, for example by aiohttp's own timeouts, it raises its own CancelledError
+instead of TimeoutError. See gh-102780 of CPython.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if sys.version_info[:3] >= (3, 11, 3):
     within = asyncio.timeout
 else:
 
-    class _Timeout(asyncio.Timeout):  # type: ignore[misc]  # final only for whoever reads its types
+    class _Timeout(asyncio.Timeout):  # type: ignore[misc]  # final only for type checkers
         async def __aenter__(self) -> _Timeout:
             task = asyncio.current_task()
             self._dealt_with = 0 if task is None else task.cancelling()
@@ -31,5 +31,5 @@ else:
                 raise TimeoutError from error
 
     def within(delay: float | None) -> asyncio.Timeout:
-        """Whoever awaits longer than so many seconds in this block gets a TimeoutError; with None, nobody does."""
+        """Raise TimeoutError when the block takes longer than ``delay`` seconds; never with None."""
         return _Timeout(None if delay is None else asyncio.get_running_loop().time() + delay)
