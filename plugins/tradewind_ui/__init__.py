@@ -1,6 +1,6 @@
-"""The Airflow UI plugin of Tradewind: tabs that show the plan of a run, and one step of it.
+"""Airflow UI plugin of Tradewind: tabs that show the plan of a run, and one step of it.
 
-Every Airflow process loads this module, so the pages themselves are imported by the API server at the first request.
+Every Airflow process loads this module, so the API server imports the pages only at the first request.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ URL_PREFIX = "/tradewind"
 
 
 async def pages(scope: Any, receive: Any, send: Any) -> None:
-    """The plugin's pages, as an ASGI application."""
+    """Serve the plugin's pages, as an ASGI application."""
     from tradewind_ui.pages import app
 
     await app(scope, receive, send)
 
 
 class TradewindPlugin(AirflowPlugin):
-    """What the API server serves, and where the UI shows it."""
+    """Registers the pages with the API server, and their tabs with the UI."""
 
     name = "tradewind"
     fastapi_apps = [{"app": pages, "url_prefix": URL_PREFIX, "name": "Tradewind"}]

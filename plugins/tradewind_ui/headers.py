@@ -1,7 +1,7 @@
-"""What every answer of the plugin says to the browser: nothing but our own files, no copies, no frame of strangers.
+"""Security headers of every response: only the plugin's own files, no caching, no foreign frames.
 
-The pages hold texts that others wrote. Those are escaped; and if one ever were not, the browser would run no script of
-theirs, since inline scripts and styles are refused.
+The pages show untrusted texts. They are escaped; if one is not, the browser still runs none of its scripts, since the
+headers refuse inline scripts and styles.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RAW: Final = [(name.lower().encode(), value.encode()) for name, value in HEADER
 
 
 def with_headers(app: Application) -> Application:
-    """``app``, with these headers on every answer, also on those that refuse."""
+    """Wrap ``app`` to set these headers on every response, also on refusals."""
 
     async def answer(scope: Message, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:

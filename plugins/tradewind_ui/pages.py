@@ -1,7 +1,6 @@
-"""The pages of the plugin. Each asks for a user who may read what it shows, and escapes whatever it shows.
+"""Pages of the plugin. Each requires a user with access to its data, and escapes the data.
 
-What a task has left is read as plain JSON, never as the objects that it may name, and what is no plan gives a page that
-says so.
+XComs are parsed as plain JSON, never as the objects that they may name. An invalid plan gives a page with the error.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ app = with_headers(pages)
 
 
 class UnreadableXComError(ValueError):
-    """What a task has left is no JSON that can be read. The text is what the page says."""
+    """An XCom is no readable JSON. The page shows the text."""
 
 
 def plain_ids(request: Request) -> None:
-    """Refuse ids that no database takes, before it is asked."""
+    """Refuse ids that no database accepts, before a query."""
     if not all(str(part).isprintable() for part in request.path_params.values()):
         raise HTTPException(404, BAD_IDS)
 
@@ -58,7 +57,7 @@ READABLE: Final = [Depends(plain_ids), Depends(requires_access_dag("GET", DagAcc
 
 @pages.get("/assets/{name}", dependencies=[Depends(requires_authenticated())])
 def asset(name: str) -> Response:
-    """The style and the script of the pages."""
+    """Serve the style sheet and the script of the pages."""
     if name not in ASSETS:
         raise HTTPException(404)
     return Response((Path(__file__).parent / "assets" / name).read_text(), media_type=ASSETS[name])
@@ -70,7 +69,7 @@ def asset(name: str) -> Response:
     dependencies=READABLE,
 )
 def plan_page(dag_id: str, run_id: str, request: Request, session: SessionDep) -> str:
-    """The plan of one run: what runs, what is reused, and why."""
+    """Show the plan of one run: what runs, what is reused, and why."""
     airflow = request.scope.get("root_path", "").removesuffix(URL_PREFIX)
     run = f"{airflow}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
     try:
@@ -89,9 +88,9 @@ def plan_page(dag_id: str, run_id: str, request: Request, session: SessionDep) -
 def step_page(
     dag_id: str, task_id: str, run_id: str, request: Request, session: SessionDep, map_index: str = ""
 ) -> str:
-    """What the plan of a run knows of one step, which of a skipped one nothing else does, or else what its task says.
+    """Show one step from the run's plan, or else from its task's XCom. A skipped step is only in the plan.
 
-    ``map_index`` is what Airflow makes of its placeholder, which stays as it is for a task that is not mapped.
+    ``map_index`` is Airflow's value for the placeholder; for a task that is not mapped it is the placeholder itself.
     """
     index = int(map_index) if _MAP_INDEX.fullmatch(map_index) else -1
     try:
@@ -119,7 +118,7 @@ def _plan_of(dag_id: str, run_id: str, session: SessionDep) -> Plan | None:
 
 
 def _xcom(dag_id: str, run_id: str, task_id: str, key: str, session: SessionDep, map_index: int = -1) -> Any:
-    """What a task has left under that key, as plain JSON; None if nothing.
+    """Read a task's XCom under that key as plain JSON; None if there is none.
 
     Raises:
         UnreadableXComError: It is no JSON, or nested too deeply.
@@ -148,11 +147,11 @@ def _page(title: str, body: str, request: Request) -> str:
         f'<!doctype html><meta charset=utf-8><title>{title}</title><link rel=stylesheet href="{assets}/pages.css">'
         f'{body}<script src="{assets}/links.js"></script>'
     )
-    return page.encode(errors="replace").decode()  # half a character has no form in UTF-8
+    return page.encode(errors="replace").decode()  # UTF-8 cannot encode half a surrogate pair
 
 
 def _facts(step: PlannedStep) -> str:
-    """One step as its plan knows it."""
+    """Show one step as in its plan."""
     facts = {
         "Step": step.name,
         "Version": step.hash,
@@ -168,7 +167,7 @@ def _facts(step: PlannedStep) -> str:
 
 
 def _table(facts: Mapping[str, Any]) -> str:
-    """What is known of a step, a line each."""
+    """Show the facts of a step as a table, one row each."""
     rows = (
         f"<tr><th>{name}</th><td>{escaped(str(fact))}</td></tr>" for name, fact in facts.items() if fact is not None
     )

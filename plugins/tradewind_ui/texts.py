@@ -1,4 +1,4 @@
-"""Texts of others as a page shows them."""
+"""Escape untrusted texts for a page."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from html import escape
 from typing import Final
 
 LONGEST_TEXT: Final = 4_000
-"""What a page shows of a text. Whoever writes XComs decides what is in them, and a browser lays all of it out."""
+"""Characters of a text that a page shows. Any task can write long XComs, and the browser renders all of it."""
 
 
 def escaped(text: str, most: int = LONGEST_TEXT) -> str:
-    """``text`` as HTML, and no more of it than somebody would read."""
+    """Escape at most ``most`` characters of ``text`` for HTML."""
     return escape(text if len(text) <= most else f"{text[:most]}…")

@@ -1,6 +1,6 @@
-"""What happened to the slices or hosts of a step's newest attempt, as a table. Whatever it says is escaped.
+"""Timeline of the slices or hosts of a step's newest attempt, as an escaped table.
 
-The attempt's file is read from the store, which must never keep the page from being shown.
+The timeline is read from the store. The page is shown also if the store fails.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ TITLES = ("Time", "After", "Event", "Slices", "What happened")
 MOST_EVENTS = 500
 SHORTEST_S = 0.05
 LONGEST_CELL = 1_000
-"""In characters: whoever writes the bucket decides what is in them."""
+"""In characters: any writer to the bucket controls the content."""
 
 
 def timeline_of(output_path: str) -> str:
-    """The newest attempt at an output; empty when it has no timeline, a sentence when the store does not tell."""
+    """Show the newest attempt's timeline; empty if it has none, an error text if the store fails."""
     try:
         deployment_roots().check(output_path, "The output path of this step")  # an XCom can be forged
     except StorageError as error:
@@ -36,12 +36,12 @@ def timeline_of(output_path: str) -> str:
         number = numbers[-1] if numbers else 0
         events = read_timeline(posixpath.join(attempt_folder(output_path, number), TIMELINE_FILE)) if number else []
         return table(number, events, format_summary(events, output_path)) if events else ""
-    except Exception as error:  # every store has errors of its own
+    except Exception as error:  # every store has its own errors
         return f"<p class=warning>The timeline cannot be read now: {escaped(type(error).__name__)}</p>"
 
 
 def table(attempt: int, events: Sequence[TimelineEvent], story: str | None) -> str:
-    """The events in order, under a line that sums them up."""
+    """Show the events in order, below a summary."""
     start = max(0, len(events) - MOST_EVENTS)
     rows = (_row(events[index], events[index - 1] if index else None) for index in range(start, len(events)))
     head = "".join(f"<th>{title}</th>" for title in TITLES)
@@ -66,7 +66,7 @@ def _row(event: TimelineEvent, previous: TimelineEvent | None) -> str:
 
 
 def _what(event: TimelineEvent) -> str:
-    """The cause of an event and its sentence, how long it took to start, and where the training was."""
+    """Describe an event: its cause, its sentence, the start time, and the training's step."""
     parts = [event.cause, event.sentence]
     if event.grows_to is not None:
         parts.append(f"grows to {pluralize(event.grows_to, 'slice')}")
