@@ -1,1 +1,1 @@
-"""The demo of this repository: its nightly pipeline on this machine, with one command. No part of the wheel."""
+"""Demo of this repository: its nightly pipeline on this machine, with one command. Not part of the wheel."""

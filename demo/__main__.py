@@ -34,7 +34,7 @@ LOG_WIDTH = 180
 
 
 class RunProgress:
-    """What the demo knows of one run, and shows each time that it has asked again."""
+    """State of one run, shown again after each poll."""
 
     def __init__(self, api: AirflowApi, dag_id: str, run_id: str, console: Console) -> None:
         self.api = api
@@ -52,7 +52,7 @@ class RunProgress:
         return self._live or nullcontext()
 
     def update(self, run: dict[str, Any]) -> None:
-        """Ask for everything once more and show it; called at every poll of the run."""
+        """Refresh the state and show it; called at every poll of the run."""
         self.state = run["state"]
         self.instances = self.api.task_instances(self.dag_id, self.run_id)
         self.plan = self.plan or self._fetch_plan()
@@ -68,11 +68,11 @@ class RunProgress:
 
     @property
     def succeeded(self) -> bool:
-        """Airflow judges a run by its last tasks alone: with those skipped, a failure before them counts as success."""
+        """Return whether no task failed: Airflow counts a run as success if its last tasks were skipped."""
         return self.state == "success" and view.first_failed(self.instances) is None
 
     def log_of(self, instance: view.Json) -> str:
-        """The log of the task's present try, as far as there is one."""
+        """Return the log of the task's current try, if there is one."""
         try:
             return self.api.task_log(self.dag_id, self.run_id, instance["task_id"], instance["try_number"])
         except AirflowApiError as error:
@@ -87,7 +87,7 @@ class RunProgress:
 
 
 def up(stack: LocalStack, dags_folder: Path, dag_id: str, conf: dict[str, Any], console: Console) -> int:
-    """Run the pipeline once on the stack; returns the exit code."""
+    """Run the pipeline once on the stack; return the exit code."""
     addresses = _ensure_stack(stack, dags_folder, console)
     api = AirflowApi(addresses.airflow, addresses.username, password(stack))
     started = time.monotonic()
@@ -95,7 +95,7 @@ def up(stack: LocalStack, dags_folder: Path, dag_id: str, conf: dict[str, Any], 
         progress = _run_dag(api, dag_id, conf, console)
         seconds = time.monotonic() - started
         _print_outcome(progress, console)
-    finally:  # what went wrong is looked at there
+    finally:  # the user looks at errors there
         _print_access(addresses, stack, console)
     console.print(f"{dag_id}: {'success' if progress.succeeded else 'failed'} after {seconds:.1f} s.")
     return 0 if progress.succeeded else 1
@@ -188,7 +188,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
-    # A log file has no width: there the tables take the room that their paths need.
+    # A log file has no width: its tables are as wide as their paths need.
     console = Console() if sys.stdout.isatty() else Console(width=LOG_WIDTH)
     stack = LocalStack(options.root)
     if options.command == "down":

@@ -1,6 +1,6 @@
-"""The stack of the demo: a Ray cluster with one simulated TPU slice, and an Airflow whose default cluster it is.
+"""Stack of the demo: a Ray cluster with one simulated TPU slice, and an Airflow whose default cluster it is.
 
-A stack that is up is used again, after it has been asked: the state file says where to ask, never that all is well.
+A running stack is reused after a health check: the state file has only the addresses to check.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
 STATE_FILE = "stack.json"
 SHELL_FILE = "env.sh"
 CONNECTION = "ray_default"
-# Logical CPUs: steps of one CPU each shall be able to run side by side, also on a small machine.
+# Logical CPUs: steps of one CPU each run concurrently, also on a small machine.
 NUM_CPUS = 4
 SLICES = (LocalSlice("slice-a", "v4-16"),)
 
 
 @dataclass(frozen=True)
 class StackAddresses:
-    """Where the parts of a running stack answer. Password and token are not here: they stay in files of their own."""
+    """Addresses of a running stack's parts. Password and token stay in their own files."""
 
     ray: str
     ray_token_file: str
@@ -43,11 +43,11 @@ class StackAddresses:
     def read(cls, stack: LocalStack) -> StackAddresses | None:
         try:
             return cls(**json.loads((stack.root / STATE_FILE).read_text()))
-        except (FileNotFoundError, ValueError, TypeError):  # none, or one that another version wrote
+        except (FileNotFoundError, ValueError, TypeError):  # no file, or that of another version
             return None
 
     def answer(self) -> bool:
-        """Whether both parts answer, and Airflow says of itself that all of it is healthy."""
+        """Return whether both parts answer, and Airflow reports that all of it is healthy."""
         return _is_airflow_healthy(self.airflow) and self._does_ray_answer()
 
     def _does_ray_answer(self) -> bool:
@@ -63,7 +63,7 @@ def password(stack: LocalStack) -> str:
 
 
 def running_stack(stack: LocalStack, dags_folder: Path) -> StackAddresses | None:
-    """The addresses of a stack that is up and reads this DAGs folder."""
+    """Return the addresses of a running stack that reads this DAGs folder, if any."""
     addresses = StackAddresses.read(stack)
     if addresses is None or addresses.dags_folder != str(dags_folder.resolve()) or not addresses.answer():
         return None
@@ -71,7 +71,7 @@ def running_stack(stack: LocalStack, dags_folder: Path) -> StackAddresses | None
 
 
 def start_stack(stack: LocalStack, dags_folder: Path) -> StackAddresses:
-    """Start Ray and Airflow; what is left of an earlier stack in this folder is stopped first."""
+    """Start Ray and Airflow; first stop processes left by an earlier stack in this folder."""
     stack.stop()
     stack.root.mkdir(parents=True, exist_ok=True)
     try:
@@ -82,7 +82,7 @@ def start_stack(stack: LocalStack, dags_folder: Path) -> StackAddresses:
 
 
 def stop_stack(stack: LocalStack) -> int:
-    """Stop every process of the stack; returns how many there were."""
+    """Stop every process of the stack; return their number."""
     for name in (STATE_FILE, SHELL_FILE):
         (stack.root / name).unlink(missing_ok=True)
     return stack.stop(grace_seconds=5.0)
@@ -109,7 +109,7 @@ def _start(stack: LocalStack, dags_folder: Path) -> StackAddresses:
 
 
 def _write_shell_file(stack: LocalStack, airflow: LocalAirflow, ray: LocalRay) -> None:
-    """What a shell reads to have ``airflow`` and ``tradewind`` be about this stack."""
+    """Write the shell file that points ``airflow`` and ``tradewind`` at this stack."""
     of_airflow = {name: value for name, value in airflow.env().items() if name.startswith("AIRFLOW_")}
     variables = {**of_airflow, "RAY_ADDRESS": ray.address, **ray.access}
     lines = (f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
@@ -121,7 +121,7 @@ def _settings(stack: LocalStack) -> dict[str, str]:
         "AIRFLOW__TRADEWIND__PREFIX": str(stack.root / "store"),
         "AIRFLOW__TRADEWIND__DEFAULT_CLUSTER": CONNECTION,
         "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
-        # Only what somebody asks for shall run: unpausing a nightly pipeline would start last night's run as well.
+        # Run only what the user asks for: unpausing a nightly pipeline also starts last night's run.
         "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
     }
 

@@ -1,7 +1,7 @@
-"""What the demo shows, as functions from plain data to text and tables: no clock, no network, no terminal in here.
+"""Output of the demo, as functions from plain data to text and tables: no clock, network or terminal.
 
-A step's place in a table is its place in the plan; tasks that the plan does not know come before it, as the plan's own
-task does. A task that the plan skipped is called "reused", because that is what happened.
+Steps are in the order of the plan; tasks outside the plan, such as the plan's own, come before them. A task that the
+plan skipped is shown as "reused".
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ COLOURS = {
 }
 AIRFLOWS_GROUPS = frozenset({"Log message source details", "Pre Execute", "Post Execute"})
 AIRFLOWS_OWN = re.compile(r"trigger .*\(ID \d+\) starting|trigger completed|Trigger fired event")
-"""What the triggerer says of itself in the log of a deferred task."""
+"""Messages of the triggerer in the log of a deferred task."""
 FINISHED = re.compile(r"Step '.*' is finished: .*")
-"""What the step's task says at its end, and the last table says too."""
+"""Final message of the step's task, which the last table shows too."""
 AT_WORK = frozenset({"running", "deferred"})
 ENDED = frozenset({"success", "failed"})
 
@@ -45,7 +45,7 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class TaskView:
-    """One line of the live table."""
+    """One row of the live table."""
 
     task_id: str
     state: str
@@ -53,7 +53,7 @@ class TaskView:
     message: str = ""
 
     def line(self) -> str:
-        """The same for a log file: what changed, in one line."""
+        """Return the row for a log file: the change, in one line."""
         seconds = "" if self.seconds is None else f" ({self.seconds:.1f} s)"
         message = f": {self.message}" if self.message else ""
         return f"{self.task_id} {self.state}{seconds}{message}"
@@ -61,7 +61,7 @@ class TaskView:
 
 @dataclass(frozen=True)
 class StepRow:
-    """One line of the last table: what became of a step."""
+    """One row of the last table: the outcome of a step."""
 
     name: str
     version: str
@@ -72,14 +72,14 @@ class StepRow:
 
 
 def plan_steps(plan: Json | None) -> list[Json]:
-    """The steps of the plan's XCom in execution order; none as long as there is no plan."""
+    """Return the steps of the plan's XCom in execution order; none without a plan."""
     return list(plan["steps"]) if plan else []
 
 
 def task_views(
     instances: Sequence[Json], plan: Json | None, messages: Mapping[str, str], now: datetime
 ) -> list[TaskView]:
-    """The run's tasks in the order of the plan, with their last messages."""
+    """Return the run's tasks in the order of the plan, with their last messages."""
     reused = {step["task_id"] for step in plan_steps(plan) if step["decision"] == "REUSE"}
     return [
         TaskView(
@@ -93,7 +93,7 @@ def task_views(
 
 
 def with_news(before: Sequence[TaskView], instances: Sequence[Json]) -> list[Json]:
-    """The tasks whose log may say something new: those at work, and each that has ended since, with its last words."""
+    """Return the tasks whose log may have new messages: running ones, and those that ended since."""
     known = {view.task_id: view.state for view in before}
     return [
         instance
@@ -104,7 +104,7 @@ def with_news(before: Sequence[TaskView], instances: Sequence[Json]) -> list[Jso
 
 
 def state_changes(before: Sequence[TaskView], after: Sequence[TaskView]) -> list[str]:
-    """One line for every task whose state is another one than before; that a task waits is no news."""
+    """Return one line for every task whose state changed, except to waiting."""
     known = {view.task_id: view.state for view in before}
     return [view.line() for view in after if view.state != known.get(view.task_id, WAITING)]
 
@@ -145,7 +145,7 @@ def reuse_sentence(rows: Sequence[StepRow]) -> str:
 
 
 def evaluation_lines(results: Json) -> list[str]:
-    """What the step ``evaluate`` found, for a person: the loss, and a sample of what the model writes."""
+    """Format the results of the step ``evaluate``: the loss, and a text sample of the model."""
     checkpoint = results["checkpoint"]
     lines = [f"Validation loss {checkpoint['loss']:.4f} ({checkpoint['bpb']:.4f} bits per byte)"]
     if sample := results.get("sample"):
@@ -154,25 +154,25 @@ def evaluation_lines(results: Json) -> list[str]:
 
 
 def output_of(plan: Json | None, name: str) -> str | None:
-    """Where the step of this name has its output, if the plan has such a step."""
+    """Return the output path of the step of this name, if it is in the plan."""
     return next((str(step["output_path"]) for step in plan_steps(plan) if step["name"] == name), None)
 
 
 def last_message(log: str) -> str:
-    """The newest line of a task log that says something about the task, without its timestamp and level."""
+    """Return the newest line of a log about the task, without its timestamp and level."""
     messages = (_without_prefix(line).strip() for line in _lines_of_the_task(log))
     *_, newest = ("", *(message for message in messages if message and not FINISHED.fullmatch(message)))
     return newest if len(newest) <= MESSAGE_WIDTH else f"{newest[: MESSAGE_WIDTH - 1]}…"
 
 
 def first_failed(instances: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """The task whose failure ended the run: of all failed ones, the one that ended first."""
+    """Return the task whose failure ended the run: the failed task that ended first."""
     failed = [instance for instance in instances if instance["state"] == "failed"]
     return min(failed, key=lambda instance: instance.get("end_date") or "", default=None)
 
 
 def last_lines(log: str, count: int = 30) -> list[str]:
-    """The newest lines of a task log that are about the task."""
+    """Return the newest lines of a log about the task."""
     return list(_lines_of_the_task(log))[-count:]
 
 
@@ -208,7 +208,7 @@ def _seconds(instance: Json, now: datetime) -> float | None:
 
 
 def _lines_of_the_task(log: str) -> Iterator[str]:
-    """Every line that is not Airflow's own, without the marks of groups, which are for the UI."""
+    """Yield the lines that are not Airflow's own, without the UI's group markers."""
     in_airflows_group = False
     for line in log.splitlines():
         message = _without_prefix(line)
@@ -221,7 +221,7 @@ def _lines_of_the_task(log: str) -> Iterator[str]:
 
 
 def _without_prefix(line: str) -> str:
-    """Drop ``2026-01-31T03:00:00.123456Z info`` from the start of a line, if it is there."""
+    """Drop a prefix like ``2026-01-31T03:00:00.123456Z info`` from a line."""
     stamp, _, rest = line.partition(" ")
     if not _is_timestamp(stamp):
         return line
