@@ -1,8 +1,8 @@
-"""An Airflow DAG that restarts a cluster of the fleet, when whoever else has jobs there agrees.
+"""Airflow DAG that restarts a cluster of the fleet, with the approval of other users who have jobs there.
 
-Trigger it with the cluster's name and a reason. If jobs of other people run there, the task ``approve`` waits for
-somebody to approve or reject it in the UI. Their jobs come back afterwards; those of Airflow's tasks go on by
-themselves. Set ``[tradewind] fleet_file``, and see the documentation for what the workers need.
+Trigger it with the cluster's name and a reason. If jobs of other users run there, the task ``approve`` waits until a
+user approves or rejects it in the UI. The restart restores their jobs; Airflow's tasks resume theirs by themselves. Set
+``[tradewind] fleet_file``, and see the documentation for what the workers need.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -34,7 +34,7 @@ with DAG(
 
     @task.branch
     def who_is_asked(people: dict[str, Any]) -> str:
-        """Somebody, if jobs of others run there."""
+        """Require approval if jobs of other users run on the cluster."""
         return "approve" if people["ask"] else "restart"
 
     approve = ApprovalOperator(

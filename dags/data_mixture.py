@@ -1,10 +1,10 @@
-"""Does a second data set help a tiny model: a mixture beside a training on one component, as an Airflow DAG."""
+"""Airflow DAG that compares training a tiny model on a mixture of two data sets and on one of them."""
 
 from tradewind import experiment_dag
 from tradewind.recipes.lm.steps import train_mixture
 from tradewind.recipes.steps import clean, compare, python_sources, tokenize, train_tokenizer
 
-emails = python_sources("tiny/sources", below="email")  # what is called tiny are steps of train_tiny_model: made once
+emails = python_sources("tiny/sources", below="email")  # steps named tiny are shared with train_tiny_model
 tokenizer = train_tokenizer("tiny/tokenizer", emails, vocab_size=512)  # one for all components
 others = python_sources("mixture/sources", below="asyncio")
 components = {
@@ -12,7 +12,7 @@ components = {
     "asyncio": tokenize("mixture/tokens", clean("mixture/clean", others, validation_fraction=0.1), tokenizer),
 }
 weights = {
-    "alone": {"email": 1, "asyncio": 0},  # of weight 0: measured, and not trained on
+    "alone": {"email": 1, "asyncio": 0},  # weight 0: evaluated, but not trained on
     "mixed": {"email": 3, "asyncio": 1},
 }
 settings = {"num_train_steps": 20, "learning_rate": 0.01, "batch_size": 8, "seq_len": 64}

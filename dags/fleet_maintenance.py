@@ -1,9 +1,9 @@
-"""An Airflow DAG that looks after every cluster of the fleet file, every ten minutes.
+"""Airflow DAG that maintains every cluster of the fleet file, every ten minutes.
 
-Dead slices are replaced, Ray jobs whose task has ended are stopped, and what killed jobs left on idle hosts is cleared.
-The last task fails when a person is needed: give it an ``on_failure_callback`` that tells you. Set ``[tradewind]
+It replaces dead slices, stops Ray jobs whose task has ended, and clears leftovers of killed jobs from idle hosts. The
+last task fails when a user must act: give it an ``on_failure_callback`` that notifies you. Set ``[tradewind]
 fleet_file``, give each cluster its Airflow connection, and unpause the DAG. With ``dry_run`` in the trigger form, it
-only says what it would do.
+only reports what it would do.
 """
 
 import logging
@@ -76,14 +76,14 @@ with DAG(
 
     @task
     def call_a_person(report: dict[str, Any]) -> None:
-        """Fails if there is something that upkeep will not mend."""
+        """Fail if there are problems that this DAG cannot fix."""
         if wanted := report["for_a_person"] + report["unseen"]:
             raise AirflowFailException("; ".join(wanted))
 
     [slices, jobs, hosts] >> report
     call_a_person(report.output)
 
-    # What the DAG ``slice_recovery`` was given: read for one more release.
+    # The variable of the former DAG ``slice_recovery``: read for one more release.
     @task
     def from_variable() -> list[dict[str, Any]]:
         listed: list[dict[str, Any]] = Variable.get("tradewind_slice_recovery", default=[], deserialize_json=True)

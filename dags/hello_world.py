@@ -1,4 +1,4 @@
-"""Two steps as an Airflow DAG: make some data, then read it. As small as an experiment can be."""
+"""Smallest experiment as an Airflow DAG: one step makes data, another reads it."""
 
 import json
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class StatsConfig:
 
 
 def make_stats(config: StatsConfig) -> None:
-    """Write how many numbers there are and their sum."""
+    """Write the number of numbers and their sum."""
     with fsspec.open(f"{config.input_path}/data.json") as file:
         numbers = json.load(file)
     stats = {"count": len(numbers), "sum": sum(numbers)}
@@ -39,14 +39,14 @@ def make_stats(config: StatsConfig) -> None:
 data = ExecutorStep(
     name="hello_world/data",
     fn=make_data,
-    # Only versioned values decide whether a step has to run again: change n, and both steps do.
+    # Only versioned values decide whether a step runs again: change n, and both steps do.
     config=DataConfig(n=versioned(100), output_path=this_output_path()),
 )
 
 stats = ExecutorStep(
     name="hello_world/stats",
     fn=make_stats,
-    # Referring to the other step's output makes this step wait for it, and makes its version part of this one's.
+    # A reference to another step's output makes this step wait for it, and includes its version in this one's.
     config=StatsConfig(input_path=output_path_of(data), output_path=this_output_path()),
 )
 

@@ -1,12 +1,12 @@
-"""Which learning rate is best for a tiny model: a sweep as an Airflow DAG.
+"""Airflow DAG that searches the best learning rate of a tiny model: a sweep.
 
-A point that fails stops no other. The last step compares all that have ended, in a table and a picture.
+A failed point does not stop the others. The last step compares all finished points, in a table and a picture.
 """
 
 from tradewind import experiment_dag
 from tradewind.recipes.steps import clean, compare, python_sources, tokenize, train, train_tokenizer
 
-sources = python_sources("tiny/sources", below="email")  # these four are the steps of train_tiny_model: made once
+sources = python_sources("tiny/sources", below="email")  # these four steps are shared with train_tiny_model
 cleaned = clean("tiny/clean", sources, validation_fraction=0.1)
 tokenizer = train_tokenizer("tiny/tokenizer", sources, vocab_size=512)
 tokens = tokenize("tiny/tokens", cleaned, tokenizer)

@@ -1,4 +1,4 @@
-"""An experiment in Marin's way, unchanged, as an Airflow DAG: it lies in ``marin/``, as a checkout of Marin would."""
+"""Unchanged experiment in Marin's style as an Airflow DAG; ``marin/`` stands for a checkout of Marin."""
 
 from tradewind.marin import marin_experiment
 

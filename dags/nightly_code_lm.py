@@ -1,7 +1,7 @@
-"""A language model of Python code, trained anew every night: the nightly pipeline as an Airflow DAG.
+"""Airflow DAG that trains a language model of Python code every night: the nightly pipeline.
 
-Each night draws its own sample of the collection, so a backfill over three dates trains three models. What does not
-depend on the date (the collection, the tokenizer) is made once and shared by all of them. Change a param in the
+Each night draws its own sample of the collection, so a backfill over three dates trains three models. Steps that do not
+depend on the date (the collection, the tokenizer) run once, and all nights share their outputs. Change a param in the
 trigger form, such as the learning rate, and only the steps that depend on it run again.
 """
 
@@ -23,7 +23,7 @@ from tradewind import (
 from tradewind.datasets.documents import Document, read_documents, write_documents
 from tradewind.recipes.steps import clean, evaluate, python_sources, report, tokenize, train, train_tokenizer
 
-# A step is a function and its config. This function is this pipeline's own; the others come with Tradewind.
+# A step is a function and its config. This function belongs to this pipeline; the others come with Tradewind.
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class SampleConfig:
 
 
 def sample_for_night(config: SampleConfig) -> None:
-    """Draw the night's sample: each document is in or out by a hash of its name and the date."""
+    """Draw the night's sample: a hash of name and date selects each document."""
 
     def is_drawn(document: Document) -> bool:
         digest = hashlib.sha256(f"{config.night} {document.id}".encode()).digest()
@@ -46,8 +46,8 @@ def sample_for_night(config: SampleConfig) -> None:
     print(f"drew {count} documents for the night of {config.night}")
 
 
-# Versioned values, and references to other steps, make the version of a step; its output path ends in a hash of it.
-# A step whose output is there is not run again, whichever run made it. What a recipe is given counts by itself.
+# Versioned values and references to other steps make the version of a step; its output path ends in the version's hash.
+# A step whose output exists does not run again, whichever run made it. Arguments of recipes are versioned.
 
 collection = python_sources("code_lm/collection")
 
@@ -57,7 +57,7 @@ sample = ExecutorStep(
     fn=sample_for_night,
     config=SampleConfig(
         input_path=output_path_of(collection),
-        night=versioned(night()),  # known once a run exists: the date its data interval starts
+        night=versioned(night()),  # known at run time: the date on which the data interval starts
         percent=versioned(run_param("sample_percent")),
     ),
 )
@@ -74,7 +74,7 @@ trained = train(
     batch_size=8,
     seq_len=128,
     resources=TpuSlice("v4-16"),  # one slice of two hosts
-    steps_per_eval=20,  # these two are for a model as small as this
+    steps_per_eval=20,  # these two suit a model this small
     checkpoint_seconds=60,
 )
 evaluated = evaluate("code_lm/evaluate", trained)

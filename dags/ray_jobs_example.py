@@ -1,4 +1,4 @@
-"""Ray jobs in an Airflow DAG: two functions and a command, and what they hand on. It has no steps and no versions."""
+"""Airflow DAG of Ray jobs: two functions and a command that pass results on, without steps and versions."""
 
 import random
 
@@ -11,18 +11,18 @@ THROWS = 200_000
 
 
 def count_hits(seed: int) -> int:
-    """How many of many random points in the unit square lie in the quarter circle."""
+    """Count the random points of the unit square that are in the quarter circle."""
     generator = random.Random(seed)
     return sum(generator.random() ** 2 + generator.random() ** 2 < 1 for _ in range(THROWS))
 
 
 with DAG("ray_jobs_example", catchup=False, tags=["tradewind", "example"], default_args={"retries": 3}):
-    # A function with @task.ray runs on the cluster, without Airflow and without this file: it takes along what it uses
-    # of the file, here `count_hits` and `THROWS`. What it returns becomes an XCom, as in any task.
+    # A function with @task.ray runs on the cluster, without Airflow and without this file. It is sent with all that it
+    # uses of the file, here `count_hits` and `THROWS`. Its return value becomes an XCom, as in any task.
 
     @task.ray(runs_on=Cpu(0.5))
     def estimate_pi(tasks: int) -> float:
-        """Throw points in several Ray tasks at once."""
+        """Throw points in several parallel Ray tasks."""
         import ray  # on the cluster only; a DAG file should import nothing heavy
 
         count = ray.remote(num_cpus=0.5)(count_hits)
@@ -30,11 +30,11 @@ with DAG("ray_jobs_example", catchup=False, tags=["tradewind", "example"], defau
         print(f"{hits} of {tasks * THROWS} points are in the circle")
         return 4 * hits / (tasks * THROWS)
 
-    # `ds` is a value of Airflow's context: a parameter of that name, with None as default, gets it.
+    # `ds` is a value of Airflow's context: a parameter of that name, with default None, receives it.
 
     @task.ray(runs_on=Cpu(0.5))
     def judge(pi: float, ds: str | None = None) -> dict[str, str | float | None]:
-        """Say how good the estimate is."""
+        """Return how good the estimate is."""
         return {"date": ds, "error": round(abs(pi - 3.14159265), 4)}
 
     # A command runs in a shell on the cluster. Its arguments are templates, and its links lead to the Ray dashboard.

@@ -1,6 +1,6 @@
-"""A tiny model learns Python and then to answer questions about it: pretraining and fine-tuning, as an Airflow DAG.
+"""Airflow DAG that pretrains a tiny model on Python, and fine-tunes it to answer questions about it.
 
-The trainings are those of Marin's helpers: their configs, names and versions are Marin's.
+The trainings use Marin's helpers, with Marin's configs, names and versions.
 """
 
 import ast
@@ -35,7 +35,7 @@ class ChatsConfig:
 
 
 def write_chats(config: ChatsConfig) -> dict[str, int]:
-    """A question and an answer for each function whose first line of documentation says what it does."""
+    """Write a question and an answer for each function whose docstring says what it does."""
     chats = 0
     with atomic_writer(join(config.output_path, "chats.jsonl.gz")) as file, gzip.open(file, "wt") as lines:
         for document in read_documents(config.input_path):

@@ -1,10 +1,10 @@
-"""Which tiny model is best for its compute: a speedrun of three models, with its leaderboard, as an Airflow DAG."""
+"""Airflow DAG of a speedrun: compares three tiny models by their compute, with a leaderboard."""
 
 from tradewind import experiment_dag
 from tradewind.recipes.speedruns.steps import leaderboard, speedrun
 from tradewind.recipes.steps import clean, python_sources, tokenize, train, train_tokenizer
 
-sources = python_sources("tiny/sources", below="email")  # these four are the steps of train_tiny_model: made once
+sources = python_sources("tiny/sources", below="email")  # these four steps are shared with train_tiny_model
 cleaned = clean("tiny/clean", sources, validation_fraction=0.1)
 tokenizer = train_tokenizer("tiny/tokenizer", sources, vocab_size=512)
 tokens = tokenize("tiny/tokens", cleaned, tokenizer)

@@ -1,4 +1,4 @@
-"""A tiny language model from text to evaluation, as an Airflow DAG: the shortest pipeline that trains something."""
+"""Airflow DAG that makes a tiny language model, from text to evaluation: the shortest training pipeline."""
 
 from tradewind import Param, experiment_dag, run_param
 from tradewind.recipes.steps import clean, evaluate, python_sources, tokenize, train, train_tokenizer

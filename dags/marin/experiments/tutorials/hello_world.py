@@ -1,4 +1,4 @@
-"""Greet some people, then count the letters of the greetings: two steps, in the way of Marin's experiments."""
+"""Greet some names, then count the letters of the greetings: two steps, in the style of Marin's experiments."""
 
 import json
 import logging
@@ -16,7 +16,7 @@ NAMES = ["Ada", "Grace", "Katherine"]
 @dataclass(frozen=True)
 class GreetConfig:
     names: list[str]
-    """Who is greeted."""
+    """Names to greet."""
 
     output_path: str
     """Gets ``greetings.json``, a list of texts."""
@@ -25,10 +25,10 @@ class GreetConfig:
 @dataclass(frozen=True)
 class CountConfig:
     input_path: str
-    """Where the greetings lie."""
+    """Folder of the greetings."""
 
     output_path: str
-    """Gets ``letters.json``: how many letters each greeting has, and all of them together."""
+    """Gets ``letters.json``: the number of letters of each greeting, and of all."""
 
 
 def greet(config: GreetConfig) -> None:

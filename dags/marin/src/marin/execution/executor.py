@@ -1,6 +1,6 @@
-"""What the experiment beside imports on a cluster, where its functions run and no step is made.
+"""Stub of Marin's executor for the example, imported on a cluster, where functions run and no steps are made.
 
-In a checkout of Marin, its own executor lies here. While Airflow reads the experiment, neither is looked at.
+A checkout of Marin has its own executor here. When Airflow parses the experiment, it imports neither.
 """
 
 from typing import NoReturn
@@ -11,5 +11,5 @@ __all__ = ["ExecutorStep", "executor_main", "output_path_of", "this_output_path"
 
 
 def executor_main(steps: object, description: str | None = None) -> NoReturn:
-    """No file calls it on a cluster, where its guard does not run."""
+    """Refuse: no file calls it on a cluster, where ``__name__`` is not ``__main__``."""
     raise RuntimeError("A step's process makes no steps.")
