@@ -1,7 +1,7 @@
-"""The fast tests on every Python from 3.11 on that this machine has, each with what its own lock pins.
+"""Run the fast tests on every installed Python from 3.11 on, each with the pins of its own lock.
 
-``make test-matrix`` runs it. The interpreters are those on the PATH and those of pyenv, whose chosen ones alone are on
-the PATH. One without a lock is skipped with a word.
+``make test-matrix`` runs it. The interpreters are those on the PATH and those of pyenv, which puts only the chosen ones
+on the PATH. An interpreter without a lock is skipped with a message.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ nox.options.reuse_venv = "yes"
 
 
 def folders() -> Iterator[Path]:
-    """Where interpreters lie: the PATH, then what pyenv has, newest first."""
+    """Yield the folders of interpreters: the PATH, then pyenv's, newest first."""
     yield from map(Path, os.get_exec_path())
     if pyenv := shutil.which("pyenv"):
         root = Path(subprocess.check_output([pyenv, "root"], text=True).strip())
@@ -37,7 +37,7 @@ def folders() -> Iterator[Path]:
 
 
 def interpreters() -> dict[str, Path]:
-    """Version -> the folder of an interpreter that answers: pyenv's shim of a version that is not chosen does not."""
+    """Return version -> folder of an interpreter that starts; pyenv's shim of a version not chosen does not."""
     found: dict[str, Path] = {}
     for python in (python for folder in folders() for python in folder.glob("python3.*")):
         name = NAME.fullmatch(python.name)
@@ -51,13 +51,13 @@ def _answers(python: Path) -> bool:
 
 
 FOUND = interpreters()
-# Where nox looks for them; behind all others, so that nothing else changes for the tests.
+# nox searches the PATH; appended, so that nothing else changes for the tests.
 os.environ["PATH"] = os.pathsep.join([os.environ["PATH"], *map(str, FOUND.values())])
 
 
 @nox.session(python=[*FOUND])
 def fast(session: nox.Session) -> None:
-    """The tests of `make test-fast`."""
+    """Run the tests of `make test-fast`."""
     version = str(session.python)
     if version not in LOCKS:
         session.skip(f"Python {version} has no lock: `touch locks/{version}.lock` and `make lock` make one")

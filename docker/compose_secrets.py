@@ -1,6 +1,6 @@
-"""Make the passwords and tokens of ``docker/compose.yaml`` once: into a volume, as files for the services' user alone.
+"""Make the passwords and tokens of ``docker/compose.yaml`` once: files that only the services' user can read.
 
-Run by the service ``secrets`` before all others, as root, with the standard library only.
+The service ``secrets`` runs this before all others, as root, with a volume. It needs only the standard library.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 
 USER = 1000
-"""Who runs Airflow and Ray there; files in the shared store belong to both."""
+"""User of both Airflow and Ray, so that both own files in the shared store."""
 
 
 def contents() -> dict[str, str]:
-    """File → what it holds; every call makes others."""
+    """Return file → content, with new secrets in each call."""
     password = secrets.token_urlsafe(24)
     token = secrets.token_hex(32)
     return {
@@ -32,7 +32,7 @@ def contents() -> dict[str, str]:
 
 
 def make(folder: Path) -> bool:
-    """Fill ``folder`` unless it is filled; whether that was done. What is half made is made again."""
+    """Fill ``folder`` unless it is complete; return whether it was filled. Replace incomplete files."""
     done = folder / "done"
     if done.exists():
         return False
@@ -49,7 +49,7 @@ def make(folder: Path) -> bool:
 
 
 def own(path: Path) -> None:
-    """Give ``path`` to the services' user, where this may be done."""
+    """Give ``path`` to the services' user, if this process is root."""
     if os.geteuid() == 0:
         os.chown(path, USER, 0)
 
