@@ -36,7 +36,7 @@ def test_params_that_are_no_json_object_are_refused_before_anything_starts(
 @pytest.mark.parametrize(("target", "command"), [("demo", "up"), ("stop", "down")])
 def test_make_runs_the_demo_with_arguments(target: str, command: str) -> None:
     env = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
-    asked = ["make", "--dry-run", target, "ARGS=--dag hello_world"]
+    asked = ["make", "--dry-run", "--no-print-directory", target, "ARGS=--dag hello_world"]
     printed = subprocess.run(asked, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=True).stdout
     assert printed.splitlines()[-1].partition("/python ")[2] == f"-m demo {command} --dag hello_world"
 

@@ -16,7 +16,6 @@ import json
 import os
 import random
 import secrets
-import socket
 import subprocess
 import sys
 import tempfile
@@ -304,7 +303,7 @@ class LocalRay:
         count: int,
         *,
         num_gpus: int = 0,
-        timeout_seconds: float = 60.0,
+        timeout_seconds: float = 300.0,
         env: Mapping[str, str] = MappingProxyType({SIMULATED_VARIABLE: "1"}),
     ) -> None:
         """Add hosts without TPUs; Ray only counts their GPUs. ``kill_host`` stops one."""
@@ -345,7 +344,8 @@ class LocalRay:
 
     def _start_all(self, deadline: float) -> None:
         self._start_head()
-        self._wait("the head's control service", self._gcs_listens, deadline)
+        # A host that starts earlier gives up when a slow head does not register in time.
+        self._wait("the head's node", lambda: self._starting["head"].poll() == 0, deadline)
         for new in self.slices:
             for worker_id in range(slice_type(new.slice_type).hosts):
                 self._wait("room for another node", self._may_start_another, deadline)
@@ -431,10 +431,6 @@ class LocalRay:
                 tail = self._log_tail("head")
                 raise LocalRayError(f"The local cluster waited in vain for {what}; the head's log ends with:\n{tail}")
             time.sleep(_POLL_S)
-
-    def _gcs_listens(self) -> bool:
-        with socket.create_connection((self._head_ip, self._gcs_port), timeout=1.0):
-            return True
 
     def _jobs_api_answers(self) -> bool:
         return isinstance(self._get("/api/jobs/"), list)
