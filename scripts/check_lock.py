@@ -1,10 +1,9 @@
 """Fail when a lock does not fit pyproject.toml: every dependency of every extra needs a pin that it allows.
 
-Each Python of the classifiers has a lock: the oldest requirements.lock, each other locks/VERSION.lock. A lock may come
-before its classifier, since the tests need it that are to pass first. Each pin, also of the benchmarks' peers, needs
-hashes of its files: what an index serves under that version later is refused. Images have locks of their own, with the
-versions that are tested here. Asked of the files only, so the check is quick and needs no network. A pin that nothing
-needs any more is no error.
+Each Python of the classifiers has a lock: the oldest requirements.lock, each other locks/VERSION.lock. A lock may
+precede its classifier, since the tests that must pass first need it. Each pin, also of the benchmarks' peers, needs
+hashes of its files, so that an index cannot serve other files later. Images have their own locks, with the versions
+that are tested here. The check reads only files, so it is quick and needs no network. An unused pin is no error.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parents[1]
 HASH = re.compile(r"sha256:[0-9a-f]{64}")
 PIN = re.compile(r"[A-Za-z0-9][\w.-]*(?:\[[\w.,-]+\])?==[\w.!+-]+(?:\s*;.+)?")
-"""A name with a version, and not, for example, a URL that has ``==`` in it."""
+"""A name with a version, and not, for example, a URL that contains ``==``."""
 SHARED = ("apache-airflow", "apache-airflow-task-sdk", "ray")
-"""What the benchmarks' peers are measured with, as we are."""
+"""Packages whose versions are equal for Tradewind and the benchmarks' peers."""
 CHIPS = ("cuda", "tpu", "vllm")
-"""The extras with the libraries of chips, which only images install."""
+"""Extras with accelerator libraries, which only images install."""
 SETTLES_ITS_OWN = "vllm"
-"""The image whose versions vLLM settles, but for Ray's, since every node of a cluster needs the same."""
+"""Image whose versions vLLM determines, except Ray's, which must be equal on all nodes of a cluster."""
 BUILD = "build"
-"""Whose lock has what builds our wheel in the images."""
+"""Its lock has the packages that build our wheel in the images."""
 LM_EVAL = Path("tests", "recipes", "metrics", "lm_eval.in")
-"""What one test has beyond requirements.lock; its lock lies beside it."""
+"""Packages of one test beyond requirements.lock; its lock is beside it."""
 CLASSIFIER = re.compile(r"Programming Language :: Python :: (3\.\d+)")
 
 
 def locks(root: Path) -> dict[str, Path]:
-    """Python version -> its lock, below ``root``: of each Python of the classifiers, and what else lies there."""
+    """Return Python version -> its lock, below ``root``: for each Python of the classifiers, and other locks there."""
     classifiers = tomllib.loads((root / "pyproject.toml").read_text())["project"]["classifiers"]
     named = {match[1] for match in map(CLASSIFIER.fullmatch, classifiers) if match}
     oldest, *others = sorted(named | {path.stem for path in (root / "locks").glob("*.lock")}, key=Version)
@@ -46,18 +45,18 @@ def locks(root: Path) -> dict[str, Path]:
 
 
 def image_lock(name: str) -> Path:
-    """Where the lock of the image lies, in the checkout."""
+    """Return the path of the image's lock in the checkout."""
     return Path("docker", f"requirements-{name}.lock")
 
 
 def images(pyproject: dict[str, Any]) -> dict[str, list[str]]:
-    """Image → the extras that it installs."""
+    """Return image → the extras that it installs."""
     named: dict[str, list[str]] = pyproject.get("tool", {}).get("tradewind", {}).get("images", {})
     return named
 
 
 def declared(pyproject: dict[str, Any], python: str, extras: Iterable[str]) -> Iterator[Requirement]:
-    """Every requirement of the project and these extras that holds on this platform, without the project itself."""
+    """Yield the requirements of the project and these extras on this platform, without the project itself."""
     environment = {"python_version": python, "python_full_version": f"{python}.0"}
     project, chosen = pyproject["project"], list(extras)
     lines = list(project["dependencies"])
@@ -78,12 +77,12 @@ def _is_project(requirement: Requirement, project: dict[str, Any]) -> bool:
 
 
 def locked_extras(pyproject: dict[str, Any]) -> list[str]:
-    """The extras of ``requirements.lock``."""
+    """Return the extras of ``requirements.lock``."""
     return [extra for extra in pyproject["project"]["optional-dependencies"] if extra not in CHIPS]
 
 
 def pins(lock: str) -> dict[str, str]:
-    """Package name -> version of every line of the lock."""
+    """Return package name -> version of every line of the lock."""
     joined = lock.replace("\\\n", " ")
     lines = (line.partition(" --hash=")[0].partition(";")[0].strip() for line in joined.splitlines())
     pairs = (line.partition("==") for line in lines if "==" in line)
@@ -91,7 +90,7 @@ def pins(lock: str) -> dict[str, str]:
 
 
 def problems(wanted: Iterable[Requirement], lock: str) -> Iterator[str]:
-    """What is wrong with a lock that is to have what is wanted."""
+    """Yield the problems of a lock that must satisfy the requirements."""
     locked = pins(lock)
     for requirement in wanted:
         version = locked.get(canonicalize_name(requirement.name))
@@ -103,7 +102,7 @@ def problems(wanted: Iterable[Requirement], lock: str) -> Iterator[str]:
 
 
 def flaws(lock: str) -> Iterator[str]:
-    """What no lock may hold: a line that is no pin, or a pin without a hash."""
+    """Yield the lines that no lock may have: not a pin, or a pin without a hash."""
     for entry in lock.replace("\\\n", " ").splitlines():
         pin, *hashes = (part.strip() for part in entry.split(" --hash="))
         if pin.startswith("-"):
@@ -115,7 +114,7 @@ def flaws(lock: str) -> Iterator[str]:
 
 
 def peer_problems(peer: str, lock: str) -> Iterator[str]:
-    """What is wrong with a peer's lock: its flaws, and what it should share with ours."""
+    """Yield the problems of a peer's lock: its flaws, and versions that differ from ours."""
     yield from flaws(peer)
     ours, theirs = pins(lock), pins(peer)
     for name in SHARED:
@@ -124,7 +123,7 @@ def peer_problems(peer: str, lock: str) -> Iterator[str]:
 
 
 def image_problems(pyproject: dict[str, Any], name: str, image: str, lock: str, python: str) -> Iterator[str]:
-    """What is wrong with an image's lock: what it lacks, and what differs from the versions that are tested."""
+    """Yield the problems of an image's lock: missing pins, and versions that differ from the tested ones."""
     yield from problems(declared(pyproject, python, images(pyproject)[name]), image)
     ours, theirs = pins(lock), pins(image)
     for package in sorted({"ray"} if name == SETTLES_ITS_OWN else ours.keys() & theirs.keys()):
@@ -133,7 +132,7 @@ def image_problems(pyproject: dict[str, Any], name: str, image: str, lock: str, 
 
 
 def every_problem(root: Path) -> Iterator[str]:
-    """What is wrong with the locks of this checkout, with the name of each."""
+    """Yield the problems of this checkout's locks, each with the lock's name."""
     pyproject = tomllib.loads((root / "pyproject.toml").read_text())
     lock = _text(root, Path("requirements.lock"))
     for path, found in _by_lock(root, pyproject, lock):
@@ -146,7 +145,7 @@ def every_problem(root: Path) -> Iterator[str]:
 
 
 def _by_lock(root: Path, pyproject: dict[str, Any], lock: str) -> Iterator[tuple[Path, Iterator[str]]]:
-    """Each lock that should be there, and what is wrong with it."""
+    """Yield each required lock and its problems."""
     oldest, *_ = of_python = locks(root)
     for python, path in of_python.items():
         yield path, problems(declared(pyproject, python, locked_extras(pyproject)), _text(root, path))

@@ -1,7 +1,7 @@
 """Check that comments, docstrings, messages and pages use plain technical English: ``make check`` runs it.
 
-Each pattern is a private word or idiom that a standard term replaces. Identifiers are not checked, and neither are
-strings without a space, such as keys of records.
+Each pattern is a private word or idiom that a standard term replaces. Identifiers and strings without a space, for
+example keys of records, are not checked.
 """
 
 from __future__ import annotations

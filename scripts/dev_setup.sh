@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a person needs on a laptop to start and reach clusters: gcloud with a login, and the SSH key of the fleet's nodes.
-# What is there is left alone, so it can be run again.
+# Set up a laptop to start and reach clusters: gcloud with a login, and the SSH key of the fleet's nodes.
+# Existing files are not changed, so it can be run again.
 # Usage: scripts/dev_setup.sh PYTHON FLEET
 set -euo pipefail
 python=$1 fleet=$2

@@ -1,7 +1,7 @@
 """Resolve what each image installs into ``docker/requirements-NAME.lock``, with hashes.
 
-That is, the extras that pyproject.toml names in ``[tool.tradewind.images]``, at the versions of ``requirements.lock``;
-``scripts/check_lock.py`` says what must hold. Nothing of an index stands in a lock: who builds an image has their own.
+These are the extras that pyproject.toml names in ``[tool.tradewind.images]``, at the versions of ``requirements.lock``;
+``scripts/check_lock.py`` checks the locks. A lock names no index: each builder of an image uses its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OPTIONS: Final = (
 
 
 def lock_image(uv: str, name: str, arguments: Iterable[str]) -> None:
-    """Write the lock of one image; versions that stand in it stay where they may."""
+    """Write the lock of one image; keep its present versions where they are allowed."""
     print(f"Resolving {image_lock(name)} ...", flush=True)
     python = ["--python-version", next(iter(locks(ROOT)))]
     command = [uv, "pip", "compile", *OPTIONS, *python, "--output-file", str(image_lock(name)), *arguments]
@@ -34,7 +34,7 @@ def lock_images(uv: str) -> None:
     """Write the locks of all images.
 
     Raises:
-        subprocess.CalledProcessError: The versions of one cannot be reconciled; uv has said why.
+        subprocess.CalledProcessError: The versions of an image cannot be resolved; uv has printed why.
     """
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     ray = pins((ROOT / "requirements.lock").read_text())["ray"]

@@ -2,8 +2,8 @@
 
     python -m scripts.metrics [--at COMMIT] [--timed]
 
-They are read from the sources, so nothing of the package is imported. With ``--timed`` a fresh process also imports the
-package, and another builds and serialises a DAG of 500 steps: that needs what requirements.lock pins.
+They are computed from the sources, without importing the package. With ``--timed`` a new process also imports the
+package, and another builds and serialises a DAG of 500 steps: this needs the packages of requirements.lock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PACKAGE: Final = Path("operators/tradewind")
 TESTS: Final = Path("tests")
 MUTANTS: Final = TESTS / "mutants"
 LONG: Final = 90
-"""Lines; functions beyond that are listed."""
+"""Lines; longer functions are listed."""
 SHORT: Final = 4
 """Lines, from ``def`` to the end, of a helper that only adds a jump when one place calls it."""
 REPEATS: Final = 3
@@ -240,7 +240,7 @@ def report(metrics: Metrics) -> Iterator[tuple[str, str]]:
 
 
 def report_tests(root: Path) -> Iterator[tuple[str, str]]:
-    """The sizes of the tests, and of the mutants, which lie beside them."""
+    """Yield the sizes of the tests, and of the mutants beside them."""
     files = [*(root / MUTANTS).glob("*.toml")]
     yield "test lines", str(sum(path.read_text().count("\n") for path in (root / TESTS).rglob("*.py")))
     yield "mutants", str(sum(len(tomllib.loads(path.read_text()).get("mutant", [])) for path in files))

@@ -1,6 +1,6 @@
-"""What ``scripts.metrics --timed`` runs in processes of their own: each prints the seconds of CPU time that it took.
+"""Timed processes of ``scripts.metrics --timed``: each prints the seconds of CPU time that it took.
 
-CPU time, because others may be at work on the machine.
+CPU time depends little on other work on the machine.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Config:
-    """What each step of the DAG is given."""
+    """Config of each step of the DAG."""
 
     index: int
     output_path: str
@@ -23,7 +23,7 @@ class Config:
 
 
 def do_nothing(config: Config) -> None:
-    """The function of every step."""
+    """Function of every step."""
 
 
 def time_import(package: str) -> None:
@@ -33,13 +33,13 @@ def time_import(package: str) -> None:
 
 
 def time_parsing(count: int) -> None:
-    """Build and serialise an experiment whose steps each read the one before; imports are not counted."""
+    """Build and serialise an experiment whose steps each read the previous one; imports are not counted."""
     from airflow.serialization.serialized_objects import DagSerialization
 
     from tradewind import experiment_dag
 
     _dag(experiment_dag, 1)
-    # What the imports left behind is not walked: into which phase such a walk falls is chance.
+    # Exclude objects of the imports from garbage collection, whose time would fall into a random phase.
     gc.collect()
     gc.freeze()
     started = time.process_time()

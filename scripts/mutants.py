@@ -2,8 +2,8 @@
 
 A mutant is a table in ``tests/mutants/*.toml``. In ``function`` (``module:qualname``, or ``module:<module>`` for code
 outside functions and classes), the only node that matches ``pattern`` becomes ``replacement``. Both are Python source:
-two expressions, or a statement and what replaces it. ``$name`` matches any expression, each time the same one, and
-stands for it in the replacement. A mutant that lives is a guard that no test holds.
+two expressions, or a statement and its replacement. ``$name`` matches any expression, each time the same one, and
+means it in the replacement. A mutant that survives is a guard that no test covers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tradewind.runtime.driver.process_guard import guard_command
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 TESTS_FAILED: Final = 1
-"""Exit code of pytest when tests ran and one failed; every other one says that they did not run."""
+"""Exit code of pytest when tests ran and one failed; all others except 0 mean that they did not run."""
 NO_END: Final = -1
 """In place of an exit code: the tests hung, or the machine was too busy to end them in time."""
 _HOLE: Final = "hole_of_a_pattern_"

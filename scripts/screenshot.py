@@ -1,7 +1,7 @@
-"""Take the pictures of docs/images from the demo that is running: its last run's graph and plan.
+"""Take the pictures of docs/images from the running demo: its last run's graph and plan.
 
-They show what a person sees who logs in with a browser; nothing on the page is made up or hidden. The browser is
-Debian's Chromium with an empty profile, told to talk to nobody but this machine.
+They show what a user sees in a browser; nothing on the page is made up or hidden. The browser is Debian's Chromium with
+an empty profile, restricted to this machine.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ FLAGS = [
 ]
 SIZE: ViewportSize = {"width": 1440, "height": 900}
 FLAT_SIZE: ViewportSize = {"width": 1440, "height": 600}
-"""For the graph of a pipeline, which is wide and flat."""
+"""Size for the graph of a pipeline, which is wide and flat."""
 # For a machine that is busy training.
 PATIENCE_MILLISECONDS = 240_000
-# Until the graph's layout, which starts after the data has come, stands still.
+# Time for the graph's layout, which starts after the data has arrived.
 SETTLE_MILLISECONDS = 2500
 
 
@@ -67,9 +67,9 @@ def log_in(page: Page, url: str, username: str, secret: str) -> None:
 
 
 def picture_graph(page: Page, url: str, dag_id: str, run_id: str, path: Path) -> None:
-    """The graph view of one run, on all of the page; a new browser opens a run as a grid, beside its details.
+    """Take the graph view of one run on the whole page; a new browser shows a grid beside the run's details.
 
-    The browser keeps how the page was left, so this picture is the last.
+    The browser remembers the page's state, so this picture is the last.
     """
     page.set_viewport_size(FLAT_SIZE)
     page.goto(f"{url}/dags/{dag_id}/runs/{run_id}")
@@ -83,7 +83,7 @@ def picture_graph(page: Page, url: str, dag_id: str, run_id: str, path: Path) ->
 
 
 def picture_plan(page: Page, url: str, dag_id: str, run_id: str, path: Path) -> None:
-    """The tab of a run that shows what its plan decided, and why."""
+    """Take the tab of a run with the decisions of its plan and their reasons."""
     page.goto(f"{url}/dags/{dag_id}/runs/{run_id}/plugin/tradewind_plan")
     page.frame_locator("iframe").locator("table").wait_for()
     page.wait_for_timeout(SETTLE_MILLISECONDS)

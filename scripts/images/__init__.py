@@ -1,1 +1,1 @@
-"""Our container images: built, tagged, pushed to the registries of the fleet's regions, and named in the fleet file."""
+"""Build our container images, push them to the registries of the fleet's regions, and set them in the fleet file."""

@@ -1,4 +1,4 @@
-"""``python -m scripts.images``: what the make targets of ``docker/images.mk`` run."""
+"""``python -m scripts.images``: command of the make targets in ``docker/images.mk``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEPS = ("build", "tag", "push", "name")
 
 
 def main(arguments: list[str]) -> int:
-    """Do what is asked for; 1 if it failed."""
+    """Run the command; return 1 if it failed."""
     options = _parser().parse_args(arguments)
     try:
         _run(options)
@@ -31,7 +31,7 @@ def _run(options: argparse.Namespace) -> None:
     image, fleet = IMAGES[options.image], load_fleet(options.fleet)
     commands = Commands(options.dry_run)
     builder = Builder(commands, options.builder, options.registry, dict(options.secret))
-    # Asked first: a wrong region is refused before an image is built for it.
+    # First, to refuse a wrong region before building an image.
     places: list[Repository] = repositories(fleet, image, options.regions.split(), options.repository or None)
     tags = options.tags.split()
     if "build" in options.steps:

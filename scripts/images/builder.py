@@ -1,4 +1,4 @@
-"""Images are built, tagged and pushed by Docker, or by Podman or Buildah, whose commands are the same."""
+"""Build, tag and push images with Docker, or with Podman or Buildah, whose commands are the same."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from scripts.images.places import REGISTRY, Image, Repository
 
 TOKEN: Final = ("gcloud", "auth", "print-access-token")
 USER: Final = "oauth2accesstoken"
-"""Who logs in to Artifact Registry with an access token."""
+"""User name for Artifact Registry with an access token."""
 MISSING: Final = "NOT_FOUND"
 
 
 @dataclass(frozen=True)
 class Builder:
-    """Makes one image and brings it where it is pulled from.
+    """Builds an image and pushes it to the repositories that clusters pull from.
 
     Attributes:
         program: docker, podman or buildah.
         registry: The registry of a region and project.
-        secrets: What single steps of a build see, by name: files.
+        secrets: Files for single steps of a build, by name.
     """
 
     commands: Commands
@@ -32,7 +32,7 @@ class Builder:
     secrets: Mapping[str, Path] | None = None
 
     def build(self, image: Image, revision: str, arguments: Mapping[str, str]) -> None:
-        """Build the image as NAME:latest, for the machines of Google Cloud, out of this checkout."""
+        """Build the image as NAME:latest from this checkout, for machines of Google Cloud."""
         given = {**image.build_arguments, "REVISION": revision, **arguments}
         options = [option for pair in sorted(given.items()) for option in ("--build-arg", "=".join(pair))]
         for name, file in (self.secrets or {}).items():
@@ -41,7 +41,7 @@ class Builder:
         self.commands.run([self.program, "build", *made, "."])
 
     def tag(self, image: Image, repositories: Iterable[Repository], tags: Iterable[str]) -> None:
-        """Give the built image every name under which it will be pushed."""
+        """Tag the built image with every name to push."""
         names = list(tags)
         for repository in repositories:
             for tag in names:
@@ -49,10 +49,10 @@ class Builder:
                 self.commands.run([self.program, "tag", f"{image.name}:latest", reference])
 
     def push(self, image: Image, repository: Repository, tags: Sequence[str]) -> None:
-        """Make the repository if there is none, log in to its registry, and push every tag, `latest` last.
+        """Create the repository if there is none, log in to its registry, and push every tag, `latest` last.
 
         Raises:
-            FailedCommandError: One of these failed.
+            FailedCommandError: A command failed.
         """
         self._ensure(repository)
         host = repository.reference(self.registry, image.name, "latest").partition("/")[0]

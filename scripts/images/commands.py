@@ -1,4 +1,4 @@
-"""Commands of other programs: run, or only shown; and how a failed one is told."""
+"""Run or only print commands of other programs, and report failed ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class FailedCommandError(FleetError):
 
 @dataclass(frozen=True)
 class Commands:
-    """Runs commands one after another and prints each before.
+    """Prints commands and runs them one after another.
 
     Attributes:
         is_dry: Whether they are only printed.
@@ -25,7 +25,7 @@ class Commands:
     is_dry: bool = False
 
     def run(self, command: Sequence[str], *, secret_input: Sequence[str] = ()) -> None:
-        """Run one; with ``secret_input`` it reads what that command prints, which is shown nowhere.
+        """Run a command; with ``secret_input``, pipe in that command's output without showing it.
 
         Raises:
             FailedCommandError: It failed.
@@ -37,24 +37,22 @@ class Commands:
         given = self._output(secret_input).encode() if secret_input else None
         ended = _ended(command, input=given)
         if ended.returncode:
-            raise FailedCommandError(f"`{shown}` ended with {ended.returncode}: its own words stand above.")
+            raise FailedCommandError(f"`{shown}` ended with {ended.returncode}: its output is above.")
 
     def _output(self, command: Sequence[str]) -> str:
         ended = _ended(command, stdout=subprocess.PIPE)
         if ended.returncode:
-            raise FailedCommandError(
-                f"`{shlex.join(command)}` ended with {ended.returncode}: its own words stand above."
-            )
+            raise FailedCommandError(f"`{shlex.join(command)}` ended with {ended.returncode}: its output is above.")
         return str(ended.stdout.decode())
 
     def is_found(self, command: Sequence[str], missing: str) -> bool:
-        """Whether a command that looks for something found it; only shown, it finds it.
+        """Return whether a lookup command succeeds; a dry run assumes so.
 
         Args:
-            missing: What it says if there is no such thing; any other failure is one.
+            missing: Its error text if there is no such object.
 
         Raises:
-            FailedCommandError: It failed in another way.
+            FailedCommandError: It failed with another error.
         """
         print(shlex.join(command), flush=True)
         if self.is_dry:

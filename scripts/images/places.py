@@ -1,4 +1,4 @@
-"""Which images there are, and where the fleet's clusters pull each from."""
+"""Our images, and the repositories from which the fleet's clusters pull them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Image:
 
     Attributes:
         name: As the fleet file has it.
-        is_of_clusters: Whether clusters name it, so that they say where it goes.
+        is_of_clusters: Whether clusters name it, and so determine its repositories.
     """
 
     name: str
@@ -39,23 +39,23 @@ IMAGES: Final = {
 
 @dataclass(frozen=True, order=True)
 class Repository:
-    """A repository of a registry: what must exist before anything is pushed."""
+    """A repository of a registry, which must exist before a push."""
 
     region: str
     project: str
     name: str
 
     def reference(self, registry: str, image: str, tag: str) -> str:
-        """What ``docker push`` takes."""
+        """Return the argument of ``docker push``."""
         host = registry.format(region=self.region, project=self.project)
         return f"{host}/{self.name}/{image}:{tag}"
 
 
 def users(fleet: Fleet, image: Image, regions: Collection[str]) -> list[FleetCluster]:
-    """The clusters in these regions (none: in all) that run the image.
+    """Return the clusters in these regions (none: in all) that run the image.
 
     Raises:
-        FleetError: In one of the regions there is none, so what is pushed there would help nobody.
+        FleetError: A region has no such cluster, so a push there has no use.
     """
     clusters = [cluster for cluster in fleet.clusters.values() if cluster.image == image.name]
     known = sorted({cluster.region for cluster in clusters})
@@ -68,7 +68,7 @@ def users(fleet: Fleet, image: Image, regions: Collection[str]) -> list[FleetClu
 
 
 def repositories(fleet: Fleet, image: Image, regions: Collection[str], name: str | None = None) -> list[Repository]:
-    """Where the image goes: to where its clusters pull it from, or, if none name it, beside the default cluster's.
+    """Return the repositories for the image: those of its clusters, or else that beside the default cluster's.
 
     Args:
         name: Only repositories of this name.

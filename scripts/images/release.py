@@ -1,4 +1,4 @@
-"""From a pushed image to the clusters that will run it: the fleet file names its tag, and the cluster files follow."""
+"""Release a pushed image to clusters: write its tag to the fleet file, and update the cluster files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tradewind.fleet.fleet_file import load_fleet
 def push_all(
     builder: Builder, image: Image, repositories: Iterable[Repository], tags: Sequence[str]
 ) -> tuple[list[Repository], list[str]]:
-    """Push to each repository, whatever becomes of the others; those that have the image, and what went wrong."""
+    """Push to each repository, also after failures; return those that have the image, and the errors."""
     pushed, problems = [], []
     for repository in repositories:
         try:
@@ -29,10 +29,10 @@ def push_all(
 
 
 def name_tag(fleet: Fleet, image: Image, pushed: Collection[Repository], tag: str, *, is_dry: bool) -> None:
-    """Let the clusters that pull the image from these repositories run ``tag``, but not staging ones.
+    """Set ``tag`` for the clusters that pull the image from these repositories, except staging ones.
 
     Raises:
-        FleetError: The fleet file or a file that follows from it cannot be written.
+        FleetError: The fleet file or a file generated from it cannot be written.
     """
     chosen = [
         cluster.name
@@ -51,10 +51,10 @@ def name_tag(fleet: Fleet, image: Image, pushed: Collection[Repository], tag: st
 
 
 def refuse_unfinished(problems: Sequence[str], pushed: Collection[Repository]) -> None:
-    """Say what was not pushed, and how to go on.
+    """Report failed pushes, and the next step.
 
     Raises:
-        FleetError: There is such a thing.
+        FleetError: A push failed.
     """
     if problems:
         regions = " ".join(dict.fromkeys(problem.partition(":")[0] for problem in problems))

@@ -1,11 +1,10 @@
-"""Write what has changed in the classes of Marin's configs between the era and the Levanter that is installed here.
+"""Write how the classes of Marin's configs differ between the legacy API and the installed Levanter.
 
     python -m scripts.marin.changes [--check]
 
-The era's side is the committed tables; the other is read as text from the installed packages, which are not imported.
-What is written is facts: classes that are gone or have moved, fields that are gone or new, defaults that differ.
-``--check`` writes nothing and fails if the committed file is another. ``tests/marin`` holds it against what
-the translation does.
+The legacy side is the committed tables; the other is read as text from the installed packages, without importing them.
+The output lists removed and moved classes, removed and new fields, and changed defaults. ``--check`` writes nothing and
+fails if the committed file differs. ``tests/marin`` compares it with the translation.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ PACKAGES: Final = {"levanter": "marin-levanter", "haliax": "marin-haliax"}
 
 
 def installed_sources() -> Library:
-    """The installed libraries, as text."""
+    """Read the installed libraries as text."""
     modules = {}
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)
@@ -40,7 +39,7 @@ def installed_sources() -> Library:
 
 
 def changes(library: Library) -> dict[str, Any]:
-    """What has changed, class by class; a class that has not is only counted."""
+    """Return the changes by class; unchanged classes are only counted."""
     told: dict[str, Any] = {
         "from": {name: versions()[name] for name in PACKAGES},
         "to": {name: version(package) for name, package in PACKAGES.items()},

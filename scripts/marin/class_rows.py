@@ -1,4 +1,4 @@
-"""What the tables say of one class of the era: fields with their defaults, bases, choices, members, axes, methods."""
+"""Table rows of legacy classes: fields with their defaults, bases, choices, members, axes, methods."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from scripts.marin.sources import VERSIONS, Library, Module
 
 ENUMS: Final = frozenset({"enum.Enum", "enum.IntEnum", "enum.StrEnum"})
 HOLDER: Final = "haliax.util.StringHolderEnum"
-"""A metaclass under which members are plain texts."""
+"""Metaclass whose members are plain texts."""
 SPECIAL: Final = frozenset({"__init__", "__post_init__", "__repr__", "__str__", "__eq__", "__hash__"})
-"""Methods of Python's own that say something of values."""
+"""Python's own methods that define how values behave."""
 PROPERTIES: Final = frozenset({"property", "functools.cached_property"})
 CHOICES: Final = frozenset({"draccus.ChoiceRegistry", "draccus.choice_types.ChoiceRegistry", "draccus.PluginRegistry"})
 PLAIN_BASES: Final = frozenset({"abc.ABC", "typing.Generic", "str", "object", "int", "typing.Protocol"})
 ARRAYS: Final = frozenset({"haliax.core.NamedArray", "haliax.ref.NamedRef", "haliax.core.NamedArrayAxes"})
-"""Dataclasses that hold arrays: no config has them, and parsing must not make one."""
+"""Dataclasses with arrays: no config has them, and parsing must not make one."""
 
 
 class _Expanded(ast.NodeTransformer):
-    """An expression with every name in full, constants of modules put in, and copies left out."""
+    """Expands names, inlines constants of modules, and drops copies in an expression."""
 
     def __init__(self, library: Library, module: Module) -> None:
         self._library = library
@@ -68,7 +68,7 @@ def _is_enum(library: Library, module: Module, node: ast.ClassDef) -> bool:
 
 
 def _dataclass_options(library: Library, module: Module, node: ast.ClassDef) -> str | None:
-    """The options of the dataclass decorator as written, ``""`` with none, None if it is no dataclass."""
+    """Return the options of the dataclass decorator as written, ``""`` with none, None if it is no dataclass."""
     for decorator in node.decorator_list:
         called = decorator.func if isinstance(decorator, ast.Call) else decorator
         if library.resolve(module, ast.unparse(called)) == "dataclasses.dataclass":
@@ -79,7 +79,7 @@ def _dataclass_options(library: Library, module: Module, node: ast.ClassDef) -> 
 
 
 def wanted_classes(library: Library) -> dict[str, tuple[Module, ast.ClassDef]]:
-    """Dataclasses, enums, choices, classes of constants, and what these inherit from."""
+    """Return dataclasses, enums, choices, classes of constants, and their bases."""
     wanted: dict[str, tuple[Module, ast.ClassDef]] = {}
     pending = [
         (f"{module.name}.{node.name}", module, node)
@@ -121,7 +121,7 @@ def _is_constant(statement: ast.stmt) -> bool:
 
 
 def class_row(library: Library, name: str, module: Module, node: ast.ClassDef) -> dict[str, Any]:
-    """What the table says of one class."""
+    """Return the table row of one class."""
     expand = _Expanded(library, module)
     row: dict[str, Any] = {}
     options = _dataclass_options(library, module, node)
@@ -170,14 +170,14 @@ def _plain_attributes(expand: _Expanded, node: ast.ClassDef) -> Iterator[tuple[s
 
 
 def _members(node: ast.ClassDef) -> Iterator[tuple[str, Any]]:
-    """The members of an enum; ``auto()`` counts from one."""
+    """Yield the members of an enum; ``auto()`` counts from one."""
     for number, (key, value) in enumerate(_assigned(node), start=1):
         is_counted = isinstance(value, ast.Call) and ast.unparse(value.func).endswith("auto")
         yield key, number if is_counted else ast.literal_eval(value)
 
 
 def _declaration(expand: _Expanded, statement: ast.AnnAssign) -> str:
-    """``name: type = default``, the default with every name in full."""
+    """Return ``name: type = default``, with full names in the default."""
     declared = f"{ast.unparse(statement.target)}: {ast.unparse(statement.annotation)}"
     if statement.value is None:
         return declared
@@ -185,7 +185,7 @@ def _declaration(expand: _Expanded, statement: ast.AnnAssign) -> str:
 
 
 def _choices(library: Library, module: Module, node: ast.ClassDef) -> Iterator[str]:
-    """Each ``registry name`` that the class is registered under, by decorator or by a call below it."""
+    """Yield each ``registry name`` of the class, registered by decorator or by a call below it."""
     calls = [decorator for decorator in node.decorator_list if isinstance(decorator, ast.Call)]
     for statement in module.tree.body:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
@@ -198,7 +198,7 @@ def _choices(library: Library, module: Module, node: ast.ClassDef) -> Iterator[s
 
 
 def _axes(library: Library, module: Module, node: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    """Properties that are axes: their name and their length in terms of fields."""
+    """Yield the properties that are axes: name, and length in terms of fields."""
     lengths: dict[str, str] = {}
     for name, value in _assigned(node):
         if not (isinstance(value, ast.Call) and ast.unparse(value.func) == "property"):

@@ -3,11 +3,11 @@
     python -m scripts.marin.legacy_tables --sources DIR [--marin DIR --facts FACTS.md] [--check | --names]
 
 ``--sources`` is a folder with the unpacked wheels that ``scripts/marin/sources.py`` names (``pip download --no-deps``,
-then ``unzip``), ``--marin`` the ``src`` of a checkout of Marin of the era. They are read as text and never imported. Of
-Marin only those classes are taken that FACTS.md describes, and only if both agree on every field.
+then ``unzip``), ``--marin`` the ``src`` of a checkout of Marin of that time. They are read as text and never imported.
+Of Marin the tables have only the classes that FACTS.md describes, and only if both agree on every field.
 
-What is written is facts: modules, names, fields with their defaults, bases, the names of choices, members of enums,
-and what axes are called and how long they are. ``--check`` writes nothing and fails if a committed table is another.
+The tables hold modules, names, fields with their defaults, bases, names of choices, members of enums, and names and
+lengths of axes. ``--check`` writes nothing and fails if a committed table differs.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ OWN: Final = {
     "marin.resources_utils": "tradewind.marin.names.accelerators",
     "marin.speedrun.speedrun": "tradewind.marin.names.speedruns",
 }
-"""Modules whose names are written anew -> where they stand."""
+"""Modules whose names Tradewind reimplements -> the modules that define them."""
 LEFT_TO_MARIN: Final = frozenset({"marin.execution.executor", "marin.scaling_laws.scaling_laws"})
-"""Modules whose classes do more than hold values, which the loader answers."""
+"""Modules whose classes do more than hold values; the loader provides them."""
 
 
 def library_table(library: Library, root: str, wanted: Mapping[str, tuple[Module, ast.ClassDef]]) -> dict[str, Any]:
-    """The table of one library: each module's classes, constants, and names that it hands on."""
+    """Return the table of one library: each module's classes, constants, and re-exported names."""
     table: dict[str, Any] = {"version": VERSIONS[root], "modules": {}}
     types = (f"{module.name}.{name}" for module in library.modules.values() for name in _types(module))
     known = {*wanted, *types, *NAMES}
@@ -66,7 +66,7 @@ def library_table(library: Library, root: str, wanted: Mapping[str, tuple[Module
 
 
 def _types(module: Module) -> Iterator[str]:
-    """Names that stand for types in annotations and have no values of their own."""
+    """Yield names of types for annotations that have no values of their own."""
     for name, value in module.values.items():
         is_alias = isinstance(value, ast.Subscript) or (
             isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr)
@@ -76,7 +76,7 @@ def _types(module: Module) -> Iterator[str]:
 
 
 def _withheld(library: Library, module: Module, told: Iterable[str]) -> list[str]:
-    """Names that a package gives to something else than to its module of that name, and that are not told."""
+    """Return names that a package gives to another object than its module of that name, and that it hides."""
     here = {*module.names, *module.functions, *module.values}
     names = {local for local in here if f"{module.name}.{local}" in library.modules and local not in told}
     return sorted(local for local in names if library.resolve(module, local) != f"{module.name}.{local}")
@@ -106,7 +106,7 @@ def _handed_on(library: Library, module: Module) -> Iterator[tuple[str, str]]:
 
 
 def marin_table(library: Library, facts: str) -> dict[str, Any]:
-    """The table of Marin: the configs that FACTS.md describes, and where the names stand that are written anew."""
+    """Return the table of Marin: the configs that FACTS.md describes, and the modules of reimplemented names."""
     wanted = {name: found for name, found in _described(library, facts) if found}
     provided = {f"{module}.{name}" for module, own in OWN.items() for name in importlib.import_module(own).__all__}
     rows: dict[str, Any] = {}
@@ -125,7 +125,7 @@ def marin_table(library: Library, facts: str) -> dict[str, Any]:
 
 
 def _described(library: Library, facts: str) -> Iterator[tuple[str, tuple[Module, ast.ClassDef] | None]]:
-    """The classes of FACTS.md that are plain configs, each with the source that has the same fields."""
+    """Yield the classes of FACTS.md that are plain configs, each with the source that has the same fields."""
     for block in facts.split("\n## ")[1:]:
         module, _, name = block.split()[0].partition(":")
         told = next((line for line in block.splitlines() if line.startswith("- fields: ")), None)
@@ -174,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _is_written(name: str, text: str, is_check: bool) -> bool:
-    """Whether the committed table is this; if not, and unless it is only a check, it is from now on."""
+    """Return whether the committed table is up to date; write it if not, unless this is a check."""
     file = TABLES / f"{name}.json"
     if file.exists() and file.read_text() == text:
         return True

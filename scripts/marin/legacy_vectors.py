@@ -1,11 +1,11 @@
-"""Write what the real classes of the era say of themselves, for tests to compare the light ones with.
+"""Write the properties of the real legacy classes, for tests to compare the light ones with.
 
     ERA_PYTHON scripts/marin/legacy_vectors.py NAMES.json > tests/marin/legacy/real_classes.json
 
-ERA_PYTHON is the Python of an environment that holds the wheels which ``scripts/marin/sources.py`` names, with JAX on a
-CPU. NAMES.json lists the dotted names of the classes, as ``python -m scripts.marin.legacy_tables --names`` prints them.
-For each come its fields in order (``*``: by keyword only), the text of a default instance where one can be made, its
-choices, its axes, and the sizes and costs of the model configs under several shapes.
+ERA_PYTHON is the Python of an environment with the wheels that ``scripts/marin/sources.py`` names, and JAX on a CPU.
+NAMES.json lists the dotted names of the classes, as ``python -m scripts.marin.legacy_tables --names`` prints them. The
+output has for each class its fields in order (``*``: keyword only), the text of a default instance where one can be
+made, its choices, its axes, and the sizes and costs of the model configs with several shapes.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _axes(made: Any) -> dict[str, str]:
 
 
 def sizes_of(name: str) -> list[dict[str, Any]]:
-    """Sizes and costs of a model config under every shape, with every switch on and off."""
+    """Return sizes and costs of a model config with every shape, and every switch on and off."""
     module, _, last = name.rpartition(".")
     real = getattr(importlib.import_module(module), last)
     fields = {spec.name for spec in dataclasses.fields(real)}

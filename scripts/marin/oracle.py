@@ -32,18 +32,18 @@ from tradewind.marin.sandbox.evaluation import Evaluated, evaluate
 from tradewind.steps import ExperimentError, resolve
 
 HELPERS = ("defaults.py", "simple_train_config.py", "simple_sft_config.py", "anneal_config.py")
-"""Files of Marin's of which all that experiments use is ours, too (``tradewind.marin.defaults``)."""
+"""Files of Marin whose functions for experiments Tradewind has too (``tradewind.marin.defaults``)."""
 
 
 class OracleError(ValueError):
-    """What was given is no checkout, or no oracle."""
+    """The folder is no checkout, or the file no oracle."""
 
 
 class Oracle:
-    """What Marin's executor made of each file.
+    """Steps that Marin's executor made of each file.
 
     Attributes:
-        prefix: Where the outputs lay.
+        prefix: Prefix of the outputs.
     """
 
     def __init__(self, content: Mapping[str, Any]) -> None:
@@ -53,9 +53,9 @@ class Oracle:
         self._expanded: dict[str, dict[str, Any]] = {}
 
     def steps(self, file: str) -> dict[str, str] | None:
-        """Output path -> version text of each step of ``file``, None if the oracle has none.
+        """Return output path -> version text of each step of ``file``, None if the oracle has none.
 
-        A step with the version of another one that came before is the same step, also under another path.
+        A step with the version of an earlier one is the same step, also under another path.
         """
         steps = self._files.get(file, {}).get("steps")
         if steps is None:
@@ -86,7 +86,7 @@ class Difference:
 
 @dataclass
 class Comparison:
-    """What came of all files."""
+    """Results of all files."""
 
     loaded: int = 0
     seconds: float = 0.0
@@ -98,10 +98,10 @@ class Comparison:
 
 
 def read_oracle(path: Path) -> Oracle:
-    """The oracle in a file of gzipped JSON.
+    """Read the oracle from a file of gzipped JSON.
 
     Raises:
-        OracleError: It is none.
+        OracleError: The file is no oracle.
     """
     try:
         return Oracle(json.loads(gzip.decompress(path.read_bytes())))
@@ -155,7 +155,7 @@ def _steps(outcome: Evaluated, prefix: str) -> dict[str, str]:
 
 
 def told(found: Comparison) -> str:
-    """The comparison for people."""
+    """Format the comparison for users."""
     lines = [f"refused  {reason}" for reason in found.refused.values()]
     for each in found.different:
         lines.append(f"differs  {each.file}: {len(each.missing)} of {each.same + len(each.missing)} steps")
@@ -172,7 +172,7 @@ def told(found: Comparison) -> str:
 
 @contextlib.contextmanager
 def _without_helpers(checkout: Path) -> Iterator[Path]:
-    """A copy of the checkout that lacks the files for which there are ours."""
+    """Yield a copy of the checkout without the files that Tradewind replaces."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / checkout.name
         shutil.copytree(checkout, copy, symlinks=True)
@@ -183,7 +183,7 @@ def _without_helpers(checkout: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """The files print, warn and log."""
+    """Suppress output, warnings and logs of the files."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -196,7 +196,7 @@ def _silent() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _marin_prefix(prefix: str) -> Iterator[None]:
-    """The files find the oracle's prefix, as they did when it was made."""
+    """Set the oracle's prefix for the files, as when the oracle was made."""
     before = os.environ.get("MARIN_PREFIX")
     os.environ["MARIN_PREFIX"] = prefix
     try:

@@ -1,12 +1,12 @@
-"""How long the DAGs of a checkout of Marin take to parse, as one DAG file and as one for each experiment.
+"""Measure how long the DAGs of a checkout of Marin take to parse, as one DAG file and as one per experiment.
 
     python -m scripts.marin.parse_time --checkout marin [--every 12] [--rounds 3]
 
-Measured in CPU seconds, each in a process of its own that begins with Airflow and Tradewind imported, as a child of the
-DAG processor does. The bound is what DAG files would take that hold the same steps plainly: each file is run once, and
-its DAGs are made; nothing is compared, put back or refused. Beyond that comes that each file is evaluated twice.
+Each measurement is in CPU seconds of a new process that starts with Airflow and Tradewind imported, like a child of the
+DAG processor. The lower bound is the time of plain DAG files with the same steps: run each file once and make its DAGs,
+without comparing, restoring or refusing anything. Tradewind evaluates each file twice.
 
-Other work on the machine makes either of the two slower, so they take turns, and the least of each counts.
+Other work on the machine slows down measurements, so the two alternate, and the minimum of each counts.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from tradewind.marin.sandbox.running import run_file
 
 PREFIX = "gs://bucket"
 Parsed = tuple[float, list[int]]
-"""CPU seconds, and how many tasks each DAG has."""
+"""CPU seconds, and the number of tasks of each DAG."""
 
 
 def as_folder(checkout: Path) -> Sequence[DAG]:
-    """One DAG file for all."""
+    """Make one DAG file for all experiments."""
     return marin_experiments(checkout / "experiments", prefix=PREFIX)
 
 
 def plainly(checkout: Path) -> Sequence[DAG]:
-    """Each file run once, those that can be run, and its DAGs."""
+    """Run each runnable file once, and make its DAGs."""
     world, made = ModuleSandbox(checkout), list[DAG]()
     os.chdir(checkout)
     for number, file in enumerate(runnable_files(checkout / "experiments")):
@@ -64,13 +64,13 @@ def plainly(checkout: Path) -> Sequence[DAG]:
 
 @contextlib.contextmanager
 def _as_it_is(world: ModuleSandbox, argv: list[str]) -> Iterator[None]:
-    """Nothing of the process is put back after a file."""
+    """Restore nothing of the process after a file."""
     sys.argv = list(argv)
     yield
 
 
 def alone(file: Path, checkout: Path) -> Sequence[DAG]:
-    """One DAG file for one experiment; none if it is refused."""
+    """Make one DAG file for one experiment; none if it is refused."""
     try:
         return marin_experiment(file, checkout=checkout, prefix=PREFIX)
     except RefusedFileError:
@@ -78,7 +78,7 @@ def alone(file: Path, checkout: Path) -> Sequence[DAG]:
 
 
 def measured(parse: Callable[[], Sequence[DAG]]) -> Parsed:
-    """What ``parse`` takes in a child of this process."""
+    """Measure ``parse`` in a child of this process."""
     reader, writer = multiprocessing.Pipe(duplex=False)
     child = multiprocessing.get_context("fork").Process(target=_parse, args=(parse, writer))
     child.start()
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkout", type=Path, required=True, help="the folder that holds experiments and src/marin")
     parser.add_argument("--every", type=int, default=12, help="of the files by themselves, measure each of so many")
-    parser.add_argument("--rounds", type=int, default=3, help="how often the two that are compared take turns")
+    parser.add_argument("--rounds", type=int, default=3, help="how often to measure the two that are compared")
     given = parser.parse_args(arguments)
     checkout = given.checkout.resolve()
     files = runnable_files(checkout / "experiments")

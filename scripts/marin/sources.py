@@ -1,4 +1,4 @@
-"""The sources of the era's libraries, read as text: what each name of each module stands for."""
+"""Read the sources of the legacy libraries as text, and resolve the names of each module."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ MARIN: Final = "1237e82af34d205948fa32127fd5ac38504b9c09"
 
 @dataclass
 class Module:
-    """One source file: what each of its names is.
+    """Names of one source file.
 
     Attributes:
-        name: ``levanter.models.llama``.
-        names: Local name -> the dotted name that it stands for, through imports.
-        stars: Modules that it takes all names of.
+        name: For example ``levanter.models.llama``.
+        names: Local name -> its dotted name, through imports.
+        stars: Modules of its star imports.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Module:
 
 
 def read_sources(folder: Path, libraries: Iterable[str]) -> dict[str, Module]:
-    """Every module of the libraries below ``folder``, by its dotted name."""
+    """Read every module of the libraries below ``folder``; return them by dotted name."""
     found = {}
     for library in libraries:
         if not (folder / library).is_dir():
@@ -73,7 +73,7 @@ def _read_names(module: Module) -> None:
 
 
 def _top_level(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements of a module, those under ``if`` and ``try`` too."""
+    """Yield the statements of a module, also those under ``if`` and ``try``."""
     for node in body:
         if isinstance(node, ast.If | ast.Try):
             yield from _top_level(node.body)
@@ -92,12 +92,12 @@ def _absolute(module: Module, node: ast.ImportFrom) -> str:
 
 @dataclass
 class Library:
-    """All modules together, so that a name can be followed to where it is defined."""
+    """All modules, to resolve a name to its definition."""
 
     modules: Mapping[str, Module]
 
     def resolve(self, module: Module, dotted: str, seen: frozenset[str] = frozenset()) -> str:
-        """The dotted name of what ``dotted`` means in ``module``: of where it is defined."""
+        """Return the dotted name of the definition of ``dotted`` in ``module``."""
         head, _, rest = dotted.partition(".")
         if head in module.classes or head in module.values or head in module.functions:
             return f"{module.name}.{dotted}"
@@ -111,7 +111,7 @@ class Library:
         return dotted
 
     def canonical(self, dotted: str, seen: frozenset[str] = frozenset()) -> str:
-        """A dotted name of any module, followed through re-exports."""
+        """Resolve a dotted name of any module through re-exports."""
         parts = dotted.split(".")
         for cut in range(len(parts), 0, -1):
             name = ".".join(parts[:cut])

@@ -1,10 +1,10 @@
-"""Build every step of Marin's record again with the light classes, and say how many get its version text.
+"""Rebuild every step of Marin's record with the light classes, and count those with the same version text.
 
     python -m scripts.marin.versions --oracle oracle.json.gz [--write]
 
-The record holds, of each version that Marin's own executor computed, the name, what counts in its config, and its
-dependencies; the key is the beginning of the MD5 of the text. ``--write`` also writes the few versions that the test
-``tests/marin/legacy/test_oracle_versions.py`` builds, chosen so that every kind occurs.
+The record has, for each version that Marin's own executor computed, the name, the versioned values of its config, and
+its dependencies; the key is the beginning of the text's MD5. ``--write`` also writes a few versions of every kind, for
+the test ``tests/marin/legacy/test_oracle_versions.py``.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Versions = Mapping[str, Mapping[str, Any]]
 
 
 def key_of(rebuilt: Rebuilt, key: str) -> str:
-    """The key that our text of a version gives it."""
+    """Return the key of our text of a version."""
     step = rebuilt.step(key)
     text = resolve([step], "gs://bucket").of(step).version_json
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()[: len(key)]
 
 
 def chosen(versions: Versions, kinds: Mapping[str, str]) -> list[str]:
-    """Versions of every kind and with every setting that occurs, those with little below them first."""
+    """Choose versions of every kind and with every setting, those with few dependencies first."""
     size = {key: sum(1 for _ in with_dependencies(versions, [key])) for key in versions}
     depth: dict[str, int] = {}
     for key in sorted(versions, key=lambda key: size[key]):
