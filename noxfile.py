@@ -37,7 +37,7 @@ def folders() -> Iterator[Path]:
 
 
 def interpreters() -> dict[str, Path]:
-    """Return version -> folder of an interpreter that starts; pyenv's shim of a version not chosen does not."""
+    """Return version -> folder of an interpreter that starts; pyenv's shims of other versions do not."""
     found: dict[str, Path] = {}
     for python in (python for folder in folders() for python in folder.glob("python3.*")):
         name = NAME.fullmatch(python.name)

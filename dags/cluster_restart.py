@@ -1,4 +1,4 @@
-"""Airflow DAG that restarts a cluster of the fleet, with the approval of other users who have jobs there.
+"""Airflow DAG that restarts a cluster of the fleet; if other users have jobs there, with approval.
 
 Trigger it with the cluster's name and a reason. If jobs of other users run there, the task ``approve`` waits until a
 user approves or rejects it in the UI. The restart restores their jobs; Airflow's tasks resume theirs by themselves. Set

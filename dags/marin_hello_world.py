@@ -1,4 +1,4 @@
-"""Unchanged experiment in Marin's style as an Airflow DAG; ``marin/`` is laid out like a checkout of Marin."""
+"""Airflow DAG of an unchanged Marin experiment; ``marin/`` is laid out like a checkout of Marin."""
 
 from tradewind.marin import marin_experiment
 

@@ -1,4 +1,4 @@
-"""Airflow DAG of Ray jobs: two functions and a command that pass results on, without steps and versions."""
+"""Airflow DAG of Ray jobs: two functions and a command that pass results on, without steps."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Airflow DAG that makes a tiny language model, from text to evaluation: the shortest training pipeline."""
+"""Airflow DAG of a tiny language model, from text to evaluation: the shortest training pipeline."""
 
 from tradewind import Param, experiment_dag, run_param
 from tradewind.recipes.steps import clean, evaluate, python_sources, tokenize, train, train_tokenizer

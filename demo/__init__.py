@@ -1,1 +1,1 @@
-"""Demo of this repository: its nightly pipeline on this machine, with one command. Not part of the wheel."""
+"""Demo: the nightly pipeline on this machine, with one command. Not part of the wheel."""

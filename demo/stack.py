@@ -1,4 +1,4 @@
-"""Stack of the demo: a Ray cluster with one simulated TPU slice, and an Airflow whose default cluster it is.
+"""Stack of the demo: a Ray cluster with one simulated TPU slice, and an Airflow that uses it.
 
 A running stack is reused after a health check: the state file has only the addresses to check.
 """

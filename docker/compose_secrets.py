@@ -1,4 +1,4 @@
-"""Make the passwords and tokens of ``docker/compose.yaml`` once: files that only the services' user can read.
+"""Make the passwords and tokens of ``docker/compose.yaml`` once, as files of the services' user alone.
 
 The service ``secrets`` runs this before all others, as root, with a volume. It needs only the standard library.
 """

@@ -1,4 +1,4 @@
-"""Format text: tables for terminals, logs, Markdown and spreadsheets, and values for one line of a message.
+"""Format text: tables for terminals, logs, Markdown and spreadsheets, and values in messages.
 
 Text from records, logs, servers or libraries cannot control a terminal: control characters are escaped, also the
 colours of a job's log and characters that change the writing direction.

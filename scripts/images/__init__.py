@@ -1,1 +1,1 @@
-"""Build our container images, push them to the registries of the fleet's regions, and set them in the fleet file."""
+"""Build our container images, push them to the fleet's registries, and set them in the fleet file."""

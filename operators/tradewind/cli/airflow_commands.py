@@ -1,4 +1,4 @@
-"""``airflow tradewind``: the same commands, with clusters by connection. Every ``airflow`` command imports this."""
+"""``airflow tradewind``: the same commands, by connection. Every ``airflow`` command imports this."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tradewind``: the parser, the commands and their exit codes. Each error is one sentence on standard error."""
+"""``tradewind``: parser, commands and exit codes. Each error is one sentence on standard error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tradewind rehearse``: run a rehearsal in the background, in its own folder, through its control API.
+"""``tradewind rehearse``: control a rehearsal that runs in the background, in its own folder.
 
 ``down`` finds all its processes by the folder and stops them, also after a crash. A rehearsal plays one cluster of no
 fleet, or chosen clusters of a fleet file.

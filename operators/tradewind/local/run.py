@@ -1,4 +1,4 @@
-"""Run an experiment file as a script: plan it like any other run, then start each step once its inputs exist.
+"""Run an experiment file as a script: plan it like any run, then start each step once its inputs exist.
 
 The steps and their records are those of the experiment's DAG. Drivers run on this machine. Inside a Ray job, drivers of
 steps on slices, GPUs or several hosts reserve these on the job's cluster.

@@ -1,4 +1,4 @@
-"""Greet some names, then count the letters of the greetings: two steps, in the style of Marin's experiments."""
+"""Greet some names, then count the letters: two steps, in the style of Marin's experiments."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""``tradewind plan``, ``why`` and ``diff``: decisions of a run, as its ``plan`` task would make them now.
+"""``tradewind plan``, ``why`` and ``diff``: decisions that a run's ``plan`` task would make now.
 
 ``why`` explains one step's decision, ``diff`` the difference of two versions. Both go down to the root causes, and
 answer as text for users and as data for programs. No command writes anything.

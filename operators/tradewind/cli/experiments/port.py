@@ -1,4 +1,4 @@
-"""``tradewind port``: report which of Marin's experiment files become DAGs unchanged, and fixes for others."""
+"""``tradewind port``: report which of Marin's files become DAGs unchanged, and fixes for others."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def _refuse_stale(files: GeneratedFiles, fleet_option: str | None) -> None:
 
 
 def connections(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """Compare each connection with the file; ``--apply`` writes those that differ. Return 1 if any still differs.
+    """Compare connections with the file; ``--apply`` writes those that differ. Return 1 if any still differs.
 
     Raises:
         UsageError: Airflow is not installed.

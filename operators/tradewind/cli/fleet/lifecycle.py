@@ -288,7 +288,7 @@ def wait_until_ready(arguments: argparse.Namespace, cluster: FleetCluster) -> in
 
 
 def look_for_image(cluster: FleetCluster) -> None:
-    """Check that the cluster's image exists; warn if this is unknown. Raises ``FleetError`` if it does not."""
+    """Check that the cluster's image exists; warn if unknown. Raises ``FleetError`` if it does not."""
     try:
         check_image(cluster, google_api("artifactregistry"))
     except CloudError as error:

@@ -1,4 +1,4 @@
-"""Commands about fleets, clusters, registries and development sessions, and their options, as plain data."""
+"""Options of commands about fleets, clusters, registries and development sessions, as plain data."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _SHOWN = ("TPU", "CPU")
 
 
 def status(arguments: argparse.Namespace, fleet: Fleet) -> int:
-    """Print the state of the chosen clusters, and resources in their zones that belong to no cluster of the file.
+    """Print the state of the chosen clusters, and resources in their zones of no cluster in the file.
 
     Raises:
         CommandError: A zone could not be read.
@@ -113,7 +113,7 @@ async def _nodes(there: RayCluster) -> list[NodeInfo]:
 
 
 def _marker(cluster: FleetCluster, now: float) -> str:
-    """Describe a running or interrupted operation, empty if none; delete local backups that it makes obsolete."""
+    """Describe a running or interrupted operation, empty if none; delete obsolete local backups."""
     try:
         found = ClusterLock.of(cluster).read()
         prune_backups(cluster.name, ClusterJobBackup(cluster, say), found, say)

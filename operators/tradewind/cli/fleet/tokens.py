@@ -1,4 +1,4 @@
-"""``tradewind cluster auth``, ``auth-env``, ``init-token``, ``set-token`` and ``rotate-token``: tokens of Ray.
+"""Commands about Ray's token: ``auth``, ``auth-env``, ``init-token``, ``set-token``, ``rotate-token``.
 
 A token goes to the clipboard, to a file that only its owner can read, or to Secret Manager. It is printed only on a
 terminal, and only without a clipboard or at the user's request. A rotation restarts all clusters that share the token.

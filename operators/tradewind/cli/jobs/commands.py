@@ -45,7 +45,7 @@ def list_jobs(arguments: argparse.Namespace, cluster: RayCluster, interrupts: In
 
 
 def chosen(jobs: Sequence[JobDetails], *, everything: bool, metadata: dict[str, str]) -> list[JobDetails]:
-    """Return the jobs with all of these metadata, newest first; without ``everything`` only unfinished ones."""
+    """Return jobs with all of these metadata, newest first; without ``everything`` only unfinished ones."""
     wanted = [job for job in jobs if everything or not job.has_ended]
     if metadata:
         return JobQuery(metadata=metadata).matching(wanted)

@@ -1,4 +1,4 @@
-"""Stub of Marin's executor for the example, imported on a cluster, where functions run and no steps are made.
+"""Stub of Marin's executor for the example on a cluster, where functions run and no steps are made.
 
 A checkout of Marin has its own executor here. When Airflow parses the experiment, it imports neither.
 """
