@@ -132,7 +132,7 @@ def test_what_only_images_install_is_asked_of_their_locks_alone() -> None:
     ]
 
 
-def test_an_image_has_the_versions_that_are_tested_and_vllm_at_least_that_ray() -> None:
+def test_image_pins_tested_versions_and_vllm_pins_tested_ray() -> None:
     ours = f"ray==1 {HASH}\na==1 {HASH}\n"
     theirs = f"ray==2 {HASH}\na==2 {HASH}\nchips==2 {HASH}\nserver==1 {HASH}\n"
     assert [*image_problems(IMAGES, "tpu", theirs, ours, "3.11")] == [

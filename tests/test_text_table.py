@@ -5,7 +5,7 @@ from __future__ import annotations
 from tradewind.text import as_csv, as_markdown, format_columns, markdown_text
 
 
-def test_columns_are_as_wide_as_their_widest_cell_and_no_line_ends_in_blanks() -> None:
+def test_columns_fit_widest_cell_without_trailing_blanks() -> None:
     assert format_columns([("STEP", "STATE"), ("data/raw", "ok"), ("x", "")]) == [
         "STEP      STATE",
         "data/raw  ok",

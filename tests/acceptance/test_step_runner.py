@@ -58,7 +58,7 @@ def ran(log: str) -> list[Any]:
 # ---- what a step becomes
 
 
-def test_resolving_a_step_binds_its_config_and_keeps_its_dependencies() -> None:
+def test_resolve_binds_config_and_keeps_dependencies() -> None:
     parent = step("parent")
     child = step("child", n=3, input_path=output_path_of(parent, "x"))
     experiment = resolve([child], "/p")
@@ -68,13 +68,13 @@ def test_resolving_a_step_binds_its_config_and_keeps_its_dependencies() -> None:
     assert step_spec(bound, CODE).load_config() == bound.config
 
 
-def test_a_remote_function_is_picked_up_with_its_options_and_a_plain_one_stays_plain() -> None:
+def test_remote_function_keeps_options_and_plain_stays_plain() -> None:
     assert spec_of(step("a", with_options)).ray_task == {"num_cpus": 4, "resources": {"head": 1}}
     assert spec_of(step("a", without_options)).ray_task == {}
     assert spec_of(step("a")).ray_task is None
 
 
-def test_explicit_resources_are_the_steps_own_whatever_its_function_is_marked_with() -> None:
+def test_explicit_resources_override_function_decorator() -> None:
     marked = dataclasses.replace(step("a", with_options), resources=TpuSlice("v4-8"))
     assert spec_of(marked).load_resources() == TpuSlice("v4-8")
     assert spec_of(step("a", with_options)).resources == encode_resources(Cpu())
@@ -161,7 +161,7 @@ def test_no_more_steps_run_at_once_than_allowed() -> None:
 # ---- what was added to Marin's runner later
 
 
-def test_the_inputs_of_a_finished_step_are_pruned_and_its_siblings_are_made(store: Path, log: str) -> None:
+def test_finished_step_prunes_inputs_while_siblings_run(store: Path, log: str) -> None:
     first, second, third = chain(log)
     paths = run([second], store)
     for file in Path(paths[first]).iterdir():
@@ -183,7 +183,7 @@ def test_a_step_whose_input_vanished_after_the_plan_does_not_run(store: Path, lo
     assert not Path(found.output_path).exists()
 
 
-def test_a_driver_that_dies_is_a_failed_step_and_the_next_run_need_not_wait(store: Path, log: str) -> None:
+def test_dead_driver_fails_step_without_delaying_next_run(store: Path, log: str) -> None:
     kill = ExecutorStep("kill", parts.kill_the_driver, Config(None, this_output_path(), versioned(1), None, log))
     for attempt in (1, 2):
         with pytest.raises(ExperimentFailedError) as caught:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tradewind.records.record import Status, read_status, write_status
 
 
-def test_a_read_tolerates_that_the_status_is_overwritten_at_the_same_time(tmp_path: Path) -> None:
+def test_status_read_tolerates_concurrent_overwrite(tmp_path: Path) -> None:
     output, done = str(tmp_path / "out"), threading.Event()
     write_status(output, Status.RUNNING)
 

@@ -19,7 +19,7 @@ def test_the_command_line_says_it_too(house: House) -> None:
     assert sentence in done.stdout + done.stderr
 
 
-def test_a_function_that_the_cluster_lacks_is_named_with_the_way_out(house: House) -> None:
+def test_function_missing_on_cluster_is_named_with_remedy(house: House) -> None:
     run = house.run("not_on_cluster")
     assert run.state == "failed"
     assert (
@@ -30,7 +30,7 @@ def test_a_function_that_the_cluster_lacks_is_named_with_the_way_out(house: Hous
     assert (house.output("bad/not_on_cluster") / ".executor_status").read_text() == "FAILED"
 
 
-def test_a_steps_own_error_fails_its_task_at_once_with_its_traceback(house: House) -> None:
+def test_step_error_fails_task_at_once_with_traceback(house: House) -> None:
     run: HouseRun = house.run("failing")
     assert run.state == "failed"
     log = run.log("bad_failing")
@@ -55,7 +55,7 @@ def test_a_steps_own_error_fails_its_task_at_once_with_its_traceback(house: Hous
         ("unknown_slice.py", "ExperimentError: Step 'train': "),
     ],
 )
-def test_a_file_that_makes_no_valid_experiment_is_an_import_error(house: House, file: str, sentence: str) -> None:
+def test_file_without_valid_experiment_is_import_error(house: House, file: str, sentence: str) -> None:
     [error] = until(
         lambda: [error for error in house.api.import_errors() if error["filename"].endswith(file)], f"{file} to be read"
     )

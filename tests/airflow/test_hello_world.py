@@ -90,7 +90,7 @@ def test_dates_that_want_one_step_at_once_share_its_attempt(house: House) -> Non
     assert nights == ["2026-03-01\n", "2026-03-02\n", "2026-03-03\n"]
 
 
-def test_a_file_written_for_marin_runs_in_the_worker_and_as_a_ray_task(house: House) -> None:
+def test_marin_file_runs_in_worker_and_as_ray_task(house: House) -> None:
     run = house.run("shared_steps")
     assert run.state == "success"
     assert "value" in json.loads((house.output("worker/step") / ".artifact.json").read_text())

@@ -113,7 +113,7 @@ marin_experiment("experiments/tutorials/count_words.py", tags=["marin"])
 """
 
 
-def test_an_experiment_of_a_checkout_beside_the_dags_runs_as_it_is_and_is_reused(house: House) -> None:
+def test_marin_checkout_beside_dags_runs_and_is_reused(house: House) -> None:
     for name, text in CHECKOUT.items():
         put(house.dags.parent / "marin" / name, text)
     put(house.dags / "marin_dags.py", DAG_FILE)

@@ -61,7 +61,7 @@ def versions(house: House, name: str) -> int:
     return len(list(house.store.glob(f"code_lm/{name}-??????")))
 
 
-def test_a_night_in_which_the_clocks_go_forward_is_a_night_like_others(night: HouseRun) -> None:
+def test_dst_change_night_is_like_others(night: HouseRun) -> None:
     assert hours(night) == 23
     assert [moment.time().isoformat() for moment in interval(night)] == ["00:00:00", "00:00:00"]
     told = json.loads((output(night, "sample") / ".executor_info").read_text())

@@ -157,7 +157,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         postgres.remove()
 
 
-def test_who_may_read_a_dag_and_its_xcoms_sees_its_pages_and_nobody_else(server: Asked) -> None:
+def test_pages_require_read_access_to_dag_and_xcoms(server: Asked) -> None:
     is_fab = server.manager == FAB
     for path, dag in [("plan/one/good", "one"), ("plan/two/good", "two"), ("step/one/t/good", "one"),
                       ("step/two/t/good", "two"), ("plan/one/none", "one")]:  # fmt: skip
@@ -171,7 +171,7 @@ def test_who_may_read_a_dag_and_its_xcoms_sees_its_pages_and_nobody_else(server:
     assert "This run has no plan yet." in server.is_answering["viewer", "plan/one/none"][2]
 
 
-def test_every_answer_has_the_headers_and_no_page_has_inline_code(server: Asked) -> None:
+def test_responses_set_security_headers_and_no_inline_code(server: Asked) -> None:
     for asked, (status, headers, text) in server.is_answering.items():
         policy = headers.get("content-security-policy", "")
         assert "default-src 'none'" in policy and "frame-ancestors 'self'" in policy, (asked, status)

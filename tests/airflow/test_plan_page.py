@@ -78,7 +78,7 @@ def test_no_page_of_the_framework_is_served(house: House, path: str) -> None:
     assert get(house, path, token(house)).status_code == 404
 
 
-def test_whatever_a_plan_holds_is_shown_as_text_and_only_what_ran_has_a_link() -> None:
+def test_plan_is_escaped_and_only_executed_steps_have_links() -> None:
     pages = importlib.import_module("tradewind_ui.pages")
     evil = "<b>\"&'"
     steps = [PlannedStep("t/1", evil, evil, evil, each, evil, producer=evil, estimate=evil) for each in Decision]

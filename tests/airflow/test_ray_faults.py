@@ -84,9 +84,7 @@ def test_a_head_that_dies_costs_an_attempt_and_no_retry(
     assert house.api.xcom(run.dag_id, run.run_id, "job", "submission_id") == first.removesuffix("1") + "2"
 
 
-def test_a_step_whose_head_forgets_it_is_made_once_more_and_counts_once(
-    house: House, start_ray: StartRay, tmp_path: Path
-) -> None:
+def test_step_forgotten_by_head_reruns_and_counts_once(house: House, start_ray: StartRay, tmp_path: Path) -> None:
     ray, _ = start_ray()
     house.api.put_connection("own_cluster", {"conn_type": "ray", "host": ray.address})
     gate = tmp_path / "open"
@@ -127,9 +125,7 @@ def test_a_supervisor_that_dies_costs_an_attempt_and_no_retry(
 
 
 @pytest.mark.parametrize("component", ["scheduler", "triggerer", pytest.param("api-server", marks=pytest.mark.long)])
-def test_a_part_of_airflow_that_dies_and_comes_back_leaves_one_job(
-    house: House, tmp_path: Path, component: str
-) -> None:
+def test_airflow_component_restart_leaves_one_job(house: House, tmp_path: Path, component: str) -> None:
     file, back = tmp_path / "ran", tmp_path / "back"
     wait = f"until [ -e {back} ]; do sleep 0.2; done"  # a task that wakes without an API server is failed by Airflow
     run = run_command(house, "ray_default", f"echo started >> {file}; {wait}; echo ended >> {file}")

@@ -27,7 +27,7 @@ def until_followed(run: HouseRun) -> None:
     until(lambda: re.search(r" started$", run.log("job"), re.MULTILINE), "the job's first line")
 
 
-def test_commands_and_functions_run_as_jobs_and_say_what_came_of_them(house: House) -> None:
+def test_commands_and_functions_run_as_jobs_and_return_results(house: House) -> None:
     run = house.run("ray_hello", {"who": "everybody"})
     assert run.states() == dict.fromkeys(["command", "function", "decorated", "in_worker"], "success")
     assert run.log("command").count("hello everybody from command") == 1
@@ -54,7 +54,7 @@ def test_the_links_are_there_while_the_job_runs(house: House) -> None:
     until(lambda: active(house.ray_address, run.run_id) == 0, "the job to stop")
 
 
-def test_a_command_that_fails_fails_the_task_at_once_with_its_last_words(house: House) -> None:
+def test_failed_command_fails_task_at_once_with_last_log_lines(house: House) -> None:
     run = house.run("ray_fails")
     assert run.states() == {"job": "failed"}
     assert len(jobs_of(house.ray_address, run.run_id)) == 1
@@ -90,7 +90,7 @@ def test_a_cleared_task_runs_again_when_its_job_has_ended(house: House, dag_id: 
     until(lambda: active(house.ray_address, run.run_id) == 0, "the second job to stop")
 
 
-def test_a_job_that_waits_in_vain_is_taken_out_of_the_queue_when_its_task_is_marked(house: House) -> None:
+def test_pending_job_leaves_queue_when_task_is_marked(house: House) -> None:
     run = house.begin("ray_waits")
     until(lambda: statuses(house.ray_address, run.run_id) == ["PENDING"], "the job to wait")
     until(lambda: re.search(r" trigger .* starting$", run.log("job"), re.MULTILINE), "the trigger to follow it")
@@ -162,7 +162,7 @@ def test_jobs_of_others_are_waited_for_and_stopped(house: House) -> None:
     assert statuses(house.ray_address, stopped.run_id) == ["STOPPED"]
 
 
-def test_the_reconciler_stops_what_was_marked_while_no_triggerer_was_there(house: House) -> None:
+def test_reconciler_stops_job_of_task_marked_without_triggerer(house: House) -> None:
     kept, left = started(house, "ray_sleeps"), started(house, "ray_sleeps")
     until(lambda: {**kept.states(), **left.states()} == {"job": "deferred"}, "both tasks to be deferred")
     house.airflow.kill_component("triggerer")

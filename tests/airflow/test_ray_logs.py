@@ -81,7 +81,7 @@ def test_two_orderly_restarts_neither_lose_nor_repeat_a_line(house: House, tmp_p
     assert "may come again" not in run.log("job")
 
 
-def test_a_killed_triggerer_loses_no_line_and_says_that_a_few_come_again(house: House, tmp_path: Path) -> None:
+def test_killed_triggerer_loses_no_line_and_announces_repeats(house: House, tmp_path: Path) -> None:
     moments = random.Random(SEED)
     run = printing(house, tmp_path / "end")
     [job] = [one["submission_id"] for one in jobs_of(house.ray_address, run.run_id)]

@@ -13,7 +13,7 @@ from tests.airflow.conftest import House
 pytestmark = [pytest.mark.airflow, pytest.mark.ray, pytest.mark.long]
 
 
-def test_a_restart_loses_no_job_has_none_twice_and_spends_no_retry(house: House, tmp_path: Path) -> None:
+def test_restart_keeps_every_job_once_without_using_retries(house: House, tmp_path: Path) -> None:
     shutil.copy(DAG_FILE, house.dags)
     cost = measure_on(tmp_path, 2, WaitingTasks(house.api, 2))
     assert (cost.people, cost.tasks) == (2, 2)

@@ -71,7 +71,7 @@ def test_dates_that_wait_adopt_one_failure(house: House, tmp_path: Path) -> None
     )
 
 
-def test_steps_cleared_along_are_made_again_only_if_what_they_read_has_changed(house: House) -> None:
+def test_steps_cleared_downstream_rerun_only_if_inputs_changed(house: House) -> None:
     run = house.run("chained")
     assert run.state == "success"
 
@@ -99,9 +99,7 @@ def test_a_plan_cleared_while_steps_run_leaves_them_alone(house: House, tmp_path
     assert run.state == "success" and calls(house, "gated/shared") == before + 1
 
 
-def test_edited_code_goes_with_the_next_attempt_and_an_edited_config_asks_for_a_new_plan(
-    house: House, tmp_path: Path
-) -> None:
+def test_edited_code_is_used_but_edited_config_needs_new_plan(house: House, tmp_path: Path) -> None:
     file, gate = house.dags / "edited.py", tmp_path / "open"
     run = house.begin("edited", {"gate": str(gate)})
     until(lambda: run.states().get("edited_first") == "running", "the first step to run")
@@ -122,14 +120,14 @@ def the_task(house: House, run: HouseRun, task_id: str) -> dict[str, Any]:
     return found
 
 
-def test_the_consumers_of_a_plain_task_that_was_killed_after_its_commit_run(house: House) -> None:
+def test_consumers_run_after_task_killed_past_its_commit(house: House) -> None:
     run = house.run("plain_retries", {"dies": True})
     assert run.states() == {"make": "success", "consume": "success"}, run.log("make")
     assert the_task(house, run, "make")["try_number"] == 2
     assert house.attempts("plain/retried") == 1
 
 
-def test_a_clear_after_the_retries_were_lowered_is_seen_by_the_clears_of_the_run(house: House) -> None:
+def test_clear_is_detected_after_retries_were_lowered(house: House) -> None:
     # In the folder from the start: Airflow stores no change of a DAG within 30 s of the one before.
     file = house.dags / "lowered_retries.py"
     run = house.run("lowered_retries", {"dies": False})

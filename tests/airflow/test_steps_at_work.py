@@ -63,7 +63,7 @@ def test_a_step_cleared_at_work_is_stopped_and_made_again(house: House) -> None:
 
 
 @pytest.mark.long
-def test_a_step_marked_while_the_triggerer_is_down_is_stopped_by_the_reconciler(house: House) -> None:
+def test_reconciler_stops_step_marked_without_triggerer(house: House) -> None:
     run = begin(house, "unseen")
     house.airflow.stop_component("triggerer")
     try:
@@ -76,7 +76,7 @@ def test_a_step_marked_while_the_triggerer_is_down_is_stopped_by_the_reconciler(
     assert [one["outcome"] for one in attempts(house, run)] == ["stopped"]
 
 
-def test_a_run_that_waits_for_a_step_makes_it_when_a_person_stops_it(house: House) -> None:
+def test_waiting_run_executes_step_when_user_stops_owner(house: House) -> None:
     first = begin(house, "shared")
     second = house.begin("slow_step", {"name": "shared"})
     until(lambda: second.states().get(TASK) == "deferred", "the second run to wait")

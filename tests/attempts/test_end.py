@@ -13,7 +13,7 @@ def lease(phase: Phase | None, job: str = "job", asked: bool = False) -> Lease:
 
 
 @pytest.mark.parametrize("end", list(JobResult))
-def test_a_lease_that_is_about_another_attempt_means_starting_over_first_of_all(end: JobResult) -> None:
+def test_lease_of_another_attempt_starts_over(end: JobResult) -> None:
     for phase in Phase:
         assert next_action(lease(phase, "another"), "job", end) is NextAction.START_OVER
     assert next_action(None, "job", end) is NextAction.START_OVER
@@ -25,7 +25,7 @@ def test_a_committed_lease_is_green_whatever_ray_says(end: JobResult) -> None:
 
 
 @pytest.mark.parametrize("end", list(JobResult))
-def test_a_failed_lease_is_the_functions_failure_whatever_ray_says(end: JobResult) -> None:
+def test_failed_lease_is_function_failure_for_any_ray_ending(end: JobResult) -> None:
     assert next_action(lease(Phase.FAILED), "job", end) is NextAction.FAILED
 
 
@@ -78,7 +78,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize(("end", "phase", "asked", "verdict"), ROWS.values(), ids=ROWS)
-def test_the_lease_decides_and_ray_only_where_it_leaves_that_open(
+def test_next_action_follows_lease_before_ray_ending(
     end: JobResult, phase: Phase | None, asked: bool, verdict: NextAction
 ) -> None:
     assert next_action(lease(phase, asked=asked), "job", end) is verdict

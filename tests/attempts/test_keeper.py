@@ -127,7 +127,7 @@ def test_it_commits_and_then_leaves_the_lease_alone(faults: Faults) -> None:
     assert (committed.lease.phase, keeper.end) == (Phase.COMMITTED, None)
 
 
-def test_whatever_counts_from_its_renewals_hears_that_the_turn_has_ended(faults: Faults) -> None:
+def test_renewal_listener_is_notified_when_lease_ends(faults: Faults) -> None:
     store, held = begun(faults)
     heard: list[float] = []
     with LeaseRenewer(store, held, lambda end: None, heard.append) as keeper:
@@ -135,7 +135,7 @@ def test_whatever_counts_from_its_renewals_hears_that_the_turn_has_ended(faults:
     assert heard == [held.written_at, math.inf], "nothing is cut off any more"
 
 
-def test_it_obeys_a_request_to_stop_and_renews_until_the_work_has_ended(faults: Faults) -> None:
+def test_stop_request_is_obeyed_with_renewals_until_work_ends(faults: Faults) -> None:
     clock = Clock()
     store, held = begun(faults, QUICK_S, clock)
     ends: list[LeaseEndReason] = []
@@ -157,7 +157,7 @@ def test_it_finds_a_request_of_the_time_before_it_began(faults: Faults) -> None:
     assert ends == [LeaseEndReason.STOP_REQUESTED]
 
 
-def test_it_loses_its_turn_to_whoever_took_it_over_and_writes_nothing_more(faults: Faults) -> None:
+def test_lease_owner_stops_writing_after_takeover(faults: Faults) -> None:
     store, held = begun(faults, QUICK_S, Clock())
     ends: list[LeaseEndReason] = []
     with LeaseRenewer(store, held, ends.append) as keeper:
@@ -169,7 +169,7 @@ def test_it_loses_its_turn_to_whoever_took_it_over_and_writes_nothing_more(fault
     assert (ends, keeper.end, lease()) == ([LeaseEndReason.LOST], LeaseEndReason.LOST, taken)
 
 
-def test_a_commit_that_comes_before_the_next_look_finds_the_loss_itself(faults: Faults) -> None:
+def test_commit_detects_lost_lease_before_next_check(faults: Faults) -> None:
     store, held = begun(faults)
     with LeaseRenewer(store, held, lambda end: None) as keeper:
         take_over()
@@ -183,9 +183,7 @@ TROUBLES = [StoreUnavailableError("503"), StoreRefusedError("403")]
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_it_survives_a_store_that_is_down_or_refuses_for_less_than_the_fence(
-    faults: Faults, trouble: Exception
-) -> None:
+def test_store_outage_shorter_than_fencing_interval_is_survived(faults: Faults, trouble: Exception) -> None:
     clock = Clock()
     store, held = begun(faults, clock=clock)
     ends: list[LeaseEndReason] = []
@@ -202,9 +200,7 @@ def test_it_survives_a_store_that_is_down_or_refuses_for_less_than_the_fence(
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_it_fences_itself_when_the_store_is_down_or_refuses_for_longer_and_commits_no_more(
-    faults: Faults, trouble: Exception
-) -> None:
+def test_store_outage_beyond_fencing_interval_fences_owner(faults: Faults, trouble: Exception) -> None:
     clock = Clock()
     store, held = begun(faults, clock=clock)
     ends: list[LeaseEndReason] = []
@@ -220,7 +216,7 @@ def test_it_fences_itself_when_the_store_is_down_or_refuses_for_longer_and_commi
     assert lease().phase is Phase.RUNNING
 
 
-def test_a_commit_after_the_fence_is_refused_even_before_the_fence_was_noticed(faults: Faults) -> None:
+def test_commit_is_refused_past_fencing_deadline(faults: Faults) -> None:
     clock = Clock()
     store, held = begun(faults, clock=clock)
     keeper = LeaseRenewer(store, held, lambda end: None)
@@ -229,7 +225,7 @@ def test_a_commit_after_the_fence_is_refused_even_before_the_fence_was_noticed(f
         keeper.finish(phase=Phase.COMMITTED)
 
 
-def test_nothing_is_removed_or_written_on_after_the_fence_even_before_it_was_noticed(faults: Faults) -> None:
+def test_no_removal_or_write_past_fencing_deadline(faults: Faults) -> None:
     clock = Clock()
     store, held = begun(faults, clock=clock)
     keeper = LeaseRenewer(store, held, lambda end: None)
@@ -240,7 +236,7 @@ def test_nothing_is_removed_or_written_on_after_the_fence_even_before_it_was_not
         keeper.check()
 
 
-def test_a_renewal_that_arrives_after_the_fence_lets_nobody_commit(faults: Faults) -> None:
+def test_late_renewal_does_not_allow_commit_after_fencing(faults: Faults) -> None:
     clock = Clock()
     store, held = begun(faults, clock=clock)
     keeper = LeaseRenewer(store, held, lambda end: None)
@@ -268,7 +264,7 @@ def test_who_has_lost_its_turn_removes_and_writes_nothing_more(faults: Faults) -
         keeper.check()
 
 
-def test_a_turn_that_somebody_else_has_ended_is_over_at_the_next_look(faults: Faults) -> None:
+def test_lease_ended_by_another_process_is_lost_at_next_check(faults: Faults) -> None:
     store, held = begun(faults)
     ends: list[LeaseEndReason] = []
     LeaseStore(PATH).change(held, phase=Phase.STOPPED)
@@ -298,7 +294,7 @@ def test_time_spent_asleep_between_claim_and_keeper_counts(faults: Faults) -> No
     assert ends == [LeaseEndReason.FENCED]
 
 
-def test_a_renewal_counts_from_when_it_was_asked_for_not_from_its_answer(faults: Faults) -> None:
+def test_renewal_counts_from_request_not_response(faults: Faults) -> None:
     clock = Clock()
     store, held = begun(faults, clock=clock)
 
@@ -320,7 +316,7 @@ def test_a_renewal_counts_from_when_it_was_asked_for_not_from_its_answer(faults:
     assert ends == [LeaseEndReason.FENCED]
 
 
-def test_a_commit_that_arrived_although_its_answer_was_lost_is_no_loss(faults: Faults) -> None:
+def test_commit_with_lost_response_is_not_a_lost_lease(faults: Faults) -> None:
     store, held = begun(faults)
     lost = [True]
 
@@ -349,7 +345,7 @@ def test_one_refusal_does_not_end_the_thread_that_renews(faults: Faults) -> None
     assert ends == []
 
 
-def test_a_mistake_of_ours_ends_the_work_at_once_and_commits_no_more(faults: Faults) -> None:
+def test_internal_error_ends_work_and_blocks_commit(faults: Faults) -> None:
     store, held = begun(faults)
     ends: list[LeaseEndReason] = []
     keeper = LeaseRenewer(store, held, ends.append)
@@ -364,9 +360,7 @@ def test_a_mistake_of_ours_ends_the_work_at_once_and_commits_no_more(faults: Fau
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_what_the_store_refuses_is_tried_again_for_as_long_as_the_fence_and_no_longer(
-    faults: Faults, trouble: Exception
-) -> None:
+def test_store_errors_are_retried_for_one_fencing_interval(faults: Faults, trouble: Exception) -> None:
     clock = Clock()
     store, held = begun(faults, heartbeat_s=0.5, clock=clock)
     keeper = LeaseRenewer(store, held, lambda end: None)

@@ -161,16 +161,14 @@ def theirs(tmp_path: Path) -> StepLease:
     return turns_by(THEIRS, tmp_path)
 
 
-def test_who_was_too_late_looks_again_and_so_does_who_lost_its_attempt(turns: StepLease) -> None:
+def test_claim_is_retried_after_lost_race_or_lost_attempt(turns: StepLease) -> None:
     claimant = Noting(turns)
     claimant.faster = 2
     assert AttemptProtocol(turns, claimant).result() == "made"
     assert claimant.done == ["claimed over None"] * 3 + ["ran 1"]
 
 
-def test_a_result_is_taken_when_its_record_is_complete_though_its_driver_died_before(
-    turns: StepLease, theirs: StepLease
-) -> None:
+def test_complete_record_is_result_although_driver_died(turns: StepLease, theirs: StepLease) -> None:
     commit(theirs, claimed(theirs))
     assert AttemptProtocol(turns, Noting(turns)).result() == "attempt 1"
 
@@ -183,7 +181,7 @@ def test_a_failure_that_was_waited_for_is_the_claimants_own(turns: StepLease, th
     assert claimant.done == ["waited for 1"]
 
 
-def test_the_turn_of_an_earlier_try_is_followed_or_claimed_over_if_nothing_was_ever_started(turns: StepLease) -> None:
+def test_earlier_try_is_followed_or_reclaimed_if_never_started(turns: StepLease) -> None:
     claimed(turns)
     assert AttemptProtocol(turns, Noting(turns)).result() == "followed 1"
     claimant = Noting(turns)
@@ -192,7 +190,7 @@ def test_the_turn_of_an_earlier_try_is_followed_or_claimed_over_if_nothing_was_e
     assert claimant.done == ["rejoined 1", "claimed over 1", "ran 2"]
 
 
-def test_a_cleared_task_stops_its_earlier_try_before_it_runs_again(turns: StepLease) -> None:
+def test_cleared_task_stops_earlier_try_before_rerun(turns: StepLease) -> None:
     claimed(turns)
     claimant = Noting(turns)
     claimant.me = TaskIdentity({**OURS, "max_tries": 4})
@@ -202,7 +200,7 @@ def test_a_cleared_task_stops_its_earlier_try_before_it_runs_again(turns: StepLe
     assert first is not None and first.outcome is AttemptOutcome.STOPPED
 
 
-def test_a_task_of_the_same_name_in_an_airflow_without_one_is_neither_followed_nor_stopped(tmp_path: Path) -> None:
+def test_same_task_without_deployment_is_not_followed_or_stopped(tmp_path: Path) -> None:
     unnamed = turns_by({**OURS, "deployment": ""}, tmp_path)
     claimed(unnamed)
     with pytest.raises(FailedHereError, match="doubt"):
@@ -210,7 +208,7 @@ def test_a_task_of_the_same_name_in_an_airflow_without_one_is_neither_followed_n
     assert phase_of(unnamed) is Phase.CLAIMED
 
 
-def test_an_earlier_try_that_claims_meanwhile_is_told_by_its_note(tmp_path: Path) -> None:
+def test_concurrent_claim_of_earlier_try_is_known_by_its_note(tmp_path: Path) -> None:
     unnamed = turns_by({**OURS, "deployment": ""}, tmp_path)
     noted: list[str] = []
 
@@ -254,7 +252,7 @@ def test_a_job_that_made_the_output_leaves_a_complete_record(turns: StepLease) -
         (JobResult.SUCCEEDED, None, Phase.CLAIMED),
     ],
 )
-def test_an_end_that_no_attempt_follows_ends_a_turn_that_was_never_begun(
+def test_final_job_ending_closes_attempt_that_never_started(
     turns: StepLease, ended: JobResult, outcome: AttemptOutcome | None, phase: Phase
 ) -> None:
     turn, claimant = claimed(turns), Noting(turns)
@@ -266,7 +264,7 @@ def test_an_end_that_no_attempt_follows_ends_a_turn_that_was_never_begun(
     assert attempt.error == (claimant.fault if outcome is AttemptOutcome.FAILED else None)
 
 
-def test_a_faulty_job_whose_driver_has_begun_after_all_is_looked_at_again(turns: StepLease) -> None:
+def test_unrunnable_job_is_rechecked_when_driver_started(turns: StepLease) -> None:
     turn, claimant = claimed(turns), Noting(turns)
 
     class Begins(Noting):
@@ -279,9 +277,7 @@ def test_a_faulty_job_whose_driver_has_begun_after_all_is_looked_at_again(turns:
     assert claimant.done == ["showed the log", "waits until stale"]
 
 
-def test_a_lost_turn_is_ended_before_the_next_attempt_and_not_if_somebody_has_gone_on(
-    turns: StepLease, theirs: StepLease
-) -> None:
+def test_lost_attempt_is_ended_before_next_unless_superseded(turns: StepLease, theirs: StepLease) -> None:
     turn, claimant = claimed(turns), Noting(turns)
 
     class Overtaken(Noting):

@@ -48,9 +48,7 @@ def tamper(attempt: Attempt, store: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", ["run_step", "driver.run_function", "driver.run_preflight"])
-def test_a_spec_that_was_changed_after_the_claim_is_refused_in_a_sentence_and_nothing_is_run(
-    tmp_path: Path, module: str
-) -> None:
+def test_spec_changed_after_claim_is_refused_and_not_run(tmp_path: Path, module: str) -> None:
     step, attempt = turn_at(tmp_path)
     tamper(attempt, tmp_path)
     command = [sys.executable, "-m", f"tradewind.runtime.{module}", *driver_arguments(attempt)]
@@ -72,9 +70,7 @@ def test_a_driver_that_is_told_no_digest_runs_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", ["tampered", "cut off", "gone"])
-def test_a_step_in_the_airflow_worker_runs_what_was_claimed_whatever_the_bucket_says(
-    tmp_path: Path, change: str
-) -> None:
+def test_worker_step_runs_claimed_spec_despite_changed_bucket(tmp_path: Path, change: str) -> None:
     step, attempt = turn_at(tmp_path, resources=on_airflow_worker())
     file = Path(attempt_path(step.output_path, 1))
     if change == "tampered":
@@ -89,7 +85,7 @@ def test_a_step_in_the_airflow_worker_runs_what_was_claimed_whatever_the_bucket_
     assert read_record(step.output_path).state is RecordState.FINISHED
 
 
-def test_a_spec_has_the_same_digest_before_it_is_written_and_after_it_is_read() -> None:
+def test_spec_digest_is_equal_before_write_and_after_read() -> None:
     config = {"b": [float("nan"), 1e-7], "a": "ä\ud800"}
     spec = StepSpec("s", "s-abcdef", "/o", "m:f", {"num_cpus": 1}, config, {"kind": "cpu"}, True, resumable=("a", "b"))
     assert spec_digest(spec.to_json()) == spec_digest(json.loads(json.dumps(spec.to_json())))

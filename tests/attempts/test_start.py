@@ -82,13 +82,13 @@ def test_a_task_starts_by_what_the_record_says(found: Record, start: object) -> 
     assert decide_start(found, TaskIdentity(ME), RerunRequest()) == start
 
 
-def test_a_failure_that_was_waited_for_is_adopted_so_that_thirty_runs_do_not_each_retry_it() -> None:
+def test_waiting_runs_inherit_failure_without_retry() -> None:
     failed = record(Phase.FAILED)
     assert decide_start(failed, TaskIdentity(ME, waited_for=5), RerunRequest()) == InheritFailure(failed.lease)
     assert decide_start(failed, TaskIdentity(ME, waited_for=4), RerunRequest()) == Claim()
 
 
-def test_an_earlier_failure_is_adopted_where_failures_are_not_tried_again() -> None:
+def test_earlier_failure_is_inherited_when_retries_are_off() -> None:
     failed = record(Phase.FAILED)
     assert decide_start(failed, TaskIdentity(ME, retries_failures=False), RerunRequest()) == InheritFailure(
         failed.lease
@@ -132,7 +132,7 @@ CLEARS = {
 
 
 @pytest.mark.parametrize(("asked", "start"), CLEARS.values(), ids=CLEARS)
-def test_a_result_is_made_again_only_for_whoever_asked_about_just_that_one(asked: RerunRequest, start: object) -> None:
+def test_result_is_rerun_only_on_request_for_that_step(asked: RerunRequest, start: object) -> None:
     assert decide_start(record(Phase.COMMITTED), TaskIdentity(ME), asked) == start
 
 
@@ -158,7 +158,7 @@ def start_of(theirs: str, ours: str, claimed: tuple[str, ...] = ()) -> StartDeci
     return decide_start(found, TaskIdentity({"deployment": ours, **ME}, claimed=claimed), RerunRequest())
 
 
-def test_a_turn_of_another_airflow_is_waited_for_and_not_stopped_though_run_and_task_are_called_the_same() -> None:
+def test_attempt_of_other_deployment_is_awaited_not_stopped() -> None:
     assert isinstance(start_of(PROD, STAGING), WaitForOwner)
     assert isinstance(start_of(PROD, PROD), CancelPrevious)
 
@@ -167,16 +167,16 @@ def test_a_turn_of_another_airflow_is_waited_for_and_not_stopped_though_run_and_
     ("theirs", "ours"),
     [(UNNAMED, PROD), (PROD, UNNAMED), (ADDRESS, PROD), (PROD, ADDRESS), (UNNAMED, UNNAMED), (ADDRESS, ADDRESS)],
 )
-def test_a_turn_of_the_same_name_is_left_alone_where_an_airflow_has_no_name(theirs: str, ours: str) -> None:
+def test_attempt_of_same_task_is_untouched_without_deployment(theirs: str, ours: str) -> None:
     assert isinstance(start_of(theirs, ours), OwnershipUnknown)
 
 
 @pytest.mark.parametrize("name", [UNNAMED, ADDRESS])
-def test_an_airflow_without_a_name_owns_the_turns_that_it_noted_before_it_claimed_them(name: str) -> None:
+def test_noted_claims_are_owned_without_deployment_name(name: str) -> None:
     assert isinstance(start_of(name, name, claimed=("job-4", "job-5")), CancelPrevious)
 
 
-def test_a_task_whose_lower_retries_let_fewer_tries_through_was_cleared_too() -> None:
+def test_task_with_fewer_allowed_tries_counts_as_cleared() -> None:
     found = record(Phase.RUNNING, {**MY_EARLIER_TRY, "max_tries": 4})
     assert isinstance(decide_start(found, TaskIdentity(ME), RerunRequest()), CancelPrevious)
 
@@ -186,7 +186,7 @@ def test_a_claim_that_names_no_deployment_may_be_any_deployments() -> None:
     assert not is_same_task({"deployment": STAGING, **ME}, {"deployment": PROD, **ME})
 
 
-def test_claims_of_one_task_are_told_by_dag_run_task_and_map_index() -> None:
+def test_same_task_compares_dag_run_task_and_map_index() -> None:
     assert is_same_task(ME, MY_EARLIER_TRY)
     for name in ("dag", "run", "task", "map_index"):
         assert not is_same_task(ME, {**ME, name: "other"})

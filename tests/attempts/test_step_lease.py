@@ -40,9 +40,7 @@ def outcome_of(turns: StepLease) -> AttemptOutcome | None:
     return attempt.outcome
 
 
-def test_nothing_is_claimed_over_a_lease_that_has_changed_since_it_was_looked_at(
-    turns: StepLease, turn: ClaimedAttempt
-) -> None:
+def test_claim_fails_over_lease_changed_since_read(turns: StepLease, turn: ClaimedAttempt) -> None:
     keeper = LeaseStore(turns.path)
     keeper.change(keeper.take_over(turn.attempt.job, "keeper"), phase=Phase.COMMITTED, digest="abc")
     for seen in (None, turn.held.lease):
@@ -67,9 +65,7 @@ def test_a_turn_that_was_never_begun_ends_with_its_reason(turns: StepLease, turn
     assert held is not None and held.lease.phase is Phase.FAILED
 
 
-def test_a_keeper_that_begins_while_its_turn_is_ended_is_not_told_of_as_lost(
-    turns: StepLease, turn: ClaimedAttempt
-) -> None:
+def test_lease_owner_starting_while_ended_is_not_recorded_lost(turns: StepLease, turn: ClaimedAttempt) -> None:
     keeper = LeaseStore(turns.path)
 
     def write(path: str, text: str, expected: str | None) -> StoredObject | None:
@@ -87,26 +83,20 @@ def test_nothing_is_written_about_another_jobs_turn(turns: StepLease, turn: Clai
     assert outcome_of(turns) is None
 
 
-def test_a_turn_whose_end_died_after_the_lease_is_told_as_failed_by_the_next_claim(
-    turns: StepLease, turn: ClaimedAttempt
-) -> None:
+def test_next_claim_records_failure_after_interrupted_ending(turns: StepLease, turn: ClaimedAttempt) -> None:
     assert turns.store.end_unstarted(turn.attempt.job, Phase.FAILED)  # and the file was never written
     over = turns.read().lease
     assert turns.claim(over, lambda: step_spec(turns.step, CodeFolder(Path("/nowhere")))) is not None
     assert outcome_of(turns) is AttemptOutcome.FAILED
 
 
-def test_a_turn_that_a_keeper_has_taken_over_is_not_ended_as_one_that_never_began(
-    turns: StepLease, turn: ClaimedAttempt
-) -> None:
+def test_attempt_taken_over_by_owner_is_not_ended_as_unstarted(turns: StepLease, turn: ClaimedAttempt) -> None:
     LeaseStore(turns.path).take_over(turn.attempt.job, "keeper")
     assert not turns.end_lost_attempt(turn.held.lease)
     assert outcome_of(turns) is None
 
 
-def test_the_turn_of_a_keeper_that_has_exited_is_ended_in_its_stead_and_no_other_keepers(
-    turns: StepLease, turn: ClaimedAttempt
-) -> None:
+def test_end_lost_attempt_matches_exited_owner_only(turns: StepLease, turn: ClaimedAttempt) -> None:
     begun = LeaseStore(turns.path).take_over(turn.attempt.job, "keeper").lease
     assert not turns.end_lost_attempt(replace(begun, incarnation="another"))
     assert outcome_of(turns) is None
@@ -146,7 +136,7 @@ def test_a_step_starts_without_the_inputs_that_it_can_do_without(collecting: Ste
     assert not Path(lost).exists()
 
 
-def test_what_a_step_can_do_without_is_waited_for_while_it_is_made(collecting: StepLease) -> None:
+def test_optional_input_is_awaited_while_its_attempt_runs(collecting: StepLease) -> None:
     lost = StepLease(collecting.step.dependencies[1], {"dag": "other"})
     turn = _claim(lost)
     assert turn is not None
@@ -158,7 +148,7 @@ def test_what_a_step_can_do_without_is_waited_for_while_it_is_made(collecting: S
     assert claimed is not None and len(claimed.attempt.inputs) == 1
 
 
-def test_a_claim_is_given_back_when_an_input_that_was_missing_has_come_meanwhile(collecting: StepLease) -> None:
+def test_claim_is_released_when_missing_input_appears(collecting: StepLease) -> None:
     late = StepLease(collecting.step, {"dag": "d"}, will_claim=lambda job: _finish(collecting.step.dependencies[1]))
     assert _claim(late) is None
     turn = _claim(collecting)

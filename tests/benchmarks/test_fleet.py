@@ -10,7 +10,7 @@ from benchmarks.fleet.rounds import KINDS, WAYS, ZONES, Round, measure
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "dead"), list(zip(KINDS, (0, len(WAYS), 5, 5), strict=True)))
-def test_a_round_mends_the_dead_alone_and_keeps_to_the_bound_of_its_requests(kind: str, dead: int) -> None:
+def test_repair_pass_replaces_only_dead_within_request_bound(kind: str, dead: int) -> None:
     one = Round(**measure(kind, 5, 0.0))
     assert (one.dead, one.is_exact) == (dead * len(ZONES), True)
     assert one.requests <= one.bound and one.store_requests <= 12 * len(ZONES)

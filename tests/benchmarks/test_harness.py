@@ -11,7 +11,7 @@ from benchmarks.harness import Goal, at_most, bench, median
 from benchmarks.report import Table, ratio
 
 
-def test_parts_are_measured_in_their_order_and_goals_told_together(capsys: pytest.CaptureFixture[str]) -> None:
+def test_parts_run_in_order_and_goals_are_reported_together(capsys: pytest.CaptureFixture[str]) -> None:
     def part(name: str) -> Iterator[Table | Goal]:
         yield Table(f"table {name}", ("figure",))
         yield at_most(f"goal {name}", 2.0, 1.0)
@@ -27,14 +27,14 @@ def test_parts_are_measured_in_their_order_and_goals_told_together(capsys: pytes
 
 
 @pytest.mark.parametrize(("shape", "edges"), [("chain", 49), ("lattice", 80), ("fan", 96)])
-def test_a_graph_reads_only_nodes_before_and_its_last_steps_need_all(shape: str, edges: int) -> None:
+def test_graph_reads_earlier_nodes_and_last_steps_need_all(shape: str, edges: int) -> None:
     graph = SHAPES[shape](50)
     assert len(graph) == 50 and sum(map(len, graph)) == edges
     assert all(read < node for node, reads in enumerate(graph) for read in reads)
     assert len(last_steps(graph, steps_of(graph))) == (10 if shape == "lattice" else 1)
 
 
-def test_a_ratio_has_two_digits_after_the_point_only_while_they_matter() -> None:
+def test_ratio_has_two_decimals_only_for_small_values() -> None:
     assert [ratio(1, 3), ratio(25, 1), ratio(1, 0)] == ["0.33", "25", "inf"]
 
 

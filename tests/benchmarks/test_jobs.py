@@ -26,14 +26,14 @@ def job_line(number: int, printed: float) -> str:
     return printer.LINE.format(number=number, printed=printed, padding=printer.PADDING)
 
 
-def test_a_lines_are_found_one_or_many_in_a_record_and_never_in_a_torn_one() -> None:
+def test_lines_are_parsed_from_whole_records_not_torn_ones() -> None:
     records = [log_record(12.5, job_line(0, 10.0)), log_record(13.0, job_line(1, 11.0), "other", job_line(2, 12.0))]
     torn = log_record(14.0, job_line(3, 13.0))[:-5]
     seen = list(logs.lines_in([*records, "plain text", torn]))
     assert [(line.number, line.printed, line.logged) for line in seen] == [(0, 10, 12.5), (1, 11, 13), (2, 12, 13)]
 
 
-def test_lines_that_are_lost_repeated_or_out_of_order_are_counted() -> None:
+def test_lost_repeated_and_reordered_lines_are_counted() -> None:
     seen = [logs.LoggedLine(number, 10.0 + number, 20.0 + number) for number in (0, 1, 1, 3, 2)]
     result = lines.carried(seen, 6)
     assert (result.lost, result.repeated, result.in_order) == (2, 1, False)
@@ -41,7 +41,7 @@ def test_lines_that_are_lost_repeated_or_out_of_order_are_counted() -> None:
     assert lines.carried(seen[:2], 2).in_order and lines.carried([], 2).lost == 2
 
 
-def test_the_log_of_a_task_is_put_together_from_the_workers_and_the_triggerers_files(tmp_path: Path) -> None:
+def test_task_log_merges_worker_and_triggerer_files(tmp_path: Path) -> None:
     folder = tmp_path / "dag_id=d" / "run_id=r" / "task_id=t"
     folder.mkdir(parents=True)
     (folder / "attempt=1.log").write_text(log_record(30.0, job_line(1, 29.0)) + "\n")
@@ -67,12 +67,12 @@ def test_followers_of_a_size_include_those_of_the_smaller_ones() -> None:
     assert ids.batches([]) == []
 
 
-def test_one_that_does_not_defer_follows_no_more_jobs_than_it_has_workers() -> None:
+def test_non_deferrable_peer_follows_at_most_one_job_per_worker() -> None:
     assert follow.sizes_for(True, [1, 300]) == [1, 300]
     assert follow.sizes_for(False, [1, 50, 300]) == [1, 8]
 
 
-def test_the_cost_of_following_is_for_each_job_and_minute_without_what_an_idle_airflow_takes() -> None:
+def test_following_cost_per_job_minute_excludes_idle_airflow() -> None:
     idle = follow.Sample(0.5, 1.0, 1000, proxy.Traffic())
     traffic = proxy.Traffic(Counter({"GET /api/jobs/": 8}), 4000)
     cost = follow.cost_of("ours", 10, follow.Sample(2.0, 24.0, 3000, traffic), idle)
@@ -115,7 +115,7 @@ def test_tables_put_ours_first_and_every_peer_beside_it() -> None:
     assert table.rows[2][10] == "+0.90 s"
 
 
-async def test_the_proxy_passes_bodies_refusals_and_websockets_and_counts_them() -> None:
+async def test_proxy_forwards_and_counts_bodies_refusals_websockets() -> None:
     async def echo(request: web.Request) -> web.Response:
         return web.Response(body=await request.read(), status=201)
 

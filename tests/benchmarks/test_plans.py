@@ -31,7 +31,7 @@ def runs_of(kind: str, count: int, *times: float, done: int | None = None) -> li
     return [Run(case, time, time - 1, count if done is None else done, count) for time in times]
 
 
-def test_goals_of_plans_are_judged_by_time_listings_memory_and_both_peers() -> None:
+def test_plan_goals_use_time_listings_memory_and_both_peers() -> None:
     found = [
         planned(LOCAL, 1_000, 9.0),
         planned(CLOUD, 1_000, 2.5, read=1000, list=30),
@@ -55,13 +55,13 @@ def test_goals_of_plans_are_judged_by_time_listings_memory_and_both_peers() -> N
     ]
 
 
-def test_a_run_that_was_given_up_is_marked_and_counted_at_its_speed() -> None:
+def test_aborted_run_is_marked_and_extrapolated_from_its_speed() -> None:
     rows = runs_table("", [*runs_of(EXPERIMENT, 500, 2.0), *runs_of(SELF_CHECK, 500, 30.0, done=100)]).rows
     assert list(rows[0]) == ["fan 500 experiment, local", "1", "2.00 s", "1.00", "1.00 s", "500 of 500"]
     assert list(rows[1]) == ["fan 500 self-check, local", "1", "~ 150.00 s", "~ 75", "~ 145.00 s", "100 of 500"]
 
 
-def test_a_run_that_did_not_what_it_is_measured_for_does_not_count() -> None:
+def test_run_without_the_measured_behaviour_is_rejected() -> None:
     skipped = {"plan": "success", "step": "skipped"}
     check(Case(EXPERIMENT, "fan", 1), "success", skipped)
     check(Case(EMPTY, "fan", 1), "success", {"step": "success"})
@@ -73,7 +73,7 @@ def test_a_run_that_did_not_what_it_is_measured_for_does_not_count() -> None:
         check(Case(SELF_CHECK, "fan", 2), "running", {"one": "failed", "two": None})
 
 
-def test_what_goes_on_after_it_was_given_up_has_an_airflow_of_its_own() -> None:
+def test_case_that_outlives_its_timeout_gets_its_own_airflow() -> None:
     first, *others = airflows(1_000, 500, 2)
     assert [case.kind for case in first] == [EXPERIMENT] * 4 + [EXPERIMENT, ONE_CALL] * 2
     assert [case.count for case in first] == [500] * 4 + [1_000] * 4

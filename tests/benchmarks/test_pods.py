@@ -30,7 +30,7 @@ KILLED_AT_100 = [
 ]
 
 
-def test_a_recovery_is_split_by_the_marks_of_the_function_and_the_timeline_of_the_runner() -> None:
+def test_recovery_is_split_by_function_marks_and_pod_timeline() -> None:
     events = [
         TimelineEvent("reserved", 10.0),
         TimelineEvent("reserved", 103.0),
@@ -45,7 +45,7 @@ def test_a_recovery_is_split_by_the_marks_of_the_function_and_the_timeline_of_th
     assert recovery_of(PEER, 100.0, KILLED_AT_100[:-1]) is None, "one host does not train yet"
 
 
-def test_goals_of_pods_are_judged_by_detection_by_the_peer_and_by_the_time_of_a_step() -> None:
+def test_pod_goals_use_detection_peer_and_step_time() -> None:
     parts = {"detect": 1.5, "end": 1.0, "reserve": 0.0, "start": 6.5}
     ours = Recovery(OURS, 12.0, 2.0, 1.0, lost=3, lost_s=1.1, interval_s=1.05, **parts)
     peer = Recovery(PEER, 20.0, 2.0, 1.0, lost=5, lost_s=0.7, interval_s=1.0)
@@ -63,7 +63,7 @@ def test_goals_of_pods_are_judged_by_detection_by_the_peer_and_by_the_time_of_a_
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_the_function_that_pods_are_measured_with_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_benchmark_pod_function_resumes_from_checkpoint(tmp_path: Path) -> None:
     for _ in range(2):
         train(str(tmp_path), 2.5, rank=0)
     marks = read_marks(tmp_path)

@@ -89,7 +89,7 @@ def check_outputs(report: DrillReport) -> None:
 
 
 @pytest.mark.timeout(1800)
-def test_a_training_on_two_slices_goes_on_with_one_while_the_other_is_lost(ground: Ground) -> None:
+def test_two_slice_training_continues_on_one_after_slice_loss(ground: Ground) -> None:
     drill = Drill(ground.house, lambda prefix: begin(ground.house, ground.data, prefix, num_slices=(2, 1)), print)
     report = drill.run_with_faults(
         DrillPlan(Path(), "chaos/train", 1000, (Fault.SLICE,), 1, pace=PACE), ground.undisturbed

@@ -72,14 +72,14 @@ def test_a_cluster_with_an_owner_is_not_for_others(
     assert ended == 2 and "Cluster here takes only jobs of hero, as the fleet file says, and this is ada's." in err
 
 
-def test_the_holder_is_a_small_job_on_the_head_that_says_whose_it_is() -> None:
+def test_session_holder_is_small_head_job_naming_its_user() -> None:
     request = check_request(holder_request("mine", "Ada L.", "v4-8", wait_s=0.0, silent_s=90.0, runtime_env={}))
     assert request.submission_id.startswith("dev-tpu-ada-l-mine-") and request.metadata["user"] == "Ada L."
     assert request.entrypoint.endswith(f"{request.submission_id} v4-8 --silent 90 --wait 0")
     assert request.num_cpus == 0 and list(request.resources or {}) == ["node:__internal_head__"]
 
 
-def test_only_ones_own_slice_of_that_name_counts_the_newest_first() -> None:
+def test_own_slice_of_that_name_is_found_newest_first() -> None:
     def job(name: str, status: str, dev: str, user: str, started: int) -> JobDetails:
         return JobDetails(name, status, metadata={"dev_tpu": dev, "user": user}, started_ms=started)
 
@@ -94,7 +94,7 @@ def test_only_ones_own_slice_of_that_name_counts_the_newest_first() -> None:
     assert [one.job for one in active_holders(jobs, "mine", "ada")] == ["new", "old"]
 
 
-def test_a_slice_that_was_made_anew_is_not_the_one_that_was_reserved(tmp_path: Path) -> None:
+def test_recreated_slice_is_not_the_reserved_one(tmp_path: Path) -> None:
     cluster = load_fleet(write_fleet(tmp_path)).cluster()
     hosts = session_of("10.0.0.1", "10.0.0.2").hosts
     held = DevSlice("one", tuple(DevHostInfo(host.internal_ip, f"{host.internal_ip}/1/2") for host in hosts))
@@ -110,7 +110,7 @@ def test_hosts_are_meant_by_their_numbers() -> None:
         select_hosts(session, [2])
 
 
-def test_what_a_host_has_in_another_size_or_of_another_time_is_sent() -> None:
+def test_files_of_other_size_or_mtime_are_sent() -> None:
     here = {name: FileInfo(3, 7, 0o644) for name in ("same", "other size", "other time", "new")}
     has = {"same": [3, 7], "other size": [4, 7], "other time": [3, 8], "gone": [3, 7]}
     assert lacking(here, has) == {"other size", "other time", "new"}

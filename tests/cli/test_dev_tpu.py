@@ -124,7 +124,7 @@ def sleepers(world: World, seconds: str) -> Sequence[psutil.Process]:
 
 
 @pytest.mark.long
-def test_a_slice_is_used_by_its_holder_and_by_nobody_else_and_given_back(world: World) -> None:
+def test_slice_is_exclusive_to_its_holder_and_released(world: World) -> None:
     (world.folder / "train.py").write_text("import os; print('trained on', os.environ['TPU'], os.getcwd()[-4:])")
     assert "You hold no slice called ada" in done(world, "execute", "--", "true")[1]
     with running(world, "allocate", "v4-16") as holder:
@@ -166,7 +166,7 @@ def test_the_slice_is_free_and_clear_when_its_holder_is_killed(world: World) -> 
 
 
 @pytest.mark.long
-def test_a_holder_that_is_frozen_loses_the_slice_and_says_so_when_it_thaws(world: World) -> None:
+def test_frozen_holder_loses_slice_and_reports_it_on_resume(world: World) -> None:
     with running(world, "allocate", "v4-16", "--heartbeat-timeout", "5") as holder:
         said(holder, "is yours until Ctrl-C")
         until(lambda: world.free_chips() == 0, "the chips to be taken")
@@ -179,7 +179,7 @@ def test_a_holder_that_is_frozen_loses_the_slice_and_says_so_when_it_thaws(world
 
 
 @pytest.mark.long
-def test_a_lost_connection_loses_no_slice_and_a_killed_job_leaves_none_taken(world: World) -> None:
+def test_lost_connection_keeps_slice_and_killed_job_frees_it(world: World) -> None:
     with running(world, "allocate", "v4-16", "--heartbeat-timeout", "60") as holder:
         said(holder, "is yours until Ctrl-C")
         (job,) = (process for process in psutil.process_iter(["cmdline"]) if is_holders_job(process))

@@ -54,7 +54,7 @@ def test_a_folder_that_holds_other_things_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.ray
 @pytest.mark.airflow
 @pytest.mark.timeout(1800)
-def test_a_dag_that_loses_its_slice_makes_the_outputs_of_one_that_does_not(tmp_path: Path) -> None:
+def test_dag_with_slice_loss_makes_same_outputs_as_baseline(tmp_path: Path) -> None:
     try:
         done = drill(tmp_path, "--faults", "slice", "--count", "1", "--conf", '{"steps": 60}', "--json")
     finally:  # whoever interrupts the test kills the command, which then ends nothing

@@ -20,7 +20,7 @@ logging.getLogger("somebody").warning("the disk is full")
 
 
 @pytest.mark.slow
-def test_what_airflow_logs_goes_to_standard_error_and_that_it_keeps_no_passwords_is_not_said(tmp_path: Path) -> None:
+def test_airflow_logs_go_to_stderr_without_fernet_warning(tmp_path: Path) -> None:
     env = {
         **os.environ, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__FERNET_KEY": "",
         "AIRFLOW_CONN_MINE": '{"conn_type": "ray", "host": "http://127.0.0.1:1", "password": "hunter2"}',

@@ -79,7 +79,7 @@ def folder(tmp_path_factory) -> Iterator[Path]:
 
 
 @pytest.mark.ray
-def test_a_rehearsal_goes_on_in_the_background_until_it_is_taken_down(folder):
+def test_rehearsal_runs_in_background_until_taken_down(folder):
     stack = LocalStack(folder / ".rehearsal")
     up = rehearse(folder, "up", "--slices", "v4-8=1")
     assert up.returncode == 0, up.stderr
@@ -112,7 +112,7 @@ def test_a_rehearsal_goes_on_in_the_background_until_it_is_taken_down(folder):
 
 
 @pytest.mark.ray
-def test_a_rehearsal_that_does_not_come_up_says_why_and_leaves_nothing(folder):
+def test_failed_rehearsal_start_gives_reason_and_no_leftovers(folder):
     done = rehearse(folder, "up", "--dir", "late", "--timeout", "0.1")
     assert done.returncode == 1
     assert "is not up after 0.1 s" in done.stderr

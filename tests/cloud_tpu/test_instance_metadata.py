@@ -50,7 +50,7 @@ def test_the_notice_reaches_who_waits_for_it_at_once(server: MetadataServer) -> 
 
 
 @pytest.mark.slow
-def test_maintenance_that_ends_the_host_is_heard_of_and_one_that_moves_it_is_not(server: MetadataServer) -> None:
+def test_only_maintenance_that_terminates_host_is_reported(server: MetadataServer) -> None:
     server.announce_maintenance("slice-a", "MIGRATE_ON_HOST_MAINTENANCE")
     assert instance_metadata.wait_for_maintenance(0.1) is False
     server.announce_maintenance("slice-a")
@@ -77,7 +77,7 @@ def test_a_server_that_accepts_and_says_nothing_is_given_up(monkeypatch: pytest.
         assert instance_metadata.is_preempted(timeout_s=0.2) is None
 
 
-def test_another_server_at_that_address_is_not_taken_for_google_s(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_server_at_metadata_address_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{other.getsockname()[1]}")
 

@@ -54,7 +54,7 @@ def test_anything_else_is_refused_too(name):
 
 
 @pytest.mark.slow
-def test_ray_takes_every_topology_and_derives_the_same_name_and_hosts():
+def test_ray_accepts_each_topology_with_same_name_and_hosts():
     from ray._private.accelerators.tpu import (
         TPUAcceleratorManager,
         get_chips_per_host,

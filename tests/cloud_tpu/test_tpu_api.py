@@ -55,7 +55,7 @@ def test_a_node_is_created_read_listed_and_deleted(api: TpuApi, world: World) ->
         api.node("slice-a")
 
 
-def test_a_queued_resource_is_created_again_from_what_was_read_of_it(api: TpuApi) -> None:
+def test_queued_resource_is_recreated_from_its_read_body(api: TpuApi) -> None:
     body = queued("slice-a", "slice-b", queueingPolicy={"validUntilDuration": "3600s"})
     api.create("both", body)
     assert is_queue_body(body)
@@ -105,7 +105,7 @@ def test_an_unanswered_call_is_tried_again_for_a_while(api: TpuApi, world: World
 
 
 @pytest.mark.parametrize("status", [408, 499])
-def test_an_answer_that_says_that_somebody_gave_up_waiting_is_no_answer(world: World, status: int) -> None:
+def test_timeout_or_cancelled_response_is_retried(world: World, status: int) -> None:
     world.cloud.service.fail_next(2, status)
     assert world.api.nodes() == []
     assert len(world.cloud.service.log()) == 3
@@ -116,7 +116,7 @@ def test_a_cancelled_call_is_tried_again(api: TpuApi, world: World) -> None:
     assert api.nodes() == []
 
 
-def test_a_list_that_is_asked_for_too_often_is_asked_for_again_later(api: TpuApi, world: World) -> None:
+def test_rate_limited_list_is_retried_later(api: TpuApi, world: World) -> None:
     words = "Resource has been exhausted (e.g. check quota)."
     world.cloud.service.refuse_next(2, "RESOURCE_EXHAUSTED", words)
     assert api.nodes() == []
@@ -139,7 +139,7 @@ def test_only_a_name_that_is_taken_is_a_conflict(api: TpuApi, world: World) -> N
     api.create("slice-a", BODY)
 
 
-def test_what_the_server_filled_in_and_would_refuse_is_not_asked_for_again(api: TpuApi, world: World) -> None:
+def test_server_filled_fields_are_left_out_on_recreation(api: TpuApi, world: World) -> None:
     api.create("slice-a", BODY)
     assert world._held("slice-a").node.cidr_block
     node = api.node("slice-a")
@@ -174,7 +174,7 @@ def test_a_body_with_an_unknown_field_or_type_is_refused_by_name(api: TpuApi) ->
 
 
 @pytest.mark.slow
-def test_deleting_what_somebody_else_is_deleting_waits_for_its_end(api: TpuApi, world: World) -> None:
+def test_delete_waits_for_concurrent_deletion(api: TpuApi, world: World) -> None:
     world.create("slice-a")
     world.set_state("slice-a", "DELETING")
     identity = api.node("slice-a").identity
@@ -191,7 +191,7 @@ def test_deleting_what_somebody_else_is_deleting_waits_for_its_end(api: TpuApi, 
     api.delete_node("slice-a", identity)  # and what is gone is no error
 
 
-def test_an_operation_that_does_not_end_is_not_waited_for_for_ever(world: World) -> None:
+def test_endless_operation_wait_times_out(world: World) -> None:
     world.cloud.service.state.supply.slow_s = 60.0
     with pytest.raises(OperationTimeoutError, match="slice-a"):
         world.api.create("slice-a", BODY, timeout_s=0.2)
@@ -202,7 +202,7 @@ def test_an_operation_that_does_not_end_is_not_waited_for_for_ever(world: World)
     ["tpu.example", "http://tpu.example", "ftp://127.0.0.1", "https://me:sesame@tpu.example"]
     + ["https://tpu.example?key=sesame", "https://tpu.example/sesame", "https://tpu.example:sesame", "http://[sesame"],
 )
-def test_an_endpoint_is_a_host_with_tls_or_on_this_machine_and_is_never_quoted(endpoint: str) -> None:
+def test_endpoint_needs_tls_or_loopback_and_is_never_quoted(endpoint: str) -> None:
     with pytest.raises(BadEndpointError, match="https") as refused:
         TpuApi("p", "z", endpoint=endpoint)
     assert "sesame" not in str(refused.value)
@@ -210,9 +210,7 @@ def test_an_endpoint_is_a_host_with_tls_or_on_this_machine_and_is_never_quoted(e
         TpuApi("p", "z", endpoint="http://127.0.0.1:1", transport="carrier pigeon")
 
 
-def test_an_endpoint_on_this_machine_is_asked_without_the_proxy_of_the_environment(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loopback_endpoint_bypasses_environment_proxy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)

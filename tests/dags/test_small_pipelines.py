@@ -63,7 +63,7 @@ def test_a_tiny_model_is_trained_from_text_to_evaluation(maker: Maker) -> None:
 
 @pytest.mark.ray
 @pytest.mark.long
-def test_a_sweep_uses_the_tokens_that_are_there_and_finds_the_best_rate(maker: Maker) -> None:
+def test_sweep_reuses_tokens_and_finds_best_learning_rate(maker: Maker) -> None:
     pipeline = load("learning_rate_sweep")
     maker.make(pipeline.tokens)
     before = list(maker.made)
@@ -89,7 +89,7 @@ def test_three_models_are_ranked_under_budgets_of_compute(maker: Maker) -> None:
 
 @pytest.mark.ray
 @pytest.mark.long
-def test_a_second_component_of_the_mixture_helps_on_its_own_texts(maker: Maker) -> None:
+def test_second_mixture_component_improves_its_own_eval_loss(maker: Maker) -> None:
     pipeline = load("data_mixture")
     compared = maker.make(pipeline.compare("mixture/comparison", pipeline.runs, metric="eval_losses.asyncio"))
     head, best, other = csv.reader((compared / "comparison.csv").open())
@@ -113,7 +113,7 @@ def test_an_experiment_in_marins_way_is_a_dag_and_runs_as_it_is(tmp_path: Path) 
 
 @pytest.mark.ray
 @pytest.mark.long
-def test_a_tiny_model_is_pretrained_and_fine_tuned_with_marins_helpers(maker: Maker) -> None:
+def test_tiny_model_pretrains_and_fine_tunes_with_marin_helpers(maker: Maker) -> None:
     pipeline = load("sft_tiny")
     tuned = maker.make(pipeline.tuned)
     result, (chats,) = json.loads((tuned / "result.json").read_text()), maker.store.glob("documents/sft_tiny-*")
@@ -129,7 +129,7 @@ def test_a_tiny_model_is_pretrained_and_fine_tuned_with_marins_helpers(maker: Ma
 
 @pytest.mark.ray
 @pytest.mark.long
-def test_two_stages_and_simulated_epochs_train_on_what_is_tokenized(maker: Maker) -> None:
+def test_two_stages_and_simulated_epochs_train_on_tokenized_data(maker: Maker) -> None:
     """Both with the tokens and the model of the fine-tuning, which are there already if that was made before."""
     pipeline = load("sft_tiny")
     short = SimpleTrainConfig(Cpu(), train_batch_size=4, num_train_steps=8, learning_rate=1e-2, steps_per_hf_export=-1)

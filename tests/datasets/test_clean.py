@@ -71,7 +71,7 @@ def clean_on_ray(home: Path, settings: dict[str, Any]) -> str:
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_cleaning_keeps_what_is_good_and_gives_the_same_bytes_whatever_the_cluster(tmp_path: Path) -> None:
+def test_cleaning_keeps_good_rows_identically_on_any_cluster(tmp_path: Path) -> None:
     """The expected bytes follow from the documents alone, so they do not depend on the order of Ray's tasks."""
     good = [Document(f"module_{n:03}.py", text(f"f{n}")) for n in range(60)]
     repeated = [Document("copy.py", good[3].text.replace("\n", "\r\n")), Document("zzz.py", good[4].text)]

@@ -72,7 +72,7 @@ def test_the_field_that_is_no_string_is_named(tmp_path: Path) -> None:
         list(read_documents(str(tmp_path)))
 
 
-def test_a_writer_that_fails_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
+def test_failed_write_keeps_old_content_and_no_temp_file(tmp_path: Path) -> None:
     path = tmp_path / "file.txt"
     write_text(str(path), "old")
     with pytest.raises(RuntimeError), atomic_writer(str(path)) as file:
@@ -94,9 +94,7 @@ with atomic_writer(sys.argv[1]) as file:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["local", "gs"])
-def test_what_a_killed_writer_has_left_is_removed_and_nothing_else(
-    store: str, tmp_path: Path, cloud: LocalCloudStorage
-) -> None:
+def test_cleanup_removes_only_temp_files_of_killed_writer(store: str, tmp_path: Path, cloud: LocalCloudStorage) -> None:
     folder = str(tmp_path / "out") if store == "local" else "gs://bucket/killed-writer"
     write_text(join(folder, "file.txt"), "old")
     write_text(join(folder, "mine.part"), "mine")

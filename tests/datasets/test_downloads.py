@@ -91,7 +91,7 @@ def test_globs_choose_files(hub: HubServer, tmp_path: Path, glob: str, files: tu
     assert sorted(copies(tmp_path)) == sorted(files)
 
 
-def test_a_glob_that_matches_nothing_is_told_and_none_that_do_are_refused(
+def test_unmatched_glob_is_reported_and_no_match_at_all_refused(
     hub: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     download_hf(config(tmp_path, "README.md", "nothing/*"))
@@ -130,7 +130,7 @@ def test_a_busy_hub_is_asked_again_when_it_wishes(hub: HubServer, tmp_path: Path
     assert pauses == [3.0, 1.0, 5.0, 2.0]
 
 
-def test_a_server_that_stays_broken_is_given_up_and_leaves_nothing(hub: HubServer, tmp_path: Path) -> None:
+def test_download_from_broken_server_fails_and_leaves_nothing(hub: HubServer, tmp_path: Path) -> None:
     pauses: list[float] = []
     hub.fail("README.md", *[status(503)] * 20)
     with pytest.raises(DownloadError, match=rf"README.md cannot be read: it answered 503; tried {MAX_FAILURES + 1}"):
@@ -169,7 +169,7 @@ def test_an_attempt_after_a_failure_copies_only_what_is_missing(hub: HubServer, 
     assert told["bytes"] == sum(map(len, shown(hub).values()))
 
 
-def test_what_was_begun_from_another_list_is_not_taken_for_a_copy(hub: HubServer, tmp_path: Path) -> None:
+def test_partial_download_of_other_file_list_is_not_reused(hub: HubServer, tmp_path: Path) -> None:
     download_hf(config(tmp_path))
     hub.files["README.md"] = b"# LETTERS\n"
     del hub.files["data/old/c.jsonl"]
@@ -218,7 +218,7 @@ def test_a_gated_repository_says_what_to_do(hub: HubServer, tmp_path: Path) -> N
         download_hf(config(tmp_path))
 
 
-def test_the_token_goes_to_the_hub_and_not_to_the_server_behind_it(hub: HubServer, tmp_path: Path) -> None:
+def test_hub_token_is_not_sent_to_redirect_target(hub: HubServer, tmp_path: Path) -> None:
     with serving(HubServer(hub.files)) as behind:
         hub.cdn = behind.url.replace("127.0.0.1", "localhost")
         download_hf(config(tmp_path))
@@ -239,14 +239,14 @@ def test_a_name_that_leaves_the_output_or_hides_is_refused(name: str) -> None:
         check_name(name, "The hub")
 
 
-def test_a_hub_that_lists_a_path_outside_is_refused_before_anything_is_written(hub: HubServer, tmp_path: Path) -> None:
+def test_hub_path_outside_output_is_refused_before_writing(hub: HubServer, tmp_path: Path) -> None:
     hub.files["data/../../outside"] = b""
     with pytest.raises(DownloadError, match="no path below the output"):
         download_hf(config(tmp_path / "out"))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_marins_older_function_has_the_files_where_its_callers_look(hub: HubServer, tmp_path: Path) -> None:
+def test_legacy_marin_download_writes_to_legacy_path(hub: HubServer, tmp_path: Path) -> None:
     @dataclass(frozen=True)
     class DownloadConfig:
         hf_dataset_id: str
@@ -293,7 +293,7 @@ def test_a_file_with_another_checksum_is_refused(hub: HubServer, tmp_path: Path)
     assert copies(tmp_path / "out") == {}
 
 
-def test_a_file_that_becomes_another_one_while_it_is_read_is_refused(hub: HubServer, tmp_path: Path) -> None:
+def test_http_read_refuses_file_replaced_between_retries(hub: HubServer, tmp_path: Path) -> None:
     url = f"{hub.url}/x/resolve/{COMMIT}/data/a.jsonl"
     hub.fail("a.jsonl", cut(300_000))
     reader = HttpReader(pause=lambda _: setattr(hub, "etag", '"another"'))
@@ -301,7 +301,7 @@ def test_a_file_that_becomes_another_one_while_it_is_read_is_refused(hub: HubSer
         list(reader.read(SourceFile("a.jsonl", url)))
 
 
-def test_a_file_of_a_store_that_is_written_over_while_it_is_read_is_refused(tmp_path: Path) -> None:
+def test_store_read_refuses_file_overwritten_during_read(tmp_path: Path) -> None:
     """A store gives each part of a file by itself, of whichever file is there then."""
     there = tmp_path / "there.txt"
     there.write_bytes(b"a" * 3 * CHUNK_BYTES)
@@ -335,14 +335,14 @@ def test_a_signed_address_that_the_hub_sends_on_to_is_not_told(hub: HubServer, t
     assert "s3cret" not in "".join(traceback.format_exception(told.value))
 
 
-def test_a_file_that_is_called_like_an_unfinished_one_is_not_lost(hub: HubServer, tmp_path: Path) -> None:
+def test_downloaded_file_with_temp_file_name_survives(hub: HubServer, tmp_path: Path) -> None:
     hub.files["data/x.0123abcd.part"] = b"as it is called at the hub"
     for _ in range(2):
         download_hf(config(tmp_path))
         assert copies(tmp_path) == shown(hub)
 
 
-def test_who_interrupts_a_download_does_not_wait_for_what_has_not_begun(tmp_path: Path) -> None:
+def test_interrupted_download_skips_files_not_yet_started(tmp_path: Path) -> None:
     begun: list[str] = []
 
     def read(file: SourceFile) -> Iterator[bytes]:

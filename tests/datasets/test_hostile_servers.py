@@ -43,7 +43,7 @@ def raw(answer: bytes) -> Fault:
     return give
 
 
-def test_a_list_that_goes_on_elsewhere_is_not_followed_with_the_token(hub: HubServer, tmp_path: Path) -> None:
+def test_next_page_on_other_host_is_refused_and_gets_no_token(hub: HubServer, tmp_path: Path) -> None:
     with serving(HubServer({})) as other:
         hub.fail(f"/tree/{COMMIT}", page([GOOD], f"{other.url}/more"))
         with pytest.raises(DownloadError, match="which is not the hub"):

@@ -43,7 +43,7 @@ def holder(path: Path) -> int | None:
 
 @pytest.mark.ray
 @pytest.mark.long
-def test_a_killed_worker_repeats_no_finished_shard_and_the_cache_is_the_same(
+def test_killed_worker_repeats_no_finished_shard_and_same_cache(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """The large file is the last, so that others are finished when it is begun."""

@@ -10,7 +10,7 @@ from tradewind.datasets import tokenization
 from tradewind.datasets.tokenization import TokenizingProgress
 
 
-def test_rates_are_of_this_attempt_and_say_how_long_the_rest_takes() -> None:
+def test_progress_rates_and_time_left_cover_only_this_attempt() -> None:
     now = [0.0]
     counted = TokenizingProgress(4, 10_000_000, lambda: now[0])
     counted.count(4_000_000, 50, 900, was_there=True)

@@ -25,7 +25,7 @@ def names(folder: Path, *paths: str) -> list[str]:
     return [os.path.relpath(file.path, folder) for file in found]
 
 
-def test_a_folder_means_all_texts_below_sorted_and_a_glob_those_that_it_matches(tmp_path: Path) -> None:
+def test_folder_input_expands_sorted_and_glob_expands_to_matches(tmp_path: Path) -> None:
     put(tmp_path, "b/z.jsonl", "b/a/y.parquet", "b/x.json.zstd", "a.jsonl.gz", "b/notes.md", "b/provenance.json")
     put(tmp_path, "b/.cache/w.jsonl", "b/.v.jsonl")
     assert names(tmp_path, "b", "a.jsonl.gz") == ["b/a/y.parquet", "b/x.json.zstd", "b/z.jsonl", "a.jsonl.gz"]
@@ -39,7 +39,7 @@ def test_paths_may_overlap_by_no_file(tmp_path: Path) -> None:
         names(tmp_path, "a", "a/b.jsonl")
 
 
-def test_many_files_of_a_bucket_cost_a_listing_and_not_a_request_each(gcs: LocalCloudStorage, gs_folder: str) -> None:
+def test_bucket_inputs_need_one_listing_not_a_request_per_file(gcs: LocalCloudStorage, gs_folder: str) -> None:
     fs, root = file_system_at(gs_folder)
     for number in range(20):
         fs.pipe_file(f"{root}/{number:02}.jsonl", b"{}")
@@ -68,9 +68,7 @@ def test_a_file_that_is_written_again_is_in_another_state(
         assert len(keys) == 2
 
 
-def test_a_file_that_another_one_replaces_while_it_is_read_is_refused(
-    tmp_path: Path, gs_folder: str, s3_folder: str
-) -> None:
+def test_input_replaced_or_removed_during_read_is_refused(tmp_path: Path, gs_folder: str, s3_folder: str) -> None:
     for folder in (str(tmp_path), gs_folder, s3_folder):
         fs, root = file_system_at(folder)
         fs.pipe_file(f"{root}/a.jsonl", b"{}")
@@ -84,7 +82,7 @@ def test_a_file_that_another_one_replaces_while_it_is_read_is_refused(
                 list(read)
 
 
-def test_what_is_wrong_in_a_file_is_told_only_of_the_file_that_was_listed(tmp_path: Path) -> None:
+def test_malformed_row_is_reported_only_for_unchanged_input(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a"}\n[')
     [file] = input_files([str(path)], "train_paths")

@@ -38,9 +38,7 @@ def test_marks_ends_of_lines_and_separators_are_no_part_of_a_row(tmp_path: Path)
 
 
 @pytest.mark.parametrize("ending", ["jsonl.gz", "jsonl.zst"])
-def test_an_archive_of_several_members_is_one_file_and_none_that_is_cut_is_a_shorter_one(
-    tmp_path: Path, ending: str
-) -> None:
+def test_multi_member_archive_is_read_whole_or_refused_if_cut(tmp_path: Path, ending: str) -> None:
     texts = [(number, f"text {number}") for number in range(1, 9)]
     lines = [json.dumps({"text": text}).encode() + b"\n" for _, text in texts]
     pack = gzip.compress if ending.endswith("gz") else lambda data: pa.compress(data, "zstd", asbytes=True)
@@ -71,7 +69,7 @@ LINES = st.lists(st.sampled_from(["", " ", '{"text": "a"}', '{"text": "b\u00e9\U
 @pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(content=LINES, end=st.sampled_from(["\n", "\r\n"]), mark=st.sampled_from([b"", BOM]), at=st.integers(1, 60))
-def test_spans_that_follow_each_other_have_each_line_once_wherever_they_are_cut(
+def test_adjacent_line_spans_yield_each_line_once_at_any_cut(
     tmp_path_factory: pytest.TempPathFactory, content: list[str], end: str, mark: bytes, at: int
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "cut.jsonl"
@@ -79,7 +77,7 @@ def test_spans_that_follow_each_other_have_each_line_once_wherever_they_are_cut(
     assert [text for found in rows_by_spans(path, at) for _, text in found] == whole
 
 
-def test_a_line_of_a_span_is_told_with_the_byte_at_which_it_begins(tmp_path: Path) -> None:
+def test_malformed_line_in_span_is_reported_with_byte_offset(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     good = b'{"text": "a"}\r\n\n'
     path.write_bytes(good * 9 + b"{cut")
@@ -104,7 +102,7 @@ def test_a_file_that_cannot_be_opened_is_told_with_its_place(tmp_path: Path) -> 
 @settings(deadline=None, max_examples=50)
 @given(count=st.integers(0, 12), group=st.integers(1, 5), at=st.integers(50, 1500))
 @example(count=12, group=5, at=50)
-def test_spans_of_parquet_have_each_row_once_with_its_number_in_the_file(
+def test_parquet_spans_yield_each_row_once_with_file_row_number(
     tmp_path_factory: pytest.TempPathFactory, count: int, group: int, at: int
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "cut.parquet"

@@ -49,9 +49,7 @@ def test_of_a_file_that_breaks_off_nothing_is_seen(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_only_what_is_wanted_is_taken_and_all_else_is_removed_by_one_listing(
-    gcs: LocalCloudStorage, gs_folder: str
-) -> None:
+def test_finished_shards_prunes_unwanted_with_one_listing(gcs: LocalCloudStorage, gs_folder: str) -> None:
     for key in [f"k{number}" for number in range(20)]:
         write_shard(gs_folder, key, FIELDS, batches(1))
     gcs.requests.clear()

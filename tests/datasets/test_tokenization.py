@@ -92,16 +92,14 @@ def test_texts_become_the_cache_that_levanter_makes_of_them(
     assert ours == {"train_documents": 614, "train_tokens": len(theirs["input_ids"]) // 8}
 
 
-def test_a_sample_has_so_many_documents_of_each_file_and_is_no_part_of_the_whole(root: Path, texts: list[str]) -> None:
+def test_sample_takes_count_per_file_and_no_part_of_full_cache(root: Path, texts: list[str]) -> None:
     sampled = tokenize(config(root, texts, "sample", sample_count=4), span_bytes=200)
     ledger = json.loads((root / "sample/train/shard_ledger.json").read_text())
     assert list(ledger["shard_rows"].values()) == [4, 0, 3, 4, 4] and sampled["train_documents"] == 15
     assert tokenize(config(root, texts, "sample"))["train_documents"] == 614
 
 
-def test_parquet_files_of_a_bucket_become_the_cache_of_the_same_files_here(
-    root: Path, cloud: LocalCloudStorage
-) -> None:
+def test_bucket_parquet_gives_same_cache_as_local_parquet(root: Path, cloud: LocalCloudStorage) -> None:
     here = root / "shards"
     here.mkdir()
     for number in range(2):
@@ -114,7 +112,7 @@ def test_parquet_files_of_a_bucket_become_the_cache_of_the_same_files_here(
     assert of_bucket["input_ids"] == of_here["input_ids"] and of_bucket["input_ids ends"] == of_here["input_ids ends"]
 
 
-def test_chats_become_the_cache_that_levanter_makes_of_them_masks_included(root: Path) -> None:
+def test_chat_cache_matches_levanter_including_masks(root: Path) -> None:
     from levanter.data.text import ChatLmDatasetFormat
 
     file = root / "chats.jsonl"
@@ -141,7 +139,7 @@ def test_chats_become_the_cache_that_levanter_makes_of_them_masks_included(root:
         (None, "chats.jsonl line 2 does not fit the format: "),
     ],
 )
-def test_a_chat_that_does_not_fit_its_format_is_told_with_its_line(root: Path, turns: Any, message: str) -> None:
+def test_chat_not_matching_format_is_refused_with_line(root: Path, turns: Any, message: str) -> None:
     from levanter.data.text import ChatLmDatasetFormat
 
     strict = "{% for message in messages if message.role == 'odd' %}{{ raise_exception('no such role') }}{% endfor %}"
@@ -161,7 +159,7 @@ def test_a_template_runs_no_code(root: Path, code: str) -> None:
         tokenize(config(root, files, "code", format=format))
 
 
-def test_arrays_of_many_chunks_are_put_together_from_parts_of_shards(
+def test_chunked_arrays_are_assembled_from_partial_shards(
     root: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("levanter.store.jagged_array.DEFAULT_WRITE_CHUNK_SIZE", 8)
@@ -214,7 +212,7 @@ def attempts(
     yield made
 
 
-def test_a_next_attempt_repeats_no_finished_shard_and_a_finished_cache_is_only_looked_at(attempts: Attempts) -> None:
+def test_next_attempt_reuses_finished_shards_and_finished_cache(attempts: Attempts) -> None:
     attempts.write("c.jsonl", lines(["whole"]))
     assert attempts.tokenized() == "c"
     assert not (attempts.folder / "out/shards").exists()
@@ -242,7 +240,7 @@ def test_what_was_made_of_something_else_is_not_taken(attempts: Attempts, change
     assert attempts.tokenized() == ("" if not change else "abc")
 
 
-def test_a_list_that_is_another_takes_the_shards_of_its_own_files_alone(attempts: Attempts) -> None:
+def test_changed_file_list_reuses_only_shards_of_its_own_files(attempts: Attempts) -> None:
     (attempts.folder / "a.jsonl").unlink()
     attempts.write("c.jsonl", lines(["whole"]))
     assert attempts.tokenized() == "c"
@@ -250,7 +248,7 @@ def test_a_list_that_is_another_takes_the_shards_of_its_own_files_alone(attempts
     assert ledger["shard_rows"] == {"00000_b_jsonl": 1, "00001_c_jsonl": 1}
 
 
-def test_a_cache_that_was_written_over_is_not_taken_for_the_one_before(
+def test_overwritten_cache_is_not_mistaken_for_recorded_one(
     attempts: Attempts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An attempt at another state of a file ends between its caches and what is written down of them."""
@@ -416,9 +414,7 @@ REFUSED: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_tokenized_is_refused_with_its_field_or_its_line(
-    root: Path, texts: list[str], case: str
-) -> None:
+def test_untokenizable_input_is_refused_with_field_or_line(root: Path, texts: list[str], case: str) -> None:
     make, message = REFUSED[case]
     given = {"tokenizer": str(root / "end"), "cache_path": str(root / "refused"), "validation_paths": []} | make(root)
     given = {"format": None, "allow_test_in_train": False} | given
@@ -426,7 +422,7 @@ def test_what_cannot_be_tokenized_is_refused_with_its_field_or_its_line(
         tokenize(SimpleNamespace(**given))
 
 
-def test_what_is_wrong_everywhere_is_found_before_anything_is_made(root: Path) -> None:
+def test_invalid_input_is_found_before_any_output_is_written(root: Path) -> None:
     [wrong] = path_of(root, "b.jsonl", lines(["a"], "content"))
     (root / "fine.jsonl").write_bytes(lines(["a"]))
     given = TokenizeFilesConfig([str(root / "fine.jsonl")], [wrong], str(root / "untouched"), str(root / "end"))

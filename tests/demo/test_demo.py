@@ -24,7 +24,7 @@ def demo(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("conf", ["[1]", "learning_rate:0.004"])
-def test_params_that_are_no_json_object_are_refused_before_anything_starts(
+def test_params_not_a_json_object_are_refused_before_start(
     conf: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as refused:

@@ -43,7 +43,7 @@ def views_of(*instances, plan=None, messages=None):
     return view.task_views(instances, plan, messages or {}, NOW)
 
 
-def test_tasks_stand_in_the_order_of_the_plan_behind_the_plan_itself():
+def test_tasks_are_listed_in_plan_order_after_plan_task():
     instances = [instance(f"steps.{name}", None) for name in ("train", "fetch")] + [instance("plan", "success")]
     shown = views_of(*instances, plan=plan(step("fetch"), step("train")))
     assert [one.task_id for one in shown] == ["plan", "steps.fetch", "steps.train"]
@@ -60,13 +60,13 @@ def test_before_there_is_a_plan_every_task_shows_its_own_state():
     assert [(one.task_id, one.state) for one in shown] == [("plan", "running"), ("steps.fetch", "waiting")]
 
 
-def test_the_seconds_of_a_task_at_work_go_on_and_those_of_a_finished_one_stand():
+def test_running_task_seconds_advance_and_finished_stay_fixed():
     running = instance("a", "deferred", start_date="2026-01-31T03:00:00Z", duration=0.5)
     finished = instance("b", "success", start_date="2026-01-31T03:00:00Z", duration=12.5)
     assert [one.seconds for one in views_of(running, finished)] == [30.0, 12.5]
 
 
-def test_a_clock_that_is_behind_airflows_makes_no_negative_seconds():
+def test_clock_behind_airflow_gives_no_negative_seconds():
     [shown] = views_of(instance("a", "running", start_date="2026-01-31T03:00:31Z"))
     assert shown.seconds == 0.0
 
@@ -82,7 +82,7 @@ def test_every_change_of_state_is_one_line():
     assert view.state_changes(before, after) == ["b running (2.0 s): step 7, loss 2.5"]
 
 
-def test_the_log_of_a_task_is_read_while_it_is_at_work_and_once_when_it_has_ended() -> None:
+def test_task_log_is_read_while_running_and_once_after_end() -> None:
     before = {"b": "running", "c": "queued", "d": "failed", "e": "success"}
     now = {"a": "running", "b": "failed", "c": "success", "d": "failed", "e": "success", "f": "queued", "g": "skipped"}
     seen = views_of(*(instance(task, state) for task, state in before.items()))
@@ -113,7 +113,7 @@ def test_the_summary_tells_reused_steps_from_those_that_ran():
     assert "gs://bucket/train-0a1b2c" in text and "61.2" in text
 
 
-def test_a_step_whose_task_is_gone_from_the_run_still_has_its_row():
+def test_step_without_task_in_run_still_has_a_row():
     [row] = view.step_rows(plan(step("train")), [])
     assert (row.state, row.seconds) == ("waiting", None)
 
@@ -213,7 +213,7 @@ def test_the_triggerers_own_words_are_no_message_of_the_task() -> None:
     assert view.last_message(log) == "step 10/60  loss 5.3"
 
 
-def test_what_a_step_found_is_told_rather_than_that_it_is_finished() -> None:
+def test_last_message_prefers_step_output_over_finished_line() -> None:
     log = """2026-01-31T03:00:00.1Z info export: loss 4.536
 2026-01-31T03:00:00.2Z info Step 'code_lm/evaluate' is finished: /store/code_lm/evaluate-1d4a05
 """

@@ -64,9 +64,7 @@ def test_every_notifier_tells_it_and_nothing_in_it_is_a_template(board: Board, c
     assert board.posted == ["{{ 6 * 7 }} o'clock\nüber", "here, extra-0: {{ 6 * 7 }} o'clock\nüber (ada)"]
 
 
-def test_one_that_fails_does_not_keep_the_others_from_it_and_its_address_is_not_shown(
-    board: Board, configure: Callable[..., None]
-) -> None:
+def test_failing_notifier_blocks_no_other_and_its_url_is_hidden(board: Board, configure: Callable[..., None]) -> None:
     secret = f"http://127.0.0.1:{free_port()}/s3cret"
     configure({"classpath": POST, "kwargs": {"url": secret}}, {"classpath": POST, "kwargs": {"url": board.url}})
     with pytest.raises(FleetError) as failed:
@@ -87,7 +85,7 @@ def test_one_that_fails_does_not_keep_the_others_from_it_and_its_address_is_not_
         ("s3cret", "is no JSON list"),
     ],
 )
-def test_what_cannot_be_a_notifier_is_said_before_anything_is_told(
+def test_invalid_notifier_is_reported_before_any_announcement(
     board: Board, configure: Callable[..., None], entry: object, says: str
 ) -> None:
     configure({"classpath": POST, "kwargs": {"url": board.url}}, entry)

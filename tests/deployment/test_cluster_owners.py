@@ -23,7 +23,7 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", ["here", "ray-here"])
-def test_a_cluster_takes_only_the_work_of_its_owner_by_either_name(fleet: Path, name: str) -> None:
+def test_cluster_accepts_only_its_owner_under_either_name(fleet: Path, name: str) -> None:
     for owner in ("hero", "ada, hero"):
         check_cluster_access(["elsewhere", name], owner, "Task 'it'")
     for owner in ("airflow", "her", ""):
@@ -31,17 +31,13 @@ def test_a_cluster_takes_only_the_work_of_its_owner_by_either_name(fleet: Path, 
             check_cluster_access(["elsewhere", name], owner, "Task 'it'")
 
 
-def test_a_cluster_without_an_owner_and_a_deployment_without_a_fleet_take_everybodys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cluster_without_owner_or_fleet_file_accepts_all_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_cluster_access(["here"], "airflow", "Task 'it'")
     monkeypatch.setenv("TRADEWIND_FLEET", str(write_fleet(tmp_path)))
     check_cluster_access(["here"], "airflow", "Task 'it'")
 
 
-def test_a_fleet_file_that_cannot_be_used_is_told_and_keeps_nobody_from_work(
-    fleet: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_invalid_fleet_file_warns_and_blocks_no_user(fleet: Path, caplog: pytest.LogCaptureFixture) -> None:
     fleet.write_text("clusters: 3")
     with caplog.at_level(logging.WARNING):
         check_cluster_access(["here"], "airflow", "Task 'it'")

@@ -42,7 +42,7 @@ def both(name: str) -> set[str]:
     return {RayHook(name).cluster().address, asyncio.run(RayHook.cluster_from_trigger(name)).address}
 
 
-def test_a_cluster_without_a_connection_is_found_by_its_labels_and_its_token_in_its_secret(
+def test_unconnected_cluster_resolves_by_labels_and_secret(
     compute: LocalCompute,
 ) -> None:
     for name in ("here", "ray_here"):
@@ -54,7 +54,7 @@ def test_a_cluster_without_a_connection_is_found_by_its_labels_and_its_token_in_
     assert (hook.bucket(), hook.region(), hook.slice_types()[0]) == ("my-bucket", "us-central2", "v4-8")
 
 
-def test_a_connection_with_the_name_comes_first_and_then_the_one_that_the_file_names(
+def test_same_name_connection_precedes_one_from_fleet_file(
     compute: LocalCompute, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect(monkeypatch, "ray_here", "http://10.0.0.2:8265")
@@ -81,7 +81,7 @@ def test_a_head_that_is_gone_is_no_judgement_about_the_job(compute: LocalCompute
         RayHook("here").cluster()
 
 
-def test_a_fleet_file_that_cannot_be_used_is_said_only_where_a_name_is_no_connection(
+def test_invalid_fleet_file_is_reported_only_without_connection(
     compute: LocalCompute, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     bad = tmp_path / "bad.yaml"

@@ -40,7 +40,7 @@ def test_the_newer_position_of_the_same_follower_counts(logs: Path) -> None:
 
 
 @pytest.mark.parametrize("other", [position(1, follower="b"), position(1, job="k"), position(1, follower="")])
-def test_a_file_that_another_follower_or_an_earlier_try_left_does_not_count(logs: Path, other: SavedPosition) -> None:
+def test_position_file_of_other_follower_or_try_is_ignored(logs: Path, other: SavedPosition) -> None:
     PositionFile(TASK).write(position(5))
     assert PositionFile(TASK).newer_than(other) == other
     elsewhere = TaskAddress("dag", "run", "task", 0)
@@ -58,7 +58,7 @@ def test_a_file_that_was_torn_or_cannot_be_written_does_no_harm(logs: Path) -> N
     assert not PositionFile(TASK).write(position(6))
 
 
-def test_a_log_that_was_read_to_its_end_leaves_no_file_nor_those_of_long_ago(logs: Path) -> None:
+def test_log_read_to_end_deletes_its_position_file_and_old_files(logs: Path) -> None:
     PositionFile(TASK).write(position(5))
     old = logs / log_position.FILES / "old.json"
     old.write_text("{}")
@@ -67,7 +67,7 @@ def test_a_log_that_was_read_to_its_end_leaves_no_file_nor_those_of_long_ago(log
     assert list((logs / log_position.FILES).iterdir()) == []
 
 
-async def test_airflow_is_told_at_once_and_then_rarely_unless_there_is_no_file(
+async def test_airflow_position_save_is_throttled_unless_file_fails(
     logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[SavedPosition] = []

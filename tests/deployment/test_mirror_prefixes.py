@@ -51,13 +51,11 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRADEWIND_FLEET", str(file))
 
 
-def test_without_a_setting_they_are_the_buckets_of_the_fleet_file(fleet: None) -> None:
+def test_mirror_prefixes_default_to_fleet_file_buckets(fleet: None) -> None:
     assert deployment_mirrors() == ("gs://near", "gs://far")
 
 
-def test_the_configuration_comes_before_the_fleet_and_the_environment_before_both(
-    fleet: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mirror_prefixes_environment_over_config_over_fleet_file(fleet: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SETTING, "gs://a/x,\n gs://b/x ,")
     assert deployment_mirrors() == ("gs://a/x", "gs://b/x")
     monkeypatch.setenv(MIRROR_VARIABLE, "/data")
@@ -74,9 +72,7 @@ def test_a_relative_one_is_refused_by_its_setting(monkeypatch: pytest.MonkeyPatc
         deployment_mirrors()
 
 
-def test_what_the_refusal_of_far_reads_recommends_is_claimed_and_no_read_across_regions(
-    fleet: None, tmp_path: Path
-) -> None:
+def test_mirrored_config_is_claimed_without_cross_region_read(fleet: None, tmp_path: Path) -> None:
     step = ExecutorStep("train", work, Config(mirrored("gs://far/corpus")))
     resolved = resolve([step], "gs://near").of(step)
     assert paths_read(resolved) == ()

@@ -95,7 +95,7 @@ def test_one_process_serves_clusters_with_and_without_token(
 
 
 @pytest.mark.ray
-def test_a_token_that_was_renewed_in_secret_manager_is_fetched_when_the_old_one_is_refused(
+def test_token_renewed_in_secret_manager_is_fetched_on_refusal(
     connected: Any, guarded: LocalRay, manager: LocalSecretManager
 ) -> None:
     manager.put(SECRET, OTHER)

@@ -59,7 +59,7 @@ def test_a_token_file_that_others_can_use_is_refused(token_file: Path, mode: int
     assert f"(mode {mode:04o}): do 'chmod 600' on it." in refused(token_file=str(token_file))
 
 
-def test_a_token_file_must_be_there_hold_something_and_have_a_whole_path(tmp_path: Path, token_file: Path) -> None:
+def test_token_file_must_exist_be_nonempty_and_absolute(tmp_path: Path, token_file: Path) -> None:
     assert "cannot be read here (No such file or directory)" in refused(token_file=str(tmp_path / "none"))
     assert "cannot be read here (Is a directory)" in refused(token_file=str(tmp_path))
     assert "give an absolute path" in refused(token_file="token")
@@ -68,7 +68,7 @@ def test_a_token_file_must_be_there_hold_something_and_have_a_whole_path(tmp_pat
 
 
 @pytest.mark.parametrize("reference", [TOKEN, "env:RAY_TOKEN", "ray-token"])
-def test_a_token_secret_that_is_no_name_of_a_secret_is_refused_and_not_shown(reference: str) -> None:
+def test_invalid_token_secret_name_is_refused_and_not_shown(reference: str) -> None:
     assert "token_secret is no name of a secret" in refused(token_secret=reference)
 
 
@@ -76,7 +76,7 @@ def test_a_secret_that_cannot_be_had_is_named(manager: LocalSecretManager) -> No
     assert f"cannot be read from {SECRET}/versions/latest: there is no such secret" in refused(token_secret=SECRET)
 
 
-def test_a_secret_manager_that_does_not_answer_is_no_fault_of_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_secret_manager_is_not_a_connection_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENDPOINT_VARIABLE, f"http://127.0.0.1:{free_port()}")
     secret_tokens.forget(SECRET)
     with pytest.raises(RayUnreachableError, match="Connection 'mine': the token cannot be read from"):
@@ -85,7 +85,7 @@ def test_a_secret_manager_that_does_not_answer_is_no_fault_of_the_connection(mon
 
 
 @pytest.mark.parametrize("token", [f"{TOKEN} x", f"{TOKEN}\r\nX-Other: 1", "naïve" + TOKEN])
-def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(token: str) -> None:
+def test_token_invalid_in_http_header_is_refused_and_not_shown(token: str) -> None:
     assert "no HTTP header can carry" in refused(password=token)
 
 
@@ -97,14 +97,14 @@ def test_a_ca_bundle_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "verify"), [(None, True), (True, True), (False, False), ("false", False), ("", True)]
 )
-def test_whether_to_check_the_certificate_is_read_as_people_write_it(given: Any, verify: bool) -> None:
+def test_verify_option_accepts_common_spellings(given: Any, verify: bool) -> None:
     assert cluster_of(connection(verify=given)).verify is verify
 
 
 # ---- kept tokens
 
 
-def test_a_secret_is_fetched_once_for_many_and_again_after_a_while() -> None:
+def test_token_cache_fetches_once_per_ttl_for_many_threads() -> None:
     now = [0.0]
     kept, fetched = TokenCache(lambda: now[0]), []
     gate = threading.Event()

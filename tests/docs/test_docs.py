@@ -200,7 +200,7 @@ def test_the_reference_names_every_argument_of_an_experiment() -> None:
     assert [name for name in arguments if not re.search(rf"\b{name}\b", section)] == []
 
 
-def test_the_command_line_page_names_every_option_about_experiments() -> None:
+def test_command_line_page_names_every_experiment_option() -> None:
     flags = {flag for command in EXPERIMENTS for one in command.options for flag in one.flags if flag.startswith("-")}
     assert "--older-than" in flags
     assert [flag for flag in sorted(flags) if not re.search(rf"`[^`\n]*{flag}\b", COMMAND_LINE)] == []
@@ -237,7 +237,7 @@ def test_the_reference_names_every_environment_variable() -> None:
     assert [name for name in sorted(used) if name not in REFERENCE] == []
 
 
-def test_the_reference_names_every_error_of_steps_tasks_jobs_plans_and_records() -> None:
+def test_reference_page_names_every_public_error() -> None:
     package = ROOT / "operators" / "tradewind"
     files = [*package.rglob("errors.py"), *(package / "plans").rglob("*.py"), *(package / "records").rglob("*.py")]
     files = [file for file in files if file.relative_to(package).parts[0] not in ("cli", "cloud_tpu")]
@@ -250,7 +250,7 @@ def test_the_reference_names_every_error_of_steps_tasks_jobs_plans_and_records()
     assert [name for name in sorted(public) if f"`{name}" not in REFERENCE] == []
 
 
-def test_the_architecture_shows_every_folder_and_names_only_modules_that_are_there() -> None:
+def test_architecture_page_shows_all_folders_and_real_modules() -> None:
     page, package = (ROOT / "docs" / "architecture.md").read_text(), ROOT / "operators" / "tradewind"
     folders = {file.parent for file in package.rglob("*.py")} - {package}
     tree = page.partition("```text")[2].partition("```")[0]

@@ -105,7 +105,7 @@ def one_slice(cluster: Cluster) -> tuple[str, str, str]:
     return name, first, second
 
 
-def test_a_slice_of_which_any_host_works_stays_and_one_that_is_idle_goes(cluster: Cluster) -> None:
+def test_slice_with_any_busy_host_stays_and_idle_one_goes(cluster: Cluster) -> None:
     name, first, second = one_slice(cluster)
     cluster.idle_s = {first: AGES_S, second: 0.0}
     assert [cluster.round() for _ in range(3)] == [[name]] * 3
@@ -149,7 +149,7 @@ def test_of_too_many_slices_one_that_nobody_uses_goes(cluster: Cluster) -> None:
     assert cluster.round() == [name]
 
 
-def test_a_free_slice_is_known_as_free_and_one_with_a_busy_host_is_not(cluster: Cluster) -> None:
+def test_slice_counts_as_free_only_if_no_host_is_busy(cluster: Cluster) -> None:
     name, first, second = one_slice(cluster)
     cluster.idle_s = {first: 63.0, second: 60.0}
     cluster.wanted = [WHOLE]
@@ -158,9 +158,7 @@ def test_a_free_slice_is_known_as_free_and_one_with_a_busy_host_is_not(cluster: 
     assert len(cluster.round()) == 2
 
 
-def test_a_slice_whose_host_1_is_lost_is_given_up_unless_its_host_0_works(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slice_missing_host_1_is_replaced_unless_host_0_busy(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ours, "AUTOSCALER_HEARTBEAT_TIMEOUT_S", 0)
     cluster.start()
     name, first, second = one_slice(cluster)

@@ -95,7 +95,7 @@ def test_a_file_becomes_a_folder_and_a_folder_a_file(tmp_path: Path, monkeypatch
         assert found(Path(dev_on_host.tree_of(order))) == files
 
 
-def test_a_link_out_of_the_folder_is_refused_by_its_name_and_nothing_is_sent(tmp_path: Path) -> None:
+def test_symlink_out_of_folder_is_refused_by_name_before_sending(tmp_path: Path) -> None:
     tree = write(tmp_path / "code", {"train.py": "1"})
     (tmp_path / "key").write_text("hidden")
     (tmp_path / "code" / "data").symlink_to(tmp_path / "key")
@@ -104,9 +104,7 @@ def test_a_link_out_of_the_folder_is_refused_by_its_name_and_nothing_is_sent(tmp
     assert LocalTree(tmp_path / "code", ["data"]).listing().keys() == {"train.py"}
 
 
-def test_a_file_that_changes_while_it_is_read_is_not_sent_by_halves(
-    hosts: DevHosts, there: Path, tmp_path: Path
-) -> None:
+def test_file_changed_during_read_is_not_sent_partially(hosts: DevHosts, there: Path, tmp_path: Path) -> None:
     tree = write(tmp_path, {"growing.py": "long enough"})
     listing = tree.listing()
     (tmp_path / "growing.py").write_text("short")
@@ -130,9 +128,7 @@ def test_nothing_is_written_outside_of_the_folder(tmp_path: Path, monkeypatch: p
     assert not [file for file in tmp_path.rglob("*") if file.is_file()]
 
 
-def test_a_file_of_the_clusters_environment_with_a_nul_is_told_with_its_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_file_with_nul_is_reported_with_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     order = {"folder": DEV_FOLDER, "session": SESSION, "variables": "environment", "env": {"A": "1"}, "run": "shell"}
     folder = tmp_path / "environment"

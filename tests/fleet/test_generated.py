@@ -20,7 +20,7 @@ def contents(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
 
 
-def test_what_is_missing_is_written_and_then_nothing_is_left_to_do(tmp_path: Path) -> None:
+def test_missing_generated_files_are_written_then_up_to_date(tmp_path: Path) -> None:
     file = write_fleet(tmp_path, many_clusters(2), inside=False)
     said = list(files_of(file).update())
     assert len(said) == 4 and f"Wrote {tmp_path}/clusters/here.yaml." in said
@@ -35,7 +35,7 @@ def test_only_what_differs_is_written(tmp_path: Path) -> None:
     assert files_of(changed).stale == (tmp_path / "clusters" / "extra-1.yaml",)
 
 
-def test_a_file_that_was_edited_or_a_schema_that_is_older_is_stale(tmp_path: Path) -> None:
+def test_edited_cluster_file_or_outdated_schema_is_stale(tmp_path: Path) -> None:
     file = write_fleet(tmp_path)
     list(files_of(file).update())
     edited, schema = tmp_path / "clusters" / "here.yaml", tmp_path / "fleet.schema.json"
@@ -44,7 +44,7 @@ def test_a_file_that_was_edited_or_a_schema_that_is_older_is_stale(tmp_path: Pat
     assert files_of(file).stale == (edited, schema)
 
 
-def test_files_of_clusters_that_are_gone_are_removed_and_those_of_people_are_not(tmp_path: Path) -> None:
+def test_files_of_removed_clusters_go_and_user_files_stay(tmp_path: Path) -> None:
     list(files_of(write_fleet(tmp_path, many_clusters(2), inside=False)).update())
     own, note = tmp_path / "clusters" / "mine.yaml", tmp_path / "clusters" / "notes.txt"
     own.write_text("cluster_name: mine\n")

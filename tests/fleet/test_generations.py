@@ -10,7 +10,7 @@ from tradewind.fleet.clusters import GENERATIONS, TpuGeneration
 
 
 @pytest.mark.parametrize("generation", GENERATIONS.values(), ids=lambda generation: generation.name)
-def test_what_is_offered_are_all_slices_between_the_smallest_and_the_largest(generation: TpuGeneration) -> None:
+def test_offered_slices_span_smallest_to_largest_type(generation: TpuGeneration) -> None:
     offered = [kind.name for kind in generation.offered]
     assert (offered[0], offered[-1]) == (generation.smallest, generation.largest)
     assert all(generation.has(kind) for kind in generation.offered)

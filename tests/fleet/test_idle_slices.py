@@ -101,7 +101,7 @@ def is_list(call: HttpRequest) -> bool:
     return call.method == "GET" and call.path.endswith("/nodes")
 
 
-def test_a_slice_stays_while_its_host_1_works_and_goes_when_it_is_idle(world: World) -> None:
+def test_slice_stays_while_host_1_is_busy_and_goes_when_idle(world: World) -> None:
     until(lambda: list(world.slices().values()) == ["READY"], "the slice")
     before = world.slices()
     jobs = RayJobs(RayCluster("here", world.ray.address))

@@ -39,7 +39,7 @@ def test_what_is_not_said_follows_from_what_is(tmp_path: Path) -> None:
     assert {(pool.minimum, pool.maximum) for pool in others} == {(0, 1024)}
 
 
-def test_slices_say_what_differs_and_a_maximum_of_none_leaves_a_type_out(tmp_path: Path) -> None:
+def test_slice_limits_override_defaults_and_zero_max_omits_type(tmp_path: Path) -> None:
     more = "max_workers: 50\nslices:\n  v4-16: {min: 2, max: 3}\n  v4-32: {max: 0}\n  v4-64: {min: 1}\n"
     cluster = load_fleet(write_fleet(tmp_path, more)).cluster()
     limits = {pool.kind.name: (pool.minimum, pool.maximum) for pool in cluster.pools}
@@ -71,7 +71,7 @@ def test_an_image_with_a_registry_is_taken_as_it_is(tmp_path: Path) -> None:
     assert (cluster.full_image, cluster.registry) == ("localhost:5000/team/cluster:20260129", "localhost:5000")
 
 
-def test_the_bucket_that_clusters_of_two_regions_share_is_in_neither(tmp_path: Path) -> None:
+def test_bucket_shared_across_regions_belongs_to_no_region(tmp_path: Path) -> None:
     more = (
         "  away: {zone: europe-west4-b, generation: v5e, bucket: my-bucket}\n"
         "  there: {zone: us-east5-a, generation: v5p, bucket: my-bucket-5}\n"
@@ -131,7 +131,7 @@ FIELDS = [
 
 
 @pytest.mark.parametrize(("more", "says"), FIELDS, ids=[more.splitlines()[0] for more, _ in FIELDS])
-def test_a_field_that_is_wrong_is_named_with_its_line_and_what_to_do(more: str, says: str, tmp_path: Path) -> None:
+def test_invalid_field_is_reported_with_line_and_fix(more: str, says: str, tmp_path: Path) -> None:
     (said,) = problems(tmp_path, more)
     assert says in said
 
@@ -170,7 +170,7 @@ CLUSTERS = [
 
 
 @pytest.mark.parametrize(("more", "says"), CLUSTERS, ids=[more.split(":")[0].strip()[:9] for more, _ in CLUSTERS])
-def test_a_cluster_that_is_wrong_is_named_with_its_line_and_what_to_do(more: str, says: str, tmp_path: Path) -> None:
+def test_invalid_cluster_is_reported_with_line_and_fix(more: str, says: str, tmp_path: Path) -> None:
     (said,) = problems(tmp_path, more, inside=False)
     assert says in said
 
@@ -189,7 +189,7 @@ def test_clusters_that_share_a_connection_are_both_named(tmp_path: Path) -> None
     ]
 
 
-def test_a_default_cluster_that_is_not_there_is_answered_with_the_nearest(tmp_path: Path) -> None:
+def test_unknown_default_cluster_suggests_nearest_name(tmp_path: Path) -> None:
     file = write_fleet(tmp_path)
     file.write_text(HEAD.replace("default_cluster: here", "default_cluster: there"))
     with pytest.raises(
@@ -262,9 +262,7 @@ ODD = st.none() | st.booleans() | st.integers() | st.text(max_size=20) | st.list
 @pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
 @given(data=st.data())
-def test_whatever_stands_in_a_field_is_either_read_or_refused_in_a_sentence(
-    data: st.DataObject, tmp_path: Path
-) -> None:
+def test_any_field_value_is_loaded_or_refused_with_a_sentence(data: st.DataObject, tmp_path: Path) -> None:
     content: dict[str, Any] = yaml.safe_load(HEAD)
     fields = sorted(SHIPPED_CONTENT["defaults"]) + ["zone", "generation", "bucket", "slices", "owner", "connection"]
     field = data.draw(st.sampled_from(fields))

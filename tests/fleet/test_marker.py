@@ -88,7 +88,7 @@ def taken(store: Store, operation: str = "restart", who: str = "ann@laptop", **m
 # ---- one at a time
 
 
-def test_a_second_person_is_told_who_holds_it_since_when_and_until_when() -> None:
+def test_busy_lock_reports_holder_since_and_until() -> None:
     store = Store()
     taken(store)
     store.now += 60.0
@@ -165,7 +165,7 @@ def test_it_is_held_for_as_long_as_it_is_renewed() -> None:
         taken(store)
 
 
-def test_who_cannot_renew_changes_nothing_more_long_before_another_may_take_it() -> None:
+def test_holder_that_cannot_renew_is_fenced_well_before_stale() -> None:
     store = Store()
     held = taken(store)
     store.now += TIMES.fence_s
@@ -179,7 +179,7 @@ def test_who_cannot_renew_changes_nothing_more_long_before_another_may_take_it()
     assert taken(store).is_resumed
 
 
-def test_a_holder_counts_from_when_it_began_to_write_since_others_count_from_the_write() -> None:
+def test_holder_counts_lease_from_start_of_its_write() -> None:
     store = Store(slow_s=TIMES.fence_s - 1.0)
     held = taken(store)
     store.now += 2.0
@@ -217,7 +217,7 @@ def test_a_block_renews_it_and_leaves_what_is_not_done() -> None:
 # ---- interruptions
 
 
-def test_the_same_operation_goes_on_from_its_phase_at_once_after_an_interruption() -> None:
+def test_interrupted_operation_resumes_at_once_from_its_phase() -> None:
     store = Store()
     with pytest.raises(KeyboardInterrupt), taken(store) as held:
         held.advance("start", disk="kept")
@@ -227,7 +227,7 @@ def test_the_same_operation_goes_on_from_its_phase_at_once_after_an_interruption
     assert (again.marker.phase, again.marker.details) == ("start", {"disk": "kept"})
 
 
-def test_another_operation_is_refused_until_the_interrupted_one_is_abandoned() -> None:
+def test_new_operation_needs_interrupted_one_to_be_abandoned() -> None:
     store = Store()
     with taken(store) as held:
         held.advance("start")
@@ -248,7 +248,7 @@ with ClusterLock("here", sys.argv[1]).take("restart", "stop", heartbeat_s=float(
 
 
 @pytest.mark.slow
-def test_after_a_sigkill_it_is_held_until_it_is_stale_and_then_gone_on_with(tmp_path: Path) -> None:
+def test_lock_of_killed_holder_is_resumed_only_once_stale(tmp_path: Path) -> None:
     path = str(tmp_path / "marker.json")
     command = [sys.executable, "-c", CHILD, path, "0.5"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
@@ -287,7 +287,7 @@ def test_a_lost_answer_is_no_loss() -> None:
     assert json.loads(store.texts[-1])["state"] == "done" and len(set(store.texts)) == len(store.texts)
 
 
-def test_an_end_whose_answer_is_lost_is_an_end_though_somebody_begins_the_next_operation_at_once() -> None:
+def test_finish_with_lost_response_counts_despite_next_operation() -> None:
     store = Store()
     held, other = taken(store), store.marker()
     store.lost = 1
@@ -321,7 +321,7 @@ def test_what_is_no_marker_is_neither_taken_over_nor_followed(text: str, tmp_pat
 
 
 @pytest.mark.parametrize("run", ["", "../other", "/tmp/abc", "..", "0" * 31, "0" * 32 + "\n", "G" * 32, "-" * 32])
-def test_a_run_that_is_none_of_ours_is_not_gone_on_with_since_folders_are_called_by_it(run: str) -> None:
+def test_lock_with_invalid_run_id_is_not_resumed(run: str) -> None:
     store = Store()
     taken(store).leave()
     assert store.text is not None
@@ -344,7 +344,7 @@ def test_what_would_be_told_in_other_lines_is_no_marker(field: str, text: str) -
 @pytest.mark.parametrize(
     "holder", ["a" * 1000, "run\nof a dag", "\u202e", "ü" * 300, "\ud800"], ids=lambda text: ascii(text)[:9]
 )
-def test_whatever_its_holder_is_called_others_can_read_who_holds_it(holder: str) -> None:
+def test_any_holder_name_is_readable_by_other_users(holder: str) -> None:
     store = Store()
     taken(store, who=holder).leave()
     assert taken(store, who="next").marker.holder == "next"
@@ -438,7 +438,7 @@ class Enemy(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
-def test_nothing_that_people_and_stores_do_lets_two_change_a_cluster_at_once() -> None:
+def test_no_sequence_of_user_and_store_events_gives_two_holders() -> None:
     run_state_machine_as_test(
         Enemy,
         settings=settings(max_examples=40, stateful_step_count=40, deadline=None, derandomize=True,

@@ -48,9 +48,7 @@ def own(cluster: FleetCluster, tmp_path: Path) -> LocalSessions:
     return LocalSessions(cluster, tmp_path / "state")
 
 
-def test_what_this_machine_allocated_is_found_whatever_others_call_themselves(
-    cluster: FleetCluster, own: LocalSessions
-) -> None:
+def test_session_allocated_here_is_found_despite_foreign_names(cluster: FleetCluster, own: LocalSessions) -> None:
     own.note(MINE, "ada", HELD)
     jobs = [holder(MINE), holder(HERS, 2), holder("../../.ssh", 3)]
     session = find_session(cluster, jobs, HOSTS, own, name="ada", user="ada")
@@ -58,7 +56,7 @@ def test_what_this_machine_allocated_is_found_whatever_others_call_themselves(
 
 
 @pytest.mark.parametrize("claimed", [HERS, "../../.ssh", "a\nb\x1b[2J", "a" * 9000], ids=lambda job: ascii(job[:20]))
-def test_a_job_that_only_says_that_it_is_mine_is_told_and_not_gone_to(
+def test_job_claiming_to_be_own_session_is_reported_not_used(
     claimed: str, cluster: FleetCluster, own: LocalSessions
 ) -> None:
     with pytest.raises(FleetError, match="as any job can say: add --job with its id") as told:
@@ -76,9 +74,7 @@ def test_what_has_ended_or_is_called_otherwise_is_not_held(cluster: FleetCluster
     assert own.called("ada") == {}
 
 
-def test_what_is_written_down_is_for_its_owner_alone_and_read_only_if_it_is_whole(
-    own: LocalSessions, tmp_path: Path
-) -> None:
+def test_session_notes_are_private_and_read_only_if_complete(own: LocalSessions, tmp_path: Path) -> None:
     own.note(MINE, "ada", HELD)
     [file] = (tmp_path / "state").rglob("dev-tpu-*")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600 and stat.S_IMODE(file.parent.stat().st_mode) == 0o700

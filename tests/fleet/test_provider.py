@@ -44,7 +44,7 @@ def test_the_cluster_files_name_a_class_that_ray_finds(config: dict[str, Any]) -
     assert filled["available_node_types"]["tpu_slice_v4_16"]["resources"]["TPU-v4-16-head"] == 1
 
 
-def test_rays_launcher_resolves_a_cluster_file_and_leaves_nothing_behind(
+def test_ray_launcher_resolves_cluster_file_without_leftovers(
     requests: list[HttpRequest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where it would keep what it resolved, for all to read
@@ -143,7 +143,7 @@ def test_a_slice_that_google_mends_is_not_lost_and_not_ready(
     assert not provider.is_running(found) and not provider.is_terminated(found)
 
 
-def test_who_was_preempted_is_deleted_before_another_one_is_created_and_nobody_else_is(
+def test_only_own_preempted_slices_are_deleted_before_create(
     google: LocalGoogle, provider: TradewindNodeProvider, config: dict[str, Any]
 ) -> None:
     dead, living = make_slices(provider, config, 2)
@@ -198,7 +198,7 @@ def test_a_slice_that_vanishes_while_it_is_labelled_is_no_error(
     assert google.slices() == {}
 
 
-def test_labels_that_others_have_written_since_the_slices_were_listed_stay(
+def test_node_labels_written_by_others_after_listing_survive(
     google: LocalGoogle, provider: TradewindNodeProvider, config: dict[str, Any]
 ) -> None:
     make_slices(provider, config, 1)
@@ -261,7 +261,7 @@ def test_the_head_learns_by_which_command_it_reaches_the_slices(
     assert json.loads(Path(file.name).read_text())["auth"]["ssh_proxy_command"] == "nc -x proxy %h %p"
 
 
-def test_an_endpoint_that_is_no_address_is_refused_before_anybody_is_asked(
+def test_invalid_endpoint_is_refused_before_any_request(
     config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRADEWIND_COMPUTE_ENDPOINT", "http://compute.example")

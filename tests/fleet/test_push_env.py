@@ -48,7 +48,7 @@ def test_a_host_that_ended_badly_or_was_not_reached_says_why() -> None:
 
 
 @pytest.mark.parametrize("kernel", ["new", "old"])
-def test_a_push_that_is_killed_anywhere_leaves_all_values_or_none_of_them(kernel: str, tmp_path: Path) -> None:
+def test_killed_env_push_leaves_all_old_or_all_new_values(kernel: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.fleet.killed_push", str(tmp_path), kernel]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     seen = [json.loads(line)[0] for line in lines]

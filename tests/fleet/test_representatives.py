@@ -62,7 +62,7 @@ def test_a_slice_is_judged_idle_only_if_all_its_hosts_are() -> None:
             assert chosen in lost or chosen == FIRST
 
 
-def test_a_slice_that_was_to_be_deleted_and_is_taken_into_use_is_noticed() -> None:
+def test_slice_used_again_just_before_idle_deletion_is_detected() -> None:
     def look(at: float, **slices: float) -> UsageSnapshot:
         return UsageSnapshot(at, {}, slices)
 
@@ -73,7 +73,7 @@ def test_a_slice_that_was_to_be_deleted_and_is_taken_into_use_is_noticed() -> No
     assert newly_used_slices(look(0), look(5, a=0.0), TIMEOUT_S) == [], "it is new"
 
 
-def test_of_each_address_the_living_node_counts_that_was_used_last() -> None:
+def test_idle_time_per_address_is_of_most_recent_living_node() -> None:
     seen = [
         (FIRST, NodeStatus.IDLE, 900_000),
         (SECOND, NodeStatus.RUNNING, 0),
@@ -119,7 +119,7 @@ def test_who_is_no_autoscaler_cannot_ask() -> None:
     assert not representatives.choose({"a": HOSTS})
 
 
-def test_a_host_is_lost_after_it_was_away_for_long_enough_without_a_break() -> None:
+def test_host_counts_as_lost_only_after_uninterrupted_absence() -> None:
     cluster = Cluster()
     away = {FIRST: 900.0, THIRD: 900.0}
     stands = []

@@ -98,7 +98,7 @@ def test_no_secret_and_no_credentials_stand_in_a_cluster_file(fleet: Fleet) -> N
 
 
 @pytest.mark.slow
-def test_reading_a_fleet_loads_neither_ray_nor_google_nor_airflow() -> None:
+def test_loading_fleet_imports_no_ray_google_or_airflow() -> None:
     code = (
         "import pathlib, sys\n"
         "before = set(sys.modules)\n"  # Google's packages put their namespace there at every start

@@ -26,7 +26,7 @@ NAMES = ("here", "extra-0", "extra-1")
 
 @settings(deadline=None, max_examples=10)
 @given(chosen=st.sets(st.sampled_from(NAMES)), later=st.sets(st.sampled_from(NAMES)))
-def test_the_chosen_clusters_have_the_tag_and_the_others_keep_theirs(
+def test_set_tags_changes_chosen_clusters_only(
     tmp_path_factory: pytest.TempPathFactory, chosen: set[str], later: set[str]
 ) -> None:
     file = write_fleet(tmp_path_factory.mktemp("fleet"), many_clusters(2), inside=False)
@@ -54,9 +54,7 @@ def test_every_other_line_of_the_fleet_file_stays(tmp_path: Path) -> None:
         ("staging: true # our own\nslices:\n  v4-16: {min: 1}\n", ['+     tag: "new"']),
     ],
 )
-def test_a_tag_is_replaced_where_it_stands_or_comes_after_the_short_fields(
-    tmp_path: Path, more: str, changes: list[str]
-) -> None:
+def test_tag_is_replaced_in_place_or_added_after_short_fields(tmp_path: Path, more: str, changes: list[str]) -> None:
     file = write_fleet(tmp_path, more)
     before = file.read_text()
     assert set_tags(file, ["here"], "new")
@@ -84,7 +82,7 @@ def test_a_merged_field_is_left_to_the_others_that_have_it(tmp_path: Path) -> No
     assert {name: cluster.tag for name, cluster in load_fleet(file).clusters.items()} == {"here": "old", "there": "new"}
 
 
-def test_what_would_change_another_cluster_too_is_refused_and_nothing_changes(tmp_path: Path) -> None:
+def test_tag_change_affecting_another_cluster_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "fleet.yaml"
     file.write_text(
         HEAD.replace("  here:\n", "  here: &here\n    tag: old\n") + "  there:\n    <<: *here\n    connection: x\n"
@@ -96,7 +94,7 @@ def test_what_would_change_another_cluster_too_is_refused_and_nothing_changes(tm
     assert [*tmp_path.iterdir()] == [file]
 
 
-def test_a_tag_that_no_registry_takes_is_refused_and_nothing_changes(tmp_path: Path) -> None:
+def test_invalid_image_tag_is_refused_without_change(tmp_path: Path) -> None:
     file = write_fleet(tmp_path)
     with pytest.raises(FleetError, match=f"^{file}:11: .*tag"):
         set_tags(file, ["here"], "no tag")

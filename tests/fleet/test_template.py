@@ -65,7 +65,7 @@ def node(tmp_path: Path) -> Node:
     return Node(home)
 
 
-def test_the_head_has_no_cpus_and_keeps_its_state_on_a_disk_of_its_own(tmp_path: Path) -> None:
+def test_head_has_no_cpus_and_separate_persistent_state_disk(tmp_path: Path) -> None:
     head = content(tmp_path)["available_node_types"]["head_default"]
     assert head["resources"] == {"CPU": 0, "head_node": 1} and head["max_workers"] == 0
     boot, state = head["node_config"]["disks"]
@@ -113,9 +113,7 @@ def test_a_registry_that_is_not_googles_is_not_logged_in_to(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["head", "worker"])
-def test_token_and_secrets_come_into_files_for_one_user_and_from_there_to_ray(
-    kind: str, node: Node, tmp_path: Path
-) -> None:
+def test_token_and_secrets_reach_ray_through_owner_only_files(kind: str, node: Node, tmp_path: Path) -> None:
     stop, *_, fetch, start = content(tmp_path, "environment: {HF_TOKEN: hugging}\n")[f"{kind}_start_ray_commands"]
     assert stop == "ray stop"
     stale = node.home / ".tradewind" / "environment" / "GONE"
@@ -139,7 +137,7 @@ def test_a_plain_ray_up_starts_the_first_autoscaler_too(node: Node, tmp_path: Pa
     assert "RAY_enable_autoscaler_v2=0" in (node.home / "ray.log").read_text().splitlines()
 
 
-def test_a_secret_that_cannot_be_had_ends_the_start_and_leaves_the_old_token(node: Node, tmp_path: Path) -> None:
+def test_unavailable_secret_aborts_start_and_keeps_old_token(node: Node, tmp_path: Path) -> None:
     token = node.home / ".ray" / "auth_token"
     token.parent.mkdir()
     token.write_text("old")
@@ -155,7 +153,7 @@ def test_every_command_is_what_bash_can_read(tmp_path: Path) -> None:
         subprocess.run(["bash", "-n", "-c", command], check=True)
 
 
-def test_the_same_cluster_has_the_same_hash_and_any_change_another(tmp_path: Path) -> None:
+def test_config_hash_is_stable_and_changes_with_any_setting(tmp_path: Path) -> None:
     hashes = [
         content(tmp_path, more)["provider"]["labels"]["tradewind-config"]
         for more in ("", "", "tag: other\n", "slices: {v4-16: {max: 3}}\n", "owner: me\n")
@@ -167,7 +165,7 @@ def test_the_same_cluster_has_the_same_hash_and_any_change_another(tmp_path: Pat
     assert hashes[0] not in ClusterTemplate(changed).text(fleet.cluster())
 
 
-def test_a_change_that_needs_no_new_head_leaves_its_node_config_alone(tmp_path: Path) -> None:
+def test_change_not_needing_new_head_keeps_its_node_config(tmp_path: Path) -> None:
     """Ray replaces the head when its ``node_config`` changes, and with it every job."""
     first, second = (
         content(tmp_path, more)["available_node_types"]["head_default"]["node_config"]

@@ -39,7 +39,7 @@ def node(name: str, **labels: str) -> TpuNode:
     return TpuNode(name, "READY", labels={key.replace("_", "-"): value for key, value in labels.items()})
 
 
-def test_of_slices_hosts_and_jobs_what_is_not_well_is_told_and_what_needs_a_person_is_named() -> None:
+def test_upkeep_report_lists_unhealthy_items_and_user_tasks() -> None:
     lines = [*slice_lines("here", REPAIR), *host_lines("here", HOSTS), *job_lines("here", ["job-1"])]
     assert [line.name for line in lines if line.is_well] == ["a", "10.0.0.1"]
     assert [line.name for line in lines if line.needs_person] == ["d", "10.0.0.3"]
@@ -58,7 +58,7 @@ def test_a_dry_run_stops_no_job() -> None:
     assert line.done == "would be stopped"
 
 
-def test_nodes_of_clusters_that_the_file_does_not_have_in_that_zone_are_for_a_person(tmp_path: Path) -> None:
+def test_nodes_of_clusters_not_in_fleet_file_need_a_user(tmp_path: Path) -> None:
     fleet = load_fleet(write_fleet(tmp_path))
     nodes = [
         node("ours", ray_cluster_name="here"),

@@ -44,7 +44,7 @@ def test_any_document_is_read_as_pyyaml_reads_it(
     assert document(tmp_path_factory.getbasetemp(), text).value == value
 
 
-def test_each_value_knows_its_line_and_a_missing_one_that_of_what_it_would_be_in(tmp_path: Path) -> None:
+def test_value_has_its_line_and_missing_value_that_of_its_parent(tmp_path: Path) -> None:
     read = document(tmp_path, "a:\n  b: 1\n\n  c:\n    - x\n    - y: 2\nd: {e: 3}\n")
     paths: list[tuple[str | int, ...]] = [
         ("a",),

@@ -118,9 +118,7 @@ def attempts(output: str) -> list[AttemptOutcome | None]:
 
 
 @pytest.mark.parametrize("noted", [True, False])
-def test_a_task_that_died_between_its_commit_and_its_end_ends_green_and_not_skipped(
-    noted: bool, tmp_path: Path
-) -> None:
+def test_task_that_died_after_commit_succeeds_without_skipping(noted: bool, tmp_path: Path) -> None:
     task = PlainTask(tmp_path)
     task.run()
     if not noted:
@@ -148,9 +146,7 @@ def test_an_airflow_without_a_name_knows_what_its_task_made(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("allowed", [{"max_tries": 4}, {"max_tries": 2}, {"max_tries": 3, "clear_number": 1}])
-def test_a_cleared_task_makes_its_version_again_also_after_its_retries_were_lowered(
-    allowed: dict[str, int], tmp_path: Path
-) -> None:
+def test_cleared_task_reruns_version_even_with_lowered_retries(allowed: dict[str, int], tmp_path: Path) -> None:
     task = PlainTask(tmp_path)
     task.run()
     task.run(try_number=2, **allowed)
@@ -166,7 +162,7 @@ def test_a_skipped_task_that_is_cleared_makes_the_version_again(tmp_path: Path) 
     assert attempts(task.output) == [AttemptOutcome.SUCCEEDED, AttemptOutcome.SUCCEEDED]
 
 
-def test_a_failure_that_was_waited_for_ends_this_try_and_not_the_next_one(tmp_path: Path) -> None:
+def test_inherited_failure_ends_this_try_but_not_the_next(tmp_path: Path) -> None:
     first, second = PlainTask(tmp_path, "first"), PlainTask(tmp_path, "second")
     store, attempt = first.dies_at_work()
 
@@ -181,7 +177,7 @@ def test_a_failure_that_was_waited_for_ends_this_try_and_not_the_next_one(tmp_pa
     assert attempts(first.output) == [AttemptOutcome.FAILED, AttemptOutcome.SUCCEEDED]
 
 
-def test_a_task_that_is_cleared_while_it_works_stops_its_earlier_try_first(tmp_path: Path) -> None:
+def test_task_cleared_while_running_stops_its_earlier_try_first(tmp_path: Path) -> None:
     task = PlainTask(tmp_path)
     store, attempt = task.dies_at_work()
 
@@ -214,7 +210,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[RefusingStorage]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("error", "written"), [(None, "manifest.json"), (ValueError("no rows"), "1.json")])
-def test_one_refusal_at_the_end_of_the_block_is_asked_again_and_is_not_the_tasks_end(
+def test_one_store_refusal_at_block_end_is_retried(
     error: Exception | None, written: str, refusing: RefusingStorage
 ) -> None:
     task = PlainTask(f"gs://{refusing.buckets.create('outputs').name}/prefix")
@@ -230,7 +226,7 @@ def test_one_refusal_at_the_end_of_the_block_is_asked_again_and_is_not_the_tasks
 
 
 @pytest.mark.slow
-def test_one_refusal_when_the_task_is_ended_from_outside_is_asked_again(refusing: RefusingStorage) -> None:
+def test_one_store_refusal_on_external_stop_is_retried(refusing: RefusingStorage) -> None:
     task = PlainTask(f"gs://{refusing.buckets.create('outputs').name}/prefix")
     with pytest.raises(KeyboardInterrupt), task.as_task(1, 3, 0), task.step(7) as step:
         refusing.refusals = {".executor_status.lock": 1}
@@ -244,9 +240,7 @@ def test_one_refusal_when_the_task_is_ended_from_outside_is_asked_again(refusing
     [(".executor_status.lock", 0), (".executor_status.lock", 1), ("1.json", 0), (".executor_info", 0)],
     ids=["claim", "begin", "attempt", "info"],
 )
-def test_one_refusal_before_the_block_is_asked_again_and_is_not_the_tasks_end(
-    written: str, after: int, refusing: RefusingStorage
-) -> None:
+def test_one_store_refusal_before_block_is_retried(written: str, after: int, refusing: RefusingStorage) -> None:
     task = PlainTask(f"gs://{refusing.buckets.create('outputs').name}/prefix")
     refusing.refusals, refusing.let_through = {written: 1}, {written: after}
     with task.as_task(1, 3, 0), task.step(7) as step:
@@ -255,9 +249,7 @@ def test_one_refusal_before_the_block_is_asked_again_and_is_not_the_tasks_end(
     assert read_record(step.output_path).state is RecordState.FINISHED
 
 
-def test_the_error_of_a_block_is_recorded_without_what_is_secret_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_block_error_is_recorded_with_secrets_redacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.sdk.log import mask_secret
 
     mask_secret("connection-password")
@@ -273,9 +265,7 @@ def test_the_error_of_a_block_is_recorded_without_what_is_secret_here(
     assert not [one for one in ("connection-password", "pa55", token) if one in written.read_text()]
 
 
-def test_a_config_that_looks_like_a_secret_is_warned_of_by_its_place(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_secret_like_config_value_is_warned_of_by_path_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     token, task = "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567", PlainTask(tmp_path)
     with task.as_task(1, 3, 0), task.step(7, hub={"key": token}):
         pass
@@ -300,7 +290,7 @@ def test_a_config_that_looks_like_a_secret_is_told_by_its_path(
     assert not [text for text in told if token in text or "hunter2" in text]
 
 
-def test_an_error_whose_class_is_called_like_a_secret_is_recorded_without_it(tmp_path: Path) -> None:
+def test_error_class_named_like_secret_is_recorded_redacted(tmp_path: Path) -> None:
     token = "hf_" + "a1B2c3" * 6
     task = PlainTask(tmp_path)
     with pytest.raises(ValueError), task.as_task(1, 3, 0), task.step(7):

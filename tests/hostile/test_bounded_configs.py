@@ -171,7 +171,7 @@ def test_what_can_be_written_hashes_as_ever(config: Any, version: str) -> None:
     assert resolve([step], "/p").of(step).version_json == f'{{"config": {version}, "dependencies": [], "name": "s"}}'
 
 
-def test_an_object_that_does_not_tell_what_it_is_is_refused_by_place(sandbox: Path) -> None:
+def test_config_object_with_failing_str_is_refused_by_path(sandbox: Path) -> None:
     attack(lambda: resolved({"a": versioned(Mute())}), sandbox).must_be_refused(
         StepConfigError, mentions=["Step 'train/x'", "config.a"]
     )
@@ -250,7 +250,7 @@ def test_an_amount_that_is_none_is_refused_in_a_sentence(what: str, sandbox: Pat
 
 
 @pytest.mark.parametrize("field", ["timeout", "queue_timeout", "connect_timeout", "budget_gb", "host_grace_s"])
-def test_what_cannot_be_waited_for_or_counted_to_is_refused_by_name(field: str, sandbox: Path) -> None:
+def test_non_finite_or_invalid_number_is_refused_by_field_name(field: str, sandbox: Path) -> None:
     def make(amount: Any) -> Any:
         if field == "budget_gb":
             return mirrored("data", amount)

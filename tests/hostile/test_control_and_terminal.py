@@ -160,7 +160,7 @@ def test_letters_of_every_language_are_written_as_they_are() -> None:
     assert escape_control_characters("Größe 3 → 4 █▉ 漢字\tend\n") == "Größe 3 → 4 █▉ 漢字\tend\n"
 
 
-def test_a_command_line_that_is_none_shows_no_value_and_steers_nothing(sandbox: Path) -> None:
+def test_invalid_command_line_error_hides_values_and_escapes(sandbox: Path) -> None:
     command_lines = [
         ["jobs", "submit", "--token=hunter2hunter2", "--", "true"],
         ["jobs", "list", "--api-key=hunter2hunter2 x"],

@@ -88,7 +88,7 @@ def fail_three_times(step: ResolvedStep) -> list[str]:
     return sorted(path.name for path in Path(step.output_path).glob("half*"))
 
 
-def test_attempts_that_fail_remove_what_they_left_and_nothing_else(sandbox: Path) -> None:
+def test_failed_attempts_remove_only_their_own_leftovers(sandbox: Path) -> None:
     step, output = step_of(sandbox)
     plants = {str(number): plant for number, plant in enumerate(FOREIGN_FILES + LINKS)}
     before: dict[str, str] = {}
@@ -107,7 +107,7 @@ def test_attempts_that_fail_remove_what_they_left_and_nothing_else(sandbox: Path
     attack_all(deeds, sandbox, judge, prepare=prepare)
 
 
-def test_a_link_that_an_attempt_left_goes_and_what_it_leads_to_stays(sandbox: Path) -> None:
+def test_link_left_by_attempt_is_removed_and_its_target_stays(sandbox: Path) -> None:
     step, output = step_of(sandbox)
 
     def leave(plant: Plant) -> list[str]:
@@ -121,7 +121,7 @@ def test_a_link_that_an_attempt_left_goes_and_what_it_leads_to_stays(sandbox: Pa
     attack_all(deeds, sandbox, lambda done: done.must_be_accepted("[]"), prepare=lambda _: output.mkdir(parents=True))
 
 
-def test_an_output_that_is_a_link_to_a_folder_of_others_empties_it_not(sandbox: Path) -> None:
+def test_output_linked_to_foreign_folder_does_not_empty_it(sandbox: Path) -> None:
     step, output = step_of(sandbox)
     targets = [f"{sandbox}/outside", f"{sandbox}/outside/folder", "../../outside", "../../outside/folder"]
     kept: dict[str, str] = {}
@@ -170,7 +170,7 @@ def test_a_folder_that_holds_outputs_of_others_is_not_claimed(sandbox: Path) -> 
     attack_all(dict.fromkeys(OTHERS, lambda: begin(step)), sandbox, judge, prepare=prepare)
 
 
-def test_a_folder_with_an_odd_name_keeps_nobody_from_finding_the_others(sandbox: Path) -> None:
+def test_oddly_named_folder_does_not_hide_other_outputs(sandbox: Path) -> None:
     own = sandbox / "own"
     names = {
         ascii(name): name

@@ -92,7 +92,7 @@ def test_every_case_begins_in_an_empty_folder_that_is_prepared(sandbox: Path) ->
     assert seen == ["a", "b"]
 
 
-def test_a_child_does_many_cases_and_none_after_one_that_leaves_a_thread(sandbox: Path) -> None:
+def test_harness_child_is_reused_until_a_case_leaves_a_thread(sandbox: Path) -> None:
     def leave_a_thread() -> int:
         threading.Thread(target=time.sleep, args=[600]).start()
         return os.getpid()

@@ -66,7 +66,7 @@ ODD = [b"", b"7", b"[]", b'"x"', b"null", DEEP, b"{", b"\xff", b'{"data": 7}', b
 
 
 @pytest.mark.parametrize("body", ODD, ids=lambda body: repr(body)[:40])
-def test_what_is_said_of_nodes_and_is_not_rays_is_told_in_a_sentence(body: bytes, head: RayCluster) -> None:
+def test_malformed_node_response_is_reported_in_one_sentence(body: bytes, head: RayCluster) -> None:
     Anything.bodies["/api/v0/nodes"] = body
     for ask in (fetch_nodes, lambda there: fetch_living(there, ["a"])):
         try:
@@ -113,7 +113,7 @@ def test_a_monitor_log_that_holds_no_configuration_says_nothing(generation: str,
     assert parse_node_types(f"{getattr(nodes, generation)}{text}\n{text}\n20") is None
 
 
-def test_half_a_letter_of_one_cluster_does_not_break_the_page_of_all() -> None:
+def test_lone_surrogate_of_one_cluster_does_not_break_tiles_page() -> None:
     import requests
 
     mad = DashboardTile("mad", "us-central2", "http://mad.localhost:1", "said \ud800")

@@ -34,7 +34,7 @@ def two(first: str, second: str, *, reads: bool = False) -> list[ExecutorStep]:
         ("gs://b/x", "gcs://b/x/y"),
     ],
 )
-def test_two_steps_at_one_place_or_within_each_other_are_an_import_error(first: str, second: str) -> None:
+def test_steps_with_same_or_nested_output_are_an_import_error(first: str, second: str) -> None:
     with pytest.raises(ExperimentError, match=r"'outer'.*'inner'|'inner'.*'outer'"):
         experiment_dag("both", two(first, second))
 
@@ -48,7 +48,7 @@ def test_a_link_between_two_outputs_is_seen_by_the_plan(tmp_path: Path) -> None:
             check_output_places(steps, str(tmp_path / "store"), Roots)
 
 
-def test_neighbours_and_an_output_within_one_that_it_reads_are_right() -> None:
+def test_sibling_outputs_and_output_within_its_input_are_valid() -> None:
     experiment_dag("neighbours", two("x", "xy/x"))
     experiment_dag("within", two("x", "x/y", reads=True))
     experiment_dag("long", two("x" * 300, "y"))  # right in a bucket, which the DAG file does not know

@@ -360,7 +360,7 @@ def test_a_driver_reads_no_input_that_lies_below_no_root(sandbox: Path) -> None:
     attack_all(named(paths, check), sandbox, judge)
 
 
-def test_a_driver_runs_no_attempt_that_lies_elsewhere_than_it_says(sandbox: Path) -> None:
+def test_driver_refuses_attempt_file_outside_its_stated_output(sandbox: Path) -> None:
     output = f"{sandbox}/own/out"
     spec = StepSpec("s", "s-1", output, "m:f", None, {}, {"kind": "cpu"}, False)
     attempt = Attempt(1, "job", "", {}, spec.to_json())

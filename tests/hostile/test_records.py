@@ -378,7 +378,7 @@ def _next_attempt() -> bool:
     return told is not None and told.job == "job-2" and told.withdraws
 
 
-def test_a_damaged_attempts_file_does_not_hold_up_the_next_attempt(sandbox: Path) -> None:
+def test_damaged_attempt_file_does_not_block_next_attempt(sandbox: Path) -> None:
     lease = Lease("w", 5.0, Phase.STOPPED, 1, "job-1", incarnation="k")
 
     def prepare(name: str) -> None:
@@ -426,7 +426,7 @@ def _made(path: str, reads: list[str]) -> None:
 
 
 @pytest.mark.parametrize("file", ["info", "pin"])
-def test_the_inputs_of_a_pinned_output_stay_whatever_its_records_hold(file: str, sandbox: Path) -> None:
+def test_inputs_of_pinned_output_survive_damaged_records(file: str, sandbox: Path) -> None:
     own = sandbox / "own"
     prefix, raw, pinned = (str(own / path) for path in ("store", "store/raw-abcdef", "store/model-abcdef"))
     damaged = Path(pin_path(prefix, pinned) if file == "pin" else f"{pinned}/{INFO_FILE}")

@@ -94,7 +94,7 @@ def environment_in(groups: str, entries: Any) -> None:
     environment_of(entries, project.absolute().parent)
 
 
-def test_a_requirement_that_is_none_is_refused_without_being_shown(sandbox: Path) -> None:
+def test_invalid_requirement_is_refused_without_being_shown(sandbox: Path) -> None:
     in_call = lambda entry: environment_in('"voice"', [entry])  # noqa: E731
     attack_all(named(REQUIREMENTS, in_call, partial(environment_in, '"voice"')), sandbox, refused(BadRequestError))
     # In a project's own file, a word is a package without a version.
@@ -109,7 +109,7 @@ FOLDERS = [
 ]  # fmt: skip
 
 
-def test_a_folder_that_cannot_travel_is_refused_without_being_shown(sandbox: Path) -> None:
+def test_unsendable_folder_is_refused_without_being_shown(sandbox: Path) -> None:
     deeds = named(
         FOLDERS,
         lambda uri: prepare_runtime_env({"working_dir": uri}),
@@ -155,7 +155,7 @@ ENVIRONMENTS: list[dict[str, Any]] = [
 ]
 
 
-def test_a_step_whose_job_would_show_a_secret_is_refused_before_it_is_claimed(sandbox: Path) -> None:
+def test_step_exposing_secret_in_job_is_refused_before_claim(sandbox: Path) -> None:
     deeds = named(ENVIRONMENTS, lambda fields: check_spec(spec(**fields)))
     attack_all(deeds, sandbox, refused(ExposedSecretError))
 
@@ -217,7 +217,7 @@ ARGUMENTS: list[Any] = [
 
 
 @pytest.mark.parametrize("size", [0, 20_000])
-def test_an_argument_with_a_secret_is_refused_whatever_the_size_of_the_call(size: int, sandbox: Path) -> None:
+def test_argument_with_secret_is_refused_at_any_call_size(size: int, sandbox: Path) -> None:
     function = ShippedFunction("m:f", None, None, travels=False)
 
     def call(args: list[Any], kwargs: dict[str, Any]) -> None:
@@ -246,9 +246,7 @@ ENDPOINTS = [
 ]  # fmt: skip
 
 
-def test_an_endpoint_with_more_than_an_address_is_refused_without_being_shown(
-    sandbox: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_endpoint_beyond_plain_address_is_refused_and_not_shown(sandbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clients = named(ENDPOINTS, tpu_endpoint, lambda endpoint: make_client(None, endpoint, None, 1))
     attack_all(clients, sandbox, refused(BadEndpointError))
 

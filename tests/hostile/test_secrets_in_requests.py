@@ -248,7 +248,7 @@ REQUESTS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def test_a_request_with_a_secret_is_refused_and_what_is_wrong_in_it_is_not_shown(sandbox: Path) -> None:
+def test_request_with_secret_is_refused_without_showing_values(sandbox: Path) -> None:
     def check(fields: dict[str, Any]) -> None:
         check_request(JobRequest(**{"submission_id": "job", "entrypoint": "true"} | fields))
 

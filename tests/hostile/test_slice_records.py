@@ -84,7 +84,7 @@ def test_a_note_of_wrong_types_is_told_in_a_sentence(tmp_path: Path, subtests: p
     ids=["pipe", "folder", "link", "large"],
 )
 @pytest.mark.parametrize("name", ["deleted-1.json", "notes.json"])
-def test_what_is_no_file_of_records_is_neither_opened_nor_waited_for(
+def test_path_that_is_no_slice_record_file_is_never_opened(
     tmp_path: Path, name: str, make: Callable[[Path], None]
 ) -> None:
     make(tmp_path / name)
@@ -104,7 +104,7 @@ class There:
 
 
 @pytest.mark.parametrize("text", ["", "{", "null", "[]", "7", "{}", '{"holder": null}', '{"holder": 0}', "[" * 100_000])
-def test_a_turn_that_cannot_be_read_is_somebody_elses_until_it_is_stale(text: str) -> None:
+def test_unreadable_repair_lock_is_foreign_until_stale(text: str) -> None:
     def write(path: str, new: str, tag: str | None) -> There:
         return There(new, 0.0, "2")
 

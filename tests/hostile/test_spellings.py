@@ -51,7 +51,7 @@ def needs_of(*needed: ResolvedStep) -> RequiredOutputs:
 
 
 @pytest.mark.parametrize("spell", SPELLINGS)
-def test_what_is_needed_is_kept_below_another_spelling_of_its_prefix(prefix: str, spell: Callable[[str], str]) -> None:
+def test_required_outputs_survive_under_other_prefix_spelling(prefix: str, spell: Callable[[str], str]) -> None:
     raw, train = steps(prefix, 1)
     aged([made(raw), made(train)])
     other = spell(prefix)
@@ -62,9 +62,7 @@ def test_what_is_needed_is_kept_below_another_spelling_of_its_prefix(prefix: str
 
 
 @pytest.mark.parametrize("spell", SPELLINGS)
-def test_what_is_pinned_by_one_spelling_is_kept_by_another_with_its_inputs(
-    prefix: str, spell: Callable[[str], str]
-) -> None:
+def test_pin_protects_output_and_inputs_across_spellings(prefix: str, spell: Callable[[str], str]) -> None:
     raw, train = steps(spell(prefix), 1)
     made(raw)
     made(train)
@@ -81,7 +79,7 @@ def test_garbage_of_two_spellings_is_named_once(prefix: str, spell: Callable[[st
     assert len(garbage([prefix, spell(prefix)])) == 2
 
 
-def test_what_is_read_through_a_link_is_kept_and_so_is_what_holds_the_link(prefix: str) -> None:
+def test_gc_keeps_link_target_and_output_holding_the_link(prefix: str) -> None:
     raw, train = steps(prefix, 1)
     paths = [made(raw), made(train)]
     (Path(paths[1]) / "current").symlink_to(paths[0])
@@ -92,7 +90,7 @@ def test_what_is_read_through_a_link_is_kept_and_so_is_what_holds_the_link(prefi
 @pytest.mark.parametrize(
     "text", ["zip://part/*.json::file://{}/part", "simplecache::{}/part/model", "file://{}/part", "{}//part/"]
 )
-def test_a_path_in_a_chain_or_a_key_of_a_config_names_what_it_reads(prefix: str, text: str) -> None:
+def test_gc_keeps_output_named_in_chained_path_or_config_key(prefix: str, text: str) -> None:
     [raw, train] = steps(prefix, 1)
     paths = [made(raw), made(train)]
     aged(paths)
@@ -109,7 +107,7 @@ def test_every_text_has_one_spot_and_keeps_it(path: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["outer/inner", ".hidden/inner", "experiments/inner", "experiments/a/inner"])
-def test_what_a_hidden_output_was_made_from_is_kept_for_whoever_was_made_from_that(prefix: str, place: str) -> None:
+def test_gc_keeps_inputs_of_nested_output_behind_pinned_output(prefix: str, place: str) -> None:
     """A search looks into neither an output nor a hidden folder."""
     raw = ExecutorStep("raw", None, Config(versioned(1)))
     inner = ExecutorStep("inner", None, Config(raw), override_output_path=place)
@@ -123,7 +121,7 @@ def test_what_a_hidden_output_was_made_from_is_kept_for_whoever_was_made_from_th
     assert not {experiment.of(raw).output_path, experiment.of(inner).output_path}.intersection(garbage([prefix]))
 
 
-def test_what_an_attempt_below_the_folder_of_the_experiments_files_reads_is_kept(prefix: str) -> None:
+def test_gc_keeps_inputs_of_attempt_in_experiments_folder(prefix: str) -> None:
     raw = ExecutorStep("raw", None, Config(versioned(1)))
     reader = resolve([ExecutorStep("experiments/first", work, Config(raw))], prefix).steps[-1]
     path = made(*reader.dependencies)

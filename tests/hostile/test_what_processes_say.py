@@ -46,7 +46,7 @@ def test_a_row_of_metrics_that_is_none_is_left_out(tmp_path: Path, subtests: pyt
             assert read_metrics(str(file)) == metrics_rows(file.read_text()) == [{"step": 1, "loss": 2.0}]
 
 
-def test_a_row_of_metrics_whose_time_is_none_costs_a_story_only_itself(subtests: pytest.Subtests) -> None:
+def test_invalid_metrics_row_is_skipped_without_losing_others(subtests: pytest.Subtests) -> None:
     good = {"step": 1, "step_seconds": 2.0, "time": 5.0}
     for name in ("time", "step_seconds"):
         for value in ('"1"', "[]", "NaN", "-1", "1e999", "1" + "0" * 400):
@@ -56,7 +56,7 @@ def test_a_row_of_metrics_whose_time_is_none_costs_a_story_only_itself(subtests:
                 assert (CountedSteps(rows).seconds, first_start(rows, 9.0)) == (2.0, 5.0)
 
 
-def test_steps_that_go_back_and_forth_are_counted_in_time_that_grows_with_them(sandbox: Path) -> None:
+def test_step_counting_stays_linear_for_alternating_steps(sandbox: Path) -> None:
     steps = [*range(50_000), *(step for _ in range(25_000) for step in (50_000, 5))]
     rows = [{"step": step, "step_seconds": 1.0} for step in steps]
     outcome = attack(lambda: CountedSteps(rows).seconds, sandbox)

@@ -40,7 +40,7 @@ def test_it_fits_the_compose_schema(tmp_path: Path) -> None:
     assert bad.returncode == 1 and "imgae" in bad.stdout
 
 
-def test_each_service_that_stays_says_whether_it_is_well_and_waits_for_what_it_needs() -> None:
+def test_services_have_healthchecks_and_wait_for_dependencies() -> None:
     known = services()
     for name, service in known.items():
         assert ("healthcheck" in service) == (name not in ONCE), name
@@ -57,7 +57,7 @@ def test_our_images_are_built_from_our_dockerfiles_each_once() -> None:
     assert {service["image"] for service in services().values()} == {*ours, "postgres:17"}
 
 
-def test_only_this_machine_reaches_it_and_no_secret_stands_in_the_file() -> None:
+def test_compose_file_binds_to_localhost_and_holds_no_secrets() -> None:
     ports = [port for service in services().values() for port in service.get("ports", [])]
     assert ports and all(port.startswith("127.0.0.1:") for port in ports)
     named = re.findall(r"/secrets/(\w[\w.]+)", FILE.read_text())

@@ -52,7 +52,7 @@ def found(kind: str) -> list[Instruction]:
     return instructions(REPOSITORY / "docker" / f"Dockerfile.{kind}")
 
 
-def test_the_base_is_a_build_argument_with_the_version_of_the_lock(found: list[Instruction], kind: str) -> None:
+def test_base_image_is_build_argument_at_locked_version(found: list[Instruction], kind: str) -> None:
     assert {one.name for one in found} <= INSTRUCTIONS
     base = found[0]
     assert base.name == "ARG" and base.rest.startswith("BASE=docker.io/")
@@ -97,7 +97,7 @@ def test_what_is_copied_is_let_into_the_build(found: list[Instruction]) -> None:
             assert f"!docker/*{Path(file).suffix}" in allowed
 
 
-def test_each_image_has_its_dockerfile_and_the_lock_that_it_installs() -> None:
+def test_each_image_has_dockerfile_installing_its_lock() -> None:
     for image in IMAGES.values():
         text = (REPOSITORY / image.dockerfile).read_text()
         kind = image.build_arguments.get("CHIPS", image.dockerfile.partition(".")[2])
@@ -105,7 +105,7 @@ def test_each_image_has_its_dockerfile_and_the_lock_that_it_installs() -> None:
         assert str(image_lock("${CHIPS}" if image.build_arguments else kind)) in text
 
 
-def test_a_base_with_another_ray_is_refused_before_anything_is_installed(tmp_path: Path) -> None:
+def test_base_with_other_ray_version_is_refused_before_install(tmp_path: Path) -> None:
     (tmp_path / "ray-1.13.0.dist-info").mkdir()
     (tmp_path / "ray-1.13.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: ray\nVersion: 1.13.0\n")
     (tmp_path / "python").symlink_to(sys.executable)

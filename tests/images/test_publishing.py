@@ -32,7 +32,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def test_a_release_to_one_region_builds_tags_pushes_and_names_the_tag(capsys: pytest.CaptureFixture[str]) -> None:
+def test_single_region_release_prints_build_tag_push_commands(capsys: pytest.CaptureFixture[str]) -> None:
     secret = ("--secret", "pip_conf=/etc/pip.conf", "--build-arg", "BASE=mine")
     assert shown(capsys, "build", "tag", "push", "name", "--regions", "us-central2", *secret) == [
         "docker build --platform linux/amd64 -f docker/Dockerfile.cluster -t tradewind_cluster:latest --build-arg "
@@ -72,14 +72,14 @@ def test_airflows_image_goes_beside_the_default_clusters(capsys: pytest.CaptureF
         (["push", "--repository", "elsewhere"], "pulls tradewind_cluster from a repository elsewhere."),
     ],
 )
-def test_what_no_cluster_would_pull_is_refused_before_it_is_built(
+def test_image_no_cluster_pulls_is_refused_before_build(
     capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
 ) -> None:
     assert main([*arguments, *TAGS, "--fleet", str(SHIPPED)]) == 1
     assert re.search(sentence, capsys.readouterr().err)
 
 
-def test_only_clusters_whose_repository_has_the_image_get_the_tag_and_their_files_follow(tmp_path: Path) -> None:
+def test_tag_reaches_only_clusters_with_image_and_their_files(tmp_path: Path) -> None:
     infra = tmp_path / "infra"
     shutil.copytree(SHIPPED.parent, infra)
     fleet = load_fleet(infra / "fleet.yaml")

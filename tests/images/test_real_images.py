@@ -77,9 +77,7 @@ def check_nothing_stayed(buildah: Buildah, image: str, user: str) -> None:
     assert "No broken requirements found." in buildah.output(image, "pip", "check")
 
 
-def test_the_clusters_image_has_the_package_the_recipes_and_libtpu_and_no_airflow(
-    buildah: Buildah, cluster: str
-) -> None:
+def test_cluster_image_has_ray_levanter_libtpu_but_no_airflow(buildah: Buildah, cluster: str) -> None:
     check_nothing_stayed(buildah, cluster, "ray")
     assert buildah.output(cluster, "ray", "--version") == f"ray, version {locked('ray')}"
     assert "Experiments" in buildah.output(cluster, "tradewind", "--help")
@@ -89,9 +87,7 @@ def test_the_clusters_image_has_the_package_the_recipes_and_libtpu_and_no_airflo
 
 
 @pytest.mark.parametrize("shell", [["sh", "-c"], ["bash", "-c"], ["bash", "--login", "-c", "-i"]])
-def test_every_shell_that_ray_or_docker_starts_finds_the_programs(
-    buildah: Buildah, cluster: str, shell: list[str]
-) -> None:
+def test_programs_are_on_path_in_ray_and_docker_shells(buildah: Buildah, cluster: str, shell: list[str]) -> None:
     found = buildah.output(cluster, *shell, "command -v ray; command -v python; command -v tradewind").split()
     assert [Path(path).name for path in found] == ["ray", "python", "tradewind"]
 

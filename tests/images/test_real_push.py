@@ -45,7 +45,7 @@ def publish(
     )  # fmt: skip
 
 
-def test_a_release_makes_repositories_pushes_three_tags_to_each_region_and_names_the_tag(tmp_path: Path) -> None:
+def test_release_pushes_three_tags_to_each_region_repository(tmp_path: Path) -> None:
     infra = tmp_path / "infra"
     shutil.copytree(SHIPPED.parent, infra)
     with (

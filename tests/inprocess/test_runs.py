@@ -12,7 +12,7 @@ from tests.inprocess.conftest import InProcessAirflow
 pytestmark = pytest.mark.slow
 
 
-def test_a_failed_step_is_blocked_where_failures_are_not_tried_again(airflow: InProcessAirflow) -> None:
+def test_failed_step_is_blocked_when_failures_are_not_retried(airflow: InProcessAirflow) -> None:
     first = airflow.run("blocked", {"says": "fail"})
     assert first.states["blocked_third"] == "upstream_failed"
     second = airflow.run("blocked", {"force_run_failed": False})
@@ -51,7 +51,7 @@ def test_an_output_that_is_gone_is_made_again(airflow: InProcessAirflow) -> None
     assert airflow.calls("chained/third") == before + 1
 
 
-def test_an_output_that_is_damaged_is_made_again_by_a_run_that_looks_for_damage(airflow: InProcessAirflow) -> None:
+def test_verify_run_remakes_damaged_output(airflow: InProcessAirflow) -> None:
     airflow.run("chained")
     output = airflow.output("chained/third")
     (output / "text").write_text("the sane")
@@ -67,7 +67,7 @@ def test_an_output_that_is_damaged_is_made_again_by_a_run_that_looks_for_damage(
     assert set(airflow.run("chained", {"verify": True}).decisions.values()) == {"REUSE"}
 
 
-def test_a_made_output_wakes_its_consumers_and_a_reused_one_says_that_it_is(airflow: InProcessAirflow) -> None:
+def test_new_output_triggers_consumers_and_reuse_marks_cached(airflow: InProcessAirflow) -> None:
     airflow.run("told")
     assert airflow.queued_assets("consumer") == ["told/step"]
     [made] = airflow.asset_events("told/step")
@@ -78,7 +78,7 @@ def test_a_made_output_wakes_its_consumers_and_a_reused_one_says_that_it_is(airf
     assert [extra.get("cached", False) for extra in airflow.asset_events("told/step")] == [False, True]
 
 
-def test_partitions_have_versions_of_their_own_without_a_logical_date(airflow: InProcessAirflow) -> None:
+def test_partition_keys_give_own_versions_without_logical_date(airflow: InProcessAirflow) -> None:
     for key in ("2026-03-01T00:00:00", "2026-03-02T00:00:00", "2026-03-01T00:00:00"):
         run = airflow.run("parted", partition_key=key)
         assert (run.state, run.partition_key, run.logical_date) == ("success", key, None)
@@ -100,7 +100,7 @@ def test_one_and_one_point_zero_are_one_version(airflow: InProcessAirflow) -> No
     assert airflow.run("params", {"x": 2}).decisions == {"params_step": "RUN"}
 
 
-def test_a_failed_point_is_named_and_the_next_run_makes_it_and_compares_again(airflow: InProcessAirflow) -> None:
+def test_failed_sweep_point_is_named_in_comparison_and_retried(airflow: InProcessAirflow) -> None:
     run = airflow.run("sweep")
     assert run.state == "failed"
     assert run.states == {

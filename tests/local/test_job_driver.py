@@ -24,7 +24,7 @@ def test_outside_a_ray_job_nothing_changes(tmp_path: Path) -> None:
     assert driver_env({"PYTHONPATH": "src"}, tmp_path) == {"PYTHONPATH": "src"}
 
 
-def test_workers_find_a_script_below_the_working_directory_wherever_that_lies_on_their_node(tmp_path: Path) -> None:
+def test_workers_import_script_below_working_dir_on_any_node(tmp_path: Path) -> None:
     runtime_env = {"working_dir": "gcs://package.zip", "env_vars": {"PYTHONPATH": "src", "A": "1"}}
     folder = tmp_path / "project" / "experiments"
     folder.mkdir(parents=True)
@@ -37,16 +37,12 @@ def test_workers_find_a_script_below_the_working_directory_wherever_that_lies_on
 
 
 @pytest.mark.parametrize("runtime_env", [{}, {"working_dir": "gcs://package.zip"}])
-def test_workers_find_a_script_that_lies_elsewhere_by_its_full_path(
-    tmp_path: Path, runtime_env: dict[str, Any]
-) -> None:
+def test_workers_import_script_outside_working_dir_by_path(tmp_path: Path, runtime_env: dict[str, Any]) -> None:
     paths = "/elsewhere" if runtime_env else str(tmp_path)
     assert path_of_workers(driver_env(job_env(runtime_env, PYTHONPATH=paths), tmp_path)) == str(tmp_path.resolve())
 
 
-def test_a_driver_finds_modules_that_are_named_from_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_driver_pythonpath_resolves_from_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     env = driver_env(job_env({}, PYTHONPATH="src:/elsewhere"), tmp_path / "experiments")
     assert env["PYTHONPATH"] == f"{tmp_path / 'src'}:/elsewhere"

@@ -155,7 +155,7 @@ def test_a_relative_prefix_is_below_where_the_script_was_called(
     assert "is a relative path" in " ".join(done.stderr.split())
 
 
-def test_a_script_says_which_steps_do_not_run_where_their_resources_say(tmp_path: Path) -> None:
+def test_local_run_reports_steps_with_ignored_resources(tmp_path: Path) -> None:
     body = """
 from tradewind import Cpu, TpuSlice
 plain = ExecutorStep("plain", work, Config(versioned(0)), resources=Cpu())
@@ -167,7 +167,7 @@ executor_main([plain, ExecutorStep("training", work, Config(versioned(1)), resou
     assert "plain" not in told[0]
 
 
-def test_in_a_ray_job_no_step_runs_on_the_cpus_of_the_driver_instead_of_where_its_resources_say(
+def test_ray_job_reports_only_partial_gpus_as_ignored(
     tmp_path: Path,
 ) -> None:
     body = """
@@ -183,7 +183,7 @@ executor_main([ExecutorStep(name, work, Config(versioned(name)), resources=wish)
     assert len(told) == 1 and told[0].startswith("'part' (Gpu(count=0.5"), done.stdout + done.stderr
 
 
-def test_in_a_ray_job_a_step_on_a_gpu_reserves_a_host_with_gpus_of_its_cluster(tmp_path: Path) -> None:
+def test_gpu_step_in_ray_job_reserves_gpu_host_of_cluster(tmp_path: Path) -> None:
     body = """
 from tradewind import Gpu
 
@@ -208,7 +208,7 @@ executor_main([ExecutorStep("s", work, Config(versioned(1)), resources=wish)])
     assert (wanted["gpus"], wanted["gpu_type"], wanted["max_failures"]) == (2, "A100", 0)
 
 
-def test_the_lease_of_a_pod_whose_driver_dies_is_left_to_go_stale(tmp_path: Path) -> None:
+def test_pod_lease_is_left_to_go_stale_when_driver_dies(tmp_path: Path) -> None:
     body = """
 import psutil
 from tradewind import TpuSlice
@@ -225,7 +225,7 @@ executor_main([ExecutorStep("s", work, Config(versioned(1)), resources=TpuSlice(
     assert json.loads(lease_file.read_text())["phase"] == "running", done.stdout + done.stderr
 
 
-def test_a_script_ends_where_a_lease_cannot_be_read_before_it_runs_anything(tmp_path: Path) -> None:
+def test_script_exits_before_running_when_lease_is_unreadable(tmp_path: Path) -> None:
     assert run(tmp_path, TWO_STEPS, "--prefix", str(tmp_path / "store")).returncode == 0
     (lease_file,) = (tmp_path / "store").glob("second-*/.executor_status.lock")
     lease_file.write_text(lease_file.read_text()[:40])
@@ -255,7 +255,7 @@ def test_two_scripts_at_once_make_one_attempt_and_both_end_well(tmp_path: Path) 
     assert len([*(tmp_path / "store").glob("s-*/.attempts/*.json")]) == 1
 
 
-def test_other_branches_go_on_after_a_failure_and_lines_name_their_step(tmp_path: Path) -> None:
+def test_other_branches_run_after_failure_with_prefixed_lines(tmp_path: Path) -> None:
     info = ("--executor_info_base_path", str(tmp_path / "info"))
     done = run(tmp_path, BRANCHES, "--prefix", str(tmp_path / "store"), *info)
     assert done.returncode == 1
@@ -280,7 +280,7 @@ executor_main([ExecutorStep("table", work, Config(versioned("table"), paths))])
 """
 
 
-def test_who_collects_what_ended_runs_after_all_have_ended_one_way_or_the_other(tmp_path: Path) -> None:
+def test_step_accepting_failed_inputs_runs_after_all_end(tmp_path: Path) -> None:
     done = run(tmp_path, COLLECTING, "--prefix", str(tmp_path / "store"))
     assert done.returncode == 1
     assert done.stderr.startswith("error: 1 step(s) failed: bad-")
@@ -318,7 +318,7 @@ def test_a_bad_command_line_ends_with_2(tmp_path: Path, arguments: tuple[str, ..
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_script_stops_its_step_and_the_next_one_can_start(tmp_path: Path, signum: int) -> None:
+def test_interrupted_script_stops_step_and_releases_lease(tmp_path: Path, signum: int) -> None:
     body = 'executor_main([ExecutorStep("s", work, Config(versioned("endless")))])'
     script = start(tmp_path, body, "--prefix", str(tmp_path / "store"))
     assert script.stdout is not None

@@ -45,7 +45,7 @@ def loading(root: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_a_load_that_is_killed_leaves_nothing_and_two_at_once_agree(tmp_path: Path) -> None:
+def test_killed_load_leaves_no_files_and_parallel_loads_agree(tmp_path: Path) -> None:
     root = tmp_path / "marin"
     waits = "import os, time\nopen('fifo').close()\nwhile os.path.exists('hold'): time.sleep(0.01)\n"
     write_checkout(root, a=f"{EXECUTOR}{waits}executor_main([ExecutorStep('a', None, None)])\n")

@@ -98,7 +98,7 @@ def test_what_neither_has_is_the_steps_error(monkeypatch: pytest.MonkeyPatch) ->
         spec_of("marin.nowhere:work").load_function()
 
 
-def test_each_of_ours_can_be_loaded_and_goes_on_from_what_an_attempt_has_left() -> None:
+def test_replacement_functions_load_and_resume_leftovers() -> None:
     for ours in REPLACEMENTS.values():
         assert callable(Reference.parse(ours.name).load())
         writes_one_file = ours.name.endswith(":report_marins_speedrun")

@@ -231,7 +231,7 @@ def fields(answers: Mapping[str, Any], name: str) -> dict[str, Any]:
     return dict(answers[name]["value"]["fields"])
 
 
-def test_the_committed_changes_are_those_of_the_installed_levanter() -> None:
+def test_committed_changes_match_installed_levanter() -> None:
     assert json.loads(FILE.read_text()) == changes(installed_sources())
 
 
@@ -256,7 +256,7 @@ def wrong(answers: Mapping[str, Any], lights: Mapping[str, Any], names: Iterable
     return found
 
 
-def test_a_config_becomes_one_of_the_installed_class_with_equal_values(
+def test_legacy_config_translates_to_installed_class_with_values(
     answers: Mapping[str, Any], lights: Mapping[str, Any]
 ) -> None:
     assert wrong(answers, lights, TRANSLATED) == {}
@@ -312,7 +312,7 @@ def test_axes_of_devices_are_a_mesh_today(answers: Mapping[str, Any]) -> None:
     assert fields(answers, "unsharded")["mesh"]["fields"]["param_mapping"] == {}
 
 
-def test_a_length_that_stands_in_two_places_today_is_the_same_in_both(answers: Mapping[str, Any]) -> None:
+def test_length_duplicated_in_installed_config_is_consistent(answers: Mapping[str, Any]) -> None:
     hyena = fields(answers, "hyena")
     assert (hyena["max_seq_len"], hyena["hyena"]["fields"]["max_seq_len"]) == (512, 512)
     whisper = fields(answers, "whisper")
@@ -349,7 +349,7 @@ def test_a_users_class_inherits_from_the_real_one_on_a_cluster(answers: Mapping[
     assert values["warm"]["heat"] == 2.5 and values["warm"]["learning_rate"] == 6e-4
 
 
-def test_a_users_file_makes_configs_with_the_fields_of_then_while_it_is_imported(answers: Mapping[str, Any]) -> None:
+def test_user_file_may_use_legacy_config_fields_on_import(answers: Mapping[str, Any]) -> None:
     made = answers["users"]["value"]["made"]
     assert (made["length"], made["longer"], made["flops"]) == (64, 128, True)
     assert made["sources"] == {"a": "c", "b": "d"}

@@ -108,7 +108,7 @@ def test_a_large_dag_is_refused_until_the_limit_is_raised(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_what_the_file_says_of_prefix_and_choice_counts_unless_the_dag_file_says_otherwise(tmp_path: Path) -> None:
+def test_dag_file_overrides_prefix_and_selection_of_marin_file(tmp_path: Path) -> None:
     config = "ExecutorMainConfig(prefix='gs://own', run_only=['^s$'], max_concurrent=3)"
     text = "from marin.execution import ExecutorMainConfig, ExecutorStep, executor_main\n"
     text += f"executor_main({config}, [ExecutorStep('s', None, None)])\n"
@@ -133,7 +133,7 @@ def prefix_of(dag: Any) -> Any:
         ("experiments", r"experiments is no file: give one, or marin_experiments\(\) a folder"),
     ],
 )
-def test_a_path_that_is_wrong_is_told_with_the_places_that_were_looked_at(
+def test_wrong_path_error_lists_searched_locations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, told: str
 ) -> None:
     monkeypatch.setenv("TRADEWIND_MARIN_CHECKOUT", str(write_checkout(tmp_path)))
@@ -177,7 +177,7 @@ print("RESULT" + json.dumps({
 
 
 @pytest.mark.slow
-def test_airflow_shows_each_file_that_breaks_beside_the_dags_of_the_others(tmp_path: Path) -> None:
+def test_refused_file_is_import_error_beside_dags_of_others(tmp_path: Path) -> None:
     """In a process of its own, as the DAG processor's are: 10 s."""
     dags = tmp_path / "dags"
     put(

@@ -91,7 +91,7 @@ def test_a_question_has_the_answer_of_the_folder_and_else_none(tmp_path: Path, f
 
 
 @pytest.mark.slow
-def test_a_changed_answer_counts_at_once_and_without_the_folder_there_is_none(
+def test_changed_offline_answer_applies_and_needs_the_folder(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text, kind, _, _ = QUESTIONS["parts of a data set"]
@@ -129,7 +129,7 @@ def test_a_bad_answer_is_named(tmp_path: Path, folder: Path, written: str, told:
 
 
 @pytest.mark.slow
-def test_what_an_answer_says_is_there_and_nothing_else_is_known_to_be(tmp_path: Path, folder: Path) -> None:
+def test_only_attributes_in_offline_answer_are_known(tmp_path: Path, folder: Path) -> None:
     (folder / "model_configs.json").write_text(json.dumps({"o/m": {"head_dim": 128}}))
     text = EXECUTOR + "import transformers as t\nmade = t.AutoConfig.from_pretrained('o/m')\n"
     text += "name = str(made.head_dim if hasattr(made, 'head_dim') else 0) + str(getattr(made, '{}', 1))\n"

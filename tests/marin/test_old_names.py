@@ -77,7 +77,7 @@ def test_a_name_that_nobody_ever_had_is_still_an_error(libraries: Path) -> None:
     assert not hasattr(text, "never_there") and not hasattr(text, "__wrapped__")
 
 
-def test_marins_own_functions_are_not_run_with_names_that_are_only_left_over(libraries: Path) -> None:
+def test_marin_function_needing_legacy_libraries_is_refused(libraries: Path) -> None:
     source = "from levanter.infra.ray_tpu import run_on_pod_resumable\ndef run_levanter_train_lm(config): ...\n"
     put(libraries / "marin/training/training.py", source)
     with pytest.raises(FunctionImportError, match="Marin's own and runs from the checkout, with the libraries of that"):
@@ -115,7 +115,7 @@ MODEL = """
 """
 
 
-def test_a_file_that_only_makes_a_config_with_a_field_of_then_is_imported(libraries: Path) -> None:
+def test_config_with_legacy_field_is_importable_and_readable(libraries: Path) -> None:
     put(libraries / "levanter/models/llama.py", MODEL)
     put(libraries / "users_file.py", "from levanter.models.llama import LlamaConfig\nMODEL = LlamaConfig(seq_len=5)\n")
     model = Reference("users_file", "MODEL").load()
@@ -124,7 +124,7 @@ def test_a_file_that_only_makes_a_config_with_a_field_of_then_is_imported(librar
         model.never_there  # noqa: B018
 
 
-def test_a_field_that_has_no_counterpart_is_refused_while_a_file_is_imported(libraries: Path) -> None:
+def test_legacy_field_without_counterpart_is_refused_on_import(libraries: Path) -> None:
     put(libraries / "levanter/models/llama.py", MODEL)
     put(libraries / "broken_file.py", "from levanter.models.llama import LlamaConfig\nLlamaConfig(use_bias=True)\n")
     with pytest.raises(

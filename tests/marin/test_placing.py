@@ -63,7 +63,7 @@ def test_marins_training_runs_on_the_devices_of_its_config(tmp_path: Path, writt
     assert spec.load_resources() == placed and "checkpoints/**" in spec.resumable
 
 
-def test_only_what_marins_training_would_ask_for_itself_places_a_step(tmp_path: Path) -> None:
+def test_only_resources_marin_training_requests_place_a_step(tmp_path: Path) -> None:
     steps = steps_of(
         tmp_path,
         """
@@ -86,7 +86,7 @@ executor_main([
     assert step_spec(steps["own"], CodeFolder(tmp_path)).ray_task == {"num_cpus": 2}
 
 
-def test_where_a_step_runs_is_no_part_of_its_version_and_stands_in_the_plan(tmp_path: Path) -> None:
+def test_placement_is_in_plan_but_not_in_step_version(tmp_path: Path) -> None:
     text = "executor_main([pod, replace(pod, name='here', resources=Cpu(2)), ExecutorStep('plain', own, {})])\n"
     steps = list(steps_of(tmp_path, text).values())
     assert steps[0].version["config"] == steps[1].version["config"]

@@ -198,7 +198,7 @@ def found_place(each: PortedFile) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EDITS)
-def test_what_can_be_mended_is_said_with_the_line_the_reason_and_the_edit(
+def test_fixable_file_is_reported_with_line_reason_and_edit(
     name: str, checkout: Path, ported: dict[str, PortedFile]
 ) -> None:
     _, source, edit = EDITS[name]
@@ -213,9 +213,7 @@ def test_what_can_be_mended_is_said_with_the_line_the_reason_and_the_edit(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CANNOT)
-def test_what_no_edit_is_known_for_is_said_with_the_line_and_the_reason(
-    name: str, ported: dict[str, PortedFile]
-) -> None:
+def test_unfixable_file_is_reported_with_line_and_reason(name: str, ported: dict[str, PortedFile]) -> None:
     _, source, why = CANNOT[name]
     each = ported[name]
     assert each.verdict is PortVerdict.CANNOT and each.dags == (), each.finding
@@ -247,7 +245,7 @@ def test_a_verdict_is_what_loading_does(
 
 
 @pytest.mark.slow
-def test_a_file_with_several_calls_is_unchanged_though_one_gives_no_steps(tmp_path: Path) -> None:
+def test_file_is_unchanged_when_one_of_its_calls_has_no_steps(tmp_path: Path) -> None:
     write_checkout(tmp_path, two=EXECUTOR + STEP + "executor_main(steps=[])\n" + MAIN)
     (each,) = port([str(tmp_path / "experiments/two.py")])
     assert each.verdict is PortVerdict.UNCHANGED and [dag.dag_id for dag in each.dags] == ["two.2"]
@@ -255,7 +253,7 @@ def test_a_file_with_several_calls_is_unchanged_though_one_gives_no_steps(tmp_pa
 
 
 @pytest.mark.slow
-def test_files_whose_dags_would_share_an_id_are_told_as_loading_does(tmp_path: Path) -> None:
+def test_port_reports_dag_id_collision_like_loading(tmp_path: Path) -> None:
     write_checkout(tmp_path, a_b=EXECUTOR + END)
     put(tmp_path / "experiments/a b.py", EXECUTOR + END)
     verdicts = {Path(each.file).stem: each for each in port([str(tmp_path / "experiments")])}
@@ -297,9 +295,7 @@ def test_params_of_the_dag_file_count(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_checkout_of_another_time_is_refused_with_what_is_missing(
-    tmp_path: Path, files: dict[str, str], what: str
-) -> None:
+def test_unsupported_checkout_is_refused_naming_missing_part(tmp_path: Path, files: dict[str, str], what: str) -> None:
     write_checkout(tmp_path)
     for name, text in files.items():
         put(tmp_path / name, text)
@@ -327,7 +323,7 @@ def test_what_a_file_logs_below_a_warning_is_left_out(tmp_path: Path, caplog: py
 
 
 @pytest.mark.slow
-def test_what_is_no_file_or_cannot_be_read_costs_the_others_nothing(tmp_path: Path) -> None:
+def test_unreadable_file_does_not_affect_port_of_others(tmp_path: Path) -> None:
     write_checkout(tmp_path, fine=EXECUTOR + END)
     (tmp_path / "experiments/folder.py").mkdir()
     (tmp_path / "experiments/gone.py").symlink_to("nowhere.py")
@@ -368,7 +364,7 @@ def test_what_ends_the_process_is_no_reason_of_a_file(
         signal.signal(signal.SIGALRM, before)
 
 
-def test_a_folder_without_a_file_that_calls_executor_main_is_told(tmp_path: Path) -> None:
+def test_folder_without_executor_main_call_gives_warning(tmp_path: Path) -> None:
     write_checkout(tmp_path)
     with pytest.warns(MarinFileWarning, match="src holds no file that calls executor_main, so there is no DAG"):
         assert marin_experiments(tmp_path / "src") == []
@@ -378,7 +374,7 @@ TAKEN_OUT = ("ray_task", "ray_get", "network", "process", "secret", "secret_file
 
 
 @pytest.mark.slow
-def test_a_file_runs_unchanged_once_the_line_is_taken_out_that_the_edit_says(tmp_path: Path) -> None:
+def test_file_ports_unchanged_after_suggested_line_removal(tmp_path: Path) -> None:
     for name in TAKEN_OUT:
         text, source, _ = EDITS[name]
         assert f"\n{source}\n" in f"\n{text}"

@@ -86,7 +86,7 @@ def test_what_the_class_itself_refuses_says_where(monkeypatch: pytest.MonkeyPatc
         decode(written({"b": modules()["levanter.store.cache"].CacheOptions()}))
 
 
-def test_a_class_of_marins_is_the_checkouts_where_it_can_be_imported_and_else_ours(
+def test_marin_class_decodes_to_checkout_class_or_else_stub(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     light = modules()["marin.resources"].GpuConfig(gpu_count=2)
@@ -109,7 +109,7 @@ def test_a_users_class_that_cannot_be_imported_says_so() -> None:
         decode(said)
 
 
-def test_light_classes_and_those_that_are_written_anew_are_written_with_their_era() -> None:
+def test_stub_configs_are_encoded_with_legacy_translation() -> None:
     for light, of in (
         (modules()["levanter.store.cache"].CacheOptions(), "levanter.store.cache:CacheOptions"),
         (modules()["marin.resources"].CpuOnlyConfig(num_cpus=1), "marin.resources:CpuOnlyConfig"),

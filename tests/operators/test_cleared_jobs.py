@@ -22,7 +22,7 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[ImpatientHead]:
     server.stop()
 
 
-def test_a_clear_that_max_tries_does_not_show_makes_a_new_job_and_a_crash_does_not(head: ImpatientHead) -> None:
+def test_clear_with_same_max_tries_makes_new_job_but_crash_not(head: ImpatientHead) -> None:
     with DAG("cleared") as dag:
         task = RayJobOperator(task_id="t", entrypoint="true", ray_conn_id="head", deferrable=False)
     context = context_of(dag)

@@ -81,7 +81,7 @@ def test_a_clear_in_staging_stops_nothing_in_production(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize(("theirs", "ours"), [("", "staging"), ("prod", ""), ("", "")])
-def test_a_turn_of_the_same_name_is_refused_with_advice_where_an_airflow_has_no_name(
+def test_foreign_lease_is_refused_for_unnamed_deployment(
     theirs: str, ours: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Airflow(theirs, tmp_path).is_at_work(monkeypatch)
@@ -90,7 +90,7 @@ def test_a_turn_of_the_same_name_is_refused_with_advice_where_an_airflow_has_no_
     assert lease_of(store).stop_requested is None
 
 
-def test_an_airflow_without_a_name_knows_its_own_turns_by_its_notes(
+def test_unnamed_deployment_recognizes_own_lease_of_earlier_try(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     airflow = Airflow("", tmp_path)

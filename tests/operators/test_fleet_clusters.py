@@ -41,7 +41,7 @@ def told() -> tuple[list[str], list[dict[str, Any]]]:
     return [one["name"] for one in found], xcoms[MARKERS]
 
 
-def test_a_cluster_that_is_held_is_left_out_and_told_for_information(cluster: FleetCluster) -> None:
+def test_locked_cluster_is_skipped_with_informational_note(cluster: FleetCluster) -> None:
     assert told() == (["here", "there"], [])
     with ClusterLock.of(cluster).take("restart", "restarting Ray", holder="ada@laptop") as held:
         names, (note,) = told()
@@ -53,7 +53,7 @@ def test_a_cluster_that_is_held_is_left_out_and_told_for_information(cluster: Fl
     assert told() == (["here", "there"], [])
 
 
-def test_an_interrupted_operation_is_for_a_person_and_the_cluster_is_looked_after(cluster: FleetCluster) -> None:
+def test_interrupted_operation_needs_user_but_cluster_is_checked(cluster: FleetCluster) -> None:
     with ClusterLock.of(cluster).take("restart", "restarting Ray", holder="ada@laptop"):
         pass
     names, (note,) = told()
@@ -62,7 +62,7 @@ def test_an_interrupted_operation_is_for_a_person_and_the_cluster_is_looked_afte
     assert "restart by ada@laptop" in sentence and "was interrupted in phase restarting Ray" in sentence
 
 
-def test_a_cluster_whose_marker_cannot_be_read_is_left_alone_and_for_a_person(cluster: FleetCluster) -> None:
+def test_cluster_with_unreadable_lock_is_skipped_for_user(cluster: FleetCluster) -> None:
     path, marker = lock_path(cluster), ClusterLock.of(cluster)
     marker.take("stop", "over", is_anew=True).finish()
     good = marker.read()

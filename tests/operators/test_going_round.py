@@ -48,7 +48,7 @@ def little_room() -> Iterator[None]:
         sys.setrecursionlimit(usual)
 
 
-def test_a_job_that_the_head_gives_up_again_and_again_takes_no_more_of_the_stack(head: ImpatientHead) -> None:
+def test_resubmitting_abandoned_job_does_not_grow_stack(head: ImpatientHead) -> None:
     with DAG("queueing") as dag:
         task = RayJobOperator(task_id="t", entrypoint="true", ray_conn_id="impatient", deferrable=False)
     with little_room():
@@ -57,9 +57,7 @@ def test_a_job_that_the_head_gives_up_again_and_again_takes_no_more_of_the_stack
     assert len(head.jobs) == GIVEN_UP + 1
 
 
-def test_a_step_that_the_head_gives_up_again_and_again_takes_no_more_of_the_stack(
-    head: ImpatientHead, tmp_path: Path
-) -> None:
+def test_resubmitting_abandoned_step_does_not_grow_stack(head: ImpatientHead, tmp_path: Path) -> None:
     settings = ExperimentSettings(prefix=str(tmp_path), cluster="impatient")
     step = ExecutorStep("queueing", posixpath.join, {})
     with DAG("queueing") as dag:

@@ -110,14 +110,14 @@ def run(monkeypatch: pytest.MonkeyPatch, output: Output) -> Iterator[Any]:
         head.stop()
 
 
-def test_a_driver_that_ends_before_it_began_is_followed_by_the_next_attempt(run: Any, output: Output) -> None:
+def test_driver_failing_before_start_leads_to_next_attempt(run: Any, output: Output) -> None:
     made = run(ImpatientHead(2, DRIVER_FAILED, exit_code=1, driver=from_attempt(3)))
     assert made["attempt"] == 3
     first = read_attempt(attempt_path(output.path, 1))
     assert first is not None and first.outcome is AttemptOutcome.LOST
 
 
-def test_the_third_driver_in_a_row_that_never_began_fails_the_task_and_shows_its_log(
+def test_third_unstarted_driver_in_row_fails_task_with_log(
     run: Any, output: Output, capsys: pytest.CaptureFixture[str]
 ) -> None:
     head = ImpatientHead(100, DRIVER_FAILED, exit_code=1)
@@ -129,7 +129,7 @@ def test_the_third_driver_in_a_row_that_never_began_fails_the_task_and_shows_its
     assert output.is_due(), "the step's function has not failed, so the next run tries it"
 
 
-def test_three_nodes_that_are_lost_before_a_driver_began_cost_one_of_airflows_retries(run: Any, output: Output) -> None:
+def test_three_nodes_lost_before_start_cost_one_airflow_retry(run: Any, output: Output) -> None:
     head = ImpatientHead(100, "JOB_SUPERVISOR_ACTOR_DIED")
     with pytest.raises(StepLostError, match="3 attempts in a row") as caught:
         run(head)
@@ -138,7 +138,7 @@ def test_three_nodes_that_are_lost_before_a_driver_began_cost_one_of_airflows_re
 
 
 @pytest.mark.slow
-def test_an_attempt_with_a_keeper_between_them_starts_the_count_anew(run: Any) -> None:
+def test_attempt_with_lease_owner_resets_unstarted_count(run: Any) -> None:
     def driver(job: str, output_path: str) -> None:
         number = int(read_record(output_path).lease.attempt)  # type: ignore[union-attr]
         if number in (3, 6):
@@ -152,7 +152,7 @@ def test_an_attempt_with_a_keeper_between_them_starts_the_count_anew(run: Any) -
     )
 
 
-def test_an_environment_that_cannot_be_built_is_the_steps_failure_with_the_build_log(run: Any, output: Output) -> None:
+def test_unbuildable_runtime_env_fails_step_with_build_log(run: Any, output: Output) -> None:
     head = ImpatientHead(100, "RUNTIME_ENV_SETUP_FAILURE")
     with pytest.raises(StepFailedError, match="its runtime_env could not be made"):
         run(head)
@@ -161,7 +161,7 @@ def test_an_environment_that_cannot_be_built_is_the_steps_failure_with_the_build
     assert output.newest.error is not None and "the driver's last line" in output.newest.error.traceback
 
 
-def test_a_keeper_that_reports_that_nothing_of_it_lives_on_is_followed_at_once(run: Any, output: Output) -> None:
+def test_owner_reporting_no_processes_left_is_followed_at_once(run: Any, output: Output) -> None:
     begins = from_attempt(2, earlier=lambda job, path: LeaseStore(path).take_over(job, "keeper"))
     made = run(ImpatientHead(1, DRIVER_FAILED, exit_code=SUPERSEDED, driver=begins, last_line=NOTHING_LEFT))
     assert made["attempt"] == 2
@@ -169,7 +169,7 @@ def test_a_keeper_that_reports_that_nothing_of_it_lives_on_is_followed_at_once(r
     assert first is not None and first.outcome is AttemptOutcome.LOST
 
 
-def test_a_child_that_something_killed_spends_one_of_airflows_retries(run: Any, output: Output) -> None:
+def test_killed_step_process_costs_one_airflow_retry(run: Any, output: Output) -> None:
     def killed(job: str, output_path: str) -> None:
         store = LeaseStore(output_path)
         held = store.take_over(job, "keeper")

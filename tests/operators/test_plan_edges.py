@@ -56,7 +56,7 @@ def test_the_plan_stands_above_the_steps_that_read_no_other() -> None:
     }
 
 
-def test_a_step_that_runs_without_an_input_waits_for_its_end_whatever_that_is() -> None:
+def test_step_accepting_failed_inputs_has_all_done_trigger() -> None:
     points = [ExecutorStep(name, work, Config(this_output_path())) for name in ("low", "high")]
     paths = [step.even_if_failed() for step in points]
     dag = experiment_dag("sweep", [ExecutorStep("table", work, Config(this_output_path(), paths))])
@@ -111,7 +111,7 @@ class Run:
 
 
 @pytest.mark.parametrize("state", [None, "scheduled", "queued", "up_for_retry", "restarting"])
-def test_a_step_gives_its_worker_back_while_the_plan_has_yet_to_start(tmp_path: Path, state: str | None) -> None:
+def test_step_reschedules_while_plan_has_not_started(tmp_path: Path, state: str | None) -> None:
     run = Run(tmp_path, state)
     with pytest.raises(AirflowRescheduleException):
         run.execute()
@@ -119,9 +119,7 @@ def test_a_step_gives_its_worker_back_while_the_plan_has_yet_to_start(tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_step_that_airflow_tasks_test_runs_alone_waits_for_no_plan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_step_in_airflow_tasks_test_runs_without_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_TEST_MODE", "True")
     run = Run(tmp_path, None)
     run.execute()
@@ -144,7 +142,7 @@ def test_a_step_waits_for_the_end_of_a_plan_at_work(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_step_that_only_its_wait_kept_from_being_skipped_skips_itself(tmp_path: Path) -> None:
+def test_step_pruned_by_plan_skips_itself_until_cleared(tmp_path: Path) -> None:
     run = Run(tmp_path, "success")
     push_skipped_tasks(run.context, ["t"])
     with pytest.raises(AirflowSkipException):
@@ -157,9 +155,7 @@ def test_a_step_that_only_its_wait_kept_from_being_skipped_skips_itself(tmp_path
 
 @pytest.mark.parametrize("state", ["scheduled", "up_for_reschedule", "running"])
 @pytest.mark.parametrize("plans_try", [1, 2])
-def test_a_step_that_starts_before_airflow_has_skipped_it_skips_itself(
-    tmp_path: Path, state: str, plans_try: int
-) -> None:
+def test_step_started_before_its_skip_arrives_skips_itself(tmp_path: Path, state: str, plans_try: int) -> None:
     run = Run(tmp_path, "success")
     ti = SimpleNamespace(**{**vars(run.context["ti"]), "task_id": "plan", "try_number": plans_try})
     ti.get_task_states = lambda **_: {"r": {"t": state}}
@@ -181,7 +177,7 @@ def test_a_step_below_the_plan_asks_nobody_how_the_plan_ended(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_step_that_waited_in_its_worker_goes_by_the_plan_that_was_made_meanwhile(tmp_path: Path) -> None:
+def test_step_waiting_in_worker_rechecks_newer_plan(tmp_path: Path) -> None:
     run = Run(tmp_path, "success")
     run.plans("")
     turns, turn = run.is_made_elsewhere()

@@ -82,7 +82,7 @@ def test_a_task_that_lives_or_comes_back_waits_for_its_job(state: str | None) ->
     assert stopped({KEY: state, MAPPED: state}) == []
 
 
-def test_the_jobs_of_deleted_runs_are_stopped_only_where_the_deployment_has_a_name() -> None:
+def test_jobs_of_deleted_runs_stop_only_in_named_deployment() -> None:
     assert stopped({}) == []
     assert stopped({}, knows_all=True) == ["task-job", "many-job"]
     assert stopped({replace(KEY, run="another"): "failed"}) == []
@@ -98,7 +98,7 @@ def test_a_job_says_in_its_metadata_whose_it_is() -> None:
 
 
 @pytest.mark.slow
-def test_a_plain_task_and_a_mapped_one_that_airflow_names_alike_are_not_taken_for_each_other(
+def test_reconcile_separates_mapped_task_from_same_named_plain(
     head: LoopbackHead,
 ) -> None:
     plain, first = TaskKey("dag", "run", "train_1", -1, 1), TaskKey("dag", "run", "train", 1, 1)
@@ -120,7 +120,7 @@ def test_a_dry_run_only_tells(head: LoopbackHead) -> None:
 
 
 @pytest.mark.slow
-def test_clusters_that_cannot_be_looked_at_are_told_of_after_the_others_were(head: LoopbackHead) -> None:
+def test_unreachable_clusters_are_reported_after_others(head: LoopbackHead) -> None:
     unwanted, tasks = has_job(head, KEY), Tasks(task={-1: "failed"})
     with pytest.raises(ClusterUnreachableError) as caught:
         reconcile(tasks, "silent", "unknown", "there")
@@ -141,14 +141,14 @@ def test_a_job_that_the_head_lists_twice_is_stopped_once(head: LoopbackHead) -> 
 
 
 @pytest.mark.parametrize("output_path", ["\x00", "s3://", "nonsense://out"])
-def test_a_job_whose_lease_nobody_can_read_is_stopped_by_ray_alone(head: LoopbackHead, output_path: str) -> None:
+def test_job_with_unreadable_lease_is_stopped_through_ray(head: LoopbackHead, output_path: str) -> None:
     head.has("step", "RUNNING", metadata={**KEY.metadata(), "step": "s", "output_path": output_path})
     assert reconcile(Tasks(task={-1: "failed"}), "there") == ["step"]
     assert head.jobs["step"]["status"] == "STOPPED"
 
 
 @pytest.mark.slow
-def test_a_cluster_that_answers_nonsense_does_not_keep_the_others_from_being_looked_at(
+def test_invalid_answer_of_one_cluster_does_not_block_others(
     head: LoopbackHead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mad = LoopbackHead()
@@ -166,7 +166,7 @@ def test_a_cluster_that_answers_nonsense_does_not_keep_the_others_from_being_loo
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("owner", "is_stopped"), [("prod", False), ("staging", True), (None, True)])
-def test_a_job_whose_lease_says_that_it_is_another_deployment_s_is_left_alone(
+def test_job_with_lease_of_other_deployment_is_not_stopped(
     head: LoopbackHead, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, owner: str | None, is_stopped: bool
 ) -> None:
     monkeypatch.setenv("AIRFLOW__TRADEWIND__DEPLOYMENT", "staging")

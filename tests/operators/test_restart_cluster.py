@@ -21,7 +21,7 @@ def job(name: str, status: str = "RUNNING", **metadata: str) -> JobDetails:
     return JobDetails(name, status, metadata=metadata)
 
 
-def test_the_dag_asks_before_it_restarts_and_its_form_wants_a_cluster_and_a_reason() -> None:
+def test_restart_dag_requires_approval_cluster_and_reason() -> None:
     bag = DagBag(DAGS / "cluster_restart.py")
     assert bag.import_errors == {}
     dag = bag.dags["cluster_restart"]
@@ -37,14 +37,14 @@ def test_the_dag_asks_before_it_restarts_and_its_form_wants_a_cluster_and_a_reas
     assert rendered["abandon_kept_jobs"] == "{{ params.abandon_kept_jobs }}"
 
 
-def test_only_the_jobs_of_other_people_that_have_not_ended_are_asked_for() -> None:
+def test_approval_covers_only_unfinished_jobs_of_other_users() -> None:
     jobs = [job("hers", user="ada"), job("over", "SUCCEEDED", user="ada"), job("mine", user="bob"), job("nobodys")]
     assert [one.job for one in others_jobs(jobs, "bob")] == ["hers", "nobodys"]
     assert [one.job for one in others_jobs(jobs, None)] == ["hers", "mine", "nobodys"]
 
 
 @pytest.mark.parametrize("operator", [RayClusterPeopleOperator, RayClusterRestartOperator])
-def test_a_cluster_that_is_not_in_the_fleet_file_is_answered_with_the_nearest(
+def test_unknown_cluster_error_suggests_nearest_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operator: Any
 ) -> None:
     monkeypatch.setenv("TRADEWIND_FLEET", str(write_fleet(tmp_path)))

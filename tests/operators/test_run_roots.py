@@ -56,7 +56,7 @@ def test_a_run_chooses_no_other_prefix(prefix: str) -> None:
         prefix_of(dag_of(cluster="mine"), prefix)
 
 
-def test_the_buckets_of_the_clusters_that_the_dag_names_are_roots() -> None:
+def test_buckets_of_clusters_named_by_dag_are_roots() -> None:
     assert prefix_of(dag_of(cluster="mine"), "gs://mine/x") == "gs://mine/x"
     assert prefix_of(dag_of(ExecutorStep("made", None, {}, cluster="other")), "gs://other/x") == "gs://other/x"
 
@@ -65,7 +65,7 @@ def test_what_the_author_writes_as_the_params_default_is_a_root() -> None:
     assert prefix_of(dag_of(params={"prefix": "/author"}), "/author/x") == "/author/x"
 
 
-def test_with_allowed_roots_the_author_and_the_buckets_are_bound_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allowed_roots_also_restrict_author_and_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__TRADEWIND__ALLOWED_ROOTS", "/only\ngs://two")
     assert prefix_of(dag_of(prefix="/only/x"), None) == "/only/x"
     assert prefix_of(dag_of(), "gs://two/x") == "gs://two/x"

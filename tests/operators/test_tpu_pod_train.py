@@ -35,7 +35,7 @@ def operator(**given: Any) -> TpuPodTrainOperator:
         return TpuPodTrainOperator(task_id="train", **fields)
 
 
-def test_its_step_has_the_slices_the_budgets_and_the_checkpoints_to_go_on_from() -> None:
+def test_tpu_pod_step_has_slices_budgets_and_checkpoints() -> None:
     train = operator(num_slices=[1, 2], max_preemptions=7, max_failures=0, secrets={"KEY": "env:KEY"})
     assert train.step.resources == TpuSlice("v4-16", (2, 1), max_preemptions=7, max_failures=0)
     assert "checkpoints/**" in train.step.resumable
@@ -59,7 +59,7 @@ def test_templates_say_where_it_runs() -> None:
     assert (train.settings.cluster, train.settings.prefix) == ("ray_v4-8", "/2026-01-01")
 
 
-def test_a_slice_type_that_does_not_exist_is_refused_as_soon_as_it_is_known() -> None:
+def test_unknown_slice_type_is_refused_at_parse_or_render() -> None:
     with pytest.raises(UnknownSliceTypeError, match="v4-17"):
         operator(slice_type="v4-17")
     with pytest.raises(BadInputError, match="v4-17"):

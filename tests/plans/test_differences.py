@@ -132,7 +132,7 @@ def test_renumbering_is_no_difference() -> None:
     assert words({"b": B, "c": C}, {"a": A, "b": B, "c": C}) == ["config.a added (reads `a`)"]
 
 
-def test_one_more_of_many_alike_inputs_does_not_look_like_a_change_of_all() -> None:
+def test_added_input_among_similar_ones_is_single_change() -> None:
     shards = [named("shard", number) for number in range(5)]
     assert words(shards[1:], shards) == ["config.[0] added (reads `shard`)"]
 
@@ -142,7 +142,7 @@ def test_a_text_that_looks_like_a_reference_is_a_value() -> None:
 
 
 @pytest.mark.parametrize("more", [[], [A.nonblocking()]], ids=["all are waited for", "not all are"])
-def test_an_input_that_stays_in_its_place_is_compared_with_itself(more: list[Any]) -> None:
+def test_input_at_same_position_is_compared_with_itself(more: list[Any]) -> None:
     old, new = ([first, named("shard", value), *more] for first, value in ((named("shard", 1), 2), (C, 3)))
     found = changes_between(ExecutorStep("s", None, old), ExecutorStep("s", None, new))
     assert [change.what for change in found if change.step == "shard"] == ["config.value 2 → 3"]
@@ -179,12 +179,12 @@ def test_a_cause_in_a_diamond_is_told_once() -> None:
     assert [change.what for change in changes_between(diamond(1), diamond(2))] == ["config.value 1 → 2"]
 
 
-def test_a_cause_of_the_step_itself_is_not_told_of_an_input_of_the_same_name() -> None:
+def test_own_change_is_not_attributed_to_same_named_input() -> None:
     old, new = (ExecutorStep("a", None, {"value": versioned(value), "input": named("a", value)}) for value in (1, 2))
     assert sentence(changes_between(old, new)) == "config.value 1 → 2"
 
 
-def test_every_pair_of_versions_is_looked_up_once_in_a_deep_diamond() -> None:
+def test_deep_diamond_looks_up_each_version_pair_once() -> None:
     def lattice(seed: int) -> ExecutorStep:
         row = [named(f"s{i}", seed) for i in range(3)]
         for _ in range(40):

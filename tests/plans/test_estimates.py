@@ -20,7 +20,7 @@ def plan() -> Plan:
     return plan_of(experiment(reads), states, ["eval"])
 
 
-def test_each_step_that_runs_has_its_own_estimate_and_the_plan_their_sum() -> None:
+def test_running_steps_have_estimates_and_plan_has_their_sum() -> None:
     known = {
         "data": Estimate(9, "1 CPU"),
         "other": Estimate(9, "v4-16"),

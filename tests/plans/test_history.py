@@ -72,7 +72,7 @@ def test_a_changed_input_is_the_reason_of_what_reads_it(tmp_path: Path) -> None:
     }
 
 
-def test_the_nearest_version_has_the_fewest_changes_then_is_the_newest(tmp_path: Path) -> None:
+def test_nearest_version_has_fewest_changes_then_is_newest(tmp_path: Path) -> None:
     keep(make(tmp_path, train(0.1, seed=9)), days_ago=1)
     older = make(tmp_path, train(0.2))
     keep(older, days_ago=9)
@@ -101,7 +101,7 @@ def test_names_in_folders_have_their_earlier_versions_there(tmp_path: Path) -> N
     assert told["train"] == "never ran"
 
 
-def test_a_step_that_names_its_output_path_has_no_earlier_versions(tmp_path: Path) -> None:
+def test_step_with_explicit_output_path_has_no_history(tmp_path: Path) -> None:
     keep(make(tmp_path, train(0.1)), days_ago=0)
     (new,) = make(tmp_path, train(0.2).with_output_path("train-000000"))[1:]
     assert reasons([new]) == {"train": "never ran"}
@@ -156,13 +156,13 @@ def test_the_cause_is_found_through_records_that_the_store_holds(tmp_path: Path)
     assert reasons(new[-1:])["s39"].endswith("because input `s0` changed: config.seed 1 → 2")
 
 
-def test_an_input_with_a_path_of_its_own_is_found_by_its_readers_info(tmp_path: Path) -> None:
+def test_input_with_explicit_path_is_found_by_reader_info(tmp_path: Path) -> None:
     keep(make(tmp_path, chain(8, 1, override="fixed")), days_ago=1)
     new = make(tmp_path, chain(8, 2, override="fixed"))
     assert reasons(new[-1:])["s7"].endswith("because input `s0` changed: config.seed 1 → 2")
 
 
-def test_a_path_that_holds_another_version_by_now_is_not_believed(tmp_path: Path) -> None:
+def test_path_now_holding_other_version_is_not_trusted(tmp_path: Path) -> None:
     old, between = (make(tmp_path, chain(8, seed, override="fixed")) for seed in (1, 5))
     keep(old, days_ago=1)
     keep(between[6:7])
@@ -214,7 +214,7 @@ def test_only_the_newest_versions_are_compared(prefix: str, requests: list[str])
     assert sum(path.endswith(INFO_FILE) for path in requests) == 8
 
 
-def test_a_plan_makes_a_bounded_number_of_requests_and_says_what_it_left_out(prefix: str, requests: list[str]) -> None:
+def test_history_search_bounds_requests_and_lists_omissions(prefix: str, requests: list[str]) -> None:
     for number in range(60):
         keep(make(prefix, train(0.1, name=f"train{number}"))[1:], days_ago=1)
     requests.clear()

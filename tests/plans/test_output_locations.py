@@ -34,7 +34,7 @@ def step(name: str = "s", override: str | None = None) -> ExecutorStep:
         (".tradewind/pins", "its own records"),
     ],
 )
-def test_a_name_that_leads_out_of_the_prefix_is_an_error_of_the_dag_file(name: str, why: str) -> None:
+def test_name_leaving_prefix_is_dag_file_error(name: str, why: str) -> None:
     with pytest.raises(ExperimentError, match=re.escape(why)):
         check_given_places([step(name)])
 
@@ -64,7 +64,7 @@ def test_a_name_that_leads_out_of_the_prefix_is_an_error_of_the_dag_file(name: s
         (".tradewind", "its own records"),
     ],
 )
-def test_an_override_that_no_prefix_makes_right_is_an_error_of_the_dag_file(override: str, why: str) -> None:
+def test_override_invalid_for_any_prefix_is_dag_file_error(override: str, why: str) -> None:
     with pytest.raises(ExperimentError, match=re.escape(why)) as refused:
         check_given_places([step("mine", override)])
     assert "Step 'mine': override_output_path" in str(refused.value) and "hunter2" not in str(refused.value)
@@ -96,12 +96,12 @@ def test_an_absolute_output_is_judged_when_the_prefix_is_known() -> None:
 
 
 @pytest.mark.parametrize("override", ["/store", "/store/", "/", "/store/."])
-def test_an_output_that_is_the_prefix_or_above_it_is_refused_even_where_it_is_allowed(override: str) -> None:
+def test_output_at_or_above_prefix_is_refused_despite_roots(override: str) -> None:
     with pytest.raises(ExperimentError):
         checked(override, "/store", Roots(("/",)), ("s", "/"))
 
 
-def test_the_roots_are_not_asked_for_while_all_outputs_lie_below_the_prefix() -> None:
+def test_roots_are_not_read_while_outputs_are_below_prefix() -> None:
     def never() -> Roots:
         raise AssertionError
 
@@ -109,7 +109,7 @@ def test_the_roots_are_not_asked_for_while_all_outputs_lie_below_the_prefix() ->
     assert check_output_places(steps, "gs://bucket", never) == Roots(("gs://bucket",))
 
 
-def test_a_linked_folder_below_the_prefix_may_be_an_output_but_not_the_prefix_itself(tmp_path: Path) -> None:
+def test_linked_folder_may_be_output_unless_it_is_the_prefix(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "disk").mkdir()
     (tmp_path / "store/disk").symlink_to(tmp_path / "disk")
@@ -126,7 +126,7 @@ def test_the_configuration_names_roots_by_line_or_comma() -> None:
         roots_in("gs://a, relative")
 
 
-def test_without_allowed_roots_the_deployments_prefix_is_the_root() -> None:
+def test_deployment_prefix_is_root_without_allowed_roots() -> None:
     environ = {"TRADEWIND_PREFIX": "/env", "MARIN_PREFIX": ""}
     assert configured_roots(None, environ, "gs://b") == Roots(("/env", "gs://b"))
     assert configured_roots("/only", environ, "gs://b") == Roots(("/only",))

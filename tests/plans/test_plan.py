@@ -122,7 +122,7 @@ def test_what_only_feeds_finished_steps_is_not_run(finished: str, expected: str)
     assert set(reasons(plan, Decision.PRUNED).values()) <= {"feeds only finished steps"}
 
 
-def test_a_step_that_is_wanted_itself_runs_although_it_feeds_only_finished_steps() -> None:
+def test_requested_step_runs_even_if_consumers_are_finished() -> None:
     plan = plan_of(experiment(CHAIN), {"c": FINISHED, "d": FINISHED}, ["b", "d"])
     assert decisions(plan) == {"a": "RUN", "b": "RUN", "c": "REUSE", "d": "REUSE"}
 
@@ -139,7 +139,7 @@ def test_a_step_at_work_that_nothing_needs_is_not_waited_for() -> None:
     assert decisions(plan) == {"a": "PRUNED", "b": "REUSE", "c": "RUN", "d": "RUN"}
 
 
-def test_a_nonblocking_input_runs_only_if_something_else_asks_for_it() -> None:
+def test_nonblocking_input_runs_only_if_otherwise_required() -> None:
     reads = {"deep": "", "train": "deep", "eval": "~train"}
     assert decisions(plan_of(experiment(reads), {}, ["eval"])) == {"deep": "PRUNED", "train": "PRUNED", "eval": "RUN"}
     assert set(reasons(plan_of(experiment(reads), {}, ["eval"]), Decision.PRUNED).values()) == {"not asked for"}
@@ -199,7 +199,7 @@ def test_only_a_failure_blocks(state: RecordState) -> None:
     assert decisions(plan_of(experiment({"a": ""}), {"a": state}, ["a"], NO_RETRY)) == {"a": "RUN"}
 
 
-def test_who_reads_a_step_even_if_it_failed_runs_with_the_others_of_its_inputs() -> None:
+def test_step_accepting_failed_inputs_runs_with_other_inputs() -> None:
     sweep = experiment({"raw": "", "low": "raw", "high": "raw", "table": "?low ?high"})
     plan = plan_of(sweep, {"low": FAILED}, ["table"], NO_RETRY)
     assert decisions(plan) == {"raw": "RUN", "low": "BLOCKED", "high": "RUN", "table": "RUN"}
@@ -221,7 +221,7 @@ def test_a_nonblocking_input_that_failed_blocks_nothing() -> None:
 # ---- reasons from elsewhere
 
 
-def test_whoever_knows_more_is_asked_once_about_all_that_is_not_done_for_a_reason_of_its_own() -> None:
+def test_explain_is_called_once_with_all_unfinished_causes() -> None:
     asked: list[list[tuple[str, RecordState]]] = []
 
     def explain(steps: Sequence[tuple[ResolvedStep, Record]]) -> dict[str, str]:
@@ -266,7 +266,7 @@ def test_a_record_of_another_version_is_refused() -> None:
     )
 
 
-def test_another_version_at_a_path_given_by_hand_is_reused_with_a_warning() -> None:
+def test_other_version_at_explicit_path_is_reused_with_warning() -> None:
     step = ExecutorStep("a", None, None, override_output_path="fixed")
     lease = lease_of(resolve([step], "/p").steps[0], Phase.COMMITTED, version="f" * 32)
     plan = plan_with(Record(lease=lease, has_output=True), step)

@@ -45,7 +45,7 @@ def inputs_of(reads: dict[str, str], name: str) -> list[str]:
 
 
 @given(situations())
-def test_an_unfinished_input_of_a_step_that_runs_runs_too_or_is_at_work(situation: Any) -> None:
+def test_unfinished_input_of_running_step_runs_or_waits(situation: Any) -> None:
     reads, states, wanted, selection = situation
     decided = decisions(plan_of(experiment(reads), states, wanted, selection))
     for name, decision in decided.items():
@@ -57,7 +57,7 @@ def test_an_unfinished_input_of_a_step_that_runs_runs_too_or_is_at_work(situatio
 
 
 @given(situations())
-def test_what_runs_is_asked_for_or_forced_or_read_by_something_that_runs(situation: Any) -> None:
+def test_running_step_is_requested_forced_or_read_by_running(situation: Any) -> None:
     reads, states, wanted, selection = situation
     plan = plan_of(experiment(reads), states, wanted, selection)
     decided = decisions(plan)
@@ -82,7 +82,7 @@ def test_a_result_is_always_reused_unless_it_is_forced(situation: Any) -> None:
 
 
 @given(situations())
-def test_only_unreadable_leases_block_and_failures_that_are_not_to_be_tried_again(situation: Any) -> None:
+def test_only_unreadable_lease_or_unretried_failure_blocks(situation: Any) -> None:
     reads, states, wanted, selection = situation
     decided = decisions(plan_of(experiment(reads), states, wanted, selection))
     for name, decision in decided.items():

@@ -86,7 +86,7 @@ def test_damage_is_found_where_it_is_looked_for(
     assert thorough.steps[1].reason == reason
 
 
-def test_damage_to_an_output_that_nothing_reads_now_is_told_although_it_is_not_made_again(
+def test_unread_damaged_output_is_reported_but_not_remade(
     tasks: list[tuple[str, ResolvedStep]],
 ) -> None:
     (Path(tasks[0][1].output_path) / "more").unlink()
@@ -98,7 +98,7 @@ def test_damage_to_an_output_that_nothing_reads_now_is_told_although_it_is_not_m
     )
 
 
-def test_what_the_plan_found_damaged_is_made_again_by_the_steps_task(tasks: list[tuple[str, ResolvedStep]]) -> None:
+def test_damage_found_by_plan_makes_task_rerun_step(tasks: list[tuple[str, ResolvedStep]]) -> None:
     step = tasks[1][1]
     (Path(step.output_path) / "more").write_text("01235")
     lines = json.loads(json.dumps(chunks(plan(tasks, verify=True))[chunk_key(0)]))
@@ -108,7 +108,7 @@ def test_what_the_plan_found_damaged_is_made_again_by_the_steps_task(tasks: list
     assert decide_start(record, TaskIdentity({"run": "ours"}), asked) == Claim(withdraws=True)
 
 
-def test_a_step_that_is_made_again_meanwhile_is_reused_though_the_plan_found_it_damaged(
+def test_step_remade_after_plan_found_damage_is_reused(
     tasks: list[tuple[str, ResolvedStep]],
 ) -> None:
     step = tasks[1][1]
@@ -119,7 +119,7 @@ def test_a_step_that_is_made_again_meanwhile_is_reused_though_the_plan_found_it_
     assert isinstance(start, Finished) and start.lease is not None and start.lease.attempt == 2
 
 
-def test_a_task_that_takes_the_result_of_another_version_says_what_the_plan_would(tmp_path: Path) -> None:
+def test_task_reusing_other_version_warns_like_the_plan(tmp_path: Path) -> None:
     def at_one_path(n: int) -> ResolvedStep:
         step = ExecutorStep("first", nothing, {"n": versioned(n)}, override_output_path=f"{tmp_path}/shared")
         return resolve([step], str(tmp_path)).of(step)
@@ -158,7 +158,7 @@ def test_an_estimate_comes_from_the_attempt_that_made_it(tasks: list[tuple[str, 
     assert str(forced.steps[1].estimate).endswith(" s on 1 CPU")
 
 
-def test_a_forced_input_leaves_a_warning_about_what_is_still_made_from_the_old_one(
+def test_forced_input_warns_about_reused_consumers(
     tasks: list[tuple[str, ResolvedStep]],
 ) -> None:
     forced = plan(tasks, selection=Selection(force=("first",)))

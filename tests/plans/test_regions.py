@@ -82,7 +82,7 @@ def test_a_step_reads_the_bucket_paths_in_its_filled_in_config() -> None:
     )
 
 
-def test_a_step_with_local_mirrored_and_other_paths_reads_from_no_bucket() -> None:
+def test_local_mirrored_and_non_gcs_paths_read_no_bucket() -> None:
     raw = ExecutorStep("raw", None, None)
     values = [output_path_of(raw), mirrored("gs://elsewhere/a"), "s3://b/c", "/d", PurePosixPath("e"), 3, None, "gs://"]
     step = ExecutorStep("train", None, Config(values, this_output_path()))
@@ -129,12 +129,12 @@ def test_a_location_holds_the_regions_that_google_says(region: str, location: st
 # ---- what is refused
 
 
-def test_a_read_from_another_region_is_found_and_one_from_its_own_is_not() -> None:
+def test_read_from_other_region_is_refused_same_region_allowed() -> None:
     assert refused(reads(HERE, THERE)) == [THERE]
     assert refused(reads(HERE, THERE, region="europe-west4")) == [HERE]
 
 
-def test_every_bucket_is_asked_for_and_one_that_nobody_knows_is_left_alone() -> None:
+def test_each_bucket_is_located_and_unknown_ones_are_allowed() -> None:
     asked: list[str] = []
 
     def location_of(bucket: str) -> str | None:
@@ -151,7 +151,7 @@ def test_a_step_whose_region_nobody_has_said_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("allowed", ["train", THERE, "gs://marin-eu-west4", "gs://marin-eu-west4/", "gs://"])
-def test_a_read_that_is_allowed_by_step_or_by_path_is_not_refused(allowed: str) -> None:
+def test_cross_region_read_allowed_by_step_or_path_passes(allowed: str) -> None:
     assert refused(reads(THERE), allowed=(allowed,)) == []
 
 
@@ -173,7 +173,7 @@ def test_sizes_are_asked_once_and_only_for_what_is_refused() -> None:
     assert [(read.step, read.size) for read in found] == [("train", 1_500_000_000_000), ("evaluate", 1_500_000_000_000)]
 
 
-def test_the_refusal_names_every_read_with_its_size_and_what_to_do() -> None:
+def test_cross_region_error_lists_reads_sizes_and_remedy() -> None:
     error = CrossRegionReadError(
         [
             CrossRegionRead("train", "us-central2", THERE, "europe-west4", 1_500_000_000_000),

@@ -54,7 +54,7 @@ def test_a_nonblocking_input_runs_if_it_is_named() -> None:
     assert decisions(plan) == {"deep": "RUN", "parent": "RUN", "child": "PRUNED"}
 
 
-def test_an_expression_that_matches_nothing_runs_nothing_and_is_reported() -> None:
+def test_unmatched_run_only_expression_runs_nothing_and_warns() -> None:
     plan = plan_of(experiment(CHAIN), {"a": FINISHED}, ["d"], Selection(run_only=("^x", "^y")))
     assert decisions(plan) == {"a": "REUSE", "b": "PRUNED", "c": "PRUNED", "d": "PRUNED"}
     assert plan.warnings == ("run_only: '^x' matches no step.", "run_only: '^y' matches no step.")
@@ -88,7 +88,7 @@ def test_a_step_that_nothing_needs_runs_if_it_is_forced() -> None:
     assert decisions(plan) == {"parent": "RUN", "child": "RUN"}
 
 
-def test_everything_downstream_of_a_forced_step_is_forced_if_asked() -> None:
+def test_force_downstream_forces_all_consumers_of_forced_step() -> None:
     plan = plan_of(experiment(CHAIN), ALL_DONE, ["d"], Selection(force=("^b$",), force_downstream=True))
     assert reasons(plan, Decision.RUN) == {
         "b": "forced",

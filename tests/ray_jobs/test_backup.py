@@ -54,7 +54,7 @@ def test_what_was_not_written_to_its_end_is_no_backup(tmp_path: Path) -> None:
         one.jobs()
 
 
-def test_a_backup_that_is_deleted_leaves_nothing_and_one_may_keep_what_is_not_back(tmp_path: Path) -> None:
+def test_backup_shrinks_to_unrestored_jobs_and_then_vanishes(tmp_path: Path) -> None:
     one = backup(tmp_path)
     one.keep_only(["b"])
     assert one.jobs() == [job("b")] and backups_of(one.folder.parent) == [one]
@@ -76,7 +76,7 @@ def test_a_package_lies_in_the_backup_and_nowhere_else(tmp_path: Path, uri: str)
         JobBackup(tmp_path).package(uri)
 
 
-def test_the_ending_of_a_job_is_remembered_however_long_its_id_is_and_whatever_it_holds(tmp_path: Path) -> None:
+def test_job_ending_is_noted_for_long_or_unusual_job_ids(tmp_path: Path) -> None:
     backup = JobBackup(tmp_path / "1a2b")
     for job in ("a" * 200, "../b", "\ud800"):
         assert not backup.is_ended_by_us(job)

@@ -84,7 +84,7 @@ def test_an_amount_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("name", "field"), [("CPU", "num_cpus"), ("GPU", "num_gpus"), ("memory", "memory_bytes")])
-def test_an_amount_with_a_field_of_its_own_is_refused_among_custom_resources(name: str, field: str) -> None:
+def test_resource_with_own_field_is_refused_as_custom_resource(name: str, field: str) -> None:
     error = refused(resources={name: 1})
     assert isinstance(error, BadRequestError)
     assert str(error).endswith(f"say {field}.")
@@ -144,7 +144,7 @@ SECRET = "hf_" + "aB3dE6gH9" * 4
         {"entrypoint": "python -m wrapper 'MY_PASSWORD=anything python x.py'"},
     ],
 )
-def test_a_secret_is_refused_with_the_alternative_and_never_shown(changes: dict[str, Any]) -> None:
+def test_secret_refused_with_alternative_and_redacted(changes: dict[str, Any]) -> None:
     error = refused(**changes)
     assert isinstance(error, ExposedSecretError)
     assert "secrets={" in str(error)

@@ -24,22 +24,22 @@ def test_ids_are_readable_legal_and_never_given_twice() -> None:
     assert long[0].rsplit("-", 2)[0] != long[1].rsplit("-", 2)[0]
 
 
-def test_a_chosen_id_is_kept_for_the_first_attempt_and_numbered_after_it() -> None:
+def test_chosen_submission_id_kept_first_then_numbered() -> None:
     claim = JobClaim.named("exp-1", 0)
     assert [claim.job, claim.next(0).job, claim.next(0).next(0).job] == ["exp-1", "exp-1-2", "exp-1-3"]
 
 
-def test_a_worker_killed_before_the_submission_is_followed_by_one_under_the_same_id() -> None:
+def test_worker_killed_before_submission_reuses_submission_id() -> None:
     assert decide_submission(CLAIM, None, 3) == Submit(CLAIM)
 
 
-def test_a_worker_killed_after_the_submission_is_followed_by_one_that_joins() -> None:
+def test_worker_killed_after_submission_reattaches_to_job() -> None:
     for claim in (CLAIM, SUBMITTED):
         for status in ("PENDING", "RUNNING", "SUCCEEDED", "FAILED", "STOPPED"):
             assert decide_submission(claim, job(status), 3) == Attach(claim)
 
 
-def test_a_job_that_the_cluster_has_forgotten_is_submitted_under_a_new_id_and_counted() -> None:
+def test_job_unknown_to_cluster_resubmitted_and_counted_as_loss() -> None:
     decision = decide_submission(SUBMITTED, None, 3)
     assert decision == Submit(SUBMITTED.next(3, lost=True))
     assert decision.claim.losses == 1
@@ -51,7 +51,7 @@ def test_a_retry_after_a_judged_failure_makes_a_new_job() -> None:
     assert decide_submission(failed, job("FAILED"), 3) == Submit(failed.next(3))
 
 
-def test_a_try_that_died_between_success_and_its_report_is_not_run_again() -> None:
+def test_succeeded_job_not_rerun_after_try_dies_unreported() -> None:
     succeeded = SUBMITTED.judged(succeeded=True)
     assert decide_submission(succeeded, job("SUCCEEDED"), 3) == Attach(succeeded)
 
@@ -63,7 +63,7 @@ def test_clear_stops_what_runs_and_makes_a_new_job() -> None:
         assert decide_submission(claim, None, 4) == Submit(claim.next(4))
 
 
-def test_a_clear_counts_also_where_retries_were_lowered_meanwhile() -> None:
+def test_clear_detected_when_retries_lowered() -> None:
     succeeded = SUBMITTED.judged(succeeded=True, clears=1)
     for tries_allowed, clears in ((2, 1), (3, 2)):  # 3 are what the first try was allowed
         decided = decide_submission(succeeded, job("SUCCEEDED"), tries_allowed, clears=clears)
@@ -77,7 +77,7 @@ def test_the_clear_of_another_task_stops_no_job_that_runs() -> None:
     assert decide_submission(SUBMITTED, job("RUNNING"), 3, clears=5) == Attach(SUBMITTED)
 
 
-def test_a_person_who_clears_a_task_gives_it_all_its_losses_again() -> None:
+def test_user_clear_resets_loss_budget() -> None:
     lost = SUBMITTED.next(3, lost=True).submitted(1.0)
     decided = decide_submission(lost, job("RUNNING", lost), 4)
     assert (lost.losses, decided.claim.losses) == (1, 0)
@@ -94,7 +94,7 @@ def test_a_claim_survives_being_written_down() -> None:
     assert JobClaim.from_json(json.loads(json.dumps(claim.to_json()))) == claim
 
 
-def test_a_job_that_ray_gave_up_before_its_start_goes_on_waiting_without_a_loss() -> None:
+def test_job_not_started_by_ray_requeued_without_loss() -> None:
     again = SUBMITTED.next(3, lost=True).submitted(5.0).requeued()
     assert (again.attempt, again.losses, again.submitted_at, again.queued_since) == (3, 1, None, 5.0)
     assert again.submitted(900.0).queued_since == 5.0

@@ -46,7 +46,7 @@ def test_a_demand_is_made_of_what_the_request_names() -> None:
     assert Demand.from_json(json.loads(json.dumps(labelled.to_json()))) == labelled
 
 
-def test_without_an_autoscaler_a_demand_is_given_up_only_after_the_grace() -> None:
+def test_demand_infeasible_without_autoscaler_after_grace_only() -> None:
     early, late = judged(TPUS, HEAD), judged(TPUS, HEAD, waited_s=61.0)
     assert early.text.startswith(
         "no node of the cluster can serve it: asked 4 TPU; the most that one node has is 0 TPU"
@@ -68,13 +68,13 @@ def test_a_busy_cluster_is_told_with_what_is_free() -> None:
     )
 
 
-def test_where_there_is_room_or_nobody_knows_the_job_is_being_started() -> None:
+def test_job_reported_starting_when_capacity_free_or_unknown() -> None:
     assert "has room for 2 CPU" in judged(Demand({"CPU": 2.0}), HEAD).text
     assert "s1 can serve 4 TPU, but Ray has not started it yet" in judged(TPUS, HEAD, HOST).text
     assert "environment" in judged(Demand(), HEAD).text
 
 
-def test_a_node_type_that_the_autoscaler_lists_is_waited_for_though_none_is_there() -> None:
+def test_job_waits_for_autoscaler_node_type_with_no_nodes() -> None:
     kinds = [NodeType("v4", {"CPU": 4.0, "TPU": 4.0}, most=2)]
     assert judged(TPUS, HEAD, kinds=kinds, waited_s=1e6) == PendingReason(
         "the autoscaler can add v4 for 4 TPU; waiting for a node."
@@ -88,7 +88,7 @@ def test_what_no_node_type_has_is_infeasible_at_once() -> None:
     assert "asked 1 GPU" in judgement.text and judgement.text.endswith("can add is v4 with 4 CPU, 4 TPU.")
 
 
-def test_what_ray_adds_when_a_node_starts_is_not_missed_in_a_node_type() -> None:
+def test_resources_added_at_node_start_not_missing_in_node_type() -> None:
     kinds = [NodeType("v4", {"CPU": 4.0, "TPU": 4.0}, most=2)]
     added = {"TPU": 4.0, "TPU-v4-8-head": 1.0, "accelerator_type:TPU-V4": 0.01, "memory": 1.0 * GB}
     assert not judged(Demand(added, {"ray.io/tpu-topology": "2x2x1"}), HEAD, kinds=kinds).is_infeasible
@@ -176,7 +176,7 @@ def test_an_autoscaled_cluster_knows_at_once_what_can_never_come(autoscaled: Loc
 
 
 @pytest.mark.ray
-def test_a_job_that_the_head_gave_up_waiting_for_timed_out_in_the_queue(autoscaled: LocalRay) -> None:
+def test_job_dropped_by_head_ends_as_not_started(autoscaled: LocalRay) -> None:
     jobs = RayJobs(RayCluster("here", autoscaled.address))
     jobs.submit_or_attach(JobRequest("queued", "true", resources={"never": 1}))
 

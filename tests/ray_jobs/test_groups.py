@@ -91,9 +91,7 @@ BREATH = "breath==0.1 ; (python_full_version < '3.12')"
         ("with-ray", ["base==0.1", BREATH, "voice==0.3", "whisper==0.1"]),
     ],
 )
-def test_a_uv_lock_gives_all_that_a_group_needs_on_linux_except_ray(
-    locked: Path, group: str, wanted: list[str]
-) -> None:
+def test_uv_lock_packages_of_group_for_linux_exclude_ray(locked: Path, group: str, wanted: list[str]) -> None:
     assert packages([group], locked) == wanted
 
 
@@ -103,7 +101,7 @@ def test_a_whole_lock_needs_no_resolving_on_the_cluster(locked: Path) -> None:
     assert environment["config"] == {"setup_timeout_seconds": 1800}
 
 
-def test_a_named_version_stands_beside_a_group_and_before_its_lock(locked: Path) -> None:
+def test_named_version_added_to_group_and_overrides_lock(locked: Path) -> None:
     environment = environment_of(["talk", "speaker==1.0", "scipy==1.14"], locked / "dags")
     assert environment["uv"]["packages"] == [BREATH, "voice==0.3", "whisper==0.1", "speaker==1.0", "scipy==1.14"]
     assert environment["uv"]["uv_pip_install_options"] == []
@@ -115,7 +113,7 @@ def test_a_lock_that_is_older_than_the_group_is_refused(locked: Path) -> None:
     assert refused(["later"], locked) == f"{locked / 'uv.lock'} is older than the group 'later': run 'uv lock' there."
 
 
-def test_the_text_of_an_environment_depends_on_nothing_but_project_and_groups(locked: Path) -> None:
+def test_environment_depends_only_on_project_and_groups(locked: Path) -> None:
     assert environment_of(["talk", "nothing"], locked) == environment_of(["talk", "nothing"], locked / "dags")
     (locked / "dags" / "new.py").touch()
     assert environment_of(["talk", "nothing"], locked) == environment_of(["talk", "nothing"], locked / "dags")
@@ -177,7 +175,7 @@ def test_a_pinned_file_gives_versions_and_what_its_notes_tell(project: Path) -> 
     assert environment["uv"]["uv_pip_install_options"] == []
 
 
-def test_without_notes_the_groups_own_versions_are_pinned_and_the_rest_is_resolved(project: Path) -> None:
+def test_lock_without_via_comments_pins_only_group_versions(project: Path) -> None:
     (project / "requirements.lock").write_text("speaker==1.0\nvoice==0.3\n")
     assert packages(["everything"], project) == ["speaker==1.0", "whisper"]
 
@@ -233,7 +231,7 @@ def test_no_groups_mean_no_environment_of_its_own(project: Path) -> None:
     assert environment_of([], project) == {}
 
 
-def test_groups_that_include_themselves_or_nothing_known_are_refused(project: Path) -> None:
+def test_cyclic_and_unknown_group_includes_refused(project: Path) -> None:
     (project / "pyproject.toml").write_text(
         '[dependency-groups]\na = [{include-group = "b"}]\nb = [{include-group = "a"}]\nc = [{include-group = "z"}]\n'
     )

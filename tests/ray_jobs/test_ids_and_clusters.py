@@ -41,7 +41,7 @@ def test_an_address_that_is_no_dashboard_is_refused(address: str) -> None:
 @pytest.mark.parametrize(
     "address", ["http://me:s3cret@h:8265", "ftp://me:s3cret@h", "http://h?s3cret", "http://h#s3cret"]
 )
-def test_an_address_with_what_may_be_a_secret_is_refused_without_showing_it(address: str) -> None:
+def test_address_with_possible_secret_refused_and_redacted(address: str) -> None:
     with pytest.raises(BadAddressError, match="Ray cluster 'mine': its address has a user name") as refused:
         RayCluster("mine", address)
     assert "s3cret" not in str(refused.value)

@@ -29,7 +29,7 @@ JOB = SavedJob("a", "RUNNING", "true")
         ("PENDING", 25, True, RestoreAction.END),
     ],
 )
-def test_a_job_is_submitted_again_only_when_its_former_self_has_ended_or_is_unknown(
+def test_job_resubmitted_only_when_previous_ended_or_unknown(
     status: str | None, waited_s: float, is_ended_by_us: bool, what: RestoreAction
 ) -> None:
     found = None if status is None else JobDetails("a", status)
@@ -67,9 +67,7 @@ def test_what_became_of_a_job_is_one_sentence() -> None:
         (JobDetails("a-r-1", "FAILED", error_type="RUNTIME_ENV_SETUP_FAILURE"), True, "Ray job 'a-r-1' never ran"),
     ],
 )
-def test_how_a_job_has_ended_since_it_came_back_is_told_and_what_the_cluster_did_to_it_is_a_loss(
-    found: JobDetails, is_lost: bool, says: str
-) -> None:
+def test_restored_job_ending_reported_and_cluster_fault_is_loss(found: JobDetails, is_lost: bool, says: str) -> None:
     one = resolve_restored_job("a", found)
     assert (one.job, one.new, one.is_lost, one.may_come_back) == ("a", "a-r-1", is_lost, False)
     assert says in one.sentence and not one.sentence.endswith("..")
@@ -82,7 +80,7 @@ def test_a_job_that_runs_only_in_the_heads_memory_comes_back() -> None:
 
 
 @pytest.mark.parametrize("labels", ["{oops", "[" * 100_000, "[1]", '"a"', '{"a": 1}'], ids=lambda text: text[:9])
-def test_a_job_whose_metadata_hold_no_labels_is_not_back_and_keeps_no_other_from_it(labels: str) -> None:
+def test_job_with_invalid_labels_not_restored_others_unaffected(labels: str) -> None:
     job = SavedJob("a", "RUNNING", "true", metadata={LABEL_SELECTOR: labels})
     what, why = decide_restore(job, None, waited_s=0, is_ended_by_us=False)
     assert what is RestoreAction.LOST and LABEL_SELECTOR in why

@@ -27,7 +27,7 @@ INFO: dict[str, Any] = {
 TASK = {"airflow_task": "t", "airflow_waits": "yes"}
 
 
-def test_a_job_comes_back_as_it_was_submitted_under_an_id_that_the_restart_fixes() -> None:
+def test_restored_job_keeps_submission_under_fixed_id() -> None:
     job = SavedJob.from_json(json.loads(json.dumps(SavedJob.from_info("train", INFO).to_json())))
     assert job.submission("abc123") == {
         "submission_id": "train-r-abc123",
@@ -49,7 +49,7 @@ def test_labels_that_ray_does_not_tell_come_from_the_metadata() -> None:
     assert job.submission("a")["entrypoint_label_selector"] == {"ray.io/tpu-pod-type": "v4-8"}
 
 
-def test_packages_are_found_wherever_an_environment_names_them_but_in_variables() -> None:
+def test_packages_found_in_environment_except_variables() -> None:
     env = {**ENV, "py_modules": ["gcs://b.whl", "s3://elsewhere.zip", "gcs://_ray_pkg_a.zip"]}
     assert SavedJob.from_info("j", {**INFO, "runtime_env_json": json.dumps(env)}).packages == [
         "gcs://_ray_pkg_a.zip",
@@ -63,7 +63,7 @@ def test_no_two_jobs_come_back_under_one_id() -> None:
     assert [restored_id(job, "77") for job in jobs] == [f"{job}-r-77" for job in jobs]
 
 
-def test_jobs_of_tasks_and_leases_and_those_that_have_ended_are_not_kept() -> None:
+def test_managed_and_ended_jobs_not_backed_up() -> None:
     infos = {
         "mine": INFO,
         "waiting": {**INFO, "status": "PENDING"},
@@ -114,7 +114,7 @@ ODD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: ascii(odd[:30]))
-def test_an_odd_job_is_told_as_not_kept_and_keeps_no_other_from_being_kept(odd: str) -> None:
+def test_invalid_job_reported_as_skipped_and_others_backed_up(odd: str) -> None:
     kept, [unkept] = jobs_to_back_up({"a": INFO, odd: ODD[odd], "z": INFO})
     assert [job.job for job in kept] == ["a", "z"] and unkept.job == odd
     assert (
@@ -132,5 +132,5 @@ def test_what_is_merely_unusual_is_kept() -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[" * 200_000], ids=len)
-def test_what_a_head_has_written_down_and_nobody_can_read_is_nothing(text: bytes) -> None:
+def test_unreadable_head_job_info_yields_none(text: bytes) -> None:
     assert info_in(text) is None

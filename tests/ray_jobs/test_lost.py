@@ -58,7 +58,7 @@ async def look_around(proxy: Proxy, looks: int) -> None:
 
 @pytest.mark.ray
 @pytest.mark.slow
-async def test_a_job_that_ray_calls_running_for_ever_ends_with_its_node(ray: LocalRay) -> None:
+async def test_job_ray_reports_running_forever_ends_with_its_node(ray: LocalRay) -> None:
     jobs = RayJobs(RayCluster("here", ray.address))
     lines: list[str] = []
     jobs.submit_or_attach(JobRequest("lost", "echo started; sleep 3600"))

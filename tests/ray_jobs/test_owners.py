@@ -23,8 +23,6 @@ STEP = {"step": "train-abc", "output_path": "gs://b/train-abc"}
         ({}, False, "-"),
     ],
 )
-def test_what_a_task_waits_for_or_a_lease_names_is_gone_on_with_and_all_else_is_a_persons(
-    metadata: dict[str, str], is_ours: bool, owner: str
-) -> None:
+def test_task_or_lease_jobs_managed_and_others_unmanaged(metadata: dict[str, str], is_ours: bool, owner: str) -> None:
     assert is_managed(metadata) is is_ours
     assert owner_of(metadata) == owner

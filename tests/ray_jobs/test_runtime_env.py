@@ -61,7 +61,7 @@ def test_a_field_that_ray_would_misread_is_refused(runtime_env: Any, why: str) -
     assert why in refused(runtime_env)
 
 
-def test_a_variable_that_is_no_text_is_refused_without_showing_it() -> None:
+def test_non_string_env_var_refused_and_redacted() -> None:
     message = refused({"env_vars": {"PIN": 4711}})
     assert "'PIN' is of type int" in message and "4711" not in message
 

@@ -30,7 +30,7 @@ async def test_askers_share_an_answer_and_an_error_is_asked_again() -> None:
         assert await cached_answer(other, "it", ask) == 4
 
 
-async def test_an_asker_that_gives_up_does_not_take_the_answer_from_the_others() -> None:
+async def test_cancelled_caller_leaves_shared_response_to_others() -> None:
     started = asyncio.Event()
     answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 

@@ -116,12 +116,12 @@ def test_links_within_the_folder_go_as_what_they_lead_to(folder: Path) -> None:
         assert not files & {"nowhere", "circle"}
 
 
-def test_the_history_of_a_repository_is_refused_when_it_is_brought_back(folder: Path) -> None:
+def test_reincluded_git_history_refused(folder: Path) -> None:
     message = refused({"working_dir": str(folder), "excludes": ["!.git"]})
     assert f"working_dir {folder} would carry " in message and "'!.git'" in message
 
 
-def test_a_folder_above_the_limit_is_refused_with_what_is_large_in_it(folder: Path) -> None:
+def test_folder_over_limit_refused_naming_largest_entries(folder: Path) -> None:
     sparse(folder / "data" / "a.bin", package_limit() - 3 * 2**20)
     sparse(folder / "data" / "deep" / "b.bin", 2 * 2**20)
     sparse(folder / "weights.bin", 2 * 2**20)
@@ -167,7 +167,7 @@ def test_the_limit_is_where_the_cluster_draws_it(jobs: RayJobs, tmp_path: Path) 
 
 @pytest.mark.ray
 @pytest.mark.parametrize("bad", ["a#b", "a?b", "..", "a{b}"])
-def test_ray_takes_the_ids_that_we_refuse_and_then_cannot_find_them(jobs: RayJobs, bad: str) -> None:
+def test_ray_accepts_ids_refused_here_but_cannot_find_them(jobs: RayJobs, bad: str) -> None:
     client = JobSubmissionClient(jobs.cluster.address)
     client.submit_job(entrypoint="true", submission_id=bad)
     with pytest.raises(RuntimeError):

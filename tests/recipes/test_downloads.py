@@ -30,7 +30,7 @@ def version(step: ExecutorStep) -> Any:
     return resolve([step], "/prefix").steps[-1].version
 
 
-def test_as_with_marin_nothing_but_the_name_counts_in_a_download_from_the_hub() -> None:
+def test_only_name_counts_in_hub_download_version_as_in_marin() -> None:
     plain = version(step_of(default_download("raw/letters", REPO, COMMIT)))
     assert plain["config"] == {}
     assert version(step_of(default_download("raw/letters", REPO, "another", hf_urls_glob=["a"]))) == plain
@@ -66,7 +66,7 @@ def test_addresses_and_checksums_count_in_a_download_of_files() -> None:
         (lambda: download("raw/x", ["x.txt"]), "'x.txt' has an unknown scheme"),
     ],
 )
-def test_what_cannot_be_downloaded_is_refused_when_the_step_is_made(make: Any, message: str) -> None:
+def test_invalid_download_refused_at_step_creation(make: Any, message: str) -> None:
     with pytest.raises((ValueError, ExperimentError), match=message):
         make()
 
@@ -80,7 +80,7 @@ executor_main([default_download("raw/letters", "{REPO}", "0123456", hf_urls_glob
 
 
 @pytest.mark.slow
-def test_the_attempt_after_a_failure_goes_on_with_what_is_missing(hub: HubServer, tmp_path: Path) -> None:
+def test_download_retry_fetches_only_missing_files(hub: HubServer, tmp_path: Path) -> None:
     (tmp_path / "experiment.py").write_text(EXPERIMENT)
 
     def run() -> tuple[int, str]:

@@ -225,7 +225,7 @@ def test_a_training_killed_on_both_hosts_goes_on_where_it_was(night: Night, undi
 
 
 @pytest.mark.long
-def test_a_notice_makes_both_hosts_save_the_same_step_and_no_step_is_lost(
+def test_notice_makes_hosts_save_same_step_without_loss(
     night: Night, undisturbed: Losses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notice = night.path("notice.json")
@@ -257,7 +257,7 @@ def test_a_finished_training_is_not_run_again(night: Night) -> None:
     assert (night.root / "train/metrics.jsonl").read_bytes() == metrics
 
 
-def test_a_training_killed_after_its_last_checkpoint_only_exports(night: Night) -> None:
+def test_training_killed_after_last_checkpoint_only_exports(night: Night) -> None:
     shutil.copytree(night.path("train"), night.path("late"))
     shutil.rmtree(night.path("late/hf"))
     (night.root / "late/result.json").unlink()
@@ -273,14 +273,14 @@ def test_a_training_killed_after_its_last_checkpoint_only_exports(night: Night) 
 
 
 @pytest.mark.long
-def test_a_training_waits_for_its_last_checkpoint_before_it_exports(night: Night) -> None:
+def test_training_waits_for_last_checkpoint_before_export(night: Night) -> None:
     settings = night.train_settings("slow") | {"num_train_steps": 10, "max_eval_batches": 1}
     result_of(night.start(TRAIN, settings, code=SLOW_STORE + STEP))  # the process ends right after train_lm
     assert newest_checkpoint(night.root / "slow") == 9
 
 
 @pytest.mark.long
-def test_a_half_written_checkpoint_of_two_hosts_is_no_trouble_for_one(night: Night) -> None:
+def test_one_host_ignores_incomplete_checkpoint_of_two_hosts(night: Night) -> None:
     shutil.copytree(night.path("train/checkpoints"), night.path("half/checkpoints"))
     (night.root / f"half/checkpoints/step-{STEPS - 1}/metadata.json").unlink()
     assert newest_checkpoint(night.root / "half") == -1

@@ -106,7 +106,7 @@ def test_a_step_is_the_one_that_a_person_would_write_out(made: ExecutorStep, fn:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the collection's version names the Python that it is of")
-def test_the_nightly_pipeline_finds_the_outputs_of_when_its_configs_were_written_out() -> None:
+def test_nightly_pipeline_versions_match_explicit_configs() -> None:
     dags = str(Path(__file__).parents[2] / "dags")
     done = subprocess.run([sys.executable, "-c", NIGHTLY, dags], check=True, capture_output=True, text=True)
     assert dict(line.split() for line in done.stdout.splitlines()) == {
@@ -155,7 +155,7 @@ def test_measuring_saving_and_placing_do_not_count(one: ExecutorStep, other: Exe
     assert resolved(one).hash == resolved(other).hash
 
 
-def test_a_path_given_as_text_is_below_the_prefix_if_it_is_relative() -> None:
+def test_relative_text_path_resolved_below_prefix() -> None:
     assert resolved(clean("a", "raw/wiki")).config.input_path == "gs://bucket/raw/wiki"
     assert resolved(clean("a", "gs://other/wiki")).config.input_path == "gs://other/wiki"
     for make in (train, in_a_mixture):
@@ -296,7 +296,7 @@ def test_what_may_be_any_file_of_an_output_is_no_wrong_input() -> None:
     assert tokenize("a", EVALUATED / "samples", TOKENIZER).config.input_path == EVALUATED / "samples"
 
 
-def test_values_of_the_run_stand_in_every_setting_and_are_checked_by_its_plan() -> None:
+def test_run_values_allowed_in_every_setting_checked_by_plan() -> None:
     step = train("a", TOKENS, num_train_steps=run_param("steps"), seed=run_param("steps"), tensorboard=run_param("on"))
     resolve([step], "gs://bucket", ParseTimeValues(frozenset({"steps", "on"})))
     resolve([step], "gs://bucket", RunValues(params={"steps": 3, "on": True}))

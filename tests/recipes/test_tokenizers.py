@@ -31,7 +31,7 @@ def contents(folder: str) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
-def test_a_tokenizer_has_the_same_folder_each_time_wherever_it_came_from(cloud: LocalCloudStorage) -> None:
+def test_same_tokenizer_content_gives_same_local_folder(cloud: LocalCloudStorage) -> None:
     first = local_tokenizer(write("gs://bucket/a"))
     assert contents(first) == FILES
     assert local_tokenizer("gs://bucket/a") == local_tokenizer(write("gs://bucket/b")) == first

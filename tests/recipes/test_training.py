@@ -152,7 +152,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory, python: PreparedPython) -
     return made
 
 
-def test_a_training_leaves_permanent_checkpoints_measures_and_events(workshop: Workshop) -> None:
+def test_training_writes_checkpoints_metrics_and_events(workshop: Workshop) -> None:
     assert complete(workshop.root / "whole/checkpoints") == [20, 40, STEPS - 1]
     assert all((workshop.root / f"whole/checkpoints/step-{step}/files.json").exists() for step in (20, 40, STEPS - 1))
     rows = read_metrics(str(workshop.root / "whole/metrics.jsonl"))
@@ -171,7 +171,7 @@ def test_a_step_is_saved_when_it_has_been_evaluated(workshop: Workshop) -> None:
 
 
 @pytest.mark.long
-def test_a_noticed_training_goes_on_from_before_its_damaged_checkpoint(
+def test_noticed_training_resumes_before_damaged_checkpoint(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     temporary = workshop.root / "temporary"
@@ -206,7 +206,7 @@ def test_a_noticed_training_goes_on_from_before_its_damaged_checkpoint(
     assert complete(workshop.root / "noticed/checkpoints") == [20, 40, STEPS - 1] and complete(folder) == []
 
 
-def test_a_training_that_was_killed_before_its_first_checkpoint_begins_with_the_same_weights(
+def test_training_killed_before_checkpoint_reuses_same_weights(
     workshop: Workshop,
 ) -> None:
     given = workshop.root / "given"
@@ -307,7 +307,7 @@ def test_what_cannot_work_is_refused_before_there_is_a_slice(workshop: Workshop)
 
 
 @pytest.mark.long
-def test_averaged_weights_over_two_slices_are_what_is_exported_and_judged(
+def test_averaged_weights_on_two_slices_exported_and_evaluated(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     levanter = {

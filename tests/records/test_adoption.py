@@ -107,9 +107,7 @@ def test_files_from_elsewhere_are_copied_without_their_records(step: ResolvedSte
     assert (tmp_path / "elsewhere/model").read_text() == "weights"
 
 
-def test_a_link_to_a_folder_is_copied_as_a_link_and_refused_where_there_are_no_links(
-    step: ResolvedStep, prefix: str, tmp_path: Path
-) -> None:
+def test_folder_link_copied_as_link_or_refused_in_bucket(step: ResolvedStep, prefix: str, tmp_path: Path) -> None:
     source = files_at(str(tmp_path / "elsewhere"), model="weights")
     (tmp_path / "elsewhere" / "newest").symlink_to("step-100")
     (tmp_path / "elsewhere" / "step-100").mkdir()
@@ -159,7 +157,7 @@ def test_a_step_at_work_is_left_alone(step: ResolvedStep) -> None:
     assert held is not None and now is not None and now.lease == held.lease
 
 
-def test_what_a_failed_attempt_left_can_be_adopted_as_the_next_attempt(step: ResolvedStep) -> None:
+def test_leftovers_of_failed_attempt_adopted_as_next_attempt(step: ResolvedStep) -> None:
     path = files_at(step.output_path, model="weights")
     store = LeaseStore(path)
     held = store.claim(None, LeaseClaim(1, "job", "cluster", {"run": "r"}, VERSION))
@@ -169,9 +167,7 @@ def test_what_a_failed_attempt_left_can_be_adopted_as_the_next_attempt(step: Res
     assert (lease.phase, lease.attempt) == (Phase.COMMITTED, 2)
 
 
-def test_nobody_can_take_the_turn_while_files_are_copied_and_a_turn_that_is_lost_commits_nothing(
-    step: ResolvedStep, prefix: str
-) -> None:
+def test_lease_held_during_copy_and_lost_lease_commits_nothing(step: ResolvedStep, prefix: str) -> None:
     source = files_at(f"{prefix}/elsewhere", model="weights")
     seen: list[RecordState] = []
 
@@ -221,9 +217,7 @@ def test_who_is_faster_than_an_adoption_keeps_the_turn(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_told", [True, False])
-def test_an_adoption_that_comes_too_late_leaves_the_manifest_of_the_winner_alone(
-    step: ResolvedStep, is_told: bool
-) -> None:
+def test_late_adoption_leaves_winner_manifest_unchanged(step: ResolvedStep, is_told: bool) -> None:
     path = files_at(step.output_path, model="weights")
     winners: list[Lease] = []
 
@@ -282,9 +276,7 @@ def test_a_commit_that_the_store_refuses_at_first_is_tried_again(step: ResolvedS
 
 
 @pytest.mark.parametrize("target", ["../treasure", "../vault", "../nothing", "deep/../../treasure", "."])
-def test_a_link_that_leads_out_of_what_is_copied_is_refused_before_anything_is_claimed(
-    step: ResolvedStep, tmp_path: Path, target: str
-) -> None:
+def test_link_leading_outside_source_refused_before_claim(step: ResolvedStep, tmp_path: Path, target: str) -> None:
     source = files_at(str(tmp_path / "elsewhere"), model="weights")
     files_at(str(tmp_path / "vault"), key="not yours")
     (tmp_path / "treasure").write_text("not yours")
@@ -294,7 +286,7 @@ def test_a_link_that_leads_out_of_what_is_copied_is_refused_before_anything_is_c
     assert list_names(step.output_path) == []
 
 
-def test_a_link_to_another_file_of_what_is_copied_becomes_that_file(step: ResolvedStep, tmp_path: Path) -> None:
+def test_link_to_copied_file_becomes_regular_file(step: ResolvedStep, tmp_path: Path) -> None:
     source = files_at(str(tmp_path / "elsewhere"), model="weights")
     (tmp_path / "elsewhere/newest").symlink_to(tmp_path / "elsewhere/model")
     adopt(adoption_of(step, source, copies=True), keep)
@@ -304,7 +296,7 @@ def test_a_link_to_another_file_of_what_is_copied_becomes_that_file(step: Resolv
 
 
 @pytest.mark.parametrize("copied", ["link/x", "link/deep/x", "link"])
-def test_nothing_is_copied_through_a_link_that_comes_to_lie_at_the_output(
+def test_adoption_copies_nothing_through_link_at_output(
     tmp_path: Path, copied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [step] = resolve([ExecutorStep("train", None, Config(versioned(1)))], str(tmp_path / "store")).steps

@@ -40,7 +40,7 @@ def prefix(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(tmp_path) if request.param == "local" else f"memory://{tmp_path.name}"
 
 
-def test_the_file_has_e20s_fields_and_steps_that_equal_their_own_records(tmp_path: Path) -> None:
+def test_info_file_has_marin_fields_and_steps_equal_to_records(tmp_path: Path) -> None:
     steps = infos(str(tmp_path))
     path = write_experiment_info(str(tmp_path), "nightly", steps, "/repo/dags/nightly.py", "c0ffee")
     written = json.loads(Path(path).read_text())
@@ -53,7 +53,7 @@ def test_the_file_has_e20s_fields_and_steps_that_equal_their_own_records(tmp_pat
     assert step["fn_name"] == "pipeline.make"
 
 
-def test_the_same_experiment_has_one_file_which_says_who_ran_it_first(prefix: str) -> None:
+def test_same_experiment_writes_one_file_naming_first_run(prefix: str) -> None:
     first = write_experiment_info(prefix, "nightly", infos(prefix), "here.py", "aaa")
     second = write_experiment_info(prefix, "nightly", infos(prefix), "elsewhere.py", None)
     other = write_experiment_info(prefix, "nightly", infos(prefix, size=2), "here.py", "aaa")
@@ -73,7 +73,7 @@ print(write_experiment_info(sys.argv[1], "nightly", steps, "here.py", None))
 
 
 @pytest.mark.slow
-def test_functions_and_objects_in_a_config_do_not_make_a_new_file_in_each_process(tmp_path: Path) -> None:
+def test_info_path_stable_across_processes_with_functions(tmp_path: Path) -> None:
     def path_in_a_process(seed: str) -> str:
         env = os.environ | {"PYTHONHASHSEED": seed}
         command = [sys.executable, "-c", HASHED, str(tmp_path)]

@@ -67,7 +67,7 @@ def put(step: ResolvedStep, *paths: str) -> None:
         write_text(f"{step.output_path}/{path}", path)
 
 
-def test_attempts_without_a_result_leave_what_was_there_before_them_and_nothing_else(step: ResolvedStep) -> None:
+def test_failed_attempts_keep_only_preexisting_files(step: ResolvedStep) -> None:
     put(step, "precious", "deep/precious [1]")
     for number in (1, 2, 3):
         turn = begin(step)
@@ -108,7 +108,7 @@ def test_a_folder_with_the_outputs_of_others_is_not_claimed(step: ResolvedStep, 
     assert list_files(step.output_path) == before
 
 
-def test_an_output_that_came_below_later_does_not_keep_the_next_attempt(step: ResolvedStep) -> None:
+def test_output_created_below_later_does_not_block_attempt(step: ResolvedStep) -> None:
     end(step, begin(step))
     put(step, "other/.executor_info", "other/x", "half")
     begin(step)
@@ -136,7 +136,7 @@ def test_long_names_of_others_do_not_make_the_record_long(tmp_path: Path) -> Non
         list_preexisting_files(str(tmp_path / "many"), None)
 
 
-def test_a_claim_that_died_before_its_file_was_written_does_not_forget_what_was_there(step: ResolvedStep) -> None:
+def test_preexisting_files_remembered_if_claim_lost_its_file(step: ResolvedStep) -> None:
     put(step, "precious")
     turn = begin(step)
     for file in list_files(step.output_path):
@@ -165,7 +165,7 @@ def test_what_marins_executor_left_half_made_is_a_leftover(step: ResolvedStep) -
     assert list_preexisting_files(step.output_path, None) == ()
 
 
-def test_a_result_of_ours_is_made_again_without_what_it_held_and_with_what_was_there(step: ResolvedStep) -> None:
+def test_result_rerun_removes_result_keeps_preexisting_files(step: ResolvedStep) -> None:
     put(step, "precious")
     turn = begin(step)
     put(step, "result")
@@ -187,14 +187,14 @@ def test_garbage_is_removed_without_what_was_there_before(step: ResolvedStep) ->
     assert [path for path in left if not path.endswith(".guard")] == ["precious"]
 
 
-def test_an_adopted_result_is_made_again_without_what_was_adopted(step: ResolvedStep) -> None:
+def test_adopted_result_rerun_removes_adopted_files(step: ResolvedStep) -> None:
     put(step, "model")
     adopt(Adoption(step, "m.f", step.output_path, {"user": "ada"}), keep)
     begin(step)
     assert names(step) == []
 
 
-def test_what_somebody_wanted_to_adopt_and_could_not_is_still_theirs(step: ResolvedStep) -> None:
+def test_files_of_failed_adoption_stay_preexisting(step: ResolvedStep) -> None:
     put(step, "model")
     adopt(Adoption(step, "m.f", step.output_path, {"user": "ada"}), keep)
     attempt = newest_attempt(step.output_path)

@@ -108,7 +108,7 @@ def test_only_claimed_and_running_leases_are_live(phase: Phase) -> None:
     assert Lease("me", 0.0, phase).is_live is (phase in (Phase.CLAIMED, Phase.RUNNING))
 
 
-def test_a_changed_counter_is_no_other_turn_but_another_attempt_job_or_keeper_is() -> None:
+def test_attempt_job_or_owner_identify_lease_counter_does_not() -> None:
     lease = Lease("me", 0.0, Phase.RUNNING, 1, "job", incarnation="keeper")
     assert lease.is_same_attempt(lease.renewed(5.0, stop_requested={"try": 2}))
     for other in ({"attempt": 2}, {"job": "other"}, {"incarnation": "other"}, {"worker_id": "other"}):
@@ -158,7 +158,7 @@ def test_the_keeper_makes_a_claimed_lease_running_and_only_once() -> None:
         store.take_over("job-1", "another")
 
 
-def test_a_keeper_whose_job_was_replaced_is_superseded_before_it_touches_anything() -> None:
+def test_owner_of_replaced_job_superseded_before_any_write() -> None:
     store = LeaseStore(PATH)
     with pytest.raises(LeaseLostError, match="is not for job 'job-1'"):
         store.take_over("job-1", "me")
@@ -178,7 +178,7 @@ def test_a_turn_that_has_ended_is_not_begun(phase: Phase) -> None:
         store.take_over("job-1", "me")
 
 
-def test_a_keeper_begins_although_the_follower_renewed_at_the_same_moment() -> None:
+def test_takeover_succeeds_during_concurrent_follower_renewal() -> None:
     seen = claimed(LeaseStore(PATH))
     store = through(Faulty(before=lambda: LeaseStore(PATH).change(seen)))
     held = store.take_over("job-1", "me")
@@ -194,7 +194,7 @@ def test_the_follower_loses_the_lease_to_the_keeper() -> None:
     assert read(store).phase is Phase.RUNNING
 
 
-def test_a_renewal_that_crosses_a_request_to_stop_keeps_the_request() -> None:
+def test_renewal_keeps_concurrent_stop_request() -> None:
     store = LeaseStore(PATH)
     claimed(store)
     held = store.take_over("job-1", "me")
@@ -227,7 +227,7 @@ def test_a_renewal_whose_answer_was_lost_is_no_loss() -> None:
     assert through(faults).change(held).lease.counter == 4
 
 
-def test_a_commit_whose_answer_was_lost_is_found_done_when_it_is_tried_again() -> None:
+def test_commit_with_lost_response_found_done_on_retry() -> None:
     claimed(LeaseStore(PATH))
     held = LeaseStore(PATH).take_over("job-1", "me")
     store = through(Faulty(lost_answers=1))
@@ -262,7 +262,7 @@ def test_the_first_request_to_stop_is_kept() -> None:
     assert read(store).counter == 2
 
 
-def test_nobody_is_asked_to_stop_for_a_turn_that_is_another_s_or_has_ended() -> None:
+def test_stop_not_requested_for_other_or_ended_attempt() -> None:
     store = LeaseStore(PATH)
     assert store.request_stop("job-1", {}) is None
     held = claimed(store)
@@ -271,7 +271,7 @@ def test_nobody_is_asked_to_stop_for_a_turn_that_is_another_s_or_has_ended() -> 
     assert store.request_stop("job-1", {}) is None
 
 
-def test_a_turn_whose_job_never_started_can_be_ended_and_then_never_begins() -> None:
+def test_unstarted_attempt_can_be_ended_and_never_starts() -> None:
     store = LeaseStore(PATH)
     claimed(store)
     assert store.end_unstarted("job-1", Phase.STOPPED)
@@ -281,7 +281,7 @@ def test_a_turn_whose_job_never_started_can_be_ended_and_then_never_begins() -> 
     assert not store.end_unstarted("job-1", Phase.FAILED)
 
 
-def test_a_turn_that_is_claimed_for_another_job_is_not_ended_as_unstarted() -> None:
+def test_lease_claimed_for_other_job_not_ended_as_unstarted() -> None:
     store = LeaseStore(PATH)
     claimed(store)
     assert not store.end_unstarted("job-2", Phase.STOPPED)
@@ -300,7 +300,7 @@ def test_a_turn_that_has_a_keeper_is_not_ended_by_others() -> None:
 # ---- clocks
 
 
-def test_the_clock_of_a_machine_is_only_written_down_and_judges_nothing() -> None:
+def test_machine_clock_recorded_but_not_used_for_lease_age() -> None:
     past, future = LeaseStore(PATH, now=lambda: 0.0), LeaseStore(PATH, now=lambda: 1e12)
     held = future.change(claimed(past))
     assert held.lease.timestamp == 1e12
@@ -308,7 +308,7 @@ def test_the_clock_of_a_machine_is_only_written_down_and_judges_nothing() -> Non
     assert seen is not None and seen.age_s < 5.0
 
 
-def test_what_passed_since_a_lease_was_written_is_counted_from_before_its_writing() -> None:
+def test_lease_age_measured_from_before_its_write() -> None:
     times = iter([10.0, 50.0])
     store = through(Faulty(), clock=lambda: next(times))
     held = store.claim(None, claim())

@@ -87,7 +87,7 @@ def test_what_a_pattern_names_stays(output: str, keep: list[str], kept: set[str]
 
 
 @pytest.mark.parametrize("pattern", ["/checkpoints", "../other/**", "a/../../b", "check**", "a/**b"])
-def test_a_pattern_that_cannot_fit_is_refused_before_anything_is_removed(output: str, pattern: str) -> None:
+def test_invalid_pattern_refused_before_any_removal(output: str, pattern: str) -> None:
     put(output, "checkpoints/last")
     with pytest.raises(UnsafeRemovalError, match="pattern"):
         removed(output, ["kept", pattern])
@@ -107,7 +107,7 @@ def test_a_folder_without_a_record_is_refused(output: str) -> None:
     assert left_at(f"{output}/data") == ["precious"]
 
 
-def test_a_prefix_is_refused_even_if_a_step_was_given_it_as_its_output(output: str) -> None:
+def test_removal_refused_at_prefix_used_as_output(output: str) -> None:
     put(output, "raw/precious", "experiments/nightly-0a1b2c.json")
     with pytest.raises(UnsafeRemovalError, match="is a prefix"):
         removed(output)
@@ -119,7 +119,7 @@ def test_an_output_with_a_folder_of_experiments_is_no_prefix(output: str) -> Non
     assert removed(output) == ["experiments/table.json"]
 
 
-def test_no_empty_folder_is_left_but_those_of_records_and_other_outputs(tmp_path: Path) -> None:
+def test_empty_folders_removed_except_records_and_other_outputs(tmp_path: Path) -> None:
     write_status(str(tmp_path), Status.RUNNING)
     put(str(tmp_path), "a/b/c/x", "kept/x", "a/other/.executor_info")
     for folder in ("empty/deep", "a/other/empty", ".attempts/2"):
@@ -182,7 +182,7 @@ def test_whose_turn_is_over_removes_no_folder_either(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("any_folder", ["local", "gs", "s3"], indirect=True)
-def test_what_the_next_attempt_has_written_stays_though_this_one_was_frozen_after_its_check(any_folder: str) -> None:
+def test_files_of_next_attempt_survive_removal_by_frozen_one(any_folder: str) -> None:
     write_status(any_folder, Status.RUNNING)
     put(any_folder, *MANY)
     rounds = count(1)
@@ -200,14 +200,14 @@ def test_what_the_next_attempt_has_written_stays_though_this_one_was_frozen_afte
     assert [*texts.values()] == ["of the next attempt"] * len(MANY)
 
 
-def test_on_s3_an_equal_file_of_the_next_attempt_is_taken_for_the_old_one(s3_folder: str) -> None:
+def test_s3_equal_file_of_next_attempt_removed_as_old(s3_folder: str) -> None:
     write_status(s3_folder, Status.RUNNING)
     put(s3_folder, "a")
     remove_leftovers(s3_folder, (), lambda: put(s3_folder, "a"))
     assert left_at(s3_folder) == [".executor_status"], "as the docs say; a full check finds it"
 
 
-def test_a_folder_that_somebody_else_writes_into_all_the_time_is_refused(output: str) -> None:
+def test_removal_refused_while_files_keep_appearing(output: str) -> None:
     put(output, "0")
     names = count(1)
     with pytest.raises(StoreUnavailableError, match="cannot be removed, or come back, such as 2"):

@@ -87,7 +87,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 # ---- claiming
 
 
-def test_an_attempts_number_is_above_all_that_the_lease_or_a_file_knows(path: str) -> None:
+def test_attempt_number_exceeds_lease_and_attempt_files(path: str) -> None:
     assert next_attempt_number(path, None) == 1
     write_attempt(path, Attempt(4, "job", "", {}, {}))
     assert next_attempt_number(path, None) == 5
@@ -104,7 +104,7 @@ def test_who_is_too_late_writes_nothing(path: str) -> None:
     assert winner.story == winner.attempt
 
 
-def test_the_end_of_a_turn_that_died_without_a_word_is_noted_by_the_next(path: str) -> None:
+def test_next_claim_records_dead_attempt_as_lost(path: str) -> None:
     first = Turn(path).begin()
     second = Turn(path)
     assert first.story is not None and first.story.outcome is AttemptOutcome.LOST
@@ -126,7 +126,7 @@ def test_a_withdrawal_is_seen_by_older_readers_too(path: str) -> None:
     assert again.story is not None and again.story.withdraws
 
 
-def test_a_withdrawal_whose_keeper_never_began_is_still_to_be_done_by_the_next_turn(path: str) -> None:
+def test_unstarted_withdrawal_inherited_by_next_attempt(path: str) -> None:
     Turn(path).begin().commit()
     Turn(path, withdraws=True)
     third = Turn(path)
@@ -141,7 +141,7 @@ def test_a_withdrawal_whose_keeper_never_began_is_still_to_be_done_by_the_next_t
     assert sixth.story is not None and not sixth.story.withdraws
 
 
-def test_a_withdrawal_whose_claimant_died_before_it_wrote_its_file_is_not_forgotten(path: str) -> None:
+def test_withdrawal_remembered_if_claimer_died_before_its_file(path: str) -> None:
     Turn(path).begin().commit()
     store = LeaseStore(path)
     assert store.claim(store.read(), LeaseClaim(2, "job-2", "", {}, "v")) is not None
@@ -152,7 +152,7 @@ def test_a_withdrawal_whose_claimant_died_before_it_wrote_its_file_is_not_forgot
 # ---- ending
 
 
-def test_a_commit_makes_a_result_with_its_manifest_and_tells_older_readers(path: str) -> None:
+def test_commit_writes_manifest_and_legacy_status(path: str) -> None:
     turn = Turn(path).begin()
     lease = turn.commit()
     manifest = read_manifest(path, 1)
@@ -174,7 +174,7 @@ def test_whose_turn_is_over_writes_no_manifest(path: str) -> None:
     assert not any(file.path.endswith("manifest.json") for file in list_files(path))
 
 
-def test_a_commit_that_comes_too_late_leaves_the_manifest_of_the_winner_alone(path: str) -> None:
+def test_late_commit_leaves_winner_manifest_unchanged(path: str) -> None:
     frozen = Turn(path).begin()
     lease = Turn(path).begin().commit()
     write_text(f"{path}/data", "of attempt 1, which thaws before it looks at its lease")
@@ -205,7 +205,7 @@ def test_a_turn_that_is_stopped_is_no_failure(path: str) -> None:
     assert read_record(path).state is RecordState.STOPPED
 
 
-def test_who_ends_a_turn_that_a_keeper_left_is_told_if_somebody_else_has_gone_on(path: str) -> None:
+def test_ending_abandoned_attempt_fails_after_takeover(path: str) -> None:
     left = Turn(path).begin()
     assert left.store.claim(left.store.read(), LeaseClaim(2, "job-2", "", {}, "v")) is not None
     assert not end_abandoned_attempt(left.store, path, left.held)
@@ -276,7 +276,7 @@ def killed_after_the_swap(turn: Turn) -> Lease:
     return held.lease
 
 
-def test_any_reader_completes_a_commit_whose_owner_died_after_the_swap(path: str) -> None:
+def test_reader_completes_commit_of_owner_dead_after_swap(path: str) -> None:
     turn = Turn(path).begin()
     lease = killed_after_the_swap(turn)
     assert read_record(path).state is RecordState.FINISHED
@@ -336,7 +336,7 @@ def test_an_input_of_marins_that_is_gone_refuses_the_commit(path: str, lost: str
         check_inputs_unchanged(attempt)
 
 
-def test_an_input_of_marins_that_we_made_again_refuses_the_commit(path: str) -> None:
+def test_commit_refused_if_marin_input_was_rerun(path: str) -> None:
     marins = marins_output(path)
     attempt = reads(path, marins)
     Turn(marins, withdraws=True).begin().commit()
@@ -344,7 +344,7 @@ def test_an_input_of_marins_that_we_made_again_refuses_the_commit(path: str) -> 
         check_inputs_unchanged(attempt)
 
 
-def test_an_input_of_ours_in_whose_place_marins_executor_has_made_one_refuses_the_commit(path: str) -> None:
+def test_commit_refused_if_marin_executor_replaced_input(path: str) -> None:
     Turn(f"{path}/a").begin().commit()
     attempt = reads(path, f"{path}/a")
     remove_files(f"{path}/a", [posixpath.basename(lease_path(path))])
@@ -353,7 +353,7 @@ def test_an_input_of_ours_in_whose_place_marins_executor_has_made_one_refuses_th
         check_inputs_unchanged(attempt)
 
 
-def test_inputs_that_somebody_is_about_to_remove_are_unchanged_until_they_are_withdrawn(path: str) -> None:
+def test_inputs_marked_for_removal_unchanged_until_withdrawn(path: str) -> None:
     Turn(f"{path}/a").begin().commit()
     for each in (f"{path}/a", marins_output(path)):
         attempt, store = reads(path, each), LeaseStore(each)
@@ -391,7 +391,7 @@ def test_an_input_that_is_withdrawn_refuses_the_commit(path: str) -> None:
         check_inputs_unchanged(attempt)
 
 
-def test_an_input_of_marins_that_we_make_again_refuses_the_commit(path: str) -> None:
+def test_commit_refused_while_marin_input_is_being_rerun(path: str) -> None:
     write_status(f"{path}/a", Status.SUCCESS)
     attempt = reads(path, f"{path}/a")
     again = Turn(f"{path}/a", withdraws=True)
@@ -402,7 +402,7 @@ def test_an_input_of_marins_that_we_make_again_refuses_the_commit(path: str) -> 
         check_inputs_unchanged(attempt)
 
 
-def test_a_lease_that_marins_executor_left_behind_at_an_input_is_no_withdrawal(path: str) -> None:
+def test_leftover_marin_lease_at_input_is_no_withdrawal(path: str) -> None:
     write_status(f"{path}/a", Status.SUCCESS)
     write_text(f"{path}/a/data", "x")
     write_text(lease_path(f"{path}/a"), json.dumps({"worker_id": "theirs", "timestamp": 0.0}))

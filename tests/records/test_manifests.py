@@ -54,7 +54,7 @@ def paths_of(manifest: Manifest | None) -> list[str]:
     return [file.path for file in manifest.files] if manifest else []
 
 
-def test_the_manifest_holds_the_files_of_the_output_with_sizes_and_checksums(output: str) -> None:
+def test_manifest_lists_output_files_with_sizes_and_checksums(output: str) -> None:
     put_records(output)
     put(output, "b/deep/x", ".artifact.json", "a", ".hidden/y", "b/.executor_notes")
     manifest = make_manifest(output, 3)
@@ -109,7 +109,7 @@ def test_a_local_name_that_is_no_text_is_kept(tmp_path: Path) -> None:
     assert verify_output(str(tmp_path), manifest, manifest.digest) == []
 
 
-def test_the_text_has_one_file_a_line_and_the_digest_covers_these_lines() -> None:
+def test_manifest_text_has_line_per_file_covered_by_digest() -> None:
     manifest = Manifest(2, (StoredFile("a", 1, "md5:0"), StoredFile("b", 2)))
     lines = manifest.to_json().splitlines()
     assert lines == [
@@ -122,7 +122,7 @@ def test_the_text_has_one_file_a_line_and_the_digest_covers_these_lines() -> Non
     assert json.loads(Manifest(1, ()).to_json()) == {"attempt": 1, "files": []}
 
 
-def test_identical_files_give_the_same_digest_in_any_attempt_and_anywhere(tmp_path: Path) -> None:
+def test_identical_files_give_same_digest_for_any_attempt(tmp_path: Path) -> None:
     one, two = str(tmp_path / "one"), "memory://" + tmp_path.name
     put(one, "a", "b/c")
     put(two, "b/c", "a")
@@ -143,9 +143,7 @@ def test_identical_files_give_the_same_digest_in_any_attempt_and_anywhere(tmp_pa
         ({}, None),
     ],
 )
-def test_the_witness_is_the_largest_file_that_is_not_hidden_else_the_result(
-    files: dict[str, int], witness: str | None
-) -> None:
+def test_sentinel_is_largest_visible_file_or_result(files: dict[str, int], witness: str | None) -> None:
     assert Manifest(1, tuple(StoredFile(path, size) for path, size in files.items())).sentinel_file == witness
 
 
@@ -181,7 +179,7 @@ def test_files_that_are_missing_changed_or_added_are_named(output: str) -> None:
     ]
 
 
-def test_on_cloud_storage_a_manifest_is_made_and_verified_without_reading_a_file(cloud: LocalCloudStorage) -> None:
+def test_cloud_manifest_made_and_verified_without_reads(cloud: LocalCloudStorage) -> None:
     output = "gs://bucket/unread-abc123"
     put(output, "a", "b/c")
     cloud.requests.clear()
@@ -190,9 +188,7 @@ def test_on_cloud_storage_a_manifest_is_made_and_verified_without_reading_a_file
     assert cloud.requests == {"list": 2}
 
 
-def test_an_output_that_is_mirrored_to_another_store_is_verified_by_what_its_files_hold(
-    cloud: LocalCloudStorage, tmp_path: Path
-) -> None:
+def test_mirrored_output_verified_by_file_contents(cloud: LocalCloudStorage, tmp_path: Path) -> None:
     put("gs://bucket/mirrored-abc123", "a", "b/c")
     put(str(tmp_path), "a", "b/c")
     manifest = make_manifest("gs://bucket/mirrored-abc123", 1)
@@ -201,7 +197,7 @@ def test_an_output_that_is_mirrored_to_another_store_is_verified_by_what_its_fil
     assert verify_output(str(tmp_path), manifest) == [Problem("a", "checksum differs")]
 
 
-def test_a_manifest_that_was_not_committed_is_a_problem_of_its_own(output: str) -> None:
+def test_uncommitted_manifest_reported_as_problem(output: str) -> None:
     put(output, "a")
     committed = make_manifest(output, 1).digest
     put(output, "a", text="thawed and written later")
@@ -211,7 +207,7 @@ def test_a_manifest_that_was_not_committed_is_a_problem_of_its_own(output: str) 
     ]
 
 
-def test_files_without_a_checksum_are_compared_by_size_and_others_are_told_apart(tmp_path: Path) -> None:
+def test_files_without_checksum_compared_by_size_only(tmp_path: Path) -> None:
     output = str(tmp_path)
     put(output, "composed", "in-parts")
     manifest = Manifest(1, (StoredFile("composed", 4, "crc32c:AAAAAA=="), StoredFile("in-parts", 4)))

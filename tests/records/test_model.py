@@ -25,7 +25,7 @@ TestLeases = pytest.mark.slow(LeaseMachine.TestCase)
 # ---- what a search finds seldom
 
 
-def test_nobody_takes_over_while_the_kernel_has_still_to_end_a_function_whose_keeper_and_guard_are_frozen() -> None:
+def test_takeover_waits_for_kernel_kill_of_frozen_owner() -> None:
     machine = LeaseMachine()
     machine.a_try_starts("one", False, 40)
     machine.ray_starts_a_job(0, 40)

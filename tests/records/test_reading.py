@@ -41,7 +41,7 @@ def test_every_output_that_was_asked_for_has_a_record(prefix: str) -> None:
     assert (record.state, record.lease, record.status) == (RecordState.NONE, None, None)
 
 
-def test_a_committed_output_is_finished_while_its_witness_is_there(prefix: str) -> None:
+def test_committed_output_finished_while_sentinel_exists(prefix: str) -> None:
     for name in ("there", "gone"):
         commit(f"{prefix}/{name}", "data/part")
     write_text(f"{prefix}/there/data/part", "x")
@@ -90,7 +90,7 @@ def test_marins_outputs_are_finished_if_any_file_is_there(prefix: str) -> None:
     assert [record.state for record in records.values()] == [RecordState.FINISHED, RecordState.GONE]
 
 
-def test_a_fresh_lease_of_marins_is_respected_whatever_its_timestamp_says(prefix: str) -> None:
+def test_fresh_marin_lease_respected_despite_timestamp(prefix: str) -> None:
     write_text(lease_path(f"{prefix}/out"), json.dumps({"worker_id": "theirs", "timestamp": 0.0}))
     assert read_record(f"{prefix}/out").state is RecordState.AT_WORK
 

@@ -26,7 +26,7 @@ MARINS = Lease("theirs", 0.0)
         (Phase.STOPPED, 0.0, True, RecordState.STOPPED),
     ],
 )
-def test_where_there_is_a_lease_of_ours_no_status_changes_what_it_says(
+def test_status_ignored_where_own_lease_exists(
     phase: Phase, age_s: float, has_output: bool, state: RecordState, status: Status | None
 ) -> None:
     assert Record(status, OURS[phase], age_s, has_output).state is state
@@ -44,7 +44,7 @@ def test_where_there_is_a_lease_of_ours_no_status_changes_what_it_says(
     ],
 )
 @pytest.mark.parametrize("lease", [None, MARINS], ids=["no lease", "a dead lease of Marin's"])
-def test_without_a_live_lease_the_status_of_marins_executor_counts(
+def test_marin_status_counts_without_live_lease(
     status: Status | None, has_output: bool, state: RecordState, lease: Lease | None
 ) -> None:
     assert Record(status, lease, 90.1, has_output).state is state
@@ -55,7 +55,7 @@ def test_a_live_lease_of_marins_says_that_somebody_is_at_work(status: Status | N
     assert Record(status, MARINS, 89.0).state is RecordState.AT_WORK
 
 
-def test_marins_executor_writes_the_status_before_it_gives_up_its_lease() -> None:
+def test_marin_success_status_counts_before_lease_release() -> None:
     assert Record(Status.SUCCESS, MARINS, 1.0, has_output=True).state is RecordState.FINISHED
 
 
@@ -65,7 +65,7 @@ def test_a_result_of_marins_needs_a_success_and_files() -> None:
     assert not Record(Status.FAILED, None, has_output=True).is_marin_result
 
 
-def test_leases_run_out_by_the_heartbeat_that_their_owner_promised() -> None:
+def test_lease_stale_by_heartbeat_of_its_owner() -> None:
     quick = Lease("w", 0.0, Phase.RUNNING, heartbeat_s=0.2)
     assert not Record(None, quick, 0.6).is_stale
     assert Record(None, quick, 0.7).is_stale

@@ -14,7 +14,7 @@ HEARTBEATS = st.floats(1.0, 3600.0)
 
 @pytest.mark.slow
 @given(HEARTBEATS, st.floats(0.0, 3600.0), st.floats(0.0, 3600.0))
-def test_looks_and_polite_ends_fit_between_the_fence_and_a_takeover(
+def test_polls_and_graceful_shutdown_fit_before_takeover(
     heartbeat_s: float, grace_s: float, asked_to_stop_at: float
 ) -> None:
     times = LeaseTimes(heartbeat_s)
@@ -24,7 +24,7 @@ def test_looks_and_polite_ends_fit_between_the_fence_and_a_takeover(
 
 
 @given(HEARTBEATS)
-def test_an_owner_has_time_for_a_renewal_and_for_looks_before_its_fence(heartbeat_s: float) -> None:
+def test_owner_can_renew_and_poll_before_fencing(heartbeat_s: float) -> None:
     times = LeaseTimes(heartbeat_s)
     assert heartbeat_s + times.poll_s < times.fence_s
     assert times.kill_s == 1.25 * times.fence_s  # as hosts count, which know the fence only
@@ -36,5 +36,5 @@ def test_a_lease_has_the_times_of_its_own_heartbeat(heartbeat_s: float) -> None:
     assert (lease.fence_s, lease.stale_s) == (times.fence_s, times.stale_s)
 
 
-def test_the_times_of_marin_are_those_of_a_heartbeat_of_thirty_seconds() -> None:
+def test_default_lease_times_match_marin_thirty_second_heartbeat() -> None:
     assert (LeaseTimes().fence_s, LeaseTimes().kill_s, LeaseTimes().stale_s) == (60.0, 75.0, 90.0)

@@ -66,7 +66,7 @@ FLAWS = {
 
 
 @pytest.mark.parametrize(("text", "flaw"), FLAWS.values(), ids=list(FLAWS))
-def test_what_is_no_lease_says_why_and_is_neither_marins_nor_an_end(text: str, flaw: str) -> None:
+def test_invalid_lease_states_reason_and_is_unreadable(text: str, flaw: str) -> None:
     lease = Lease.from_json(text)
     assert lease.flaw is not None and flaw in lease.flaw
     assert not lease.written_by_marin and lease.is_live
@@ -102,9 +102,7 @@ def damage(path: str, text: bytes, age_s: float = 1e6) -> None:
     os.utime(file, (time.time() - age_s, time.time() - age_s))
 
 
-def test_a_lease_that_cannot_be_read_is_never_claimed_over_however_old_it_is(
-    steps: list[ResolvedStep], text: bytes
-) -> None:
+def test_unreadable_lease_never_claimed_at_any_age(steps: list[ResolvedStep], text: bytes) -> None:
     turns = StepLease(steps[0], {"run": "r"})
     damage(turns.path, text)
     assert read_record(turns.path).state is RecordState.UNREADABLE
@@ -121,7 +119,7 @@ def test_a_lease_that_cannot_be_read_is_never_claimed_over_however_old_it_is(
     assert Path(lease_path(turns.path)).read_bytes() == text
 
 
-def test_a_step_whose_input_has_a_lease_that_cannot_be_read_says_so(steps: list[ResolvedStep], text: bytes) -> None:
+def test_unreadable_input_lease_reported_by_step(steps: list[ResolvedStep], text: bytes) -> None:
     raw, tidy = steps
     damage(raw.output_path, text)
     with pytest.raises(UnreadableLeaseError, match=raw.output_path):
@@ -174,7 +172,7 @@ def test_whoever_collects_garbage_keeps_everything(steps: list[ResolvedStep], te
         find_garbage(str(tmp_path), RequiredOutputs(), 0.0)
 
 
-def test_a_keeper_whose_lease_is_spoilt_has_lost_it_and_repairs_nothing(tmp_path: Path) -> None:
+def test_owner_with_corrupted_lease_loses_it_without_repair(tmp_path: Path) -> None:
     path = str(tmp_path / "out")
     store = LeaseStore(path)
     assert store.claim(None, LeaseClaim(1, "job", "", {}, "", heartbeat_s=5.0)) is not None

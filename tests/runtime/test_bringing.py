@@ -39,7 +39,7 @@ def buckets(gcs: LocalCloudStorage, gs_folder: str) -> tuple[str, str]:
 
 
 @pytest.mark.slow
-def test_what_is_missing_is_copied_once_and_then_read_without_the_source(regions: tuple[str, str]) -> None:
+def test_missing_path_is_copied_once_and_read_without_source(regions: tuple[str, str]) -> None:
     here, there = regions
     mirror = mirror_of("data/raw", here, there)
     bring(mirror)
@@ -63,7 +63,7 @@ def test_a_single_file_is_copied_alone(regions: tuple[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_in_the_runs_own_prefix_is_read_there_and_nothing_is_written(regions: tuple[str, str]) -> None:
+def test_path_in_own_prefix_is_read_in_place_without_writes(regions: tuple[str, str]) -> None:
     here, there = regions
     put(f"{here}/data/raw", {"a.txt": "our own"})
     bring(mirror_of("data/raw", here, there))
@@ -99,9 +99,7 @@ def test_two_runs_that_want_one_path_at_once_copy_it_once(
         assert server.requests["copy"] == 40
 
 
-def test_buckets_copy_among_themselves_without_the_bytes_coming_here(
-    gcs: LocalCloudStorage, buckets: tuple[str, str]
-) -> None:
+def test_bucket_to_bucket_copy_transfers_no_bytes_locally(gcs: LocalCloudStorage, buckets: tuple[str, str]) -> None:
     here, there = buckets
     gcs.requests.clear()
     bring(mirror_of("data/raw", here, there))
@@ -110,7 +108,7 @@ def test_buckets_copy_among_themselves_without_the_bytes_coming_here(
     assert texts(f"{here}/data/raw") == FILES
 
 
-def test_a_disk_gets_what_a_bucket_has_and_a_bucket_what_a_disk_has(tmp_path: Path, buckets: tuple[str, str]) -> None:
+def test_copy_works_between_local_disk_and_bucket(tmp_path: Path, buckets: tuple[str, str]) -> None:
     us, eu = buckets
     bring(mirror_of("data/raw", f"{tmp_path}/us", eu))
     assert texts(f"{tmp_path}/us/data/raw") == FILES
@@ -119,7 +117,7 @@ def test_a_disk_gets_what_a_bucket_has_and_a_bucket_what_a_disk_has(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_whoever_comes_while_somebody_copies_waits_and_leaves_the_turn_alone(regions: tuple[str, str]) -> None:
+def test_waiting_mirror_leaves_lease_of_running_copy_alone(regions: tuple[str, str]) -> None:
     here, there = regions
     mirror = mirror_of("data/raw", here, there)
     store = LeaseStore(record_of(here, "data/raw"))
@@ -169,7 +167,7 @@ def test_the_budget_does_not_count_what_is_there_already(regions: tuple[str, str
 
 
 @pytest.mark.parametrize("goes_to", ["bucket", "disk"])
-def test_a_store_whose_bytes_are_not_those_of_its_checksum_is_refused_and_nothing_is_visible(
+def test_checksum_mismatch_refuses_copy_and_publishes_nothing(
     goes_to: str, gcs: LocalCloudStorage, buckets: tuple[str, str], tmp_path: Path
 ) -> None:
     here, there = buckets if goes_to == "bucket" else (f"{tmp_path}/us", buckets[1])
@@ -203,7 +201,7 @@ def test_a_composite_object_is_compared_by_its_crc32c(
 
 
 @pytest.mark.slow
-def test_a_source_that_vanishes_is_refused_and_nothing_is_visible(regions: tuple[str, str]) -> None:
+def test_vanished_source_file_refuses_copy_and_publishes_nothing(regions: tuple[str, str]) -> None:
     here, there = regions
     fs, name = file_system_at(f"{there}/data/raw/deep/b.txt")
     with pytest.raises(MirrorCopyError, match=r"config.data: .*(gone|changed)"):
@@ -222,7 +220,7 @@ def test_a_file_that_is_replaced_while_it_is_copied_is_refused(regions: tuple[st
     assert texts(here) == {}
 
 
-def test_a_file_that_is_added_while_the_others_are_copied_is_noticed(regions: tuple[str, str]) -> None:
+def test_file_added_during_copy_is_detected(regions: tuple[str, str]) -> None:
     here, there = regions
     with pytest.raises(MirrorCopyError, match="changed while it was copied"):
         copy_after(mirror_of("data/raw", here, there), lambda: put(f"{there}/data/raw", {"new": "x"}))
@@ -234,7 +232,7 @@ def test_a_file_that_is_added_while_the_others_are_copied_is_noticed(regions: tu
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["local", "gs"])
-def test_whoever_waits_for_a_copy_goes_on_with_it_after_a_kill_and_copies_no_whole_file_again(
+def test_waiting_mirror_resumes_killed_copy_without_recopying(
     place: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     folder = str(tmp_path) if place == "local" else str(request.getfixturevalue("gs_folder"))
@@ -260,9 +258,7 @@ def test_whoever_waits_for_a_copy_goes_on_with_it_after_a_kill_and_copies_no_who
 
 
 @pytest.mark.slow
-def test_what_a_killed_copy_left_of_another_source_is_not_taken_for_a_part_of_this_one(
-    gcs: LocalCloudStorage, gs_folder: str
-) -> None:
+def test_leftovers_of_copy_from_other_source_are_not_reused(gcs: LocalCloudStorage, gs_folder: str) -> None:
     here, there = f"{gs_folder}/us", f"{gs_folder}/eu"
     put(f"{there}/data", {"a": "old", "b": "old", "c": "old"})
     arguments = ["data", here, there, "2", str(QUICK_S)]
@@ -274,7 +270,7 @@ def test_what_a_killed_copy_left_of_another_source_is_not_taken_for_a_part_of_th
 
 
 @pytest.mark.slow
-def test_a_list_that_somebody_else_wrote_removes_nothing_elsewhere(buckets: tuple[str, str]) -> None:
+def test_forged_file_list_removes_nothing_elsewhere(buckets: tuple[str, str]) -> None:
     here, there = buckets
     put(f"{there}/theirs", {"x": "theirs"})
     path = f"/{there.removeprefix('gs://')}/theirs/x"
@@ -288,7 +284,7 @@ def test_a_list_that_somebody_else_wrote_removes_nothing_elsewhere(buckets: tupl
 # ---- where it may come from
 
 
-def test_a_prefix_that_lacks_it_or_has_only_a_part_of_it_is_passed_over(tmp_path: Path) -> None:
+def test_prefix_with_missing_or_partial_output_is_skipped(tmp_path: Path) -> None:
     here, empty, at_work, copying, whole = (f"{tmp_path}/{name}" for name in ("us", "a", "b", "c", "d"))
     for prefix, text in ((at_work, "half"), (copying, "half"), (whole, "whole")):
         put(f"{prefix}/raw-123456/part", {"x": text})
@@ -298,7 +294,7 @@ def test_a_prefix_that_lacks_it_or_has_only_a_part_of_it_is_passed_over(tmp_path
     assert texts(here) == {"raw-123456/part/x": "whole"}
 
 
-def test_a_path_that_nobody_has_is_refused_with_what_is_wrong_with_each(tmp_path: Path) -> None:
+def test_missing_path_error_gives_reason_for_each_prefix(tmp_path: Path) -> None:
     LeaseStore(f"{tmp_path}/b/raw").claim(None, LeaseClaim(1, "job", "", {}, "v"))
     put(f"{tmp_path}/b/raw", {"x": "half"})
     with pytest.raises(MirrorError) as missing:
@@ -319,7 +315,7 @@ def test_a_folder_of_outputs_is_whole_only_if_each_of_them_is(tmp_path: Path) ->
         bring(mirror_of("tokens", f"{tmp_path}/us", f"{tmp_path}/eu"))
 
 
-def test_an_object_whose_name_would_lead_out_of_a_folder_is_refused(
+def test_object_name_escaping_its_folder_is_refused(
     gcs: LocalCloudStorage, buckets: tuple[str, str], tmp_path: Path
 ) -> None:
     bucket, _, folder = buckets[1].removeprefix("gs://").partition("/")
@@ -333,7 +329,7 @@ def test_an_object_whose_name_would_lead_out_of_a_folder_is_refused(
 
 
 @pytest.mark.slow
-def test_a_folder_of_which_only_parts_were_mirrored_is_not_taken_for_the_whole(regions: tuple[str, str]) -> None:
+def test_partially_mirrored_folder_is_not_taken_as_complete(regions: tuple[str, str]) -> None:
     here, there = regions
     bring(mirror_of("data/raw/deep", here, there))
     with pytest.raises(MirrorError, match=r"holds parts mirrored by themselves, such as data/raw/deep"):
@@ -348,7 +344,7 @@ def test_an_output_that_is_being_made_in_the_place_is_left_alone(tmp_path: Path)
         bring(mirror_of("raw", here, there))
 
 
-def test_what_somebody_else_puts_in_the_place_meanwhile_is_never_written_over(regions: tuple[str, str]) -> None:
+def test_files_of_other_writer_are_never_overwritten(regions: tuple[str, str]) -> None:
     here, there = regions
     mirror = mirror_of("data/raw", here, there)
     with pytest.raises(MirrorError, match=r"config.data: "):

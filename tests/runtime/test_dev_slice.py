@@ -14,7 +14,7 @@ class World:
         self.signs = SessionHeartbeat(lambda: self.changed, 90.0, first_s=180.0, clock=lambda: self.now)
 
 
-def test_nothing_is_wanted_before_the_first_sign_and_not_for_ever() -> None:
+def test_session_start_wait_ends_with_timeout() -> None:
     world = World()
     assert world.signs.poll() is SessionState.NONE_YET
     world.now += 180.0
@@ -23,7 +23,7 @@ def test_nothing_is_wanted_before_the_first_sign_and_not_for_ever() -> None:
     assert world.signs.poll() is SessionState.SILENT and not world.signs.is_wanted
 
 
-def test_it_lives_while_the_file_changes_whatever_time_the_file_has() -> None:
+def test_session_is_alive_while_file_changes_to_any_time() -> None:
     world = World()
     for changed in (5_000, 4_000, 9_000_000_000_000):
         world.changed = changed

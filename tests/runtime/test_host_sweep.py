@@ -73,7 +73,7 @@ def holder(device: Path) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.slow
-def test_who_holds_the_chips_of_a_free_host_is_ended_and_its_lock_file_removed(chips: Path) -> None:
+def test_sweep_kills_chip_holder_and_removes_lock_file_if_free(chips: Path) -> None:
     process = holder(chips)
     dry = sweep_host("10.0.0.1", "a", True, True, 0.0)
     in_use = sweep_host("10.0.0.1", "a", False, False, 0.0)
@@ -147,7 +147,7 @@ def cluster() -> Iterator[LocalRay]:
 
 
 @pytest.mark.ray
-def test_a_cluster_is_swept_and_a_host_that_does_not_answer_is_told(cluster: LocalRay) -> None:
+def test_cluster_sweep_reports_unresponsive_host(cluster: LocalRay) -> None:
     ray = cluster
     busy, free = address(ray, "a"), address(ray, "b")
     gone = subprocess.Popen(["true"])

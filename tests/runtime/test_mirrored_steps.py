@@ -41,7 +41,7 @@ def reading(name: str, tmp_path: Path, budget_gb: float = 10) -> Attempt:
     return claimed(resolved, step_spec(resolved, CodeFolder(REPOSITORY), [f"{tmp_path}/us", f"{tmp_path}/eu"]))
 
 
-def test_steps_of_two_runs_at_once_read_one_copy_in_their_own_prefix(tmp_path: Path) -> None:
+def test_concurrent_runs_share_one_copy_in_their_prefix(tmp_path: Path) -> None:
     put(f"{tmp_path}/eu/data/raw", {"a": "1", "b": "2"})
     attempts = [reading(name, tmp_path) for name in ("one", "two")]
     ended = [finish(driver) for driver in [start(attempt) for attempt in attempts]]
@@ -52,7 +52,7 @@ def test_steps_of_two_runs_at_once_read_one_copy_in_their_own_prefix(tmp_path: P
     assert sum("config.data: copying 2 bytes (2 files)" in text for _, text in ended) == 1
 
 
-def test_a_step_whose_path_is_over_its_budget_fails_by_name_and_field_before_anything_is_copied(tmp_path: Path) -> None:
+def test_step_over_mirror_budget_fails_by_field_before_copy(tmp_path: Path) -> None:
     put(f"{tmp_path}/eu/data/raw", {"a": "x" * 2000})
     attempt = reading("one", tmp_path, budget_gb=1e-6)
     code, _ = finish(start(attempt))
@@ -63,9 +63,7 @@ def test_a_step_whose_path_is_over_its_budget_fails_by_name_and_field_before_any
     assert "data/raw/a" not in texts(f"{tmp_path}/us")
 
 
-def test_a_script_copies_from_the_prefixes_that_its_environment_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_script_copies_from_prefixes_in_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tradewind.local.run import run_experiment
     from tradewind.plans.selection import Selection
 

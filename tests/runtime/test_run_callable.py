@@ -21,7 +21,7 @@ from tradewind.serialization.shipping import CALL_VARIABLE, MAX_ENV_VALUE_BYTES,
 # ---- functions of importable modules
 
 
-def test_a_function_of_a_module_is_called_by_its_name_with_its_arguments() -> None:
+def test_module_function_is_called_by_name_with_arguments() -> None:
     call = call_to(doubled, Point(3, 1), times=5)
     assert call.function.reference == "tests.serialization.callable_parts:doubled"
     assert call.travels
@@ -58,7 +58,7 @@ def test_arguments_that_the_function_does_not_take_are_refused(args: Any, kwargs
         call_to(returns, *args, **kwargs)
 
 
-def test_an_argument_without_a_written_form_is_refused_by_its_place() -> None:
+def test_unserializable_argument_is_refused_by_position() -> None:
     with pytest.raises(SpecError, match="argument 'value' is a object"):
         call_to(returns, value=object())
     with pytest.raises(SpecError, match=r"argument 1\.\[0\] is a object"):
@@ -116,7 +116,7 @@ def test_an_import_that_fails_on_the_cluster_says_what_to_do(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_the_result_is_a_line_of_its_own_whatever_was_printed_before(tmp_path: Path) -> None:
+def test_result_has_its_own_line_after_partial_output(tmp_path: Path) -> None:
     module = load_dag_file(tmp_path, "import airflow\ndef f(end):\n    print('half', end=end)\n    return 1\n")
     log = tmp_path / "log"
     for end in ("", "\n"):
@@ -137,7 +137,7 @@ def test_a_program_without_a_call_says_so() -> None:
 # ---- what a job brings along
 
 
-def test_a_small_call_is_a_variable_and_a_large_one_a_package_that_is_gone_afterwards() -> None:
+def test_small_call_is_variable_and_large_call_temporary_package() -> None:
     base = {"env_vars": {"A": "1"}, "py_modules": ["s3://x/y.zip"], "pip": ["numpy"]}
     with call_runtime_env(call_to(returns, "x"), base) as small:
         assert small["env_vars"]["A"] == "1" and '"x"' in small["env_vars"][CALL_VARIABLE]

@@ -64,7 +64,7 @@ def test_a_function_that_fails_is_recorded_with_its_error(tmp_path: Path, fn: An
     assert f"Step 's' failed: {type_}: {message}" in text
 
 
-def test_a_function_whose_process_something_kills_is_lost_and_not_failed_so_the_next_run_tries_again(
+def test_killed_function_process_is_loss_and_next_run_retries(
     tmp_path: Path,
 ) -> None:
     code, text, output_path, ended = run(dies, tmp_path)
@@ -88,7 +88,7 @@ def test_the_traceback_starts_at_the_steps_own_function(tmp_path: Path) -> None:
 # ---- killed on the way to the commit
 
 
-def test_a_keeper_that_is_killed_before_the_swap_leaves_nothing_that_counts_and_the_next_attempt_wins(
+def test_lease_owner_killed_before_commit_leaves_no_result(
     tmp_path: Path,
 ) -> None:
     step = resolved_step(returns, str(tmp_path))
@@ -107,7 +107,7 @@ def test_a_keeper_that_is_killed_before_the_swap_leaves_nothing_that_counts_and_
     assert lost is not None and lost.outcome is AttemptOutcome.LOST
 
 
-def test_a_keeper_that_is_killed_after_the_swap_has_made_a_result_and_any_reader_completes_it(tmp_path: Path) -> None:
+def test_lease_owner_killed_after_commit_leaves_readable_result(tmp_path: Path) -> None:
     step = resolved_step(returns, str(tmp_path))
     path = step.output_path
     attempt = claim(step)
@@ -135,7 +135,7 @@ def found_by(step: ResolvedStep, **fields: Any) -> str:
     return Path(step.output_path, ".artifact.json").read_text()
 
 
-def test_leftovers_of_earlier_attempts_are_removed_except_what_the_step_goes_on_from(tmp_path: Path) -> None:
+def test_leftovers_are_removed_except_files_to_resume_from(tmp_path: Path) -> None:
     step = resolved_step(lists_what_it_finds, str(tmp_path), resumable=("checkpoint",))
     first = claim(step)
     finish(start(first, "tests.runtime.killed_at", "tradewind.records.lifecycle:check_inputs_unchanged"))
@@ -144,7 +144,7 @@ def test_leftovers_of_earlier_attempts_are_removed_except_what_the_step_goes_on_
     assert found_by(step, withdraws=True) == "[]"  # a result that is made again is made from nothing
 
 
-def test_an_attempt_whose_input_changed_meanwhile_is_not_committed(tmp_path: Path) -> None:
+def test_attempt_with_changed_input_is_not_committed(tmp_path: Path) -> None:
     _, _, input_path, _ = run(returns, tmp_path / "input")
     step = resolved_step(hears_that_its_input_was_made_again, str(tmp_path), folder=str(tmp_path / "input"))
     attempt = claim(step, inputs=input_digests(read_records([input_path])))

@@ -77,7 +77,7 @@ def test_a_killed_driver_leaves_no_result_and_no_process(hanging: Any) -> None:
     assert unended is not None and unended.outcome is None
 
 
-def test_a_driver_that_is_asked_through_the_lease_stops_in_good_order(hanging: Any) -> None:
+def test_stop_request_in_lease_shuts_driver_down_gracefully(hanging: Any) -> None:
     driver, function, output_path = hanging
     LeaseStore(output_path).request_stop("job-1", {"try": 2})
     code, text = finish(driver)
@@ -90,7 +90,7 @@ def test_a_driver_that_is_asked_through_the_lease_stops_in_good_order(hanging: A
 # ---- whose turn it is
 
 
-def test_a_driver_whose_turn_went_to_another_exits_superseded_and_touches_nothing(tmp_path: Path) -> None:
+def test_driver_superseded_before_start_writes_nothing(tmp_path: Path) -> None:
     step = resolved_step(returns, str(tmp_path))
     first = claim(step)
     claim(step)
@@ -108,7 +108,7 @@ def test_of_two_drivers_of_one_job_one_works(tmp_path: Path) -> None:
     assert read_record(attempt.spec["output_path"]).state is RecordState.FINISHED
 
 
-def test_a_driver_that_loses_its_turn_ends_its_function_and_leaves_the_record_alone(hanging: Any) -> None:
+def test_driver_losing_lease_ends_function_and_keeps_record(hanging: Any) -> None:
     driver, function, output_path = hanging
     step = resolved_step(hangs, str(Path(output_path).parent))
     claim(step)
@@ -121,7 +121,7 @@ def test_a_driver_that_loses_its_turn_ends_its_function_and_leaves_the_record_al
     assert read_status(output_path) is Status.RUNNING
 
 
-def test_a_driver_that_was_frozen_while_it_removed_leftovers_spares_the_files_of_the_next_attempt(
+def test_driver_frozen_in_cleanup_spares_files_of_next_attempt(
     tmp_path: Path,
 ) -> None:
     step = resolved_step(writes_files, str(tmp_path))
@@ -155,14 +155,14 @@ def writing(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[psutil
     driver.communicate()
 
 
-def test_a_killed_keeper_leaves_no_writer_behind_in_whatever_session(writing: Any) -> None:
+def test_killed_lease_owner_leaves_no_writer_in_any_session(writing: Any) -> None:
     driver, processes, step = writing
     driver.kill()
     until(lambda: read_record(step.output_path).state is not RecordState.AT_WORK)
     assert not alive(one.pid for one in processes)
 
 
-def test_when_the_lease_of_a_frozen_keeper_may_be_taken_over_nothing_of_it_is_at_work(
+def test_stale_lease_of_frozen_owner_has_no_live_processes(
     writing: Any,
 ) -> None:
     driver, processes, step = writing
@@ -174,7 +174,7 @@ def test_when_the_lease_of_a_frozen_keeper_may_be_taken_over_nothing_of_it_is_at
     assert (code, "because its lease could not be renewed in time" in text) == (SUPERSEDED, True), text
 
 
-def test_of_a_machine_that_was_suspended_past_the_term_of_a_lease_nothing_goes_on_when_it_wakes(writing: Any) -> None:
+def test_nothing_resumes_after_suspend_past_lease_deadline(writing: Any) -> None:
     driver, processes, step = writing
     all_of_it = [psutil.Process(driver.pid), *psutil.Process(driver.pid).children(recursive=True)]
     for one in all_of_it:
@@ -196,7 +196,7 @@ def test_a_killed_guard_leaves_no_writer_beside_the_next_attempt(writing: Any) -
     assert not alive(one.pid for one in processes)
 
 
-def test_a_guard_that_froze_is_told_as_that_and_not_as_a_machine_without_memory(writing: Any) -> None:
+def test_frozen_guard_is_not_reported_as_out_of_memory(writing: Any) -> None:
     driver, processes, step = writing
     psutil.Process(driver.pid).children()[0].suspend()
     code, text = finish(driver)
@@ -205,7 +205,7 @@ def test_a_guard_that_froze_is_told_as_that_and_not_as_a_machine_without_memory(
     assert not alive(one.pid for one in processes)
 
 
-def test_a_driver_that_leaves_slowly_once_its_turn_is_over_tells_that_by_its_exit_code(tmp_path: Path) -> None:
+def test_slowly_exiting_driver_returns_superseded_exit_code(tmp_path: Path) -> None:
     step = resolved_step(hangs, str(tmp_path))
     driver = start_renewed(claim(step, 2 * QUICK_S), "tests.runtime.slow_to_leave")
     file = Path(step.output_path, "pid")
@@ -216,7 +216,7 @@ def test_a_driver_that_leaves_slowly_once_its_turn_is_over_tells_that_by_its_exi
     assert (code, "its output does not count" in text) == (SUPERSEDED, True), text
 
 
-def test_a_driver_that_lost_its_turn_ends_in_the_middle_of_its_writes_with_the_threads_of_its_store(
+def test_lost_lease_ends_driver_during_writes_of_store_threads(
     tmp_path: Path,
 ) -> None:
     step = resolved_step(writes_a_shard, str(tmp_path))
@@ -244,9 +244,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[RefusingStorage]:
         server.stop()
 
 
-def test_a_driver_without_its_store_for_longer_than_the_fence_ends_itself_and_says_nothing(
-    cloud: RefusingStorage, tmp_path: Path
-) -> None:
+def test_driver_without_store_past_fencing_interval_exits(cloud: RefusingStorage, tmp_path: Path) -> None:
     bucket = cloud.buckets.create("outputs").name
     step = resolved_step(hangs, f"gs://{bucket}/prefix", folder=str(tmp_path))
     attempt = claim(step, QUICK_S)
@@ -267,7 +265,7 @@ def test_a_driver_without_its_store_for_longer_than_the_fence_ends_itself_and_sa
     assert unended is not None and unended.outcome is None
 
 
-def test_writes_that_the_store_refuses_twice_are_tried_again_and_the_step_finishes(cloud: RefusingStorage) -> None:
+def test_twice_refused_store_writes_are_retried_until_success(cloud: RefusingStorage) -> None:
     bucket = cloud.buckets.create("outputs").name
     step = resolved_step(returns, f"gs://{bucket}/prefix")
     attempt = claim(step, BRISK_S)
@@ -278,7 +276,7 @@ def test_writes_that_the_store_refuses_twice_are_tried_again_and_the_step_finish
     assert read_record(step.output_path).state is RecordState.FINISHED
 
 
-def test_a_store_that_goes_on_refusing_makes_the_turn_lost_and_not_failed(cloud: RefusingStorage) -> None:
+def test_persistent_store_refusal_makes_attempt_lost_not_failed(cloud: RefusingStorage) -> None:
     bucket = cloud.buckets.create("outputs").name
     step = resolved_step(returns, f"gs://{bucket}/prefix")
     attempt = claim(step, BRISK_S)

@@ -35,7 +35,7 @@ class KilledHalfWay(OwnTurn):
             raise LeaseLostError("killed")
 
 
-def test_what_somebody_put_among_the_files_of_an_unfinished_copy_is_not_shown(tmp_path: Path) -> None:
+def test_foreign_file_in_unfinished_copy_is_not_published(tmp_path: Path) -> None:
     here, there = f"{tmp_path}/us", f"{tmp_path}/eu"
     put(f"{there}/data", {"a": "a", "b": "b"})
     record = record_of(here, "data")
@@ -51,7 +51,7 @@ def test_what_somebody_put_among_the_files_of_an_unfinished_copy_is_not_shown(tm
     assert not list(Path(record).glob("*-*"))
 
 
-def test_who_wakes_up_after_another_copy_was_begun_shows_no_part_of_it(tmp_path: Path) -> None:
+def test_superseded_copier_publishes_nothing_of_newer_copy(tmp_path: Path) -> None:
     here, there = f"{tmp_path}/us", f"{tmp_path}/eu"
     mirror, record = mirror_of("data", here, there), Path(record_of(here, "data"))
     put(f"{there}/data", {"a": "old", "b": "old"})

@@ -141,7 +141,7 @@ def result_of(attempt: Attempt) -> Any:
     return json.loads(Path(attempt.spec["output_path"], ".artifact.json").read_text())
 
 
-def test_a_failure_after_a_new_checkpoint_is_followed_by_another_start(cluster: Cluster) -> None:
+def test_failure_after_new_checkpoint_is_restarted(cluster: Cluster) -> None:
     ended, events = cluster.finish(cluster.start(fails_twice_on_its_way, TpuSlice("v4-8")))
     assert ended.outcome is AttemptOutcome.SUCCEEDED, cluster.log(ended)
     assert result_of(ended) == 2
@@ -149,7 +149,7 @@ def test_a_failure_after_a_new_checkpoint_is_followed_by_another_start(cluster: 
     assert [event.checkpoint_step for event in events if event.name == "failed"] == [10, 20]
 
 
-def test_an_error_that_always_comes_costs_two_runs_and_is_what_the_attempt_shows(cluster: Cluster) -> None:
+def test_repeated_error_ends_after_two_runs_and_is_recorded(cluster: Cluster) -> None:
     ended, events = cluster.finish(cluster.start(is_wrong, TpuSlice("v4-8")))
     assert ended.outcome is AttemptOutcome.FAILED and ended.error is not None
     assert names(events).count("started") == 2
@@ -170,7 +170,7 @@ def test_a_budget_of_no_failures_gives_up_at_once(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("ends", "outcome"), [("stopped", AttemptOutcome.STOPPED), ("taken over", AttemptOutcome.LOST)]
 )
-def test_a_turn_that_is_over_ends_the_processes_on_the_slice_at_once(
+def test_passed_lease_deadline_kills_slice_processes_at_once(
     cluster: Cluster, ends: str, outcome: AttemptOutcome
 ) -> None:
     attempt = cluster.start(stays_once, TpuSlice("v4-8"))
@@ -215,7 +215,7 @@ executor_main([step])
 """
 
 
-def test_a_script_in_a_ray_job_runs_a_step_once_per_host_of_its_slices_and_then_reuses_it(
+def test_ray_job_script_runs_step_once_per_host_then_reuses_it(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "project" / "below").mkdir(parents=True)
@@ -239,7 +239,7 @@ def test_a_script_in_a_ray_job_runs_a_step_once_per_host_of_its_slices_and_then_
     assert len({*starts.values()}) == 2, "each process has a slice of its own"
 
 
-def test_a_lost_slice_is_no_failure_and_the_step_goes_on_in_the_same_attempt(cluster: Cluster) -> None:
+def test_lost_slice_is_no_failure_and_attempt_continues(cluster: Cluster) -> None:
     attempt = cluster.start(stays_once, TpuSlice("v4-8", max_failures=0))
     output = attempt.spec["output_path"]
     until(lambda: text_of(Path(output, "pid")))

@@ -62,7 +62,7 @@ def checked(root: Path, oracle: Path, *more: str, **files: str) -> int:
     return main(["--checkout", str(root / "checkout"), "--oracle", str(oracle), *more])
 
 
-def test_a_checkout_that_agrees_is_well_whatever_is_refused_or_unknown(
+def test_agreeing_checkout_passes_with_refused_or_unknown_files(
     tmp_path: Path, oracle: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     others = {"other": TWO, "no_steps": RAW + "executor_main([raw])\n", "bad": "executor_main(1 / 0)\n"}
@@ -100,7 +100,7 @@ def test_a_loaded_file_with_other_steps_is_told_with_their_paths(
 
 
 @pytest.mark.slow
-def test_a_path_that_is_written_down_does_not_hide_another_version(
+def test_explicit_output_path_does_not_hide_version_change(
     tmp_path: Path, oracle: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "executor_main([ExecutorStep('raw', None, {'a': versioned(1)}, override_output_path='here')])\n"

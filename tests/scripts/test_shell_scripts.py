@@ -42,7 +42,7 @@ def marins(environment: dict[str, str], *arguments: str) -> subprocess.Completed
     return subprocess.run([script, *arguments], env=environment, capture_output=True, text=True)
 
 
-def test_the_session_has_a_shell_and_a_dashboard_and_is_made_once(tmux: dict[str, str]) -> None:
+def test_session_has_shell_and_dashboard_and_is_created_once(tmux: dict[str, str]) -> None:
     for _ in range(2):
         assert "tmux attach -t marin" in marins(tmux, "us-east5").stdout
     panes = subprocess.run(

@@ -106,7 +106,7 @@ async def test_one_pass_is_enough_where_that_is_asked_for(world: World) -> None:
     assert not (await asyncio.to_thread(recovery().poke, {})).is_done
 
 
-async def test_a_slice_that_only_a_person_can_bring_back_fails_the_task_by_name(world: World) -> None:
+async def test_slice_needing_manual_recovery_fails_task_by_name(world: World) -> None:
     world.create("slice-a", {**BODY, "schedulingConfig": {"reserved": True}})
     world.set_state("slice-a", "PREEMPTED")
     told = Told()
@@ -140,7 +140,7 @@ def working_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("slice-repair")]
 
 
-def test_a_recovery_that_does_not_say_which_slices_or_misspells_a_setting_is_refused() -> None:
+def test_recovery_without_slices_or_with_bad_option_is_refused() -> None:
     with pytest.raises(BadInputError, match="expected"):
         recovery(labels=None).execute({})
     with pytest.raises(BadInputError, match="host_grace"):
@@ -193,7 +193,7 @@ def host(slice_name: str, worker: int, node_id: str, *, alive: bool = True, free
     return NodeInfo(node_id, is_alive=alive, total={"TPU": 4.0}, free=left, labels=labels)
 
 
-def test_a_slice_is_free_only_if_no_chip_of_it_is_used_and_a_host_counts_once() -> None:
+def test_slice_is_free_without_used_chips_and_hosts_count_once() -> None:
     nodes = [
         NodeInfo("head", is_head=True),
         host("whole", 0, "1"),

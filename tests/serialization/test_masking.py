@@ -81,7 +81,7 @@ def test_secrets_that_overlap_leave_nothing_of_either() -> None:
     assert Masker(["abcabc"]).text("xabcabcabcy abcab") == "x***y abcab"
 
 
-def test_up_to_three_characters_are_hidden_only_as_a_word_of_their_own() -> None:
+def test_secret_of_at_most_3_characters_is_masked_only_as_word() -> None:
     assert Masker(["a"]).text("a banana, x=a\\na %20a \x1b[31ma") == "*** banana, x=***\\n*** %20*** \x1b[31m***"
     assert Masker(["ab"]).text("cab abc ab") == "cab abc ***"
     assert Masker(["true"]).text("x=true") == "x=***"
@@ -103,7 +103,7 @@ def test_a_private_key_is_hidden_line_by_line() -> None:
     assert not [line for line in encoded.splitlines() if len(line) > 20 and line in masker.text(encoded)]
 
 
-def test_passwords_inside_a_value_are_hidden_and_its_other_words_stay() -> None:
+def test_password_inside_value_is_masked_and_other_words_stay() -> None:
     as_json = json.dumps(
         {"type": "service_account", "user": "somebody@example.com", "private_key": "k3y-of-the-account"}
     )
@@ -130,7 +130,7 @@ def test_an_endless_secret_is_not_kept_in_memory() -> None:
     assert len(stream._held) == 0
 
 
-def test_a_line_that_holds_no_beginning_of_a_secret_is_shown_at_once() -> None:
+def test_line_without_secret_prefix_is_emitted_at_once() -> None:
     stream = StreamMasker(Masker(["secret-value"]))
     assert stream.feed(b"step 1\n") == b"step 1\n"
     assert stream.feed(b"key=secr") == b"key="
@@ -212,7 +212,7 @@ WRITTEN_TWICE: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("form", WRITTEN_TWICE)
 @pytest.mark.parametrize("what", [what for what in VALUES if what not in ("lines", "seven letters", "four letters")])
-def test_a_value_is_hidden_in_what_was_written_of_what_was_written(what: str, form: str) -> None:
+def test_doubly_encoded_value_is_redacted(what: str, form: str) -> None:
     written = WRITTEN_TWICE[form](VALUES[what])
     shown = Masker([VALUES[what]]).text(f"before {written} after")
     assert "***" in shown and shown.startswith("before ") and shown.endswith(" after")
@@ -244,7 +244,7 @@ def test_a_value_that_looks_like_a_part_of_a_letter_is_no_error(value: str, text
         ("result", {"result": "the result"}),
     ],
 )
-def test_a_result_without_its_secrets_is_json_still_and_passes_a_stream(secret: str, result: object) -> None:
+def test_redacted_result_is_valid_json_and_unchanged_by_stream(secret: str, result: object) -> None:
     masker = Masker([secret], kept=[result_marker("job")])
     line = result_line(result, result_marker("job"), masker)
     assert in_pieces(masker, line.encode(), random.Random(secret)).decode() == line

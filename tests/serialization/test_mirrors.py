@@ -76,7 +76,7 @@ def test_a_path_of_a_region_is_looked_for_there_first() -> None:
     assert placed(f"{ASIA}/data", EU, ASIA).sources == (ASIA, EU)
 
 
-def test_an_output_that_the_run_makes_is_where_it_makes_it_and_still_an_edge() -> None:
+def test_output_of_same_run_is_read_in_place_and_is_dependency() -> None:
     raw = ExecutorStep("raw", None, None)
     step = resolved([mirrored(output_path_of(raw, "train")), mirrored(raw)])
     assert [each.name for each in step.dependencies] == ["raw", "raw"]
@@ -86,7 +86,7 @@ def test_an_output_that_the_run_makes_is_where_it_makes_it_and_still_an_edge() -
     assert all(mirror.is_made_here for mirror in spec.mirrors)
 
 
-def test_an_output_that_lies_in_another_region_is_copied_from_there() -> None:
+def test_output_in_another_region_is_copied_from_there() -> None:
     raw = ExecutorStep("raw", None, None, override_output_path=f"{EU}/raw")
     spec = spec_of(mirrored(raw), ASIA, EU)
     assert spec.load_config().value == f"{US}/raw"
@@ -111,7 +111,7 @@ def test_one_path_in_two_fields_has_the_larger_budget() -> None:
         "https://host/data", "data\0", "a::b", "gs://user:s3cret@eu/runs/x", "mirror://gs://nobody/x",
     ],
 )  # fmt: skip
-def test_a_path_that_could_lead_elsewhere_is_refused_by_its_field_before_anything_is_claimed(path: str) -> None:
+def test_escaping_path_is_refused_by_field_before_claim(path: str) -> None:
     with pytest.raises(SpecError, match=r"^Step 'train': config\.value"):
         spec_of(mirrored(path), EU)
     with pytest.raises(SpecError) as refused:

@@ -150,7 +150,7 @@ def test_what_a_dag_file_defines_can_be_used_in_ray_tasks(cluster: Cluster) -> N
     assert cluster.result("shipping-spreads") == {"rows": [{"n": 0}, {"n": 10}, {"n": 20}]}
 
 
-def test_a_function_finds_its_secret_and_no_client_of_the_cluster_does(cluster: Cluster) -> None:
+def test_function_gets_secret_and_cluster_clients_do_not(cluster: Cluster) -> None:
     cluster.submit("shipping-secret", "knows_its_secret", secrets={"KEY": "env:ON_THE_NODE"})
     assert cluster.result("shipping-secret") == "s3cr3t"
     status, log = cluster.end("shipping-secret")

@@ -155,7 +155,7 @@ def test_a_function_leaves_the_rest_of_its_file_behind(dag_file: ModuleType, fol
 
 
 @pytest.mark.slow
-def test_functions_inside_a_with_block_and_inside_a_dag_function_travel(dag_file: ModuleType, folder: Path) -> None:
+def test_functions_in_with_block_and_dag_function_are_shipped(dag_file: ModuleType, folder: Path) -> None:
     assert result_of(call_to(dag_file.inside.function, 1), folder) == [4, "kept\n    as it is"]
     assert result_of(call_to(dag_file.FOUND["nested"].function, 1), folder) == 4
 
@@ -209,7 +209,7 @@ def test_a_file_that_was_edited_after_it_was_loaded_is_noticed(tmp_path: Path) -
         call_to(module.f)
 
 
-def test_a_decorator_of_the_files_own_stays_and_one_of_airflow_goes(tmp_path: Path) -> None:
+def test_own_decorator_is_kept_and_airflow_decorator_removed(tmp_path: Path) -> None:
     text = (
         "from airflow.sdk import task\nimport functools\nour_task = task\n"
         "def louder(f):\n    @functools.wraps(f)\n    def g(*a):\n        return f(*a) + '!'\n    return g\n"
@@ -219,9 +219,7 @@ def test_a_decorator_of_the_files_own_stays_and_one_of_airflow_goes(tmp_path: Pa
     assert result_of(call_to(module.speak.function, "hi"), tmp_path) == "hi!"
 
 
-def test_a_function_of_a_module_that_imports_airflow_travels_as_source(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_function_of_module_importing_airflow_ships_as_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "our_tasks.py").write_text("from airflow.sdk import task\n@task\ndef f(n):\n    return n + 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     import our_tasks  # type: ignore[import-not-found]
@@ -236,7 +234,7 @@ def test_an_argument_of_a_class_of_the_dag_file_is_refused(dag_file: ModuleType,
         call_to(dag_file.tidy.function, [dag_file.Scores(1.0)], code=CodeFolder(folder))
 
 
-def test_the_traceback_starts_at_the_function_and_shows_its_lines(dag_file: ModuleType, folder: Path) -> None:
+def test_traceback_starts_at_function_and_shows_its_lines(dag_file: ModuleType, folder: Path) -> None:
     done = run(call_to(dag_file.falls.function, 4, code=CodeFolder(folder)), folder)
     number = 1 + DAG_FILE.splitlines().index('    raise ValueError(f"bad {value}")')
     assert done.returncode == 1

@@ -141,7 +141,7 @@ def test_a_lazy_object_that_cannot_be_built_says_why() -> None:
         decode({"$lazy": "datetime:timedelta", "fields": {"moons": 1}})
 
 
-def test_a_field_that_a_class_lacks_is_told_with_the_one_that_was_meant() -> None:
+def test_unknown_field_error_suggests_intended_field() -> None:
     written = {"$lazy": "tradewind.steps.resources:TpuSlice", "fields": {"slice_type": "v4-8", "num_slice": 2}}
     with pytest.raises(LazyBuildError, match=r"argument 'num_slice'; did you mean num_slices\?$"):
         decode(written)
@@ -173,7 +173,7 @@ def reference_in(folder: Path, file: str) -> str:
 
 
 @pytest.mark.slow
-def test_what_a_dag_file_defines_is_named_by_its_path_below_the_dags_folder(tmp_path: Path) -> None:
+def test_dag_file_definitions_are_named_by_path_in_dags_folder(tmp_path: Path) -> None:
     assert reference_in(tmp_path, "nightly.py") == "nightly:f"
     assert reference_in(tmp_path, "team/nightly.py") == "team.nightly:f"
     assert "my-dag.py, whose path is no Python module name: rename" in reference_in(tmp_path, "my-dag.py")

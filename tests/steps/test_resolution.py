@@ -109,7 +109,7 @@ def test_a_run_value_inside_a_versioned_container_is_filled_in() -> None:
 
 
 @pytest.mark.parametrize("binding", [RunValues(params={"lr": 1}), ParseTimeValues(frozenset({"lr"}))])
-def test_a_param_that_the_dag_lacks_is_refused_with_step_and_field(binding: Any) -> None:
+def test_param_missing_from_dag_is_refused_with_step_and_field(binding: Any) -> None:
     with pytest.raises(
         UnknownRunValueError, match=r"Step 's': config\.a: run_param\('rate'\) is not a param .* has lr"
     ):
@@ -159,17 +159,17 @@ OfScript = type("OfScript", (), {"__module__": "__main__"})
         (list[OfDagFile], r"config.a counts as its text 'list\[unusual_prefix_"),
     ],
 )
-def test_a_versioned_value_without_identity_is_refused_with_its_path(value: Any, message: str) -> None:
+def test_versioned_value_without_identity_is_refused_with_path(value: Any, message: str) -> None:
     with pytest.raises(StepConfigError, match=f"Step 's': {message}"):
         resolve([step("s", versioned(value))], "/p")
 
 
 @pytest.mark.parametrize("value", [Opaque, b"__main__", pathlib.PurePath("/x/__main__.py"), "__main__"])
-def test_a_class_that_can_be_imported_counts_as_its_text_and_so_do_names_that_look_made_up(value: Any) -> None:
+def test_importable_class_and_generated_like_name_hash_as_text(value: Any) -> None:
     assert str(value) in resolve([step("s", versioned(value))], "/p").steps[0].version_json
 
 
-def test_a_set_of_several_elements_is_refused_outside_versioned_too() -> None:
+def test_multi_element_set_is_refused_outside_versioned() -> None:
     with pytest.raises(StepConfigError, match=r"Step 's': config\.b is a set of 2 elements"):
         resolve([step("s", None, {"x", "y"})], "/p")
 
@@ -208,7 +208,7 @@ def test_a_cycle_through_other_steps_is_refused_with_its_way() -> None:
     assert {"'first'", "'middle'", "'last'"} <= set(str(caught.value).replace(".", " ").split())
 
 
-def test_a_hardcoded_path_of_another_step_without_a_cycle_is_fine() -> None:
+def test_hardcoded_path_of_other_step_without_cycle_is_accepted() -> None:
     made = step("made", override_output_path="made/here")
     resolve([made, step("reader", InputName.hardcoded("made/here/x"))], "/p")
 
@@ -255,7 +255,7 @@ def fan(width: int) -> ExecutorStep:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("build", "size", "count"), [(chain, 3000, 3000), (lattice, 1000, 2003), (fan, 3000, 3002)])
-def test_hashed_text_grows_with_the_steps_and_not_with_the_paths_through_them(
+def test_hashed_text_grows_with_steps_and_not_with_paths(
     build: Callable[[int], ExecutorStep], size: int, count: int
 ) -> None:
     experiment = resolve([build(size)], "/p")

@@ -39,7 +39,7 @@ def test_resources_are_outside_the_version() -> None:
     assert len({resolve([step], "/prefix").of(step).hash for step in steps}) == 1
 
 
-def test_the_head_node_is_asked_for_no_cpus_as_the_heads_of_a_fleet_have_none() -> None:
+def test_head_node_request_asks_for_no_cpus() -> None:
     assert on_head_node().num_cpus == 0
 
 
@@ -117,7 +117,7 @@ def test_a_slice_refuses_what_makes_no_sense_and_names_the_field(field: str, val
         ("frozen_s", [0, 1e-9, 1e12, math.nan]),
     ],
 )
-def test_a_group_of_hosts_refuses_what_makes_no_sense_and_names_the_field(field: str, values: list[Any]) -> None:
+def test_host_group_refuses_invalid_values_by_field(field: str, values: list[Any]) -> None:
     for value in values:
         with pytest.raises(ValueError, match=rf"Hosts\({field}="):
             Hosts(**{"count": 2, field: value})

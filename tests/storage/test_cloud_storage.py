@@ -54,7 +54,7 @@ def test_what_is_uploaded_comes_back_whole(bucket: Any, size: int, chunk: int | 
     assert found.download_as_bytes(start=2, end=5) == data[2:6] if size else True
 
 
-def test_gcsfs_reads_what_the_client_wrote_and_the_other_way_round(bucket: Any, gs_folder: str) -> None:
+def test_gcsfs_and_client_read_each_others_objects(bucket: Any, gs_folder: str) -> None:
     fs, big = fsspec.filesystem("gs"), os.urandom(3 * 2**20)
     bucket.blob("some/folder/x").upload_from_string("text")
     with fs.open(f"{gs_folder}/deep/big", "wb", block_size=2**20) as file:
@@ -88,7 +88,7 @@ def test_an_upload_in_pieces_is_judged_at_its_end(bucket: Any) -> None:
     refused(upload)
 
 
-def test_reads_deletes_patches_and_copies_need_the_generation_they_name(bucket: Any) -> None:
+def test_read_delete_patch_and_copy_require_named_generation(bucket: Any) -> None:
     blob = bucket.blob("x")
     blob.upload_from_string("a")
     generation = blob.generation

@@ -56,7 +56,7 @@ def test_a_copy_that_is_to_end_half_way_leaves_nothing(any_folder: str) -> None:
     assert [file.path for file in list_files(any_folder)] == ["from/x"]
 
 
-def test_another_generation_is_not_copied_and_nothing_is_written_over(gcs: LocalCloudStorage, gs_folder: str) -> None:
+def test_copy_refuses_changed_source_and_occupied_target(gcs: LocalCloudStorage, gs_folder: str) -> None:
     put(f"{gs_folder}/from/x", b"first")
     first = listed(f"{gs_folder}/from")
     put(f"{gs_folder}/from/x", b"other")
@@ -82,7 +82,7 @@ def test_a_copy_is_known_again_when_the_answer_to_it_was_lost(gcs: LocalCloudSto
     assert listed(f"{gs_folder}/out").checksum == file.checksum
 
 
-def test_a_store_that_has_lost_an_upload_is_no_source_that_is_gone(
+def test_lost_upload_is_store_error_and_not_missing_source(
     gcs: LocalCloudStorage, gs_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(f"{tmp_path}/from/x", b"text")
@@ -96,7 +96,7 @@ def test_a_store_that_has_lost_an_upload_is_no_source_that_is_gone(
         copy(f"{tmp_path}/from", listed(f"{tmp_path}/from"), gs_folder)
 
 
-def test_an_object_that_the_store_copies_in_many_steps_is_waited_for(
+def test_multi_step_store_copy_is_awaited_until_complete(
     gcs: LocalCloudStorage, gs_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(f"{gs_folder}/from/x", b"0123456789")
@@ -106,7 +106,7 @@ def test_an_object_that_the_store_copies_in_many_steps_is_waited_for(
     assert listed(f"{gs_folder}/out").checksum == listed(f"{gs_folder}/from").checksum
 
 
-def test_a_store_that_keeps_other_bytes_than_it_was_given_is_noticed(
+def test_corrupted_bytes_in_target_store_are_detected(
     s3: LocalS3, s3_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(f"{tmp_path}/from/x", b"text")

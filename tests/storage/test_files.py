@@ -110,7 +110,7 @@ def full_disk(after_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_on_a_full_disk_nothing_half_written_stays_and_the_error_names_the_file(tmp_path: Path) -> None:
+def test_full_disk_leaves_no_partial_file_and_error_names_file(tmp_path: Path) -> None:
     path = f"{tmp_path}/record.json"
     with full_disk(5_000), pytest.raises(StoreUnavailableError, match=f"^{path}: the store fails: .*File too large"):
         write_text(path, "x" * 100_000)

@@ -166,7 +166,7 @@ def _is_plain(part: ast.expr) -> bool:
 
 
 @pytest.mark.slow
-def test_a_part_that_is_no_constant_is_joined_only_where_it_is_known_whose_it_is() -> None:
+def test_only_listed_modules_join_paths_with_variable_parts() -> None:
     joins: set[str] = set()
     for file in PACKAGE.rglob("*.py"):
         name = str(file.relative_to(PACKAGE))

@@ -252,7 +252,7 @@ def test_age_of_a_file_is_told_by_the_clock_of_its_file_system(tmp_path: Path, m
     assert 100 <= read_stored(path).age_s < 130  # type: ignore[union-attr]
 
 
-def test_where_the_clock_was_set_back_an_age_counts_from_when_that_is_seen(tmp_path: Path) -> None:
+def test_age_counts_from_detection_when_clock_was_set_back(tmp_path: Path) -> None:
     path = tmp_path / "x"
     before = written(str(path), "1")
     tomorrow = path.stat().st_mtime + 86_400
@@ -278,7 +278,7 @@ def test_a_store_that_ignores_conditions_is_refused(
 
 
 @pytest.mark.parametrize("header", ["If-Match", "If-None-Match"])
-def test_a_store_that_heeds_only_one_of_the_conditions_is_refused(
+def test_store_honoring_only_one_condition_is_refused(
     s3: LocalS3, s3_folder: str, monkeypatch: pytest.MonkeyPatch, header: str
 ) -> None:
     monkeypatch.setattr(s3, "ignores", frozenset({header}))

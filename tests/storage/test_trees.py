@@ -47,7 +47,7 @@ def md5(text: str) -> str:
     return f"md5:{hashlib.md5(text.encode()).hexdigest()}"
 
 
-def test_all_files_below_a_folder_are_listed_by_path_with_their_sizes(folder: str) -> None:
+def test_folder_listing_returns_all_paths_with_sizes(folder: str) -> None:
     for path in ("b", "a/deep/x.json", "a/.hidden", "a-1", "é [1]*"):
         put_at(folder, path, path)
     put_at(f"{folder}er", "beside", "not below")
@@ -93,7 +93,7 @@ def test_existing_objects_are_told_from_missing_ones(folder: str) -> None:
 
 
 @pytest.mark.slow
-def test_cloud_storage_tells_checksums_and_many_pages_with_no_file_read(cloud: LocalCloudStorage) -> None:
+def test_cloud_listing_returns_checksums_and_pages_without_reads(cloud: LocalCloudStorage) -> None:
     fs, name = url_to_fs("gs://bucket/many")
     fs.pipe({f"{name}/{number:04}": b"x" for number in range(2500)})
     fs.pipe_file(f"{name}/folder/", b"")  # as the console makes folders
@@ -104,7 +104,7 @@ def test_cloud_storage_tells_checksums_and_many_pages_with_no_file_read(cloud: L
     assert "late" in {file.path for file in list_files("gs://bucket/many")}
 
 
-def test_many_objects_are_asked_for_in_one_request_each_and_not_read(cloud: LocalCloudStorage) -> None:
+def test_existence_check_costs_one_request_per_object_no_read(cloud: LocalCloudStorage) -> None:
     put("gs://bucket/asked", **{str(number): "x" * 1000 for number in range(50)})
     cloud.requests.clear()
     paths = [f"gs://bucket/asked/{number}" for number in range(50)]
@@ -112,7 +112,7 @@ def test_many_objects_are_asked_for_in_one_request_each_and_not_read(cloud: Loca
     assert cloud.requests == {"get": 50}
 
 
-def test_a_store_that_refuses_is_neither_an_empty_folder_nor_one_to_ask_again(cloud: LocalCloudStorage) -> None:
+def test_refused_listing_is_not_empty_and_not_retried(cloud: LocalCloudStorage) -> None:
     cloud.failures, cloud.failure_status = 1, 403
     with pytest.raises(StoreRefusedError, match="gs://bucket/x cannot be used"):
         list_files("gs://bucket/x")
@@ -125,7 +125,7 @@ def test_local_disks_and_memory_are_read_without_requests() -> None:
     assert not reads_without_request("gs://bucket/out")
 
 
-def test_a_link_to_a_folder_is_a_file_of_its_own_and_never_walked(tmp_path: Path) -> None:
+def test_folder_symlink_is_listed_as_file_and_never_followed(tmp_path: Path) -> None:
     put(str(tmp_path / "other"), data="precious")
     out = tmp_path / "out"
     out.mkdir()
@@ -148,7 +148,7 @@ def test_a_link_to_a_folder_is_a_file_of_its_own_and_never_walked(tmp_path: Path
     assert list_files(str(out)) == []
 
 
-def test_the_checksum_that_a_store_keeps_is_taken_from_its_listing() -> None:
+def test_stored_checksum_is_parsed_from_listing_metadata() -> None:
     plain = hashlib.md5(b"x").hexdigest()
     in_base64 = base64.b64encode(hashlib.md5(b"x").digest()).decode()
     assert stored_checksum({"md5Hash": in_base64, "crc32c": "AAAAAA=="}) == md5("x")

@@ -95,7 +95,7 @@ def test_reused_outputs_give_events_only_when_that_was_asked_for() -> None:
     assert sent(context) == {"a": told}
 
 
-def test_every_step_task_declares_its_asset_and_plan_only_on_request() -> None:
+def test_every_step_task_declares_asset_and_plan_only_on_request() -> None:
     """Declared, so that Airflow knows the asset before the first events come, which may be two at once."""
     dag = experiment_dag("made", [step("x/a"), step("b")])
     assert dag is not None
@@ -105,7 +105,7 @@ def test_every_step_task_declares_its_asset_and_plan_only_on_request() -> None:
 
 
 @pytest.mark.parametrize("name", ["self", "context"])
-def test_a_name_that_no_asset_can_have_is_refused_before_the_step_runs(name: str) -> None:
+def test_invalid_asset_name_is_refused_before_step_runs(name: str) -> None:
     with pytest.raises(ExperimentError, match=f"Step {name!r} cannot be called so"):
         experiment_dag("made", [step(name)])
 
@@ -183,7 +183,7 @@ print("RESULT" + json.dumps([end(False), end(True)]))
 
 
 @pytest.mark.slow
-def test_whoever_names_the_step_in_a_schedule_runs_when_it_was_made(tmp_path: Path) -> None:
+def test_asset_schedule_triggers_by_name_and_reference(tmp_path: Path) -> None:
     dags = tmp_path / "dags"
     dags.mkdir()
     (dags / "made.py").write_text(DAGS)

@@ -93,9 +93,7 @@ def step_task(prefix: Path) -> tuple[StepOperator, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("status", [AWAY, REFUSING])
 @pytest.mark.parametrize("question", ["version", "submit"])
-def test_a_job_that_was_lost_is_submitted_again_when_its_cluster_is_back(
-    head: AwayHead, question: str, status: int
-) -> None:
+def test_lost_job_is_resubmitted_when_cluster_returns(head: AwayHead, question: str, status: int) -> None:
     head.errors, head.status = {question: 2}, status
     task, context = plain_task()
     assert task.execute(context) == list(head.jobs)[-1]
@@ -117,7 +115,7 @@ def test_the_next_try_waits_for_the_cluster_that_has_its_job(head: AwayHead, sta
 @pytest.mark.slow
 @pytest.mark.parametrize("status", [AWAY, REFUSING])
 @pytest.mark.parametrize("question", ["version", "submit"])
-def test_a_step_that_was_lost_is_submitted_again_when_its_cluster_is_back(
+def test_lost_step_is_resubmitted_when_cluster_returns(
     head: AwayHead, question: str, status: int, tmp_path: Path
 ) -> None:
     head.errors, head.status = {question: 2}, status
@@ -129,7 +127,7 @@ def test_a_step_that_was_lost_is_submitted_again_when_its_cluster_is_back(
 @pytest.mark.slow
 @pytest.mark.parametrize("status", [AWAY, REFUSING])
 @pytest.mark.parametrize("question", ["version", "job"])
-def test_the_next_try_of_a_step_waits_for_the_cluster_that_has_its_job(
+def test_next_step_try_waits_for_cluster_of_its_job(
     head: AwayHead, question: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     head.driver = lambda job, output_path: None

@@ -33,7 +33,7 @@ def test_a_connection_says_its_slice_types_as_a_list_or_as_text(monkeypatch: pyt
     assert RayHook("small").slice_types() == ("v4-8", "v4-16")
 
 
-def test_every_step_whose_cluster_lacks_its_slices_is_named_with_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_slices_error_names_every_step_and_inventory(monkeypatch: pytest.MonkeyPatch) -> None:
     connect(monkeypatch, "small", ["v4-8", "v4-16"])
     connect(monkeypatch, "other", "v6e-8")
     with pytest.raises(BadRequestError) as caught:
@@ -46,7 +46,7 @@ def test_every_step_whose_cluster_lacks_its_slices_is_named_with_what_there_is(m
 
 
 @pytest.mark.parametrize("said", [None, "", []])
-def test_a_cluster_that_does_not_say_what_it_has_may_have_anything(monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
+def test_cluster_without_declared_slices_accepts_any_slice(monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
     connect(monkeypatch, "small", said)
     check(step("train", TpuSlice("v4-32")), step("missing", TpuSlice("v4-32"), "no_such_connection"))
 
@@ -57,9 +57,7 @@ def test_a_cluster_without_a_step_on_slices_is_not_asked(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("given", ["v4-8, v4-17", ["v4-17"], 8, {"v4-17": 1}])
-def test_a_slice_type_that_does_not_exist_is_refused_on_the_connection(
-    monkeypatch: pytest.MonkeyPatch, given: Any
-) -> None:
+def test_unknown_slice_type_on_connection_is_refused(monkeypatch: pytest.MonkeyPatch, given: Any) -> None:
     connect(monkeypatch, "small", given)
     with pytest.raises(BadAddressError, match=r"Connection 'small': 'slice_types' is"):
         check(step("train", TpuSlice("v4-8")))

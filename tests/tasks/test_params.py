@@ -54,7 +54,7 @@ def form_of(dag: DAG) -> dict[str, dict[str, Any]]:
     return {name: {**field, "schema": field["schema"]["__var"]} for name, field in stored}
 
 
-def test_every_experiment_has_its_own_section_in_the_trigger_form() -> None:
+def test_each_experiment_has_own_section_in_trigger_form() -> None:
     form = form_of(make(params={"lr": Param(0.1, "Learning rate", type="number")}))
     assert list(form) == [
         "lr",
@@ -111,7 +111,7 @@ def test_a_param_of_ones_own_with_the_name_of_ours_is_refused(name: str) -> None
         make(default_args={"params": {name: "mine"}})
 
 
-def test_a_selection_that_is_no_list_of_expressions_is_refused_when_the_dag_file_is_read() -> None:
+def test_malformed_selection_is_refused_at_dag_parsing() -> None:
     for argument in ("run_only", "force", "allow_cross_region"):
         with pytest.raises(ExperimentError, match=rf"{argument} must be a list, such as \['raw'\], but is 'raw'"):
             make(**{argument: "raw"})
@@ -127,7 +127,7 @@ def test_the_selection_of_a_run_is_what_its_form_says() -> None:
         selection_of(context(force="raw"))
 
 
-def test_a_field_that_somebody_emptied_is_empty_whatever_its_default() -> None:
+def test_cleared_form_field_is_empty_despite_default() -> None:
     params = make(force=["raw"]).params
     params.update({"force": None})
     assert selection_in(params.dump()) == Selection()
@@ -147,7 +147,7 @@ def test_our_params_are_no_values_of_the_run() -> None:
 # ---- how much runs at once
 
 
-def test_max_concurrent_counts_steps_at_work_because_they_do_not_defer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_max_concurrent_counts_running_steps_without_deferral(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", "True")
     dag = make(step("a"), step("b"), max_concurrent=1, default_args={"deferrable": True})
     assert dag.max_active_tasks == 1

@@ -84,7 +84,7 @@ def test_a_pod_that_ran_through_is_not_worth_a_line(output: Path) -> None:
     assert format_summary([], str(output)) is None
 
 
-def test_the_task_log_the_drill_and_the_progress_line_tell_the_same_goodput(output: Path) -> None:
+def test_task_log_drill_and_progress_report_same_goodput(output: Path) -> None:
     write_metrics(output)
     leave(output, 1, timeline_text(ROUGH))
     told = pod_summary(str(output), 1, TpuSlice("v4-16"))
@@ -127,7 +127,7 @@ def test_the_page_shows_the_newest_attempts_events_as_text(output: Path) -> None
     assert "<ValueError>" not in page
 
 
-def test_a_timeline_that_cannot_be_read_never_keeps_the_page_from_being_shown(output: Path) -> None:
+def test_unreadable_timeline_does_not_break_page(output: Path) -> None:
     timelines = importlib.import_module("tradewind_ui.timelines")
     leave(output, 1, "half a f")
     assert "The timeline cannot be read now" in timelines.timeline_of(str(output))

@@ -82,7 +82,7 @@ def check(*steps: ResolvedStep, allowed: tuple[str, ...] = (), cluster: str = "c
     refuse_cross_region_reads(steps, lambda step: cluster, allowed)
 
 
-def test_a_read_from_a_far_bucket_is_refused_with_its_size_by_listing(store: LocalCloudStorage) -> None:
+def test_far_bucket_read_is_refused_with_size_from_listing(store: LocalCloudStorage) -> None:
     put("gs://far/corpus/a.txt", "x" * 1200)
     put("gs://far/corpus/deep/b.txt", "x" * 300)
     put("gs://near/corpus/a.txt", "x")
@@ -129,7 +129,7 @@ def test_buckets_of_the_fleet_file_are_not_asked_for(
     assert store.requests["bucket"] == 1  # near, which the fleet file does not have
 
 
-def test_a_fleet_file_that_cannot_be_used_is_warned_of_and_the_store_is_asked(
+def test_unusable_fleet_file_warns_and_falls_back_to_store(
     store: LocalCloudStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("TRADEWIND_FLEET", str(tmp_path / "nowhere.yaml"))
@@ -156,9 +156,7 @@ def test_the_connection_of_a_cluster_is_read_once(store: LocalCloudStorage, monk
     assert read == ["cluster"]
 
 
-def test_nothing_is_asked_where_the_region_of_the_cluster_is_not_known(
-    store: LocalCloudStorage, connect: Callable[..., str]
-) -> None:
+def test_unknown_cluster_region_causes_no_requests(store: LocalCloudStorage, connect: Callable[..., str]) -> None:
     assert region_of(connect("silent")) is None and region_of("missing") is None
     assert region_of(connect("spaced", region=" US-Central2 ")) == "us-central2"
     check(reader("gs://far/a"), cluster="silent")

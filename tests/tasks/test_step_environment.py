@@ -117,9 +117,7 @@ def said(jobs: RayJobs, job: str, code: Path, wheels: Path, groups: list[str]) -
 
 
 @pytest.mark.ray
-def test_a_job_gets_the_locked_versions_and_the_next_one_the_same_environment(
-    jobs: RayJobs, code: Path, wheels: Path
-) -> None:
+def test_job_gets_locked_versions_and_next_job_same_environment(jobs: RayJobs, code: Path, wheels: Path) -> None:
     speaker, voice, first = said(jobs, "first", code, wheels, ["speak"])
     assert (speaker, voice) == ("1.0", "0.3")
     assert first != str(Path(sys.prefix)) and "runtime_resources/uv" in first
@@ -132,7 +130,7 @@ def test_a_job_gets_the_locked_versions_and_the_next_one_the_same_environment(
 
 
 @pytest.mark.ray
-def test_a_group_that_the_cluster_cannot_build_ends_the_job_with_the_reason(jobs: RayJobs, code: Path) -> None:
+def test_unbuildable_dependency_group_ends_job_with_reason(jobs: RayJobs, code: Path) -> None:
     environment = environment_of(["missing==3"], code, ["--no-index"])
     jobs.submit_or_attach(JobRequest("unbuildable", SAY, prepare_runtime_env(environment)))
     status, lines = ended_job(jobs, "unbuildable")
@@ -185,7 +183,7 @@ def refused(step: ExecutorStep, code: Path, tmp_path: Path) -> Exception:
 
 
 @pytest.mark.usefixtures("options")
-def test_a_step_with_a_known_mistake_is_refused_before_it_is_claimed(code: Path, tmp_path: Path) -> None:
+def test_step_with_known_mistake_is_refused_before_claim(code: Path, tmp_path: Path) -> None:
     unknown = ExecutorStep("a", nothing, {}, pip_dependency_groups=["speek"])
     assert "there are loud, speak" in str(refused(unknown, code, tmp_path))
     in_worker = ExecutorStep("b", nothing, {}, pip_dependency_groups=["speak"], resources=on_airflow_worker())
@@ -196,7 +194,7 @@ def test_a_step_with_a_known_mistake_is_refused_before_it_is_claimed(code: Path,
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("options")
-def test_a_function_without_its_tpu_is_refused_when_the_dag_file_is_read() -> None:
+def test_function_without_tpu_is_refused_at_dag_parsing() -> None:
     step = ExecutorStep("c", remote(resources={"TPU": 4})(nothing), {})
     with pytest.raises(BadRequestError, match="Step 'c'"):
         experiment_dag("refused", [step])

@@ -150,7 +150,7 @@ async def test_a_store_that_does_not_answer_or_refuses_is_asked_again(asked: Ask
     assert said == ["Cannot read the lease of memory://wait/0: The store is away. Retrying in 0 s."] * 2
 
 
-async def test_the_trigger_tells_the_attempt_and_hands_its_payload_back() -> None:
+async def test_trigger_event_has_attempt_and_original_payload() -> None:
     trigger = LeaseTrigger("memory://wait/0", 3, payload={"is_theirs": True})
     path, arguments = trigger.serialize()
     assert path == "tradewind.triggers.lease.LeaseTrigger"
@@ -166,7 +166,7 @@ def lease(path: str) -> Lease:
     return held.lease
 
 
-async def test_a_claimed_lease_is_renewed_until_its_keeper_takes_it_over() -> None:
+async def test_claimed_lease_is_renewed_until_owner_takes_over() -> None:
     path = "memory://wait/0"
     store = LeaseStore(path)
     store.claim(None, LeaseClaim(1, "job-1", "", {}, "v", 0.05))

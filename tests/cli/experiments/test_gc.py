@@ -71,7 +71,7 @@ def test_the_outputs_of_a_dag_that_needs_a_partition_are_kept(house: House) -> N
 
 
 @pytest.mark.usefixtures("runs")
-def test_a_dag_whose_steps_have_no_allowed_place_keeps_its_own_and_stops_nobody(house: House, tmp_path: Path) -> None:
+def test_gc_keeps_outputs_of_dag_with_disallowed_output_path(house: House, tmp_path: Path) -> None:
     spare, own = house.make("train", "--param", "size=2"), house.make("train", "--param", "size=3")
     (own.parent / "elsewhere-123456").mkdir()
     own = own.rename(own.parent / "elsewhere-123456" / "own")
@@ -87,7 +87,7 @@ def test_a_dag_whose_steps_have_no_allowed_place_keeps_its_own_and_stops_nobody(
 
 
 @pytest.mark.usefixtures("runs")
-def test_what_an_output_outside_of_the_prefix_was_made_from_is_kept(house: House, tmp_path: Path) -> None:
+def test_gc_keeps_inputs_of_output_outside_prefix(house: House, tmp_path: Path) -> None:
     """Made by an earlier version of the DAG: no current step names that input."""
     raw, place = house.make("data/raw", "--param", "size=2"), tmp_path / "far"
     house.add_dag("stray", ALLOWED.replace("PLACE", str(place)).replace("RAW", str(raw)))
@@ -102,7 +102,7 @@ def test_what_an_output_outside_of_the_prefix_was_made_from_is_kept(house: House
 
 
 @pytest.mark.usefixtures("runs")
-def test_what_a_pinned_output_below_a_hidden_prefix_was_made_from_is_kept(house: House) -> None:
+def test_gc_keeps_inputs_of_pinned_output_under_hidden_prefix(house: House) -> None:
     """A search from the prefix above looks into no hidden folder."""
     raw, team = house.make("data/raw", "--param", "size=2"), house.store / ".team"
     dag = STRAY.replace(', override_output_path="PLACE"', "").replace("[step])", f"[step], prefix={str(team)!r})")
@@ -179,7 +179,7 @@ def test_an_active_run_keeps_what_its_own_night_names(house: House, runs: Callab
 @pytest.mark.parametrize(
     "fields", [{"conf": {"size": "much"}}, {"conf": {"prefix": "relative"}}, {"bundle_version": "of-last-week"}]
 )
-def test_an_active_run_that_cannot_be_resolved_keeps_all_outputs_of_its_steps(
+def test_gc_keeps_all_outputs_of_unresolvable_active_run(
     fields: dict[str, Any], house: House, runs: Callable[..., None]
 ) -> None:
     house.add_dag(

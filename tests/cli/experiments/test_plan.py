@@ -14,7 +14,7 @@ from tests.cli.experiments.environment import PARTITIONED, House, settings
 
 
 @pytest.mark.airflow
-def test_airflow_prints_the_plan_as_json_alone_and_needs_no_database(house: House, tmp_path: Path) -> None:
+def test_airflow_command_prints_plan_json_without_database(house: House, tmp_path: Path) -> None:
     env = {"PATH": os.environ["PATH"], "AIRFLOW_HOME": str(tmp_path / "airflow"), **settings(tmp_path)}
     command = [sys.executable, "-m", "airflow", "tradewind", "plan", "nightly", "--param", "size=2", "--json"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
@@ -90,14 +90,14 @@ def test_what_there_is_not_is_named(house: House, words: list[str], code: int, c
 @pytest.mark.parametrize(
     "words", [["plan", "FILE"], ["why", "train", "--dag", "FILE"], ["status", "FILE"], ["gc", "FILE"]]
 )
-def test_the_path_of_a_dag_file_is_answered_with_the_dag_ids_that_it_holds(house: House, words: list[str]) -> None:
+def test_dag_file_path_is_answered_with_its_dag_ids(house: House, words: list[str]) -> None:
     file = str(house.root / "dags" / "nightly.py")
     done = house(*(file if word == "FILE" else word for word in words))
     assert (done.code, done.out) == (1, "")
     assert f"{file!r} is a file, and a DAG id is wanted: it holds 'nightly'." in done.err
 
 
-def test_the_path_of_another_file_is_answered_with_what_lists_the_dags(house: House) -> None:
+def test_other_file_path_is_answered_with_dag_list_command(house: House) -> None:
     done = house("plan", "experiment.py")
     assert done.code == 1
     assert "'experiment.py' is a file, and a DAG id is wanted" in done.err and "airflow dags list --local" in done.err

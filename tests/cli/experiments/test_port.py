@@ -36,7 +36,7 @@ def test_a_file_that_runs_unchanged_is_said_to_with_its_dag(house: House, checko
 
 
 @pytest.mark.slow
-def test_a_file_that_needs_an_edit_is_shown_with_the_line_and_the_edit(house: House, checkout: Path) -> None:
+def test_port_shows_line_and_edit_for_file_needing_change(house: House, checkout: Path) -> None:
     done = house("port", "experiments/clock.py")
     assert done.code == 1 and done.err.endswith("tradewind: 1 of 1 files do not become DAGs as they are.\n")
     head, reason, source, edit = done.out.splitlines()
@@ -47,7 +47,7 @@ def test_a_file_that_needs_an_edit_is_shown_with_the_line_and_the_edit(house: Ho
 
 
 @pytest.mark.slow
-def test_a_file_that_cannot_be_a_dag_is_shown_with_the_line_and_the_reason(house: House, checkout: Path) -> None:
+def test_port_shows_line_and_reason_for_unportable_file(house: House, checkout: Path) -> None:
     done = house("port", "experiments/broken.py")
     assert done.code == 1
     head, reason, source = done.out.splitlines()
@@ -110,7 +110,7 @@ def test_plan_reuses_what_port_says_is_finished(house: House, checkout: Path) ->
 
 
 @pytest.mark.slow
-def test_json_holds_what_the_text_says_and_nothing_that_files_print(house: House, checkout: Path) -> None:
+def test_json_matches_text_and_excludes_output_of_files(house: House, checkout: Path) -> None:
     done = house("port", ".", "--json")
     assert done.code == 1 and "a line of the file" in done.err
     told = done.json
@@ -175,7 +175,7 @@ def test_limits_and_params_are_those_that_are_given(house: House, checkout: Path
 
 
 @pytest.mark.slow
-def test_a_command_about_one_of_marins_dags_evaluates_only_its_file(house: House, checkout: Path) -> None:
+def test_command_for_marin_dag_evaluates_only_its_file(house: House, checkout: Path) -> None:
     house.add_dag(
         "marins",
         '"""An Airflow DAG."""\nfrom tradewind.marin import marin_experiments\n'

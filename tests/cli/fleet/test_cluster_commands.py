@@ -68,7 +68,7 @@ def test_an_unknown_cluster_is_answered_with_the_nearest(fleet: Path, capsys: py
 # ---- which file
 
 
-def test_the_option_comes_before_the_environment_and_that_before_airflows_configuration(
+def test_fleet_option_wins_over_environment_and_airflow_config(
     fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for place in ("option", "configured", "usual/infra"):
@@ -84,9 +84,7 @@ def test_the_option_comes_before_the_environment_and_that_before_airflows_config
     assert [out.splitlines()[1].split("*")[0] for out in found] == ["option", "here", "configured", "usual"]
 
 
-def test_a_file_that_is_not_there_is_said_with_how_to_name_another(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_fleet_file_error_names_option_and_variable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "list", "--fleet", str(tmp_path / "none.yaml"))
     assert code == 2 and "There is no fleet file" in err and "name it with --fleet, or set TRADEWIND_FLEET." in err
 
@@ -145,7 +143,7 @@ def test_config_may_name_the_fleet_file(
     assert "is about the whole fleet" in run(capsys, "update-configs", "--config", file)[2]
 
 
-def test_a_path_that_is_of_no_clusters_file_as_it_should_be_is_told_why(
+def test_invalid_cluster_file_path_error_gives_reason(
     fleet: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     update(fleet)
@@ -188,7 +186,7 @@ def nobodys(name: str) -> str:
         (["list", nobodys("f.yaml"), "--fleet", "FLEET"], "The cluster file"),
     ],
 )
-def test_a_home_that_nobody_has_is_a_sentence_that_names_the_option(
+def test_unknown_home_error_names_the_option(
     words: list[str], named: str, fleet: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = run(capsys, *(word.replace("FLEET", str(fleet)) for word in words))
@@ -197,7 +195,7 @@ def test_a_home_that_nobody_has_is_a_sentence_that_names_the_option(
     assert len(err.splitlines()) == 1
 
 
-def test_the_same_in_the_environment_and_in_airflows_configuration(
+def test_unknown_home_error_names_variable_or_airflow_setting(
     fleet: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TRADEWIND_FLEET", nobodys("f.yaml"))
@@ -227,9 +225,7 @@ def test_a_path_in_a_circle_or_without_end_is_a_sentence(
     assert "here is no fleet file" in err or f"{option or ''} {file} cannot be read (" in err
 
 
-def test_links_in_a_circle_in_the_clusters_folder_are_told_and_hurt_no_other_cluster(
-    fleet: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_symlink_loop_is_reported_and_other_clusters_work(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
     update(fleet)
     file = fleet.parent / "clusters" / "extra-0.yaml"
     file.unlink()
@@ -259,7 +255,7 @@ def test_a_check_names_what_is_stale_and_how_to_mend_it(fleet: Path, capsys: pyt
     assert run(capsys, "update-configs", "--check")[0] == 0
 
 
-def test_files_are_written_and_those_of_clusters_that_are_gone_removed(
+def test_update_configs_writes_files_and_removes_obsolete_ones(
     fleet: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     google = LocalGoogle(("my-project", "us-east5-a"))
@@ -284,7 +280,7 @@ def test_files_are_written_and_those_of_clusters_that_are_gone_removed(
     ],
     ids=lambda text: text[:30],
 )  # fmt: skip
-def test_a_left_file_that_names_no_cluster_is_told_and_nothing_is_written(
+def test_obsolete_file_without_cluster_name_blocks_all_writes(
     content: str, fleet: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gone = fleet.parent / "clusters" / "gone.yaml"
@@ -336,9 +332,7 @@ def test_airflows_command_line_understands_the_same(words: list[str]) -> None:
 # ---- what was typed is nearly right
 
 
-def test_a_file_that_is_not_there_is_answered_with_the_nearest_beside_it(
-    fleet: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_file_error_suggests_nearest_neighbour(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
     update(fleet)
     near = f"(did you mean {fleet}?)"
     code, _, err = run(capsys, "list", "--fleet", str(fleet.with_name("flet.yaml")))
@@ -350,7 +344,7 @@ def test_a_file_that_is_not_there_is_answered_with_the_nearest_beside_it(
 
 
 @pytest.mark.parametrize("words", [["list"], ["update-configs"], ["validate", "FILE"]])
-def test_a_zone_that_nobody_knows_is_said_with_the_nearest_and_taken_all_the_same(
+def test_unknown_zone_warns_with_nearest_and_is_accepted(
     words: list[str], fleet: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fleet.write_text(fleet.read_text().replace("us-central2-b", "us-centrall2-b"))

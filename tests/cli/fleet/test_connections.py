@@ -115,7 +115,7 @@ def test_a_new_head_is_a_difference_and_what_people_added_stays(
     assert stored().host == ADDRESS and stored().extra_dejson["verify"] is False
 
 
-def test_a_connection_made_by_hand_is_left_until_somebody_says_replace_and_no_secret_is_shown(
+def test_manual_connection_needs_replace_and_hides_secrets(
     compute: LocalCompute, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put(host="ray.example.com", port=8265, password="s3cret", extra=json.dumps({"region": "us-central2"}))
@@ -143,7 +143,7 @@ def test_the_same_written_in_another_way_is_no_difference(
     assert run(capsys, "here")[0] == 0
 
 
-def test_a_connection_of_the_environment_is_told_and_not_shadowed(
+def test_environment_connection_is_reported_not_shadowed(
     compute: LocalCompute, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_HERE", json.dumps({"conn_type": "ray", "host": "http://u:s3cret@x:8265"}))

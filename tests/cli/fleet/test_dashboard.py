@@ -89,7 +89,7 @@ def get(url: str, **headers: str) -> str:
 
 @pytest.mark.ray
 @pytest.mark.parametrize("opened", [["here"]], indirect=True)
-def test_a_dashboard_has_its_own_host_asks_for_the_token_and_ends_with_ctrl_c(opened: Opened) -> None:
+def test_dashboards_have_own_hosts_need_token_end_on_ctrl_c(opened: Opened) -> None:
     url = opened.wait_for(r"The dashboard of here is at (http://here\.localhost:\d+) until Ctrl-C")[1]
     assert "ray_version" in get(url, Authorization=f"Bearer {TOKEN}")
     with pytest.raises(HTTPError, match="401"):

@@ -115,9 +115,7 @@ def test_what_is_missing_here_is_said_with_how_to_mend_it(house: House, capsys: 
     assert "No such file" in found[key][1] and "does not run" in found["gcloud"][1]
 
 
-def test_permissions_that_are_missing_are_named_with_the_roles_that_have_them(
-    house: House, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_permissions_are_named_with_granting_roles(house: House, capsys: pytest.CaptureFixture[str]) -> None:
     house.roles.missing |= {"tpu.nodes.create", "compute.disks.use"}
     code, out, err = run(capsys)
     assert code == 1 and "missing: compute.disks.use, tpu.nodes.create" in out and "roles/tpu.admin" in out
@@ -143,9 +141,7 @@ def test_a_token_that_is_missing_or_switched_off_is_found(house: House, capsys: 
     assert told(capsys)[about][0] == "unknown"
 
 
-def test_a_service_account_needs_its_roles_on_the_project_or_on_the_thing_itself_and_without_a_condition(
-    house: House, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_service_account_needs_unconditional_role_grants(house: House, capsys: pytest.CaptureFixture[str]) -> None:
     house.roles.bindings.clear()
     house.roles.grant("my-project", "roles/editor", HEAD)
     house.roles.grant("my-project", SECRETS, WORKER, condition="request.time < timestamp('2020-01-01T00:00:00Z')")
@@ -167,9 +163,7 @@ def test_a_service_account_needs_its_roles_on_the_project_or_on_the_thing_itself
     assert told(capsys)[f"{HEAD}: secret HF_TOKEN"][0] == "unknown"
 
 
-def test_hosts_that_may_not_list_instances_cannot_find_their_head(
-    house: House, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_hosts_without_list_permission_cannot_find_head(house: House, capsys: pytest.CaptureFixture[str]) -> None:
     house.roles.bindings["my-project"] = [one for one in house.roles.bindings["my-project"] if one["role"] != LISTS]
     house.roles.grant("my-project", LISTS, HEAD)
     mend = f"gcloud projects add-iam-policy-binding my-project --member=serviceAccount:{WORKER} --role={LISTS}"

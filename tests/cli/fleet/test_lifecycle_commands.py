@@ -80,9 +80,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 
 
 @pytest.mark.parametrize("command", ["start", "stop", "restart", "apply", "status", "stop-cluster"])
-def test_a_cluster_that_is_not_in_the_file_is_answered_with_the_nearest(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_cluster_suggests_nearest_name(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, command, "hear")
     assert (code, out) == (2, "") and "describes no cluster 'hear': did you mean here?" in err
 
@@ -105,9 +103,7 @@ def test_a_stop_lists_what_goes_and_what_stays_and_asks(
 
 
 @pytest.mark.slow
-def test_a_status_shows_what_runs_what_is_old_and_what_is_of_no_cluster(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_shows_running_outdated_and_unowned_resources(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "status")
     assert code == 0
     title, head, *rows, counts = out.splitlines()
@@ -212,7 +208,7 @@ def test_a_token_that_no_host_can_fetch_starts_nothing(
 
 
 @pytest.mark.slow
-def test_a_dry_run_of_apply_is_told_to_programs_and_changes_nothing(
+def test_apply_dry_run_prints_json_and_changes_nothing(
     google: LocalGoogle, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     head = google.compute.state.resources[f"{INSTANCES}/ray-here-head-1-compute"]
@@ -267,7 +263,7 @@ def test_a_rotation_preserves_jobs_in_the_same_words() -> None:
 
 
 @pytest.mark.slow
-def test_a_stop_and_a_status_say_whose_jobs_an_interrupted_restart_has_kept(
+def test_stop_and_status_report_backup_of_interrupted_restart(
     marker: ClusterLock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     note = BackupNote("ada@laptop", "laptop", "/home/ada/kept", ("train",))
@@ -281,7 +277,7 @@ def test_a_stop_and_a_status_say_whose_jobs_an_interrupted_restart_has_kept(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["stop", "status"])
-def test_what_is_kept_here_of_a_restart_that_somebody_finished_elsewhere_is_deleted(
+def test_local_backup_is_deleted_after_restart_ended_elsewhere(
     command: str,
     marker: ClusterLock,
     tmp_path: Path,
@@ -300,7 +296,7 @@ def test_what_is_kept_here_of_a_restart_that_somebody_finished_elsewhere_is_dele
 
 
 @pytest.mark.slow
-def test_a_marker_that_does_not_say_which_jobs_were_kept_stops_a_restart_and_no_stop(
+def test_lock_without_backup_jobs_blocks_restart_but_not_stop(
     marker: ClusterLock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -335,7 +331,7 @@ def test_without_a_backup_there_is_nothing_to_restore(
 
 
 @pytest.mark.slow
-def test_jobs_that_cannot_be_kept_stop_a_restart_before_ray_is_touched(
+def test_skipped_jobs_block_restart_before_ray_is_touched(
     marker: ClusterLock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))

@@ -43,7 +43,7 @@ def test_one_machine_gives_its_output_and_its_exit_code(
     assert run(capfd, "ssh-tpu", "one:1", "--", "echo", "there")[:2] == (0, "there\n")
 
 
-def test_the_cluster_may_be_the_path_of_its_file_or_an_option_before_or_behind_the_command(
+def test_cluster_is_given_by_file_path_or_option_anywhere(
     world: LoopbackHosts, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = str(Path(os.environ["TRADEWIND_FLEET"]).parent / "clusters" / "here.yaml")
@@ -54,7 +54,7 @@ def test_the_cluster_may_be_the_path_of_its_file_or_an_option_before_or_behind_t
         assert run(capfd, *words, "--", "echo", "there")[:2] == (0, "there\n"), words
 
 
-def test_several_machines_are_told_apart_and_the_bad_one_is_named(
+def test_exec_on_all_hosts_prefixes_output_and_names_failures(
     world: LoopbackHosts, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = run(capfd, "exec", "here", "--all-hosts", "--", "echo it; echo not >&2; exit 3")

@@ -69,7 +69,7 @@ def run(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     return int(end.value.code or 0), printed.out, printed.err
 
 
-def test_files_are_written_for_their_owner_alone_and_a_second_run_has_nothing_to_do(
+def test_files_are_owner_only_and_second_push_is_noop(
     world: LoopbackFleet, files: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = run(capfd, "here", "--host", "head")
@@ -123,7 +123,7 @@ def test_nothing_is_written_when_one_value_cannot_be_had(
     world.google.secrets.disabled.clear()
 
 
-def test_a_host_that_is_not_reached_is_named_and_the_others_get_theirs(
+def test_unreachable_host_is_named_and_others_get_files(
     world: LoopbackFleet, files: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     kept, key = world.hosts.keys[1], "AAAAC3NzaC1lZDI1NTE5AAAAIJd2lzxVQbRbu3yQK0Hk2vE0tbU3hM1M0W8n7T1x9z1q"
@@ -140,7 +140,7 @@ def test_a_host_that_is_not_reached_is_named_and_the_others_get_theirs(
     assert unknown[0] == 1 and "one:0: The hosts of one have not all written down their SSH host keys" in unknown[2]
 
 
-def test_beside_somebody_who_changes_the_cluster_nothing_is_written_and_a_dry_run_looks(
+def test_locked_cluster_blocks_push_but_not_dry_run(
     world: LoopbackFleet, files: Path, marker: ClusterLock, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with marker.take("rotate-token", "restarting Ray", holder="ada@laptop") as held:

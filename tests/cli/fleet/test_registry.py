@@ -52,7 +52,7 @@ def test_both_rules_are_set_and_are_right_then(
     assert run(capsys, *one)[0] == 0 and registry.requests["patch"] == 1, "what is right is not written"
 
 
-def test_all_are_those_of_the_fleet_each_once_and_one_that_fails_holds_no_other_up(
+def test_all_covers_each_fleet_repository_once_despite_failure(
     registry: LocalArtifactRegistry, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     more = "  far: {zone: us-west4-a, generation: v5e, bucket: my-bucket-4}\n"
@@ -66,7 +66,7 @@ def test_all_are_those_of_the_fleet_each_once_and_one_that_fails_holds_no_other_
     assert code == 2 and "No cluster of the fleet has its image in a repository 'another'" in err
 
 
-def test_what_somebody_else_has_set_stays_and_the_same_by_another_name_is_enough(
+def test_foreign_policies_stay_and_equal_policy_is_reused(
     registry: LocalArtifactRegistry, capsys: pytest.CaptureFixture[str]
 ) -> None:
     theirs = {"id": "keep-releases", "action": "KEEP", "condition": {"tagPrefixes": ["release"]}}

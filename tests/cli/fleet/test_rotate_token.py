@@ -45,7 +45,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 
 
 @pytest.mark.slow
-def test_it_says_who_shares_the_token_asks_and_hands_the_new_one_out(
+def test_rotation_names_sharing_clusters_asks_and_distributes(
     google: LocalGoogle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, err = run(capsys, "also")
@@ -59,7 +59,7 @@ def test_it_says_who_shares_the_token_asks_and_hands_the_new_one_out(
 
 
 @pytest.mark.slow
-def test_what_has_a_head_is_named_in_the_question_and_its_jobs_before(
+def test_rotation_question_names_running_heads_and_their_jobs(
     google: LocalGoogle, capsys: pytest.CaptureFixture[str]
 ) -> None:
     labels = {"ray-cluster-name": "also", "ray-node-type": "head", "ray-node-status": "up-to-date"}

@@ -56,7 +56,7 @@ def test_a_slice_is_added_cut_and_removed(google: LocalGoogle, capsys: pytest.Ca
     assert code == 0 and "Slice hero-1 of here: v4-8, reserved, READY." in err and sorted(google.slices()) == ["hero-2"]
 
 
-def test_while_somebody_changes_the_cluster_or_has_left_it_half_changed_no_slice_comes_or_goes(
+def test_slice_changes_are_refused_on_locked_or_partial_cluster(
     google: LocalGoogle, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(capsys, "add-worker", "here", "v4-8", "--slice", "hero")
@@ -82,7 +82,7 @@ def test_an_act_that_failed_holds_up_nobody(google: LocalGoogle, capsys: pytest.
     marker.take("start", "making the head").finish()
 
 
-def test_while_the_head_does_not_say_what_is_in_use_nothing_is_removed(
+def test_slice_removal_is_refused_while_head_usage_is_unknown(
     google: LocalGoogle, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(capsys, "add-worker", "here", "v4-8", "--slice", "hero")

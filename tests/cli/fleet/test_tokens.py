@@ -121,7 +121,7 @@ def test_it_is_made_once_and_another_needs_to_be_asked_for(
 
 
 @pytest.mark.slow
-def test_a_secret_that_was_left_without_a_version_is_gone_on_with(
+def test_init_token_resumes_secret_without_enabled_version(
     manager: LocalSecretManager, compute: LocalCompute, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manager.refused.add("secretmanager.versions.add")
@@ -150,7 +150,7 @@ def test_of_two_that_make_it_at_once_the_first_counts(
 
 
 @pytest.mark.slow
-def test_nothing_is_changed_while_any_cluster_that_shares_the_token_runs(
+def test_token_is_unchanged_while_a_sharing_cluster_runs(
     manager: LocalSecretManager, compute: LocalCompute, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manager.put(SECRET, TOKEN)

@@ -46,9 +46,7 @@ def token_file(folder: Path, text: str, mode: int = 0o600) -> Path:
     return file
 
 
-def test_the_option_wins_over_the_environment_and_that_over_this_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_address_option_wins_over_environment_and_localhost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert chosen(tmp_path, "http://a:1", RAY_ADDRESS="http://b:2").address == "http://a:1"
     assert chosen(tmp_path, RAY_ADDRESS="http://b:2").address == "http://b:2"
@@ -69,7 +67,7 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def test_without_any_name_it_is_the_default_of_the_fleet_file_where_there_is_one(
+def test_cluster_defaults_to_that_of_fleet_file_if_present(
     fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert chosen(tmp_path).address == "http://here:3"
@@ -107,7 +105,7 @@ def test_a_connection_is_a_cluster_with_its_own_token(tmp_path: Path, monkeypatc
     assert (cluster.name, cluster.address, cluster.token) == ("mine", "http://c:3", TOKEN)
 
 
-def test_the_variable_wins_over_the_named_file_and_that_over_the_file_at_home(tmp_path: Path) -> None:
+def test_token_variable_wins_over_named_file_and_home_file(tmp_path: Path) -> None:
     named = token_file(tmp_path / "named", f"{OTHER}\n")
     assert token_in({}, tmp_path) is None
     token_file(tmp_path / ".ray", f" {TOKEN}\n")
@@ -119,9 +117,7 @@ def test_the_variable_wins_over_the_named_file_and_that_over_the_file_at_home(tm
 @pytest.mark.parametrize(
     ("text", "mode", "says"), [(TOKEN, 0o640, "chmod 600"), (TOKEN, 0o604, "chmod 600"), ("\n", 0o600, "is empty")]
 )
-def test_a_token_file_that_others_can_use_or_that_is_empty_is_refused(
-    text: str, mode: int, says: str, tmp_path: Path
-) -> None:
+def test_shared_or_empty_token_file_is_refused(text: str, mode: int, says: str, tmp_path: Path) -> None:
     file = token_file(tmp_path / ".ray", text, mode)
     for env in ({}, {"RAY_AUTH_TOKEN_PATH": str(file)}):
         with pytest.raises(CommandError, match=says) as refused:
@@ -142,7 +138,7 @@ def test_a_token_that_no_header_can_carry_is_refused_unseen(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(("token", "says"), [(None, "asks for a token: put it"), (TOKEN, "refuses the token: put")])
-def test_a_refused_token_is_told_with_the_places_that_it_comes_from(token: str | None, says: str) -> None:
+def test_token_refusal_error_lists_token_sources(token: str | None, says: str) -> None:
     cluster = RayCluster("c:3", "http://c:3", token)
     text = explain_error(RayAuthenticationError(token_refused(cluster)), cluster)
     assert text.startswith(f"The Ray cluster at http://c:3 {says}")
@@ -156,7 +152,7 @@ def test_a_refused_token_is_told_with_the_places_that_it_comes_from(token: str |
     "cause",
     ["self-signed", "mismatch", "has expired", "unable to get local issuer", "WRONG_VERSION_NUMBER", "something else"],
 )
-def test_no_word_of_tls_sends_people_without_airflow_to_a_connection(cause: str) -> None:
+def test_tls_errors_without_airflow_mention_no_connection(cause: str) -> None:
     cluster = RayCluster("c:3", "https://c:3")
     text = explain_error(RayTlsError(f"{cluster}: {tls_problem(OSError(cause))}"), cluster)
     assert text.startswith("The Ray cluster at https://c:3: ")
@@ -193,7 +189,7 @@ def refuser() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("words", [["list"], ["logs", "a"], ["stop", "a"], ["wait", "a"], ["submit", "--", "true"]])
-def test_every_command_shows_the_token_and_says_once_that_it_was_refused(
+def test_every_command_sends_token_and_reports_refusal_once(
     words: list[str], refuser: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -61,7 +61,7 @@ def test_a_secret_in_the_place_of_a_name_is_not_shown() -> None:
     assert TOKEN not in str(refused.value)
 
 
-def test_an_option_wins_over_the_file_and_the_file_over_what_is_found(tmp_path: Path, said: list[str]) -> None:
+def test_env_option_wins_over_file_and_detected_values(tmp_path: Path, said: list[str]) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / ".marin.yaml").write_text("env:\n  A: file\n  B: file\n  PYTHONPATH: here\n")
     assert env_of(tmp_path, said, ["B=option"]) == {"A": "file", "B": "option", "PYTHONPATH": "here"}
@@ -186,9 +186,7 @@ def test_the_commit_and_the_workspaces_modules_are_found(tmp_path: Path) -> None
     ],
     ids=ascii,
 )
-def test_a_project_of_somebody_else_adds_nothing_from_outside_and_ends_no_command(
-    project: str, modules: str, tmp_path: Path
-) -> None:
+def test_foreign_project_adds_no_outside_modules_and_no_error(project: str, modules: str, tmp_path: Path) -> None:
     folder = tmp_path / "code"
     for name in ("code/in", "code/a:b/src", "outside/src"):
         (tmp_path / name).mkdir(parents=True)

@@ -61,7 +61,7 @@ def listed(done: Ended, job: str) -> list[str]:
     return [one["job"] for one in json.loads(done.out) if one["job"].startswith(job)]
 
 
-def test_a_cluster_that_asks_for_a_token_gets_it_from_the_environment(
+def test_cluster_token_is_read_from_environment(
     ray: LocalRay, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "token"

@@ -134,7 +134,7 @@ def test_an_id_that_exists_is_followed_and_not_run_again(tradewind: Tradewind, t
     assert "was submitted before" in second.err
 
 
-def test_a_secret_is_fetched_on_the_cluster_and_stands_nowhere_else(jobs: RayJobs, tradewind: Tradewind) -> None:
+def test_secret_is_fetched_on_cluster_and_stored_nowhere_else(jobs: RayJobs, tradewind: Tradewind) -> None:
     code = "import os, hashlib; print(hashlib.sha256(os.environ['WORD'].encode()).hexdigest())"
     words = ("--submission-id", "with-secret", "--secret", "WORD=env:ON_THE_NODE")
     done = tradewind("submit", *words, "--", *PRINTING, code)
@@ -144,9 +144,7 @@ def test_a_secret_is_fetched_on_the_cluster_and_stands_nowhere_else(jobs: RayJob
 
 
 @pytest.mark.parametrize("given", [("HF_TOKEN=hunter2",), ("NOTE", "hf_" + "Ab1" * 12), ("A", "1", "2")])
-def test_a_variable_that_is_refused_keeps_the_job_from_being_submitted(
-    given: tuple[str, ...], jobs: RayJobs, tradewind: Tradewind
-) -> None:
+def test_refused_variable_prevents_submission(given: tuple[str, ...], jobs: RayJobs, tradewind: Tradewind) -> None:
     before = {job.job for job in jobs.jobs()}
     done = tradewind("submit", "-e", *given, "--", "true")
     assert done.code == 2 and done.out == "" and done.err.count("\n") == 1
@@ -154,7 +152,7 @@ def test_a_variable_that_is_refused_keeps_the_job_from_being_submitted(
     assert {job.job for job in jobs.jobs()} == before
 
 
-def test_waiting_can_run_out_of_time_and_stopping_waits_for_the_end(jobs: RayJobs, tradewind: Tradewind) -> None:
+def test_wait_times_out_and_stop_waits_for_job_ending(jobs: RayJobs, tradewind: Tradewind) -> None:
     for job in ("lasts-1", "lasts-2", "lasts-3"):
         own = ("--metadata", "group=lasting", "--metadata", f"name={job}")
         assert tradewind("submit", "--no-wait", "--submission-id", job, *own, "--", *LASTING).code == 0
@@ -206,7 +204,7 @@ def test_the_log_is_followed_from_its_last_lines(tradewind: Tradewind, tmp_path:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_with_auto_stop_an_interrupted_command_ends_after_its_job(
+def test_auto_stop_interrupted_command_ends_after_its_job(
     signum: signal.Signals, jobs: RayJobs, tradewind: Tradewind
 ) -> None:
     job = f"auto-stopped-{signum.name}"
@@ -219,7 +217,7 @@ def test_with_auto_stop_an_interrupted_command_ends_after_its_job(
     assert status(jobs, job) == "STOPPED" and f"Job {job} is STOPPED" in err and "Traceback" not in err
 
 
-def test_without_auto_stop_the_job_of_an_interrupted_command_goes_on(jobs: RayJobs, tradewind: Tradewind) -> None:
+def test_job_survives_interrupted_command_without_auto_stop(jobs: RayJobs, tradewind: Tradewind) -> None:
     command = start("submit", "--submission-id", "left", "--", *LASTING)
     assert command.stdout is not None
     assert next(line for line in command.stdout if line == "at work\n")

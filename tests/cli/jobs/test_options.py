@@ -95,7 +95,7 @@ def test_bad_usage_is_one_sentence_and_exit_code_two(
 
 
 @pytest.mark.slow
-def test_the_commands_work_without_airflow_and_help_loads_nothing_heavy(tmp_path: Path) -> None:
+def test_job_commands_need_no_airflow_and_help_imports_are_light(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['airflow'] = None\n"
         "from tradewind.cli.main import main, parser\n"

@@ -24,7 +24,7 @@ def test_those_that_have_not_ended_are_listed_newest_first() -> None:
     assert chosen(JOBS, everything=False, metadata={"owner": "me"}) == [OLD]
 
 
-def test_the_table_has_one_line_for_each_job_with_its_columns_below_each_other() -> None:
+def test_job_table_has_one_aligned_line_per_job() -> None:
     head, *rows = table([DONE, NEW, JobDetails("bare", "PENDING")], now=2_600.0)
     assert len(rows) == 3
     column = head.index("STATUS")
@@ -71,7 +71,7 @@ def test_without_a_tail_lines_do_not_wait() -> None:
     assert found == ["a"]
 
 
-def test_the_status_of_a_job_says_whose_it_is_since_when_and_what_ray_says() -> None:
+def test_job_status_shows_user_start_time_and_ray_state() -> None:
     job = JobDetails(
         "train", "FAILED", "python a.py", "Job entrypoint failed:\nKeyError: 'x'", "JOB_ENTRYPOINT_COMMAND_ERROR", 1,
         metadata={"user": "ada"}, started_ms=1_000_000, ended_ms=1_090_000,

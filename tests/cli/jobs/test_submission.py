@@ -94,7 +94,7 @@ def test_two_new_ids_differ_and_a_chosen_one_is_kept() -> None:
     assert id_for(parser().parse_args(["jobs", "submit", "--submission-id", "mine", "--", "true"])) == "mine"
 
 
-def test_rays_own_command_for_the_same_job_is_shown_without_the_token(tmp_path: Path) -> None:
+def test_equivalent_ray_command_is_shown_without_token(tmp_path: Path) -> None:
     given = ("--tpu", "v4-8", "--memory", "5", "--metadata", "owner=me", "-e", "A=x y", "--", "python", "a b.py")
     request = job(tmp_path, *given)
     words = shlex.split(ray_command(request, CLUSTER))

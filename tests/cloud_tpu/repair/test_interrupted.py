@@ -37,7 +37,7 @@ class DyingApi(TpuApi):
 
 
 @pytest.mark.parametrize(("before", "after"), [("delete", ""), ("", "delete"), ("create", ""), ("", "create")], ids=str)
-def test_a_repair_that_is_killed_half_way_is_carried_on_by_the_next(world: World, before: str, after: str) -> None:
+def test_killed_repair_is_continued_by_next_pass(world: World, before: str, after: str) -> None:
     world.create("slice-a")
     world.set_state("slice-a", "PREEMPTED")
     api = DyingApi("rehearsal", "us-central2-b", endpoint=world.cloud.url, poll_s=0.01)
@@ -71,7 +71,7 @@ def test_two_repairs_at_once_replace_each_slice_once(world: World) -> None:
     assert {node.state for node in world.api.nodes()} == {"READY"}
 
 
-def test_a_slice_that_somebody_else_has_replaced_meanwhile_is_not_deleted(world: World) -> None:
+def test_slice_replaced_by_another_process_is_not_deleted(world: World) -> None:
     world.create("slice-a")
     world.set_state("slice-a", "PREEMPTED")
     repair = world.repair()
@@ -88,7 +88,7 @@ def test_a_slice_that_somebody_else_has_replaced_meanwhile_is_not_deleted(world:
     assert world.api.node("slice-a").state == "READY"
 
 
-def test_flaky_answers_are_survived_and_what_goes_wrong_with_one_slice_does_not_stop_the_others(world: World) -> None:
+def test_flaky_api_and_one_failing_slice_do_not_stop_others(world: World) -> None:
     world.create("slice-a")
     world.create("slice-b", {**BODY, "labels": {"cluster": "one", "which": "b"}})
     world.set_state("slice-a", "PREEMPTED")
@@ -100,7 +100,7 @@ def test_flaky_answers_are_survived_and_what_goes_wrong_with_one_slice_does_not_
     assert "v4-17" in report.done["slice-a"]
 
 
-def test_an_api_that_cannot_list_is_an_error_and_nothing_is_judged(world: World) -> None:
+def test_failed_listing_is_an_error_without_decisions(world: World) -> None:
     world.create("slice-a")
     world.cloud.service.fail_next(1, 403)
     with pytest.raises(TpuApiError, match="listing"):
@@ -127,7 +127,7 @@ def test_a_creation_whose_operation_fails_loses_no_slice(world: World, code: str
     assert len(world.calls("DeleteNode")) == 1
 
 
-def test_a_creation_that_is_refused_as_aborted_is_tried_again_by_the_next_pass(world: World) -> None:
+def test_aborted_creation_is_retried_by_next_pass(world: World) -> None:
     world.create("slice-a")
     world.set_state("slice-a", "PREEMPTED")
     world.cloud.service.refuse_next(1, "ABORTED", "The resource is being changed", "CreateNode")
@@ -158,7 +158,7 @@ def test_the_way_back_is_kept_until_the_new_slice_was_seen_ready(world: World) -
 
 
 @pytest.mark.parametrize("kind", ["CreateNode", "DeleteNode"])
-def test_an_answer_that_is_lost_after_the_deed_costs_no_slice_and_no_second_one(world: World, kind: str) -> None:
+def test_lost_response_neither_loses_nor_duplicates_slice(world: World, kind: str) -> None:
     world.create("slice-a")
     world.set_state("slice-a", "PREEMPTED")
     world.cloud.writes = frozenset({kind})
@@ -175,9 +175,7 @@ def test_an_answer_that_is_lost_after_the_deed_costs_no_slice_and_no_second_one(
     [("PERMISSION_DENIED", "Permission denied"), ("INVALID_ARGUMENT", "cidr_block is not yours to ask for")],
 )
 @pytest.mark.parametrize("by", ["call", "operation"])
-def test_a_creation_that_is_refused_for_good_stops_further_deletions_and_asks_for_a_person(
-    world: World, code: str, message: str, by: str
-) -> None:
+def test_permanent_creation_refusal_stops_deletions(world: World, code: str, message: str, by: str) -> None:
     names = [f"slice-{number}" for number in range(5)]
     for name in names:
         world.create(name)
@@ -210,7 +208,7 @@ def test_what_is_wanted_of_a_refused_slice_can_be_corrected(world: World) -> Non
     assert run_until_over(world.repair(Scope(expected={"slice-a": BODY})), world).is_well
 
 
-def test_one_repair_does_not_overwrite_what_another_one_has_written_down(world: World) -> None:
+def test_concurrent_repair_does_not_overwrite_records(world: World) -> None:
     world.create("slice-a")
     world.set_state("slice-a", "PREEMPTED")
     slow = world.repair()

@@ -76,7 +76,7 @@ def create_all(world: World, names: list[str]) -> None:
     until(lambda: [node.state for node in world.api.nodes()] == ["READY"] * len(names), "all slices to be READY")
 
 
-def test_a_deletion_whose_answer_is_lost_is_not_sent_again_to_the_successor(world: LyingWorld) -> None:
+def test_lost_deletion_response_does_not_delete_successor(world: LyingWorld) -> None:
     world.create("slice-a")
     world.preempt("slice-a")
     successors: list[str] = []
@@ -95,7 +95,7 @@ def test_a_deletion_whose_answer_is_lost_is_not_sent_again_to_the_successor(worl
 
 
 @pytest.mark.slow
-def test_what_a_repair_has_replaced_is_not_deleted_again_because_a_list_is_old(world: LyingWorld) -> None:
+def test_stale_list_does_not_delete_replaced_slice_again(world: LyingWorld) -> None:
     names = [f"slice-{number:02}" for number in range(20)]
     create_all(world, names)
     for name in names:
@@ -133,7 +133,7 @@ def test_a_node_that_a_list_tells_of_twice_is_one_node(world: LyingWorld, second
     assert len(world.calls("DeleteNode")) == (1 if state == "PREEMPTED" else 0)
 
 
-def test_a_slice_at_work_keeps_its_queued_resource_also_where_the_list_leaves_it_out(world: LyingWorld) -> None:
+def test_working_slice_missing_from_list_keeps_queued_resource(world: LyingWorld) -> None:
     world.create("queue", queued("slice-a", "slice-b"))
     world.preempt("slice-a")  # and Google calls the queued resource SUSPENDED
     world.cloud.twists("ListNodes", lambda fields: fields.update(nodes=[]))
@@ -143,7 +143,7 @@ def test_a_slice_at_work_keeps_its_queued_resource_also_where_the_list_leaves_it
     assert world.calls("DeleteQueuedResource") == []
 
 
-def test_a_queued_resource_of_others_without_any_spec_does_not_stop_the_repair(world: LyingWorld) -> None:
+def test_foreign_queued_resource_without_spec_is_tolerated(world: LyingWorld) -> None:
     world.create("slice-a")
     world.create("queue", queued("theirs", body={**BODY, "labels": {"cluster": "two"}}))
     world.preempt("slice-a")
@@ -170,7 +170,7 @@ def test_a_state_that_nobody_knows_is_waited_for(world: LyingWorld, state: int |
 
 
 @pytest.mark.slow
-def test_a_queued_resource_that_fails_again_and_again_does_not_use_up_what_the_others_may(world: LyingWorld) -> None:
+def test_failing_queued_resource_leaves_others_their_limits(world: LyingWorld) -> None:
     world.create("a-queue", queued("slice-q"))
     world.create("slice-z")
     settings = replace(AT_ONCE, stock_out_pause_s=60.0, max_deletes_per_hour=10)
@@ -192,7 +192,7 @@ def test_a_queued_resource_that_fails_again_and_again_does_not_use_up_what_the_o
     assert world.calls("DeleteNode") == ["DeleteNode slice-z"]
 
 
-def test_a_name_that_google_does_not_take_is_for_a_person_and_holds_up_no_other(world: LyingWorld) -> None:
+def test_invalid_name_needs_user_and_delays_no_other_slice(world: LyingWorld) -> None:
     world.create("slice-a")
     world.preempt("slice-a")
     hostile = ["Slice_A", "../slice-a", "slice\na", "", "s" * 5000]
@@ -203,7 +203,7 @@ def test_a_name_that_google_does_not_take_is_for_a_person_and_holds_up_no_other(
 
 
 @pytest.mark.slow
-def test_the_way_back_is_written_again_when_an_old_deletion_that_failed_is_tried_again(world: LyingWorld) -> None:
+def test_recreation_body_is_rewritten_when_deletion_is_retried(world: LyingWorld) -> None:
     world.create("slice-a")
     world.create("slice-b")
     world.lost_hosts["slice-a"] = 1

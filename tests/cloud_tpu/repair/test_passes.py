@@ -13,7 +13,7 @@ from tradewind.cloud_tpu.repair.records import KEEP_S, Deletion, SliceRecord, Sl
 from tradewind.cloud_tpu.repair.terms import RepairSettings, Scope
 
 
-def test_slices_that_work_are_left_alone_and_the_pass_ends_at_once(world: World) -> None:
+def test_working_slices_are_untouched_and_pass_ends_at_once(world: World) -> None:
     world.create("slice-a")
     world.create("queued", queued("slice-b", "slice-c"))
     before = world.calls(*WRITES)
@@ -38,7 +38,7 @@ def test_a_dead_node_is_deleted_and_created_again_as_it_was(world: World, state:
     assert world.calls(*WRITES) == ["CreateNode slice-a", "DeleteNode slice-a", "CreateNode slice-a"]
 
 
-def test_a_suspended_queued_resource_is_deleted_with_its_node_and_created_again(world: World) -> None:
+def test_suspended_queued_resource_is_replaced_with_its_node(world: World) -> None:
     world.create("queued", queued("slice-a"))
     world.preempt("slice-a")
     assert run_until_over(world.repair(), world).is_well
@@ -46,7 +46,7 @@ def test_a_suspended_queued_resource_is_deleted_with_its_node_and_created_again(
     assert world.api.node("slice-a").state == "READY"
 
 
-def test_a_ready_node_with_a_dead_second_host_is_replaced_after_its_grace(world: World) -> None:
+def test_ready_node_with_dead_host_is_replaced_after_grace(world: World) -> None:
     world.create("slice-a")
     world.create("slice-b")
     world.lost_hosts["slice-a"] = 1
@@ -100,7 +100,7 @@ def test_what_belongs_to_others_is_not_even_judged(world: World) -> None:
     assert report.findings == [] and report.is_well
 
 
-def test_a_queued_resource_is_left_alone_while_one_of_its_slices_works(world: World) -> None:
+def test_queued_resource_is_kept_while_one_slice_works(world: World) -> None:
     world.create("both", queued("slice-a", "slice-b"))
     world.preempt("slice-a")
     report = world.repair().run_once()
@@ -110,7 +110,7 @@ def test_a_queued_resource_is_left_alone_while_one_of_its_slices_works(world: Wo
     assert run_until_over(world.repair(), world).is_well
 
 
-def test_an_expected_slice_that_is_not_there_is_created_and_without_a_body_a_person_is_asked(world: World) -> None:
+def test_missing_slice_is_created_or_needs_user_without_body(world: World) -> None:
     scope = Scope(expected={"slice-a": BODY, "slice-q": queued("slice-b"), "slice-c": None})
     first = world.repair(scope).run_once()
     assert first.done == {"slice-a": "created", "slice-q": "created"}
@@ -146,7 +146,7 @@ def test_a_stock_out_is_remembered_waited_for_and_overcome(world: World) -> None
 
 
 @pytest.mark.slow
-def test_no_more_than_the_limits_are_deleted_in_a_pass_and_in_an_hour(world: World) -> None:
+def test_deletions_respect_limits_per_pass_and_hour(world: World) -> None:
     names = [f"slice-{number}" for number in range(6)]
     for name in names:
         world.create(name)
@@ -158,7 +158,7 @@ def test_no_more_than_the_limits_are_deleted_in_a_pass_and_in_an_hour(world: Wor
     assert len(world.repair(settings=careful).run_once().done) == 2
 
 
-def test_while_ray_does_not_answer_only_what_google_calls_dead_is_replaced(world: World) -> None:
+def test_only_google_dead_slices_are_replaced_without_ray_answer(world: World) -> None:
     for name in ("slice-a", "slice-b", "slice-c"):
         world.create(name)
     world.set_state("slice-a", "PREEMPTED")
@@ -212,7 +212,7 @@ def test_a_stock_out_of_one_slice_does_not_keep_the_others(world: World) -> None
 
 
 @pytest.mark.slow
-def test_what_google_itself_calls_gone_is_replaced_in_one_pass_whatever_the_limits(world: World) -> None:
+def test_slices_gone_at_google_are_replaced_beyond_limits(world: World) -> None:
     names = [f"slice-{number:02}" for number in range(30)]
     for name in names:
         world.api.begin_create(name, BODY)
@@ -231,7 +231,7 @@ def label(world: World, name: str, labels: dict[str, str]) -> None:
 UNLABELLED = {key: value for key, value in BODY.items() if key != "labels"}
 
 
-def test_a_labelled_node_of_an_unlabelled_queued_resource_is_replaced_with_it_and_keeps_its_label(
+def test_labelled_node_keeps_label_when_queue_is_replaced(
     world: World,
 ) -> None:
     world.create("queued", queued("slice-a", body=UNLABELLED))
@@ -243,7 +243,7 @@ def test_a_labelled_node_of_an_unlabelled_queued_resource_is_replaced_with_it_an
     assert (world.api.node("slice-a").queue, world.api.node("slice-a").labels) == ("queued", {"cluster": "one"})
 
 
-def test_a_queued_resource_that_also_has_a_slice_of_others_is_for_a_person(world: World) -> None:
+def test_queued_resource_with_foreign_slice_needs_user(world: World) -> None:
     world.create("queued", queued("slice-a", "theirs", body=UNLABELLED))
     label(world, "slice-a", {"cluster": "one"})
     world.preempt("slice-a")
@@ -253,7 +253,7 @@ def test_a_queued_resource_that_also_has_a_slice_of_others_is_for_a_person(world
     assert "theirs" in report.table()
 
 
-def test_a_node_whose_queued_resource_is_just_being_replaced_is_not_taken_for_a_bare_one(world: World) -> None:
+def test_node_of_replaced_queued_resource_is_not_a_bare_node(world: World) -> None:
     world.create("queued", queued("slice-a"))
     world.preempt("slice-a")
     with world.cloud.service.state.changed:

@@ -101,7 +101,7 @@ def nodes_behind(finding: Finding, snapshot: Snapshot) -> list[TpuNode]:
 
 @pytest.mark.slow
 @given(snapshots(), scopes, limits)
-def test_nothing_that_works_or_is_reserved_or_is_another_s_is_ever_deleted(
+def test_working_reserved_or_foreign_slices_are_never_deleted(
     snapshot: Snapshot, scope: Scope, settings: RepairSettings
 ) -> None:
     findings = decide(snapshot, scope, settings)
@@ -128,9 +128,7 @@ def test_nothing_that_works_or_is_reserved_or_is_another_s_is_ever_deleted(
 
 @pytest.mark.slow
 @given(snapshots(), scopes)
-def test_every_slice_of_the_cluster_is_judged_once_and_only_the_absent_are_created(
-    snapshot: Snapshot, scope: Scope
-) -> None:
+def test_each_slice_has_one_finding_and_only_absent_are_created(snapshot: Snapshot, scope: Scope) -> None:
     findings = decide(snapshot, scope, RepairSettings())
     assert len({one.name for one in findings}) == len(findings)
     judged = {name for one in findings for name in (one.name, *one.slices)}
@@ -158,7 +156,7 @@ def lasting(trouble: str, seconds: float) -> SliceRecord:
 
 
 @pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED", "STOPPED", "UNKNOWN"])
-def test_what_google_calls_dead_is_replaced_unless_all_of_its_hosts_are_alive(state: str) -> None:
+def test_google_dead_node_is_replaced_unless_all_hosts_live(state: str) -> None:
     assert [one_node(state, alive).action for alive in (0, 1, 2)] == [Action.REPLACE, Action.REPLACE, Action.NOTHING]
 
 
@@ -170,7 +168,7 @@ def test_what_is_on_its_way_has_half_an_hour(state: str) -> None:
     assert one_node(state, 0, record=lasting("HOSTS", 1900.0)).verdict is SliceHealth.GRACE
 
 
-def test_a_ready_node_without_all_hosts_has_a_short_grace_once_it_is_not_new() -> None:
+def test_ready_node_missing_hosts_has_short_grace_unless_new() -> None:
     assert one_node("READY", 2).verdict is SliceHealth.WORKS
     assert one_node("READY", 1, record=lasting("HOSTS", 100.0)).verdict is SliceHealth.GRACE
     assert one_node("READY", 1, record=lasting("HOSTS", 200.0)).action is Action.REPLACE
@@ -199,7 +197,7 @@ def test_a_slice_of_a_queued_resource_that_vanished_is_noticed() -> None:
     assert finding([SliceRecord("q", trouble="MISSING", since=NOW - 1900.0)]).action is Action.REPLACE
 
 
-def test_a_slice_s_way_back_is_kept_until_another_one_is_ready_in_its_place() -> None:
+def test_recreation_body_is_kept_until_replacement_is_ready() -> None:
     deletion = Deletion("a", "old", NOW - 10.0, BODY)
 
     def back(state: str, identity: str, at: float = NOW - 10.0) -> bool:
@@ -212,7 +210,7 @@ def test_a_slice_s_way_back_is_kept_until_another_one_is_ready_in_its_place() ->
     assert back("READY", "old", at=NOW - 2 * HOUR_S)
 
 
-def test_a_queued_resource_is_back_when_all_of_its_slices_are_ready() -> None:
+def test_queued_resource_is_back_when_all_slices_are_ready() -> None:
     def back(*states: str) -> bool:
         nodes = [TpuNode(name, state, queue="q") for name, state in zip("ab", states, strict=False)]
         queue = QueuedTpu("q", "ACTIVE", identity="new", nodes=("a", "b"))
@@ -226,7 +224,7 @@ def dead(*names: str, body: dict[str, str] = BODY) -> list[TpuNode]:
     return [TpuNode(name, "PREEMPTED", hosts=2, labels=LABELS, body=one) for name, one in bodies.items()]
 
 
-def test_while_a_creation_is_refused_for_good_nothing_is_deleted_that_would_be_refused_like_it() -> None:
+def test_permanent_refusal_blocks_deletion_of_same_kind() -> None:
     other = {**BODY, "acceleratorType": "v4-8"}
 
     def actions(denied: str, retry_at: float) -> dict[str, Action]:
@@ -249,7 +247,7 @@ def test_of_many_dead_slices_one_of_each_kind_goes_first() -> None:
     assert [[one.name for one in wave] for wave, _ in (first, others)] == [["a", "c"], ["b", "d"]]
 
 
-def test_a_queued_resource_is_judged_whole_and_its_nodes_never_by_themselves() -> None:
+def test_queued_resource_is_judged_whole_not_per_node() -> None:
     def findings(queues: list[QueuedTpu], *nodes: TpuNode) -> list[tuple[str, Action, bool]]:
         found = decide(Snapshot(nodes, queues, {}, {}, NOW), Scope(labels=LABELS), RepairSettings())
         return [(one.name, one.action, one.needs_person) for one in found]

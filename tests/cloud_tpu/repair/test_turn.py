@@ -39,7 +39,7 @@ class Store:
         return RepairLock("turn", self.read, self.write, clock=lambda: self.now)
 
 
-def test_one_repair_has_the_turn_and_the_next_gets_it_when_it_is_given_back() -> None:
+def test_repair_lock_is_exclusive_until_released() -> None:
     store = Store()
     one, another = store.turn(), store.turn()
     assert one.acquire() and one.is_held
@@ -59,7 +59,7 @@ def test_who_has_it_can_have_it_for_its_whole_time_again() -> None:
     assert one.is_held
 
 
-def test_who_has_it_for_too_long_sends_nothing_more_before_another_one_takes_it_over() -> None:
+def test_expired_repair_lock_holder_stops_before_takeover() -> None:
     store = Store()
     one, another = store.turn(), store.turn()
     assert one.acquire()

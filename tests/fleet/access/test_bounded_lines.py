@@ -67,7 +67,7 @@ def test_of_a_log_the_end_is_read() -> None:
     assert end_of(io.BytesIO(b"all")) == "all"
 
 
-def test_why_a_machine_is_lost_is_a_short_sentence_whatever_it_says() -> None:
+def test_connection_loss_reason_is_short_for_any_output() -> None:
     host = SshHost("here", "one:0", "10.0.0.2", "ray", "key", ())
     why = connection_loss_reason("a banner\n" + "b" * 60_000 + "\n\n", host)
     assert why.startswith("Cluster here: ssh to one:0 at 10.0.0.2 ended: bbb") and len(why) < 500

@@ -45,7 +45,7 @@ class Reaching:
             self.open.remove(port)
 
 
-def test_each_has_a_host_name_of_its_own_and_says_why_it_does_not_answer(clusters: list[FleetCluster]) -> None:
+def test_dashboards_have_own_host_name_and_report_no_answer(clusters: list[FleetCluster]) -> None:
     reaching, told = Reaching(), []
     with Dashboards(clusters, told.append, reach=reaching.reach) as dashboards:
         assert [tile.cluster for tile in dashboards.tiles()] == ["here", "extra-0"]
@@ -57,7 +57,7 @@ def test_each_has_a_host_name_of_its_own_and_says_why_it_does_not_answer(cluster
     assert not reaching.open
 
 
-def test_one_that_does_not_answer_is_tried_again_and_told_of_once(clusters: list[FleetCluster]) -> None:
+def test_unreachable_dashboard_is_retried_and_reported_once(clusters: list[FleetCluster]) -> None:
     reaching, told = Reaching(), []
     with Dashboards(clusters, told.append, reach=reaching.reach, look_s=0.01):
         while min(reaching.tried[cluster.name] for cluster in clusters) < 3:

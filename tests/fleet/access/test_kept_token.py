@@ -57,9 +57,7 @@ def test_a_file_that_others_could_use_is_not_used(
     assert cached_token(cluster) is None
 
 
-def test_a_secret_that_is_missing_denied_or_empty_is_said_with_its_name(
-    manager: LocalSecretManager, cluster: FleetCluster
-) -> None:
+def test_missing_denied_or_empty_secret_is_reported_by_name(manager: LocalSecretManager, cluster: FleetCluster) -> None:
     with pytest.raises(CloudError, match=f"Cluster here: the token cannot be read from {SECRET}: there is no such"):
         fetch_token(cluster)
     manager.put(SECRET, "")
@@ -102,7 +100,7 @@ def test_what_is_no_token_is_neither_kept_nor_sent_nor_shown(
 
 
 @pytest.mark.parametrize("junk", JUNK[1:], ids=lambda junk: ascii(junk)[:20])
-def test_a_token_file_that_holds_none_is_refused_before_anything_is_sent(junk: str | bytes, tmp_path: Path) -> None:
+def test_token_file_without_token_is_refused_before_sending(junk: str | bytes, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_bytes(junk if isinstance(junk, bytes) else junk.encode())
     file.chmod(0o600)

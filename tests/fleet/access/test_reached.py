@@ -68,7 +68,7 @@ def cluster(tmp_path: Path) -> FleetCluster:
     return load_fleet(write_fleet(tmp_path)).cluster()
 
 
-def test_a_cluster_that_is_not_rotated_yet_is_shown_its_own_token_though_the_new_one_is_kept(
+def test_unrotated_cluster_gets_old_token_and_cache_keeps_new(
     google: LocalGoogle, there: RayCluster, cluster: FleetCluster
 ) -> None:
     assert fetch_token(cluster) == NEW
@@ -76,7 +76,7 @@ def test_a_cluster_that_is_not_rotated_yet_is_shown_its_own_token_though_the_new
     assert cached_token(cluster) == NEW, "the next command is about the token that counts"
 
 
-def test_that_it_answers_with_an_earlier_token_does_not_count_as_an_answer(
+def test_answer_to_earlier_token_alone_is_a_token_refusal(
     google: LocalGoogle, there: RayCluster, cluster: FleetCluster
 ) -> None:
     with pytest.raises(RayAuthenticationError, match="it was changed since the cluster started: restart the cluster"):
@@ -92,7 +92,7 @@ def test_a_version_that_is_switched_off_is_not_shown(
         with_token(there, cluster, is_any_good=True)
 
 
-def test_a_version_that_is_switched_off_does_not_hide_an_earlier_one(
+def test_disabled_token_version_does_not_hide_earlier_one(
     google: LocalGoogle, there: RayCluster, cluster: FleetCluster
 ) -> None:
     google.secrets.put(SECRET, "the-third-token-0123456789")
@@ -108,7 +108,7 @@ def test_who_may_not_list_the_versions_is_told_of_the_token(
         with_token(there, cluster, is_any_good=True)
 
 
-def test_a_cluster_that_does_not_answer_is_not_told_of_as_a_connection_at_the_tunnels_address() -> None:
+def test_unreachable_cluster_error_hides_tunnel_address() -> None:
     there = RayCluster("here", "http://127.0.0.1:1")
     assert translated_cluster_errors(unreachable(there, ConnectionError()), there) == (
         "Ray on the head of cluster here does not answer (ConnectionError): 'tradewind cluster status here' shows how "

@@ -33,7 +33,7 @@ def ask(address: str, *hosts: str, path: str = "/") -> tuple[int, str, http.clie
     return answer.status, text, answer.headers
 
 
-def test_a_cluster_that_answers_is_a_link_and_one_that_does_not_says_why() -> None:
+def test_tiles_link_answering_clusters_and_explain_others() -> None:
     text = tiles_page([UP, DOWN])
     assert '<a href="http://here.localhost:4000" target="_blank" rel="noopener noreferrer"><h2>here</h2>' in text
     assert "us-central2, Ray 2.60.0</p><p>1 slice with 2 hosts</p><p>3 jobs running</p></a>" in text
@@ -56,7 +56,7 @@ def test_a_request_that_names_another_host_gets_nothing(page: str, host: str) ->
     assert status == 421 and "here" not in text
 
 
-def test_a_request_that_names_two_hosts_or_none_or_another_page_gets_nothing(page: str) -> None:
+def test_request_with_wrong_host_headers_or_path_is_refused(page: str) -> None:
     ours = urlsplit(page).netloc
     assert ask(page, ours, "evil.example")[0] == ask(page, "evil.example", ours)[0] == ask(page)[0] == 421
     assert ask(page, ours, path="/other")[0] == 404

@@ -67,7 +67,7 @@ def head(cluster: FleetCluster, keys: list[str]) -> SshHost:
 
 
 @pytest.mark.slow
-def test_the_dashboard_answers_on_the_loopback_and_no_longer_afterwards(cluster: FleetCluster, sshd: Sshd) -> None:
+def test_tunnel_serves_dashboard_on_loopback_until_closed(cluster: FleetCluster, sshd: Sshd) -> None:
     with tunnel(head(cluster, keys(sshd))) as address:
         assert address.startswith("http://127.0.0.1:") and len(descendants_named("ssh")) == 1
         with urllib.request.urlopen(address, timeout=30) as answer:
@@ -108,7 +108,7 @@ def test_a_key_that_the_head_does_not_know_is_named(cluster: FleetCluster, sshd:
         pytest.fail("it was let in")
 
 
-def test_a_key_that_is_not_here_and_a_head_that_does_not_answer_are_said(
+def test_missing_ssh_key_and_unreachable_head_are_reported(
     cluster: FleetCluster, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing = replace(cluster, ssh_private_key="/nowhere/key")

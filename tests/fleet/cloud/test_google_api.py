@@ -30,7 +30,7 @@ def compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return google_api("compute")
 
 
-def test_a_network_that_is_down_is_not_taken_for_credentials_that_are_bad(compute: Any) -> None:
+def test_network_outage_is_not_reported_as_bad_credentials(compute: Any) -> None:
     with pytest.raises(CloudUnreachableError, match="The machines: Google's sign-in does not answer: look at the netw"):
         execute_request(
             compute.instances().list(project="my-project", zone="us-central2-b"), "The machines", is_write=True

@@ -31,9 +31,7 @@ def cluster(tmp_path: Path) -> FleetCluster:
     return load_fleet(write_fleet(tmp_path)).cluster()
 
 
-def test_the_head_is_found_among_other_machines_and_other_clusters(
-    compute: LocalCompute, cluster: FleetCluster
-) -> None:
+def test_find_head_ignores_other_machines_and_clusters(compute: LocalCompute, cluster: FleetCluster) -> None:
     put_head(compute, "here-2", "10.0.0.1")
     put_head(compute, "her", "10.0.0.2")
     compute.put(
@@ -53,9 +51,7 @@ def test_a_head_behind_many_pages_is_found(compute: LocalCompute, cluster: Fleet
     assert compute.requests["instances.list"] == 2
 
 
-def test_a_cluster_without_a_head_that_runs_says_so_and_what_to_do(
-    compute: LocalCompute, cluster: FleetCluster
-) -> None:
+def test_no_running_head_is_reported_with_next_step(compute: LocalCompute, cluster: FleetCluster) -> None:
     with pytest.raises(NoHeadError, match=r"has no head that runs in us-central2-b\. Start it first\."):
         find_head(cluster)
     put_head(compute, status="STOPPING")

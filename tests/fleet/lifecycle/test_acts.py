@@ -163,7 +163,7 @@ def test_a_start_that_failed_is_gone_on_with(act: Act, monkeypatch: pytest.Monke
         ({"denied": {"compute.disks.create"}}, CloudDeniedError, "Making disk ray-here-state .*compute.disks.create"),
     ],
 )
-def test_a_start_for_which_there_is_no_quota_or_permission_says_so_and_can_be_given_again(
+def test_start_denied_by_quota_or_permission_can_be_rerun(
     act: Act, fault: dict[str, Any], error: type[Exception], says: str
 ) -> None:
     faults = act.google.compute.state.faults
@@ -191,7 +191,7 @@ def test_a_head_that_died_makes_room_for_the_next(act: Act) -> None:
     assert head.name != dead.name, "it had held on to the state disk"
 
 
-def test_a_cluster_of_another_file_is_not_started_and_a_restart_changes_it(act: Act) -> None:
+def test_changed_file_is_refused_by_start_applied_by_restart(act: Act) -> None:
     act.acts().start()
     with pytest.raises(WrongStateError, match="'tradewind cluster apply here' changes it while it runs"):
         act.acts("0ther").start()
@@ -201,7 +201,7 @@ def test_a_cluster_of_another_file_is_not_started_and_a_restart_changes_it(act: 
     assert act.there().heads[0].labels["tradewind-config"] == "0ther"
 
 
-def test_a_cluster_that_is_not_there_is_neither_restarted_nor_changed(act: Act) -> None:
+def test_restart_and_apply_of_absent_cluster_are_refused(act: Act) -> None:
     for what in (act.restart, act.acts().plan_apply):
         with pytest.raises(WrongStateError, match="there is nothing of it: start it. Nothing was changed."):
             what()
@@ -245,7 +245,7 @@ class LateMarker:
         return self.marker.take(*args, **kwargs)
 
 
-def test_what_others_did_before_the_marker_was_free_is_minded_and_holds_up_nobody(act: Act) -> None:
+def test_changes_made_before_lock_acquisition_are_detected(act: Act) -> None:
     started = LateMarker(act.marker, act.put_head)
     with pytest.raises(WrongStateError):
         act.acts("beef", cast(ClusterLock, started)).start()
@@ -257,7 +257,7 @@ def test_what_others_did_before_the_marker_was_free_is_minded_and_holds_up_nobod
     assert act.marked() == ("apply", LockState.DONE) and act.launches() == []
 
 
-def test_labels_that_others_have_written_since_a_slice_was_listed_stay(act: Act) -> None:
+def test_slice_labels_written_by_others_after_listing_survive(act: Act) -> None:
     act.add_slice("one")
     (listed,) = act.there().slices
     act.zone.label_slice(listed, {"theirs": "1"})
@@ -267,7 +267,7 @@ def test_labels_that_others_have_written_since_a_slice_was_listed_stay(act: Act)
     assert found.labels == {**listed.labels, "theirs": "1", "ours": "2"}
 
 
-def test_a_permission_that_is_missing_is_named_and_the_stop_can_be_run_again(act: Act) -> None:
+def test_missing_permission_is_named_and_stop_can_be_rerun(act: Act) -> None:
     act.acts().start()
     act.add_slice("one")
     act.google.compute.state.faults.denied.add("compute.instances.delete")
@@ -300,7 +300,7 @@ def interrupted_at(act: Act, number: int, what: Callable[[], None]) -> bool:
     return is_interrupted
 
 
-def test_a_stop_that_is_interrupted_anywhere_is_finished_by_the_next(act: Act) -> None:
+def test_interrupted_stop_is_finished_by_next_stop(act: Act) -> None:
     number = 0
     act.add_slice("next-door", "here-b")
     while True:
@@ -314,7 +314,7 @@ def test_a_stop_that_is_interrupted_anywhere_is_finished_by_the_next(act: Act) -
     assert number > 10, "there was something to interrupt"
 
 
-def test_a_start_that_is_interrupted_anywhere_is_finished_by_the_next(act: Act) -> None:
+def test_interrupted_start_is_finished_by_next_start(act: Act) -> None:
     number = 0
     while interrupted_at(act, number := number + 1, act.acts().start):
         act.acts().start()
@@ -371,7 +371,7 @@ class Freeze:
 
 
 @pytest.mark.parametrize("what", ["start", "stop", "restart", "apply"])
-def test_who_is_frozen_anywhere_changes_nothing_more_once_somebody_else_has_the_cluster(act: Act, what: str) -> None:
+def test_frozen_operation_changes_nothing_after_lock_takeover(act: Act, what: str) -> None:
     acts: dict[str, Callable[[ClusterLock], None]] = {
         "start": lambda marker: act.acts(marker=marker).start(),
         "stop": lambda marker: act.acts(marker=marker).stop(delete_state=True),
@@ -392,7 +392,7 @@ def test_who_is_frozen_anywhere_changes_nothing_more_once_somebody_else_has_the_
 
 
 @pytest.mark.parametrize("phase", [RestartPhase.RESTARTING, RestartPhase.RETURNING])
-def test_a_restart_whose_head_is_lost_while_it_is_interrupted_makes_one(act: Act, phase: RestartPhase) -> None:
+def test_interrupted_restart_that_lost_its_head_recreates_it(act: Act, phase: RestartPhase) -> None:
     """Ray deletes a head that it makes anew before the next one is there; and nothing else may start the cluster."""
     act.acts().start()
     held = act.marker.take(RESTART, phase)
@@ -405,7 +405,7 @@ def test_a_restart_whose_head_is_lost_while_it_is_interrupted_makes_one(act: Act
     assert len(act.launches()) == 2
 
 
-def test_with_two_heads_an_interrupted_restart_is_not_gone_on_with(act: Act) -> None:
+def test_interrupted_restart_with_two_heads_is_refused(act: Act) -> None:
     act.acts().start()
     act.marker.take(RESTART, RestartPhase.RESTARTING).leave()
     act.put_head()

@@ -55,21 +55,21 @@ ZONE = Inventory(
 )
 
 
-def test_a_thing_is_a_clusters_by_equality_of_its_label_and_by_nothing_else() -> None:
+def test_ownership_requires_exact_cluster_label_match() -> None:
     assert names(ZONE.of("a")) == ["a-head", "a-1", "a-2", "mixed-1", "q-a", "q-labelled"]
     assert names(ZONE.of("a-b")) == ["a-b-head", "a-b-1", "a-b-2", "mixed-2", "given-away", "q-a-b"]
     assert ZONE.clusters() == ["a", "a-b"]
     assert names(ZONE.of("")) == []
 
 
-def test_a_stop_takes_what_is_not_reserved_and_brings_no_queue_down() -> None:
+def test_stop_keeps_reserved_slices_and_their_queues() -> None:
     plan = Teardown.of(ZONE.of("a"))
     assert [one.name for one in (*plan.machines, *plan.slices, *plan.queues)] == ["a-head", "a-1"]
     kept = [one.name for one in (*plan.kept_slices, *plan.kept_queues)]
     assert sorted(kept) == ["a-2", "mixed-1", "q-a", "q-labelled"]
 
 
-def test_reserved_slices_go_with_their_queues_when_that_is_asked_for() -> None:
+def test_stop_can_include_reserved_slices_and_their_queues() -> None:
     found = Inventory(
         slices=[tpu("own", is_reserved=True), tpu("of-queue", queue="q")], queues=[queue("q", labels("a"))]
     )

@@ -42,7 +42,7 @@ def test_what_is_no_note_or_has_no_end_is_refused(details: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("jobs", [["a"] * 5001, ["ü" * 500] * 200], ids=len)
-def test_more_than_a_marker_can_name_is_refused_before_it_is_written(jobs: list[str]) -> None:
+def test_backup_note_too_large_for_lock_is_refused_before_write(jobs: list[str]) -> None:
     with pytest.raises(FleetError, match="Cluster here: .* unmanaged jobs .* Ray was not touched."):
         BackupNote("a", "b", "c", tuple(jobs)).check("here")
 

@@ -55,7 +55,7 @@ def sleepers(mark: str) -> list[int]:
 
 
 @pytest.mark.slow
-def test_it_ends_with_the_command_that_holds_the_marker_which_is_still_held_then(path: str, mark: str) -> None:
+def test_launcher_dies_with_its_lock_holder_while_lock_is_held(path: str, mark: str) -> None:
     with launching(path, 30.0) as holder:
         until(lambda: len(sleepers(mark)) == 1)  # the shell has said so before it became one
         holder.kill()
@@ -65,9 +65,7 @@ def test_it_ends_with_the_command_that_holds_the_marker_which_is_still_held_then
 
 
 @pytest.mark.slow
-def test_it_ends_before_others_may_take_the_marker_of_a_frozen_holder_who_then_does_nothing_more(
-    path: str, mark: str
-) -> None:
+def test_launcher_of_frozen_holder_ends_before_lock_takeover(path: str, mark: str) -> None:
     with launching(path, 3.0) as holder:
         holder.send_signal(signal.SIGSTOP)
         taken: list[HeldClusterLock] = []

@@ -83,7 +83,7 @@ def test_a_cluster_comes_up_with_its_slices_in_ray(world: World, capsys: pytest.
     assert cluster["used"]["TPU"] == {"used": 0, "total": 8} and cluster["marker"] is None
 
 
-def test_the_hashes_are_those_by_which_ray_knows_what_to_make_anew(world: World) -> None:
+def test_launch_hashes_match_node_labels(world: World) -> None:
     hashes = RayLauncher(world.fleet.parent / "clusters" / "here.yaml", print).launch_hashes()
     (head,) = (one for path, one in world.google.compute.state.resources.items() if "/instances/" in path)
     (held,) = world.google.slices().values()
@@ -104,9 +104,7 @@ def test_new_values_reach_the_machines_while_ray_runs(world: World, capsys: pyte
     assert run(capsys, "push-env")[2].count("Of 3 hosts: 3 as it should be.") == 1
 
 
-def test_more_slices_are_added_while_ray_runs_and_a_new_head_is_refused(
-    world: World, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_apply_adds_slices_to_running_ray_but_no_new_head(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     (head,) = (name for name in world.machines.running if "head" in name)
     text = world.fleet.read_text()
     world.fleet.write_text(text.replace("max_workers: 8", "max_workers: 9"))
@@ -140,7 +138,7 @@ def test_a_restart_that_nobody_agrees_to_is_none(world: World, capsys: pytest.Ca
     assert sorted(line.split()[::2] for line in out.splitlines()) == [["ada", "ada"], ["bob", "bob"], ["eve", "eve"]]
 
 
-def test_a_restart_by_the_dag_loses_nothing_and_has_nothing_twice(world: World, house: WorldAirflow) -> None:
+def test_dag_restart_loses_no_job_and_duplicates_none(world: World, house: WorldAirflow) -> None:
     """Three tasks in the middle of a job, a pod in training, two jobs of people that run and one that waits."""
     runs = {dag: house.begin(dag, conf) for dag, conf in DAGS.items()}
     at_work = {"ada", "bob", "on_head", "on_host", "step", "trains-0", "trains-1", "from-0"}

@@ -118,13 +118,13 @@ def test_jobs_come_back_once_and_nothing_of_them_is_left(ada: Laptop) -> None:
     assert ada.backups() == [] and ada.marked.state is LockState.DONE and ada.marked.details["kept_jobs"] == []
 
 
-def test_jobs_whose_names_end_as_if_they_had_come_back_do_not_take_each_others_ids(ada: Laptop) -> None:
+def test_jobs_named_like_restored_ones_get_distinct_ids(ada: Laptop) -> None:
     """Ray would refuse the second of them, which would look as if it had been submitted before."""
     ada.kept.file.write_text("sweep-r-1 sweep-r-2 sweep-r-0123abcd sweep")
     assert len(set(ada.restart())) == 4 == len(ada.kept.running)
 
 
-def test_more_jobs_than_a_marker_can_name_are_told_before_ray_is_touched(ada: Laptop) -> None:
+def test_too_many_jobs_for_lock_are_refused_before_touching_ray(ada: Laptop) -> None:
     ada.kept.file.write_text(" ".join(str(number) for number in range(5001)))
     with pytest.raises(FleetError, match="5,001 unmanaged jobs"):
         ada.restart()
@@ -143,13 +143,13 @@ def test_who_was_interrupted_goes_on_with_what_was_kept(ada: Laptop, point: str)
         assert ada.restart() == [f"a{ending}", f"b{ending}"] == ada.kept.running
 
 
-def test_somebody_else_goes_on_by_himself_as_long_as_all_of_them_run(ada: Laptop, bob: Laptop) -> None:
+def test_other_user_resumes_restart_while_all_jobs_still_run(ada: Laptop, bob: Laptop) -> None:
     with interrupted(ada, "before Ray ends") as ending:
         bob.kept.file.write_text("a b c")
         assert bob.restart() == [f"a{ending}", f"b{ending}", f"c{ending}"]
 
 
-def test_somebody_else_is_told_what_he_would_leave_behind_and_has_to_say_so(ada: Laptop, bob: Laptop) -> None:
+def test_other_user_must_confirm_abandoning_backed_up_jobs(ada: Laptop, bob: Laptop) -> None:
     with interrupted(ada, "after Ray ended") as ending:
         bob.kept.file.write_text("c")
         with pytest.raises(AbandonedJobsError) as refused:
@@ -170,9 +170,7 @@ def test_somebody_else_is_told_what_he_would_leave_behind_and_has_to_say_so(ada:
 # ---- what stays on the machine of who began
 
 
-def test_what_stays_where_it_began_is_deleted_by_the_next_command_there_once_it_is_back(
-    ada: Laptop, bob: Laptop
-) -> None:
+def test_backup_is_pruned_after_other_user_finished_restart(ada: Laptop, bob: Laptop) -> None:
     with interrupted(ada, "before Ray ends"):
         ada.prune()
         assert ada.backups() == ["a", "b"], "it may still be needed"
@@ -197,7 +195,7 @@ def test_what_somebody_left_behind_is_not_deleted_and_named(ada: Laptop, bob: La
         assert ada.backups() == ["a"]
 
 
-def test_of_what_a_marker_says_nothing_any_more_nothing_is_deleted(ada: Laptop, bob: Laptop) -> None:
+def test_backup_not_named_in_lock_is_never_pruned(ada: Laptop, bob: Laptop) -> None:
     with interrupted(ada, "before Ray ends"):
         bob.restart()
     bob.restart()
@@ -213,7 +211,7 @@ def test_the_next_restart_deletes_it_too(ada: Laptop, bob: Laptop) -> None:
     assert not copy.folder.exists()
 
 
-def test_who_comes_back_after_somebody_else_went_on_has_all_or_is_told(ada: Laptop, bob: Laptop) -> None:
+def test_first_user_returning_restores_all_jobs_or_is_told(ada: Laptop, bob: Laptop) -> None:
     """Ada's backup has the name of Bob's, and fewer jobs."""
     with interrupted(ada, "before Ray ends") as ending:
         bob.kept.file.write_text("a b c")
@@ -222,7 +220,7 @@ def test_who_comes_back_after_somebody_else_went_on_has_all_or_is_told(ada: Lapt
         assert bob.restart() == [f"a{ending}", f"b{ending}", f"c{ending}"]
 
 
-def test_without_preserving_what_was_kept_before_still_comes_back(ada: Laptop, bob: Laptop) -> None:
+def test_restart_without_preserve_still_restores_earlier_backup(ada: Laptop, bob: Laptop) -> None:
     with interrupted(ada, "before Ray ends") as ending:
         ada.kept.file.write_text("a b c")
         with pytest.raises(AbandonedJobsError):
@@ -247,7 +245,7 @@ def test_a_backup_that_somebody_removed_is_missed(ada: Laptop) -> None:
             ada.restart()
 
 
-def test_jobs_that_cannot_be_kept_stop_it_unless_they_were_kept_before(ada: Laptop) -> None:
+def test_failed_job_backup_aborts_restart_unless_made_before(ada: Laptop) -> None:
     silent = ada.kept
     silent.is_silent = True
     with pytest.raises(

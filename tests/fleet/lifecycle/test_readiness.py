@@ -74,7 +74,7 @@ def cluster(tmp_path: Path) -> FleetCluster:
     return load_fleet(write_fleet(tmp_path, WANTS_ONE)).cluster()
 
 
-def test_it_is_ready_once_the_autoscaler_has_looked_twice_at_slices_that_are_whole(cluster: FleetCluster) -> None:
+def test_cluster_is_ready_after_two_autoscaler_checks_of_slices(cluster: FleetCluster) -> None:
     views = [HeadView(BOTH, None), HeadView(BOTH, 1.0), HeadView(BOTH, 1.0), HeadView(BOTH, 6.0)]
     head = Head(cluster, views, silent=2)
     assert head.wait() == 4
@@ -108,7 +108,7 @@ def test_without_a_minimum_the_head_is_enough(tmp_path: Path) -> None:
         ((host(0), host(1, is_alive=False)), [tpu()], 0),
     ],
 )
-def test_a_slice_counts_if_all_its_hosts_live_and_nobody_sets_it_up(
+def test_slice_is_complete_when_all_hosts_live_and_none_in_setup(
     nodes: list[NodeInfo], there: list[TpuNode], count: int
 ) -> None:
     assert complete_slice_counts(nodes, there)["v4-16"] == count

@@ -17,7 +17,7 @@ from tradewind.fleet.lifecycle.inventory import ClusterReport, NodeLine, RayStat
         ("PREEMPTED", 2, "Ray has not noticed yet"), ("PREEMPTED", 0, ""), ("READY", 2, ""), ("PREEMPTED", None, ""),
     ],
 )  # fmt: skip
-def test_hosts_of_a_slice_that_was_taken_are_not_shown_as_if_they_lived(
+def test_report_shows_no_live_hosts_for_preempted_slice(
     state: str, in_ray: int | None, note: str, tmp_path: Path
 ) -> None:
     cluster = load_fleet(write_fleet(tmp_path)).cluster()

@@ -129,7 +129,7 @@ def check_rotated(world: World, back: list[list[str]] = BACK) -> None:
     assert not [*(world.file.parent / "kept").rglob("jobs.json")], "nothing of them is left"
 
 
-def test_all_that_share_the_token_are_restarted_and_then_the_old_one_is_disabled(world: World) -> None:
+def test_rotation_restarts_sharing_clusters_then_disables_old(world: World) -> None:
     asked: list[str] = []
 
     def look(call: HttpRequest) -> None:
@@ -150,9 +150,7 @@ KILLED = [
 
 
 @pytest.mark.parametrize(("phase", "number"), KILLED)
-def test_whatever_phase_it_is_killed_in_it_goes_on_and_adds_no_second_version(
-    world: World, phase: RotationPhase, number: int
-) -> None:
+def test_rotation_killed_in_any_phase_resumes_same_version(world: World, phase: RotationPhase, number: int) -> None:
     marker, seen, lock = ClusterLock.of(world.fleet.cluster("here")), 0, threading.Lock()
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.fleet.lifecycle.rotations", str(world.file)],
@@ -175,7 +173,7 @@ def test_whatever_phase_it_is_killed_in_it_goes_on_and_adds_no_second_version(
     check_rotated(world)
 
 
-def test_while_one_does_not_take_the_new_token_the_old_one_stays_and_nothing_is_restarted_twice(world: World) -> None:
+def test_old_token_stays_until_all_clusters_accept_the_new_one(world: World) -> None:
     with pytest.raises(FleetError, match="Cluster here does not answer with the new token after 600 s"):
         rotation(world.file, world.told.append, lambda cluster: cluster.name == "here").run()
     assert world.versions() == ["ENABLED", "ENABLED"] and world.markers() == {(OPERATION, LockState.LEFT)}
@@ -186,7 +184,7 @@ def test_while_one_does_not_take_the_new_token_the_old_one_stays_and_nothing_is_
     assert world.launches() == 2
 
 
-def test_while_another_of_them_is_being_changed_nothing_is_done_to_any(world: World) -> None:
+def test_rotation_refused_while_a_sharing_cluster_is_locked(world: World) -> None:
     with ClusterLock.of(world.fleet.cluster("here")).take("start", "making the head", holder="ada@laptop") as held:
         with pytest.raises(ClusterBusyError, match="ada@laptop is at start"):
             rotation(world.file, world.told.append).run()
@@ -195,7 +193,7 @@ def test_while_another_of_them_is_being_changed_nothing_is_done_to_any(world: Wo
     assert world.markers() == {(OPERATION, LockState.DONE), ("start", LockState.DONE)}, "nothing is left half-done"
 
 
-def test_a_version_that_may_not_be_added_leaves_nothing_half_done(world: World) -> None:
+def test_denied_token_version_leaves_nothing_half_done(world: World) -> None:
     world.google.secrets.refused.add("secretmanager.versions.add")
     with pytest.raises(CloudDeniedError, match="'secretmanager.versions.add' denied"):
         rotation(world.file, world.told.append).run()
@@ -230,7 +228,7 @@ class LateVersion:
         return self._answer(method, target, body)
 
 
-def test_a_version_of_which_nothing_was_heard_is_waited_for_and_no_second_one_is_added(world: World) -> None:
+def test_token_version_without_response_is_awaited_not_readded(world: World) -> None:
     LateVersion(world, "/versions", 4)
     with pytest.raises(CloudUnreachableError, match="To add a version"):
         rotation(world.file, world.told.append).run()
@@ -240,7 +238,7 @@ def test_a_version_of_which_nothing_was_heard_is_waited_for_and_no_second_one_is
     assert "A version was requested without a response. Waiting for it, 120 s at most." in world.told
 
 
-def test_a_version_that_comes_when_another_one_was_added_is_not_what_hosts_fetch(world: World) -> None:
+def test_late_token_version_is_not_what_hosts_fetch(world: World) -> None:
     LateVersion(world, ":access", 1)
     for _ in range(2):
         with suppress(CloudUnreachableError):
@@ -251,7 +249,7 @@ def test_a_version_that_comes_when_another_one_was_added_is_not_what_hosts_fetch
     assert world.markers() == {(OPERATION, LockState.DONE)} and world.launches() == 2
 
 
-def test_a_cluster_without_a_head_is_not_started_and_its_slices_take_the_token_later(world: World) -> None:
+def test_rotation_skips_headless_cluster_until_its_next_start(world: World) -> None:
     del world.google.compute.state.resources[f"projects/{PROJECT}/zones/{ZONE}/instances/ray-also-head-1"]
     world.jobs("also").end_all()
     rotation(world.file, world.told.append).run()
@@ -270,7 +268,7 @@ def test_with_two_heads_nothing_is_begun(world: World) -> None:
 # ---- the jobs of people
 
 
-def test_jobs_that_cannot_be_kept_are_known_before_anything_is_done(world: World) -> None:
+def test_failed_job_backup_aborts_rotation_before_any_change(world: World) -> None:
     silent = world.jobs("here")
     silent.is_silent = True
     with pytest.raises(JobBackupError, match="'tradewind cluster rotate-token here --no-preserve-jobs'"):
@@ -287,7 +285,7 @@ def test_without_preserving_they_end(world: World) -> None:
     assert world.versions() == ["DISABLED", "ENABLED"] and world.endings() == [[], []]
 
 
-def test_a_cluster_whose_jobs_do_not_come_back_keeps_neither_the_old_token_nor_the_jobs_of_others(
+def test_failed_job_restore_blocks_no_token_swap_or_other_jobs(
     world: World,
 ) -> None:
     late = world.jobs("also")
@@ -307,7 +305,7 @@ def test_a_cluster_whose_jobs_do_not_come_back_keeps_neither_the_old_token_nor_t
     assert world.launches() == 2
 
 
-def test_whoever_finishes_it_elsewhere_rotates_the_token_and_is_told_what_he_would_leave_behind(world: World) -> None:
+def test_rotation_resumed_elsewhere_reports_jobs_left_behind(world: World) -> None:
     with pytest.raises(FleetError):
         rotation(world.file, world.told.append, lambda cluster: cluster.name == "here").run()
     cluster = world.fleet.cluster("here")
@@ -329,7 +327,7 @@ def test_jobs_that_came_after_the_first_look_come_back_too(world: World) -> None
     assert world.endings()[1] == ["here-a-r-*", "here-b-r-*", "here-c-r-*"]
 
 
-def test_a_head_that_is_lost_before_its_jobs_are_back_is_made_again_for_them(world: World) -> None:
+def test_head_lost_before_job_restore_is_recreated(world: World) -> None:
     with pytest.raises(FleetError):
         rotation(world.file, world.told.append, lambda cluster: cluster.name == "here").run()
     zone = CloudZone(PROJECT, ZONE)

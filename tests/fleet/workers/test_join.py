@@ -74,7 +74,7 @@ def test_a_head_with_another_token_is_joined_at_once() -> None:
     assert host.step(REFUSED) == 2
 
 
-def test_a_head_that_does_not_know_it_is_given_time_after_each_join() -> None:
+def test_host_unknown_to_head_rejoins_only_after_timeout() -> None:
     host = Host()
     host.step()
     assert (
@@ -95,9 +95,7 @@ def test_the_commands_get_the_head_and_what_the_host_offers(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("has_docker", [True, False])
-def test_the_script_is_the_cluster_files_and_lets_every_host_do_what_the_autoscalers_do(
-    tmp_path: Path, has_docker: bool
-) -> None:
+def test_start_script_follows_cluster_file_like_autoscaler_hosts(tmp_path: Path, has_docker: bool) -> None:
     cluster = load_fleet(SHIPPED).cluster("us-central2")
     config = yaml.safe_load((SHIPPED.parent / "clusters" / "us-central2.yaml").read_text())
     if not has_docker:

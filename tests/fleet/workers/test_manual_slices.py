@@ -103,7 +103,7 @@ def yard(tmp_path: Path, cloud: LocalCloudStorage, monkeypatch: pytest.MonkeyPat
         (Capacity.BEST_EFFORT, {"spot": {}}, "spot"),
     ],
 )
-def test_a_slice_stands_on_what_was_asked_for_and_is_the_clusters_but_not_the_autoscalers(
+def test_manual_slice_uses_requested_capacity_and_cluster_label(
     yard: Yard, capacity: Capacity, tier: dict[str, object] | None, field: str
 ) -> None:
     yard.slices.add("hero", BIG, capacity)
@@ -120,7 +120,7 @@ def test_a_slice_stands_on_what_was_asked_for_and_is_the_clusters_but_not_the_au
         yard.slices.add("hero", SMALL, capacity)
 
 
-def test_a_slice_of_another_generation_or_with_a_bad_name_is_refused_before_google_is_asked(yard: Yard) -> None:
+def test_wrong_generation_or_name_is_refused_before_request(yard: Yard) -> None:
     yard.google.seen = lambda call: pytest.fail("Google was asked")
     with pytest.raises(FleetError, match="Cluster here has slices of v4 only, not v6e-8: v4-8, v4-16"):
         yard.slices.check_kind("v6e-8")
@@ -152,7 +152,7 @@ def test_one_that_waits_for_capacity_is_said_to_wait(yard: Yard) -> None:
 
 
 @pytest.mark.slow
-def test_only_a_slice_that_people_added_to_this_cluster_is_removed(yard: Yard) -> None:
+def test_remove_accepts_only_manual_slices_of_this_cluster(yard: Yard) -> None:
     body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
     for name, cluster, kind in (("auto", "here", "worker"), ("theirs", "here-b", "unmanaged")):
         yard.api.create(name, {**body, "labels": {CLUSTER_LABEL: cluster, "ray-node-type": kind}})
@@ -227,7 +227,7 @@ def granted(yard: Yard, name: str, *slices: str) -> None:
     until(lambda: {one.name for one in yard.api.nodes() if one.state == "READY"} == set(slices), "slices", yard.there)
 
 
-def test_a_slice_that_came_with_others_goes_neither_by_its_name_nor_by_theirs(yard: Yard) -> None:
+def test_slice_granted_with_others_is_removed_under_no_name(yard: Yard) -> None:
     granted(yard, "both", "one", "two")
     yard.nodes = [host("one", "10.0.0.1"), host("two", "10.0.0.2", used=4.0)]
     for name in ("one", "both"):
@@ -240,7 +240,7 @@ def test_a_slice_that_came_with_others_goes_neither_by_its_name_nor_by_theirs(ya
     assert set(yard.there()) == {"one", "two"}
 
 
-def test_a_slice_is_in_use_by_whichever_of_its_names_it_is_called(yard: Yard) -> None:
+def test_slice_in_use_is_detected_under_either_name(yard: Yard) -> None:
     granted(yard, "asked", "one")
     yard.nodes = [host("one", "10.0.0.1", used=4.0)]
     for name in ("one", "asked"):
@@ -251,7 +251,7 @@ def test_a_slice_is_in_use_by_whichever_of_its_names_it_is_called(yard: Yard) ->
     assert set(yard.there()) == {"one"}
 
 
-def test_a_cut_whose_deletion_nobody_could_see_ending_loses_no_slice(yard: Yard) -> None:
+def test_resize_with_unconfirmed_deletion_loses_no_slice(yard: Yard) -> None:
     yard.slices.add("hero", BIG, Capacity.PREEMPTIBLE)
 
     def go_silent(call: HttpRequest) -> None:
@@ -294,7 +294,7 @@ def test_without_room_for_a_new_one_upkeep_asks_for_it(yard: Yard) -> None:
 
 
 @pytest.mark.slow
-def test_a_cut_that_is_interrupted_anywhere_is_finished_by_the_next_or_by_upkeep(yard: Yard) -> None:
+def test_interrupted_resize_is_finished_by_next_resize_or_upkeep(yard: Yard) -> None:
     number, is_interrupted, is_by_upkeep = 0, True, False
     while is_interrupted:
         yard.slices.add("hero", BIG, Capacity.RESERVED)

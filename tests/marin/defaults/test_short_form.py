@@ -65,7 +65,7 @@ def test_measuring_saving_and_placing_do_not_count(change: dict[str, Any]) -> No
     assert path_of(**change) == path_of()
 
 
-def test_a_token_cache_and_a_tokenizer_that_are_given_as_text_count() -> None:
+def test_textual_token_cache_and_tokenizer_count_in_version() -> None:
     texts = [("gs://one", "gs://a"), ("gs://other", "gs://a"), ("gs://one", "gs://b")]
     assert len({path_of(tokenized=cache, tokenizer=tokenizer) for cache, tokenizer in texts}) == 3
     hardcoded = path_of(tokenized=InputName.hardcoded("gs://one"), tokenizer=InputName.hardcoded("gs://a"))

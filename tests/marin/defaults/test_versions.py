@@ -98,7 +98,7 @@ def test_the_validation_sets_are_found_where_marins_own_lie() -> None:
     ]
 
 
-def test_a_training_says_what_it_is_and_runs_where_its_config_says() -> None:
+def test_training_step_has_description_and_config_resources() -> None:
     step = trained()
     assert step.description == (
         f"Trains a LlamaConfig of {llama('llama_30m').total_trainable_params(128_000):,} parameters for 1,000 steps, "
@@ -127,7 +127,7 @@ def test_the_fields_of_a_short_config_reach_levanters() -> None:
     assert levanter(trained(optimizer_config=optimizer)).optimizer is optimizer
 
 
-def test_simulated_epochs_cut_the_data_by_the_ratio_of_both_lengths() -> None:
+def test_simulated_epochs_set_target_and_experiment_budgets() -> None:
     step = simulated_epoching_train("run", TEXTS, llama("llama_30m"), TRAINING, 10**12, use_default_validation=False)
     data = levanter(step).data
     assert (data.target_budget, data.experiment_budget) == (10**12, 512 * 1000 * 1024)
@@ -180,7 +180,7 @@ def taught(*, model: Any = None, **given: Any) -> ExecutorStep:
     return default_dpo("dpo", TEXTS, model or llama("llama_30m"), config)
 
 
-def test_preferences_are_compared_with_what_a_training_begins_with_unless_another_is_given() -> None:
+def test_dpo_reference_defaults_to_initial_model_of_training() -> None:
     def config(**given: Any) -> Any:
         step = taught(**given)
         assert (step.name, step.resources, "checkpoints/**" in step.resumable) == (
@@ -406,7 +406,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_file_without_a_checkout_has_them_under_marins_names_until_there_is_one(tmp_path: Path) -> None:
+def test_marin_defaults_stand_in_until_checkout_has_its_own(tmp_path: Path) -> None:
     put(tmp_path / "experiments/a.py", EXPERIMENT)
     (call,) = run(tmp_path, "a").calls
     assert [step.output_path for step in resolve(call.steps, "gs://marin").steps] == [

@@ -37,7 +37,7 @@ def test_a_name_that_holds_no_values_is_absent() -> None:
     assert "levanter.models.nothing" not in M
 
 
-def test_a_function_that_hides_a_module_of_its_name_hides_it_here_too() -> None:
+def test_function_shadowing_module_shadows_it_in_stubs_too() -> None:
     with pytest.raises(AttributeError, match="tokenize"):
         _ = M["marin.processing.tokenize"].tokenize
     assert M["marin.processing.tokenize.tokenize"].TokenizeConfig is M["marin.processing.tokenize"].TokenizeConfig
@@ -93,7 +93,7 @@ def test_generic_bases_take_their_parameters() -> None:
     assert issubclass(type("Own", (config["OwnModel"],), {}), config)
 
 
-def test_a_users_choice_is_known_to_the_registry_and_may_come_again() -> None:
+def test_registry_accepts_user_choice_and_its_redefinition() -> None:
     config = M["levanter.models.lm_model"].LmConfig
     first, second = (type("Own", (config,), {}) for _ in range(2))
     try:
@@ -112,7 +112,7 @@ def test_a_choice_of_the_library_is_not_replaced() -> None:
     assert config.get_choice_class("llama") is M["levanter.models.llama"].LlamaConfig
 
 
-def test_a_registry_knows_every_choice_of_the_library_before_anybody_asks_for_one() -> None:
+def test_registry_lists_all_library_choices_before_first_use() -> None:
     optimizers = Builder(module_rows()).find("levanter.optim.config.OptimizerConfig")
     assert {"adam", "muon", "adamH", "cautious", "sophia-h"} <= set(optimizers.get_known_choices())
     assert (
@@ -137,12 +137,12 @@ def test_a_method_that_needs_the_real_library_is_refused_by_name(name: str, monk
         method({})
 
 
-def test_a_property_that_needs_the_real_library_is_refused_as_soon_as_it_is_read() -> None:
+def test_property_needing_real_library_is_refused_when_read() -> None:
     with pytest.raises(ExperimentError, match=r"LlamaConfig\.model_type needs the real library"):
         _ = M["levanter.models.llama"].LlamaConfig().model_type
 
 
-def test_the_size_of_a_known_tokenizer_is_known_and_nothing_else_of_it() -> None:
+def test_only_vocab_size_of_known_tokenizer_is_available() -> None:
     load = M["levanter.compat.hf_checkpoints"].load_tokenizer
     llama = load("meta-llama/Meta-Llama-3.1-8B")
     assert (llama.vocab_size, len(llama)) == (128000, 128256)
@@ -158,7 +158,7 @@ def test_a_tokenizer_that_is_in_no_table_is_refused(given: dict[str, str]) -> No
         M["levanter.compat.hf_checkpoints"].load_tokenizer(**given)
 
 
-def test_a_check_at_construction_that_is_not_written_here_is_refused_not_left_out() -> None:
+def test_unimplemented_post_init_check_is_refused_not_skipped() -> None:
     row = ClassRow(dataclass="", fields=("size: int = 1",), methods=("__post_init__",))
     made = Builder({"lib": ModuleRow({"Checked": row})}).find("lib.Checked")
     with pytest.raises(ExperimentError, match="lib.Checked.__post_init__"):

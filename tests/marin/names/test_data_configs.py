@@ -19,7 +19,7 @@ def tokenized(name: str, tokenizer: Any = "llama", **others: Any) -> ExecutorSte
     return ExecutorStep(name, None, T.TokenizeConfig(**given, cache_path=this_output_path(), tokenizer=tokenizer))
 
 
-def test_a_component_is_the_steps_output_and_the_paths_of_its_texts() -> None:
+def test_mixture_component_has_step_output_and_text_paths() -> None:
     step = tokenized("tokenized/web", tags=["a"])
     source = D.step_to_lm_mixture_component(step, include_raw_paths=True)
     assert isinstance(source, modules()["levanter.data.text"].UrlDatasetSourceConfig)
@@ -51,7 +51,7 @@ def test_one_set_is_called_by_the_end_of_its_steps_name() -> None:
     assert mixture.permutation_type == "feistel"
 
 
-def test_sets_without_a_weight_are_for_validation_unless_that_is_off() -> None:
+def test_unweighted_sets_become_validation_unless_disabled() -> None:
     parts = {"a": tokenized("a"), "b": tokenized("b")}
     assert D.lm_mixture_data_config(parts, {"a": 2.0}).train_weights == {"a": 2.0, "b": 0.0}
     bare = D.lm_mixture_data_config(parts, {"a": 2.0}, missing_weights_are_validation=False)
@@ -116,7 +116,7 @@ def test_mixtures_of_other_settings_are_not_averaged() -> None:
         D.interpolate_mixture_configs([one, {}], [0.5, 0.5])
 
 
-def test_tokenizers_of_other_names_are_refused_because_their_files_are_not_read() -> None:
+def test_mixture_of_differently_named_tokenizers_is_refused() -> None:
     parts = {"a": tokenized("a", versioned("one")), "b": tokenized("b", "two")}
     with pytest.raises(ValueError, match="The tokenizer of b is two and that of the first is one"):
         D.lm_mixture_data_config(parts, {"a": 1.0})

@@ -79,6 +79,6 @@ def test_without_the_users_files_the_error_names_them(monkeypatch: pytest.Monkey
         speedrun()
 
 
-def test_references_of_the_results_step_are_counted_in_marins_order() -> None:
+def test_speedrun_results_config_keeps_field_order_of_marin() -> None:
     names = [spec.name for spec in dataclasses.fields(S.SpeedrunResultsConfig)]
     assert names == ["wandb_run_id", "wandb_entity", "wandb_project", "speedrun_config", "output_path"]

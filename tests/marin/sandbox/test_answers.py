@@ -27,7 +27,7 @@ def named(root: Path, text: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("imported", ["import regex", "from regex import regex"])
-def test_the_text_of_a_regular_expression_is_known_and_what_it_matches_is_not(tmp_path: Path, imported: str) -> None:
+def test_regex_pattern_is_known_but_branching_on_match_refused(tmp_path: Path, imported: str) -> None:
     made = f"{imported}\nword = regex.compile(r'[a-z]+', regex.VERBOSE | regex.V1)\n"
     assert named(tmp_path, f"{made}name = regex.compile(f'<{{word.pattern}}>').pattern\n") == "<[a-z]+>"
     with pytest.raises(RefusedFileError, match=r"^experiments/a.py:4 .* its truth is asked of regex.*\.match"):
@@ -45,7 +45,7 @@ def test_numbers_are_close_where_numpy_says_so(a: float, b: float) -> None:
 
 
 @pytest.mark.parametrize("asked", ["np.isclose([1], 1)", "np.isclose(SIZE, 1)", "np.isclose(2**60, 2**60 + 1)"])
-def test_whether_other_values_are_close_is_known_only_on_the_cluster(tmp_path: Path, asked: str) -> None:
+def test_isclose_of_cluster_values_is_refused_with_its_line(tmp_path: Path, asked: str) -> None:
     text = f"import numpy as np\nfrom heavy import SIZE\nname = 'a' if {asked} else 'b'\n"
     with pytest.raises(RefusedFileError, match=r"^experiments/a.py:4 .* numpy.isclose"):
         named(tmp_path, text)
@@ -93,7 +93,7 @@ def test_an_array_of_numbers_gives_the_numbers_that_numpy_gives(asked: str) -> N
         ("list(np.array([2**60]))", "what is in it is asked of numpy.array"),
     ],
 )
-def test_what_python_and_numpy_may_compute_differently_is_refused(tmp_path: Path, asked: str, told: str) -> None:
+def test_computation_differing_between_numpy_python_is_refused(tmp_path: Path, asked: str, told: str) -> None:
     text = f"import numpy as np\nfrom heavy import SIZE\nnumber = list(np.array([4]))[0]\nname = str({asked})\n"
     with pytest.raises(RefusedFileError, match=rf"^experiments/a.py:5 .*{told}"):
         named(tmp_path, text)
@@ -104,7 +104,7 @@ def test_a_number_of_numpys_is_no_integer_of_pythons() -> None:
     assert not isinstance(np.int64(3), int)
 
 
-def test_whether_a_path_of_this_machine_is_there_is_looked_up_in_the_checkout(tmp_path: Path) -> None:
+def test_fsspec_exists_checks_checkout_for_local_paths(tmp_path: Path) -> None:
     text = "from levanter.utils import fsspec_utils\nname = f\"x-{fsspec_utils.exists('data/words')}\"\n"
     assert named(tmp_path, text) == "x-False"
     put(tmp_path / "data/words", "a b\n")
@@ -112,7 +112,7 @@ def test_whether_a_path_of_this_machine_is_there_is_looked_up_in_the_checkout(tm
 
 
 @pytest.mark.parametrize("path", ["'gs://bucket/a'", "'zip::data'", "SIZE"])
-def test_whether_any_other_path_is_there_is_known_only_on_the_cluster(tmp_path: Path, path: str) -> None:
+def test_fsspec_exists_is_refused_for_paths_outside_checkout(tmp_path: Path, path: str) -> None:
     text = (
         f"from levanter.utils import fsspec_utils\nfrom heavy import SIZE\nname = 'ab'[fsspec_utils.exists({path})]\n"
     )
@@ -126,7 +126,7 @@ KINDS = ["tuple[heavy.Response, int | None] | tuple[None, str]", "list[heavy.Res
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_annotation_may_be_made_of_types_that_only_a_cluster_knows(tmp_path: Path, kind: str) -> None:
+def test_annotations_may_use_types_known_only_on_cluster(tmp_path: Path, kind: str) -> None:
     text = f"import dataclasses, heavy\ndef fetch(url: {kind}) -> {kind}: ...\nname = 'x'\n"
     text += f"@dataclasses.dataclass\nclass Held:\n    value: {kind}\nname = dataclasses.fields(Held)[0].name\n"
     text += f"later: {kind}\n"
@@ -148,7 +148,7 @@ def test_outside_of_annotations_a_union_is_compared_as_before(tmp_path: Path) ->
         named(tmp_path, "import heavy\nkind = tuple[heavy.Response] | tuple[None]\nname = 'x'\n")
 
 
-def test_a_module_that_failed_beside_our_names_fails_for_the_next_files_too(tmp_path: Path) -> None:
+def test_module_failing_beside_stub_fails_for_later_files_too(tmp_path: Path) -> None:
     put(tmp_path / "src/marin/speedrun/speedrun.py", "from heavy import SIZE\nCOUNT = int(SIZE)\n")
     text = EXECUTOR + "from marin.speedrun.speedrun import default_speedrun\nname = 'x'\n" + MAKE
     write_checkout(tmp_path, a=text, b=text, c=text)

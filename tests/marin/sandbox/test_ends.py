@@ -122,7 +122,7 @@ RECURSIONS = {
 
 
 @pytest.mark.slow
-def test_endless_recursion_under_a_raised_limit_refuses_the_file_and_kills_nothing(tmp_path: Path) -> None:
+def test_endless_recursion_refuses_file_without_killing_process(tmp_path: Path) -> None:
     raised = "from sys import setrecursionlimit\nsetrecursionlimit(10**7)\n"
     files = {name: EXECUTOR + STEP + raised + text + CALL for name, text in RECURSIONS.items()}
     write_checkout(tmp_path, **files)
@@ -141,7 +141,7 @@ def test_endless_recursion_under_a_raised_limit_refuses_the_file_and_kills_nothi
 
 
 @pytest.mark.slow
-def test_a_limit_that_a_file_raises_is_raised_for_it_as_far_as_is_safe(tmp_path: Path) -> None:
+def test_recursion_limit_set_by_file_applies_within_safe_bound(tmp_path: Path) -> None:
     text = "import sys\nsys.setrecursionlimit(5000)\ndef f(n): return n and 1 + f(n - 1)\n"
     write_checkout(tmp_path, a=EXECUTOR + text + "step = ExecutorStep(str(f(2000)), None, None)\n" + CALL)
     assert names(run(tmp_path, "a")) == [["2000"]]

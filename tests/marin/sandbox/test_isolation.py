@@ -223,7 +223,7 @@ def test_a_file_that_does_not_end_is_ended(tmp_path: Path, loop: str) -> None:
     assert "suppress" in loop or not (tmp_path / "went on").exists()
 
 
-def test_other_threads_find_the_real_modules_and_may_do_what_a_file_may_not(tmp_path: Path) -> None:
+def test_other_threads_see_real_modules_during_sandbox_run(tmp_path: Path) -> None:
     waits = "import numpy, os, time\nos.makedirs('begun', exist_ok=True)\n"
     waits += "while not os.path.exists('seen'): time.sleep(0.01)\n"
     write_checkout(tmp_path, a=f"{EXECUTOR}{waits}executor_main([])\n")
@@ -293,9 +293,7 @@ def test_a_file_finds_where_outputs_go_however_it_is_said(
         assert isinstance(step, ExecutorStep) and step.name == f"{value}/a"
 
 
-def test_whether_it_is_said_is_no_question_that_a_file_may_branch_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_branching_on_presence_of_prefix_variable_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for each in ("MARIN_PREFIX", "TRADEWIND_PREFIX"):
         monkeypatch.delenv(each, raising=False)
     text = "import os\nname = 'a' if 'MARIN_PREFIX' in os.environ else 'b'\n"

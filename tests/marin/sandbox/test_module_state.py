@@ -70,7 +70,7 @@ def test_what_is_assigned_in_a_module_outlives_no_load(tmp_path: Path, line: str
     assert told["b"] is True if end.startswith("exec") else "ZeroDivisionError" in str(told["b"])
 
 
-def test_what_is_assigned_in_a_module_that_nobody_had_imported_outlives_no_load(tmp_path: Path) -> None:
+def test_assignment_in_newly_imported_module_ends_with_load(tmp_path: Path) -> None:
     assert "poplib" not in sys.modules
     looks = "assert __import__('poplib').POP3 is not print"
     write_checkout(
@@ -89,7 +89,7 @@ def test_the_bytes_of_the_environment_are_put_back(tmp_path: Path) -> None:
     assert b"ADDED" not in posix.environ
 
 
-def test_what_a_shared_module_assigns_is_there_for_each_file_that_imports_it(tmp_path: Path) -> None:
+def test_module_patch_by_helper_applies_to_each_importing_file(tmp_path: Path) -> None:
     helper = "import json\njson.JSONEncoder.default = lambda self, value: 'helped'\n"
     uses = EXECUTOR + "import experiments.helper, json\nname = json.loads(json.dumps({1: ExecutorStep}))['1']\n"
     alone = EXECUTOR + "import json\ntry: name = json.dumps(ExecutorStep)\nexcept TypeError: name = 'plain'\n"
@@ -129,7 +129,7 @@ def test_a_timer_of_airflows_is_as_before(tmp_path: Path) -> None:
     assert heard == [] and time.monotonic() > 0
 
 
-def test_a_module_beside_the_file_that_has_a_name_of_pythons_is_refused(tmp_path: Path) -> None:
+def test_module_named_like_stdlib_beside_file_is_refused(tmp_path: Path) -> None:
     text = f"{EXECUTOR}import statistics\nexecutor_main([])\n"
     write_checkout(tmp_path, a=text, b=text.replace("import statistics", "from statistics import mean"), deep__a=text)
     run(tmp_path, "a")

@@ -50,7 +50,7 @@ def test_a_loop_makes_one_dag_each_time_also_without_steps(tmp_path: Path) -> No
     ]
 
 
-def test_an_experiment_runs_on_the_users_own_helpers_and_has_their_steps(tmp_path: Path) -> None:
+def test_experiment_runs_with_user_helpers_and_has_their_steps(tmp_path: Path) -> None:
     write_checkout(tmp_path)
     (call,) = run(tmp_path, "tutorials/train_tiny").calls
     resolved = resolve(call.steps, "gs://bucket")
@@ -95,7 +95,7 @@ def test_neighbours_of_a_file_are_found_and_are_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_changed_helper_counts_at_once_and_a_failed_import_is_not_kept(tmp_path: Path) -> None:
+def test_helper_change_takes_effect_and_failed_import_is_retried(tmp_path: Path) -> None:
     text = EXECUTOR + "from experiments.helper import NAME\nexecutor_main([ExecutorStep(NAME, None, None)])\n"
     write_checkout(tmp_path, a=text, helper="raise RuntimeError('half written')\n")
     with pytest.raises(RefusedFileError, match=r"^experiments/helper.py:1 cannot become a DAG: RuntimeError: half wr"):
@@ -116,7 +116,7 @@ def test_so_it_does_when_a_copy_keeps_size_and_time_of_the_file(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_what_is_read_counts_as_it_was_when_it_was_read_and_so_does_what_a_folder_holds(tmp_path: Path) -> None:
+def test_change_of_read_file_or_listed_folder_takes_effect(tmp_path: Path) -> None:
     data = put(tmp_path / "experiments/data/one.txt", "first")
     text = "import os\nfolder = os.path.abspath('experiments/data')\nos.chdir('/')\n"
     text += "name = '-'.join(open(f'{folder}/{each}').read() for each in sorted(os.listdir(folder)))\n"
@@ -153,7 +153,7 @@ def test_an_import_that_failed_is_tried_again_by_the_next(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_module_that_came_to_the_checkout_is_no_stand_in_any_more(tmp_path: Path) -> None:
+def test_module_added_to_checkout_replaces_its_stub(tmp_path: Path) -> None:
     text = EXECUTOR + "import sizes\nexecutor_main([ExecutorStep(str(sizes.SMALL), None, None)])\n"
     write_checkout(tmp_path, a=text)
     with pytest.raises(RefusedFileError, match=r"experiments/a.py:3 .* its text is asked of sizes.SMALL"):
@@ -192,7 +192,7 @@ def test_a_file_that_breaks_is_named_with_line_and_reason(tmp_path: Path, line: 
         run(tmp_path, "a")
 
 
-def test_what_our_names_lack_of_a_module_is_the_users_own_and_works_with_ours(tmp_path: Path) -> None:
+def test_attributes_missing_from_stub_come_from_user_module(tmp_path: Path) -> None:
     put(
         tmp_path / "src/marin/execution/executor.py",
         """
@@ -232,7 +232,7 @@ def test_a_function_that_has_its_modules_name_is_the_function(tmp_path: Path, ha
     assert first == (second if has_checkout else "marin.processing.tokenize:tokenize")
 
 
-def test_steps_that_stand_in_configs_are_not_walked_into_however_long_their_chain(tmp_path: Path) -> None:
+def test_long_chain_of_steps_in_configs_is_not_traversed(tmp_path: Path) -> None:
     chain = "for i in range(120):\n    step = ExecutorStep(f's{i}', None, {'from': step})\n"
     write_checkout(tmp_path, a=EXECUTOR + STEP + chain + "executor_main(steps=[step])\n")
     (call,) = run(tmp_path, "a").calls

@@ -47,7 +47,7 @@ UNSTABLE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in UNSTABLE if kind != "an address"])
-def test_a_name_that_differs_from_time_to_time_is_refused_with_its_line(tmp_path: Path, kind: str) -> None:
+def test_step_name_that_changes_between_runs_is_refused(tmp_path: Path, kind: str) -> None:
     write_checkout(tmp_path, a=EXECUTOR + UNSTABLE[kind] + "executor_main([ExecutorStep('x-' + name, None, None)])\n")
     with pytest.raises(
         RefusedFileError, match=r"^experiments/a.py:3 .* evaluated twice, a step is called 'x-.*', then 'x.* down\.$"
@@ -78,7 +78,7 @@ def test_a_set_whose_order_is_not_asked_may_be_used_as_ever(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "made", ["[]; config.append(config)", "{}; config['a'] = config", "{'a': versioned(Broken())}", "Endless()"]
 )
-def test_values_that_cannot_be_looked_at_cost_the_other_files_nothing(tmp_path: Path, made: str) -> None:
+def test_uninspectable_step_values_refuse_only_their_file(tmp_path: Path, made: str) -> None:
     text = EXECUTOR + "import dataclasses, time\nclass Broken:\n    def __repr__(self): raise ValueError('no text')\n"
     text += "@dataclasses.dataclass\nclass Endless:\n    a: int = 1\n    def __getattribute__(self, name):\n"
     text += "        time.sleep(10)\n"
@@ -123,7 +123,7 @@ def test_a_time_that_is_given_is_the_same_whenever_it_is_told(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_line_is_not_blamed_for_what_the_standard_library_does_for_it(tmp_path: Path) -> None:
+def test_refusal_names_user_line_not_stdlib_internals(tmp_path: Path) -> None:
     text = "import dataclasses, time\n@dataclasses.dataclass\nclass A:\n    b: int = 1\n\nname = str(time.time())\n"
     write_checkout(tmp_path, a=EXECUTOR + text + "executor_main([ExecutorStep(name, None, None)])\n")
     with pytest.raises(RefusedFileError, match=r"^experiments/a.py:7 .* evaluated twice"):
@@ -163,9 +163,7 @@ def _read_clock(phase: str, info: dict[str, int]) -> None:
         ("[{'a': versioned([time.time()])}]", "step 's' has another version or path"),
     ],
 )
-def test_a_version_that_differs_is_refused_and_what_does_not_count_is_not(
-    tmp_path: Path, config: str, told: str
-) -> None:
+def test_unstable_version_is_refused_but_unversioned_value_not(tmp_path: Path, config: str, told: str) -> None:
     write_checkout(tmp_path, a=EXECUTOR + f"import time\nexecutor_main([ExecutorStep('s', None, {config})])\n")
     with pytest.raises(RefusedFileError, match=rf"^experiments/a.py:3 .* {told}.*, or take it from run_param\(\)\.$"):
         run(tmp_path, "a")
@@ -184,7 +182,7 @@ def test_the_count_of_calls_must_be_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_file_does_to_shared_helpers_does_not_reach_the_others(tmp_path: Path) -> None:
+def test_mutation_of_shared_helper_does_not_reach_other_files(tmp_path: Path) -> None:
     put(tmp_path / "experiments/shared.py", "WEIGHTS = {'a': 1}\n")
     text = EXECUTOR + "from experiments.shared import WEIGHTS\nWEIGHTS['{0}'] = 2\n"
     text += "executor_main([ExecutorStep('-'.join(WEIGHTS), None, None)])\n"

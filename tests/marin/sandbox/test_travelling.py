@@ -69,7 +69,7 @@ def loaded(root: Path, fn: str, config: str, name: str = "one-two/own") -> StepS
     return spec_of(root, run(write_checkout(root), name))
 
 
-def test_functions_and_classes_are_written_with_the_stable_name_of_their_file(tmp_path: Path) -> None:
+def test_spec_references_use_stable_module_name_of_file(tmp_path: Path) -> None:
     spec = loaded(tmp_path, "work", "Config(Kind.GOOD, this_output_path())")
     assert spec.function == "experiments.one-two.own:work" and spec.code_travels
     assert spec.ray_task == {"num_cpus": 2, "memory": 1024}
@@ -116,7 +116,7 @@ def test_functions_and_classes_are_written_with_the_stable_name_of_their_file(tm
         ("work", "{'a': Config.Inner}", "experiments.own:work", {"a": {"$object": "experiments.own:Config.Inner"}}),
     ],
 )
-def test_what_is_decorated_or_of_a_library_is_written_by_its_name(
+def test_decorated_or_library_objects_are_referenced_by_name(
     tmp_path: Path, fn: str, config: str, function: str, written: dict[str, dict[str, object]]
 ) -> None:
     spec = loaded(tmp_path, fn, config, "own")
@@ -124,7 +124,7 @@ def test_what_is_decorated_or_of_a_library_is_written_by_its_name(
     assert {name: {key: spec.config[name][key] for key in value} for name, value in written.items()} == written
 
 
-def test_a_library_of_the_checkout_is_written_without_its_source_folder(tmp_path: Path) -> None:
+def test_checkout_library_reference_omits_source_folder(tmp_path: Path) -> None:
     (call,) = run(write_checkout(tmp_path), "tutorials/train_tiny").calls
     step = resolve(call.steps, str(tmp_path / "out")).steps[0]
     spec = step_spec(step, CodeFolder(tmp_path))
@@ -159,7 +159,7 @@ print("RESULT" + json.dumps(function(spec.load_config())))
 
 
 @pytest.mark.slow
-def test_a_cluster_imports_the_file_with_the_real_libraries_and_without_its_guard(tmp_path: Path) -> None:
+def test_cluster_imports_file_with_real_libraries_without_main(tmp_path: Path) -> None:
     libraries = tmp_path / "libraries"
     put(
         libraries / "heavy/optim.py",

@@ -93,7 +93,7 @@ LIBRARIES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", ASKED)
-def test_whatever_asks_what_it_is_is_refused_with_its_line_and_name(tmp_path: Path, asked: str) -> None:
+def test_inspecting_cluster_value_is_refused_with_line_and_name(tmp_path: Path, asked: str) -> None:
     write_checkout(tmp_path, a=f"{HEAD}\n{ASKED[asked]}\nexecutor_main([ExecutorStep('s', None, None)])\n")
     with pytest.raises(RefusedFileError, match=r"^experiments/a.py:5 cannot become a DAG: .*") as caught:
         run(tmp_path, "a")
@@ -183,9 +183,7 @@ def test_what_needs_no_knowledge_is_allowed(tmp_path: Path, form: str) -> None:
         ("['a', {'b': {1: Config(data=step)}}]", r"config.x.\[1\].b.1 is heavy"),
     ],
 )
-def test_an_unknown_object_that_was_given_a_step_cannot_be_part_of_a_config(
-    tmp_path: Path, given: str, told: str
-) -> None:
+def test_cluster_value_built_from_step_is_refused_in_config(tmp_path: Path, given: str, told: str) -> None:
     text = f"step = ExecutorStep('s', None, None)\nx = {given}\nexecutor_main([ExecutorStep('t', None, {{'x': x}})])\n"
     write_checkout(tmp_path, a=HEAD + text)
     with pytest.raises(RefusedFileError, match=rf"^experiments/a.py:5 .* step 't': {told}"):
@@ -208,7 +206,7 @@ class Bare(Base): ...
 """
 
 
-def test_a_class_of_an_unknown_base_has_its_own_fields_and_methods(tmp_path: Path) -> None:
+def test_class_with_unknown_base_keeps_own_fields_and_methods(tmp_path: Path) -> None:
     text = HEAD + OWN + "assert Plain(a=3).a == 3 and Plain() == Plain(1) and isinstance(Plain(), Base)\n"
     text += "assert dataclasses.replace(Plain(), a=2).a == 2\nx = Plain().b, Plain.c\nexecutor_main([])\n"
     write_checkout(tmp_path, a=text)

@@ -18,7 +18,7 @@ from tradewind.storage.files import write_text
 from tradewind.storage.trees import list_files
 
 
-def test_outputs_are_found_below_folders_that_are_none_and_not_within_others(any_prefix: str) -> None:
+def test_outputs_are_found_in_plain_folders_not_within_outputs(any_prefix: str) -> None:
     raw, train = map(made, steps(any_prefix, 1))
     write_text(f"{any_prefix}/by_marin/deep/x-123456/{STATUS_FILE}", "SUCCESS")
     write_text(f"{train}/inner-654321/{STATUS_FILE}", "SUCCESS")
@@ -66,7 +66,7 @@ def test_what_a_pinned_output_was_made_from_is_kept_with_it(prefix: str) -> None
     assert garbage_of(prefix) == []
 
 
-def test_what_a_pinned_output_within_another_was_made_from_is_kept(prefix: str) -> None:
+def test_inputs_of_pinned_nested_output_are_kept(prefix: str) -> None:
     """Outputs are not looked into for others, so only what needs such a one tells where it is."""
     outer, raw = ExecutorStep("outer", None, Config(1)), ExecutorStep("data/raw", None, Config(1))
     [host] = resolve([outer], prefix).steps
@@ -137,7 +137,7 @@ def test_the_same_place_may_be_spelled_in_two_ways(prefix: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_outputs_of_a_step_whose_version_cannot_be_known_are_kept(prefix: str) -> None:
+def test_outputs_of_step_with_unknown_version_are_kept(prefix: str) -> None:
     paths = [made(step) for value in (1, 2) for step in steps(prefix, value)]
     aged(paths)
     assert garbage_of(prefix, RequiredOutputs(names={"data/raw"})) == sorted([paths[1], paths[3]])
@@ -184,7 +184,7 @@ def test_a_record_elsewhere_that_cannot_be_read_keeps_everything(prefix: str, tm
     assert sweep.garbage == () and [one.file for one in sweep.unread] == [f"{middle}/{INFO_FILE}"]
 
 
-def test_what_is_pinned_at_one_prefix_keeps_what_it_was_made_from_at_another(prefix: str, tmp_path: Path) -> None:
+def test_pin_at_one_prefix_keeps_inputs_at_other_prefix(prefix: str, tmp_path: Path) -> None:
     other = str(tmp_path / "other")
     raw, middle, train = map(made, chain(prefix, f"{other}/middle"))
     aged([raw, middle, train])

@@ -35,7 +35,7 @@ from tradewind.storage.files import write_text
 
 
 @pytest.mark.parametrize("make", [by_us, by_marin])
-def test_what_a_step_reads_that_was_claimed_after_the_search_stays(any_prefix: str, make: Callable[[str], str]) -> None:
+def test_input_claimed_by_reader_after_search_is_kept(any_prefix: str, make: Callable[[str], str]) -> None:
     raw = make(any_prefix)
     garbage, digests = found_at(any_prefix), input_digests(read_records([raw]))
     turn = claims(reader(any_prefix))
@@ -48,9 +48,7 @@ def test_what_a_step_reads_that_was_claimed_after_the_search_stays(any_prefix: s
 
 
 @pytest.mark.parametrize("make", [by_us, by_marin])
-def test_whoever_claims_while_its_input_is_marked_ends_its_turn_unstarted(
-    any_prefix: str, make: Callable[[str], str]
-) -> None:
+def test_claim_ends_unstarted_while_input_is_marked(any_prefix: str, make: Callable[[str], str]) -> None:
     raw = make(any_prefix)
     store = LeaseStore(raw)
     turns = reader(any_prefix, lambda job: marks.append(store.mark_removing(store.read(), BY)))
@@ -65,7 +63,7 @@ def test_whoever_claims_while_its_input_is_marked_ends_its_turn_unstarted(
     assert read_record(raw).state is RecordState.STOPPED
 
 
-def test_whoever_claims_while_its_input_is_made_again_looks_again(prefix: str) -> None:
+def test_claim_is_retried_when_input_is_remade_meanwhile(prefix: str) -> None:
     raw = by_us(prefix)
     digest = read_record(raw).lease
     assert digest is not None
@@ -93,7 +91,7 @@ def test_a_mark_whose_maker_died_runs_out(prefix: str) -> None:
     assert not find_outputs(prefix)
 
 
-def test_of_many_results_those_that_nobody_reads_are_withdrawn_by_one_look(prefix: str) -> None:
+def test_unread_results_are_withdrawn_together_read_ones_kept(prefix: str) -> None:
     raw, unread = by_us(prefix), made(steps(prefix, 2)[0])
     garbage = find_garbage(prefix, RequiredOutputs(), 0.0).garbage
     claims(reader(prefix))
@@ -105,7 +103,7 @@ def test_of_many_results_those_that_nobody_reads_are_withdrawn_by_one_look(prefi
     assert sorted(find_outputs(prefix)) == sorted([raw, reader(prefix).path])
 
 
-def test_an_attempt_below_another_prefix_keeps_what_it_reads_where_that_prefix_is_known(tmp_path: Path) -> None:
+def test_attempt_at_known_other_prefix_keeps_its_inputs(tmp_path: Path) -> None:
     here, there = f"{tmp_path}/here", f"{tmp_path}/there"
     raw = by_us(here)
     garbage = find_garbage(here, RequiredOutputs(), 0.0).garbage
@@ -117,7 +115,7 @@ def test_an_attempt_below_another_prefix_keeps_what_it_reads_where_that_prefix_i
 
 
 @pytest.mark.parametrize("file", [".attempts/1.json", LEASE_FILE])
-def test_where_it_cannot_be_read_what_an_attempt_reads_everything_stays(prefix: str, file: str) -> None:
+def test_unreadable_attempt_inputs_keep_everything(prefix: str, file: str) -> None:
     raw = by_us(prefix)
     garbage = found_at(prefix)
     turns = reader(prefix)
@@ -130,7 +128,7 @@ def test_where_it_cannot_be_read_what_an_attempt_reads_everything_stays(prefix: 
         find_garbage(prefix, RequiredOutputs(), 0.0)
 
 
-def test_where_it_cannot_be_read_what_a_needed_output_was_made_from_everything_stays(prefix: str) -> None:
+def test_unreadable_inputs_of_required_output_keep_everything(prefix: str) -> None:
     raw, train = map(made, steps(prefix, 1))
     aged([raw, train])
     assert garbage_of(prefix, RequiredOutputs({train})) == []

@@ -58,7 +58,7 @@ def test_an_output_below_another_stays(any_prefix: str) -> None:
     assert read_record(f"{path}/inner-654321").state is RecordState.FINISHED
 
 
-def test_while_it_is_removed_nobody_takes_it_for_a_result_or_begins_to_make_it(any_prefix: str) -> None:
+def test_output_is_in_use_but_no_result_during_removal(any_prefix: str) -> None:
     path = made(steps(any_prefix, 1)[0])
     garbage = found_at(any_prefix)
     seen: list[RecordState] = []
@@ -104,7 +104,7 @@ def test_what_was_pinned_after_it_was_marked_stays_a_result(any_prefix: str, mon
     assert record.lease.digest == lease.digest
 
 
-def test_what_is_pinned_before_it_is_taken_for_removal_keeps_its_files(any_prefix: str) -> None:
+def test_pin_between_withdrawal_and_removal_keeps_files(any_prefix: str) -> None:
     path = made(steps(any_prefix, 1)[0])
     [withdrawn] = withdraw_results([found_at(any_prefix)], BY)
 
@@ -118,7 +118,7 @@ def test_what_is_pinned_before_it_is_taken_for_removal_keeps_its_files(any_prefi
     assert read_record(path).state is RecordState.STOPPED
 
 
-def test_a_pin_of_what_is_being_removed_is_refused_and_leaves_no_pin(any_prefix: str) -> None:
+def test_pin_during_removal_is_refused_and_leaves_no_pin(any_prefix: str) -> None:
     path = made(steps(any_prefix, 1)[0])
     garbage, pin = found_at(any_prefix), Pin(path, "ada", "now")
 
@@ -132,7 +132,7 @@ def test_a_pin_of_what_is_being_removed_is_refused_and_leaves_no_pin(any_prefix:
 
 
 @pytest.mark.parametrize("happens", ["marked", "withdrawn"])
-def test_a_pin_that_comes_just_after_the_look_for_pins_is_refused_and_taken_away(
+def test_pin_racing_with_removal_mark_is_refused_and_undone(
     happens: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = made(steps(prefix, 1)[0])
@@ -173,7 +173,7 @@ def test_a_turn_that_is_lost_removes_nothing_more(prefix: str) -> None:
 
 
 @pytest.mark.parametrize("at", ["tradewind.records.cleanup._remove", "tradewind.plans.garbage.collection.remove_if"])
-def test_a_removal_that_was_frozen_spares_the_result_that_somebody_has_made_meanwhile(
+def test_frozen_removal_spares_result_committed_meanwhile(
     telling_prefix: str, at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = made(steps(telling_prefix, 1)[0])
@@ -199,7 +199,7 @@ def test_a_removal_that_was_frozen_spares_the_result_that_somebody_has_made_mean
 
 
 @pytest.mark.slow
-def test_a_removal_that_somebody_asks_to_stop_removes_nothing_more(prefix: str) -> None:
+def test_stop_request_ends_removal_before_any_deletion(prefix: str) -> None:
     path = made(steps(prefix, 1)[0])
     garbage, before = found_at(prefix), list_files(path)
 
@@ -216,7 +216,7 @@ def test_a_removal_that_somebody_asks_to_stop_removes_nothing_more(prefix: str) 
     assert [file.path for file in list_files(path)] == [file.path for file in before]
 
 
-def test_a_removal_that_died_half_way_is_no_result_and_is_found_again(prefix: str) -> None:
+def test_removal_interrupted_at_start_is_stale_and_repeatable(prefix: str) -> None:
     path = made(steps(prefix, 1)[0])
 
     def die(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHolder]:
@@ -231,9 +231,7 @@ def test_a_removal_that_died_half_way_is_no_result_and_is_found_again(prefix: st
     assert not find_outputs(prefix)
 
 
-def test_what_a_removal_that_died_half_way_left_is_no_checkpoint_to_go_on_from(
-    prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leftovers_of_partial_removal_are_no_checkpoint(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     step = steps(prefix, 1)[0]
     for name in ("shard-0", "shard-1", "metadata.json"):
         write_text(f"{step.output_path}/checkpoints/step-9/{name}", "whole")

@@ -40,7 +40,7 @@ def test_who_was_slow_over_a_mark_gives_up(prefix: str) -> None:
     assert (now.phase, now.digest, now.removing) == (Phase.COMMITTED, "abc", None)
 
 
-def test_an_output_stays_while_an_attempt_at_work_reads_a_file_of_it_by_its_path(prefix: str) -> None:
+def test_output_is_kept_while_attempt_reads_its_file_by_path(prefix: str) -> None:
     raw = by_us(prefix)
     garbage = found_at(prefix)
     reads = ExecutorStep("reads", None, {"file": f"{raw}/part/model"})
@@ -53,7 +53,7 @@ def test_an_output_stays_while_an_attempt_at_work_reads_a_file_of_it_by_its_path
     assert read_record(raw).state is RecordState.FINISHED
 
 
-def test_a_result_that_was_made_where_a_failed_attempt_was_found_is_not_removed(prefix: str) -> None:
+def test_new_result_over_failed_attempt_is_not_removed(prefix: str) -> None:
     raw = steps(prefix, 1)[0]
     store = LeaseStore(raw.output_path)
     held = store.claim(None, LeaseClaim(1, "job", "", {}, raw.digest))

@@ -94,7 +94,7 @@ def test_a_supervisor_that_a_person_killed_was_stopped() -> None:
     assert classify("j", died).kind is EndingKind.STOPPED
 
 
-def test_what_ray_calls_unschedulable_is_infeasible_and_the_rest_unknown() -> None:
+def test_unschedulable_job_is_infeasible_and_others_unknown() -> None:
     assert classify("j", failed("JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE", "no place")).kind is EndingKind.INFEASIBLE
     unknown = failed("JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE", "odd")
     assert classify("j", unknown).kind is EndingKind.UNKNOWN
@@ -153,7 +153,7 @@ def test_what_the_entrypoint_did_is_told(cluster: Cluster) -> None:
 
 
 @pytest.mark.ray
-def test_an_environment_that_cannot_be_made_is_told_with_the_reason(cluster: Cluster) -> None:
+def test_runtime_env_failure_is_reported_with_its_cause(cluster: Cluster) -> None:
     cluster.submit("no-env", "true", runtime_env={"working_dir": "gcs://_ray_pkg_0123456789abcdef.zip"})
     ending = cluster.ending("no-env")
     assert ending.kind is EndingKind.RUNTIME_ENV
@@ -173,7 +173,7 @@ def test_a_stopped_job_is_told_as_stopped(cluster: Cluster, tmp_path: Path) -> N
 
 
 @pytest.mark.ray
-def test_a_supervisor_that_is_killed_while_its_node_lives_is_no_user_error(cluster: Cluster, tmp_path: Path) -> None:
+def test_supervisor_killed_on_live_node_is_not_user_error(cluster: Cluster, tmp_path: Path) -> None:
     code = f"import time; time.sleep(600)  # {tmp_path}"
     cluster.started("orphan", tmp_path / "flag", shlex.join(["python", "-c", code]))
     at_work = [one for one in cluster.ray.stack.processes() if str(tmp_path) in " ".join(one.cmdline())]
@@ -229,7 +229,7 @@ def test_a_drained_node_takes_its_jobs_with_it_as_preempted(cluster: Cluster, tm
 
 
 @pytest.mark.ray
-def test_a_cluster_that_is_silent_leaves_the_judgement_to_what_is_known() -> None:
+def test_unreachable_cluster_leaves_ending_to_known_details() -> None:
     async def judged() -> Ending:
         async with JobsApi(RayCluster("far", "http://127.0.0.1:9")) as api:
             return await judge_ending(api, "j", failed("JOB_ENTRYPOINT_COMMAND_ERROR", "", -9))

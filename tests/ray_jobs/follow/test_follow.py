@@ -80,7 +80,7 @@ async def test_a_follower_that_is_restarted_goes_on_where_it_was(jobs: RayJobs, 
     assert digest(own(lines)) == digest([f"line {n}" for n in range(6000)])
 
 
-async def test_carriage_returns_empty_lines_and_an_open_end_are_told_apart(jobs: RayJobs, tmp_path: Path) -> None:
+async def test_log_lines_split_at_crlf_blank_lines_and_open_end(jobs: RayJobs, tmp_path: Path) -> None:
     code = (
         "out.write(b'\\n\\na\\r\\n\\r\\nb\\n\\n\\n'); out.flush(); time.sleep(4)\n"
         "out.write(b'c\\r\\nd'); out.flush(); time.sleep(4)\n"

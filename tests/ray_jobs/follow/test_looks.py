@@ -16,7 +16,7 @@ from tradewind.ray_jobs.follow.poller import JobStatusFetcher
 JOBS = [f"job-{number}" for number in range(10)]
 
 
-async def test_a_head_that_counts_slowly_is_asked_for_each_job_and_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_head_with_slow_counts_is_polled_per_job_and_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poller, "SLOW_RESPONSE_S", 0.0)  # whatever a count takes is long
     asked: Counter[str] = Counter()
 

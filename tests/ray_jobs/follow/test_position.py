@@ -58,7 +58,7 @@ def test_a_newline_that_is_read_as_two_costs_no_line(
     assert whole == [line for line in lines if line]
 
 
-def test_a_last_line_without_newline_is_given_once_though_its_newline_comes_later() -> None:
+def test_unterminated_last_line_is_emitted_once_after_resume() -> None:
     position = position_after(read(["a\nb"], LogPosition()))
     assert read(["a\nb\nc\n"], position) == ["c"]
 

@@ -81,7 +81,7 @@ def follow(connection: Connection, job: str, **kwargs: object) -> asyncio.Task[J
     return asyncio.create_task(following)
 
 
-async def test_followers_go_on_with_the_token_that_the_connection_has_next(proxy: Proxy, job: str, go: Path) -> None:
+async def test_followers_continue_with_reloaded_connection_token(proxy: Proxy, job: str, go: Path) -> None:
     lines: list[str] = []
     async with proxy.serving() as cluster:
         connection = Connection(cluster)
@@ -117,7 +117,7 @@ async def test_a_refusal_that_lasts_is_told_and_its_end_too(
     assert told[1:] == [f"{cluster} no longer refuses the token."]
 
 
-async def test_a_refusal_of_the_log_alone_loses_neither_a_line_nor_the_result(proxy: Proxy, job: str, go: Path) -> None:
+async def test_log_token_refusal_loses_no_line_and_no_result(proxy: Proxy, job: str, go: Path) -> None:
     lines: list[str] = []
     proxy.refusal, proxy.refused_ending = 403, "/logs"
     go.touch()
@@ -131,7 +131,7 @@ async def test_a_refusal_of_the_log_alone_loses_neither_a_line_nor_the_result(pr
     assert lines.count("first") == 1
 
 
-async def test_a_job_whose_time_is_over_is_stopped_when_the_cluster_lets_us(proxy: Proxy, job: str) -> None:
+async def test_timed_out_job_is_stopped_once_stop_is_authorized(proxy: Proxy, job: str) -> None:
     proxy.refusal, proxy.refused_ending = 403, "/stop"
     async with proxy.serving() as cluster:
         connection = Connection(cluster)

@@ -85,9 +85,7 @@ def test_ended_and_unknown_jobs_are_told_at_once(jobs: RayJobs) -> None:
     assert unknown is None
 
 
-def test_waiting_jobs_never_start_although_what_they_waited_for_comes(
-    ray: LocalRay, jobs: RayJobs, tmp_path: Path
-) -> None:
+def test_stopped_pending_jobs_never_start_when_capacity_joins(ray: LocalRay, jobs: RayJobs, tmp_path: Path) -> None:
     """Ray's own stop does nothing for them (ray#58353); here the slice that they ask for joins afterwards."""
     ids = [f"waiting-{number}" for number in range(5)]
     for job in ids:
@@ -116,7 +114,7 @@ def test_a_job_that_waits_for_its_environment_never_starts(jobs: RayJobs, tmp_pa
     assert ended is not None and ended.status == "STOPPED" and not touched.exists()
 
 
-def test_the_job_that_ends_waiting_ones_leaves_a_running_one_alone(jobs: RayJobs, tmp_path: Path) -> None:
+def test_supervisor_killer_spares_running_job(jobs: RayJobs, tmp_path: Path) -> None:
     from tradewind.ray_jobs.follow import stopping
 
     started = tmp_path / "started"

@@ -18,7 +18,7 @@ from tradewind.ray_jobs.follow.log_reader import tailing
 from tradewind.ray_jobs.follow.poller import watching
 
 
-async def test_what_was_read_is_given_when_the_stream_ends_though_its_time_has_not_come() -> None:
+async def test_pending_lines_are_emitted_early_when_stream_ends() -> None:
     given: list[str] = []
     has_lines = asyncio.Event()
 
@@ -50,7 +50,7 @@ async def test_what_was_read_is_given_when_the_stream_ends_though_its_time_has_n
 
 
 @pytest.mark.slow
-async def test_a_job_that_ends_is_seen_before_its_stream_ends_and_one_that_only_pauses_is_seldom_asked_for() -> None:
+async def test_ended_job_is_seen_before_stream_end_with_few_polls() -> None:
     asked: list[int] = []
     lines = 0
     over = asyncio.Event()

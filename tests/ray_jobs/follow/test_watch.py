@@ -54,7 +54,7 @@ def until_status(jobs: RayJobs, job: str, status: str) -> None:
     until(has_it, f"{job} to be {status}", seen=lambda: jobs.details(job))
 
 
-async def test_who_waits_for_news_in_vain_is_not_cancelled_though_his_task_once_was(jobs: RayJobs) -> None:
+async def test_update_timeout_does_not_cancel_task_cancelled_before(jobs: RayJobs) -> None:
     """As asyncio.timeout does up to Python 3.11.2, where it finds what aiohttp's timeouts leave in a task."""
     async with watching(jobs.cluster, "running") as watched:
         await watched.wait_for_update()
@@ -152,9 +152,7 @@ async def test_who_joins_is_answered_though_the_interval_is_long(proxy: Proxy) -
         assert proxy.asked.total() <= before + 2
 
 
-async def test_a_job_is_unknown_only_when_it_is_not_found_by_its_id_either(
-    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_job_is_unknown_only_when_lookup_by_id_fails_too(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poller, "MAX_SINGLE_REQUESTS", 0)
     proxy.empty_list = True
     async with proxy.serving() as cluster:
@@ -269,7 +267,7 @@ def test_durations_are_readable(seconds: float, text: str) -> None:
 COUNTS = "/api/v0/jobs"
 
 
-async def test_a_job_whose_log_is_streamed_is_not_polled_and_looked_at_when_the_stream_ends(proxy: Proxy) -> None:
+async def test_streamed_job_is_polled_only_when_its_stream_ends(proxy: Proxy) -> None:
     async with proxy.serving() as cluster, watching(cluster, "running") as watched:
         await until_heard(watched)
         watcher = watched._watcher
@@ -295,7 +293,7 @@ async def test_a_stream_that_hangs_hides_nothing_for_ever(proxy: Proxy) -> None:
             assert proxy.asked - before == {RUNNING: 1}
 
 
-async def test_the_node_of_a_silent_stream_is_looked_at_and_that_of_a_talking_one_is_not(proxy: Proxy) -> None:
+async def test_node_is_checked_for_silent_stream_not_for_active_one(proxy: Proxy) -> None:
     async with proxy.serving() as cluster, watching(cluster, "running") as watched:
         await until_heard(watched)
         watcher = watched._watcher
@@ -309,9 +307,7 @@ async def test_the_node_of_a_silent_stream_is_looked_at_and_that_of_a_talking_on
             assert proxy.asked - before == {"/api/v0/nodes": 1}
 
 
-async def test_many_jobs_are_asked_about_by_one_small_question_until_one_of_them_changes(
-    jobs: RayJobs, proxy: Proxy, tmp_path: Path
-) -> None:
+async def test_many_jobs_share_one_count_request_until_one_changes(jobs: RayJobs, proxy: Proxy, tmp_path: Path) -> None:
     go = tmp_path / "go"
     names = [f"crowd-{number}" for number in range(poller.MAX_SINGLE_REQUESTS + 1)]
     for name in names:
@@ -347,9 +343,7 @@ async def test_a_head_that_does_not_count_is_asked_for_its_list(proxy: Proxy, mo
         assert proxy.asked[LIST] > before and watched.details is not None and watched.outage is None
 
 
-async def test_few_of_many_that_the_head_remembers_are_asked_for_one_by_one(
-    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_few_jobs_among_many_on_head_are_requested_singly(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poller, "MAX_SINGLE_REQUESTS", 1)
     monkeypatch.setattr(poller, "REQUEST_COST", 1)
     async with proxy.serving() as cluster, watching(cluster, "running") as one, watching(cluster, "ended") as two:

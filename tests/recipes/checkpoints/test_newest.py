@@ -66,7 +66,7 @@ def test_a_checkpoint_without_a_list_is_sound_when_it_has_data(tmp_path: Path) -
     assert damage(checkpoint) == "it has no data"
 
 
-def test_a_copy_is_sound_but_not_complete_before_somebody_says_so(root: str, tmp_path: Path) -> None:
+def test_copy_undamaged_but_incomplete_until_metadata_written(root: str, tmp_path: Path) -> None:
     copy_files(made(root), str(tmp_path / "copy"))
     assert damage(str(tmp_path / "copy")) is None
     assert not (tmp_path / "copy/metadata.json").exists()
@@ -99,7 +99,7 @@ def test_a_removed_checkpoint_is_gone(root: str) -> None:
         '{"step": 3, "timestamp": "tomorrow"}',
     ],
 )
-def test_what_levanter_does_not_see_as_a_checkpoint_is_written_again(tmp_path: Path, metadata: str) -> None:
+def test_checkpoint_with_metadata_invalid_to_levanter_rewritten(tmp_path: Path, metadata: str) -> None:
     checkpoint = Path(made(str(tmp_path)))
     (checkpoint / "metadata.json").write_text('{"step": 3, "timestamp": "2026-01-01T00:00:00"}')
     assert list(resume._incomplete([str(tmp_path)])) == []
@@ -109,7 +109,7 @@ def test_what_levanter_does_not_see_as_a_checkpoint_is_written_again(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [False, -3, 7, 5.5, "5", 10**30])
-def test_a_training_goes_on_from_before_a_checkpoint_that_says_another_step_than_its_own(
+def test_resume_skips_and_removes_checkpoint_with_wrong_step(
     tmp_path: Path, step: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Levanter would take it for another, and one of a step after the last for the end of the training."""
@@ -124,7 +124,7 @@ def test_a_training_goes_on_from_before_a_checkpoint_that_says_another_step_than
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [7, -7])
-def test_metadata_that_lies_beside_checkpoints_costs_none_of_them(tmp_path: Path, step: int) -> None:
+def test_metadata_beside_checkpoints_removes_none(tmp_path: Path, step: int) -> None:
     sound = complete(str(tmp_path), 3)
     (tmp_path / "metadata.json").write_text(json.dumps({"step": step, "timestamp": "2026-01-01T00:00:00"}))
     resume.clean_up_checkpoints([str(tmp_path)])

@@ -44,7 +44,7 @@ def test_a_checkpoint_is_complete_only_once_its_files_are_listed(
 
 
 @pytest.mark.slow
-def test_an_interval_of_nothing_saves_after_every_step_and_none_only_on_notice() -> None:
+def test_zero_interval_saves_every_step_and_none_only_on_notice() -> None:
     import levanter.checkpoint
 
     for given, expected in ((timedelta(0), timedelta(0)), (None, NEVER)):

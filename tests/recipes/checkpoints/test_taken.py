@@ -44,7 +44,7 @@ def test_of_two_that_decide_at_once_the_first_one_wins(root: str, file: InitialC
     assert file.read() == InitialCheckpoint(given, first)
 
 
-def test_it_is_decided_anew_only_where_nothing_was_made_with_what_is_gone(tmp_path: Path) -> None:
+def test_checkpoint_chosen_again_only_if_missing_one_unused(tmp_path: Path) -> None:
     file, given = InitialCheckpointFile.of_begin(f"{tmp_path}/mine/checkpoints"), f"{tmp_path}/other"
     first, second = (complete(given, step) for step in (3, 5))
     file.write(InitialCheckpoint(given, first))
@@ -111,7 +111,7 @@ def test_fields_of_a_later_version_are_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", [False, -3, 7, 5.5, "5", 10**30])
-def test_a_checkpoint_that_says_another_step_than_its_own_is_refused(tmp_path: Path, step: Any) -> None:
+def test_initial_checkpoint_with_wrong_step_refused(tmp_path: Path, step: Any) -> None:
     given = f"{tmp_path}/other"
     complete(given, 3)
     untrue = complete(given, 5, said=step)

@@ -60,7 +60,7 @@ def test_the_best_run_comes_first_with_what_was_set_differently(
     assert "| lr=0.01 | 0.01 | 3 |" in (tmp_path / "out" / "comparison.md").read_text()
 
 
-def test_a_later_step_takes_a_setting_and_the_output_of_the_best_run(tmp_path: Path) -> None:
+def test_later_step_uses_setting_and_output_of_best_run(tmp_path: Path) -> None:
     runs = {f"lr={rate}": trained(tmp_path, rate, loss) for rate, loss in ((0.1, 4.0), (0.01, 3.0))}
     compare_runs(config(tmp_path, runs))
     comparison = compare("comparison", {label: train_at(rate) for label, rate in (("a", 0.1), ("b", 0.01))})
@@ -77,7 +77,7 @@ def test_a_later_step_takes_a_setting_and_the_output_of_the_best_run(tmp_path: P
     assert (taken.learning_rate, taken.initialize_from) == (0.01, runs["lr=0.01"])
 
 
-def test_what_the_best_run_does_not_have_is_named_and_only_a_comparison_has_one(tmp_path: Path) -> None:
+def test_best_run_refused_for_missing_values_or_non_comparison(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^There is no .*/out/best.json: force the step"):
         read_setting(str(tmp_path / "out"), "seed")
     compare_runs(config(tmp_path, {"a": trained(tmp_path, 0.1, 4.0)}))
@@ -142,7 +142,7 @@ def test_what_diverged_comes_last_whichever_way_is_better(tmp_path: Path) -> Non
         assert (result["runs"]["b"], result["runs"]["d"]) == (None, None)
 
 
-def test_settings_of_the_steps_below_count_where_the_run_has_none_of_that_name(tmp_path: Path) -> None:
+def test_dependency_settings_used_where_run_has_none(tmp_path: Path) -> None:
     below = ExecutorStep("below", posixpath.join, {"rate": versioned(1), "seed": versioned(7)})
     for seed in (8, 9):
         step = ExecutorStep(f"e{seed}", posixpath.join, {"from": InputName(below, None), "seed": versioned(seed)})
@@ -173,7 +173,7 @@ SETTINGS = {"num_train_steps": 9, "batch_size": 8, "seq_len": 32}
 POINTS = {f"lr={rate}": train(f"lr-{rate}", TOKENS, "tiny", learning_rate=rate, **SETTINGS) for rate in (0.1, 0.2)}
 
 
-def test_a_step_that_compares_waits_for_all_runs_and_needs_none_of_them() -> None:
+def test_compare_step_waits_for_all_runs_and_requires_none() -> None:
     step = compare("table", POINTS, title="Rates")
     [resolved] = [each for each in resolve([step], "/p").steps if each.name == "table"]
     assert [each.name for each in resolved.dependencies] == ["lr-0.1", "lr-0.2"]

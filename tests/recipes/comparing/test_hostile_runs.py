@@ -97,9 +97,7 @@ def test_a_label_is_drawn_as_it_is_written(tmp_path: Path, label: str) -> None:
     assert escape_math(label).replace(r"\$", "").count("$") == 0 and len(escape_math(label)) <= 120
 
 
-def test_what_an_author_says_is_a_line_and_no_tag_formula_or_escape(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_author_text_escaped_in_page_csv_and_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     author = {"name": "=HYPERLINK(1)\x1b[2J", "url": 7}
     told = f"<img src=x onerror=alert(1)> [x](javascript:1) {'y' * 10_000}\x1b]0;x\x07"
     run = made(tmp_path, "run", GOOD | {"author": author, "description": told})

@@ -53,7 +53,7 @@ def test_one_training_that_went_wrong_does_not_bend_the_law() -> None:
     assert fit_law(given).loss(1e10, 2e11) == pytest.approx(CHINCHILLA.loss(1e10, 2e11), rel=1e-2)
 
 
-def test_the_best_training_spends_all_flops_and_none_beside_it_is_better() -> None:
+def test_optimal_training_spends_all_flops_and_minimizes_loss() -> None:
     best = CHINCHILLA.best_for(5.76e23)
     assert best is not None and 6 * best[0] * best[1] == pytest.approx(5.76e23)
     for factor in (0.9, 1.1):
@@ -113,7 +113,7 @@ def test_a_budget_is_answered_by_a_law_in_both(tmp_path: Path) -> None:
     assert "## The best training for a number of FLOPs" in (tmp_path / "out" / "scaling_law.md").read_text()
 
 
-def test_trainings_without_a_result_are_named_and_the_law_goes_through_the_others(tmp_path: Path) -> None:
+def test_law_fits_other_trainings_and_names_those_without_result(tmp_path: Path) -> None:
     runs = suite(tmp_path) | {
         "bad": failed(tmp_path, "bad", "no"),
         "nan": made(tmp_path, "nan", {"eval_loss": float("nan"), "parameters": 5, "tokens": 5}),

@@ -277,14 +277,14 @@ def told(bench: Workbench) -> list[str]:
     return bench.run(TRAIN, "whole")
 
 
-def test_what_cannot_work_is_refused_with_its_field_before_there_is_a_slice(bench: Workbench) -> None:
+def test_invalid_settings_refused_with_field_before_allocation(bench: Workbench) -> None:
     answers = dict(json.loads(line) for line in bench.run(REFUSE) if line.startswith('["'))
     assert answers.keys() == REFUSED.keys()
     for name, expected in REFUSED.items():
         assert answers[name].startswith(expected.replace("ROOT", str(bench.root))), (name, answers[name])
 
 
-def test_an_evaluation_finds_the_model_in_the_checkpoint_of_a_training_by_preferences(bench: Workbench) -> None:
+def test_evaluation_loads_model_from_dpo_checkpoint(bench: Workbench) -> None:
     assert bench.run(LOAD) == ["True"]
 
 
@@ -322,7 +322,7 @@ def test_the_log_says_what_is_preferred_and_what_came_out(bench: Workbench, told
     assert told[-3] == f"  validation: 100.0% of the pairs preferred as chosen, margin of rewards {margin}"
 
 
-def test_a_training_that_was_cut_ends_with_the_losses_of_one_that_was_not(
+def test_noticed_training_resumes_with_losses_of_uncut_training(
     bench: Workbench, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notice = bench.root / "notice.json"
@@ -340,7 +340,7 @@ def test_a_training_that_was_cut_ends_with_the_losses_of_one_that_was_not(
 
 
 @pytest.mark.long
-def test_a_training_that_was_killed_ends_with_the_losses_of_one_that_was_not(bench: Workbench, told: list[str]) -> None:
+def test_killed_training_resumes_with_losses_of_unkilled_one(bench: Workbench, told: list[str]) -> None:
     bench.run(KILLED, exit_code=-signal.SIGKILL)
     taken, newer = (bench.root / f"base/checkpoints/step-{step}" for step in (3, 9))
     shutil.copytree(taken, newer)  # as if the training of the reference had gone on meanwhile
@@ -360,7 +360,7 @@ def test_a_training_that_was_killed_ends_with_the_losses_of_one_that_was_not(ben
 
 
 @pytest.mark.long
-def test_marins_helpers_teach_preferences_from_an_export_and_validate_on_the_split(bench: Workbench) -> None:
+def test_marin_helpers_train_dpo_from_export_with_validation(bench: Workbench) -> None:
     told = bench.run(BY_HELPERS)
     assert f"  beta 0.1, reference {bench.root}/base/hf" in told and f"  begins with {bench.root}/base/hf" in told
     assert f"  {PAIRS} pairs to train on, 0 cut off for validation" in told

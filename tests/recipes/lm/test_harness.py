@@ -51,7 +51,7 @@ run_levanter_train_lm(asked(quiz))
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_tasks_are_measured_inside_a_training_where_the_harness_is_installed(tmp_path: Path) -> None:
+def test_harness_tasks_evaluated_during_training_if_installed(tmp_path: Path) -> None:
     with prepared_to_train(tmp_path, PYTHONPATH=str(LM_EVAL)) as python:
         bench = Workbench(tmp_path, python)
         bench.run(PREPARE)
@@ -63,7 +63,7 @@ def test_tasks_are_measured_inside_a_training_where_the_harness_is_installed(tmp
     assert all(row["lm_eval/quiz/sample_len"] == QUESTIONS for row in measured.values())
 
 
-def test_a_task_that_the_harness_does_not_have_is_refused_with_the_nearest_names() -> None:
+def test_unknown_harness_task_refused_with_nearest_names() -> None:
     own = SimpleNamespace(task="quiz", dataset_path="/quiz")
     refuse_unknown(["piqa", SimpleNamespace(task="mmlu", dataset_path=None), own], KNOWN)
     with pytest.raises(ValueError, match="task_spec has 'hellaswagg', which lm-eval does not know: did you mean hella"):

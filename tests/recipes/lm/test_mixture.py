@@ -31,7 +31,7 @@ def version(step: ExecutorStep) -> dict[str, Any]:
     return config
 
 
-def test_components_and_what_is_given_count_and_how_often_it_is_measured_does_not() -> None:
+def test_version_covers_components_and_weights_not_eval_interval() -> None:
     given: dict[str, Any] = {"weights": {"web": 3, "code": 1}}
     step = train_mixture("m", BOTH, "tiny", **given, steps_per_eval=5)
     assert version(step) == {
@@ -52,7 +52,7 @@ def test_the_config_is_that_of_train_on_several_caches() -> None:
     assert [path.rpartition("/")[2][:4] for path in config.caches.values()] == ["web-", "code"]
 
 
-def test_paths_have_the_tokenizer_that_is_said_or_that_a_step_among_them_has() -> None:
+def test_tokenizer_for_paths_from_argument_or_other_step() -> None:
     told = train_mixture("m", {"web": "gs://b/web"}, tokenizer=ONE).config.tokenizer_path
     assert told == train_mixture("m", {"web": "gs://b/web", "code": CODE}).config.tokenizer_path == ONE.as_input_name()
     files = tokenize_files("files", [RAW / "*.jsonl.gz"], ONE)

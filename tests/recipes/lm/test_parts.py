@@ -127,7 +127,7 @@ def test_of_two_lines_about_a_step_the_later_counts(tmp_path: Path) -> None:
     assert series(metrics, "eval/loss") == ([2], [1.7])
 
 
-def test_metrics_on_an_object_store_outlive_the_process_that_wrote_them() -> None:
+def test_object_store_metrics_survive_writer_process() -> None:
     path = "memory://test-metrics/run/metrics.jsonl"
     for step in (0, 1):
         metrics = MetricsFile(path)
@@ -152,7 +152,7 @@ def test_progress_is_a_line_every_few_steps_and_none_twice(tmp_path: Path, capsy
     assert len((tmp_path / "m.jsonl").read_text().splitlines()) == 5
 
 
-def test_bytes_of_predicted_tokens_leave_out_firsts_ends_and_the_space_before_them() -> None:
+def test_predicted_bytes_exclude_first_end_and_leading_space() -> None:
     # Token n spells n bytes; 0 is the end of a text. A text of 5 bytes is followed by a space: 3 + 3 - 1.
     tokens = np.array([4, 3, 3, 0, 2, 2, 1, 0, 9, 9, 9])
     token_bytes = np.arange(10)
@@ -176,7 +176,7 @@ def test_the_curve_is_a_png_even_without_a_measurement() -> None:
     assert loss_curve([], "empty").startswith(b"\x89PNG")
 
 
-def test_a_report_has_the_sample_in_its_block_and_all_that_was_set() -> None:
+def test_report_shows_sample_in_block_and_all_settings() -> None:
     losses = {"loss": 1.0, "bpb": 1.0}
     results = {"checkpoint": losses, "hf": losses, "tokens": 1, "bytes": 2, "prompt": "x", "sample": "a\n```\nb"}
     training = {"steps": 1, "tokens": 8, "parameters": 1, "settings": {"seed": 0, "wandb": None, "tensorboard": False}}
@@ -194,7 +194,7 @@ def test_the_log_of_an_evaluation_says_what_came_out() -> None:
     ]
 
 
-def test_a_report_is_also_of_a_training_that_does_not_tell_its_settings_and_that_goes_on_with_another() -> None:
+def test_report_for_continued_training_without_settings() -> None:
     losses = {"loss": 1.0, "bpb": 1.0}
     results = {"checkpoint": losses, "hf": losses, "tokens": 1, "bytes": 2, "prompt": None, "sample": "a"}
     training = {"steps": 40, "first_step": 20, "tokens": 2000, "parameters": 1}
@@ -206,6 +206,6 @@ def test_a_report_is_also_of_a_training_that_does_not_tell_its_settings_and_that
 
 
 @pytest.mark.parametrize("path", ["owner/name@main", "hf://owner/name@main"])
-def test_weights_of_the_hub_are_looked_for_there_however_it_is_named(path: str) -> None:
+def test_hub_weights_found_under_every_name_form(path: str) -> None:
     fs, name = stored_models._file_system_of(path)
     assert (fs.protocol, name) == ("hf", "owner/name@main")

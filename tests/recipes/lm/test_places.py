@@ -10,7 +10,7 @@ import pytest
 from tradewind.recipes.lm.data_locations import LEDGER, check_places
 
 
-def test_where_only_the_validation_split_is_missing_running_the_step_again_is_no_advice(tmp_path: Path) -> None:
+def test_rerun_not_advised_if_only_validation_split_missing(tmp_path: Path) -> None:
     component = SimpleNamespace(cache_dir=str(tmp_path), flat_cache=False, source=None)
     data = SimpleNamespace(components={"web": component}, train_weights=None, cache_dir=None)
     config = SimpleNamespace(train_config=SimpleNamespace(data=data), auto_build_caches=False)

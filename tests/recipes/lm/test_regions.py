@@ -100,7 +100,7 @@ class Given:
     initialize_from_checkpoint_path: str | None = None
 
 
-def test_a_config_of_levanters_may_name_fields_that_are_elsewhere(cloud: LocalCloudStorage, tmp_path: Path) -> None:
+def test_levanter_config_may_list_out_of_region_fields(cloud: LocalCloudStorage, tmp_path: Path) -> None:
     for name, location in (("nearby", "US-CENTRAL2"), ("abroad", "europe-west4")):
         cloud.buckets.create(name, location)
     data = Data(

@@ -322,7 +322,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory, python: PreparedPython) -> W
     return made
 
 
-def test_a_mixture_with_changing_weights_and_two_validation_sets_ends_with_numbers(bench: Workbench) -> None:
+def test_mixture_with_changing_weights_reports_all_losses(bench: Workbench) -> None:
     result, path = bench.result("whole"), bench.root / "out/whole"
     assert result["run_id"] == "whole"
     assert (result["steps"], result["tokens"], result["devices"]) == (STEPS, STEPS * 4 * LENGTH, 1)
@@ -349,7 +349,7 @@ def test_the_log_says_what_is_trained_and_what_came_out(bench: Workbench) -> Non
     assert told[-2:] == [f"  checkpoint {result['checkpoint']}", f"  export {result['export']}"]
 
 
-def test_a_training_that_was_cut_ends_with_the_losses_of_one_that_was_not(
+def test_noticed_training_resumes_with_losses_of_uncut_training(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notice = bench.root / "notice.json"
@@ -367,7 +367,7 @@ def test_a_training_that_was_cut_ends_with_the_losses_of_one_that_was_not(
 
 
 @pytest.mark.long
-def test_a_training_begins_with_anothers_weights_and_tokenizes_what_is_not(bench: Workbench) -> None:
+def test_training_starts_from_other_weights_and_tokenizes_raw(bench: Workbench) -> None:
     told = bench.run(BEGIN)
     assert f"  begins with {bench.result('whole')['checkpoint']}" in told
     assert "train_config.eval_harness is left out: lm-eval is not installed on this cluster." in told
@@ -389,9 +389,7 @@ def test_a_training_begins_with_anothers_weights_and_tokenizes_what_is_not(bench
 
 
 @pytest.mark.long
-def test_a_training_begins_with_a_model_of_a_hub_on_two_slices_and_is_one_run_at_wandb_after_a_cut(
-    bench: Workbench, hub: ModelHub
-) -> None:
+def test_hub_model_on_two_slices_keeps_one_wandb_run_after_cut(bench: Workbench, hub: ModelHub) -> None:
     exported = Path(bench.result("whole")["export"])
     files = {file.name: file.read_bytes() for file in exported.iterdir()}
     bare = {name: content for name, content in files.items() if name != "model.safetensors"}
@@ -439,7 +437,7 @@ def test_a_config_of_marins_trains_as_it_was_written_then(bench: Workbench) -> N
 
 
 @pytest.mark.long
-def test_a_training_of_marins_goes_on_at_its_checkpoints_step_on_its_own_data(bench: Workbench) -> None:
+def test_marin_training_continues_at_checkpoint_step_on_own_data(bench: Workbench) -> None:
     """At a learning rate of 0, the same texts have the same losses."""
     bench.run(STILL)
     notice = bench.root / "notice.json"
@@ -469,7 +467,7 @@ def steps_taken(checkpoint: str) -> int:
     return int(stored_array(checkpoint, "opt_state/count"))
 
 
-def test_files_that_a_config_of_marins_tokenizes_are_trained_on_as_a_part_of_a_mixture(bench: Workbench) -> None:
+def test_files_tokenized_by_marin_config_join_mixture(bench: Workbench) -> None:
     told = bench.run(TOKENIZED)
     tokens = 8 * (len("raw text " * 40) + 2)
     assert f"train: 8 documents, {tokens:,} tokens in {bench.root}/mine/train" in told
@@ -478,7 +476,7 @@ def test_files_that_a_config_of_marins_tokenizes_are_trained_on_as_a_part_of_a_m
     assert bench.result("of-mine")["eval_losses"].keys() == {"web", "mine"}
 
 
-def test_what_cannot_work_is_refused_with_its_field_before_there_is_a_slice(bench: Workbench) -> None:
+def test_invalid_settings_refused_with_field_before_allocation(bench: Workbench) -> None:
     told = bench.run(REFUSE)
     assert told.count("train_config.eval_harness is left out: lm-eval is not installed on this cluster.") == 1
     answers = dict(json.loads(line) for line in told if line.startswith('["'))

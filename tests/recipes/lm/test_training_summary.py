@@ -11,7 +11,7 @@ from tradewind.recipes.lm.training_summary import TYPICAL_UTILIZATION, TrainingS
 FACTS = TrainingSummary("run", "LlamaConfig", 10**9, 1000, 1000 * 512, 2048, 6e9, 128, "TPU v4", 275e12)
 
 
-def test_hours_are_told_where_it_is_known_what_the_devices_can_do() -> None:
+def test_hours_reported_only_when_device_flops_known() -> None:
     flops = 6e9 * 1000 * 512 * 2048
     assert FACTS.flops == flops
     assert FACTS.hours == pytest.approx(flops / (128 * 275e12 * TYPICAL_UTILIZATION) / 3600)
@@ -19,7 +19,7 @@ def test_hours_are_told_where_it_is_known_what_the_devices_can_do() -> None:
     assert dataclasses.replace(FACTS, flops_per_token=None).hours is None
 
 
-def test_what_came_out_of_a_training_that_goes_on_with_another_are_its_own_steps() -> None:
+def test_summary_of_continued_training_counts_own_steps() -> None:
     result = {"run_id": "run", "steps": 40, "train_loss": 2.0, "eval_loss": None, "eval_losses": {}}
     places = {"checkpoint": "c", "export": None}
     assert end_lines(result | places)[0] == "trained run: 40 steps, loss 2.000, validation loss not measured"

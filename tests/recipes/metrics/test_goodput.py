@@ -20,7 +20,7 @@ def test_a_step_that_was_done_again_counts_once() -> None:
     assert goodput.share(100.0) == pytest.approx((6 * 2.0 + 3.0) / 100)
 
 
-def test_steps_that_a_kill_lost_do_not_count_until_they_are_made_again() -> None:
+def test_steps_lost_to_kill_not_counted_until_repeated() -> None:
     rows = [{"step": step, "step_seconds": 2.0} for step in [*range(10), 4]]
     assert CountedSteps(rows).seconds == 5 * 2.0
 
@@ -55,9 +55,7 @@ def test_the_line_says_how_much_of_the_devices_is_used(tmp_path: Path, capsys: p
     assert "  tokens/s " in second and "  MFU 0.0%  restarts 2" in second
 
 
-def test_tasks_of_the_harness_are_measures_of_the_step_that_they_came_after(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_harness_scores_recorded_at_preceding_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "metrics.jsonl")
     log = TrainingLog(TrackingOptions(path, 10, tokens_per_step=64, steps_per_line=100))
     log.log({"train/loss": 3.0}, step=4)
@@ -70,7 +68,7 @@ def test_tasks_of_the_harness_are_measures_of_the_step_that_they_came_after(
     assert row["step"] == 4 and scores.items() <= row.items()
 
 
-def test_an_attempt_after_a_lost_driver_counts_from_the_first_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attempt_after_driver_loss_counts_from_first_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRADEWIND_FIRST_START", "1090")
     rows = [{"step": step, "time": 1000.0 + step, "step_seconds": 1.0} for step in range(10)]
     goodput = Goodput.of_this_pod(rows)

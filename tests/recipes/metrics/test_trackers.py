@@ -23,7 +23,7 @@ for config in (tensorboard_config(sys.argv[1], 5), wandb_config(WandbOptions("pr
 
 
 @pytest.mark.slow
-def test_tensorboard_is_written_to_a_bucket_and_wandb_offline_without_an_account(
+def test_tensorboard_written_to_bucket_and_wandb_offline(
     cloud: LocalCloudStorage, python: PreparedPython, tmp_path: Path
 ) -> None:
     local = tmp_path / "train-123"

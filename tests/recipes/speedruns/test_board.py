@@ -38,7 +38,7 @@ def table(folder: Path) -> list[dict[str, str]]:
     return list(csv.DictReader((folder / "out" / "leaderboard.csv").open()))
 
 
-def test_runs_are_ranked_under_the_smallest_budget_that_each_fits_in(tmp_path: Path) -> None:
+def test_runs_ranked_under_smallest_budget_they_fit(tmp_path: Path) -> None:
     told = write_leaderboard(config(tmp_path, budgets=[4e6, 1e6], title="Race"))
     assert [(row["budget"], row["rank"], row["run"]) for row in table(tmp_path)] == [
         ("1e+06", "1", "e ★"), ("1e+06", "2", "a"),
@@ -49,7 +49,7 @@ def test_runs_are_ranked_under_the_smallest_budget_that_each_fits_in(tmp_path: P
     assert told["runs"] == {"e": 2.9, "a": 3.0, "b": 2.5, "c": 2.8, "d": 2.6}
 
 
-def test_equal_runs_share_their_star_and_one_that_paid_more_for_as_much_has_none(tmp_path: Path) -> None:
+def test_equal_runs_share_star_and_costlier_equal_run_has_none(tmp_path: Path) -> None:
     points = {"a": (2.5, 1e6), "b": (2.5, 1e6), "dear": (2.5, 2e6), "worse": (2.6, 1e6), "nan": (float("nan"), 1e5)}
     runs = {label: made(tmp_path, label, result(*numbers)) for label, numbers in points.items()}
     write_leaderboard(config(tmp_path, runs))
@@ -82,7 +82,7 @@ def test_the_board_is_told_to_people_to_tables_and_to_programs(tmp_path: Path) -
     assert (first["author"]["affiliation"], first["description"]) == ("Home", "Two lines.")
 
 
-def test_the_others_are_on_the_board_when_one_failed_and_it_is_named(tmp_path: Path) -> None:
+def test_failed_run_named_and_others_ranked(tmp_path: Path) -> None:
     runs = {"a": made(tmp_path, "a", result(3.0, 1e6)), "bad": failed(tmp_path, "bad", "no luck")}
     with pytest.raises(
         MissingRunsError, match=r"1 of 2 runs have no result: bad \(failed: ValueError: no luck\)\. The"
@@ -121,7 +121,7 @@ TRAINED = train("trained", TOKENS, "tiny", num_train_steps=9, learning_rate=0.1,
 SPEEDRUNS = {label: speedrun(label, TRAINED, author="Ada", description=label) for label in ("a", "b")}
 
 
-def test_the_board_waits_for_all_runs_and_is_made_also_if_some_failed() -> None:
+def test_board_waits_for_all_runs_and_tolerates_failures() -> None:
     dag = experiment_dag("race", [leaderboard("board", SPEEDRUNS, budgets=[1e6])])
     assert dag is not None and dag.get_task("board").trigger_rule == "all_done"
     assert dag.get_task("board").upstream_task_ids == {"a", "b"}

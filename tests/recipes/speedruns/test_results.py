@@ -38,7 +38,7 @@ def run_info(file: Path) -> dict[str, Any]:
     return found
 
 
-def test_time_operations_and_utilisation_are_those_of_the_training_that_ran(tmp_path: Path) -> None:
+def test_time_flops_and_utilisation_from_actual_training(tmp_path: Path) -> None:
     measured = measures_of(training(tmp_path))
     assert measured.seconds == 5.0, "ten steps, of which the first two are not timed"
     assert measured.hardware_flops == 5.0 * 4 * 1e6
@@ -53,11 +53,11 @@ def test_a_step_that_was_made_again_counts_once(tmp_path: Path) -> None:
     assert measures_of(training(tmp_path, rows, steps=4)).seconds == 4.0
 
 
-def test_the_steps_of_the_training_that_it_went_on_with_do_not_count(tmp_path: Path) -> None:
+def test_steps_of_continued_training_not_counted(tmp_path: Path) -> None:
     assert measures_of(training(tmp_path, first_step=4)).seconds == 3.0
 
 
-def test_where_nobody_knows_the_devices_their_operations_are_left_open(tmp_path: Path) -> None:
+def test_flops_omitted_when_device_or_model_flops_unknown(tmp_path: Path) -> None:
     on_cpu = measures_of(training(tmp_path / "cpu", device_flops=None, device_kind="cpu")).numbers()
     assert (on_cpu["training_hardware_flops"], on_cpu["mfu"], on_cpu["training_time"]) == (None, None, 5.0)
     without = measures_of(training(tmp_path / "model", flops=None)).numbers()
@@ -65,7 +65,7 @@ def test_where_nobody_knows_the_devices_their_operations_are_left_open(tmp_path:
 
 
 @pytest.mark.slow
-def test_what_a_device_can_do_is_in_levanters_table_and_that_of_a_cpu_is_not_known(
+def test_device_peak_from_levanter_table_and_none_for_cpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import jax
@@ -106,7 +106,7 @@ def test_the_results_have_the_fields_of_marins(tmp_path: Path, capsys: pytest.Ca
     assert "5.0 s on 4 × TPU v4; model FLOPs: 6e+06, 30.0% of what the devices can do" in out
 
 
-def test_marins_results_go_into_the_output_of_the_training_and_say_what_it_measured(tmp_path: Path) -> None:
+def test_marin_results_written_to_training_output(tmp_path: Path) -> None:
     era = modules()["marin.speedrun.speedrun"]
     train_config = dataclasses.make_dataclass("Simple", ["resources", "train_batch_size", "num_train_steps"])(
         modules()["marin.resources"].TpuPodConfig("v4-128"), 128, 100

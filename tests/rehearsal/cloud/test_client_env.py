@@ -16,7 +16,7 @@ from tradewind.rehearsal.cloud.cloud import client_env
 ENV = client_env("rehearsed", apis="http://127.0.0.1:1", storage="http://127.0.0.1:2", secrets="http://127.0.0.1:3")
 
 
-def test_every_endpoint_that_the_code_asks_for_is_on_this_machine() -> None:
+def test_all_client_endpoints_point_to_this_machine() -> None:
     package = Path(tradewind.__file__).parent
     named = {name for file in package.rglob("*.py") for name in re.findall(r"TRADEWIND_\w+_ENDPOINT", file.read_text())}
     assert len(named) >= 5 and named == set(ENDPOINT_VARIABLES.values())

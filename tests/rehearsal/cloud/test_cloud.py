@@ -70,7 +70,7 @@ def test_whoever_has_its_environment_never_reaches_google_itself(cloud, monkeypa
     assert "is not served by the rehearsal" in str(refused.value) and refused.value.uri.startswith(cloud.url)
 
 
-def test_what_listens_beyond_the_loopback_answers_nobody_without_the_token(cloud):
+def test_non_loopback_listeners_refuse_requests_without_token(cloud):
     ray = cloud.ray
     check_strangers_are_refused(ray.stack, ray.token)
     assert ray.token_file.stat().st_mode & 0o777 == 0o600
@@ -82,7 +82,7 @@ def is_preempted(host: str) -> str:
     return requests.get(url, headers={"Metadata-Flavor": "Google"}, timeout=10).text
 
 
-def test_a_ready_slice_is_ray_nodes_and_each_host_finds_the_cloud_and_itself(cloud):
+def test_ready_slice_hosts_join_ray_and_find_cloud(cloud):
     assert cloud.ray.status().slices == {"wide": 2, "queued": 1}
     endpoints = client_of(cloud).get_node(name=f"{cloud.parent}/nodes/wide").network_endpoints
     assert {one.ip_address for one in endpoints} <= {node.ip for node in cloud.ray.status().nodes}
@@ -95,7 +95,7 @@ def test_a_ready_slice_is_ray_nodes_and_each_host_finds_the_cloud_and_itself(clo
     assert cloud.env().items() <= head.items(), "a job's driver finds it as well"
 
 
-def test_a_preempted_host_has_its_notice_and_then_nothing_lives_on(cloud):
+def test_preempted_host_gets_notice_then_all_processes_end(cloud):
     host = env_of_host(cloud, "queued", 0)["GCE_METADATA_HOST"]
     cloud.preempt("queued", notice_s=3.0)
     until(lambda: is_preempted(host) == "TRUE", "the notice")
@@ -173,7 +173,7 @@ def test_tensorstore_keeps_checkpoints_in_its_cloud_storage(cloud, tmp_path):
     assert cloud.storage.requests["read"] > 0
 
 
-def test_a_repaired_slice_comes_back_and_one_with_a_dead_host_still_says_ready(cloud):
+def test_repaired_slice_returns_and_dead_host_keeps_ready(cloud):
     before = {node.ip for node in cloud.ray.status().nodes}
     cloud.repair("wide", repair_s=0.5)
     assert client_of(cloud).get_node(name=f"{cloud.parent}/nodes/wide").state.name == "REPAIRING"

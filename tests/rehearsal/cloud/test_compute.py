@@ -96,7 +96,7 @@ def test_a_disk_outlives_its_machine_and_has_one_at_a_time(google: LocalGoogle, 
     assert compute.disks().get(**PLACE, disk="d").execute()["status"] == "READY"
 
 
-def test_quota_stock_outs_and_permissions_are_refused_as_google_does(google: LocalGoogle, compute: Any) -> None:
+def test_quota_stock_out_and_permission_errors_match_google(google: LocalGoogle, compute: Any) -> None:
     faults = google.compute.state.faults
     faults.quota = 0
     assert insert(google, compute, "a")["error"]["errors"][0]["code"] == "QUOTA_EXCEEDED"

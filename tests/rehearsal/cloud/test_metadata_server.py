@@ -54,7 +54,7 @@ def test_a_host_learns_who_it_is_at_an_address_of_its_own(host):
     assert "preempted" in ask(host, "instance/").text.splitlines()
 
 
-def test_nothing_is_told_without_the_header_or_of_what_is_not_there(host):
+def test_metadata_refused_without_header_or_for_unknown_key(host):
     answer = requests.get(f"http://{host}/computeMetadata/v1/instance/preempted", timeout=10)
     assert (answer.status_code, answer.headers["Metadata-Flavor"]) == (403, "Google")
     assert ask(host, "instance/attributes/secret").status_code == 404
@@ -70,7 +70,7 @@ def test_a_notice_reaches_who_waits_for_it_at_once(server, host):
 
 
 @pytest.mark.slow
-def test_who_knows_an_old_value_or_has_waited_long_enough_is_answered(server, host):
+def test_metadata_wait_answers_on_change_or_timeout(server, host):
     before = ask(host, "instance/preempted").headers["ETag"]
     began = time.monotonic()
     same = ask(host, "instance/preempted", wait_for_change="true", timeout_sec="1", last_etag=before)

@@ -52,22 +52,22 @@ def problems(one: FaultResult | Sequence[FaultResult], noted: RunRecord) -> list
 
 
 @pytest.mark.parametrize("kind", Fault)
-def test_a_fault_that_is_charged_rightly_and_costs_what_it_may_is_passed(kind: Fault) -> None:
+def test_correctly_charged_fault_within_limits_passes(kind: Fault) -> None:
     assert problems(story(kind), record(kind)) == []
 
 
 @pytest.mark.parametrize("kind", PREEMPTED)
-def test_a_machine_that_google_takes_may_drain_its_node_before_it_is_gone(kind: Fault) -> None:
+def test_node_drain_accepted_only_for_machine_preemption(kind: Fault) -> None:
     assert bool(problems(story(kind), record(kind, cause="node drained"))) == (kind is Fault.HOST)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Fault if kind is not Fault.STORE])
-def test_an_injector_that_says_it_did_it_and_did_nothing_is_found_out_by_the_record(kind: Fault) -> None:
+def test_fault_without_effect_detected_from_run_record(kind: Fault) -> None:
     nothing_noted = record_of([PodEvent("started", 10.0)], 1, 0.0)
     assert problems(story(kind, resumed_at=51), nothing_noted)
 
 
-def test_an_outage_of_the_store_that_refused_nothing_is_no_outage() -> None:
+def test_store_outage_without_refusals_is_a_problem() -> None:
     [problem] = problems(story(Fault.STORE, refused=0), record(Fault.STORE))
     assert problem == "The fault store met no request: the store refused none."
 
@@ -132,7 +132,7 @@ def test_a_failure_beside_the_fault_is_told(kind: Fault) -> None:
 
 
 @pytest.mark.parametrize("kind", [Fault.DRIVER, Fault.STORE])
-def test_a_driver_or_a_store_that_is_away_costs_no_preemption_but_of_hosts_that_are_cut_off(kind: Fault) -> None:
+def test_driver_or_store_outage_preempts_only_fenced_hosts(kind: Fault) -> None:
     for cause, is_wrong in (("node died", True), ("cut off", False)):
         beside = PodEvent("preempted", AT + 9, cause, slice_name="slice-a", step=60)
         assert bool(problems(story(kind), record_of([*events(kind), beside], 1, 0.0))) == is_wrong
@@ -148,13 +148,13 @@ def test_one_step_too_many_is_told(kind: Fault) -> None:
     assert f"cost {right.may_lose + 1} steps, where {right.may_lose} had been done" in problem
 
 
-def test_the_first_step_that_the_pod_noted_counts_where_it_was_seen_too_late() -> None:
+def test_first_step_noted_by_pod_used_when_observed_late() -> None:
     first = PodEvent("first_step", AT + 9, step=40)
     [problem] = problems(story(Fault.SLICE), record_of([*events(Fault.SLICE), first], 1, 0.0))
     assert "cost 11 steps" in problem
 
 
-def test_a_training_that_goes_on_from_the_damaged_checkpoint_is_told() -> None:
+def test_resume_from_damaged_checkpoint_reported() -> None:
     [problem] = problems(story(Fault.CHECKPOINT, resumed_at=48), record(Fault.CHECKPOINT))
     assert "survived by the damaged checkpoint: training went on after step 47" in problem
 

@@ -60,7 +60,7 @@ def test_outputs_are_equal_if_only_times_and_the_prefix_differ(tmp_path: Path) -
     assert verdict == OutputVerdict("train-123abc", 3, (), 2.0, 2.0)
 
 
-def test_a_loss_that_differs_in_its_last_bit_or_a_missing_row_is_told(tmp_path: Path) -> None:
+def test_last_bit_loss_difference_and_missing_row_reported(tmp_path: Path) -> None:
     write_output(tmp_path / "a")
     write_output(tmp_path / "b", [*ROWS[:1], ROWS[2], {**ROWS[3], "train/loss": 2.0000000000000004}], "others")
     [verdict] = compare_outputs(str(tmp_path / "a"), str(tmp_path / "b"))
@@ -87,7 +87,7 @@ def endless(file: Path) -> None:
     ("spoil", "why"), [(no_text, "because it is no text (not UTF-8)"), (endless, "because it has more than ")]
 )
 @pytest.mark.parametrize("name", ["metrics.jsonl", "result.json", ".attempts/3/manifest.json", ".executor_status.lock"])
-def test_a_file_that_cannot_be_read_is_a_difference_and_no_end_of_the_drill(
+def test_unreadable_file_is_a_difference_and_drill_continues(
     tmp_path: Path, name: str, spoil: Callable[[Path], None], why: str
 ) -> None:
     write_output(tmp_path / "a")
@@ -107,9 +107,7 @@ def test_a_loss_that_is_no_number_is_none(tmp_path: Path, loss: Any) -> None:
 
 
 @pytest.mark.parametrize("spoil", [no_text, endless])
-def test_metrics_and_timelines_that_cannot_be_read_are_named_and_the_rest_counts(
-    tmp_path: Path, spoil: Callable[[Path], None]
-) -> None:
+def test_unreadable_metrics_and_timelines_named_rest_counted(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
     write_output(tmp_path)
     attempts = tmp_path / "train-123abc" / ".attempts"
     for number in (1, 2):
@@ -124,7 +122,7 @@ def test_metrics_and_timelines_that_cannot_be_read_are_named_and_the_rest_counts
     ]  # fmt: skip
 
 
-def test_the_record_adds_up_all_attempts_and_counts_a_repeated_step_once(tmp_path: Path) -> None:
+def test_run_record_sums_attempts_and_counts_step_once(tmp_path: Path) -> None:
     write_output(tmp_path, [*ROWS, {**ROWS[3], "step_seconds": 0.25}])
     attempts = tmp_path / "train-123abc" / ".attempts"
     for number, events in enumerate([[event("started", 10), event("preempted", 20)], [event("done", 30)]], 1):
@@ -147,7 +145,7 @@ def test_a_record_without_pods_has_no_goodput() -> None:
     assert record_of([], 0, 0.0).goodput is None
 
 
-def test_the_largest_file_of_the_newest_complete_checkpoint_is_damaged(tmp_path: Path) -> None:
+def test_damage_hits_largest_file_of_newest_complete_checkpoint(tmp_path: Path) -> None:
     for step, size in ((9, 10), (20, 8), (30, 100)):
         folder = tmp_path / "train-1" / "checkpoints" / f"step-{step}"
         (folder / "d").mkdir(parents=True)
@@ -195,7 +193,7 @@ def watched(sights: Sequence[TrainingSnapshot], faults: Sequence[PlannedFault], 
     return watch
 
 
-def test_a_fault_comes_once_its_step_is_done_and_the_next_one_only_after_the_recovery() -> None:
+def test_fault_injected_after_its_step_and_previous_recovery() -> None:
     recorder = Recorder()
     faults = [PlannedFault(Fault.SLICE, 5, 0), PlannedFault(Fault.HOST, 6, 0)]
     sights = [
@@ -217,7 +215,7 @@ def test_a_fault_comes_once_its_step_is_done_and_the_next_one_only_after_the_rec
     assert (second.recovery_s, second.lost_steps) == (None, None)
 
 
-def test_a_beat_that_leads_to_what_another_process_has_open_by_now_is_not_read(tmp_path: Path) -> None:
+def test_heartbeat_link_to_other_process_file_not_read(tmp_path: Path) -> None:
     stack = LocalStack(tmp_path)
     pod_folder = stack.scratch() / "node" / "session_1" / "pod-1"
     pod_folder.mkdir(parents=True)
@@ -238,7 +236,7 @@ def test_one_host_that_lags_behind_says_how_far_the_pod_is() -> None:
     assert TrainingSnapshot((ahead, replace(behind, step=None))).step is None
 
 
-def test_an_outage_is_over_when_it_has_ended_and_training_has_gone_on() -> None:
+def test_outage_recovered_when_ended_and_training_continues() -> None:
     recorder = Recorder()
     watch = watched([pod(5)], [PlannedFault(Fault.STORE, 5, 0)], recorder)
     recorder.is_outage = True
@@ -250,9 +248,7 @@ def test_an_outage_is_over_when_it_has_ended_and_training_has_gone_on() -> None:
 
 
 @pytest.mark.parametrize(("succeeded", "recovery_s"), [(True, 0.0), (False, None)])
-def test_a_fault_whose_run_ends_without_another_step_is_over_if_the_run_succeeded(
-    succeeded: bool, recovery_s: float | None
-) -> None:
+def test_fault_without_later_step_recovered_if_run_succeeded(succeeded: bool, recovery_s: float | None) -> None:
     watch = watched([pod(9), pod(9)], [PlannedFault(Fault.HEAD, 9, 0)], Recorder())
     watch.finish(succeeded)
     [story] = watch.stories
@@ -354,7 +350,7 @@ class Night:
 
 
 @pytest.mark.slow
-def test_a_run_is_asked_again_when_airflow_is_busy_and_no_more_when_a_component_is_dead() -> None:
+def test_run_poll_retries_busy_airflow_until_component_dies() -> None:
     dead = LocalAirflowError("The Airflow scheduler ended with exit code 1")
     with poll_in_thread(Night(AirflowApiError("busy"), "running", dead)) as state:
         until(lambda: state() == "running")

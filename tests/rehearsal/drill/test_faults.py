@@ -7,7 +7,7 @@ import pytest
 from tradewind.rehearsal.drill.faults import Fault, UnknownFaultError, fault_named, schedule
 
 
-def test_a_seed_gives_the_same_schedule_each_time_and_another_seed_another() -> None:
+def test_schedule_reproducible_by_seed_and_differs_between_seeds() -> None:
     assert schedule(7, steps=200) == schedule(7, steps=200)
     assert len({schedule(seed, steps=200) for seed in range(50)}) == 50
 
@@ -19,7 +19,7 @@ def test_three_seeds_that_deal_one_deck_bring_every_kind(first: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_faults_come_one_after_the_other_and_neither_at_the_very_beginning_nor_at_the_very_end(seed: int) -> None:
+def test_faults_ordered_and_away_from_start_and_end(seed: int) -> None:
     moments = [fault.step for fault in schedule(seed, steps=200)]
     assert moments == sorted(set(moments))
     assert moments[0] >= 20 and moments[-1] < 180
@@ -31,7 +31,7 @@ def test_nothing_comes_after_the_death_of_the_head() -> None:
     assert len(with_head) >= 6 and all(hand[-1] is Fault.HEAD for hand in with_head)
 
 
-def test_a_schedule_draws_from_the_kinds_that_are_asked_for_and_meets_every_host() -> None:
+def test_schedule_uses_requested_kinds_and_reaches_all_hosts() -> None:
     faults = [fault for seed in range(20) for fault in schedule(seed, [Fault.HOST, Fault.HANG], steps=100, hosts=4)]
     assert {fault.kind for fault in faults} == {Fault.HOST, Fault.HANG}
     assert {fault.host for fault in faults} == {0, 1, 2, 3}
@@ -42,6 +42,6 @@ def test_a_training_that_is_too_short_is_refused() -> None:
         schedule(0, steps=2)
 
 
-def test_an_unknown_fault_is_refused_with_the_names_of_the_known_ones() -> None:
+def test_unknown_fault_refused_with_known_names() -> None:
     with pytest.raises(UnknownFaultError, match="There is no fault 'flood'; there are host, slice, drain, driver"):
         fault_named("flood")

@@ -150,7 +150,7 @@ def test_a_dag_runs_and_its_log_and_xcom_can_be_read(airflow, api):
 
 
 @pytest.mark.airflow
-def test_a_failed_run_ends_the_wait_and_a_cleared_task_runs_again(airflow, api):
+def test_failed_run_ends_wait_and_cleared_task_reruns(airflow, api):
     fail = airflow.stack.root / "fail"
     fail.touch()
     run_id = api.trigger("tiny", logical_date=datetime.now(UTC))
@@ -164,7 +164,7 @@ def test_a_failed_run_ends_the_wait_and_a_cleared_task_runs_again(airflow, api):
 
 
 @pytest.mark.airflow
-def test_who_holds_the_database_for_long_delays_writers_and_nothing_else(airflow, api):
+def test_long_database_lock_delays_only_writers(airflow, api):
     """More of them than the 15 connections that Airflow has to its database."""
     with closing(sqlite3.connect(airflow.home / "airflow.db", timeout=60, isolation_level=None)) as database:
         database.execute("BEGIN IMMEDIATE")
@@ -184,7 +184,7 @@ def test_who_holds_the_database_for_long_delays_writers_and_nothing_else(airflow
 
 
 @pytest.mark.airflow
-def test_a_scheduler_ends_also_when_a_worker_never_hears_that_it_should(airflow):
+def test_scheduler_stops_although_worker_misses_signal(airflow):
     scheduler = psutil.Process(airflow.processes["scheduler"].pid)
     reads = until(lambda: the_reader(scheduler.children()), "all workers to be idle", scheduler.children)
     reads.kill()  # it holds the lock with which the others would take turns to hear it
@@ -195,7 +195,7 @@ def test_a_scheduler_ends_also_when_a_worker_never_hears_that_it_should(airflow)
 
 
 @pytest.mark.airflow
-def test_a_scheduler_that_a_signal_finds_in_a_fork_ends_all_the_same(airflow):
+def test_scheduler_stops_when_signalled_during_fork(airflow):
     airflow.stop_component("scheduler")
     flag = airflow.stack.root / "slow_fork"
     flag.touch()
@@ -242,7 +242,7 @@ def test_a_refused_request_is_one_sentence_with_the_status(airflow, api):
 
 
 @pytest.mark.airflow
-def test_a_dag_that_cannot_be_read_says_so_when_somebody_waits_for_it(airflow, api):
+def test_wait_for_unreadable_dag_reports_import_error(airflow, api):
     broken = airflow.dags_folder / "broken.py"
     broken.write_text("from airflow.sdk import dag\nraise RuntimeError('half written')\n")
     until(api.import_errors, "the DAG processor to read it")
@@ -269,7 +269,7 @@ def test_nothing_listens_outside_of_loopback(airflow):
 
 
 @pytest.mark.airflow
-def test_a_second_start_keeps_secrets_and_database_and_a_new_database_is_a_copy_of_a_kept_one(tmp_path, monkeypatch):
+def test_restart_keeps_secrets_and_database_and_new_one_is_copy(tmp_path, monkeypatch):
     (tmp_path / "kept").mkdir()
     monkeypatch.setenv(NEW_DATABASES, str(tmp_path / "kept"))
     stack = LocalStack(tmp_path / "stack")
@@ -312,7 +312,7 @@ print(json.dumps([before, sorted(sys.modules)]))
         ("triggerer", set()),
     ],
 )
-def test_tasks_and_dag_files_find_imported_what_they_need_and_no_file_finds_ray(tmp_path, component, expected):
+def test_preloaded_imports_exclude_ray_except_in_scheduler(tmp_path, component, expected):
     write_config(tmp_path, tmp_path, Ports.free(), Secrets.new())
     plugin = tmp_path / "plugins" / "early_imports.py"
     command = [sys.executable, "-c", IMPORTED_AT_START, str(plugin), component]

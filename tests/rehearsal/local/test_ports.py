@@ -29,7 +29,7 @@ def test_no_two_parts_of_a_stack_get_the_same_port(monkeypatch: pytest.MonkeyPat
     assert len(set(given)) == len(given)
 
 
-def test_a_port_that_another_process_was_given_and_has_not_taken_yet_is_not_given_again(
+def test_port_reserved_by_other_process_not_given_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(processes, "_PORTS", range(31_200, 31_201))

@@ -72,7 +72,7 @@ def test_a_simulated_host_looks_to_ray_like_a_real_one(two_clusters):
     assert [host.resources[name] for name in ("TPU", "TPU-v4-8-head", "tpu-east")] == [4, 1, 1]
 
 
-def test_nothing_of_the_callers_environment_or_home_reaches_a_job(two_clusters):
+def test_caller_environment_and_home_do_not_reach_job(two_clusters):
     east, _ = two_clusters
     log = run_job(east, "env")
     assert "A_SECRET_OF_THE_CALLER" not in log and "the-callers" not in log

@@ -47,7 +47,7 @@ def became(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     ],
     ids=str,
 )
-def test_it_becomes_what_ray_makes_of_the_same_runtime_environment(context: dict[str, Any], became: list[Any]) -> None:
+def test_setup_worker_executes_same_command_as_ray(context: dict[str, Any], became: list[Any]) -> None:
     words = json.dumps(RuntimeEnvContext(**context).__dict__)
     with patch.dict(os.environ, SET="here"), pytest.raises(BecameError):
         RuntimeEnvContext.deserialize(words).exec_worker([*COMMAND], Language.PYTHON)

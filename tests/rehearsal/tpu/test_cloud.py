@@ -141,7 +141,7 @@ def test_a_node_goes_with_its_hosts(world):
         world.client.get_node(name=node_name("gone"))
 
 
-def test_a_node_that_is_deleted_while_it_is_created_leaves_nothing(world):
+def test_node_deleted_during_creation_leaves_nothing(world):
     world.hosts.may_start.clear()
     created = world.create("hasty")
     assert world.hosts.is_starting.wait(SECONDS), "only then does the deletion have to wait for the creation"
@@ -180,7 +180,7 @@ def test_a_bad_request_is_refused_and_says_why(world, change, words):
     assert world.nodes() == []
 
 
-def test_what_is_taken_missing_or_elsewhere_is_refused_with_googles_own_errors(world):
+def test_taken_missing_and_foreign_names_get_google_errors(world):
     world.create("taken").result(timeout=SECONDS)
     with pytest.raises(exceptions.Conflict, match="already exists"):
         world.create("taken")
@@ -190,7 +190,7 @@ def test_what_is_taken_missing_or_elsewhere_is_refused_with_googles_own_errors(w
         world.client.list_nodes(parent="projects/rehearsal/locations/mars")
 
 
-def test_a_stock_out_ends_the_operation_of_a_node_and_makes_a_queued_resource_wait(world):
+def test_stock_out_fails_node_and_queued_resource_waits(world):
     with world.cloud.service.state.changed:
         world.cloud.service.state.supply.is_out = True
     with pytest.raises(exceptions.ResourceExhausted, match="no more capacity in the zone"):
@@ -219,7 +219,7 @@ def test_a_preempted_node_frees_its_chips_but_not_its_quota(world):
         world.create("third")
 
 
-def test_a_queued_resource_of_several_nodes_comes_and_goes_as_one(world):
+def test_multi_node_queued_resource_created_and_deleted_whole(world):
     world.queue("pair", {"multislice_params": {"node_count": 2, "node_id_prefix": "twin"}})
     world.wait_for_queue("pair", "ACTIVE")
     assert [(node.name, node.multislice_node) for node in world.nodes()] == [
@@ -234,7 +234,7 @@ def test_a_queued_resource_of_several_nodes_comes_and_goes_as_one(world):
     assert sorted(world.hosts.killed) == ["twin-0", "twin-1"]
 
 
-def test_a_queued_resource_is_suspended_when_its_slice_is_preempted(world):
+def test_queued_resource_suspended_when_slice_preempted(world):
     world.queue("spot", {"node_id": "cheap"})
     world.wait_for_queue("spot", "ACTIVE")
     world.cloud.service.lives.preempt(world.cloud.service.state.node(node_name("cheap")), 0.0)
@@ -262,7 +262,7 @@ def test_labels_can_be_changed(world):
     assert dict(world.client.get_node(name=node_name("named")).labels) == {"a": "b"}
 
 
-def test_flaky_answers_change_nothing_and_every_call_is_written_down(world):
+def test_flaky_response_changes_nothing_and_calls_are_logged(world):
     world.cloud.service.fail_next(1, 503)
     with pytest.raises(exceptions.ServiceUnavailable):
         world.create("flaky")
@@ -273,7 +273,7 @@ def test_flaky_answers_change_nothing_and_every_call_is_written_down(world):
 
 
 @pytest.mark.parametrize("is_done", [False, True])
-def test_an_operation_can_fail_whether_it_has_done_anything_or_not(world, is_done):
+def test_operation_can_fail_before_or_after_its_effect(world, is_done):
     world.cloud.service.fail_operations(1, "create", "ABORTED", "lost a race", is_done=is_done)
     with pytest.raises(exceptions.GoogleAPICallError, match="lost a race"):
         world.create("doomed").result(timeout=SECONDS)
@@ -307,7 +307,7 @@ def test_a_lost_answer_hides_a_deed_that_was_done(world):
     assert [node.name for node in world.nodes()] == [node_name("secret")]
 
 
-def test_a_refusal_can_be_meant_for_one_call_and_has_the_code_that_was_asked_for(world):
+def test_refusal_targets_one_call_with_requested_code(world):
     world.cloud.service.refuse_next(1, "ABORTED", "lost a race", "CreateNode")
     assert world.nodes() == []
     with pytest.raises(exceptions.Conflict, match="lost a race"):
@@ -315,7 +315,7 @@ def test_a_refusal_can_be_meant_for_one_call_and_has_the_code_that_was_asked_for
     world.create("later").result(timeout=SECONDS)
 
 
-def test_the_addresses_of_a_node_are_filled_in_and_cannot_be_asked_for(world):
+def test_node_addresses_assigned_and_conflicting_cidr_refused(world):
     world.create("slice-a").result(timeout=SECONDS)
     node = world.client.get_node(name=node_name("slice-a"))
     assert node.cidr_block and node.network_config.network and node.service_account.email
@@ -324,7 +324,7 @@ def test_the_addresses_of_a_node_are_filled_in_and_cannot_be_asked_for(world):
     world.create("slice-c", cidr_block="192.168.7.0/29").result(timeout=SECONDS)
 
 
-def test_an_error_has_googles_json_form_and_a_misspelt_field_is_one():
+def test_error_uses_google_json_and_unknown_field_refused():
     cloud = LocalTpuCloud()
     cloud.start()
     try:

@@ -58,7 +58,7 @@ def test_references_are_found_in_every_kind_of_container() -> None:
     assert walked(value) == ([1, (2,), {"a": 3}, Pair(4, 0), Frozen(5)], [5])
 
 
-def test_what_a_reference_gives_is_walked_too_and_each_reference_is_asked_for_once() -> None:
+def test_references_walked_recursively_and_fetched_once() -> None:
     inner = Reference([Reference(1)])
     assert walked([inner, inner]) == ([[1], [1]], [1, 1])
 
@@ -110,7 +110,7 @@ def result_of(output_path: str) -> Any:
 
 
 @pytest.mark.ray
-def test_a_step_that_returns_references_has_their_values_as_result(cluster: LocalRay, tmp_path: Path) -> None:
+def test_step_returning_references_yields_their_values(cluster: LocalRay, tmp_path: Path) -> None:
     ended, output_path, text = drive(cluster, ray_parts.returns_references, tmp_path)
     assert ended.outcome is AttemptOutcome.SUCCEEDED, text
     assert result_of(output_path) == {"nested": [4, [9, {"deep": 16}]], "twice": [25]}

@@ -40,14 +40,14 @@ def test_a_job_without_secrets_runs_as_it_is() -> None:
     assert with_secrets("python train.py", {}, "Task 't'") == ("python train.py", {})
 
 
-def test_a_jobs_entrypoint_and_environment_name_the_secret_without_its_value() -> None:
+def test_job_spec_and_environment_omit_secret_value() -> None:
     command, env = with_secrets("python train.py --name 'a b'", {"KEY": KEY}, "Task 't'")
     assert command.startswith("python -u -m tradewind.runtime.with_secrets ")
     assert json.loads(next(iter(env.values())))["secrets"] == {"KEY": KEY}
 
 
 @pytest.mark.slow
-def test_a_jobs_command_finds_its_secret_and_its_exit_code_is_the_jobs(manager: LocalSecretManager) -> None:
+def test_job_command_gets_secret_and_sets_exit_code(manager: LocalSecretManager) -> None:
     manager.put(KEY, VALUE)
     job = start_job(
         f"""test "$KEY" = {VALUE} && echo 'it is "there"' ; env | grep -c TRADEWIND_SECRETS ; exit 7""", {"KEY": KEY}
@@ -57,7 +57,7 @@ def test_a_jobs_command_finds_its_secret_and_its_exit_code_is_the_jobs(manager: 
 
 
 @pytest.mark.slow
-def test_what_a_job_prints_of_its_secret_is_hidden_and_what_others_look_for_stays(manager: LocalSecretManager) -> None:
+def test_job_output_redacts_secret_and_keeps_markers(manager: LocalSecretManager) -> None:
     manager.put(KEY, VALUE)
     job = start_job(
         f'echo "in $KEY"; printf \'%s\' "$KEY" | base64 >&2; echo {VALUE}:end', {"KEY": KEY}, [f"{VALUE}:end"]

@@ -79,9 +79,7 @@ def checked(fn: Any, store: Path, resources: Any, **config: Any) -> AttemptError
 
 
 @pytest.mark.slow
-def test_a_config_that_the_steps_own_check_refuses_is_refused_in_its_words(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_config_check_refusal_keeps_message_of_check(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     refused = checked(train, tmp_path, TpuSlice("v4-16", (2, 4)), batch_size=24)
     assert refused is not None
     assert (refused.type, refused.message) == ("ValueError", "batch_size=24 is not a multiple of the 16 devices.")
@@ -104,7 +102,7 @@ def test_a_check_that_asks_is_told_how_many_slices_there_are(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_config_that_passes_and_a_function_without_a_check_are_fine(tmp_path: Path) -> None:
+def test_config_accepted_when_check_passes_or_is_absent(tmp_path: Path) -> None:
     assert checked(train, tmp_path / "a", TpuSlice("v4-16"), batch_size=24) is None
     assert checked(unchecked, tmp_path / "b", Hosts(2)) is None
 
@@ -153,7 +151,7 @@ def test_progress_is_the_newest_complete_checkpoint(tmp_path: Path) -> None:
     assert progress() == "checkpoints/step-120"
 
 
-def test_without_checkpoints_the_files_that_a_step_goes_on_from_are_its_progress(tmp_path: Path) -> None:
+def test_progress_uses_resumed_files_without_checkpoints(tmp_path: Path) -> None:
     put(tmp_path, "shards/part-9.parquet", "shards/part-10.parquet", "log.txt", ".attempts/1/timeline.json")
     assert newest_progress(str(tmp_path), ("shards/*.parquet",)) == "shards/part-10.parquet, 2 in all"
     assert newest_progress(str(tmp_path), ("**",)) == "shards/part-10.parquet, 3 in all"
@@ -163,7 +161,7 @@ def test_without_checkpoints_the_files_that_a_step_goes_on_from_are_its_progress
 # ---- whose error
 
 
-def test_the_error_of_the_last_restart_is_told_and_never_that_of_an_earlier_one(tmp_path: Path) -> None:
+def test_error_comes_only_from_last_restart(tmp_path: Path) -> None:
     for restart, rank in [(0, 0), (0, 1), (2, 1), (10, 1), (10, 0)]:
         write_error(str(tmp_path), 1, AttemptError("E", f"{restart}/{rank}", f"of {restart}"), rank, restart)
     put(Path(attempt_folder(str(tmp_path), 1)), "host-0.log", "timeline.json")
@@ -187,7 +185,7 @@ def given_up_after(error: AttemptError | None, exit_code: int = 1) -> PodGivenUp
     return PodGivenUpError(why, incident, history)
 
 
-def test_an_attempt_that_was_given_up_shows_the_functions_own_error_and_the_history(tmp_path: Path) -> None:
+def test_given_up_attempt_records_function_error_and_history(tmp_path: Path) -> None:
     attempt, spec = claimed_attempt(train, tmp_path, TpuSlice("v4-16"))
     raised = AttemptError("ValueError", "no such column", "Traceback …")
     write_error(spec.output_path, attempt.number, raised, rank=1, restart=1)
@@ -196,7 +194,7 @@ def test_an_attempt_that_was_given_up_shows_the_functions_own_error_and_the_hist
     assert told.message.startswith("no such column (It failed 2 times, and max_failures=1. 0 preemptions, 2 failures: ")
 
 
-def test_an_attempt_that_was_given_up_without_an_error_of_the_function_says_what_happened(tmp_path: Path) -> None:
+def test_given_up_attempt_without_error_records_incident(tmp_path: Path) -> None:
     attempt, spec = claimed_attempt(train, tmp_path, TpuSlice("v4-16"))
     write_error(spec.output_path, attempt.number, AttemptError("ValueError", "of the first start"))
     told = give_up_error(given_up_after(None, exit_code=-9), attempt, spec, 0)

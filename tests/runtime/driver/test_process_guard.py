@@ -149,7 +149,7 @@ def test_what_left_the_session_ends_with_the_command(mark):
     assert not alive(escaped)
 
 
-def test_what_left_the_session_dies_with_the_process_that_asked_for_the_command(mark):
+def test_requester_death_kills_processes_outside_session(mark):
     asker = "import subprocess, sys; subprocess.run(sys.argv[1:], start_new_session=True)"
     env = {**os.environ, MARK: mark, "TRADEWIND_POD_GRACE_SECONDS": "1"}
     parent = subprocess.Popen([sys.executable, "-c", asker, *guard_command(["sh", "-c", ESCAPES], [])], env=env)
@@ -198,7 +198,7 @@ def under(term: LeaseDeadline, mark: str, script: str, grace: str = "600", **str
 
 
 @pytest.mark.slow
-def test_all_are_killed_at_once_when_the_term_is_over_though_who_asked_for_them_lives(mark):
+def test_lease_deadline_kills_all_processes_of_live_requester(mark):
     term = LeaseDeadline()
     guard = under(term, mark, f"trap '' TERM; {ESCAPES}")
     sleepers = pids(guard, "sleep", "sleep")
@@ -225,7 +225,7 @@ def test_the_end_of_a_term_is_told_unless_its_keeper_ended_it(mark, left_s, said
 
 
 @pytest.mark.slow
-def test_the_command_ends_with_its_term_also_where_nobody_reads_what_the_guard_says(mark):
+def test_lease_deadline_kills_command_when_stderr_is_blocked(mark):
     term, (reader, writer) = LeaseDeadline(), os.pipe()
     os.set_blocking(writer, False)
     with contextlib.suppress(BlockingIOError):
@@ -241,7 +241,7 @@ def test_the_command_ends_with_its_term_also_where_nobody_reads_what_the_guard_s
     guard.wait(30)
 
 
-def test_the_end_of_a_term_while_the_machine_was_suspended_is_told_as_that(monkeypatch, capsys):
+def test_lease_deadline_during_suspend_is_reported(monkeypatch, capsys):
     term = LeaseDeadline()
     term.set(boot_time() + 60)
     seen = process_guard._SharedDeadline(term.descriptor)
@@ -256,7 +256,7 @@ def test_the_end_of_a_term_while_the_machine_was_suspended_is_told_as_that(monke
     )
 
 
-def test_a_term_that_is_over_stays_over_though_its_keeper_comes_back():
+def test_passed_lease_deadline_ignores_late_renewal():
     """Else what was ended at its end, or by the kernel, would be told as a fault of the command or of its machine."""
     term = LeaseDeadline()
     seen = process_guard._SharedDeadline(term.descriptor)
@@ -291,7 +291,7 @@ def test_the_end_of_the_term_does_not_wait_for_a_polite_end(mark):
 
 
 @pytest.mark.slow
-def test_the_kernel_ends_the_command_of_a_guard_that_is_frozen_at_the_end_of_the_term(mark):
+def test_kernel_kills_command_of_guard_frozen_at_deadline(mark):
     term = LeaseDeadline()
     guard = under(term, mark, "exec sleep 600")
     (sleeper,) = pids(guard, "sleep")
@@ -303,7 +303,7 @@ def test_the_kernel_ends_the_command_of_a_guard_that_is_frozen_at_the_end_of_the
 
 
 @pytest.mark.slow
-def test_a_guard_that_was_killed_before_the_end_of_its_term_is_not_told_as_that(mark):
+def test_guard_killed_before_deadline_is_not_reported_as_fenced(mark):
     term = LeaseDeadline()
     guard = under(term, mark, "exec sleep 600")
     pids(guard, "sleep")
@@ -314,7 +314,7 @@ def test_a_guard_that_was_killed_before_the_end_of_its_term_is_not_told_as_that(
 
 
 @pytest.mark.slow
-def test_a_guard_that_is_frozen_while_its_term_is_prolonged_is_killed_and_told_as_that(mark):
+def test_guard_frozen_during_renewal_is_reported_as_fenced(mark):
     """And not as a command that ran out of memory."""
     term = LeaseDeadline()
     guard = under(term, mark, "exec sleep 600")
@@ -330,9 +330,7 @@ def test_a_guard_that_is_frozen_while_its_term_is_prolonged_is_killed_and_told_a
 @pytest.mark.parametrize(
     ("script", "code"), [("kill -KILL $$", -signal.SIGKILL), (f"exit {EXIT_DEADLINE}", EXIT_DEADLINE)]
 )
-def test_how_a_command_ended_before_its_term_is_told_though_that_is_over_before_all_it_started_has_ended(
-    mark, tmp_path, script, code
-):
+def test_exit_code_kept_when_deadline_passes_during_cleanup(mark, tmp_path, script, code):
     term = LeaseDeadline()
     ends = f"until [ -e {tmp_path}/end ]; do sleep 0.1; done; {script}"
     guard = under(term, mark, f"(trap '' TERM; sleep 600; sleep 600) & {ends}")
@@ -344,7 +342,7 @@ def test_how_a_command_ended_before_its_term_is_told_though_that_is_over_before_
     assert (term.is_over, term.has_ended(guard.pid)) == (True, False)
 
 
-def test_how_a_command_ended_is_told_though_its_guard_was_frozen_until_its_term_was_over(mark):
+def test_exit_code_kept_when_guard_is_frozen_past_deadline(mark):
     term = LeaseDeadline()
     guard = under(term, mark, "exec sleep 600")
     (sleeper,) = pids(guard, "sleep")

@@ -30,9 +30,7 @@ NO_CLUSTER = {"RAY_ADDRESS": "127.0.0.1:9", "RAY_gcs_rpc_server_connect_timeout_
     [RemoteFunction(ray_parts.tells_its_process, {"num_cpus": 4}), ray_parts.ray_step_that_tells_its_process],
     ids=["ours", "rays"],
 )
-def test_a_function_that_is_marked_as_a_ray_task_runs_in_the_hosts_own_process(
-    tmp_path: Path, fn: Any, resources: Any
-) -> None:
+def test_ray_task_function_runs_in_host_process(tmp_path: Path, fn: Any, resources: Any) -> None:
     resolved = resolve([step := ExecutorStep("s", fn, {}, resources=resources)], str(tmp_path)).of(step)
     attempt = claimed(resolved, step_spec(resolved, CodeFolder(REPOSITORY)))
     command = [sys.executable, "-m", "tradewind.runtime.driver.run_function", *driver_arguments(attempt)]

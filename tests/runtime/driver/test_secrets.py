@@ -102,9 +102,7 @@ def test_a_value_arrives_as_it_was_stored(manager: LocalSecretManager) -> None:
     assert fetch_secrets({"KEY": KEY}, "Step 's'") == {"KEY": "naïve\nsecond line\n"}
 
 
-def test_a_file_of_the_hosts_environment_with_a_nul_is_told_and_not_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nul_in_host_environment_file_is_reported_and_redacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ENVIRONMENT_FOLDER).mkdir(parents=True)
     (tmp_path / ENVIRONMENT_FOLDER / "ON_THE_NODE").write_text(f"{VALUE}\0{VALUE}")
@@ -140,7 +138,7 @@ def test_a_secret_that_is_not_there_is_named(manager: LocalSecretManager) -> Non
     assert "there is no such secret or version" in refused(f"{KEY}/versions/7")
 
 
-def test_a_secret_that_is_not_ours_to_read_says_which_role_is_missing(manager: LocalSecretManager) -> None:
+def test_unreadable_secret_error_names_missing_role(manager: LocalSecretManager) -> None:
     manager.put(KEY, VALUE)
     manager.denied.add(KEY)
     assert "grant its service account roles/secretmanager.secretAccessor" in refused()
@@ -170,7 +168,7 @@ def test_a_short_outage_is_waited_for(manager: LocalSecretManager) -> None:
     assert fetch_secrets({"KEY": KEY}, "Step 's'") == {"KEY": VALUE}
 
 
-def test_a_secret_manager_that_does_not_answer_is_told_from_one_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_manager_outage_is_distinct_from_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         monkeypatch.setenv(ENDPOINT_VARIABLE, f"http://127.0.0.1:{probe.getsockname()[1]}")
@@ -219,9 +217,7 @@ def test_what_was_set_for_a_while_is_gone_afterwards(monkeypatch: pytest.MonkeyP
     assert os.environ["BEFORE"] == "1" and "FRESH" not in os.environ
 
 
-def test_a_variable_of_the_cluster_is_what_was_brought_to_the_host_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cluster_variable_prefers_newest_value_on_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("OF_THE_CLUSTER", "as Ray was started")
     assert fetch_secrets({"KEY": "env:OF_THE_CLUSTER"}, "Step 's'") == {"KEY": "as Ray was started"}

@@ -82,9 +82,7 @@ def everything_in(folder: Path) -> str:
 
 
 @pytest.mark.slow
-def test_a_steps_function_finds_its_secret_and_nothing_that_is_written_holds_it(
-    tmp_path: Path, manager: LocalSecretManager
-) -> None:
+def test_step_function_gets_secret_and_no_file_contains_it(tmp_path: Path, manager: LocalSecretManager) -> None:
     manager.put(KEY, VALUE)
     code, text, ended = drive(uses_its_secret, tmp_path, {"KEY": KEY})
     assert (code, ended.outcome) == (0, AttemptOutcome.SUCCEEDED), text
@@ -103,9 +101,7 @@ def test_an_error_that_quotes_the_secret_is_recorded_without_it(tmp_path: Path, 
 
 
 @pytest.mark.slow
-def test_what_a_function_prints_logs_and_returns_of_its_secret_is_hidden_in_every_form(
-    tmp_path: Path, manager: LocalSecretManager
-) -> None:
+def test_function_output_logs_and_result_redact_every_form(tmp_path: Path, manager: LocalSecretManager) -> None:
     manager.put(KEY, VALUE)
     code, text, ended = drive(prints_its_secret_in_pieces, tmp_path, {"KEY": KEY})
     assert (code, ended.outcome) == (0, AttemptOutcome.SUCCEEDED), text
@@ -120,9 +116,7 @@ def test_what_a_function_prints_logs_and_returns_of_its_secret_is_hidden_in_ever
 
 @pytest.mark.slow
 @pytest.mark.parametrize("value", ["hunter2", "p@ss", "x9", "a"])
-def test_a_short_secret_is_hidden_too_and_words_that_hold_its_letters_stay(
-    tmp_path: Path, manager: LocalSecretManager, value: str
-) -> None:
+def test_short_secret_is_redacted_only_as_whole_word(tmp_path: Path, manager: LocalSecretManager, value: str) -> None:
     manager.put(KEY, value)
     code, text, ended = drive(prints_its_short_secret, tmp_path, {"KEY": KEY})
     assert code == 1 and ended.error is not None and ended.error.message == "bad key: ***"
@@ -131,9 +125,7 @@ def test_a_short_secret_is_hidden_too_and_words_that_hold_its_letters_stay(
 
 
 @pytest.mark.slow
-def test_an_output_whose_files_are_named_by_the_secret_is_no_result(
-    tmp_path: Path, manager: LocalSecretManager
-) -> None:
+def test_output_with_secret_in_file_names_is_not_committed(tmp_path: Path, manager: LocalSecretManager) -> None:
     manager.put(KEY, VALUE)
     code, text, ended = drive(names_a_file_by_its_secret, tmp_path, {"KEY": KEY})
     assert (code, ended.outcome) == (1, AttemptOutcome.FAILED), text
@@ -142,9 +134,7 @@ def test_an_output_whose_files_are_named_by_the_secret_is_no_result(
 
 
 @pytest.mark.slow
-def test_a_step_whose_secret_cannot_be_had_fails_before_its_function_runs(
-    tmp_path: Path, manager: LocalSecretManager
-) -> None:
+def test_step_with_unavailable_secret_fails_before_function(tmp_path: Path, manager: LocalSecretManager) -> None:
     code, text, ended = drive(uses_its_secret, tmp_path, {"KEY": KEY})
     assert (code, ended.outcome) == (1, AttemptOutcome.FAILED)
     assert ended.error is not None and ended.error.type == "SecretError"

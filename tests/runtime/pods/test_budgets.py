@@ -77,13 +77,13 @@ def on(slice_name, traceback="T"):
     return Incident(Cause.EXCEPTION, f"Host 0 of the v4-16 slice {slice_name} raised.", slice_name, 0, 1, traceback)
 
 
-def test_twice_the_same_on_one_slice_goes_on_while_there_is_another_and_then_counts_on_that_one():
+def test_repeated_failure_continues_with_other_slice_then_ends():
     history = History().after(on("a"), NOON, has_others=True).after(on("a"), NOON, has_others=True)
     assert (history.end(Budgets()), history.is_repeated_here) == (None, True)
     assert history.after(on("b"), NOON, has_others=True).end(Budgets()) is not None
 
 
-def test_twice_the_same_on_the_one_slice_that_there_is_is_the_end():
+def test_repeated_failure_on_only_slice_ends_attempt():
     history = History().after(on("a"), NOON, has_others=True).after(on("a"), NOON, has_others=False)
     assert history.end(Budgets()) is not None and not history.is_repeated_here
 

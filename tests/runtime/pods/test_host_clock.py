@@ -14,7 +14,7 @@ SECONDS = st.floats(0, 1e4, allow_nan=False)
 
 @pytest.mark.slow
 @given(st.floats(-1e6, 1e6), st.lists(st.tuples(SECONDS, SECONDS, SECONDS), min_size=1), st.floats(1.0, 600.0))
-def test_a_host_ends_before_others_may_take_over_whatever_its_clock_shows_and_however_late_messages_come(
+def test_host_stops_before_takeover_despite_clock_and_delay(
     offset: float, rounds: list[tuple[float, float, float]], heartbeat_s: float
 ) -> None:
     """Times are the driver's; each round is an answer's way to the driver, its rest there, and the way to the host."""

@@ -41,7 +41,7 @@ def test_a_process_that_its_host_has_ended_is_cut_off(host: HostStatus) -> None:
     assert determine_incident(host.evidence).cause is Cause.CUT_OFF
 
 
-def test_the_error_is_what_the_process_told_or_else_the_traceback_that_it_printed(host: HostStatus) -> None:
+def test_error_is_reported_one_or_else_printed_traceback(host: HostStatus) -> None:
     lines = ("Traceback (most recent call last):", '  File "train.py", line 1', "ValueError: printed")
     host.note_report(Report(lines=lines, exit_code=1), now=0.0)
     host.note_error(None)
@@ -56,7 +56,7 @@ def test_only_the_newest_lines_are_kept(host: HostStatus) -> None:
     assert host.evidence.last_lines == tuple(str(number) for number in range(100, 300))
 
 
-def test_what_is_preempted_or_drained_is_lost_though_nothing_is_wrong_yet(host: HostStatus) -> None:
+def test_preempted_or_drained_host_is_lost_without_failure(host: HostStatus) -> None:
     assert not host.is_lost
     host.note_report(Report(preempted_by=5.0), now=0.0)
     assert host.is_lost and not host.has_problem and determine_incident(host.evidence).cause is Cause.PREEMPTED

@@ -22,7 +22,7 @@ def lockfile(tmp_path, monkeypatch):
     return file
 
 
-def test_a_block_removes_the_lock_file_afterwards_also_when_it_fails(lockfile):
+def test_context_manager_removes_lock_file_after_error(lockfile):
     with pytest.raises(KeyError), remove_tpu_lockfile_on_exit():
         assert lockfile.exists()
         raise KeyError

@@ -69,7 +69,5 @@ def test_silent_nodes_are_named(
         ({"pip": ["x"], "config": {"setup_timeout_seconds": -1}}, math.inf),
     ],
 )
-def test_a_host_may_take_as_long_to_answer_as_its_environment_may_take_to_be_set_up(
-    environment: dict[str, object], more_s: float
-) -> None:
+def test_host_start_timeout_includes_environment_setup(environment: dict[str, object], more_s: float) -> None:
     assert start_limit_s(environment) == START_S + more_s

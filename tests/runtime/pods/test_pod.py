@@ -130,7 +130,7 @@ def test_two_slices_are_one_pod_with_all_megascale_variables(cluster, mark, tmp_
     assert {env["MEGASCALE_PORT"] for env in hosts} == {"8081"}
 
 
-def test_hosts_with_gpus_are_different_ones_and_see_their_own_gpus(cluster, mark, tmp_path):
+def test_gpu_hosts_are_distinct_and_see_their_own_gpus(cluster, mark, tmp_path):
     cluster.start_hosts("gpu", 2, num_gpus=2)
     group = HostGroup.of_hosts(2, num_cpus=1, gpus=2)
     pod = RunningPod(python(TELL), group, mark, log_dir=str(tmp_path))
@@ -160,9 +160,7 @@ def test_a_host_that_should_have_gpus_and_has_none_cannot_start(cluster, mark):
 
 
 @pytest.mark.parametrize("failing", [0, pytest.param(1, marks=pytest.mark.long)])
-def test_an_exception_is_a_failure_with_its_hosts_traceback_and_twice_the_same_is_the_end(
-    cluster, mark, tmp_path, capsys, failing
-):
+def test_repeated_exception_ends_pod_with_host_traceback(cluster, mark, tmp_path, capsys, failing):
     pod = RunningPod(python(ONE_RAISES, str(failing)), "v4-16", mark, log_dir=str(tmp_path), progress=lambda: "step-3")
     error = pod.join()
     assert isinstance(error, PodGivenUpError)
@@ -176,7 +174,7 @@ def test_an_exception_is_a_failure_with_its_hosts_traceback_and_twice_the_same_i
     assert "\n[host 1] host 1 says hello" in log
 
 
-def test_a_pod_leaves_the_slice_on_which_it_makes_no_step_for_one_that_is_free(cluster, mark, tmp_path, capsys):
+def test_pod_without_steps_moves_to_free_slice(cluster, mark, tmp_path, capsys):
     pod = RunningPod(python(FIRST_SLICE_IS_SICK, str(tmp_path / "sick")), "v4-16", mark)
     assert pod.join() is None
     sick = (tmp_path / "sick").read_text()
@@ -185,14 +183,14 @@ def test_a_pod_leaves_the_slice_on_which_it_makes_no_step_for_one_that_is_free(c
     assert f"slice {sick} is avoided from now on, the pod continues on another" in capsys.readouterr().out
 
 
-def test_twice_the_same_is_the_end_on_the_one_slice_that_there_is(cluster, mark):
+def test_repeated_failure_on_only_slice_ends_pod(cluster, mark):
     pod = RunningPod(python("raise ValueError('it is wrong')"), "v4-8", mark)
     error = pod.join()
     assert isinstance(error, PodGivenUpError) and error.history.failures == 2
     assert len(pod.events("reserved")) == 1, "there is no other slice of this type"
 
 
-def test_a_checkpoint_that_the_store_does_not_show_is_progress_if_the_process_tells_of_it(cluster, mark):
+def test_reported_checkpoint_missing_from_store_is_progress(cluster, mark):
     command = python(SAVES_AND_RAISES, "0", "1")  # and no more after its third start
     error = RunningPod(command, "v4-16", mark).join()
     assert isinstance(error, PodGivenUpError)
@@ -200,7 +198,7 @@ def test_a_checkpoint_that_the_store_does_not_show_is_progress_if_the_process_te
     assert [one.progress for one in error.history.latest] == [f"step {step} was saved" for step in (10, 20, 20)]
 
 
-def test_a_killed_process_on_a_live_node_is_a_failure_and_so_is_a_lost_actor(cluster, mark, tmp_path):
+def test_killed_process_or_lost_actor_on_live_node_is_failure(cluster, mark, tmp_path):
     pod = RunningPod(["sleep", "600"], "v4-16", mark, log_dir=str(tmp_path), budgets=Budgets(max_failures=1))
     until(lambda: len(pod.processes("sleep")) == 2, "both hosts")
     (process,) = [one for one in pod.processes("sleep") if one.environ()["TRADEWIND_PROCESS_ID"] == "1"]
@@ -239,9 +237,7 @@ def test_a_frozen_process_is_named(cluster, mark):
 @pytest.mark.parametrize(
     ("thaws", "told"), [(False, (Cause.SILENT, 1)), pytest.param(True, (Cause.KILLED, 0), marks=pytest.mark.long)]
 )
-def test_an_aborted_process_is_told_unless_another_is_frozen_for_want_of_which_jax_ends_it(
-    cluster, mark, thaws: bool, told: tuple[Cause, int]
-) -> None:
+def test_abort_is_reported_unless_frozen_peer_caused_it(cluster, mark, thaws: bool, told: tuple[Cause, int]) -> None:
     stall = Stall(frozen_s=18.0)
     pod = RunningPod(python(BEATS), "v4-16", mark, stall=stall, budgets=Budgets(max_failures=0))
     waits, frozen = freeze_host_1(pod)
@@ -261,9 +257,7 @@ def test_a_command_that_does_not_exist_fails_in_one_sentence(cluster, mark):
     assert "Host 0 of the v4-8 slice single exited with code 127" in str(error)
 
 
-def test_a_host_that_does_not_answer_is_named_in_the_log_and_then_a_failure(
-    start_slice, mark, tmp_path, capsys, monkeypatch
-):
+def test_unresponsive_host_is_logged_then_failure(start_slice, mark, tmp_path, capsys, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text(WORKERS_WAIT)
     (tmp_path / "wait").touch()
     env = {"WORKERS_WAIT_WHILE": str(tmp_path / "wait"), "PYTHONPATH": str(tmp_path)}
@@ -281,9 +275,7 @@ def test_a_host_that_does_not_answer_is_named_in_the_log_and_then_a_failure(
     assert "Host 0 of the v6e-1 slice mute could not run the command (its Ray worker did not answer within 3 s)" in log
 
 
-def test_a_host_that_answers_late_but_within_its_limit_has_done_no_wrong(
-    start_slice, mark, tmp_path, capsys, monkeypatch
-):
+def test_slow_host_within_timeout_is_no_failure(start_slice, mark, tmp_path, capsys, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text(WORKERS_WAIT)
     (tmp_path / "wait").touch()
     env = {"WORKERS_WAIT_WHILE": str(tmp_path / "wait"), "PYTHONPATH": str(tmp_path)}
@@ -300,9 +292,7 @@ def test_a_host_that_answers_late_but_within_its_limit_has_done_no_wrong(
     assert pod.events("failed") == []
 
 
-def test_one_host_without_its_chips_is_a_failure_that_names_it_and_a_rehearsal_says_what_it_is(
-    start_slice, mark, capsys
-):
+def test_host_without_chips_is_named_in_failure_and_rehearsal(start_slice, mark, capsys):
     blind = {SIMULATED_VARIABLE: ""}
     start_slice("blind", "v5p-16", env_of=lambda worker, _: blind if worker == 1 else {})
     error = RunningPod(["true"], "v5p-16", mark, budgets=Budgets(max_failures=0)).join()
@@ -312,7 +302,7 @@ def test_one_host_without_its_chips_is_a_failure_that_names_it_and_a_rehearsal_s
     assert "the chips of these hosts are simulated" in capsys.readouterr().out
 
 
-def test_a_driver_that_is_killed_leaves_nothing_and_two_drivers_get_a_slice_each(cluster, mark, tmp_path):
+def test_killed_driver_frees_slices_and_two_drivers_get_one_each(cluster, mark, tmp_path):
     driver = start_driver(cluster, ["sleep", "600"], "v4-16", mark)
     ours = RunningPod(["sleep", "601"], "v4-16", mark)
     until(lambda: len(ours.processes("sleep")) == 4, "both pods")
@@ -354,7 +344,7 @@ def test_a_reservation_that_lands_late_is_kept(cluster, mark, monkeypatch):
     assert RunningPod(["true"], "v4-16", mark, reservation_timeout_s=30).join() is None
 
 
-def test_a_flexible_pod_starts_with_what_is_there_and_grows_when_more_comes(cluster, mark, tmp_path):
+def test_flexible_pod_starts_small_and_grows_with_capacity(cluster, mark, tmp_path):
     other = RunningPod(python(WAIT_FOR, str(tmp_path / "go")), "v4-16", mark)
     other.wait_for("started")
     times = ScalingTimes(look_s=0.5, rescale_s=1.0)
@@ -370,7 +360,7 @@ def test_a_flexible_pod_starts_with_what_is_there_and_grows_when_more_comes(clus
     assert "saved" in (tmp_path / "host-1.log").read_text()
 
 
-def test_a_drained_node_gives_the_processes_time_to_save_and_is_a_preemption(cluster, mark, tmp_path, capsys):
+def test_drained_node_allows_checkpoint_and_is_preemption(cluster, mark, tmp_path, capsys):
     budgets = Budgets(max_preemptions=0)
     pod = RunningPod(python(SAVES_ON_NOTICE), "v4-8", mark, log_dir=str(tmp_path), budgets=budgets)
     until(lambda: (tmp_path / "host-0.log").exists() and "up" in (tmp_path / "host-0.log").read_text(), "its start")
@@ -414,7 +404,7 @@ def test_a_host_that_google_preempts_drains_its_own_node(start_slice, metadata, 
     assert "saved" in (tmp_path / "host-0.log").read_text()
 
 
-def test_a_lost_host_ends_its_whole_slice_and_the_run_goes_on_where_processes_wait(cluster, mark, tmp_path, capsys):
+def test_lost_host_ends_its_slice_and_pod_moves_to_standbys(cluster, mark, tmp_path, capsys):
     (tmp_path / "stays.py").write_text(TELL_AND_STAY_ONCE)
     command = [sys.executable, "-u", "-m", "stays"]
     pod = RunningPod(command, "v4-16", mark, env={"PYTHONPATH": str(tmp_path)}, log_dir=str(tmp_path))
@@ -436,7 +426,7 @@ def test_a_lost_host_ends_its_whole_slice_and_the_run_goes_on_where_processes_wa
     assert "This is preemption 1 of 1,000,000; continuing from the newest checkpoint" in log
 
 
-def test_processes_leave_a_free_slice_when_it_may_not_be_held_any_more(cluster, mark):
+def test_standbys_leave_free_slice_when_holding_is_disallowed(cluster, mark):
     allowed = threading.Event()
     allowed.set()
     wanted = StandbySpec((sys.executable, "-u", "-m", "json.tool"), {MARK: mark})
@@ -447,7 +437,7 @@ def test_processes_leave_a_free_slice_when_it_may_not_be_held_any_more(cluster, 
     spares.close()
 
 
-def test_an_autoscalers_slices_are_left_alone_unless_the_step_says_otherwise(cluster):
+def test_autoscaled_slices_are_not_held_unless_step_requests_it(cluster):
     assert [may_hold(wanted)() for wanted in (None, True, False)] == [True, True, False]
     report = json.dumps({"autoscaler_report": {"active_nodes": {"ray.head.default": 1}}})
 
@@ -461,7 +451,7 @@ def test_an_autoscalers_slices_are_left_alone_unless_the_step_says_otherwise(clu
 
 
 @pytest.mark.long
-def test_a_pod_goes_on_with_the_slices_that_are_left_and_takes_another_when_one_is_there(cluster, start_slice, mark):
+def test_pod_continues_on_remaining_slices_and_adds_new_one(cluster, start_slice, mark):
     for name in ("c", "d"):
         start_slice(name, "v6e-8")
     times = ScalingTimes(look_s=0.5, rescale_s=1.0)

@@ -27,7 +27,7 @@ def test_a_process_learns_its_place():
     }
 
 
-def test_several_slices_get_all_four_megascale_variables_and_one_none():
+def test_megascale_variables_are_set_only_for_several_slices():
     env = rank_env(PLACE, is_tpu=True)
     assert {key: value for key, value in env.items() if key.startswith("MEGASCALE")} == {
         "MEGASCALE_COORDINATOR_ADDRESS": "10.0.0.1:8081",
@@ -39,7 +39,7 @@ def test_several_slices_get_all_four_megascale_variables_and_one_none():
     assert not [key for key in alone if key.startswith("MEGASCALE")]
 
 
-def test_stale_multislice_variables_are_cleared_and_cannot_be_given():
+def test_stale_multislice_variables_are_cleared_and_refused():
     inherited = {"MEGASCALE_SLICE_ID": "3", "MEGASCALE_X": "1", "PATH": "/bin"}
     given = {"MEGASCALE_PORT": "2", "MEGASCALE_GRPC_FLAG": "kept"}
     env = process_env(inherited, given, Accelerator.TPU)
@@ -67,12 +67,12 @@ STALE = {"TPU_CHIPS_PER_HOST_BOUNDS": "1,2,1", "TPU_HOST_BOUNDS": "1,1,1"}
         ({"TPU_HOST_BOUNDS": "1,1,2"}, 4, True),
     ],
 )
-def test_bounds_that_ray_narrowed_go_and_those_of_the_machine_stay(bounds, chips, kept):
+def test_ray_narrowed_bounds_are_cleared_and_machine_bounds_stay(bounds, chips, kept):
     env = process_env({**bounds, "TPU_VISIBLE_CHIPS": "0,1"}, {}, Accelerator.TPU, chips=chips)
     assert env == {"PYTHONUNBUFFERED": "1"} | (bounds if kept else {})
 
 
-def test_without_an_accelerator_jax_runs_on_the_cpu_unless_told_otherwise():
+def test_jax_defaults_to_cpu_without_accelerator():
     assert process_env({}, {}, Accelerator.NONE)["JAX_PLATFORMS"] == "cpu"
     assert process_env({"CUDA_VISIBLE_DEVICES": "0"}, {}, Accelerator.NONE)["CUDA_VISIBLE_DEVICES"] == ""
     assert process_env({"CUDA_VISIBLE_DEVICES": "0"}, {}, Accelerator.SIMULATED)["CUDA_VISIBLE_DEVICES"] == "0"

@@ -66,7 +66,7 @@ def test_each_row_of_the_table(found, cause, reason):
     assert incident.sentence == f"Host 1 of the v4-16 slice s1 {reason}; the other host was ended."
 
 
-def test_what_takes_a_node_away_is_a_preemption_and_all_else_a_failure():
+def test_node_loss_is_preemption_and_other_causes_are_failures():
     preemptions = {cause for cause in Cause if cause.is_preemption}
     assert preemptions == {
         Cause.NODE_DIED,
@@ -97,7 +97,7 @@ def test_hosts_that_are_no_slice_are_called_a_group():
     assert determine_incident(one).sentence.startswith("Host 1 of the 2-host GPU group exited with code 3")
 
 
-def test_an_exception_because_another_host_vanished_is_a_preemption():
+def test_exception_after_peer_host_vanished_is_preemption():
     incident = determine_incident(replace(HOST_0, exit_code=1, error=LOST_PEER), [replace(HOST_1, is_node_alive=False)])
     assert incident.cause is Cause.NODE_DIED
     assert incident.host == 1
@@ -115,7 +115,7 @@ def test_a_notice_on_one_host_explains_the_checkpoint_of_another():
 @pytest.mark.parametrize(
     "message", ["Gloo connectFullMesh failed", "Connection reset by peer", "coordination service: task 1 unhealthy"]
 )
-def test_the_host_that_made_the_mistake_is_named_not_the_one_that_felt_it(message):
+def test_incident_names_faulty_host_rather_than_affected_host(message):
     symptom = replace(HOST_0, exit_code=1, error={**LOST_PEER, "message": message})
     assert may_be_a_lost_peer(symptom)
     incident = determine_incident(symptom, [replace(HOST_1, exit_code=1, error=VALUE_ERROR)])
@@ -123,7 +123,7 @@ def test_the_host_that_made_the_mistake_is_named_not_the_one_that_felt_it(messag
     assert determine_incident(symptom, [HOST_1]).host == 0
 
 
-def test_a_process_that_jax_ends_for_want_of_another_tells_of_the_other():
+def test_jax_abort_over_lost_peer_names_the_peer():
     aborted, silent = replace(HOST_0, exit_code=-signal.SIGABRT), replace(HOST_1, silent_s=31.0)
     incident = determine_incident(aborted, [silent])
     assert (incident.cause, incident.host) == (Cause.SILENT, 1)
@@ -153,7 +153,7 @@ FINDINGS = st.sampled_from([{}, *(found for found, _, _ in TABLE)]).map(lambda f
 
 @pytest.mark.slow
 @given(st.lists(FINDINGS, min_size=1, max_size=4))
-def test_the_order_of_the_hosts_never_decides_between_preemption_and_failure(findings):
+def test_host_order_does_not_decide_preemption_or_failure(findings):
     hosts = [replace(HOST_1, host=rank, **found) for rank, found in enumerate(findings)]
     if all(found == {"is_node_alive": True} for found in findings):
         return

@@ -48,7 +48,7 @@ def test_the_airflow_worker_is_no_place_for_a_job() -> None:
 @pytest.mark.parametrize(
     "name", ["v4-8", "v5p-8", "v5litepod-1", "v5litepod-4", "v5litepod-8", "v6e-1", "v6e-4", "v6e-8"]
 )
-def test_a_plain_job_takes_a_slice_of_one_host_by_its_head_and_its_label(name: str) -> None:
+def test_plain_job_takes_one_host_slice_by_head_and_label(name: str) -> None:
     place = place_entrypoint(TpuSlice(name))
     chips = 4 if name in ("v4-8", "v5p-8") else int(name.rpartition("-")[2])
     assert place.resources == {f"TPU-{name}-head": 1, "TPU": chips}
@@ -57,7 +57,7 @@ def test_a_plain_job_takes_a_slice_of_one_host_by_its_head_and_its_label(name: s
 
 
 @pytest.mark.parametrize("name", [shape.name for shape in SLICE_TYPES.values() if shape.is_multi_host])
-def test_a_plain_job_on_several_hosts_is_refused_with_two_ways_out(name: str) -> None:
+def test_plain_job_on_several_hosts_is_refused_with_alternatives(name: str) -> None:
     with pytest.raises(BadRequestError) as caught:
         place_entrypoint(TpuSlice(name))
     assert f"resources=TpuSlice({name!r}), which runs on every host" in str(caught.value)
@@ -66,7 +66,7 @@ def test_a_plain_job_on_several_hosts_is_refused_with_two_ways_out(name: str) ->
 
 
 @pytest.mark.parametrize("resources", [TpuSlice("v4-8", num_slices=2), TpuSlice("v4-8", (2, 1)), Hosts(1), Hosts(2)])
-def test_a_plain_job_on_several_slices_or_on_a_group_of_hosts_is_refused(resources: Resources) -> None:
+def test_plain_job_on_several_slices_or_host_group_is_refused(resources: Resources) -> None:
     with pytest.raises(BadRequestError, match=r"A plain job runs on one node .*: make it a step"):
         place_entrypoint(resources)
 
@@ -93,7 +93,7 @@ TPU_FUNCTIONS = [
 
 @pytest.mark.parametrize("resources", [None, Cpu(), Gpu(), Hosts(2), on_head_node(), on_airflow_worker()])
 @pytest.mark.parametrize("function", TPU_FUNCTIONS)
-def test_a_function_that_asks_for_tpu_is_refused_where_there_is_none(function: Any, resources: Any) -> None:
+def test_function_requesting_tpu_is_refused_without_tpu(function: Any, resources: Any) -> None:
     with pytest.raises(
         BadRequestError, match=r"Step 'train': its function asks for TPU .*resources=TpuSlice\('v4-8'\)"
     ):
@@ -113,7 +113,7 @@ def test_a_function_that_asks_for_tpu_is_refused_where_there_is_none(function: A
         ray_library.remote(work),
     ],
 )
-def test_a_function_that_asks_for_something_else_may_wait_on_cpus(function: Any) -> None:
+def test_function_requesting_other_resources_may_run_on_cpus(function: Any) -> None:
     check_function_place(ExecutorStep("train", function, {}, resources=Cpu()))
 
 
@@ -159,7 +159,7 @@ def test_the_entrypoint_lands_on_its_node(jobs: RayJobs, resources: Resources, s
 
 
 @pytest.mark.ray
-def test_a_job_waits_for_its_busy_slice_and_takes_no_host_of_another(jobs: RayJobs, tmp_path: Path) -> None:
+def test_job_waits_for_busy_slice_and_takes_no_other_host(jobs: RayJobs, tmp_path: Path) -> None:
     place = place_entrypoint(TpuSlice("v4-8")).fields()
     story = f"{tmp_path}/story"
     first = f"echo first begins >> {story}; until test -e {tmp_path}/go; do sleep 0.1; done; echo first ends >> {story}"

@@ -25,7 +25,7 @@ def _node(node_id: str, slice_name: str, worker_id: str | None, pod_type: str) -
         ("v4-32", 4, 4),
     ],
 )
-def test_every_slice_type_is_a_group_also_where_ray_knows_no_topology(name, hosts, chips):
+def test_every_slice_type_is_host_group_without_ray_topology(name, hosts, chips):
     group = HostGroup.of(TpuSlice(name))
     assert (group.hosts, group.resources, group.head_resource) == (hosts, {"TPU": chips}, f"TPU-{name}-head")
 
@@ -42,7 +42,7 @@ def test_hosts_ask_for_their_own_cpus_and_gpus():
     assert HostGroup.of_hosts(2).name == "2-host CPU"
 
 
-def test_a_slice_counts_when_all_its_hosts_are_there_and_they_stand_in_the_order_of_their_ids():
+def test_slice_requires_all_hosts_and_sorts_them_by_id():
     nodes = [
         _node("w1", "whole", "1", "v4-16"),
         _node("w0", "whole", "0", "v4-16"),
@@ -61,7 +61,7 @@ def _cut(slice_name: str, worker: int, chips: int, topology: str = "2x4") -> Nod
     return Node(f"{slice_name}{worker}", "10.0.0.1", 1, {**labels, "ray.io/tpu-topology": topology}, {"TPU": chips})
 
 
-def test_how_many_hosts_a_slice_has_follows_from_its_topology_and_their_chips():
+def test_host_count_follows_from_topology_and_chips():
     group = HostGroup.of_slice("v5litepod-8")
     nodes = [_cut("two", 0, 4), _cut("two", 1, 4), _cut("half", 0, 4), _cut("one", 0, 8)]
     assert [(one.name, len(one.nodes)) for one in complete_slices(nodes, group)] == [("one", 1), ("two", 2)]

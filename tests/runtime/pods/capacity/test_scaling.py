@@ -43,7 +43,7 @@ def test_a_pod_of_the_largest_size_never_looks():
     assert pod.grow_to(9, 99 * HOUR) is None
 
 
-def test_it_looks_when_the_last_scaling_is_long_ago_and_then_every_three_hours():
+def test_capacity_check_waits_after_scaling_then_every_3_hours():
     pod = flexible()
     pod.running(1, 0)
     assert pod.next_look(HOUR) == 12 * HOUR
@@ -53,7 +53,7 @@ def test_it_looks_when_the_last_scaling_is_long_ago_and_then_every_three_hours()
     assert pod.grow_to(1, 15 * HOUR) == 2
 
 
-def test_it_grows_to_the_largest_size_that_its_own_and_the_free_slices_make():
+def test_pod_grows_to_largest_size_from_own_and_free_slices():
     pod = flexible()
     pod.running(1, 0)
     assert pod.grow_to(3, 12 * HOUR) == 4
@@ -73,7 +73,7 @@ def test_a_restart_with_the_same_size_does_not_put_off_growing():
     assert pod.next_look(11 * HOUR) == 12 * HOUR
 
 
-def test_slices_that_are_gone_before_they_are_reserved_cost_one_look():
+def test_failed_reservation_costs_one_capacity_check():
     pod = flexible()
     pod.running(1, 0)
     assert pod.grow_to(3, 12 * HOUR) == 4  # and the reservation fails: the pod goes on with one
@@ -93,7 +93,7 @@ MOMENTS = st.lists(
 
 @pytest.mark.slow
 @given(SIZES, MOMENTS)
-def test_capacity_that_oscillates_neither_hurries_it_nor_gives_it_a_wrong_size(sizes, moments):
+def test_oscillating_capacity_keeps_check_interval_and_size(sizes, moments):
     """At each moment: time passes, so many slices exist, the pod may lose a slice, a reservation may fail."""
     times = ScalingTimes(look_s=3 * HOUR, rescale_s=12 * HOUR)
     pod, now, size = ElasticSize(sizes, times), 0.0, None

@@ -8,7 +8,7 @@ from tradewind.runtime.pods.capacity import allocator
 
 
 @pytest.mark.parametrize(("wanted", "held"), [(None, False), (True, True), (False, False)])
-def test_an_autoscalers_free_slices_are_held_only_if_the_step_asks_for_it(
+def test_autoscaled_free_slices_are_held_only_on_request(
     wanted: bool | None, held: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(allocator, "is_autoscaled", lambda: True)

@@ -24,7 +24,7 @@ def test_a_failure_after_steps_does_not_unless_it_is_silence():
     assert should_block(replace(RAISED, cause=Cause.SILENT), has_stepped=True)
 
 
-def test_a_preemption_speaks_against_no_slice_and_hosts_without_one_cannot_be_suspected():
+def test_preemption_or_missing_slice_blocks_no_slice():
     assert not should_block(replace(RAISED, cause=Cause.NODE_DIED), has_stepped=False)
     assert not should_block(replace(RAISED, slice_name=None), has_stepped=False)
 
@@ -39,17 +39,17 @@ def test_a_flexible_pod_goes_on_with_fewer():
     assert after({"a"}, own=["a", "b"], known=["a", "b"], smallest=2) is Relocation.UNAVAILABLE
 
 
-def test_a_slice_that_others_have_and_one_that_the_cluster_would_add_may_come():
+def test_relocation_expected_for_slices_in_use_or_to_be_added():
     assert after({"a"}, own=["a"], known=["a", "b"]) is Relocation.EXPECTED
     assert after({"a"}, own=["a"], known=["a"], may_grow=True) is Relocation.EXPECTED
 
 
-def test_the_one_slice_that_there_is_is_kept_and_so_is_the_last_of_many_suspects():
+def test_relocation_is_unavailable_when_all_slices_are_blocked():
     assert after({"a"}, own=["a"], known=["a"]) is Relocation.UNAVAILABLE
     assert after({"a", "b"}, own=["b"], free=["a"], known=["a", "b"]) is Relocation.UNAVAILABLE
 
 
-def test_a_pod_that_has_waited_in_vain_for_another_slice_does_not_wait_again():
+def test_pod_does_not_repeat_timed_out_relocation_wait():
     suspects = SliceBlocklist(smallest=1)
     suspects.add("a", {"node-a"})
     busy = {"own": ["a"], "free": [], "known": ["a", "b"], "may_grow": True}
@@ -61,7 +61,7 @@ def test_a_pod_that_has_waited_in_vain_for_another_slice_does_not_wait_again():
     assert suspects.relocation_wait_s > 0
 
 
-def test_a_slice_whose_machines_are_replaced_is_suspected_no_more():
+def test_slice_with_replaced_machines_leaves_blocklist():
     suspects = SliceBlocklist(smallest=1)
     suspects.add("a", {"node-a"})
     suspects.note_replaced({"a"})

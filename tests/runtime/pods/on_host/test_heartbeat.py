@@ -44,7 +44,7 @@ def test_equal_steps_name_the_host_that_stood_still_longest():
     assert silent(at(10, step_s=1300), at(10, step_s=1301)) == (1, 1301)
 
 
-def test_a_first_step_that_is_expected_and_does_not_come_is_a_stall():
+def test_missing_expected_first_step_is_stall():
     waits = Beat(NOW - 0.5, None, NOW - 1300)
     assert silent(waits, waits) == (0, 1300)
     assert silent(waits, at(1, step_s=5)) == (0, 1300)
@@ -98,7 +98,7 @@ def tell(process, what):
 
 
 @pytest.mark.slow
-def test_a_process_says_that_it_lives_and_which_step_it_has_reached(training):
+def test_process_reports_heartbeat_and_current_step(training):
     process, path = training
     until(lambda: read_beat(path) is not None)
     first = read_beat(path)
@@ -146,7 +146,7 @@ def test_a_file_that_is_no_heartbeat_is_none(tmp_path, text):
 
 
 @pytest.mark.slow
-def test_steps_may_be_numbers_of_numpy_and_the_process_goes_on_saying_that_it_lives():
+def test_numpy_step_numbers_keep_heartbeats_running():
     page = heartbeat.BeatPage()
     code = """if True:
         import numpy as np

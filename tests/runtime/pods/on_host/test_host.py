@@ -82,7 +82,7 @@ def test_ending_a_host_ends_its_process_and_tells_how():
     assert (host.end().exit_code, host.end().was_ended) == (-15, True)
 
 
-def test_killing_a_host_ends_at_once_what_ignores_signals_and_what_left_its_session(mark):
+def test_host_kill_ends_signal_ignoring_and_detached_processes(mark):
     host = PodHost()
     host.start(_launch("sh", "-c", "trap '' TERM; setsid sleep 601 & echo up; sleep 600", mark=mark))
     assert host.poll(30.0, eager=True).lines == ("up",)
@@ -102,7 +102,7 @@ def test_a_host_whose_driver_asks_no_more_ends_its_process(mark):
     host.end()  # what it does of itself is done then; the next host has the same mark in this process
 
 
-def test_a_host_ends_its_process_when_the_lease_is_too_old_although_its_driver_asks_all_the_time(mark):
+def test_old_lease_ends_host_process_despite_driver_polls(mark):
     host = PodHost(driver_timeout_s=2.0)
     renewed_at = host.probe().now
     host.start(replace(_launch("sleep", "600", mark=mark), renewed_at=renewed_at))
@@ -146,7 +146,7 @@ print(notice.reason, notice.deadline)
     host.end()
 
 
-def test_a_host_of_a_rehearsal_says_that_its_chips_are_simulated_and_one_without_chips_does_not(monkeypatch):
+def test_host_reports_simulated_chips_only_in_rehearsal(monkeypatch):
     assert PodHost().probe().accelerator in (Accelerator.NONE, Accelerator.GPU)
     monkeypatch.setenv(SIMULATED_VARIABLE, "1")
     probe = PodHost().probe()
@@ -207,7 +207,7 @@ def test_a_host_that_hears_of_its_maintenance_tells_when_it_goes(monkeypatch):
     assert not ray.is_initialized()  # there is no node to drain, and none is made for it
 
 
-def test_strays_of_an_earlier_pod_go_before_a_start_and_processes_of_live_pods_stay(mark):
+def test_orphans_are_killed_before_start_and_live_pods_survive(mark):
     dead = subprocess.Popen(["true"])
     of_the_dead = orphans.process_mark("127.0.0.1", dead.pid)
     dead.wait()
@@ -230,7 +230,7 @@ def test_strays_of_an_earlier_pod_go_before_a_start_and_processes_of_live_pods_s
         one.wait()
 
 
-def test_neither_a_hosts_log_nor_its_lines_show_the_secrets_that_its_environment_names(tmp_path):
+def test_host_log_and_output_lines_redact_named_secrets(tmp_path):
     code = "import os, sys; v = os.environ['KEY']; print('it is', v); print('key=' + v[:6], end='', flush=True)"
     code += "; print(v[6:], file=sys.stderr); print(os.environ['OTHER'])"
     launch = _launch(sys.executable, "-u", "-c", code, log_dir=str(tmp_path))

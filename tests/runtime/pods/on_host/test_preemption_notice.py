@@ -12,7 +12,7 @@ from tradewind.runtime.pods.on_host.preemption_notice import (
 NOTICE = Notice(deadline=1_750_000_030.0, reason="host 1 of slice s1 will be preempted")
 
 
-def test_a_pod_that_is_to_grow_still_leaves_by_the_deadline_of_the_machine_that_goes():
+def test_growing_pod_leaves_by_preemption_deadline():
     goes, grows = Notice(1030.0, "host 1 is about to go"), Notice(1120.0, "the pod is to grow")
     assert is_sooner(goes, None) and is_sooner(goes, grows)
     assert not is_sooner(grows, goes) and not is_sooner(Notice(1030.5, "again"), goes)

@@ -21,7 +21,7 @@ def collects(request: pytest.FixtureRequest) -> Iterator[bool]:
 
 
 @pytest.mark.slow
-def test_the_collector_rests_while_modules_are_imported_and_no_longer(
+def test_garbage_collector_is_paused_only_during_imports(
     collects: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
