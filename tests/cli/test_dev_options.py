@@ -1,4 +1,4 @@
-"""What makes no sense is refused before anything is asked for or sent."""
+"""``tradewind dev-tpu`` refuses contradictory options before it sends a request."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A slice is reserved, used from another terminal and given back, also when its holder is killed: a real Ray with hosts
-of a slice, a real ``sshd``, and commands as processes of their own."""
+"""Development sessions: reserve a slice, use it from another terminal, release it, also after a kill.
+
+The tests use a real Ray with hosts of a slice, a real ``sshd``, and commands as separate processes.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +42,11 @@ class World:
 
     @property
     def kept(self) -> Path:
-        """Where signs of life and files of people are, on the head and on the hosts."""
+        """Return the folder of heartbeats and user files on the head and the hosts."""
         return self.ray.stack.root / "home" / ".tradewind" / "dev"
 
     def free_chips(self) -> float | None:
-        """How many chips nobody has, as Ray told some seconds ago; None if it does not tell of a host."""
+        """Return the free chips in Ray's delayed report, or None if the report lacks a host."""
         there = RayCluster("here", self.ray.address, token=self.ray.token)
         hosts = [node for node in asyncio.run(nodes_of(there)) if node.is_alive and node.total.get("TPU")]
         told = [node.free["TPU"] for node in hosts if node.free is not None]
@@ -82,7 +84,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @contextmanager
 def running(world: World, *words: str, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    """``tradewind dev-tpu`` with these words, in the folder that is developed in; what it says is in ``stdout``."""
+    """Run ``tradewind dev-tpu`` in the user's project folder; its output is in ``stdout``."""
     command = [sys.executable, "-u", "-m", "tradewind.cli.main", "dev-tpu", *words]
     process = subprocess.Popen(
         command, cwd=world.folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -96,7 +98,7 @@ def running(world: World, *words: str, env: dict[str, str] | None = None) -> Ite
 
 
 def said(process: subprocess.Popen[str], what: str) -> list[str]:
-    """The lines up to the one that holds ``what``."""
+    """Return the lines up to the one that contains ``what``."""
     assert process.stdout is not None
     lines = []
     for line in process.stdout:
@@ -143,7 +145,7 @@ def test_slice_is_exclusive_to_its_holder_and_released(world: World) -> None:
         assert code == 1 and "says that it holds one for you, as any job can say: add --job with its id" in out
         job = re.search(r"Job (dev-tpu-ada-ada-\S+) says", out)
         assert job and done(world, "execute", "--job", job[1], "--", "true", env=state)[0] == 0
-        with running(world, "connect") as shell:  # its input is empty, so it ends at once
+        with running(world, "connect") as shell:  # its input is empty, so the shell exits at once
             assert shell.wait(300) == 0
         holder.send_signal(signal.SIGINT)
         assert "Slice one was given back." in holder.communicate(timeout=120)[0] and holder.returncode == 130
@@ -210,7 +212,7 @@ def test_lost_connection_keeps_slice_and_killed_job_frees_it(world: World) -> No
 
 
 def is_holders_job(process: psutil.Process) -> bool:
-    """Whether it is what holds a slice, and not what started it."""
+    """Return whether the process is the job that holds the slice, not its launcher."""
     words = process.info["cmdline"] or []
     return "tradewind.runtime.dev_slice" in words and not any(word.endswith("sh") for word in words[:1])
 

@@ -1,4 +1,4 @@
-"""``tradewind rehearse drill``: nonsense is refused; a drill of one fault goes all the way through Airflow."""
+"""``tradewind rehearse drill`` refuses invalid options; a drill of one fault runs through Airflow."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_folder_that_holds_other_things_is_left_alone(tmp_path: Path) -> None:
 def test_dag_with_slice_loss_makes_same_outputs_as_baseline(tmp_path: Path) -> None:
     try:
         done = drill(tmp_path, "--faults", "slice", "--count", "1", "--conf", '{"steps": 60}', "--json")
-    finally:  # whoever interrupts the test kills the command, which then ends nothing
+    finally:  # an interrupt of the test kills the command, which then stops none of its processes
         stack = LocalStack(tmp_path / ".drill")
         left = stack.processes()
         stack.stop(1.0)

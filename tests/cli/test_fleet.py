@@ -1,4 +1,4 @@
-"""``tradewind rehearse up --fleet``: clusters of a fleet file, known by their names to everything in that shell."""
+"""``tradewind rehearse up --fleet``: every command in that shell knows the fleet file's clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command beside Airflow: what Airflow logs is no result of the command."""
+"""Commands that load Airflow: Airflow's log lines stay out of the command's output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tradewind rehearse``: a cloud in the background that is steered from a shell, and gone after ``down``."""
+"""``tradewind rehearse``: a background cloud that a shell controls, and that ``down`` removes."""
 
 from __future__ import annotations
 

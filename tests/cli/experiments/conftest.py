@@ -1,4 +1,4 @@
-"""A house for each test, and Airflow's database for those that need its runs."""
+"""Fixtures: a test environment per test, and Airflow's database for tests that need its runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.cli.experiments.environment import NIGHTLY, House, settings
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Airflow's database, in which this process is at home."""
+    """Connect this process to an Airflow database."""
     with pytest.MonkeyPatch.context() as patch:
         file = tmp_path_factory.mktemp("database") / "airflow.db"
         patch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", f"sqlite:///{file}")
@@ -35,7 +35,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def runs(database: None) -> Iterator[Callable[..., None]]:
-    """Adds a run to Airflow's database, which has none before."""
+    """Add a run to Airflow's database, which starts empty."""
 
     def add(state: str, dag_id: str = "nightly", run_type: str = "manual", **fields: Any) -> None:
         with create_session() as session:

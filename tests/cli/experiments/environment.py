@@ -1,4 +1,4 @@
-"""A store and DAG files on this machine, and the commands as people give them."""
+"""Test environment with a local store and DAG files, and the commands as a user types them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ MONTHS_S = 60 * 86400.0
 
 @dataclass(frozen=True)
 class Done:
-    """What a command did."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -91,13 +91,13 @@ class House:
         return Done(code, *self.capsys.readouterr())
 
     def plan(self, *words: str) -> dict[str, dict[str, Any]]:
-        """The plan's steps by name."""
+        """Return the plan's steps by name."""
         done = self("plan", "nightly", "--json", *words)
         assert done.code == 0, done.err
         return {step["name"]: step for step in done.json["steps"]}
 
     def make(self, name: str, *words: str) -> Path:
-        """A finished output of the step; its path."""
+        """Write a finished output of the step; return its path."""
         path = Path(self.plan(*words)[name]["output_path"])
         path.mkdir(parents=True)
         (path / "model").write_text("weights")
@@ -106,7 +106,7 @@ class House:
         return path
 
     def age(self) -> None:
-        """Nothing in the store has changed for two months."""
+        """Backdate the store: its last change is two months old."""
         then = time.time() - MONTHS_S
         for file in list_files(str(self.store)):
             os.utime(self.store / file.path, (then, then))

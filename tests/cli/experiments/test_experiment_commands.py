@@ -1,4 +1,7 @@
-"""The commands about experiments and their outputs, in both command lines; `plan` and `gc` have files of their own."""
+"""Commands on experiments and outputs, in both command lines.
+
+`plan` and `gc` have files of their own.
+"""
 
 from __future__ import annotations
 

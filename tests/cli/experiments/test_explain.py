@@ -1,6 +1,4 @@
-"""``explain_step`` and ``explain_difference`` answer down to the root cause, and find versions by any of their
-names.
-"""
+"""``explain_step`` and ``explain_difference`` report the root cause and accept any version name."""
 
 from __future__ import annotations
 

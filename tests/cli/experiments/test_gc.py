@@ -1,4 +1,4 @@
-"""`tradewind gc` lists what nobody needs, and removes it only when asked; active runs keep what they read."""
+"""`tradewind gc` lists unused outputs, removes them only on request, and keeps inputs of active runs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_gc_keeps_outputs_of_dag_with_disallowed_output_path(house: House, tmp_p
 
 @pytest.mark.usefixtures("runs")
 def test_gc_keeps_inputs_of_output_outside_prefix(house: House, tmp_path: Path) -> None:
-    """Made by an earlier version of the DAG: no current step names that input."""
+    """An earlier version of the DAG made the output, so no current step names its input."""
     raw, place = house.make("data/raw", "--param", "size=2"), tmp_path / "far"
     house.add_dag("stray", ALLOWED.replace("PLACE", str(place)).replace("RAW", str(raw)))
     place.mkdir()
@@ -103,7 +103,7 @@ def test_gc_keeps_inputs_of_output_outside_prefix(house: House, tmp_path: Path) 
 
 @pytest.mark.usefixtures("runs")
 def test_gc_keeps_inputs_of_pinned_output_under_hidden_prefix(house: House) -> None:
-    """A search from the prefix above looks into no hidden folder."""
+    """A search from the parent prefix does not enter hidden folders."""
     raw, team = house.make("data/raw", "--param", "size=2"), house.store / ".team"
     dag = STRAY.replace(', override_output_path="PLACE"', "").replace("[step])", f"[step], prefix={str(team)!r})")
     dag = dag.replace('"stray"', '"team"')
@@ -140,7 +140,7 @@ def test_params_are_those_of_dags_that_are_named(house: House) -> None:
     assert unknown.code == 2 and "has no param 'sise'" in unknown.err
 
 
-# ---- what active runs need
+# ---- inputs of active runs
 
 SIZE_2 = ("--param", "size=2")
 

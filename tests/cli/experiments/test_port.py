@@ -1,4 +1,4 @@
-"""`tradewind port`: its texts, its JSON, its exit codes, and what it finds below a prefix."""
+"""`tradewind port`: text and JSON output, exit codes, and outputs that it finds under a prefix."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ RAY_EVENTS = "".join(json.dumps({"date": "d", "status": status}) + "\n" for stat
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout of one file of each verdict, and the command stands in it."""
+    """Write a checkout with one file of each verdict and make it the working directory."""
     root = write_checkout(tmp_path / "marin", fine=FINE, clock=CLOCK, broken=BROKEN)
     monkeypatch.chdir(root)
     return root
 
 
 def finish(path: str, status: str) -> None:
-    """Files that Marin's executor left."""
+    """Write the files of a finished Marin executor step."""
     put(Path(path, ".executor_status"), status)
     put(Path(path, "data.txt"), "made")
 
@@ -93,7 +93,7 @@ def test_what_marin_has_finished_is_found_below_a_prefix(house: House, checkout:
 
 @pytest.mark.slow
 def test_plan_reuses_what_port_says_is_finished(house: House, checkout: Path) -> None:
-    """The same file as a DAG of the deployment."""
+    """The same file serves as a DAG of the deployment."""
     given = f"checkout={str(checkout)!r}, prefix={str(house.store)!r}"
     house.add_dag(
         "marins",

@@ -1,4 +1,4 @@
-"""``tradewind cluster``: which file is meant, what is printed, and how each mistake is answered."""
+"""``tradewind cluster``: choice of the file, output, and the error for each mistake."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tradewind.fleet.fleet_file import load_fleet
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """The exit code of a command, what it printed and what it said."""
+    """Return a command's exit code, stdout and stderr."""
     with pytest.raises(SystemExit) as end:
         main(["cluster", *words])
     printed = capsys.readouterr()
@@ -30,7 +30,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 
 @pytest.fixture
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A fleet file of two clusters, which the environment names."""
+    """Write a fleet file of two clusters and set the variable that names it."""
     file = write_fleet(tmp_path, many_clusters(1), inside=False)
     monkeypatch.setenv("TRADEWIND_FLEET", str(file))
     return file
@@ -65,7 +65,7 @@ def test_an_unknown_cluster_is_answered_with_the_nearest(fleet: Path, capsys: py
     assert (code, out) == (2, "") and "describes no cluster 'hear': did you mean here?" in err
 
 
-# ---- which file
+# ---- choice of the file
 
 
 def test_fleet_option_wins_over_environment_and_airflow_config(
@@ -100,11 +100,11 @@ def test_every_problem_of_the_file_is_a_line_of_its_own(tmp_path: Path, capsys: 
     assert last == "tradewind: The fleet file cannot be used as it is."
 
 
-# ---- clusters by the path of their file, and other ways to name them
+# ---- clusters by file path and by other names
 
 
 def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
-    """The names in the list that a command prints."""
+    """Return the names in the list that a command prints."""
     code, out, err = run(capsys, *words)
     assert code == 0, err
     return [line.split()[0].rstrip("*") for line in out.splitlines()[1:]]
@@ -171,7 +171,7 @@ def test_invalid_cluster_file_path_error_gives_reason(
 
 
 def nobodys(name: str) -> str:
-    """A path in the home of somebody whom no machine knows."""
+    """Return a path in the home of a user that does not exist."""
     return f"~no-such-person/{name}"
 
 
@@ -329,7 +329,7 @@ def test_airflows_command_line_understands_the_same(words: list[str]) -> None:
     }
 
 
-# ---- what was typed is nearly right
+# ---- near misses in what the user typed
 
 
 def test_missing_file_error_suggests_nearest_neighbour(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""``tradewind cluster connections``: Airflow's connections beside the fleet file, in a database of Airflow's own."""
+"""``tradewind cluster connections``: the fleet file beside connections in a real Airflow database."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ADDRESS = "http://10.0.0.7:8265"
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An empty database of Airflow's, as far as connections go."""
+    """Create an Airflow database without connections."""
     file = tmp_path_factory.mktemp("airflow") / "airflow.db"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", f"sqlite:///{file}")
@@ -43,7 +43,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def compute(database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCompute]:
-    """A fleet of two clusters, one of which has a head, and no connections."""
+    """Set up a fleet of two clusters, one with a head, and no connections."""
     with create_session() as session:
         session.query(Connection).delete()
     file = write_fleet(tmp_path, many_clusters(1), inside=False)

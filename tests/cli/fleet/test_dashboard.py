@@ -1,4 +1,4 @@
-"""``tradewind cluster dashboard``: a real head behind a real ``sshd``, and a cluster that has none."""
+"""``tradewind cluster dashboard``: a real head behind a real ``sshd``, and a cluster without a head."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A fleet whose cluster ``here`` has a head, and whose cluster ``extra-0`` has none."""
+    """Set up a fleet: cluster ``here`` has a head, cluster ``extra-0`` has none."""
     folder = tmp_path_factory.mktemp("dashboard")
     ray, secrets = shared_cluster("guarded"), LocalSecretManager()
     secrets.start()
@@ -52,7 +52,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @dataclass
 class Opened:
-    """The command as a process, and what it said."""
+    """The running command and its output."""
 
     process: subprocess.Popen[str]
     said: str = ""
@@ -66,7 +66,7 @@ class Opened:
         return found
 
     def interrupt(self) -> int:
-        """Ctrl-C; the exit code."""
+        """Send Ctrl-C; return the exit code."""
         self.process.send_signal(signal.SIGINT)
         self.said += self.process.communicate(timeout=60)[1]
         return self.process.returncode
@@ -81,7 +81,7 @@ def opened(fleet: Path, request: pytest.FixtureRequest) -> Iterator[Opened]:
 
 
 def get(url: str, **headers: str) -> str:
-    """What a browser would get, which takes all names below ``localhost`` for the loopback."""
+    """Fetch a page as a browser does: every name under ``localhost`` resolves to the loopback."""
     host, port = re.fullmatch(r"http://([^/:]+):(\d+).*", url).groups()  # type: ignore[union-attr]
     with urlopen(Request(f"http://127.0.0.1:{port}/api/version", headers={"Host": f"{host}:{port}", **headers})) as got:
         return str(got.read().decode())

@@ -1,4 +1,4 @@
-"""``tradewind cluster doctor``: what is missing is found, with how to mend it, and nothing is changed."""
+"""``tradewind cluster doctor`` finds what is missing, prints the fix and changes nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FINDING = f"{WORKER}: finding the head, from manual slices"
 
 @dataclass
 class House:
-    """A machine and a Google Cloud in which all is well."""
+    """A machine and a Google Cloud without problems."""
 
     folder: Path
     roles: LocalResourceManager
@@ -86,7 +86,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str, str]]:
-    """What is not well: about → how, found, and how to mend it."""
+    """Return the problems: subject → severity, finding and fix."""
     found = json.loads(run(capsys, "--json")[1])
     return {each["about"]: (each["health"], each["found"], each["mend"]) for each in found if each["health"] != "ok"}
 

@@ -1,4 +1,4 @@
-"""The commands of a cluster's life: what is listed, asked and refused before anything is done."""
+"""Cluster lifecycle commands: what they list, ask for and refuse before they change anything."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INSTANCES = f"projects/{PROJECT}/zones/{ZONE}/instances"
 
 @pytest.fixture(scope="module")
 def google() -> Iterator[LocalGoogle]:
-    """A head and slices of ``here``, and a slice of a cluster that is in no file."""
+    """Create a head and slices of ``here``, and a slice of a cluster without a file."""
     server = LocalGoogle((PROJECT, ZONE))
     server.start()
     labels = {"ray-cluster-name": "here", "ray-node-type": "head", "ray-node-status": "up-to-date"}
@@ -63,7 +63,7 @@ def here(file: Path, google: LocalGoogle, cloud: object, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def marker(cloud: LocalCloudStorage, file: Path) -> Iterator[ClusterLock]:
-    """That of ``here``, in its bucket."""
+    """Return the cluster lock of ``here`` in its bucket."""
     with suppress(RefusedError):
         cloud.buckets.create("my-bucket")
     yield (marker := ClusterLock.of(load_fleet(file).cluster()))
@@ -71,7 +71,7 @@ def marker(cloud: LocalCloudStorage, file: Path) -> Iterator[ClusterLock]:
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """The exit code of a command, what it printed and what it said."""
+    """Return a command's exit code, stdout and stderr."""
     with pytest.raises(SystemExit) as end:
         main(["cluster", *words])
     printed = capsys.readouterr()

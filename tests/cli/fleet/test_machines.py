@@ -1,4 +1,4 @@
-"""Commands on the head and on hosts of slices, through a real ``sshd`` at several addresses of the loopback."""
+"""Commands on the head and on slice hosts, through a real ``sshd`` at several loopback addresses."""
 
 from __future__ import annotations
 

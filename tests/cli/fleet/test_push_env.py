@@ -1,4 +1,4 @@
-"""The environment is brought to the head and the hosts of slices, through a real ``sshd``, and told honestly."""
+"""Push the environment to the head and slice hosts through a real ``sshd``, and report each result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FIELDS = "environment:\n  HF_TOKEN: hugging\n  WANDB: wandb\n"
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackFleet]:
-    """A cluster on whose machine a process runs that is called like Ray's, and was started with the first value."""
+    """Start a cluster whose machine runs a process with Ray's name and the first secret value."""
     folder = tmp_path_factory.mktemp("environment")
     with loopback_fleet(folder, more=FIELDS) as fleet:
         raylet = shutil.copy(str(shutil.which("sleep")), folder / "raylet")
@@ -45,7 +45,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackFleet]:
 
 @pytest.fixture
 def marker(cloud: LocalCloudStorage) -> ClusterLock:
-    """That of the cluster, in its bucket."""
+    """Return the cluster's lock in its bucket."""
     with suppress(RefusedError):
         cloud.buckets.create("my-bucket")
     return ClusterLock.of(load_fleet(Path(os.environ["TRADEWIND_FLEET"])).cluster("here"))
@@ -53,7 +53,7 @@ def marker(cloud: LocalCloudStorage) -> ClusterLock:
 
 @pytest.fixture
 def files(world: LoopbackFleet, marker: ClusterLock) -> Iterator[Path]:
-    """Where the files are; the secrets have one version each again."""
+    """Reset each secret to one version; yield the path of the environment files."""
     world.google.secrets = LocalSecretManager()
     world.google.secrets.put(SECRET, f"{FIRST}\n")
     world.google.secrets.put("projects/my-project/secrets/wandb", "w")

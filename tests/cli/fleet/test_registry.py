@@ -1,4 +1,4 @@
-"""``tradewind registry set-cleanup-policy``: old images go, the newest stay, and nobody's own policy is lost."""
+"""``tradewind registry set-cleanup-policy`` removes old images, keeps the newest and users' policies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ THERE = "projects/my-project/locations/us-east5/repositories/tradewind"
 
 @pytest.fixture
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalArtifactRegistry]:
-    """A fleet in two regions, each with a repository."""
+    """Set up a fleet in two regions, each with a repository."""
     file = write_fleet(tmp_path, many_clusters(2), inside=False)
     monkeypatch.setenv("TRADEWIND_FLEET", str(file))
     with served(LocalArtifactRegistry(), "artifactregistry") as server:

@@ -1,4 +1,4 @@
-"""``rotate-token``: what is listed, asked and renewed."""
+"""``rotate-token``: what it lists, asks for and renews."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MORE = "  also: {zone: us-central2-b, generation: v4, bucket: bucket, min_worker
 
 @pytest.fixture
 def google(tmp_path: Path, cloud: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalGoogle]:
-    """Two clusters that share a token and have no head now."""
+    """Set up two clusters that share a token and have no head."""
     server = LocalGoogle((PROJECT, ZONE))
     server.start()
     server.registry.tags.add(IMAGE_TAG)

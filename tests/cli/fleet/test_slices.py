@@ -1,4 +1,4 @@
-"""``add-worker``, ``remove-worker`` and ``resize``: what is asked, refused and done."""
+"""``add-worker``, ``remove-worker`` and ``resize``: what they ask for, refuse and do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def google(tmp_path: Path, cloud: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalGoogle]:
-    """A cluster that has nothing yet."""
+    """Set up a cluster without machines."""
     server = LocalGoogle((PROJECT, ZONE))
     server.start()
     for api in ("COMPUTE", "TPU"):

@@ -1,4 +1,4 @@
-"""The token of a cluster: where it goes and where never, made once, and not changed under a cluster that runs."""
+"""Cluster token: where commands send it, created once, and never changed under a running cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOKEN = "t0ken-of-the-test-0123456789"
 
 @pytest.fixture
 def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalSecretManager]:
-    """An empty Secret Manager, a fleet of two clusters with one token, no clipboard, and a home of its own."""
+    """Set up an empty Secret Manager, two clusters with one token, no clipboard and an empty home."""
     server = LocalSecretManager()
     server.start()
     (tmp_path / "bin").mkdir()

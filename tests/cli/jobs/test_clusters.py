@@ -1,4 +1,4 @@
-"""Which cluster a command is about, which token it shows there, and how it words what goes wrong."""
+"""How a command chooses its cluster, which token it sends there, and how it words errors."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_address_option_wins_over_environment_and_localhost(tmp_path: Path, monk
 
 @pytest.fixture
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of a fleet, each of whose clusters is told by its connection, and whose cluster files are written."""
-    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")  # put back afterwards
+    """Write a fleet file whose clusters each have a connection and a written cluster file."""
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")  # monkeypatch restores it after the test
     for name in ("HERE", "EXTRA_0"):
         fields = {"conn_type": "ray", "host": f"http://{name.lower()}:3", "password": TOKEN}
         monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(fields))
@@ -100,7 +100,7 @@ def test_a_file_elsewhere_brings_its_own_fleet(fleet: Path, tmp_path: Path, monk
 
 def test_a_connection_is_a_cluster_with_its_own_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_MINE", json.dumps({"conn_type": "ray", "host": "http://c:3", "password": TOKEN}))
-    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")  # put back afterwards
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")  # monkeypatch restores it after the test
     cluster = chosen(tmp_path, connection="mine", RAY_AUTH_TOKEN=OTHER)
     assert (cluster.name, cluster.address, cluster.token) == ("mine", "http://c:3", TOKEN)
 
@@ -160,7 +160,7 @@ def test_tls_errors_without_airflow_mention_no_connection(cause: str) -> None:
 
 
 class _Recorder(BaseHTTPRequestHandler):
-    """A dashboard that refuses everybody, and notes what was shown to it."""
+    """A dashboard that refuses every request and records the headers."""
 
     seen: list[str | None] = []
 

@@ -1,4 +1,4 @@
-"""Which variables a job gets from the machine that submits it, and which it does not get."""
+"""Which variables a job gets from the machine that submits it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_secrets_in_the_file_stay_here_and_the_command_says_so(tmp_path: Path, s
     assert len(said) == 1 and "HF_TOKEN of .marin.yaml looks like a secret" in said[0] and TOKEN not in said[0]
     said.clear()
     assert env_of(tmp_path, said, secrets=("HF_TOKEN",)) == {"A": "1"}
-    assert said == []  # it is given in the other way
+    assert said == []  # the job gets HF_TOKEN as a secret
 
 
 def test_a_name_cannot_be_a_variable_and_a_secret(tmp_path: Path, said: list[str]) -> None:
@@ -155,7 +155,7 @@ def test_the_commit_and_the_workspaces_modules_are_found(tmp_path: Path) -> None
     text = "".join(f'[submodule "{name}"]\n\tpath = sub/{name}\n\turl = x%y\n' for name in modules)
     (tmp_path / ".gitmodules").write_text(text)
     assert module_folders(tmp_path) == ["src", "lib/one/src", "sub/a/src", "sub/b"]
-    assert "GIT_COMMIT" not in discover_project(tmp_path)  # there is none yet
+    assert "GIT_COMMIT" not in discover_project(tmp_path)  # the repository has no commit yet
     for words in (
         ["init", "-q"],
         ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "x"],

@@ -1,4 +1,4 @@
-"""The same commands as ``airflow tradewind``, and the reconciler that reads Airflow's own database."""
+"""The same commands as ``airflow tradewind``, and the reconciler on Airflow's own database."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ def test_airflows_other_commands_load_nothing_heavy_for_these() -> None:
 
 @pytest.fixture(scope="module")
 def ray() -> LocalRay:
-    """The open cluster that several files share."""
+    """Return the cluster without a token, which several files share."""
     return shared_cluster("open")
 
 
 @pytest.fixture
 def jobs(ray: LocalRay) -> Iterator[RayJobs]:
-    """Its jobs; the fixture stops those of this file that still run at the end."""
+    """Yield the cluster's jobs; stop this file's running jobs at the end."""
     jobs = RayJobs(RayCluster("here", ray.address))
     yield jobs
     for job in lasting(jobs):
@@ -102,7 +102,7 @@ def jobs(ray: LocalRay) -> Iterator[RayJobs]:
 
 @pytest.fixture(scope="module")
 def airflow(ray: LocalRay, tmp_path_factory: pytest.TempPathFactory) -> LocalAirflow:
-    """An Airflow of which nothing runs: its database knows the cluster's connection."""
+    """Create an Airflow database with the cluster's connection; no Airflow process runs."""
     root = tmp_path_factory.mktemp("airflow")
     (root / "dags").mkdir()
     settings = {"AIRFLOW__TRADEWIND__DEPLOYMENT": DEPLOYMENT}
@@ -120,7 +120,7 @@ def insert(airflow: LocalAirflow, table: str, **values: object) -> None:
 
 
 def has_task(airflow: LocalAirflow, key: TaskKey, state: str | None) -> None:
-    """Airflow's database knows this task in this state."""
+    """Store the task in this state in Airflow's database."""
     insert(
         airflow,
         "task_instance",
@@ -139,12 +139,12 @@ def has_task(airflow: LocalAirflow, key: TaskKey, state: str | None) -> None:
 
 
 def lasting(jobs: RayJobs) -> set[str]:
-    """The jobs of this file that have not ended."""
+    """Return this file's jobs that have not ended."""
     return {job.job for job in jobs.jobs() if not job.has_ended and job.job.startswith("dag-")}
 
 
 def submitted(jobs: RayJobs, key: TaskKey, deployment: str = DEPLOYMENT, waits: bool = True) -> str:
-    """A job of this task that lasts; its id."""
+    """Submit a long job of this task; return its ID."""
     job = f"{key.dag}-{key.run}-{key.task}-{key.map_index}-{deployment}-{waits}"
     metadata = {**key.metadata(waits=waits), "airflow_deployment": deployment}
     assert jobs.submit_or_attach(JobRequest(job, LASTING, metadata=metadata))

@@ -1,4 +1,4 @@
-"""``tradewind jobs`` against a real Ray head that asks for a token: where the token comes from, and where it is not."""
+"""``tradewind jobs`` with a real Ray head that requires a token: where the command finds the token."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ray() -> LocalRay:
 
 @pytest.fixture
 def run(ray: LocalRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """``tradewind jobs`` in a folder and a home of its own; its output shows the token nowhere."""
+    """Run ``tradewind jobs`` in an empty folder and home; assert that its output never shows the token."""
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -56,7 +56,7 @@ def run(ray: LocalRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: p
 
 
 def listed(done: Ended, job: str) -> list[str]:
-    """The listed jobs whose id begins with this one's."""
+    """Return the listed jobs whose ID begins with ``job``."""
     assert done.code == 0, done.err
     return [one["job"] for one in json.loads(done.out) if one["job"].startswith(job)]
 
@@ -84,7 +84,7 @@ def test_cluster_token_is_read_from_environment(
 
 @contextmanager
 def reached_by_name(ray: LocalRay, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalSecretManager]:
-    """A fleet file, a Google Cloud and an ``sshd``, by which the cluster ``here`` is ``ray``."""
+    """Set up a fleet file, a Google Cloud and an ``sshd`` that make ``ray`` the cluster ``here``."""
     manager = LocalSecretManager()
     manager.start()
     manager.put(RAY_TOKEN, TOKEN)
@@ -101,7 +101,7 @@ def reached_by_name(ray: LocalRay, folder: Path, monkeypatch: pytest.MonkeyPatch
             monkeypatch.setenv(name, value)
         monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
         monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-        monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")  # put back afterwards
+        monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")  # monkeypatch restores it after the test
         yield manager
     manager.stop()
 
@@ -126,7 +126,7 @@ def test_a_cluster_of_the_fleet_gets_its_token_by_its_name(
 
 
 def check_owner(run: Run, fleet: Path) -> None:
-    """A cluster with an owner takes only jobs of that owner."""
+    """Check that a cluster with an owner accepts only that owner's jobs."""
     fleet.write_text(fleet.read_text() + "    owner: hero\n")
     refused = run("submit", "--", "true", where=NAMED)
     assert refused.code == 2 and "Cluster here takes only jobs of hero" in refused.err
@@ -135,7 +135,7 @@ def check_owner(run: Run, fleet: Path) -> None:
 
 
 def check_renewed_token(run: Run, manager: LocalSecretManager, home: Path) -> None:
-    """A kept token that the cluster refuses is fetched again; one that was changed since the start is named."""
+    """Check that the command replaces a refused cached token and names one changed since the start."""
     kept = home / ".cache/tradewind/tokens/my-project/RAY_AUTH_TOKEN"
     kept.write_text(OTHER)
     assert run("list", where=NAMED).code == 0 and len(manager.accesses) == 2

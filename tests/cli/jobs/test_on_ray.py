@@ -1,4 +1,4 @@
-"""``tradewind jobs`` against a real Ray head: what reaches it, what comes back, and what a signal leaves behind."""
+"""``tradewind jobs`` with a real Ray head: what reaches it, what returns, and the effect of signals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RAYS_OWN = re.compile(r"Running entrypoint for job |Runtime env is setting up")
 
 
 class Ended(NamedTuple):
-    """A command that has ended."""
+    """Exit code and output of an ended command."""
 
     code: int
     out: str
@@ -34,7 +34,7 @@ class Ended(NamedTuple):
 
     @property
     def lines(self) -> list[str]:
-        """What it printed, without the lines that Ray puts into a log, which may come after a quick command's first."""
+        """Return the printed lines without those of Ray's own log, which may follow the first line."""
         return [line for line in self.out.splitlines() if not RAYS_OWN.search(line)]
 
 
@@ -48,7 +48,7 @@ def jobs() -> RayJobs:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the commands are given."""
+    """Return the working directory of the commands."""
     here = tmp_path / "project"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -72,7 +72,7 @@ def tradewind(
 
 
 def start(*words: str) -> subprocess.Popen[str]:
-    """The command as a process of its own, which can be signalled."""
+    """Start the command as a separate process, which a test can signal."""
     command = [sys.executable, "-u", "-m", "tradewind.cli.main", "jobs", *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
 
@@ -192,7 +192,7 @@ def test_the_log_is_followed_from_its_last_lines(tradewind: Tradewind, tmp_path:
     code = "\n".join(["import os, time", lines, until_open, "print('line 5')"])
     assert tradewind("submit", "--no-wait", "--submission-id", "gated", "--", *PRINTING, code).code == 0
     waited = tradewind("logs", "gated")
-    while "line 4" not in waited.out:  # the job's end is far; the suite's own timeout bounds this
+    while "line 4" not in waited.out:  # the job ends much later; the suite's own timeout bounds this loop
         waited = tradewind("logs", "gated")
     assert waited.code == 0
     following = start("logs", "gated", "-f", "-n", "2", "-g", "^line")

@@ -1,4 +1,4 @@
-"""What the command line of ``tradewind jobs`` takes, and what it refuses before it looks at anything."""
+"""Options that ``tradewind jobs`` accepts, and those that it refuses before it reads anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``tradewind jobs`` prints: which jobs, which lines."""
+"""Jobs and log lines that ``tradewind jobs`` prints."""
 
 from __future__ import annotations
 

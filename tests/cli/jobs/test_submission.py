@@ -1,4 +1,4 @@
-"""From the options of ``tradewind jobs submit`` to the job that would be sent."""
+"""Translation of ``tradewind jobs submit`` options into the job to submit."""
 
 from __future__ import annotations
 
