@@ -1,4 +1,4 @@
-"""One real Airflow on one real Ray cluster with a simulated slice, for all tests in this folder."""
+"""Start one real Airflow and one real Ray cluster with a simulated slice for all tests in this folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.clusters import CALM
 from tests.support.waiting import limit_s
-from tests.support.waiting import until as until  # for the tests of this folder
+from tests.support.waiting import until as until  # re-export for the tests of this folder
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.airflow_api import AirflowApi
@@ -26,16 +26,19 @@ from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
 HERE = Path(__file__).parent
 RUN_TIMEOUT_S = 800.0
 HEARTBEAT_S = 6.0
-"""Of leases. It is no longer, since each test that kills a lease owner waits three times as long for its lease."""
+"""Heartbeat interval of leases.
+
+A test that kills a lease owner waits three times as long until the lease is stale.
+"""
 PASSPHRASE = "only the cluster knows"
-"""In the environment of the cluster's nodes as ``PASSPHRASE_OF_CLUSTER``."""
+"""Value of ``PASSPHRASE_OF_CLUSTER`` in the environment of the cluster's nodes."""
 NIGHTLY_ZONE = "Europe/Berlin"
-"""Of the nightly pipeline here, whose clocks go forward in the night of 29 March 2026."""
+"""Time zone of the nightly pipeline: its clocks go forward in the night of 29 March 2026."""
 
 
 @dataclass(frozen=True)
 class House:
-    """What a test has: Airflow's API and command line, the cluster's address, the store, and the DAG files."""
+    """Test environment: Airflow's API and command line, the cluster's address, the store, the DAG files."""
 
     airflow: LocalAirflow
     api: AirflowApi
@@ -50,7 +53,7 @@ class House:
         return run
 
     def begin(self, dag_id: str, conf: dict[str, Any] | None = None, date: datetime | None = None) -> HouseRun:
-        """Trigger a run, for a date of a schedule if one is given."""
+        """Trigger a run, for a logical date if ``date`` is given."""
         self.api.wait_for_dag(dag_id, limit_s())
         self.api.unpause(dag_id)
         return HouseRun(self, dag_id, self.api.trigger(dag_id, conf, date))
@@ -65,14 +68,15 @@ class House:
     def start_backfill(self, dag_id: str, first: str, last: str, conf: dict[str, Any] | None = None) -> list[HouseRun]:
         """Create the backfill's runs.
 
-        Nobody else may write meanwhile: Airflow reads and then writes within a savepoint, and SQLite refuses at once to
-        let it write if somebody else has written in between.
+        Other components must not write meanwhile: Airflow reads and then writes within a savepoint. SQLite refuses the
+        write at once if another process has written in between.
         """
         self.api.wait_for_dag(dag_id, limit_s())
         command = ["backfill", "create", "--dag-id", dag_id, "--from-date", first, "--to-date", last]
         with self.idle("dag-processor", "triggerer"):
             done = self.airflow.cli(*command, *(["--dag-run-conf", json.dumps(conf)] if conf else []))
-            # Not before: a DAG with a schedule gets a run as it is unpaused, whose task the scheduler would wait for.
+            # Unpause the DAG only now: Airflow creates a run for an unpaused DAG with a schedule,
+            # and the scheduler would wait for its task.
             self.api.unpause(dag_id)
         assert done.returncode == 0, done.stderr
         ids = [run["dag_run_id"] for run in self.api.dag_runs(dag_id) if run["dag_run_id"].startswith("backfill__")]
@@ -80,10 +84,11 @@ class House:
 
     @contextmanager
     def idle(self, *components: str) -> Iterator[None]:
-        """No scheduler for the length of the block, for those who create many runs, nor any of those ``components``.
+        """Stop the scheduler and ``components`` for the length of the block.
 
-        On SQLite, a task that starts holds the database while the API server, which must let it go, waits for it to
-        create the next run; and a scheduler that meets half a backfill ends.
+        Tests use it to create many runs. On SQLite, a starting task holds the database lock while it waits for the API
+        server, and the API server waits for that lock to create the next run. A scheduler that reads half a backfill
+        exits.
         """
         with ExitStack() as started_again:
             for name in ("scheduler", *components):
@@ -92,12 +97,12 @@ class House:
             yield
 
     def output(self, name: str) -> Path:
-        """The only output of the step of this name."""
+        """Return the only output of the step."""
         [path] = self.store.glob(f"{name}-??????")
         return path
 
     def attempts(self, name: str) -> int:
-        """How many attempts there were at the steps of this name, all versions together."""
+        """Count the attempts at all versions of the step."""
         return len(list(self.store.glob(f"{name}-??????/.attempts/*.json")))
 
 
@@ -114,7 +119,7 @@ class HouseRun:
         return str(self.house.api.dag_run(self.dag_id, self.run_id)["state"])
 
     def wait(self) -> None:
-        """Wait until the run has ended, well or not; fail at once if a component of Airflow has died."""
+        """Wait until the run has ended; fail at once if a component of Airflow has died."""
         self.house.api.wait_for_run(
             self.dag_id, self.run_id, RUN_TIMEOUT_S, on_poll=lambda run: self.house.airflow.raise_if_a_component_died()
         )
@@ -129,7 +134,7 @@ class HouseRun:
         return {step["task_id"]: step["decision"] for step in plan["steps"]}
 
     def log(self, task_id: str, number: int | None = None) -> str:
-        """The log of a try of the task, or of its last; empty before the first."""
+        """Return the log of a try of the task, by default the last; empty before the first try."""
         if number is not None:
             return self.house.api.task_log(self.dag_id, self.run_id, task_id, number)
         tries = {ti["task_id"]: ti["try_number"] for ti in self.house.api.task_instances(self.dag_id, self.run_id)}
@@ -168,7 +173,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
             "AIRFLOW__TRADEWIND__LEASE_HEARTBEAT_SECONDS": str(HEARTBEAT_S),
             "AIRFLOW__TRADEWIND__ALLOWED_ROOTS": str(tmp_path_factory.getbasetemp()),
             "PYTHONPATH": str(root / "airflow_only"),
-            "STORAGE_EMULATOR_HOST": storage.url,  # where the markers of the fleet's clusters are
+            "STORAGE_EMULATOR_HOST": storage.url,  # its bucket stores the locks of the fleet's clusters
         },
     )
     try:
@@ -182,7 +187,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 
 def write_fleet(folder: Path) -> Path:
-    """A fleet of the one cluster that the maintenance DAG looks after."""
+    """Write a fleet file with the one cluster that the maintenance DAG checks."""
     account = "ray@rehearsal.iam.gserviceaccount.com"
     cluster = {
         "project": "rehearsal",
@@ -199,7 +204,7 @@ def write_fleet(folder: Path) -> Path:
 
 
 def put_into_zone(dag_file: Path, zone: str) -> None:
-    """Give a daily pipeline a time zone: where clocks never change, every night is as long as the others."""
+    """Set the time zone of a daily pipeline; in a zone without clock changes all nights have equal length."""
     text = dag_file.read_text()
     daily = 'schedule="@daily",'
     assert text.count(daily) == 1

@@ -1,7 +1,7 @@
-"""Airflow's API server in this process, with the plugin: asked for pages by users of several roles.
+"""Request pages from an in-process Airflow API server with the plugin, as users of several roles.
 
-Reads one JSON object from its input: XComs to leave, and questions as ``[user, path]``; prints the answers as JSON.
-``AIRFLOW__CORE__AUTH_MANAGER`` and the database are those of the environment.
+The program reads one JSON object from stdin: XComs to store, and requests as ``[user, path]``. It prints the answers as
+JSON. ``AIRFLOW__CORE__AUTH_MANAGER`` and the database come from the environment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROLES = {"admin": "Admin", "viewer": "Viewer", "public": "Public", "reader_of_on
 
 
 def leave(xcoms: list[dict[str, Any]]) -> None:
-    """Put rows into the table as they are, without the runs that they belong to."""
+    """Insert rows into the XCom table without the runs that they belong to."""
     is_sqlite = settings.engine.dialect.name == "sqlite"
     row = (
         "INSERT INTO xcom (dag_run_id, dag_id, run_id, task_id, map_index, key, value, timestamp) VALUES "

@@ -1,4 +1,4 @@
-"""What a test sees of a Ray cluster from outside: its jobs, asked for over its own API."""
+"""Read the jobs of a Ray cluster over its own API."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TERMINAL = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
 def jobs_of(address: str, run_id: str, token: str | None = None) -> list[dict[str, Any]]:
-    """The jobs that the tasks of a run submitted, the oldest first."""
+    """Return the jobs that the tasks of a run submitted, oldest first."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     answer = requests.get(f"{address}/api/jobs/", headers=headers, timeout=30)
     answer.raise_for_status()
@@ -19,10 +19,10 @@ def jobs_of(address: str, run_id: str, token: str | None = None) -> list[dict[st
 
 
 def statuses(address: str, run_id: str) -> list[str]:
-    """The status of each of these jobs, the oldest first."""
+    """Return the status of each of these jobs, oldest first."""
     return [job["status"] for job in jobs_of(address, run_id)]
 
 
 def active(address: str, run_id: str) -> int:
-    """How many of them have not ended."""
+    """Count the jobs of the run that have not ended."""
     return len([status for status in statuses(address, run_id) if status not in TERMINAL])

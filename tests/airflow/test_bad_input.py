@@ -1,4 +1,4 @@
-"""Bad input that only a cluster, a command or the DAG processor meets is one clear sentence there."""
+"""Bad input that only a cluster, command or DAG processor finds is reported in one clear sentence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.airflow
 
 def test_the_command_line_says_it_too(house: House) -> None:
     house.api.wait_for_dag("not_on_cluster", limit_s())
-    house.api.pause("not_on_cluster")  # or the scheduler takes the tasks of the same run
+    house.api.pause("not_on_cluster")  # otherwise the scheduler starts the tasks of the same run
     file = house.dags / "not_on_cluster.py"
     done = house.airflow.cli("dags", "test", "not_on_cluster", "--dagfile-path", str(file))
     sentence = "Step 'bad/not_on_cluster': 'work_elsewhere' of module 'only_in_airflow' cannot be imported on"
@@ -37,7 +37,7 @@ def test_step_error_fails_task_at_once_with_traceback(house: House) -> None:
     assert "about to fail" in log
     assert "raise KeyError(config.value)" in log
     assert "StepFailedError: Step 'bad/failing' failed with KeyError: 'the value'" in log
-    assert house.attempts("bad/failing") == 1  # Airflow's retries are not for this
+    assert house.attempts("bad/failing") == 1  # Airflow's retries are not used for a failure of the function
     assert house.run("failing").state == "failed"
     assert house.attempts("bad/failing") == 2
 

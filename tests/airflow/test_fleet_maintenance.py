@@ -1,4 +1,4 @@
-"""The maintenance DAG in the real scheduler, on a Ray cluster whose slices come from the Cloud TPU of the rehearsal."""
+"""The maintenance DAG in the real scheduler, on a Ray cluster with slices of the TPU rehearsal."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_dry_run_tells_and_the_next_run_brings_the_slice_back(house: House, cl
     assert node.state == "READY" and node.identity != identity and node.body.items() >= BODY.items()
     log = house.api.task_log("fleet_maintenance", repair.run_id, "repair_slices", 1, map_index=0)
     assert "Google says PREEMPTED" in log
-    table = " ".join(repair.log("report").split())  # the columns are as wide as what else is found asks for
+    table = " ".join(repair.log("report").split())  # column widths depend on the other findings
     assert "recovered slice slice-a dead: Google says PREEMPTED" in table
 
     waiting.wait()
@@ -84,6 +84,6 @@ def test_a_dry_run_tells_and_the_next_run_brings_the_slice_back(house: House, cl
 
 
 def changes(cloud: RehearsalCloud) -> list[str]:
-    """The calls that created or deleted something."""
+    """Return the calls that created or deleted a resource."""
     calls = [str(request["call"]) for request in cloud.requests()]
     return [call for call in calls if call.startswith(("Create", "Delete"))]

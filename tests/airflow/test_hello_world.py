@@ -1,4 +1,4 @@
-"""Steps through the Airflow scheduler: run once, reused after that, made again when a person clears them."""
+"""Steps through the Airflow scheduler: run once, then reused, run again when a user clears them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_second_run_reuses_everything(house: House, first_run: HouseRun) -> No
 
 
 def clear_stats(house: House, run: HouseRun) -> None:
-    """Clear the last step as a person does, and wait until the run has ended again."""
+    """Clear the last step as a user does, and wait until the run has ended again."""
     house.api.clear_task("hello_world", run.run_id, "hello_world_stats")
     until(lambda: run.state == "success" and run.states()["hello_world_stats"] == "success", "the cleared step")
 

@@ -1,4 +1,4 @@
-"""An experiment file of Marin's, as it is: a DAG of the local Airflow whose steps run on real Ray."""
+"""An unchanged Marin experiment file: a DAG of the local Airflow whose steps run on real Ray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The nightly pipeline in a small size: backfilled over the night of a clock change, and with another learning rate."""
+"""The nightly pipeline in a small size.
+
+The tests backfill it over the night of a clock change, and run it with another learning rate.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,14 @@ SHORT_NIGHT = "2026-03-29"
 
 @pytest.fixture(scope="module")
 def night(house: House) -> HouseRun:
-    """The run of the night in which the clocks go forward."""
+    """Return the run of the night in which the clocks go forward."""
     [run] = house.backfill(DAG, "2026-03-29T00:00+01:00", "2026-03-29T00:00+01:00", SMALL)
     assert run.state == "success", run.states()
     return run
 
 
 def interval(run: HouseRun) -> tuple[datetime, datetime]:
-    """Start and end of the run's data interval, by the clocks of the pipeline's zone."""
+    """Return start and end of the run's data interval, in the pipeline's time zone."""
     told = run.house.api.dag_run(run.dag_id, run.run_id)
     start, end = (datetime.fromisoformat(told[f"data_interval_{side}"]) for side in ("start", "end"))
     return start.astimezone(ZoneInfo(NIGHTLY_ZONE)), end.astimezone(ZoneInfo(NIGHTLY_ZONE))
@@ -47,7 +50,7 @@ def decided(run: HouseRun, decision: str) -> set[str]:
 
 
 def output(run: HouseRun, name: str) -> Path:
-    """Where the run's plan says that this step's output is."""
+    """Return the step's output path in the run's plan."""
     plan = run.house.api.xcom(run.dag_id, run.run_id, "plan")
     [path] = [step["output_path"] for step in plan["steps"] if step["name"] == f"code_lm/{name}"]
     return Path(path)

@@ -1,6 +1,7 @@
-"""The plugin's pages under Airflow's own API server: who may see them, what they say of malformed plans, and headers.
+"""The plugin's pages under Airflow's own API server: access, malformed plans, and headers.
 
-Airflow's simple auth manager; at night FAB's too, on SQLite and on PostgreSQL. No scheduler and no cluster is needed.
+The tests use Airflow's simple auth manager; long tests also use FAB's, on SQLite and on PostgreSQL. They need no
+scheduler and no cluster.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ MALFORMED = {
     "a warning is a list": {**GOOD, "warnings": [["x"]]},
     "estimate is a list": {**GOOD, "estimate": ["x"]},
 }
-"""XComs that look like plans and are none."""
+"""XComs that look like plans but are invalid."""
 HARMLESS = {
     "nothing": None,
     "a text": "plan",
@@ -68,12 +69,12 @@ HARMLESS = {
     "classes in lists": [[CLASS]],
     "a text of JSON": json.dumps(CLASS),
 }
-"""XComs that are no plans, and do not look like any."""
+"""XComs that do not resemble a plan."""
 
 
 @dataclass
 class Asked:
-    """The answers of one API server."""
+    """Answers of one API server."""
 
     manager: str
     is_answering: dict[tuple[str, str], tuple[int, dict[str, str], str]]
@@ -99,7 +100,7 @@ def questions() -> list[tuple[str, str]]:
 def xcoms(is_sqlite: bool) -> list[dict[str, Any]]:
     values = {"good": json.dumps(GOOD)}
     values |= {name: json.dumps(value) for name, value in (MALFORMED | HARMLESS).items()}
-    if is_sqlite:  # PostgreSQL looks at what it stores
+    if is_sqlite:  # PostgreSQL validates the JSON that it stores
         values |= {"deep": f'{{"steps": {DEEP}}}', "no JSON": "{steps"}
     rows = [{"dag_id": "one", "run_id": run, "value": value} for run, value in values.items()]
     rows.append({"dag_id": "two", "run_id": "good", "value": values["good"]})
@@ -119,7 +120,7 @@ def ask(home: Path, manager: str, database: str) -> Asked:
         AIRFLOW__FAB__SESSION_BACKEND="securecookie",
         PYTHONPATH=str(HERE.parents[1]),
     )
-    if manager == FAB:  # it has tables of its own
+    if manager == FAB:  # FAB has tables of its own
         migrated = subprocess.run(
             [sys.executable, "-m", "airflow", "db", "migrate"], env=env, capture_output=True, text=True, check=False
         )
@@ -144,7 +145,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     home = tmp_path_factory.mktemp("airflow")
     if database == "sqlite":
         airflow = LocalAirflow(LocalStack(home), dags_folder=home, connections={}, settings={})
-        airflow.prepare()  # copies the empty database that the first Airflow of these tests has made
+        airflow.prepare()  # copies the empty database that the first Airflow of the test run created
         yield ask(home, manager, f"sqlite:///{airflow.home}/airflow.db")
         return
     stack = LocalStack(home)

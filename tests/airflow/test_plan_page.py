@@ -1,4 +1,4 @@
-"""The plugin's tab on a run: shown to those who may read it, and to nobody else."""
+"""The plugin's tab on a run: shown only to users who may read the run."""
 
 from __future__ import annotations
 

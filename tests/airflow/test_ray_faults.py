@@ -1,4 +1,4 @@
-"""What is killed under a task does not make its job run twice, and does not cost one of Airflow's retries."""
+"""A killed component under a task neither starts its job twice nor uses one of Airflow's retries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ StartRay = Callable[..., tuple[LocalRay, str]]
 
 @pytest.fixture
 def start_ray(house: House, tmp_path: Path) -> Iterator[StartRay]:
-    """Starts a cluster of the test's own, whose head may be killed, and returns it with the name of its connection."""
+    """Start a separate cluster whose head a test may kill; yield it with its connection's name."""
     stack = LocalStack(tmp_path / "stack")
 
     def start(**env: str) -> tuple[LocalRay, str]:
@@ -127,7 +127,7 @@ def test_a_supervisor_that_dies_costs_an_attempt_and_no_retry(
 @pytest.mark.parametrize("component", ["scheduler", "triggerer", pytest.param("api-server", marks=pytest.mark.long)])
 def test_airflow_component_restart_leaves_one_job(house: House, tmp_path: Path, component: str) -> None:
     file, back = tmp_path / "ran", tmp_path / "back"
-    wait = f"until [ -e {back} ]; do sleep 0.2; done"  # a task that wakes without an API server is failed by Airflow
+    wait = f"until [ -e {back} ]; do sleep 0.2; done"  # Airflow fails a task that resumes without an API server
     run = run_command(house, "ray_default", f"echo started >> {file}; {wait}; echo ended >> {file}")
     until_running(house.ray_address, run)
     until(lambda: run.states() == {"job": "deferred"}, "the task to follow its job")

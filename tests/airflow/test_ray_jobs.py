@@ -1,4 +1,4 @@
-"""Plain Ray jobs through a real Airflow: what users see, and one job however the task comes and goes."""
+"""Plain Ray jobs through a real Airflow: what users see, and one job per task despite restarts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ pytestmark = [pytest.mark.airflow, pytest.mark.ray]
 
 
 def started(house: House, dag_id: str, conf: dict | None = None) -> HouseRun:
-    """A run whose job has printed its first line, and whose task has seen it: somebody follows it."""
+    """Start a run; return it when the task's log shows the job's first line."""
     run = house.begin(dag_id, conf)
     until_followed(run)
     return run
 
 
 def until_followed(run: HouseRun) -> None:
-    """Wait for the job's first line in the log of the task's present try."""
+    """Wait for the job's first line in the log of the task's current try."""
     until(lambda: re.search(r" started$", run.log("job"), re.MULTILINE), "the job's first line")
 
 
@@ -123,9 +123,9 @@ def test_a_worker_that_is_killed_leaves_one_job(house: House, tmp_path: Path) ->
 
 
 def was_deferred(house: House, run: HouseRun) -> bool:
-    """Whether the task is deferred and Airflow's scheduler knows that its worker has ended.
+    """Return whether the task is deferred and Airflow's scheduler knows that its worker has ended.
 
-    Were the job over before, the scheduler of Airflow 3.3 might take the worker's end for that of the next one.
+    If the job ended earlier, the scheduler of Airflow 3.3 could mistake the worker's end for that of the next worker.
     """
     if run.states().get("job") != "deferred":
         return False
@@ -176,5 +176,5 @@ def test_reconciler_stops_job_of_task_marked_without_triggerer(house: House) -> 
     finally:
         house.airflow.start_component("triggerer")
     house.api.mark_task("ray_sleeps", kept.run_id, "job", "failed")
-    house.run("ray_reconcile")  # the new triggerer may not have taken the task over yet
+    house.run("ray_reconcile")  # the new triggerer may not have started the task's trigger yet
     until(lambda: statuses(house.ray_address, kept.run_id) == ["STOPPED"], "the kept job to stop")

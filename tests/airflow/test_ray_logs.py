@@ -1,4 +1,4 @@
-"""A job's lines in the task's log while triggerers come and go."""
+"""A job's lines in the task's log while triggerers restart."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ SEED = 20261121
 
 
 def numbers_in(log: str) -> list[int]:
-    """The numbers of the job's lines in the order of this log."""
+    """Return the numbers of the job's lines in the order of this log."""
     return [int(found) for found in re.findall(r"(?:^| info )line (\d+)$", log, re.MULTILINE)]
 
 
 def numbers(run: HouseRun) -> list[int]:
-    """The numbers of the job's lines in the order of the task's log."""
+    """Return the numbers of the job's lines in the order of the task's log."""
     return numbers_in(run.log("job"))
 
 
 def printed(run: HouseRun) -> int:
-    """How many lines the job says that it has printed."""
+    """Return the line count that the job reports at its end."""
     [count] = re.findall(r"(?:^| info )printed (\d+) lines$", run.log("job"), re.MULTILINE)
     return int(count)
 
 
 def printing(house: House, end: Path) -> HouseRun:
-    """A job that prints until the file ``end`` is there."""
+    """Start a job that prints until the file ``end`` exists."""
     run = house.begin("ray_prints", {"rate": RATE, "end": str(end)})
     until(lambda: len(numbers(run)) > RATE, "the job's first lines")
     return run
 
 
 def await_more(run: HouseRun) -> None:
-    """Wait for lines through the triggerer that runs now."""
+    """Wait for lines through the new triggerer."""
     seen = len(numbers(run))
     until(lambda: len(numbers(run)) > seen + RATE, "lines through the new triggerer")
 
 
 def saved_chars(house: House, job: str) -> int:
-    """Behind how many characters of the job's log the triggerer saved its position last; 0 before the first time."""
+    """Return the log position, in characters, that the triggerer saved last; 0 before the first save."""
     saved = [json.loads(file.read_text()) for file in (house.airflow.home / "logs" / FILES).glob("*.json")]
     return max((one["position"]["chars"] for one in saved if one["job"] == job), default=0)
 
 
 def number_behind(house: House, job: str, chars: int) -> int:
-    """The number of the first line behind so many characters of the job's log, in which newlines do not count."""
+    """Return the number of the first line after ``chars`` characters of the job's log, without newlines."""
     lines = requests.get(f"{house.ray_address}/api/jobs/{job}/logs", timeout=30).json()["logs"].splitlines()
     ends = itertools.accumulate(len(line) for line in lines)
     return next(int(line.removeprefix("line ")) for line, end in zip(lines, ends, strict=True) if end > chars)

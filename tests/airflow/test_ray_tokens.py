@@ -1,4 +1,4 @@
-"""A cluster's token goes into requests to that cluster and nowhere else; a refused token fails the task at once."""
+"""Requests send a cluster's token only to that cluster; a token refusal fails the task at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Guarded:
-    """A cluster that asks for a token, and two connections to it."""
+    """A cluster that requires a token, and two connections to it."""
 
     ray: LocalRay
     token: str
@@ -47,13 +47,13 @@ def guarded(house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="module")
 def refused(house: House, guarded: Guarded) -> HouseRun:
-    """A run whose task shows the cluster a wrong token."""
+    """Return a run whose task sends the cluster a wrong token."""
     return house.run("ray_elsewhere", {"conn": "wrong_token", "command": "true"})
 
 
 def text_below(folder: Path) -> Iterator[tuple[Path, bytes]]:
     for file in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # a journal of the database, whose transaction has ended meanwhile
+        with suppress(FileNotFoundError):  # the database deletes its journal when a transaction ends
             if file.is_file() and not file.is_symlink() and file.stat().st_size < MOST_BYTES:
                 yield file, file.read_bytes()
 

@@ -1,4 +1,4 @@
-"""The figure of a restart: on a small head, with tasks of the Airflow of all tests here."""
+"""The restart benchmark on a small head, with tasks of the Airflow that these tests share."""
 
 from __future__ import annotations
 

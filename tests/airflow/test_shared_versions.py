@@ -1,4 +1,4 @@
-"""One version, one result, while several runs want it, a user clears them or a worker is killed."""
+"""One result per version, while several runs need it, a user clears them or a worker is killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.airflow
 
 
 def calls(house: House, name: str) -> int:
-    """How often the function of the step ran, all versions together."""
+    """Count the calls of the step's function for all versions."""
     return sum(len(file.read_text().splitlines()) for file in house.store.glob(f"{name}-??????.calls"))
 
 
@@ -128,7 +128,7 @@ def test_consumers_run_after_task_killed_past_its_commit(house: House) -> None:
 
 
 def test_clear_is_detected_after_retries_were_lowered(house: House) -> None:
-    # In the folder from the start: Airflow stores no change of a DAG within 30 s of the one before.
+    # The file exists from the start: Airflow stores changes of a DAG at least 30 s apart.
     file = house.dags / "lowered_retries.py"
     run = house.run("lowered_retries", {"dies": False})
     before = the_task(house, run, "make")

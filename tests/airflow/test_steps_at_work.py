@@ -1,4 +1,4 @@
-"""What becomes of a step's Ray job when a person acts, and when something dies under it."""
+"""State of a step's Ray job after a user's action, or after a process under it has died."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ TASK = "slow_step"
 
 
 def enough(house: House, name: str) -> Path:
-    """The file whose coming ends the work of the step of this name."""
+    """Return the file whose creation ends the function of the step."""
     return house.store / f"enough-{name}"
 
 
 def begin(house: House, name: str) -> HouseRun:
-    """A run whose step is at work, followed from the triggerer."""
+    """Start a run; return it when its step runs and the triggerer follows it."""
     run = house.begin("slow_step", {"name": name, "until": str(enough(house, name))})
     until(lambda: "RUNNING" in statuses(house.ray_address, run.run_id), "the step's job")
     until(lambda: run.states()[TASK] == "deferred", "the task to follow it")

@@ -1,4 +1,4 @@
-"""A step on a slice of two hosts, from Airflow's plan over a Ray job to JAX across both of them."""
+"""A step on a slice of two hosts: Airflow's plan, one Ray job, JAX across both hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An Airflow DAG of one step, which fails by an error of its own."""
+"""An Airflow DAG of one step whose function raises an error."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,6 +1,6 @@
-"""An Airflow DAG of one step whose worker is killed, in its first try, at the moment that ``params.at`` names.
+"""An Airflow DAG of one step whose worker is killed in its first try, at the moment ``params.at``.
 
-The operator is the real one. Only what it calls at that moment is preceded, or followed, by SIGKILL to its own process.
+The operator is the real one. The DAG only adds SIGKILL of its own process before or after one call of the operator.
 """
 
 import functools
@@ -25,7 +25,7 @@ class Config:
 
 
 def work(config: Config) -> None:
-    """Leave a line for each call."""
+    """Append a line for each call."""
     with Path(config.output_path, "calls").open("a") as file:
         file.write("called\n")
 
@@ -43,7 +43,7 @@ def then_die(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def killed_once(method: Callable[..., Any]) -> Callable[..., Any]:
-    """``method`` of the operator, with death at the run's moment in its first try."""
+    """Wrap ``method`` of the operator so that its first try kills the worker at the run's moment."""
 
     @functools.wraps(method)
     def call(self: Any, context: Any, **kwargs: Any) -> Any:
@@ -60,7 +60,7 @@ def killed_once(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class KilledOnce(StepOperator):
-    """Dies in its first try."""
+    """Operator that kills its worker in the first try."""
 
     execute = killed_once(StepOperator.execute)
     execute_complete = killed_once(StepOperator.execute_complete)

@@ -1,6 +1,6 @@
-"""Tasks whose worker is killed, in its first try, at the moment that ``params.at`` names.
+"""Tasks whose worker is killed in the first try, at the moment that ``params.at`` names.
 
-The operator is the real one. Only what it calls at that moment is followed, or preceded, by SIGKILL to its own process.
+The operator is the real one. The DAG only adds SIGKILL of its own process before or after one call of the operator.
 """
 
 import os
@@ -21,7 +21,7 @@ def die(*_: Any) -> Any:
 
 
 def then_die(function: Callable[..., Any], when: Callable[..., bool] = lambda *_: True) -> Callable[..., Any]:
-    """``function``, after which the process is dead, if the arguments are those that ``when`` waits for."""
+    """Wrap ``function`` so that the process dies after a call whose arguments match ``when``."""
 
     def call(*args: Any) -> Any:
         result = function(*args)
@@ -31,7 +31,7 @@ def then_die(function: Callable[..., Any], when: Callable[..., bool] = lambda *_
 
 
 class KilledOnce(RayJobOperator):
-    """Dies in its first try."""
+    """Operator that kills its worker in the first try."""
 
     def execute(self, context: Context) -> Any:
         from tradewind.ray_jobs.client import RayJobs
@@ -60,6 +60,6 @@ with DAG(
     params={"at": "", "file": "", "steps": 6},
     default_args={"retries": 2, "retry_delay": timedelta(seconds=1)},
 ):
-    # It ends when the test says so, or by itself.
+    # The job ends when the test creates the file, or after ``params.steps`` pauses.
     wait = "for _ in $(seq {{ params.steps }}); do [ -e {{ params.file }}.go ] && break; sleep 0.5; done"
     KilledOnce(task_id="job", entrypoint="echo ran >> {{ params.file }}; " + wait + "; echo done", num_cpus=0.1)

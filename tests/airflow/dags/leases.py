@@ -1,4 +1,4 @@
-"""Airflow DAGs of steps in the worker, for what runs, plans and users do to each other's claims."""
+"""Airflow DAGs of steps in the worker, to test how runs, plans and users affect each other's claims."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ HERE = on_airflow_worker()
 
 
 def chain(name: str) -> None:
-    """Three steps, one after the other; what the first says is no part of its version."""
+    """Define three steps in sequence; the text of the first is not part of its version."""
     first = ExecutorStep(
         f"{name}/first", write, Config(this_output_path(), versioned(name), None, run_param("says")), resources=HERE
     )

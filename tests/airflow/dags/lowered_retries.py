@@ -1,4 +1,7 @@
-"""The plain task of ``plain_retries`` under another name: a test lowers ``RETRIES`` in this file while it is in use."""
+"""The plain task of ``plain_retries`` under another name.
+
+A test lowers ``RETRIES`` in this file while Airflow uses it.
+"""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""An Airflow DAG whose step function only the Airflow machines have."""
+"""An Airflow DAG whose step function exists only on the Airflow machines."""
 
 from only_in_airflow import work_elsewhere
 

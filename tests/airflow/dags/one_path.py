@@ -1,4 +1,4 @@
-"""An Airflow DAG whose two steps write to one place."""
+"""An Airflow DAG whose two steps write to the same output path."""
 
 from dataclasses import dataclass
 

@@ -17,7 +17,7 @@ class Config:
 
 
 def work(config: Config) -> None:
-    """Leave a line at the beginning, and one at the end once the gate is open."""
+    """Append a line at the start, and one at the end once the gate file exists."""
     with Path(f"{config.output_path}.calls").open("a") as file:
         file.write("started\n")
     while not os.path.exists(config.gate):

@@ -1,4 +1,7 @@
-"""A plain task with a version, whose worker is killed right after its block where ``params.dies``, and its consumer."""
+"""A plain task with a version, and its consumer.
+
+With ``params.dies``, the worker of the task is killed right after its block.
+"""
 
 import os
 import signal

@@ -1,6 +1,6 @@
-"""Prints numbered lines at a steady rate until a file is there, and then how many they were.
+"""Print numbered lines at a steady rate until a file exists, then print their count.
 
-``python -m printer LINES_PER_SECOND MOST_SECONDS FILE``.
+``python -m printer LINES_PER_SECOND MAX_SECONDS FILE``.
 """
 
 import os

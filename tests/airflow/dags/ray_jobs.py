@@ -12,18 +12,18 @@ from tradewind.sensors.ray_job import RayJobSensor
 from tradewind.steps import Cpu
 
 FEW = 0.1
-"""CPUs of a small job: the cluster of the tests is small too."""
+"""CPUs of a small job, because the cluster of the tests is small."""
 SECRETS = {"PASSPHRASE": "env:PASSPHRASE_OF_CLUSTER"}
 
 
 def add(a: int, b: int = 0, *, ds: str = "") -> dict[str, Any]:
-    """A function of a DAG file, on a cluster without Airflow."""
+    """Return the sum; a function of a DAG file, which runs on a cluster without Airflow."""
     print("adding on", ds)
     return {"sum": a + b, "ds": ds}
 
 
 def say(dag_id: str, entrypoint: str, **kwargs: Any) -> None:
-    """A DAG of one job."""
+    """Define a DAG of one job."""
     kwargs.setdefault("num_cpus", FEW)
     with DAG(dag_id):
         RayJobOperator(task_id="job", entrypoint=entrypoint, **kwargs)

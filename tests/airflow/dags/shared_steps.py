@@ -1,4 +1,4 @@
-"""Airflow DAGs of many dates, of a step in the worker, and of an experiment written for Marin."""
+"""Airflow DAGs of many dates, of a step in the worker, and of a Marin experiment."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Functions of steps in other files. A driver that imports only this file saves the import of Airflow."""
+"""Functions of steps in other files. A driver imports only this file and skips the import of Airflow."""
 
 import os
 import time
@@ -19,7 +19,7 @@ class Config:
 
 
 def write(config: Config) -> None:
-    """Write ``config.says`` once the gate exists, and add a line per call to a file beside the output."""
+    """Write ``config.says`` once the gate exists; append a line per call to a file beside the output."""
     while config.gate and not os.path.exists(config.gate):
         time.sleep(0.1)
     with Path(f"{config.output_path}.calls").open("a") as file:
@@ -30,14 +30,14 @@ def write(config: Config) -> None:
 
 
 def write_call(config: Config) -> dict[str, Any]:
-    """Add a line per call to a file in the output; two concurrent calls would leave two."""
+    """Append a line per call to a file in the output; two concurrent calls would write two lines."""
     with fsspec.open(f"{config.output_path}/calls", "a") as file:
         file.write(f"{config.value}\n")
     return {"value": str(config.value), "pid": os.getpid(), "parent": os.getppid()}
 
 
 def write_call_and_wait(config: Config) -> None:
-    """Run until the test, which sees all dates, creates a file."""
+    """Run until the test creates a file; the test can see all dates."""
     write_call(config)
     while not os.path.exists(f"{config.output_path}/all_are_here"):
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""An Airflow DAG of one step, which is at work until a file is there."""
+"""An Airflow DAG of one step, which runs until a file exists."""
 
 import time
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ class Config:
     output_path: str
     name: Any
     until: Any
-    """The file; none, and it has nothing to wait for."""
+    """Path of the file; the step does not wait if it is empty."""
 
 
 def work(config: Config) -> None:
-    """Wait for the file, and say so."""
+    """Wait for the file; print a line before and after."""
     print("working", flush=True)
     while config.until and not Path(config.until).exists():
         time.sleep(0.1)

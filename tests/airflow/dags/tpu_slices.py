@@ -1,4 +1,4 @@
-"""Waits for a free slice of the cluster that the recovery looks after."""
+"""Wait for a free slice of the cluster that the maintenance DAG repairs."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""An Airflow DAG of one step on a slice of two hosts, whose processes add up a number of each with JAX."""
+"""An Airflow DAG of one step on a slice of two hosts; JAX sums one number per process."""
 
 import os
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ class Config:
 
 
 def add_up(config: Config) -> None:
-    """Write on each host which process it runs, on which host of the slice, and the sum over all.
+    """Write on each host the rank, the host's index in the slice, and the sum over all processes.
 
-    ``run_function``, which calls it, has connected the processes of JAX before.
+    ``run_function`` connects the JAX processes before it calls this function.
     """
     import jax
 

@@ -1,4 +1,4 @@
-"""An Airflow DAG that asks for a param it does not have."""
+"""An Airflow DAG that refers to a param it does not define."""
 
 from dataclasses import dataclass
 from typing import Any

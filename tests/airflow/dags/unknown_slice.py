@@ -1,4 +1,4 @@
-"""An Airflow DAG that asks for a slice type that does not exist."""
+"""An Airflow DAG that requires a slice type which does not exist."""
 
 from tradewind import ExecutorStep, TpuSlice, experiment_dag
 
