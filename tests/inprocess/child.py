@@ -1,4 +1,4 @@
-"""Run the DAGs of one bundle with ``dag.test()``: requests on stdin, answers on stdout, a line of JSON each.
+"""Run the DAGs of one bundle with ``dag.test()``: one JSON request per stdin line, answers on stdout.
 
 ``python -m tests.inprocess.child LOG_FILE``. Airflow, the operators and the tasks write to the log file.
 """
@@ -36,7 +36,10 @@ def make_database() -> None:
 
 
 def run(dag_id: str, conf: dict[str, Any], partition_key: str | None) -> dict[str, Any]:
-    """Run the DAG once. Its file is read again each time, since ``dag.test()`` leaves the run's params in the DAG."""
+    """Run the DAG once.
+
+    The function reads the file again each time, since ``dag.test()`` leaves the run's params in the DAG.
+    """
     [bundle] = DagBundlesManager().get_all_dag_bundles()
     bag = BundleDagBag(dag_folder=bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
     assert not bag.import_errors, bag.import_errors
@@ -95,7 +98,7 @@ def main(log_file: str) -> None:
         answer = CALLS[asked["call"]](*asked["arguments"])
         sys.stdout.flush()
         print(json.dumps(answer), file=answers, flush=True)
-    os._exit(0)  # Airflow's exit handlers take seconds and have nothing to clean up here
+    os._exit(0)  # Airflow's exit handlers take seconds and have nothing to clean up
 
 
 if __name__ == "__main__":

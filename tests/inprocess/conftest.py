@@ -1,7 +1,8 @@
-"""Airflow without scheduler, API server or triggerer: one child process that runs DAGs with ``dag.test()``.
+"""Airflow without scheduler, API server or triggerer: one child process runs DAGs with ``dag.test()``.
 
 The plan, the operators, Airflow's task runner, its execution API and its database are real. A reused run takes 0.4 CPU
-seconds, a made step 0.9. Tests of users' actions, deferrals, concurrent runs and crashes belong to ``tests/airflow``.
+seconds, an executed step 0.9. Tests of users' actions, deferrals, concurrent runs and crashes belong to
+``tests/airflow``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ DAGS = Path(__file__).parent / "dags"
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run of a DAG: what ``child.summary`` returns, and what was logged meanwhile."""
+    """A finished run of a DAG: the result of ``child.summary``, and the log lines written meanwhile."""
 
     state: str
     logical_date: str | None
@@ -59,7 +60,7 @@ class Run:
 
 
 class InProcessAirflow:
-    """The child process, its store, and a loopback head in place of the cluster that no step here may reach."""
+    """The child process and its store. A loopback head replaces the cluster, which no step here may use."""
 
     def __init__(self, root: Path, head: LoopbackHead) -> None:
         self.store = root / "store"
@@ -89,7 +90,7 @@ class InProcessAirflow:
         return list(self._ask("queued_assets", dag_id))
 
     def output(self, name: str) -> Path:
-        """The only output of the step of this name."""
+        """Return the only output of the step."""
         [path] = self.store.glob(f"{name}-??????")
         return path
 
@@ -113,7 +114,7 @@ class InProcessAirflow:
 
 
 def settings(root: Path, store: Path, head_url: str) -> dict[str, str]:
-    """Environment variables of the child: an Airflow of its own, with three connections."""
+    """Return environment variables of the child: an Airflow of its own, with three connections."""
     bundle = {
         "name": "inprocess",
         "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",

@@ -1,4 +1,4 @@
-"""Runs of a DAG make, reuse, block and refuse steps."""
+"""Runs of a DAG execute, reuse, block and refuse steps."""
 
 from __future__ import annotations
 
@@ -154,4 +154,4 @@ def test_what_is_refused_before_submission_leaves_nothing(
     assert dag_id == "missing_prefix" or f"Step 'bad/{dag_id}'" in log
     assert not list(airflow.store.glob(f"bad/{dag_id}-*/**/*"))
     assert not airflow.head.jobs
-    assert run.tries[task_id] == 1  # trying again would not help
+    assert run.tries[task_id] == 1  # a retry would fail the same way

@@ -1,4 +1,4 @@
-"""Airflow DAGs of one step each with bad input, which a run refuses before it submits a job."""
+"""Airflow DAGs of one step each with bad input; a run fails before it submits a job."""
 
 from dataclasses import dataclass
 from typing import Any

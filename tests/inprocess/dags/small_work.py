@@ -1,4 +1,4 @@
-"""Functions of the steps in this folder. A driver that imports only this file saves the import of Airflow."""
+"""Functions of the steps in this folder. A driver imports only this file, without Airflow."""
 
 from dataclasses import dataclass
 from pathlib import Path

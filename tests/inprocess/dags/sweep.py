@@ -1,4 +1,7 @@
-"""An Airflow DAG of three points of a sweep, of which one fails unless a param mends it, and their comparison."""
+"""An Airflow DAG of a sweep with three points, and a step that compares them.
+
+One point fails unless a param makes it succeed.
+"""
 
 from small_work import Point, measure
 

@@ -1,4 +1,4 @@
-"""Airflow DAGs of steps in the worker, whose later runs find the outputs of earlier ones."""
+"""Airflow DAGs of steps in the worker; later runs reuse the outputs of earlier runs."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ def step(name: str, value: Any = None, source: Any = None, says: Any = "the same
 
 
 def chain(name: str) -> None:
-    """Three steps, one after the other; what the first says is no part of its version."""
+    """Define three steps in sequence; the text of the first is not part of its version."""
     first = step(f"{name}/first", versioned(name), says=run_param("says"))
     second = step(f"{name}/second", source=output_path_of(first))
     third = step(f"{name}/third", source=output_path_of(second))
