@@ -1,4 +1,4 @@
-"""What the demo shows, from plain data."""
+"""The demo's displays, computed from plain data."""
 
 from __future__ import annotations
 
