@@ -1,4 +1,4 @@
-"""Debian's Buildah, with a storage of its own, and bases that stand for the public ones, which debootstrap makes."""
+"""Debian's Buildah with its own storage, and base images from debootstrap that stand for the public bases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
 
 @dataclass(frozen=True)
 class Buildah:
-    """Runs Buildah without a daemon, and without namespaces, which a container of CI may not make."""
+    """Run Buildah without a daemon and without namespaces, which a CI container may not create."""
 
     folder: Path
     driver: str
@@ -27,7 +27,7 @@ class Buildah:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What Buildah finds its storage, its registries and its credentials by."""
+        """Return the variables by which Buildah finds its storage, registries and credentials."""
         named = {
             "BUILDAH_ISOLATION": "chroot",
             "CONTAINERS_STORAGE_CONF": str(self.folder / "storage.conf"),
@@ -37,14 +37,14 @@ class Buildah:
         return {**os.environ, **named, **self.more}
 
     def __call__(self, *arguments: str | Path) -> str:
-        """What ``buildah ARGUMENTS`` prints; it has to succeed."""
+        """Return the output of ``buildah ARGUMENTS``; raise if the command fails."""
         ended = subprocess.run(["buildah", *arguments], env=self.environment, stdout=subprocess.PIPE, text=True)
         assert ended.returncode == 0, f"buildah {arguments[0]} ended with {ended.returncode}"
         return ended.stdout.strip()
 
     @contextmanager
     def container(self, image: str) -> Iterator[str]:
-        """A container of the image, as long as the block runs."""
+        """Run a container of the image for the length of the block."""
         name = self("from", "--pull-never", image)
         try:
             yield name
@@ -52,7 +52,7 @@ class Buildah:
             self("rm", name)
 
     def output(self, image: str, *command: str) -> str:
-        """What a command prints in the image, as its user."""
+        """Return the output of a command that runs in the image as the image's user."""
         with self.container(image) as container:
             return self("run", container, "--", *command)
 
@@ -64,7 +64,7 @@ class Buildah:
 
 @contextmanager
 def storage(folder: Path) -> Iterator[Buildah]:
-    """A Buildah whose images live below ``folder``, and are gone at the end."""
+    """Yield a Buildah whose images are below ``folder``, and delete them at the end."""
     driver = "overlay" if _has_overlay(folder) else "vfs"
     (folder / "storage.conf").write_text(
         f'[storage]\ndriver = "{driver}"\ngraphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
@@ -82,7 +82,7 @@ def storage(folder: Path) -> Iterator[Buildah]:
 
 
 def _has_overlay(folder: Path) -> bool:
-    """Whether this file system can be the lower one of an overlay; copies of everything (vfs) take much longer."""
+    """Return whether this file system can be an overlay's lower one; full copies (vfs) take much longer."""
     parts = [folder / name for name in ("lower", "upper", "work", "merged")]
     for part in parts:
         part.mkdir()
@@ -95,7 +95,7 @@ def _has_overlay(folder: Path) -> bool:
 
 
 def debian(folder: Path) -> Path:
-    """A small Debian with Python, below ``folder``."""
+    """Create a small Debian with Python below ``folder``."""
     root = folder / "debian"
     packages = "python3,python3-venv,sudo,ca-certificates"
     subprocess.run(
@@ -106,7 +106,7 @@ def debian(folder: Path) -> Path:
 
 
 def make_base(buildah: Buildah, debian_root: Path, name: str, user: str, numbers: Sequence[int]) -> None:
-    """An image with Debian, a user and Python in an environment of that user's, as the public bases have them."""
+    """Build an image with Debian, a user and that user's Python environment, like the public bases."""
     number, group = map(str, numbers)
     home = f"/home/{user}"
     container = buildah("from", "scratch")

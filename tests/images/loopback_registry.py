@@ -1,4 +1,7 @@
-"""Debian's ``docker-registry`` and Artifact Registry's API on loopback, for the real Buildah and the real gcloud."""
+"""Debian's ``docker-registry`` and Artifact Registry's API on the loopback.
+
+The real Buildah and the real gcloud use them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ SALT = "$2b$05$abcdefghijklmnopqrstuu"
 
 @contextmanager
 def docker_registry(folder: Path, user: str, password: str) -> Iterator[str]:
-    """A registry that asks for this user; yields its address. Its certificate is ``registry.pem``."""
+    """Run a registry that requires this user; yield its address. Its certificate is ``registry.pem``."""
     certificate, key = folder / "registry.pem", folder / "registry.key"
     subject = ["-subj", "/CN=loopback", "-addext", "subjectAltName=IP:127.0.0.1"]
     subprocess.run(
@@ -109,6 +112,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def artifact_registry() -> Iterator[ArtifactRegistry]:
-    """Serves until the block ends."""
+    """Serve the API for the length of the block."""
     with serving(ArtifactRegistry()) as server:
         yield server

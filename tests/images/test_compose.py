@@ -1,4 +1,4 @@
-"""``docker/compose.yaml`` fits the compose schema, tells when it is well, and keeps its secrets to itself."""
+"""``docker/compose.yaml``: compose schema, health checks and private secrets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.fleet.fleets import REPOSITORY
 
 FILE = REPOSITORY / "docker" / "compose.yaml"
 ONCE = {"secrets", "migration"}
-"""Services that end."""
+"""Services that exit after their work."""
 
 
 def services() -> dict[str, dict[str, Any]]:

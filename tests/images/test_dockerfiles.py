@@ -1,4 +1,7 @@
-"""What the Dockerfiles promise: a base of one's choice, the locks alone, no setting of an index, a user of its own."""
+"""Rules for the Dockerfiles.
+
+Each one accepts another base, installs only the locked packages, sets no package index and runs as its own user.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +112,7 @@ def test_base_with_other_ray_version_is_refused_before_install(tmp_path: Path) -
     (tmp_path / "ray-1.13.0.dist-info").mkdir()
     (tmp_path / "ray-1.13.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: ray\nVersion: 1.13.0\n")
     (tmp_path / "python").symlink_to(sys.executable)
-    # Whatever the script does, it finds no package to install.
+    # The script can install no package: pip has no index.
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(tmp_path), "PIP_NO_INDEX": "1"}
     environment |= {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_REQUIRE_VIRTUALENV": "1"}
     script = REPOSITORY / "docker" / "install_python.sh"

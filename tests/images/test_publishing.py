@@ -1,4 +1,4 @@
-"""Where an image goes, which commands bring it there, and which clusters then run it."""
+"""Image publishing: tags, push commands, and the clusters that then run the image."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TAGS = ("--tags", "latest abc1234 20260129", "--fleet-tag", "abc1234")
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
-    """What a dry run prints."""
+    """Return the output of a dry run."""
     assert main([*arguments, *TAGS, "--fleet", str(SHIPPED), "--dry-run"]) == 0
     return capsys.readouterr().out.splitlines()
 
@@ -115,7 +115,7 @@ def test_a_secret_that_one_command_hands_to_another_is_not_shown(
 
 
 def test_make_targets_hand_over_what_they_are_given() -> None:
-    outside = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}  # make test is one
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}  # make runs the test
     made = subprocess.run(
         [
             "make", "-n", "cluster_docker", "VLLM=1", "CLUSTER_REPOS=us-east5 us-east1", "GCLOUD_VERSION=",

@@ -1,4 +1,7 @@
-"""The images, built for real on a Debian that stands for the public bases, and each entry point started in them."""
+"""Real builds of the images on a Debian that stands for the public bases.
+
+The tests start each entry point in its image.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ pytestmark = [
 ]
 SETTING = re.compile(r"(?i)index-url|find-links|trusted-host|PIP_|CERT|/run/secrets")
 CHIPS = os.environ.get(VARIABLE, "").split(",")
-"""Of images that are large, only those that are asked for are built, such as ``BUILD_IMAGES=cuda``."""
+"""Large images to build, from ``BUILD_IMAGES=cuda`` for example; the tests skip the others."""
 
 
 def locked(package: str) -> str:
@@ -68,7 +71,11 @@ def airflow(buildah: Buildah) -> str:
 
 
 def check_nothing_stayed(buildah: Buildah, image: str, user: str) -> None:
-    """No setting of this machine's index or certificates, no cache of pip, nobody else's user, and all fits."""
+    """Check that the image holds only what it needs.
+
+    It has no index setting or certificate of this machine, no pip cache and no other user,
+    and its packages are consistent.
+    """
     assert not SETTING.search(buildah("inspect", "--format", "{{.OCIv1.Config}}", image))
     script = (
         "id -un; pip config list; pip cache dir 2> /dev/null | xargs du -s 2> /dev/null; ls /run/secrets 2> /dev/null"
@@ -94,12 +101,12 @@ def test_programs_are_on_path_in_ray_and_docker_shells(buildah: Buildah, cluster
 
 TOKEN = secrets.token_hex(32)
 ASKED = ["--env=RAY_AUTH_MODE=token", f"--env=RAY_AUTH_TOKEN={TOKEN}", "--env=RAY_raylet_start_wait_time_s=600"]
-"""Ray listens beyond the loopback, so whoever comes has to show a token."""
+"""Ray listens beyond the loopback, so its clients must send a token."""
 
 
 @contextmanager
 def ray_head(buildah: Buildah, image: str) -> Iterator[str]:
-    """A head in the image; yields the address of its dashboard. What was started there is ended."""
+    """Run a head in the image; yield the address of its dashboard. End its processes afterwards."""
     ports = {name: free_port() for name in ("port", "dashboard-port", "ray-client-server-port")}
     options = [f"--{name}={port}" for name, port in ports.items()] + ["--min-worker-port=0", "--max-worker-port=0"]
     head = ["ray", "start", "--head", "--block", "--num-cpus=1", "--temp-dir=/tmp/ray-image", *options]
@@ -122,7 +129,7 @@ def _answers(url: str) -> bool:
 
 
 def _end_session(process: subprocess.Popen[bytes]) -> None:
-    """End everything that was started in the container: a chroot has no processes of its own."""
+    """End every process of the container's session: a chroot has no process namespace."""
     started = psutil.Process(process.pid).children(recursive=True)
     for one in started:
         if one.is_running():

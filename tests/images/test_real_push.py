@@ -1,4 +1,4 @@
-"""An image reaches a registry by the real Buildah and the real gcloud, and the fleet file names its tag afterwards."""
+"""The real Buildah and the real gcloud push an image, then the fleet file names its tag."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TAGS = "latest abc1234 20260129"
 def publish(
     buildah: Buildah, fleet: Path, registry: str, artifacts: ArtifactRegistry
 ) -> subprocess.CompletedProcess[str]:
-    """``make cluster_docker`` without the build, to two regions."""
+    """Run ``make cluster_docker`` without the build, for two regions."""
     (buildah.folder / "token").write_text(TOKEN)
     gcloud = {
         "CLOUDSDK_CONFIG": str(buildah.folder / "gcloud"),
