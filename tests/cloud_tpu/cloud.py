@@ -1,4 +1,4 @@
-"""A Cloud TPU on the loopback with nothing behind its nodes, and what Ray would say of their hosts."""
+"""A loopback Cloud TPU without processes behind its nodes, and Ray's counts of their hosts."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ AT_ONCE = RepairSettings(transition_grace_s=5.0, start_grace_s=0.0, host_grace_s
 
 
 def queued(*nodes: str, body: Mapping[str, Any] = BODY, **fields: Any) -> dict[str, Any]:
-    """The body of a queued resource for these nodes."""
+    """Return the body of a queued resource for these nodes."""
     return {"tpu": {"nodeSpec": [{"nodeId": node, "node": dict(body)} for node in nodes]}, "spot": {}, **fields}
 
 
 class World:
-    """The cloud, the clock of the repair, and Ray: which counts the hosts of every READY node, except those lost."""
+    """Test environment: the cloud, the repair's clock and Ray.
+
+    Ray counts the hosts of every READY node, except the lost hosts.
+    """
 
     def __init__(self, cloud: LocalTpuCloud, folder: Path) -> None:
         self.cloud = cloud
@@ -66,7 +69,7 @@ class World:
         )
 
     def turn(self, **times: float) -> RepairLock:
-        """The turn of the folder, for one repair."""
+        """Return the folder's repair lock for one repair."""
         return RepairLock(str(self.folder / "turn"), read_stored, write_if, **times)
 
     def create(self, name: str, body: Mapping[str, Any] = BODY) -> None:
@@ -81,7 +84,7 @@ class World:
         return list(queues[0].nodes) if queues else [name]
 
     def preempt(self, name: str) -> None:
-        """The node is PREEMPTED; with its last node, a queued resource is SUSPENDED."""
+        """Set the node to PREEMPTED; with its last node, set its queued resource to SUSPENDED."""
         with self.cloud.service.state.changed:
             held = self._held(name)
             self.cloud.service.state.set_state(held, NodeState.PREEMPTED)
@@ -97,7 +100,7 @@ class World:
         return self.cloud.service.state.node(f"{self.api.parent}/nodes/{name}")
 
     def calls(self, *names: str) -> list[str]:
-        """Of these calls, those that were answered with OK: ``DeleteNode slice-a`` and so on."""
+        """Return the calls of these names that the cloud answered with OK, for example ``DeleteNode slice-a``."""
         log = self.cloud.service.log()
         return [
             f"{one['call']} {one['about'].rpartition('/')[2]}"

@@ -1,4 +1,4 @@
-"""One Cloud TPU on the loopback for each test; it starts in milliseconds."""
+"""One loopback Cloud TPU for each test; it starts in milliseconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a holder tells of its slice is bounded and checked before anybody goes by it."""
+"""The code bounds and checks a session's description of its slice before it uses it."""
 
 from __future__ import annotations
 

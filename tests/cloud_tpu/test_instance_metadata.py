@@ -1,4 +1,7 @@
-"""Hosts ask for their metadata; the server is the rehearsal's, and for what it cannot do, a tiny one."""
+"""Hosts read instance metadata from the rehearsal's server.
+
+A small server stands in for cases that the rehearsal's server cannot produce.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def test_the_notice_reaches_who_waits_for_it_at_once(server: MetadataServer) -> 
     waiter.join(timeout=30.0)
     [(is_preempted, heard_at)] = heard
     assert is_preempted is True
-    assert heard_at - noticed_at < 10.0  # and not after the minute of a whole request
+    assert heard_at - noticed_at < 10.0  # sooner than the timeout of a whole request, one minute
     assert instance_metadata.is_preempted() is True
     assert instance_metadata.wait_for_preemption(60.0) is True
 

@@ -1,4 +1,4 @@
-"""The TPU table: names, shapes, and that Ray agrees with every topology in it."""
+"""The TPU table: names and shapes; Ray agrees with every topology in it."""
 
 import subprocess
 import sys
@@ -75,7 +75,7 @@ def test_ray_accepts_each_topology_with_same_name_and_hosts():
 def test_the_module_loads_nothing_heavy():
     heavy = {"ray", "jax", "google", "airflow"}
     code = (
-        "import sys; before = set(sys.modules)\n"  # Google's packages put their namespace there at every start
+        "import sys; before = set(sys.modules)\n"  # Google's packages import their namespace at every start
         f"import tradewind.cloud_tpu.slice_types; print(sorted({heavy!r} & (set(sys.modules) - before)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Google's own client against the Cloud TPU of the rehearsal, over REST and gRPC."""
+"""Google's own client against the rehearsal's Cloud TPU, over REST and gRPC."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_delete_waits_for_concurrent_deletion(api: TpuApi, world: World) -> None
     gone.start()
     api.delete_node("slice-a", identity)
     gone.join()
-    api.delete_node("slice-a", identity)  # and what is gone is no error
+    api.delete_node("slice-a", identity)  # deleting a missing node is no error
 
 
 def test_endless_operation_wait_times_out(world: World) -> None:

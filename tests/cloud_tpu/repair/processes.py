@@ -1,11 +1,13 @@
-"""``python -m tests.cloud_tpu.repair.processes URL FOLDER``: one pass of a repair in a process of its own, many times.
+"""Run single repair passes, each in its own process.
 
-For each line ``STEP SIGNAL`` on standard input it forks a process that makes one pass, with one slice at a time, and
-sends itself that signal at that step: just before or after a file is put in place or removed, and just before or after
-a request. It prints ``stopped PID`` or ``ended STATUS``, where a status below zero is the signal that has killed it.
+Run as ``python -m tests.cloud_tpu.repair.processes URL FOLDER``.
 
-Frozen between the last check and the sending of a deletion, nothing helps: the API cannot be asked to delete only this
-one. So that step does not count for a process that is to be frozen.
+For each line ``STEP SIGNAL`` on standard input, the process forks a child. The child makes one pass, one slice at a
+time, and sends itself the signal at that step. A step is just before or after a file replacement, a file removal or a
+request. The parent prints ``stopped PID`` or ``ended STATUS``; a status below zero is the signal that killed the child.
+
+No check protects a process that freezes between its last check and its DELETE request: the API cannot make a deletion
+conditional on the node's identity. So this step does not count for SIGSTOP.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ LABELS = {"cluster": "one"}
 
 
 def main() -> None:
-    """Until nobody holds the standard input any more."""
+    """Serve lines until every writer has closed standard input."""
     url, folder = sys.argv[1:]
-    TpuApi("rehearsal", "us-central2-b", endpoint=url).nodes()  # loads what it takes, once
+    TpuApi("rehearsal", "us-central2-b", endpoint=url).nodes()  # loads all modules before the forks
     print("ready", flush=True)
     for line in sys.stdin:
         step, name = line.split()
@@ -55,10 +57,10 @@ def _one_pass(url: str, folder: str, step: int, what: signal.Signals) -> None:
         with lock:
             number = next(count)
         if number == step:
-            signal.pthread_kill(threading.get_ident(), what)  # to this thread, which then does nothing more before it
+            signal.pthread_kill(threading.get_ident(), what)  # to this thread, which then stops at once
 
     def is_no_guarded(*paths: Any) -> bool:
-        """On a local disk, who is frozen while it writes the turn keeps all others from it."""
+        """Skip steps that write the repair lock: on a local disk, a process frozen there blocks all others."""
         return what is signal.SIGKILL or not any(os.path.basename(str(path)).startswith("turn") for path in paths)
 
     for name in ("replace", "rename", "unlink", "remove"):

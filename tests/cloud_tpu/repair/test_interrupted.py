@@ -1,4 +1,4 @@
-"""Repairs that are killed, that meet one another, and whose requests are refused or fail lose no slice."""
+"""Interrupted repairs lose no slice: killed processes, concurrent repairs, failed requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tradewind.cloud_tpu.repair.terms import RepairReport, RepairSettings, Scope
 
 
 class DyingApi(TpuApi):
-    """Its process is killed just before, or just after, a call."""
+    """A client that raises just before or just after a call, like a killed process."""
 
     dies_before = ""
     dies_after = ""
@@ -151,7 +151,7 @@ def test_the_way_back_is_kept_until_the_new_slice_was_seen_ready(world: World) -
     world.create("slice-a")
     world.set_state("slice-a", "PREEMPTED")
     world.repair().run_once()
-    with world.cloud.service.state.changed:  # it was there, and vanishes before any pass has seen it READY
+    with world.cloud.service.state.changed:  # the node existed, and disappears before any pass sees it READY
         world.cloud.service.state.drop(world._held("slice-a"))
     assert run_until_over(world.repair(), world).is_well
     assert [node.name for node in world.api.nodes()] == ["slice-a"]

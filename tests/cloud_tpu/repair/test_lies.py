@@ -1,4 +1,4 @@
-"""A Cloud TPU API that lies: lists that are old, short or double, answers that get lost, states that nobody knows."""
+"""Repair with wrong API answers: stale, short or duplicate lists, lost answers, unknown states."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WRITES = ("CreateNode", "DeleteNode", "CreateQueuedResource", "DeleteQueuedResou
 
 
 class LyingCloud(LocalTpuCloud):
-    """What it answers is twisted before it is sent."""
+    """A cloud that changes its answers before it sends them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ def test_a_node_that_a_list_tells_of_twice_is_one_node(world: LyingWorld, second
 
 def test_working_slice_missing_from_list_keeps_queued_resource(world: LyingWorld) -> None:
     world.create("queue", queued("slice-a", "slice-b"))
-    world.preempt("slice-a")  # and Google calls the queued resource SUSPENDED
+    world.preempt("slice-a")  # the cloud also sets the queued resource to SUSPENDED
     world.cloud.twists("ListNodes", lambda fields: fields.update(nodes=[]))
     world.hosts = lambda: {"slice-b": 2}  # type: ignore[method-assign]
     report = world.repair().run_once()

@@ -1,7 +1,7 @@
-"""Whatever fails on the way, and whenever a repair is killed: no slice is lost, and none is paid for twice.
+"""State machine: failures and kills during a repair lose no slice, and the cloud bills none twice.
 
-The state machine drives the real repair against the Cloud TPU of the rehearsal, which refuses calls, lets operations
-fail whether they have done anything or not, and loses answers after the action.
+It drives the real repair against the rehearsal's Cloud TPU. The cloud refuses calls, fails operations before or after
+their effect, and loses answers after the action.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CALLS = ("CreateNode", "DeleteNode", "CreateQueuedResource", "DeleteQueuedResour
 
 
 class MortalApi(TpuApi):
-    """Its process is killed around the ``lives``th action from now."""
+    """A client that raises around the ``lives``-th action from now, like a killed process."""
 
     lives: int | None = None
 
@@ -54,7 +54,7 @@ class MortalApi(TpuApi):
 
 
 class RepairMachine(RuleBasedStateMachine):
-    """Three slices, one of them of a queued resource; each may be taken at any time."""
+    """Three slices, one of them from a queued resource; the cloud may preempt each at any time."""
 
     @initialize()
     def begin(self) -> None:
@@ -71,7 +71,7 @@ class RepairMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(SLICES))
     def take(self, name: str) -> None:
-        """Google takes a slice that is there."""
+        """Preempt a slice that exists."""
         if any(node.name == name and node.state == "READY" for node in self.world.api.nodes()):
             self._count()
             self.world.preempt(name)
@@ -91,7 +91,7 @@ class RepairMachine(RuleBasedStateMachine):
 
     @rule(lives=st.none() | st.integers(1, 6), seconds=st.sampled_from([1.0, 20.0, 4000.0]))
     def repair(self, lives: int | None, seconds: float) -> None:
-        """One pass, which may be killed on the way."""
+        """Run one pass, which the machine may kill."""
         api = MortalApi("rehearsal", "us-central2-b", endpoint=self.cloud.url, poll_s=0.01, sleep=self.world._sleep)
         api.lives = lives
         with suppress(KeyboardInterrupt, TpuApiError):
@@ -111,7 +111,7 @@ class RepairMachine(RuleBasedStateMachine):
             assert len(self.came[name]) <= 1 + self.deaths[name], f"{name} was paid for twice"
 
     def teardown(self) -> None:
-        """Once nothing fails any more, everything comes back."""
+        """Check that the repair restores every slice once all failures end."""
         if not hasattr(self, "cloud"):
             return
         try:
@@ -133,7 +133,7 @@ class RepairMachine(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
     def _count(self) -> None:
-        """Which READY nodes have been seen under each name: each of them was paid for."""
+        """Record the READY nodes under each name: the cloud bills each of them."""
         for node in self.world.api.nodes():
             if node.state == "READY":
                 self.came[node.name].add(node.identity)

@@ -1,4 +1,4 @@
-"""Slices die in the Cloud TPU of the rehearsal, and the repair brings them back: seen from outside, by its calls."""
+"""Repair of dead slices in the rehearsal's Cloud TPU, observed by its API calls."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_slices_gone_at_google_are_replaced_beyond_limits(world: World) -> None:
 
 
 def label(world: World, name: str, labels: dict[str, str]) -> None:
-    """Label a node that is there already, as people do."""
+    """Label an existing node, as users do."""
     with world.cloud.service.state.changed:
         world._held(name).node.labels = labels
 

@@ -1,6 +1,6 @@
-"""A repair that is killed, or frozen and thawed after another one has finished, at each of its steps.
+"""Repairs that a test kills, or freezes and thaws after another repair has finished, at each step.
 
-No slice is lost, none is created twice, none that works is deleted, and nothing is written down for ever.
+The repair loses no slice, creates none twice, deletes no healthy slice and leaves no permanent records.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Whatever Google and Ray say: what works is not touched, what is reserved is not deleted, and the limits hold."""
+"""Repair decisions for every state that Google and Ray can report.
+
+The repair leaves healthy slices alone, deletes no reserved slice and keeps its limits.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +146,7 @@ def test_each_slice_has_one_finding_and_only_absent_are_created(snapshot: Snapsh
 def one_node(
     state: str, alive: int | None, *, created_at: float = 0.0, record: SliceRecord | None = None, others: int = 1
 ) -> Finding:
-    """What is decided about slice ``a`` of two hosts, beside another slice that has ``others`` hosts with Ray."""
+    """Return the decision about slice ``a`` of two hosts; the other slice has ``others`` hosts in Ray."""
     node = TpuNode("a", state, hosts=2, labels=LABELS, created_at=created_at, body=BODY)
     hosts = None if alive is None else {"a": alive, "z": others}
     snapshot = Snapshot([node], [], hosts, {"a": record} if record else {}, NOW)

@@ -1,4 +1,4 @@
-"""Of the repairs that share a folder, one deletes at a time, whatever becomes of the one whose turn it is."""
+"""The repair lock: among repairs that share a folder, one at a time deletes, even if its owner dies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Stored:
 
 @dataclass
 class Store:
-    """One object in a store with a clock of its own."""
+    """One object in a store with its own clock."""
 
     now: float = 0.0
     text: str | None = None

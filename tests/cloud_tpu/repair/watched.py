@@ -1,4 +1,4 @@
-"""A repair as it is seen from outside: pass after pass until it is over, and the calls that change something."""
+"""Run repair passes until the repair is done, and record the calls that change the cloud."""
 
 from __future__ import annotations
 
