@@ -1,9 +1,10 @@
-"""Claimants, followers, keepers, readers and people in one world (see ``lease_world``), as Hypothesis drives them.
+"""Hypothesis state machine: claimers, followers, lease owners, readers and users of one lease.
 
-A keeper's child may outlive it: the guard kills it when the last renewal is too old, and a guard that is frozen too
-leaves that to the kernel, later. It writes files of the same name in each attempt, until then.
+See ``lease_model`` for the test environment. A function's process may outlive its lease owner: the process guard kills
+it when the last renewal is too old. If the guard is frozen too, the kernel kills the process later. Until then the
+process writes files of the same name in each attempt.
 
-The world holds every change of the lease against the rules. What must hold between them is checked after every step.
+The test environment checks each change of the lease. The invariants check the state after every step.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ SKEWS_S = (0.0, -300.0, 300.0)
 PAUSES_S = (1.0, 10.0, 29.0, 31.0, 61.0, 74.0, 91.0, 200.0)
 PICKS = st.integers(0, 99)
 REQUESTS = st.sampled_from([40, 40, 40, 1, 2, 3, 4, 5, 8])
-"""How many requests of a process are answered at once: most often all."""
+"""Number of a process's requests that the store answers in a row; most often all of them."""
 FATES = st.sampled_from(Fate)
 BAD_FATES = st.sampled_from([fate for fate in Fate if fate is not Fate.ANSWERED])
 
 
 @dataclass
 class Job:
-    """A job in Ray's table, which may start late, twice, or never."""
+    """A job in Ray's table, which Ray may start late, twice, or never."""
 
     attempt: Attempt
     starts: int = 0
@@ -63,12 +64,12 @@ class Job:
 
 @dataclass
 class Child:
-    """The process of a function. Nobody else but its guard, or the kernel, can know that it must end.
+    """The process of a function. Only its guard or the kernel knows that it must end.
 
     Attributes:
-        attempt: Whose files it writes.
-        killed_at: When the kernel has killed it at the latest, by the clock of its machine.
-        clock: That clock.
+        attempt: The attempt whose files the process writes.
+        killed_at: Time by which the kernel has killed the process, by the clock of its machine.
+        clock: The clock of its machine.
     """
 
     attempt: Attempt
@@ -78,22 +79,22 @@ class Child:
     has_ended: bool = False
 
     def renewed(self, at: float) -> None:
-        """Its keeper says when it began to renew last."""
+        """Record when the lease owner began its last renewal."""
         self.killed_at = at + self.times.kill_s
 
     @property
     def lives(self) -> bool:
-        """Whether it may still write."""
+        """Return whether the process may still write."""
         return not self.has_ended and self.clock() < self.killed_at
 
     def write(self) -> None:
-        """Write its file, which has the name that it has in every attempt."""
+        """Write a file that has the same name in every attempt."""
         files().put_now(DATA, self.attempt.job)
 
 
 @dataclass
 class Driver:
-    """What one process of a job knows."""
+    """State of one process of a job."""
 
     process: Process
     keeper: LeaseRenewer | None = None
@@ -108,14 +109,14 @@ class Driver:
 
     @property
     def believes(self) -> bool:
-        """Whether its function runs, and nothing has told it that it must not."""
+        """Return whether the function runs and no message has told it to stop."""
         keeper = self.keeper
         is_held = keeper is not None and keeper.end in (None, LeaseEndReason.STOP_REQUESTED) and not keeper.is_over
         return self.is_at_work and is_held and not self.process.ended
 
 
 class LeaseMachine(RuleBasedStateMachine):
-    """The rules that change the world."""
+    """The rules that change the test environment."""
 
     make_store: ClassVar[type[LeaseStore]] = LeaseStore
     make_keeper: ClassVar[type[LeaseRenewer]] = LeaseRenewer
@@ -134,7 +135,7 @@ class LeaseMachine(RuleBasedStateMachine):
             with suppress(AssertionError):
                 process.kill()
 
-    # ---- processes come and go
+    # ---- start and end of processes
 
     def spawn(
         self, run: Callable[[Process], None], answered: int, incarnation: str | None = None, job: str = ""
@@ -195,7 +196,7 @@ class LeaseMachine(RuleBasedStateMachine):
         with suppress(FileNotFoundError):
             write()
 
-    # ---- claimants
+    # ---- claimers
 
     @rule(run=st.sampled_from(RUNS), clears=st.booleans(), answered=REQUESTS)
     def a_try_starts(self, run: str, clears: bool, answered: int) -> None:
@@ -230,9 +231,9 @@ class LeaseMachine(RuleBasedStateMachine):
         number = next_attempt_number(OUTPUT, over.lease if over else None)
         attempt = Attempt(number, f"job-{number}-{by['try']}", "", by, {}, withdraws=withdraws)
         if claim_attempt(store, OUTPUT, over, attempt, "v", 30.0) is not None:
-            self.jobs.append(Job(attempt))  # submitted; Ray starts it when it likes
+            self.jobs.append(Job(attempt))  # Ray starts the submitted job later, or never
 
-    # ---- jobs, their keepers and their followers
+    # ---- jobs, their lease owners and their followers
 
     @precondition(lambda self: self.jobs)
     @rule(pick=PICKS, answered=REQUESTS)
@@ -250,7 +251,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.drivers.append(driver)
         store = process.store(self.make_store)
         held = store.take_over(attempt.job, process.incarnation)
-        process.stand()  # it may be frozen just here
+        process.stand()  # the process may be frozen here
         child = Child(attempt, held.lease.times, store.clock)
         keeper = driver.keeper = self.make_keeper(store, held, driver.end_work, child.renewed)
         child.renewed(held.written_at)
@@ -265,13 +266,13 @@ class LeaseMachine(RuleBasedStateMachine):
         driver.is_at_work = False
         if driver.how_it_ends and child.lives:
             child.write()
-        child.has_ended = True  # its guard has ended it, and says so
+        child.has_ended = True  # its guard has killed it and reports this
         while True:
             with suppress(StoreError):
                 return self.end_turn(driver, keeper, attempt)
 
     def has_prepared(self, attempt: Attempt, keeper: LeaseRenewer) -> bool:
-        """Remove what earlier attempts left, as a driver does before its function runs; False if it gives up."""
+        """Remove leftovers, as a driver does before its function runs; return False if it gives up."""
         try:
             write_status(OUTPUT, Status.RUNNING)
             if attempt.number > 1:
@@ -283,7 +284,7 @@ class LeaseMachine(RuleBasedStateMachine):
     def end_turn(self, driver: Driver, keeper: LeaseRenewer, attempt: Attempt) -> None:
         def finish(**changes: Any) -> HeldLease:
             while driver.looker is not None and not driver.looker.ended:
-                driver.process.stand()  # the keeper's own lock
+                driver.process.stand()  # the lease owner's lock
             driver.is_writing = True
             try:
                 return keeper.finish(**changes)
@@ -295,12 +296,12 @@ class LeaseMachine(RuleBasedStateMachine):
         elif driver.how_it_ends == "raises":
             fail_attempt(finish, OUTPUT, attempt, AttemptError("ValueError", "no"))
         else:
-            commit_attempt(finish, OUTPUT, attempt, lambda: None)  # also when the lease is lost: it must not count
+            commit_attempt(finish, OUTPUT, attempt, lambda: None)  # must not count after a lost lease
 
     @precondition(lambda self: any(child.lives for child in self.children))
     @rule(pick=PICKS)
     def a_function_writes(self, pick: int) -> None:
-        """Also one whose keeper and guard are dead or frozen, until the kernel kills it."""
+        """Write a file, also when owner and guard are dead or frozen, until the kernel kills the process."""
         living = [child for child in self.children if child.lives]
         child, lease = living[pick % len(living)], self.world.lease
         assert lease is not None and lease.attempt == child.attempt.number, "an old function writes beside a new turn"
@@ -361,7 +362,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
         self.spawn(renew, answered)
 
-    # ---- readers and people
+    # ---- readers and users
 
     @precondition(lambda self: self.world.commits)
     @rule(answered=REQUESTS)
@@ -387,7 +388,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
         self.spawn(stop, answered)
 
-    # ---- what always holds
+    # ---- invariants
 
     @invariant()
     def at_most_one_keeper_believes_that_it_holds_the_turn(self) -> None:

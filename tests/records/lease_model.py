@@ -1,8 +1,8 @@
-"""A small world for the model of leases: one store, one time, and processes that stop at every request to the store.
+"""Test environment of leases: one store, one clock, and processes that pause at each store request.
 
-The processes run the real code. Whoever drives the world lets one of them go on by one request at a time and says what
-becomes of the request: it is answered, its answer is lost, it arrives much later, the store is down, or its process
-dies. The store keeps the contract of ``conditional``; every change of the lease is held against the rules.
+The processes run the real code. The driver of the model resumes one process at a time and decides the fate of its
+request: the store answers it, loses the answer, receives it much later or is down, or the process dies. The store
+follows the contract of ``conditional``; the environment checks every change of the lease against the rules.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OUTPUT = "model://out"
 
 
 class Fate(Enum):
-    """What becomes of a request."""
+    """The result of a request."""
 
     ANSWERED = "answered"
     LOST = "done, but the answer is lost"
@@ -38,12 +38,12 @@ class Fate(Enum):
 
 
 class DiedError(BaseException):
-    """The process was killed."""
+    """Raised where the process is killed."""
 
 
 @dataclass
 class Process:
-    """Runs real code as a greenlet, which stands still at every request until it is told to go on."""
+    """Run real code as a greenlet that pauses at every request until the model resumes it."""
 
     world: World
     run: Callable[[Process], None]
@@ -52,12 +52,12 @@ class Process:
     job: str = ""
     may_withdraw: int | None = None
     must_end: Callable[[], bool] = lambda: False
-    """Whether it ends as soon as it runs again, however far it has come: a driver that was frozen past its fence."""
+    """Whether the process ends when it next runs, as a driver frozen past its fencing interval does."""
     ended: bool = False
     _greenlet: greenlet.greenlet | None = None
 
     def resume(self, fate: Fate = Fate.ANSWERED) -> None:
-        """Let it go on to its next request or its end."""
+        """Run the process to its next request or its end."""
         if self._greenlet is None:
             self._greenlet = greenlet.greenlet(self._main)
         before, running.process = running.process, self
@@ -67,7 +67,7 @@ class Process:
             running.process = before
 
     def stand(self) -> Fate:
-        """Called by the process itself: wait to be resumed."""
+        """Pause until resumed. The process itself calls this."""
         assert self._greenlet is not None and self._greenlet.parent is not None
         fate: Fate = self._greenlet.parent.switch()
         if fate is Fate.DIES:
@@ -79,7 +79,7 @@ class Process:
             self.resume(Fate.DIES)
 
     def store(self, make: type[LeaseStore]) -> LeaseStore:
-        """The lease as this process sees it: its clocks are off by its own skew."""
+        """Return the lease store as this process sees it: its clocks are off by its own skew."""
         world = self.world
         return make(
             OUTPUT,
@@ -95,7 +95,7 @@ class Process:
                 self.run(self)
         except (DiedError, StoreError, LeaseLostError):
             pass
-        finally:  # a broken rule is heard of by whoever drives the world
+        finally:  # the driver of the model raises a broken rule
             self.ended = True
 
 
@@ -107,7 +107,7 @@ running = Running()
 
 
 def asked(do: Callable[[], Any]) -> Any:
-    """One request of the running process; outside of processes it is answered at once."""
+    """Send one request of the running process; outside of processes, answer it at once."""
     process = running.process
     if process is None:
         return do()
@@ -126,8 +126,6 @@ def asked(do: Callable[[], Any]) -> Any:
 
 
 class ModelFiles(MemoryFileSystem):
-    """The files beside the lease."""
-
     protocol = "model"
     store: ClassVar[dict[str, Any]] = {}
     pseudo_dirs: ClassVar[list[str]] = [""]
@@ -144,7 +142,7 @@ class ModelFiles(MemoryFileSystem):
         return answer
 
     def rm_file(self, path: str) -> None:
-        """As Google Cloud Storage does it for one who names the generation: another object of the name stays."""
+        """Remove the object of this generation, as Google Cloud Storage does; a newer object stays."""
         meant = self.store.get(self._strip_protocol(path))
 
         def remove() -> None:
@@ -156,17 +154,17 @@ class ModelFiles(MemoryFileSystem):
         asked(remove)
 
     def put_now(self, path: str, text: str) -> None:
-        """Write at once, as a function does whose process lives: the store is in no trouble."""
+        """Write at once, as the live process of a function does; the store has no outage."""
         MemoryFileSystem.pipe_file(self, path, text.encode())
 
     def text_of(self, path: str) -> str | None:
-        """What lies there, asked by nobody."""
+        """Return the text of the file at this path without a store request."""
         found = self.store.get(self._strip_protocol(path))
         return None if found is None else found.getvalue().decode()
 
 
 fsspec.register_implementation("model", ModelFiles, clobber=True)
-paths._SCHEMES["model"] = "memory"  # a store of the tests' own, which the gate would not know
+paths._SCHEMES["model"] = "memory"  # a store of the tests' own, which the path check does not know
 
 
 class World:
@@ -202,7 +200,7 @@ class World:
         return written
 
     def overwrite(self, lease: Lease) -> HeldLease:
-        """What no real store call does: write whatever is there."""
+        """Write without a condition; no real store call does this."""
         writer = running.process
         stored = asked(lambda: self._swap(writer, lease, self._expected()))
         return HeldLease(lease, stored.tag, stored.age_s, self.time)

@@ -1,8 +1,8 @@
-"""Processes that race for the turns of many versions: claim, run, commit, and now and then die in the middle of it.
+"""Processes that race to claim, run and commit many versions; some die in the middle.
 
-Run as ``python -m tests.records.racers JSON``. What they do is proven by marker files that only one process
-can create. This process forks them before it has any thread, and forks another for each that dies, until all versions
-are made.
+Run as ``python -m tests.records.racers JSON``. Marker files that only one process can create prove what the racers
+did. The main process forks the racers before it has any thread, and forks a replacement for each that dies, until all
+versions are made.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ DEATHS_OF_100 = 25
 
 @dataclass(frozen=True)
 class Race:
-    """What is raced for, and where the proofs lie.
+    """Settings of a race.
 
     Attributes:
-        pause_s: The longest that a racer waits before it looks at all versions again, if not two heartbeats. Where a
-            look is dear, it takes the cores that whoever holds a turn needs for its heartbeats.
-        data: The name of the file that an attempt writes; racers that nobody can end in the middle of a write need one
-            for each attempt.
+        pause_s: Longest pause of a racer before it reads all versions again, if not two heartbeats. Frequent expensive
+            reads would take the CPU that lease owners need for their heartbeats.
+        data: Name of the file that an attempt writes. Racers that a guard cannot kill in the middle of a write need one
+            name for each attempt.
     """
 
     outputs: list[str]
@@ -55,16 +55,16 @@ class Race:
     data: str = "data"
 
     def prove(self, what: str) -> None:
-        """Fails if somebody else has proven the same."""
+        """Create a marker file; fail if another process has created it."""
         Path(self.proofs, what).open("x").close()
 
     def run(
         self, name: str, die: Callable[[random.Random], None], end_at: Callable[[float], None] = lambda at: None
     ) -> None:
-        """Race for every version until all are made; ``end_at`` has this racer ended at a time by the boot clock.
+        """Race for every version until all are made; ``end_at`` is the boot time at which this racer ends.
 
-        A store that gives no answer in time, as on a machine with much to do, is asked again after a while: what this
-        racer has begun there ends as if it had died.
+        A racer retries later if the store does not answer in time, as on a busy machine. Its unfinished attempt
+        then ends as if the racer had died.
         """
         luck = random.Random(name)
         waiting = dict(enumerate(self.outputs))
@@ -121,15 +121,15 @@ class Race:
 
 
 def killed_at_any_moment(luck: random.Random) -> None:
-    """Let the kernel end this process within a few milliseconds, wherever it is then."""
+    """Let the kernel kill this process at a random moment within a few milliseconds."""
     if luck.randrange(100) < DEATHS_OF_100:
         signal.setitimer(signal.ITIMER_REAL, luck.uniform(0.0001, 0.03))
 
 
 def main(race: Race) -> int:
-    """Keep so many racers running until each has seen all versions made; the number of deaths."""
+    """Keep the set number of racers running until all versions are made; return the number of deaths."""
     deadline = time.monotonic() + race.deadline_s
-    get_filesystem_class(split_protocol(race.outputs[0])[0] or "file")  # loaded once, not by every racer
+    get_filesystem_class(split_protocol(race.outputs[0])[0] or "file")  # so that racers need not load it
     racing = {_fork(race, f"first {number}") for number in range(race.racers)}
     deaths = 0
     try:
@@ -163,7 +163,7 @@ def _fork(race: Race, name: str) -> int:
 
 
 def command(race: Race) -> Sequence[str]:
-    """How to run ``race`` in processes of its own."""
+    """Return the command that runs ``race`` in separate processes."""
     return [sys.executable, "-m", "tests.records.racers", json.dumps(asdict(race))]
 
 

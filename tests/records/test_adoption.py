@@ -1,4 +1,4 @@
-"""What was made elsewhere becomes a result like any other, and never in the place of one."""
+"""Adoption imports external files as an ordinary result and never replaces a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The experiment's file has E20's fields, and one experiment has one file."""
+"""The experiment's file has E20's fields, and each experiment has one file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lay in a folder before the first attempt at an output there is nobody's leftover, and nobody's garbage."""
+"""Attempts and garbage collection never remove pre-existing files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def step(request: pytest.FixtureRequest, tmp_path: Path) -> ResolvedStep:
 
 
 def begin(step: ResolvedStep) -> ClaimedAttempt:
-    """The next attempt as its driver begins it, after whatever ended before."""
+    """Begin the next attempt as its driver does, after the end of the earlier ones."""
     turns = StepLease(step, {"run": "r"})
     record = turns.read()
     turn = turns.claim(record.lease, lambda: step_spec(step, CodeFolder(Path(__file__).parents[2])))
@@ -58,7 +58,7 @@ def end(step: ResolvedStep, turn: ClaimedAttempt, phase: Phase = Phase.FAILED) -
 
 
 def names(step: ResolvedStep) -> list[str]:
-    """What lies at the output, but for its records."""
+    """Return the names of all files at the output except its records."""
     return [file.path for file in list_files(step.output_path) if not file.path.startswith((".executor", ".attempts"))]
 
 

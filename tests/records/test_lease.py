@@ -1,4 +1,4 @@
-"""A lease changes only by compare-and-swap, and what a refused or lost write means is read from the lease itself."""
+"""Lease changes use compare-and-swap; after a refused or lost write, the store reads the lease again."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read(store: LeaseStore) -> Lease:
 
 @dataclass
 class Faulty:
-    """A store of which some writes go wrong."""
+    """A store that fails some writes."""
 
     before: Callable[[], object] | None = None
     lost_answers: int = 0
@@ -70,7 +70,7 @@ def through(faults: Faulty, **clocks: Any) -> LeaseStore:
     return LeaseStore(PATH, read=faults.read, write=faults.write, **clocks)
 
 
-# ---- the value
+# ---- lease values
 
 
 def test_a_lease_is_the_same_after_it_was_written_and_read() -> None:
@@ -115,7 +115,7 @@ def test_attempt_job_or_owner_identify_lease_counter_does_not() -> None:
         assert not lease.is_same_attempt(replace(lease, **other))
 
 
-# ---- claiming
+# ---- claims
 
 
 def test_of_two_who_claim_after_the_same_lease_one_wins() -> None:
@@ -145,7 +145,7 @@ def test_a_claim_goes_on_counting_and_forgets_the_turn_before() -> None:
     assert (lease.digest, lease.witness, lease.incarnation, lease.stop_requested) == (None, None, None, None)
 
 
-# ---- keeping
+# ---- renewals
 
 
 def test_the_keeper_makes_a_claimed_lease_running_and_only_once() -> None:
@@ -153,7 +153,7 @@ def test_the_keeper_makes_a_claimed_lease_running_and_only_once() -> None:
     claimed(store)
     held = store.take_over("job-1", "me")
     assert (held.lease.phase, held.lease.incarnation) == (Phase.RUNNING, "me")
-    assert store.take_over("job-1", "me").lease == held.lease  # the answer to the first was lost
+    assert store.take_over("job-1", "me").lease == held.lease  # the answer to the first call was lost
     with pytest.raises(LeaseLostError, match="is running already"):
         store.take_over("job-1", "another")
 
@@ -250,7 +250,7 @@ def test_another_end_than_the_one_that_arrived_is_refused() -> None:
     assert read(store).phase is Phase.COMMITTED
 
 
-# ---- stopping
+# ---- stop requests
 
 
 def test_the_first_request_to_stop_is_kept() -> None:
@@ -275,7 +275,7 @@ def test_unstarted_attempt_can_be_ended_and_never_starts() -> None:
     store = LeaseStore(PATH)
     claimed(store)
     assert store.end_unstarted("job-1", Phase.STOPPED)
-    assert store.end_unstarted("job-1", Phase.STOPPED)  # asked again
+    assert store.end_unstarted("job-1", Phase.STOPPED)  # a repeated call succeeds
     with pytest.raises(LeaseLostError):
         store.take_over("job-1", "me")
     assert not store.end_unstarted("job-1", Phase.FAILED)

@@ -1,4 +1,4 @@
-"""A new attempt starts without the files of earlier ones; records, other outputs and what it resumes from stay."""
+"""A new attempt starts without leftovers; records, other outputs and its checkpoints remain."""
 
 from __future__ import annotations
 
@@ -140,11 +140,11 @@ def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:
     assert left_at(str(output)) == [".executor_status"]
 
 
-# ---- a turn that ends meanwhile
+# ---- a lease that is lost during removal
 
 
 MANY = [f"{number:03}" for number in range(150)]
-"""More than are removed at once."""
+"""More files than one batch removes."""
 
 
 @pytest.mark.slow
@@ -165,7 +165,7 @@ def test_whose_turn_is_over_removes_no_further_batch(any_folder: str, checks: in
 
 
 def test_whose_turn_is_over_removes_no_folder_either(tmp_path: Path) -> None:
-    """The next attempt may have made it, and not filled it yet."""
+    """The next attempt may have created the folder and not written into it yet."""
     output = str(tmp_path / "out")
     write_status(output, Status.RUNNING)
     put(output, "part/model")
@@ -189,7 +189,7 @@ def test_files_of_next_attempt_survive_removal_by_frozen_one(any_folder: str) ->
 
     def check_turn() -> None:
         match next(rounds):
-            case 2:  # we freeze when we have looked, the next attempt takes over and commits, and we thaw
+            case 2:  # the process freezes after its read, and the next attempt commits meanwhile
                 put(any_folder, *MANY, text="of the next attempt")
             case 3:
                 raise LeaseLostError("others are at work")

@@ -1,4 +1,4 @@
-"""A turn's files and its lease are written in an order that leaves nothing half true, wherever its owner dies."""
+"""Drivers write files and lease in an order that stays consistent when the owner dies at any point."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from tradewind.storage.trees import list_files, remove_files
 
 
 class Turn:
-    """One turn at ``path``, claimed and begun."""
+    """One attempt at ``path``, claimed and begun."""
 
     def __init__(self, path: str, withdraws: bool = False, inputs: dict[str, str | None] | None = None) -> None:
         self.path, self.store = path, LeaseStore(path)
@@ -84,7 +84,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     MemoryFileSystem.store.clear()
 
 
-# ---- claiming
+# ---- claims
 
 
 def test_attempt_number_exceeds_lease_and_attempt_files(path: str) -> None:
@@ -93,7 +93,7 @@ def test_attempt_number_exceeds_lease_and_attempt_files(path: str) -> None:
     assert next_attempt_number(path, None) == 5
     assert (
         next_attempt_number(path, Lease("w", 0.0, Phase.CLAIMED, 7)) == 8
-    )  # whose claimant died before it wrote the file
+    )  # the claimer died before it wrote the file
 
 
 def test_who_is_too_late_writes_nothing(path: str) -> None:
@@ -149,7 +149,7 @@ def test_withdrawal_remembered_if_claimer_died_before_its_file(path: str) -> Non
     assert third.story is not None and (third.story.number, third.story.withdraws) == (3, True)
 
 
-# ---- ending
+# ---- endings
 
 
 def test_commit_writes_manifest_and_legacy_status(path: str) -> None:
@@ -260,7 +260,7 @@ def test_an_output_that_is_a_link_is_there_as_long_as_the_link(tmp_path: Path, t
     assert read_record(str(output)).state is RecordState.GONE
 
 
-# ---- the moment after the swap
+# ---- directly after the swap
 
 
 def killed_after_the_swap(turn: Turn) -> Lease:
@@ -291,7 +291,7 @@ def test_a_late_success_after_a_clear_changes_nothing(path: str) -> None:
     first = Turn(path).begin()
     lease = killed_after_the_swap(first)
     second = Turn(path, withdraws=True).begin()
-    complete_commit(path, lease)  # by a reader that was slow
+    complete_commit(path, lease)  # a slow reader completes the commit
     assert read_status(path) is Status.SUCCESS
     assert read_record(path).state is RecordState.AT_WORK
     assert second.story == second.attempt

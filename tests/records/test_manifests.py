@@ -1,4 +1,4 @@
-"""A manifest says what an output holds, so that what is missing, changed or added is found."""
+"""A manifest lists the files of an output, so that checks find missing, changed and added files."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_manifest_is_read_back_as_it_was_written(output: str) -> None:
     manifest = make_manifest(output, 2)
     write_manifest(output, manifest)
     assert read_manifest(output, 2) == manifest
-    assert read_manifest(output, 2) == make_manifest(output, 2)  # its own file is not in it
+    assert read_manifest(output, 2) == make_manifest(output, 2)  # the manifest does not list its own file
 
 
 def test_each_attempt_has_a_manifest_of_its_own(output: str) -> None:

@@ -1,4 +1,4 @@
-"""Leases under everything that can go wrong between any two requests, searched by Hypothesis; see ``lease_machine``."""
+"""Hypothesis searches for faults of leases between any two requests; see ``lease_machine``."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ LeaseMachine.TestCase.settings = settings(
 TestLeases = pytest.mark.slow(LeaseMachine.TestCase)
 
 
-# ---- what a search finds seldom
+# ---- cases that a search rarely finds
 
 
 def test_takeover_waits_for_kernel_kill_of_frozen_owner() -> None:
     machine = LeaseMachine()
     machine.a_try_starts("one", False, 40)
     machine.ray_starts_a_job(0, 40)
-    machine.time_passes(74.0)  # past the fence, of which they could not hear
+    machine.time_passes(74.0)  # longer than the fencing interval, without an answer
     machine.a_try_starts("two", False, 40)
-    machine.a_function_writes(0)  # beside no other turn
+    machine.a_function_writes(0)  # no other attempt writes
     machine.time_passes(17.0)
     assert not any(child.lives for child in machine.children)
     machine.a_try_starts("three", False, 40)
@@ -39,11 +39,11 @@ def test_takeover_waits_for_kernel_kill_of_frozen_owner() -> None:
     machine.teardown()
 
 
-# ---- a model that finds nothing would prove nothing
+# ---- mutation tests: the model must find these faults
 
 
 class OverwritingStore(LeaseStore):
-    """Commits whatever is there now."""
+    """Commit without a condition, over any lease."""
 
     def change(self, held: HeldLease, **changes: Any) -> HeldLease:
         process = running.process

@@ -1,4 +1,4 @@
-"""A pin keeps an output; an output has one, whoever sets it."""
+"""A pin protects an output; an output has at most one pin, for all users."""
 
 from __future__ import annotations
 

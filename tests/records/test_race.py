@@ -1,4 +1,4 @@
-"""One of many processes makes a version, on every kind of store, also when owners are killed at any moment."""
+"""Exactly one of many processes makes a version on every kind of store, also when owners are killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE_S = 700.0
 
 
 def check(race: Race) -> int:
-    """What must be true of every version; how many attempts there were."""
+    """Check the markers of every version and return the number of attempts."""
     records = read_records(race.outputs)
     proofs = [file.name.split("-") for file in Path(race.proofs).iterdir()]
     for number, path in enumerate(race.outputs):
@@ -48,7 +48,7 @@ def race_of_processes(
     assert check(race) >= versions
 
 
-# Each look takes CPU that heartbeats need: on few cores, many racers with short heartbeats take over for ever.
+# Each read takes CPU that heartbeats need: on few cores, many racers with short heartbeats always take over.
 few_and_many = pytest.mark.parametrize("racers", [8, pytest.param(RACERS, marks=pytest.mark.long)])
 
 
@@ -65,7 +65,7 @@ def test_one_of_many_processes_makes_a_version_on_cloud_storage(racers: int, gs_
 
 @pytest.mark.long
 def test_one_of_many_processes_makes_a_version_on_s3(s3_folder: str, tmp_path: Path) -> None:
-    race_of_processes(s3_folder, tmp_path, 8, 1.5, 8.0)  # it tells ages in whole seconds
+    race_of_processes(s3_folder, tmp_path, 8, 1.5, 8.0)  # this store reports ages in whole seconds
 
 
 def test_one_of_many_threads_makes_a_version_in_memory(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Many outputs are read together, each as the store says it is."""
+"""Batched record reads return the same records as single reads."""
 
 from __future__ import annotations
 

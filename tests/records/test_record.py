@@ -1,4 +1,4 @@
-"""What an output is, is decided by its lease; the status counts only where no lease of ours does."""
+"""The lease decides the state of an output; the status file counts only where Tradewind has no lease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Status, step info and attempts have the formats that E20 and older executors wrote, and ours where they had none."""
+"""Status, step info and attempts keep the formats of E20 and of older executors."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_newest_attempt_is_the_one_with_the_highest_number(tmp_path: Path) -
     assert newest_attempt(output) is None
     for number in (1, 2, 10):
         write_attempt(output, attempt(number))
-    (tmp_path / ".attempts/10").mkdir()  # its logs
+    (tmp_path / ".attempts/10").mkdir()  # the logs of attempt 10
     (tmp_path / ".attempts/11").mkdir()
     assert attempt_numbers(output) == [1, 2, 10]
     newest = newest_attempt(output)

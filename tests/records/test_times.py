@@ -1,4 +1,4 @@
-"""Whoever is cut off has ended before others may take over, whatever the deployment sets."""
+"""Fencing ends an owner before another process may take over, for all settings of a deployment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_polls_and_graceful_shutdown_fit_before_takeover(
 ) -> None:
     times = LeaseTimes(heartbeat_s)
     driver_ends = times.fence_s + times.fence_poll_s
-    guard_ends = min(asked_to_stop_at + grace_s, times.fence_s) + POLL_S  # a grace goes no further than the fence
+    guard_ends = min(asked_to_stop_at + grace_s, times.fence_s) + POLL_S  # fencing limits the grace period
     assert max(driver_ends, guard_ends) <= times.kill_s < times.stale_s
 
 
@@ -27,7 +27,7 @@ def test_polls_and_graceful_shutdown_fit_before_takeover(
 def test_owner_can_renew_and_poll_before_fencing(heartbeat_s: float) -> None:
     times = LeaseTimes(heartbeat_s)
     assert heartbeat_s + times.poll_s < times.fence_s
-    assert times.kill_s == 1.25 * times.fence_s  # as hosts count, which know the fence only
+    assert times.kill_s == 1.25 * times.fence_s  # hosts know only the fencing interval
 
 
 @given(HEARTBEATS)

@@ -1,4 +1,4 @@
-"""A lease whose file cannot be read is nobody's: it is not claimed over, and neither a result nor the end of a turn."""
+"""An unreadable lease blocks claims, is no result and does not end an attempt."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_flaw_is_not_written() -> None:
     assert Lease.from_json(with_field("flaw", "of somebody else")) == COMMITTED
 
 
-# ---- in a store
+# ---- unreadable leases in a store
 
 
 @pytest.fixture(params=["cut off", "heartbeat below zero", "a later phase", "no text"])
@@ -95,7 +95,7 @@ def steps(tmp_path: Path) -> list[ResolvedStep]:
 
 
 def damage(path: str, text: bytes, age_s: float = 1e6) -> None:
-    """What lies there is old, so that nobody could take it for a turn."""
+    """Replace the file by ``text`` with an old date, so that no process takes it for a running attempt."""
     file = Path(lease_path(path))
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(text)

@@ -1,4 +1,4 @@
-"""An experiment with its outputs in a bucket: real drivers, each with a client of its own."""
+"""An experiment with outputs in a bucket: real drivers, each with its own client."""
 
 from __future__ import annotations
 
@@ -56,5 +56,5 @@ def test_steps_run_once_and_are_reused_forced_and_found_gone(
     assert "2 steps: 1 RUN, 1 REUSE" in forced and "attempt 2" in forced
     attempts = read_many([f"{total}/.attempts/{number}.json" for number in (1, 2)])
     assert [json.loads(text)["outcome"] for text in attempts.values()] == ["succeeded", "succeeded"]
-    write_text(f"{folder}/data-327353/data.json", "[]")  # what the cheap check does not see
+    write_text(f"{folder}/data-327353/data.json", "[]")  # the cheap check does not detect this change
     assert "2 steps: 2 REUSE" in run()
