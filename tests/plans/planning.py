@@ -1,4 +1,4 @@
-"""Plans of small experiments, written down as names and states."""
+"""Plans of small experiments, given as names and states."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def lease_of(step: ResolvedStep, phase: Phase, **fields: Any) -> Lease:
 
 
 def record_of(step: ResolvedStep, state: RecordState) -> Record:
-    """What the store holds of a step of ours in this state."""
+    """Return the record of a step in this state."""
     if state is RecordState.NONE:
         return Record()
     if state is RecordState.UNREADABLE:
@@ -51,9 +51,9 @@ def record_of(step: ResolvedStep, state: RecordState) -> Record:
 
 
 def experiment(reads: Mapping[str, str], roots: Sequence[str] | None = None) -> ResolvedExperiment:
-    """Steps by name, each with the names of those it reads.
+    """Build steps by name, each with the names of the steps that it reads.
 
-    ``~`` before a name makes a reference nonblocking, ``?`` one that is read even if its step failed.
+    ``~`` before a name makes a reference nonblocking; ``?`` marks a step that is read even if it failed.
     """
     steps: dict[str, ExecutorStep] = {}
     for name, inputs in reads.items():
@@ -73,17 +73,17 @@ def plan_of(
     selection: Selection = EVERYTHING,
     explain: Explainer | None = None,
 ) -> Plan:
-    """The plan with these states, by name; a step that is not named never ran. Task ids are names."""
+    """Return the plan for these states, by name; a step without a state never ran. Task ids are names."""
     records = {step.output_path: record_of(step, states.get(step.name, RecordState.NONE)) for step in resolved.steps}
     tasks = [(step.name, step) for step in resolved.steps]
     return make_plan("/p", tasks, wanted, records, selection, explain, now=NOW)
 
 
 def decisions(plan: Plan) -> dict[str, str]:
-    """Name → decision."""
+    """Return the decision for each step name."""
     return {step.name: step.decision.value for step in plan.steps}
 
 
 def reasons(plan: Plan, decision: Decision | None = None) -> dict[str, str]:
-    """Name → reason."""
+    """Return the reason for each step name."""
     return {step.name: step.reason for step in plan.steps if decision in (None, step.decision)}

@@ -1,4 +1,4 @@
-"""Each task finds its own line in the piece that its place in the plan names."""
+"""Each task finds its own line in the chunk that the plan names."""
 
 from __future__ import annotations
 

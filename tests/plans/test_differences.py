@@ -1,4 +1,4 @@
-"""Differences between versions are told once, at the field that caused them, whatever lies between."""
+"""A plan reports each difference between versions once, at the field that caused it."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_input_at_same_position_is_compared_with_itself(more: list[Any]) -> None
     assert len(found) == 2 and "`c`" in found[0].what
 
 
-# ---- causes below
+# ---- causes in dependencies
 
 
 def chain(length: int, seed: int) -> ExecutorStep:
@@ -203,7 +203,7 @@ def test_deep_diamond_looks_up_each_version_pair_once() -> None:
 
 
 def test_a_change_of_depth_does_not_hide_the_cause() -> None:
-    """A dependency of depth 4 is in the record, one of depth 5 only named."""
+    """The record contains a dependency of depth 4 and only the name of one of depth 5."""
     old = [chain(5, 1), chain(6, 1)]
     for number in range(5):
         old = [ExecutorStep(f"end{number}", None, {"input": step}) for step in old]
@@ -292,12 +292,12 @@ def test_the_hash_of_a_record_is_that_of_its_step() -> None:
     assert version_hash(json.loads(json.dumps(step.version))) == step.hash
 
 
-# ---- any graph: one field is changed, and that field is found
+# ---- property test: change one field of any graph, then find it
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Steps by number, some of the same name; references to earlier steps are (path, number, inside, waits)."""
+    """Steps by number, some of the same name; a reference is (path, number, inside, waits)."""
 
     names: tuple[str, ...]
     values: tuple[dict[str, Any], ...]
@@ -316,7 +316,7 @@ class Graph:
 
 @st.composite
 def graphs(draw: Callable[..., Any]) -> Graph:
-    """A graph of up to 12 steps; a chain through at least 8 of them, so that records name some by their hash only."""
+    """Draw a graph of up to 12 steps. A chain links at least 8, so records name some steps only by hash."""
     size = draw(st.integers(2, 12))
     values, references = [], []
     for number in range(size):
@@ -334,7 +334,7 @@ def graphs(draw: Callable[..., Any]) -> Graph:
 
 
 def changed(graph: Graph, number: int, kind: str, chance: random.Random) -> tuple[Graph, str] | None:
-    """The graph with one field of one step changed, and that field."""
+    """Return the graph with one field of one step changed, and that field."""
     values, references = dict(graph.values[number]), list(graph.references[number])
     where = chance.choice(sorted(values))
     if kind == "value":
@@ -379,7 +379,7 @@ def test_the_one_field_that_changed_is_the_one_cause(
 
 @st.composite
 def graphs_with_another_config(draw: st.DrawFn) -> tuple[list[Described], list[Described]]:
-    """Any graph that users could write, and the same with one step's config made anew."""
+    """Draw a graph that users could write, and the same graph with a new config for one step."""
     graph = draw(any_graph.graphs())
     index = draw(st.integers(0, len(graph) - 1))
     config = any_graph.with_fewer_references(draw(any_graph.configs(index)), [any_graph.MOST_REFERENCES])

@@ -1,4 +1,4 @@
-"""Estimates are words about what earlier attempts took, for the steps that run and nothing else."""
+"""Estimates state the duration of earlier attempts, only for steps that run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Earlier versions are found beside the output, read together, and told with what has changed since."""
+"""A plan finds earlier versions beside the output, reads them together and reports what changed since."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def make(prefix: str | Path, *steps: ExecutorStep) -> tuple[ResolvedStep, ...]:
 
 
 def keep(steps: Sequence[ResolvedStep], days_ago: float | None = None) -> None:
-    """Leave these versions in the store, as a run does."""
+    """Store records of these versions, as a run does."""
     for step in steps:
         write_step_info(step, "module.function")
         if days_ago is not None:
@@ -139,7 +139,7 @@ def test_what_is_no_info_is_passed_over(tmp_path: Path, content: bytes | None) -
     assert "of 2 days ago: config.learning_rate 0.1 → 0.2" in reasons([new])["train"]
 
 
-# ---- inputs that records only name
+# ---- inputs that appear in records by name only
 
 
 def chain(length: int, seed: int, override: str | None = None) -> ExecutorStep:
@@ -180,7 +180,7 @@ def prefix(tmp_path: Path) -> str:
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the memory store is asked for."""
+    """Record the requests to the memory store."""
     asked: list[str] = []
     cat, ls = MemoryFileSystem.cat_file, MemoryFileSystem.ls
 

@@ -1,4 +1,4 @@
-"""Where steps may write, before a prefix is known and after."""
+"""Locations that steps may write to, before and after the prefix is known."""
 
 from __future__ import annotations
 

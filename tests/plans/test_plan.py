@@ -1,4 +1,4 @@
-"""Plans decide by the record; where a step runs is decided by the first source that says so."""
+"""The record decides what a plan runs; the first source that names a cluster decides where."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CHAIN = {"a": "", "b": "a", "c": "b", "d": "c"}
 NO_RETRY = Selection(force_run_failed=False)
 
 
-# ---- by the record
+# ---- decisions by record
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_path_without_a_record_counts_as_never_made() -> None:
     assert reasons(make_plan("/p", [("a", step)], {"a"}, {})) == {"a": "never ran"}
 
 
-# ---- what is needed
+# ---- required steps
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_two_tasks_of_one_version_get_the_same_decision() -> None:
     assert [(line.task_id, line.decision) for line in plan.steps] == [("a", Decision.RUN), ("a__2", Decision.RUN)]
 
 
-# ---- steps that failed before
+# ---- earlier failures
 
 
 def test_failed_steps_run_again_unless_that_is_switched_off() -> None:
@@ -218,7 +218,7 @@ def test_a_nonblocking_input_that_failed_blocks_nothing() -> None:
     assert decisions(plan) == {"train": "PRUNED", "eval": "RUN"}
 
 
-# ---- reasons from elsewhere
+# ---- reasons from other sources
 
 
 def test_explain_is_called_once_with_all_unfinished_causes() -> None:
@@ -280,7 +280,7 @@ def test_a_lease_without_a_version_is_no_collision() -> None:
     assert decisions(plan_with(Record(lease=lease, has_output=True))) == {"a": "REUSE"}
 
 
-# ---- as XCom
+# ---- plans in XCom
 
 
 def test_a_plan_survives_its_xcom_and_keeps_its_schema() -> None:

@@ -1,4 +1,4 @@
-"""What holds for every plan, whatever the experiment, its records and what is asked for."""
+"""Properties of every plan, for any experiment, records and selection."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_the_order_of_the_roots_does_not_matter(situation: Any, random: Any) -> 
 
 
 class Counting(tuple[ResolvedStep, ...]):
-    """References that count how often they are followed."""
+    """References that count how often a caller iterates over them."""
 
     visits = 0
 

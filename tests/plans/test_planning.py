@@ -1,4 +1,4 @@
-"""Planning from a real store: what is checked only where that is asked for, and what a plan says of it."""
+"""Plans from a real store: a plan runs optional checks only on request and reports their results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tradewind.steps import ResolvedStep, output_path_of, resolve
 
 
 def nothing(config: Any) -> None:
-    """What the steps would do."""
+    """Function of the steps; it does nothing."""
 
 
 first = ExecutorStep("first", nothing, {"n": versioned(1), "out": this_output_path()})
@@ -125,7 +125,7 @@ def test_task_reusing_other_version_warns_like_the_plan(tmp_path: Path) -> None:
         return resolve([step], str(tmp_path)).of(step)
 
     mine, other = at_one_path(1), at_one_path(2)
-    made(other)  # after my plan, in which nobody had made it
+    made(other)  # another run makes it after this plan
     start = decide_start(read_record(mine.output_path), TaskIdentity({"run": "mine"}), RerunRequest())
     assert start_warning(start, mine) == "'first' is reused from another version: its output path is given by hand."
     assert plan([("first", mine), ("second", mine)]).warnings == (start_warning(start, mine),)

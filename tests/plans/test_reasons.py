@@ -1,4 +1,4 @@
-"""A record in words: why a step runs, waits or need not run; the errors of all failed steps are read together."""
+"""Reasons why a step runs, waits or is reused; one batch reads the errors of all failed steps."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_producer_is_named_by_what_it_says_of_itself(by: dict[str, Any], text:
     assert format_producer(by) == text
 
 
-# ---- what has to be read
+# ---- reads
 
 
 def attempt(number: int, error: AttemptError | None = None, started_at: str = "") -> Attempt:

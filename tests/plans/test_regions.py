@@ -1,4 +1,4 @@
-"""Reads that leave a step's region are found, named with their sizes, and refused unless somebody allowed them."""
+"""A plan reports reads from other regions with sizes and refuses those that users do not allow."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def refused(steps: list[StepReads], **arguments: Any) -> list[str]:
     return [read.path for read in cross_region_reads(steps, arguments.pop("location_of", LOCATIONS.get), **arguments)]
 
 
-# ---- what a step reads
+# ---- reads of a step
 
 
 def test_a_step_reads_the_bucket_paths_in_its_filled_in_config() -> None:
@@ -100,7 +100,7 @@ def test_a_bucket_is_the_first_part_of_a_google_path() -> None:
     ]
 
 
-# ---- what is inside
+# ---- reads within a region
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_bucket_is_the_first_part_of_a_google_path() -> None:
         ("us-central2", "US", True),
         ("us-central2", "EU", False),
         ("europe-west4", "EU", True),
-        ("europe-west2", "EU", False),  # London and Zurich are no part of it
+        ("europe-west2", "EU", False),  # the EU multi-region excludes London and Zurich
         ("asia-northeast1", "ASIA", True),
         ("australia-southeast1", "ASIA", False),
         ("us-central1", "NAM4", True),
@@ -126,7 +126,7 @@ def test_a_location_holds_the_regions_that_google_says(region: str, location: st
     assert is_inside(region, location) is inside
 
 
-# ---- what is refused
+# ---- refused reads
 
 
 def test_read_from_other_region_is_refused_same_region_allowed() -> None:
@@ -184,7 +184,7 @@ def test_cross_region_error_lists_reads_sizes_and_remedy() -> None:
     )
     assert isinstance(error, ExperimentError) and len(error.reads) == 4
     first, *lines = str(error).splitlines()
-    assert "(1.52 TB in all)" in first and "allow_cross_region=('train',)" in first  # the same path is counted once
+    assert "(1.52 TB in all)" in first and "allow_cross_region=('train',)" in first  # each path counts once
     assert lines == [
         f"  step 'train' in us-central2 reads {THERE} (1.5 TB) in europe-west4",
         f"  step 'train' in us-central2 reads {THERE}2 (25 GB) in europe-west4",

@@ -1,4 +1,4 @@
-"""What a person asks of one run, in Marin's words: run_only and force are searched for in step names."""
+"""A user's selection for one run, in Marin's words: run_only and force match step names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table in the log of the plan task: what happens first, one line a step, the sum below."""
+"""The table in the log of the plan task: first events first, one line per step, totals at the end."""
 
 from __future__ import annotations
 

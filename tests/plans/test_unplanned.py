@@ -1,4 +1,4 @@
-"""What a task without a plan tells of its step, and what is no such thing."""
+"""A task without a plan stores its step as JSON; other JSON values are no step."""
 
 from __future__ import annotations
 

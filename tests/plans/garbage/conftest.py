@@ -1,4 +1,4 @@
-"""Where the outputs of a test lie, on each store that it is for."""
+"""Prefixes of the outputs of a test, one for each store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def any_prefix(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(params=["local", "gs"])
 def telling_prefix(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """On a store that tells an object from a later one of its name."""
+    """A prefix on a store that tells an object from a later one of the same name."""
     if request.param == "gs":
         request.getfixturevalue("cloud")
         return f"gs://bucket/{tmp_path.name}"

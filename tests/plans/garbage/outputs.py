@@ -1,4 +1,4 @@
-"""Steps and outputs that may be garbage, and how they are found and kept."""
+"""Steps and outputs for tests of garbage collection."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def keep(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHold
 
 
 def steps(prefix: str, value: Any) -> tuple[ResolvedStep, ...]:
-    """``data/raw`` with the version ``value``, and ``train`` that reads it."""
+    """Return ``data/raw`` with the version ``value``, and ``train`` that reads it."""
     raw = ExecutorStep("data/raw", None, Config(versioned(value)))
     return resolve([ExecutorStep("train", None, Config(raw))], prefix).steps
 
 
 def made(step: ResolvedStep, size: int = 100) -> str:
-    """A finished output of ``step``; its path."""
+    """Make a finished output of ``step`` and return its path."""
     write_text(f"{step.output_path}/part/model", "x" * size)
     adopt(Adoption(step, "my.train", step.output_path, {"user": "ada"}), keep)
     return step.output_path
 
 
 def aged(paths: Iterable[str]) -> None:
-    """Nothing has changed there for two months, as the local disk says."""
+    """Set the dates of these local files to two months ago."""
     then = time.time() - 2 * MONTH_S
     for path in paths:
         for file in list_files(path):
@@ -64,7 +64,7 @@ def found_at(prefix: str, older_than_s: float = 0.0) -> Garbage:
 
 
 def reader(prefix: str, will_claim: Callable[[str], None] = lambda job: None) -> StepLease:
-    """``train`` of the version 1, as a task that is about to claim sees it."""
+    """Return ``train`` of version 1 as a task that is about to claim sees it."""
     return StepLease(steps(prefix, 1)[1], {"dag": "d", "run": "r", "task": "train"}, will_claim=will_claim)
 
 

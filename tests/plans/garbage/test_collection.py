@@ -1,4 +1,4 @@
-"""What anybody needs is kept, however it is needed; the rest is garbage."""
+"""Garbage collection keeps the outputs that a DAG, run or pin requires and removes the rest."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_outputs_are_found_in_plain_folders_not_within_outputs(any_prefix: str) 
     assert not find_outputs(f"{any_prefix}/nowhere")
 
 
-# ---- what is kept
+# ---- outputs that are kept
 
 
 def test_what_nobody_needs_is_garbage_with_its_bytes(prefix: str) -> None:
@@ -67,7 +67,7 @@ def test_what_a_pinned_output_was_made_from_is_kept_with_it(prefix: str) -> None
 
 
 def test_inputs_of_pinned_nested_output_are_kept(prefix: str) -> None:
-    """Outputs are not looked into for others, so only what needs such a one tells where it is."""
+    """Only a step that reads a nested output leads to it: the search does not look inside outputs."""
     outer, raw = ExecutorStep("outer", None, Config(1)), ExecutorStep("data/raw", None, Config(1))
     [host] = resolve([outer], prefix).steps
     inner = ExecutorStep("inner", None, Config(raw), override_output_path=f"{host.output_path}/inner")
@@ -79,7 +79,7 @@ def test_inputs_of_pinned_nested_output_are_kept(prefix: str) -> None:
 
 
 def test_a_pin_counts_wherever_it_was_set(any_prefix: str) -> None:
-    """People may have pinned at a prefix below this one, or above it."""
+    """Users may have set the pin at a prefix below or above this one."""
     outer, inner = (made(steps(prefix, 1)[0]) for prefix in (any_prefix, f"{any_prefix}/team"))
     add_pin(f"{any_prefix}/team", Pin(inner, "ada", "now"))
     assert [each.path for each in find_garbage(any_prefix, RequiredOutputs(), 0.0).garbage] == [outer]
@@ -149,11 +149,11 @@ def test_of_some_steps_only_their_own_outputs_are_garbage(prefix: str) -> None:
     assert garbage_of(prefix, names={"train"}) == [train]
 
 
-# ---- what lies elsewhere
+# ---- outputs outside the prefix
 
 
 def chain(prefix: str, elsewhere: str) -> tuple[ResolvedStep, ...]:
-    """``data/raw``, what reads it and lies ``elsewhere``, and ``train`` that reads that."""
+    """Return ``data/raw``, its reader with output ``elsewhere``, and ``train`` that reads that one."""
     raw = ExecutorStep("data/raw", None, Config(versioned(1)))
     middle = ExecutorStep("middle", None, Config(raw), override_output_path=elsewhere)
     return resolve([ExecutorStep("train", None, Config(middle))], prefix).steps

@@ -1,4 +1,4 @@
-"""What an attempt at work reads is not removed, whichever of the two came first."""
+"""Removal skips the inputs of running attempts, whether the attempt or the removal began first."""
 
 from __future__ import annotations
 

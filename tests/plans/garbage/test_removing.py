@@ -1,4 +1,4 @@
-"""Garbage goes whole, and never from under the hands of somebody who pins it or makes it again."""
+"""Removal deletes whole outputs and skips those that are pinned or made again meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changes between the search for garbage and its removal is seen; see ``test_removing`` for all the rest."""
+"""Withdrawal detects changes between search and removal; ``test_removing`` covers the rest."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def lease_of(path: str) -> Lease:
 
 def test_who_was_slow_over_a_mark_gives_up(prefix: str) -> None:
     store = LeaseStore(f"{prefix}/raw")
-    held = store.claim(None, LeaseClaim(1, "job", "", {}, "", heartbeat_s=1e-6))  # whatever follows takes longer
+    held = store.claim(None, LeaseClaim(1, "job", "", {}, "", heartbeat_s=1e-6))  # the next call exceeds it
     assert held is not None
     committed = store.change(held, phase=Phase.COMMITTED, digest="abc").lease
     ends = withdraw({f"{prefix}/raw": committed}, [prefix], BY)
@@ -68,7 +68,7 @@ def test_new_result_over_failed_attempt_is_not_removed(prefix: str) -> None:
 
 
 class TurnOfOneBatch:
-    """A turn that is lost when the second batch of files is due."""
+    """A lease that is lost when the second batch of files is due."""
 
     end = None
 
@@ -79,7 +79,7 @@ class TurnOfOneBatch:
 
     def check(self) -> None:
         self._checks += 1
-        if self._checks > 2:  # the first one is before the search
+        if self._checks > 2:  # the first check precedes the search
             raise LeaseLostError("Somebody else holds it.")
 
 
