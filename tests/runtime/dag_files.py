@@ -1,4 +1,4 @@
-"""DAG files as Airflow loads them, and calls of their functions as a cluster without Airflow makes them."""
+"""Load DAG files as Airflow does; call their functions as a cluster without Airflow does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MARKER = result_marker("job-1")
 
 
 def load_dag_file(folder: Path, text: str, name: str = "nightly") -> ModuleType:
-    """The file as Airflow loads it: under a made-up module name."""
+    """Load the file under a made-up module name, as Airflow does."""
     file = folder / f"{name}.py"
     file.write_text(text)
     made_up = f"unusual_prefix_{abs(hash((str(file), text))):x}_{name}"
@@ -34,7 +34,7 @@ def load_dag_file(folder: Path, text: str, name: str = "nightly") -> ModuleType:
 
 
 def run(call: Call, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The program as a cluster without Airflow runs it, with ``folder`` as working directory."""
+    """Run the program as a cluster without Airflow does, with ``folder`` as working directory."""
     env = {**os.environ, "PYTHONPATH": f"{NO_AIRFLOW}:{folder}", CALL_VARIABLE: call.to_json()}
     command = [sys.executable, "-u", "-m", "tradewind.runtime.run_callable"]
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)

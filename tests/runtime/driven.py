@@ -1,4 +1,4 @@
-"""Steps whose functions end in every way, and drivers that run them."""
+"""Step functions with every kind of ending, and helpers that start drivers for them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ from tradewind.steps import ExecutorStep, ResolvedStep, resolve, this_output_pat
 
 REPOSITORY = Path(__file__).parents[2]
 QUICK_S = 1.5
-"""A heartbeat for tests that wait for a lease to run out."""
+"""Heartbeat interval for tests that wait until a lease is stale."""
 BRISK_S = 6.0
-"""One for tests that wait until a driver looks at its lease; a busy machine delays no driver for so long."""
+"""Heartbeat interval for tests that wait until a driver reads its lease.
+
+It is longer than any delay that a busy machine causes.
+"""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ def hangs(config: Config) -> None:
 
 
 def hangs_beside_a_writer_of_its_own_session(config: Config) -> None:
-    """The writer has nothing in its environment by which it could be found."""
+    """Start a writer with an empty environment, so the guard cannot find it by a variable."""
     writer = 'echo $$ > "$0"/writer; while :; do date >> "$0"/shard; sleep 0.05; done'
     subprocess.Popen(["sh", "-c", writer, str(config.output_path)], start_new_session=True, env={})
     hangs(config)
@@ -107,9 +110,9 @@ def start(attempt: Attempt, *driver: str) -> subprocess.Popen[str]:
 
 
 def start_renewed(attempt: Attempt, *driver: str) -> subprocess.Popen[str]:
-    """Start a driver, and renew its lease until the driver does, as the task that follows it would.
+    """Start a driver and renew its lease until the driver takes the lease over, as its task does.
 
-    So a lease with a short term does not end while Python starts.
+    Without renewal, a lease with a short heartbeat interval becomes stale while Python starts.
     """
     output_path = attempt.spec["output_path"]
     with renewing_while_claimed(output_path, attempt.job):

@@ -1,4 +1,4 @@
-"""The step driver, frozen when it has looked at its turn and is about to remove what an earlier attempt left."""
+"""Run the step driver, frozen after its lease check and before it removes leftovers."""
 
 from __future__ import annotations
 

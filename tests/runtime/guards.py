@@ -1,4 +1,4 @@
-"""What a guard has heard of the term of its process."""
+"""Read the lease deadline that a process guard has noted."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from tradewind.runtime.driver.process_guard import ENDED, guard_offset
 
 
 def noted_end(term: LeaseDeadline, guard: int) -> float | None:
-    """From when on the end of this guard is the term's, as it has noted; infinite before it has heard of a term."""
+    """Return the time from which this guard's exit counts as fencing.
+
+    The time is infinite before the guard reads a deadline, and None before the guard writes a note.
+    """
     noted = os.pread(term.descriptor, ENDED.size, guard_offset(guard))
     return float(ENDED.unpack(noted)[0]) if noted else None

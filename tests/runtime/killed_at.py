@@ -1,4 +1,7 @@
-"""The step driver, killed where it calls one function: ``python -m tests.runtime.killed_at MODULE:NAME FILE``."""
+"""Run the step driver, killed when it calls one function.
+
+Usage: ``python -m tests.runtime.killed_at MODULE:NAME FILE``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Brings a mirrored path, killed as soon as some of its files are copied: ``NAME PREFIX SOURCE FILES HEARTBEAT``."""
+"""Sync a mirrored path, killed after a number of copied files.
+
+Arguments: ``NAME PREFIX SOURCE FILES HEARTBEAT``.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ if __name__ == "__main__":
 
     def copy_file(*args: Any) -> None:
         global done
-        with lock:  # one at a time, so that as many are whole as were asked for
+        with lock:  # copy serially, so that exactly FILES files are complete
             if done == int(most):
                 os.kill(os.getpid(), signal.SIGKILL)
             real(*args)

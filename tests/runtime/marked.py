@@ -1,4 +1,4 @@
-"""Finding the processes of a test: by a variable in their environment, or by descent."""
+"""Find the processes of a test by an environment variable or by their parent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 
 
 def marked(variable: str, value: str) -> list[psutil.Process]:
-    """The live processes whose environment has ``variable`` with this value."""
+    """Return the live processes whose environment has ``variable`` with this value."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -21,7 +21,10 @@ def marked(variable: str, value: str) -> list[psutil.Process]:
 
 
 def descendants_named(name: str, pid: int | None = None) -> list[psutil.Process]:
-    """Those below a process, by default this one, that have this name; some of the others live for a moment only."""
+    """Return the descendants of a process, by default this one, that have this name.
+
+    Descendants that exit during the search are skipped.
+    """
     found = []
     for process in psutil.Process(pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
@@ -31,7 +34,7 @@ def descendants_named(name: str, pid: int | None = None) -> list[psutil.Process]
 
 
 def alive(pids: Iterable[int]) -> list[int]:
-    """Those of the processes that live; one that is dead and that nobody has waited for does not."""
+    """Return the processes that are alive; zombies count as dead."""
     return [pid for pid in pids if _status(pid) not in (None, psutil.STATUS_ZOMBIE)]
 
 

@@ -1,4 +1,4 @@
-"""Step functions of a cluster-side module that knows Ray: they return references, or are Ray functions themselves."""
+"""Step functions that return Ray references or are Ray functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two regions as two prefixes of one store, and the turn of a step that only wants a path."""
+"""Two regions as two prefixes of one store, and the lease of a step that syncs a mirror."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tradewind.storage.trees import list_files
 
 Result = TypeVar("Result")
 QUICK_S = 0.4
-"""A heartbeat for copies whose maker is killed."""
+"""Heartbeat interval for copies whose lease owner is killed."""
 
 
 class OwnTurn:
-    """A turn that nobody wants to end."""
+    """Stub of a lease that never ends."""
 
     end = None
 
@@ -42,7 +42,7 @@ def put(folder: str, files: Mapping[str, str]) -> None:
 
 
 def texts(folder: str) -> dict[str, str]:
-    """What lies below a folder, without the records of mirrors and leases."""
+    """Return the files below a folder without the records of mirrors and leases."""
     fs, root = file_system_at(folder)
     fs.invalidate_cache()
     names = [file.path for file in list_files(folder) if not file.path.startswith(".tradewind/")]
@@ -61,7 +61,7 @@ def bring(*mirrors: MirroredPath, heartbeat_s: float = 30.0, by: str = "test") -
 
 
 def copy_after(mirror: MirroredPath, happens: Callable[[], object]) -> None:
-    """Copy what was found before something happens at the source, or at the place of the copy."""
+    """Find the source, change the source or the destination, then copy."""
     found = find_source(mirror)
     happens()
     MirrorCopy(mirror, found, OwnTurn()).make()

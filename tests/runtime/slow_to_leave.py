@@ -1,4 +1,4 @@
-"""The step driver, in a process that takes seconds to leave once its work is done."""
+"""Run the step driver in a process that needs seconds to exit after its work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tradewind.runtime.run_step import main
 
 
 class Slow:
-    """Goes when Python has put its handlers of signals away."""
+    """Sleep in the destructor, after Python has removed its signal handlers."""
 
     def __init__(self, sleep: Any) -> None:
         self.sleep = sleep

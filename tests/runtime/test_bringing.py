@@ -1,4 +1,4 @@
-"""A mirrored path is copied once into the run's own prefix, whole and right, or not at all."""
+"""Sync copies a mirrored path once into the run's prefix, complete and verified, or publishes nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FILES = {"a.txt": "a" * 1000, "deep/b.txt": "b" * 500, "deep/c.txt": ""}
 
 @pytest.fixture
 def regions(any_folder: str) -> tuple[str, str]:
-    """The prefix of the run, and that of the region with the data, which holds FILES at data/raw."""
+    """The run's prefix, and the prefix of the region that has FILES at data/raw."""
     put(f"{any_folder}/eu/data/raw", FILES)
     return f"{any_folder}/us", f"{any_folder}/eu"
 
@@ -125,7 +125,7 @@ def test_waiting_mirror_leaves_lease_of_running_copy_alone(regions: tuple[str, s
     assert held is not None
 
     class Over(OwnTurn):
-        """The turn of a step that ends while its path is waited for."""
+        """Stub of a lease that is lost while the step waits for its mirror."""
 
         def check(self) -> None:
             raise LeaseLostError("over")
@@ -163,7 +163,7 @@ def test_the_budget_does_not_count_what_is_there_already(regions: tuple[str, str
     bring(mirror_of("data/raw", here, there, budget_gb=0))
 
 
-# ---- stores that lie, and sources that change
+# ---- wrong checksums and changing sources
 
 
 @pytest.mark.parametrize("goes_to", ["bucket", "disk"])
@@ -187,7 +187,7 @@ def test_a_composite_object_is_compared_by_its_crc32c(
 ) -> None:
     bucket, _, folder = buckets[1].removeprefix("gs://").partition("/")
     objects = gcs.buckets.bucket(bucket).objects
-    for name in FILES:  # Cloud Storage keeps no MD5 of what was composed
+    for name in FILES:  # Cloud Storage has no MD5 of a composite object
         composed = objects[f"{folder}/data/raw/{name}"]
         objects[f"{folder}/data/raw/{name}"] = dataclasses.replace(composed, md5="")
     bring(mirror_of("data/raw", f"{tmp_path}/us", buckets[1]))
@@ -213,7 +213,7 @@ def test_vanished_source_file_refuses_copy_and_publishes_nothing(regions: tuple[
 def test_a_file_that_is_replaced_while_it_is_copied_is_refused(regions: tuple[str, str]) -> None:
     here, there = regions
     other = {"deep/b.txt": "B" * 500}
-    if there.startswith("memory://"):  # which keeps neither a checksum nor a tag: only the size can tell
+    if there.startswith("memory://"):  # has no checksum and no tag: only the size differs
         other = {"deep/b.txt": "B" * 501}
     with pytest.raises(MirrorCopyError, match=r"config.data: .*(changed|gave)"):
         copy_after(mirror_of("data/raw", here, there), lambda: put(f"{there}/data/raw", other))
@@ -227,7 +227,7 @@ def test_file_added_during_copy_is_detected(regions: tuple[str, str]) -> None:
     assert texts(here) == {}
 
 
-# ---- killed in the middle
+# ---- a lease owner killed during the copy
 
 
 @pytest.mark.slow
@@ -281,7 +281,7 @@ def test_forged_file_list_removes_nothing_elsewhere(buckets: tuple[str, str]) ->
     assert texts(f"{there}/theirs") == {"x": "theirs"}
 
 
-# ---- where it may come from
+# ---- sources
 
 
 def test_prefix_with_missing_or_partial_output_is_skipped(tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_object_name_escaping_its_folder_is_refused(
     assert not list_files(str(tmp_path))
 
 
-# ---- what lies in its place
+# ---- files at the destination
 
 
 @pytest.mark.slow

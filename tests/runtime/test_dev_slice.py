@@ -1,4 +1,4 @@
-"""A holder goes by signs of life alone: none before the first, and none any more once they stop."""
+"""A development session ends without heartbeats: before its first one, or after its last one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tradewind.runtime.dev_slice import SessionHeartbeat, SessionState
 
 
 class World:
-    """A clock, and a file with a time of its own."""
+    """Test environment: a clock, and a heartbeat file with a time of its own."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -1,4 +1,4 @@
-"""What is left on the hosts of free slices goes; on hosts in use, and in a dry run, nothing is touched."""
+"""The sweep kills orphans on hosts of free slices only, and changes nothing in a dry run."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ ALL_FREE = {"1": {"TPU": 4.0, "TPU-v4-16-head": 1.0}, "2": {"TPU": 4.0}, "3": {"
     ("taken", "free"),
     [
         ({}, {"a", "b"}),
-        ({"2": {"TPU": 3.0}}, {"b"}),  # one chip of one host
-        ({"1": {"TPU": 4.0}}, {"b"}),  # the slice by its head only, as a person does who logs in
-        ({"3": {}}, {"a"}),  # Ray does not tell
+        ({"2": {"TPU": 3.0}}, {"b"}),  # a job uses one chip of one host
+        ({"1": {"TPU": 4.0}}, {"b"}),  # a user reserved only the head resource of the slice
+        ({"3": {}}, {"a"}),  # Ray does not report free chips
     ],
 )
 def test_a_slice_is_free_when_nothing_is_taken_on_any_host(taken: dict[str, Any], free: set[str]) -> None:
@@ -54,7 +54,7 @@ def test_a_host_that_is_in_no_slice_is_never_free() -> None:
 
 @pytest.fixture
 def chips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A host whose only chip is a file, and its lock file."""
+    """A host with a lock file, whose only chip is a regular file."""
     device = tmp_path / "accel0"
     device.touch()
     lock = tmp_path / "lockfile"
@@ -89,7 +89,7 @@ def test_sweep_kills_chip_holder_and_removes_lock_file_if_free(chips: Path) -> N
 
 def test_what_cannot_be_removed_is_a_problem(chips: Path) -> None:
     Path(orphans.LOCKFILE).unlink()
-    Path(orphans.LOCKFILE).mkdir()  # also root cannot unlink it
+    Path(orphans.LOCKFILE).mkdir()  # even root cannot unlink a folder
     care = sweep_host("10.0.0.1", "a", True, False, 0.0)
     assert care.done == () and "cannot be deleted" in care.problem
 
@@ -121,13 +121,13 @@ def address(ray: LocalRay, slice_name: str) -> str:
 
 
 def freeze(ray: LocalRay, slice_name: str) -> None:
-    """The host's Ray gives no answer any more; its head takes some seconds to notice."""
+    """Suspend the host's raylet; the Ray head needs some seconds to detect it."""
     [raylet] = [process for process in ray.host_stack(slice_name, 0).processes() if process.name() == "raylet"]
     raylet.suspend()
 
 
 def sweep(ray: LocalRay, busy: str, answer_s: float, *dry: bool) -> list[list[dict[str, Any]]]:
-    """Sweep once for each of ``dry``, while one chip of the host ``busy`` is taken; returns what each reported."""
+    """Sweep once per entry of ``dry`` while a job uses one chip of ``busy``; return the reports."""
     env = {**os.environ, "RAY_ADDRESS": ray.gcs_address, "RAY_AUTH_MODE": "disabled"}
     command = [sys.executable, "-c", SWEEP, busy, str(answer_s), json.dumps(dry)]
     done = subprocess.run(command, env=env, capture_output=True, text=True)
@@ -138,7 +138,7 @@ def sweep(ray: LocalRay, busy: str, answer_s: float, *dry: bool) -> list[list[di
 
 @pytest.fixture
 def cluster() -> Iterator[LocalRay]:
-    """A cluster with the slices a and b, of which the test may end b."""
+    """A cluster with slices a and b; the test may end slice b."""
     ray = shared_cluster("slices")
     yield ray
     ray.kill_slice("b")
@@ -171,4 +171,4 @@ def test_cluster_sweep_reports_unresponsive_host(cluster: LocalRay) -> None:
     ray.kill_host("b", 0)
     [real] = sweep(ray, busy, 3.0, False)
     assert real[0]["use"] == "in use"
-    assert [row["use"] for row in real[1:]] in (["gone"], [])  # Ray may have noticed by itself
+    assert [row["use"] for row in real[1:]] in (["gone"], [])  # Ray may have removed the node already

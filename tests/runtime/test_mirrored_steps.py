@@ -1,4 +1,4 @@
-"""A step with a mirrored value gets a path in its run's own prefix, or fails before its function is called."""
+"""A step with a mirror gets a path in its run's prefix, or fails before the function call."""
 
 from __future__ import annotations
 

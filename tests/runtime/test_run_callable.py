@@ -1,4 +1,4 @@
-"""A function is called on the cluster with the arguments that it was given, and ends the job as it ended."""
+"""The job calls a function on the cluster with its arguments and ends as the function ended."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_unserializable_argument_is_refused_by_position() -> None:
 
 
 class Results(Sequence[Any]):
-    """What Airflow gives for the results of a mapped task."""
+    """Stub of Airflow's lazy sequence of a mapped task's results."""
 
     def __len__(self) -> int:
         return 2
@@ -79,7 +79,7 @@ def test_the_results_of_a_mapped_task_arrive_as_a_list() -> None:
     assert call_to(returns, Results()).load_arguments() == ([[Point(1), Point(2)]], {})
 
 
-# ---- how it ends
+# ---- endings
 
 
 def test_an_error_in_a_module_is_shown_without_our_frames() -> None:
@@ -134,7 +134,7 @@ def test_a_program_without_a_call_says_so() -> None:
     assert (done.returncode, done.stderr.startswith("SpecError: TRADEWIND_CALL names no call")) == (1, True)
 
 
-# ---- what a job brings along
+# ---- packages of a job
 
 
 def test_small_call_is_variable_and_large_call_temporary_package() -> None:

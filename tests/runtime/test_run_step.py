@@ -1,4 +1,4 @@
-"""The driver runs a step's function in a process of its own and says how it ended, whatever happens to it."""
+"""The driver runs a step's function in its own process and records how the function ended."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_traceback_starts_at_the_steps_own_function(tmp_path: Path) -> None:
     assert lines[0].startswith("Traceback") and "driven.py" in lines[1]
 
 
-# ---- killed on the way to the commit
+# ---- a driver killed around the commit
 
 
 def test_lease_owner_killed_before_commit_leaves_no_result(
@@ -96,7 +96,7 @@ def test_lease_owner_killed_before_commit_leaves_no_result(
     stop_at = "tradewind.records.lifecycle:check_inputs_unchanged"
     code, _ = finish(start_renewed(first, "tests.runtime.killed_at", stop_at))
     assert code == -signal.SIGKILL
-    assert Path(step.output_path, ".attempts/1/manifest.json").exists()  # it was that close
+    assert Path(step.output_path, ".attempts/1/manifest.json").exists()  # the driver died just before the commit
     assert lease_of(step.output_path).phase is Phase.RUNNING
     until(lambda: read_record(step.output_path).state is not RecordState.AT_WORK)
     assert read_record(step.output_path).state is RecordState.STOPPED
@@ -120,13 +120,13 @@ def test_lease_owner_killed_after_commit_leaves_readable_result(tmp_path: Path) 
     assert ended is not None and (ended.number, ended.outcome) == (1, AttemptOutcome.SUCCEEDED)
     assert read_status(path) is Status.SUCCESS
     again = claim(step, withdraws=True)
-    complete_commit(path, committed)  # by somebody who read it before the clear
+    complete_commit(path, committed)  # another process read the lease before the rerun request
     assert read_record(path).state is RecordState.AT_WORK
     assert finish(start(again))[0] == 0
     assert (lease_of(path).attempt, read_record(path).state) == (2, RecordState.FINISHED)
 
 
-# ---- what an attempt finds
+# ---- leftovers and changed inputs
 
 
 def found_by(step: ResolvedStep, **fields: Any) -> str:
@@ -141,7 +141,7 @@ def test_leftovers_are_removed_except_files_to_resume_from(tmp_path: Path) -> No
     finish(start(first, "tests.runtime.killed_at", "tradewind.records.lifecycle:check_inputs_unchanged"))
     assert Path(step.output_path, "shard").exists()
     assert found_by(step) == '["checkpoint"]'
-    assert found_by(step, withdraws=True) == "[]"  # a result that is made again is made from nothing
+    assert found_by(step, withdraws=True) == "[]"  # a new attempt after a withdrawal starts without files
 
 
 def test_attempt_with_changed_input_is_not_committed(tmp_path: Path) -> None:

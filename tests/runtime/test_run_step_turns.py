@@ -1,4 +1,4 @@
-"""A driver works as long as the turn is its own, and leaves nothing at work when it is not."""
+"""A driver runs while it holds the lease, and leaves no process behind when it loses it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_driver_that_is_asked_to_stop_ends_the_function(hanging: Any) -> None:
     ended = newest_attempt(output_path)
     assert ended is not None and ended.outcome is AttemptOutcome.STOPPED
     assert lease_of(output_path).phase is Phase.STOPPED
-    assert read_status(output_path) is Status.RUNNING  # and so not a result
+    assert read_status(output_path) is Status.RUNNING  # so the output is no result
 
 
 def test_a_killed_driver_leaves_no_result_and_no_process(hanging: Any) -> None:
@@ -87,7 +87,7 @@ def test_stop_request_in_lease_shuts_driver_down_gracefully(hanging: Any) -> Non
     assert (lease.phase, lease.stop_requested) == (Phase.STOPPED, {"try": 2})
 
 
-# ---- whose turn it is
+# ---- lost leases
 
 
 def test_driver_superseded_before_start_writes_nothing(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_driver_frozen_in_cleanup_spares_files_of_next_attempt(
 
 @pytest.fixture
 def writing(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process], ResolvedStep]]:
-    """A driver, its function and the function's own writer, under a lease that soon runs out."""
+    """A driver, its function and the function's writer, under a lease with a short heartbeat interval."""
     step = resolved_step(hangs_beside_a_writer_of_its_own_session, str(tmp_path))
     driver = start_renewed(claim(step, QUICK_S))
     files = [Path(step.output_path, name) for name in ("pid", "writer")]
@@ -178,7 +178,7 @@ def test_nothing_resumes_after_suspend_past_lease_deadline(writing: Any) -> None
     driver, processes, step = writing
     all_of_it = [psutil.Process(driver.pid), *psutil.Process(driver.pid).children(recursive=True)]
     for one in all_of_it:
-        with contextlib.suppress(psutil.NoSuchProcess):  # what the writer starts lasts some milliseconds
+        with contextlib.suppress(psutil.NoSuchProcess):  # commands of the writer exit within milliseconds
             one.suspend()
     until(lambda: read_record(step.output_path).state is not RecordState.AT_WORK)
     for one in all_of_it:
@@ -230,7 +230,7 @@ def test_lost_lease_ends_driver_during_writes_of_store_threads(
     assert GOES_ON not in text, "it was asked to end, and not ended"
 
 
-# ---- without its store
+# ---- an unavailable store
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""On a disk a copy is made aside and shown whole: what others left or begin there is no part of it."""
+"""On a disk, sync stages a copy and publishes it complete, without files of other processes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tradewind.storage.trees import list_files
 
 
 class FrozenBeforeItShows(OwnTurn):
-    """Its turn is over while it is frozen behind its last look at it: meanwhile another copy is begun."""
+    """Stub of a lease that is lost after the last check: the owner freezes, another copy starts."""
 
     def __init__(self, whole: Callable[[], bool], meanwhile: Callable[[], object]) -> None:
         self._whole, self._meanwhile = whole, meanwhile
 
     def check(self) -> None:
         if self._whole():
-            self._whole = bool  # once
+            self._whole = bool  # freeze only once
             self._meanwhile()
 
 
@@ -31,7 +31,7 @@ class KilledHalfWay(OwnTurn):
         self._looks = itertools.count(1)
 
     def check(self) -> None:
-        if next(self._looks) == 3:  # the first is at the begin, and so one of two files is copied
+        if next(self._looks) == 3:  # the first check precedes the copy, so one of two files is copied
             raise LeaseLostError("killed")
 
 

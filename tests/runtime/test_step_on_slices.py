@@ -1,4 +1,4 @@
-"""A step's driver on real Ray slices: it goes on by itself, gives up with reasons, and stops at once."""
+"""A step's driver on real Ray slices: it retries, gives up with a reason, and stops on request."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def save(config: Config, step: int) -> None:
 
 
 def fails_twice_on_its_way(config: Config) -> int:
-    """The same error each time, and a new checkpoint between the two."""
+    """Raise the same error twice, with a new checkpoint before each."""
     if restarts() < 2:
         save(config, 10 * (restarts() + 1))
         raise RuntimeError("not yet")
@@ -90,7 +90,7 @@ is_refused.preflight = refuse  # type: ignore[attr-defined]
 
 
 class Cluster:
-    """The cluster, and the steps that run on it."""
+    """The cluster and the steps that run on it."""
 
     def __init__(self, store: Path) -> None:
         self.ray, self.store = shared_cluster("slices"), store
@@ -109,7 +109,7 @@ class Cluster:
         return attempt
 
     def finish(self, attempt: Attempt) -> tuple[Attempt, list[TimelineEvent]]:
-        """The attempt as it ended, and its timeline."""
+        """Wait for the end of the job; return the ended attempt and its timeline."""
         ended_job(self.jobs, attempt.job)
         output = attempt.spec["output_path"]
         ended = read_attempt(attempt_path(output, attempt.number))
@@ -222,7 +222,7 @@ def test_ray_job_script_runs_step_once_per_host_then_reuses_it(
     (tmp_path / "project" / "below" / "experiment.py").write_text(SCRIPT)
     monkeypatch.chdir(tmp_path / "project")
     monkeypatch.setenv("RAY_ADDRESS", cluster.ray.address)
-    monkeypatch.setenv("HOME", str(tmp_path))  # a token of whoever runs this test is not this cluster's
+    monkeypatch.setenv("HOME", str(tmp_path))  # hide the Ray token of the user who runs this test
     said = []
     for _ in range(2):
         with pytest.raises(SystemExit) as end:
@@ -244,7 +244,7 @@ def test_lost_slice_is_no_failure_and_attempt_continues(cluster: Cluster) -> Non
     output = attempt.spec["output_path"]
     until(lambda: text_of(Path(output, "pid")))
     (lost,) = until(lambda: [event for event in timeline_of(output) if event.name == "reserved"])[0].slices
-    cluster.ray.kill_slice(lost)  # the last test: from here on the cluster has one slice
+    cluster.ray.kill_slice(lost)  # must be the last test: the cluster has one slice afterwards
     ended, events = cluster.finish(attempt)
     assert (ended.number, ended.outcome, result_of(ended)) == (1, AttemptOutcome.SUCCEEDED, 1), cluster.log(ended)
     assert names(events).count("preempted") == 1 and "failed" not in names(events)

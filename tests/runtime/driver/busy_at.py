@@ -1,6 +1,7 @@
-"""The step driver, with a thread that writes for ever: ``python -m tests.runtime.driver.busy_at MODULE:NAME FILE``.
+"""Run the step driver with a thread that never stops writing.
 
-It begins where the driver calls one function, which waits for it, as a call of fsspec does for the thread of its loop.
+Usage: ``python -m tests.runtime.driver.busy_at MODULE:NAME FILE``. The script replaces the function
+``MODULE:NAME``: the call starts the thread and joins it, as an fsspec call waits for its loop thread.
 """
 
 from __future__ import annotations

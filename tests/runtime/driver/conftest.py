@@ -1,4 +1,4 @@
-"""A Secret Manager on the loopback."""
+"""Fixtures with a local Secret Manager."""
 
 from __future__ import annotations
 

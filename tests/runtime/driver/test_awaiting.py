@@ -1,4 +1,4 @@
-"""References to Ray objects are awaited wherever they are in a result; errors out of Ray tasks are the user's own."""
+"""The driver resolves Ray references in a result and reports errors of Ray tasks as the user's own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IN_A_TASK = RemoteFunction(ray_parts.breaks_far_away, {})
 
 
 class Reference:
-    """Stands for a Ray reference in tests of the walk alone."""
+    """Stub of a Ray reference, for tests of ``resolve_references`` without Ray."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -96,7 +96,7 @@ def drive(cluster: LocalRay, fn: Any, store: Path, secrets: dict[str, str] | Non
         "RAY_AUTH_MODE": "disabled",
         "PYTHONPATH": str(REPOSITORY),
         "ON_THE_DRIVER": "s3cr3t-value",
-        # As the working directory of a Ray job would be, for the workers of its tasks.
+        # Workers of Ray tasks import from the repository, as from the working directory of a Ray job.
         "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"runtime_env": {"env_vars": {"PYTHONPATH": str(REPOSITORY)}}}),
     }
     done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False)
@@ -143,4 +143,4 @@ def test_a_step_that_runs_as_a_ray_task_finds_its_secret_there(cluster: LocalRay
     assert result_of(output_path) == ["s3cr3t", True]
     later, output_path, text = drive(cluster, fn, tmp_path / "later")
     assert later.outcome is AttemptOutcome.SUCCEEDED, text
-    assert result_of(output_path) == ["", True]  # nor does the worker keep it for the next task
+    assert result_of(output_path) == ["", True]  # the worker does not keep the secret for the next task

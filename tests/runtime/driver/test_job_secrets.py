@@ -1,4 +1,4 @@
-"""The command of a plain job finds its secrets, and ends as it would without them."""
+"""The command of a Ray job gets its secrets and keeps its own exit code or signal."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def start_job(entrypoint: str, secrets: dict[str, str], kept: Sequence[str] = ()
 
 
 def shell_of(job: subprocess.Popen[str]) -> psutil.Process:
-    """The shell that runs the job's own command, which has the secret in its environment."""
+    """Return the shell that runs the job's command and has the secret in its environment."""
     top = psutil.Process(job.pid)
     for process in [top, *top.children(recursive=True)]:
-        with suppress(psutil.Error):  # some of those below it live for a moment only
+        with suppress(psutil.Error):  # some child processes exit during the search
             if process.name() == "sh" and process.environ().get("KEY") == VALUE:
                 return process
     raise AssertionError("There is no such shell.")

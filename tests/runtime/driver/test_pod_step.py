@@ -1,4 +1,4 @@
-"""What a step on slices is checked for before anything is reserved, how far it got, and whose error it tells."""
+"""A step on slices: preflight check before the reservation, recorded progress and recorded error."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_the_devices_that_a_function_has_at_least(resources: Any, devices: int) 
     assert devices_of(resources) == devices
 
 
-# ---- how far it got
+# ---- progress
 
 
 def put(folder: Path, *names: str) -> None:
@@ -145,7 +145,7 @@ def test_progress_is_the_newest_complete_checkpoint(tmp_path: Path) -> None:
     assert progress() is None
     put(tmp_path, "checkpoints/step-20/metadata.json", "checkpoints/step-20/model/0", "other/step-999/metadata.json")
     assert progress() == "checkpoints/step-20"
-    put(tmp_path, "metrics.jsonl", "checkpoints/step-120/model/0")  # half written
+    put(tmp_path, "metrics.jsonl", "checkpoints/step-120/model/0")  # an incomplete checkpoint
     assert progress() == "checkpoints/step-20"
     put(tmp_path, "checkpoints/step-120/metadata.json")
     assert progress() == "checkpoints/step-120"
@@ -158,7 +158,7 @@ def test_progress_uses_resumed_files_without_checkpoints(tmp_path: Path) -> None
     assert newest_progress(str(tmp_path), ()) is None
 
 
-# ---- whose error
+# ---- recorded error
 
 
 def test_error_comes_only_from_last_restart(tmp_path: Path) -> None:

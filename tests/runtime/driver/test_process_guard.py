@@ -1,4 +1,4 @@
-"""The guard: a command ends with whoever asked for it, and with all that it started. No Ray here."""
+"""The process guard kills a command and its descendants when the requester exits, without Ray."""
 
 import contextlib
 import math
@@ -23,11 +23,11 @@ from tradewind.runtime.driver.process_guard import EXIT_DEADLINE, boot_time, des
 
 MARK = "PROCESS_GUARD_TEST"
 HEARD_S = 10.0
-"""A term that a guard hears of, and in which it is frozen, also on a machine that stalls."""
+"""Lease time in which a guard reads its deadline and the test freezes it, also on a slow machine."""
 
 
 def hear(guard, term, end, killed_at):
-    """Set the term, and wait until the guard has heard of it."""
+    """Set the lease deadline and wait until the guard has read it."""
     term.set(end, killed_at)
     until(lambda: noted_end(term, guard.pid) == killed_at)
 
@@ -122,15 +122,15 @@ def test_nothing_starts_when_the_watched_process_is_gone_already(mark):
     assert guard.returncode == 143
 
 
-# ---- who leaves its session
+# ---- processes that leave the session
 
 
 ESCAPES = "setsid env -i sleep 601 & sleep 600"
-"""The one that escapes has nothing in its environment by which it could be found."""
+"""Start a process in a new session with an empty environment, so no variable identifies it."""
 
 
 def pids(guard: subprocess.Popen[str], *names: str) -> list[int]:
-    """The processes under a guard that run these programs, once all do."""
+    """Wait until descendants of the guard run all these programs; return their process IDs."""
 
     def found() -> list[int]:
         return [pid for pid in descendants(guard.pid) if psutil.Process(pid).name() in names]
@@ -163,7 +163,7 @@ def test_requester_death_kills_processes_outside_session(mark):
 def test_orphans_that_have_ended_are_not_kept(mark):
     guard = guarded(mark, "sh", "-c", "for i in 1 2 3; do (setsid sleep 2 &); done; sleep 600")
     sleepers = pids(guard, "sleep", "sleep", "sleep", "sleep")
-    until(lambda: sum(psutil.pid_exists(pid) for pid in sleepers) == 1)  # dead ones exist until they are waited for
+    until(lambda: sum(psutil.pid_exists(pid) for pid in sleepers) == 1)  # zombies exist until their parent waits
     guard.terminate()
     guard.wait(30)
 
@@ -183,12 +183,12 @@ def test_who_forks_and_ends_all_the_time_ends_too(mark, script):
     hops = shlex.join([sys.executable, "-I", "-S", "-c", HOPS])
     guard = guarded(mark, "sh", "-c", f"trap '' TERM; {script.format(hops=hops)}", stdout=subprocess.PIPE)
     until(lambda: len(descendants(guard.pid)) >= 2)
-    time.sleep(0.3)  # it is on its way
+    time.sleep(0.3)  # the script forks in a loop by now
     guard.terminate()
-    assert guard.communicate(timeout=30)[0] == ""  # whoever still lived would hold the pipe
+    assert guard.communicate(timeout=30)[0] == ""  # a surviving process would keep the pipe open
 
 
-# ---- whose term is over
+# ---- lease deadline
 
 
 def under(term: LeaseDeadline, mark: str, script: str, grace: str = "600", **streams: int) -> subprocess.Popen[str]:
@@ -257,14 +257,14 @@ def test_lease_deadline_during_suspend_is_reported(monkeypatch, capsys):
 
 
 def test_passed_lease_deadline_ignores_late_renewal():
-    """Else what was ended at its end, or by the kernel, would be told as a fault of the command or of its machine."""
+    """Otherwise the driver would report fenced processes as a failure of the command or the machine."""
     term = LeaseDeadline()
     seen = process_guard._SharedDeadline(term.descriptor)
     term.set(boot_time())
     assert seen.is_over
     term.set(boot_time() + 60)
     assert term.is_over
-    os.pwrite(term.descriptor, process_guard.DEADLINE.pack(*[boot_time() + 60] * 3), 0)  # a late write
+    os.pwrite(term.descriptor, process_guard.DEADLINE.pack(*[boot_time() + 60] * 3), 0)  # a late renewal
     assert seen.is_over
 
 
@@ -286,7 +286,7 @@ def test_the_end_of_the_term_does_not_wait_for_a_polite_end(mark):
     sleepers = pids(guard, "sleep", "sleep")
     guard.terminate()
     term.set(boot_time() + 0.5)
-    assert guard.wait(30) == EXIT_DEADLINE  # it would have had ten minutes
+    assert guard.wait(30) == EXIT_DEADLINE  # the grace period alone would last ten minutes
     assert not alive(sleepers)
 
 
@@ -315,7 +315,7 @@ def test_guard_killed_before_deadline_is_not_reported_as_fenced(mark):
 
 @pytest.mark.slow
 def test_guard_frozen_during_renewal_is_reported_as_fenced(mark):
-    """And not as a command that ran out of memory."""
+    """The driver must not report that the command ran out of memory."""
     term = LeaseDeadline()
     guard = under(term, mark, "exec sleep 600")
     pids(guard, "sleep")

@@ -1,4 +1,4 @@
-"""What the process on each host of a pod does with a step's function."""
+"""The process on each host of a pod calls the step's function."""
 
 from __future__ import annotations
 

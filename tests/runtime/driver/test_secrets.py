@@ -1,4 +1,4 @@
-"""Secrets are named in the DAG and fetched on the cluster by Google's own client."""
+"""A DAG names secrets; the driver fetches them on the cluster with Google's client library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tradewind.runtime.driver.secrets import fetch_secrets, in_environment
 from tradewind.serialization.errors import SecretError
 from tradewind.steps import ExecutorStep, SecretReferenceError, resolve, versioned
 
-# ---- naming
+# ---- secret names
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_secrets_are_outside_the_version() -> None:
     assert resolve([plain], "/p").of(plain).hash == resolve([secret], "/p").of(secret).hash
 
 
-# ---- fetching
+# ---- secret values
 
 
 def test_the_newest_version_counts_unless_another_is_named(manager: LocalSecretManager) -> None:
@@ -94,7 +94,7 @@ def test_the_newest_version_counts_unless_another_is_named(manager: LocalSecretM
     manager.put(KEY, VALUE)
     secrets = {"NEW": KEY, "SAME": KEY, "OLD": f"{KEY}/versions/1"}
     assert fetch_secrets(secrets, "Step 's'") == {"NEW": VALUE, "SAME": VALUE, "OLD": "old"}
-    assert manager.accesses == [f"{KEY}/versions/latest", f"{KEY}/versions/1"]  # each once
+    assert manager.accesses == [f"{KEY}/versions/latest", f"{KEY}/versions/1"]  # the driver reads each secret once
 
 
 def test_a_value_arrives_as_it_was_stored(manager: LocalSecretManager) -> None:

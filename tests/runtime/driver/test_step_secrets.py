@@ -1,4 +1,4 @@
-"""A step's function finds its secrets, and nothing that is written holds them."""
+"""A step's function gets its secrets, and no file or log contains them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of pods on real Ray share: programs for hosts, pods that run in a thread, and waiting."""
+"""Helpers for tests of pods on real Ray: host programs, pods in a thread, and drivers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MARK = "POD_TEST"
 
 @contextmanager
 def driver_on(cluster: LocalRay) -> Iterator[None]:
-    """This process is a driver on the cluster's head."""
+    """Connect this process to the cluster's head as a Ray driver."""
     import ray
 
     with pytest.MonkeyPatch.context() as patch:
@@ -81,7 +81,7 @@ class RunningPod:
         return self.error
 
     def stop(self) -> None:
-        """End it as a driver that is told to stop does; a pod that is over stays as it is."""
+        """Interrupt the pod as a driver does on a stop request; a finished pod does not change."""
         ident = self._thread.ident
         assert ident is not None
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(KeyboardInterrupt))
@@ -92,7 +92,7 @@ class RunningPod:
         return [event for event in self.timeline.events if event.name == name]
 
     def processes(self, *command: str) -> list[psutil.Process]:
-        """Its live processes but for the guards, or those whose command line begins so."""
+        """Return the pod's live processes without guards, limited to command lines with this prefix."""
         return [one for one in marked(MARK, self.mark) if _runs(one, command)]
 
     def wait_for(self, event: str, count: int = 1) -> list[TimelineEvent]:
@@ -113,7 +113,7 @@ def _runs(process: psutil.Process, command: Sequence[str]) -> bool:
 
 
 def told(path: Path) -> list[dict[str, str]]:
-    """What a process that ran ``TELL`` said, once per start."""
+    """Return the output of ``TELL``, one entry per start of the process."""
     lines = path.read_text().splitlines() if path.exists() else []
     return [json.loads(line.removeprefix("TOLD ")) for line in lines if line.startswith("TOLD ")]
 
@@ -133,7 +133,7 @@ if os.environ["TRADEWIND_RESTARTS"] == "0":
     time.sleep(600)
 """
 )
-"""Runs until it is lost, and the second time to its end."""
+"""The first start runs until it is lost; the second start exits normally."""
 PSUM = """
 import os
 import jax
@@ -214,7 +214,7 @@ import os, sys, time
 while any("default_worker" in one for one in sys.orig_argv) and os.path.exists(os.environ["WORKERS_WAIT_WHILE"]):
     time.sleep(0.1)
 """
-"""A ``sitecustomize`` by which Ray's workers do not come up as long as a file exists."""
+"""A ``sitecustomize`` that delays the start of Ray's workers while a file exists."""
 WAIT_FOR = """
 import os, sys, time
 while not os.path.exists(sys.argv[1]):
@@ -233,13 +233,13 @@ run_pod(command, HostGroup.of_slice(slice_type), env=env)
 
 
 def start_driver(cluster: LocalRay, command: list[str], slice_type: str, mark: str) -> subprocess.Popen[bytes]:
-    """A driver of its own, whose death takes nobody else along."""
+    """Start a driver in its own process, so that its death affects no other test."""
     given = json.dumps([cluster.gcs_address, command, slice_type, {MARK: mark}])
     return subprocess.Popen([sys.executable, "-c", DRIVER, given], env={**os.environ, "RAY_AUTH_MODE": "disabled"})
 
 
 def drain(cluster: LocalRay, node_id: str, seconds: float) -> None:
-    """Tell Ray that the node goes."""
+    """Ask Ray to drain the node, with a preemption as the reason."""
     from ray._raylet import GcsClient
     from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 

@@ -1,4 +1,4 @@
-"""What an attempt is charged to, and when there is no further one."""
+"""Incidents spend budgets, and an exhausted budget ends the attempt."""
 
 import pickle
 

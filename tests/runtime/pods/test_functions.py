@@ -1,4 +1,4 @@
-"""A function on every host of a slice: its results, its errors, and what is refused before anything is reserved."""
+"""A function on every host of a slice: results, errors, and refusal before the reservation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host never counts a renewal as later than it was, however its clock and the messages go."""
+"""A host never dates a renewal too late, whatever its clock offset and the message delays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ SECONDS = st.floats(0, 1e4, allow_nan=False)
 def test_host_stops_before_takeover_despite_clock_and_delay(
     offset: float, rounds: list[tuple[float, float, float]], heartbeat_s: float
 ) -> None:
-    """Times are the driver's; each round is an answer's way to the driver, its rest there, and the way to the host."""
+    """Each round has three delays: host to driver, time at the driver, driver to host.
+
+    All times are on the driver's clock.
+    """
     times, now, renewed_at, host_ends = LeaseTimes(heartbeat_s), 0.0, 0.0, 0.0
     for way_back, rest, way_out in rounds:
         sent_at, received_at = now + offset, now + way_back

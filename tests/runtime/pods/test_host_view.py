@@ -1,4 +1,4 @@
-"""What the driver has seen of a host becomes the evidence that its end is judged by."""
+"""The driver turns a host's reports into evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Marin's names do what they did there."""
+"""Names of Marin's legacy API keep their behavior."""
 
 import inspect
 
@@ -38,7 +38,7 @@ def test_a_decorated_function_removes_the_lock_file_afterwards(lockfile):
     assert train(2, rate=0.1) == (2, 0.1, True)
     assert not lockfile.exists()
     assert train.__doc__ == "Trains."
-    assert train(2, rate=0.1) == (2, 0.1, False)  # nothing to remove
+    assert train(2, rate=0.1) == (2, 0.1, False)  # the lock file is already gone
 
 
 def test_a_tpu_pod_config_is_a_slice():

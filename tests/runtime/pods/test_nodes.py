@@ -1,4 +1,4 @@
-"""A machine that is gone may refuse connections, or, when it vanished whole, answer nothing at all."""
+"""A lost machine refuses connections or does not answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def refusing() -> tuple[str, int]:
 
 @pytest.fixture
 def vanished() -> Iterator[tuple[str, int]]:
-    """An address that answers nobody: its queue of connections is full, so the kernel drops what comes."""
+    """An address that does not answer: its connection queue is full, so the kernel drops packets."""
     with ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         while True:

@@ -1,4 +1,4 @@
-"""The pod runner on real Ray: fresh processes, ranks, losses of every kind, and going on after them."""
+"""The pod runner on real Ray: new processes, ranks, incidents of each cause, and restarts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ pytestmark = pytest.mark.ray
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Slices a and b of type v4-16, and one v4-8; from a test that loses a host on, only one v4-16."""
+    """Slices a and b of type v4-16, and one v4-8.
+
+    A test that loses a host leaves only one v4-16 slice to the tests after it.
+    """
     ray_cluster = shared_cluster("pods")
     with driver_on(ray_cluster):
         yield ray_cluster
@@ -65,7 +68,7 @@ def cluster():
 
 @pytest.fixture
 def start_slice(cluster):
-    """Start slices that end with the test: idle hosts take CPU too."""
+    """Start slices that end with the test, because idle hosts use CPU too."""
     names = []
 
     def start(name, slice_type, env_of=None):
@@ -191,7 +194,7 @@ def test_repeated_failure_on_only_slice_ends_pod(cluster, mark):
 
 
 def test_reported_checkpoint_missing_from_store_is_progress(cluster, mark):
-    command = python(SAVES_AND_RAISES, "0", "1")  # and no more after its third start
+    command = python(SAVES_AND_RAISES, "0", "1")  # the third start saves no checkpoint
     error = RunningPod(command, "v4-16", mark).join()
     assert isinstance(error, PodGivenUpError)
     assert error.history.failures == 3 and "It failed twice with the same traceback" in str(error)
@@ -216,7 +219,7 @@ def test_killed_process_or_lost_actor_on_live_node_is_failure(cluster, mark, tmp
 
 
 def freeze_host_1(pod):
-    """Returns the processes of both hosts."""
+    """Freeze the process of host 1; return the processes of both hosts."""
     until(lambda: len(pod.processes()) == 2, "both hosts")
     pod.wait_for("first_step")
     waits, frozen = sorted(pod.processes(), key=lambda one: one.environ()["TRADEWIND_PROCESS_ID"])
@@ -353,7 +356,7 @@ def test_flexible_pod_starts_small_and_grows_with_capacity(cluster, mark, tmp_pa
     (tmp_path / "go").touch()
     assert other.join() is None
     assert pod.join() is None
-    # A try to grow for which Ray is too slow starts the pod on the one slice again.
+    # If Ray is too slow to grow the pod, the pod restarts on the one slice.
     assert [size for size, _ in groupby(one.num_slices for one in pod.events("started"))] == [1, 2]
     assert {(one.num_slices, one.grows_to) for one in pod.events("scaled")} == {(1, 2)}
     assert (pod.events("preempted"), pod.events("failed")) == ([], [])
@@ -442,7 +445,7 @@ def test_autoscaled_slices_are_not_held_unless_step_requests_it(cluster):
     report = json.dumps({"autoscaler_report": {"active_nodes": {"ray.head.default": 1}}})
 
     def has_autoscaler():
-        _internal_kv_put("__autoscaling_status", report, overwrite=True)  # Ray's own monitor writes it too
+        _internal_kv_put("__autoscaling_status", report, overwrite=True)  # Ray's monitor overwrites the report
         return not may_hold(None)()
 
     until(has_autoscaler, "the report to be read")
@@ -461,7 +464,7 @@ def test_pod_continues_on_remaining_slices_and_adds_new_one(cluster, start_slice
     pod.wait_for("started", 2)
     start_slice("e", "v6e-8")
     until(lambda: pod.events("started")[-1].num_slices == 2, "its growth")
-    # A try to grow for which Ray is too slow starts the pod on the one slice again.
+    # If Ray is too slow to grow the pod, the pod restarts on the one slice.
     starts = [sorted(one.slices) for one in pod.events("started")]
     assert [slices for slices, _ in groupby(starts)] == [["c", "d"], ["c"], ["c", "e"]]
     assert [one.slice_name for one in pod.events("preempted")] == ["d"]

@@ -1,4 +1,4 @@
-"""The pure part of pods: ranks, environments, sentences, lines."""
+"""Ranks, environment variables, messages and output lines of pods, computed without Ray."""
 
 import pytest
 from hypothesis import given

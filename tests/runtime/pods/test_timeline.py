@@ -1,4 +1,4 @@
-"""What happened to a pod, kept and told in numbers."""
+"""The timeline stores a pod's events, and its summary counts them."""
 
 import dataclasses
 import json
@@ -119,14 +119,14 @@ def test_values_that_json_does_not_know_are_written_as_text(tmp_path):
 
 @pytest.fixture
 def night(clock):
-    """A slice is lost, the pod waits for another one, fails, grows, and is done."""
+    """Events of a pod that loses a slice, waits for another one, fails, grows and succeeds."""
     events = []
     for seconds, event, fields in [
         (0, "waiting", {}),
         (10, "reserved", {}),
         (2, "started", {"num_slices": 1}),
         (8, "first_step", {"step": 1}),
-        (99, "waiting", {}),  # the next slice is reserved while the old one is being ended
+        (99, "waiting", {}),  # the reservation of the next slice starts before the old one has ended
         (1, "preempted", {"cause": "node died", "step": 57, "checkpoint_step": 50}),
         (30, "reserved", {}),
         (2, "started", {"num_slices": 1}),

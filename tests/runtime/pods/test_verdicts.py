@@ -1,4 +1,4 @@
-"""The table that tells a preemption from a failure."""
+"""Evidence determines whether an incident is a preemption, a failure or a loss."""
 
 import itertools
 import signal

@@ -1,3 +1,3 @@
-"""Stands where Airflow would be, on the import path of a cluster that has none."""
+"""Stub that replaces Airflow on the import path of a cluster without Airflow."""
 
 raise ImportError("There is no Airflow on a cluster.")

@@ -1,4 +1,4 @@
-"""The pure part of reserving hosts: what a group is, and which slices are whole."""
+"""Host groups and complete slices, computed without Ray."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which size a pod of several sizes takes, and when it tries to grow."""
+"""A flexible pod chooses its size and the time of its next attempt to grow."""
 
 import pytest
 from hypothesis import given
@@ -76,7 +76,7 @@ def test_a_restart_with_the_same_size_does_not_put_off_growing():
 def test_failed_reservation_costs_one_capacity_check():
     pod = flexible()
     pod.running(1, 0)
-    assert pod.grow_to(3, 12 * HOUR) == 4  # and the reservation fails: the pod goes on with one
+    assert pod.grow_to(3, 12 * HOUR) == 4  # the reservation then fails: the pod continues with one slice
     assert pod.next_look(12 * HOUR) == 15 * HOUR
 
 
@@ -94,7 +94,7 @@ MOMENTS = st.lists(
 @pytest.mark.slow
 @given(SIZES, MOMENTS)
 def test_oscillating_capacity_keeps_check_interval_and_size(sizes, moments):
-    """At each moment: time passes, so many slices exist, the pod may lose a slice, a reservation may fail."""
+    """Each moment sets the elapsed time, the capacity, a slice loss and a failed reservation."""
     times = ScalingTimes(look_s=3 * HOUR, rescale_s=12 * HOUR)
     pod, now, size = ElasticSize(sizes, times), 0.0, None
     looks, scaled_at, former = [], None, None

@@ -1,4 +1,4 @@
-"""Whether processes may wait on free slices; that they do, and go, is shown beside pods on a cluster."""
+"""Permission to hold free slices for standbys; test_pod covers the standbys themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which failures speak against a slice, and whether a pod can do without it."""
+"""Failures that put a slice on the blocklist, and whether the pod can relocate."""
 
 from dataclasses import replace
 

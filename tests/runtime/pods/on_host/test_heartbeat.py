@@ -1,4 +1,4 @@
-"""Who holds up a pod, told from what the processes last said."""
+"""The driver finds the host that stalls a pod from the heartbeats of the processes."""
 
 import os
 import subprocess
@@ -80,7 +80,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def training(tmp_path):
-    """A process that says what it is told to, and the file that it writes."""
+    """A process that sends heartbeats on command, and its heartbeat file."""
     path = tmp_path / "heartbeat"
     env = {**os.environ, HEARTBEAT_VARIABLE: str(path)}
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What a host does with its process. The actor's class is used directly; Ray itself is in test_pod."""
+"""A pod host manages its process. These tests use the actor's class without Ray; test_pod uses Ray."""
 
 import math
 import os
@@ -99,7 +99,7 @@ def test_a_host_whose_driver_asks_no_more_ends_its_process(mark):
     while boot_time() < started_at + 4.0:
         assert host.poll(0.2, eager=False).exit_code is None
     until(lambda: not marked(MARK, mark), "the process to end")
-    host.end()  # what it does of itself is done then; the next host has the same mark in this process
+    host.end()  # stop the host's own work: the next host in this process has the same mark
 
 
 def test_old_lease_ends_host_process_despite_driver_polls(mark):
@@ -109,12 +109,12 @@ def test_old_lease_ends_host_process_despite_driver_polls(mark):
     until(lambda: host.poll(0.1, eager=False, renewed_at=renewed_at).was_ended, "the process to be ended")
     assert boot_time() - renewed_at >= 2.0
     until(lambda: host.poll(0.1, eager=False, renewed_at=renewed_at).exit_code is not None, "its end")
-    assert marked(MARK, mark) == []  # it is told as ended from the first signal on, and leaves nothing at its end
+    assert marked(MARK, mark) == []  # the host reports was_ended from the first signal on; no process remains at exit
     host.end()
 
 
 def test_a_process_whose_guard_froze_is_told_as_ended(mark):
-    """And not as one that was killed for want of memory."""
+    """The host must not report that the process ran out of memory."""
     host = PodHost(driver_timeout_s=4.0)
     host.start(_launch("sh", "-c", "echo up; exec sleep 600", mark=mark))
     assert host.poll(30.0, eager=True).lines == ("up",)
@@ -182,7 +182,7 @@ time.sleep(600)
 
 def test_a_lock_file_that_cannot_be_deleted_is_told_in_the_log(tmp_path, monkeypatch):
     monkeypatch.setattr(orphans, "LOCKFILE", str(tmp_path / "lockfile"))
-    (tmp_path / "lockfile").mkdir()  # also root cannot unlink it
+    (tmp_path / "lockfile").mkdir()  # even root cannot unlink a folder
     lines, _ = _run("print('output')", log_dir=str(tmp_path / "logs"))
     assert (
         lines[0].startswith(f"tradewind: {tmp_path}/lockfile on ") and "cannot be deleted: Is a directory." in lines[0]
@@ -204,7 +204,7 @@ def test_a_host_that_hears_of_its_maintenance_tells_when_it_goes(monkeypatch):
     heard = host.poll(0.0, eager=False).preempted_by
     server.stop()
     assert announced + MAINTENANCE_S <= heard <= time.time() + MAINTENANCE_S
-    assert not ray.is_initialized()  # there is no node to drain, and none is made for it
+    assert not ray.is_initialized()  # there is no node to drain, and the host starts no Ray for it
 
 
 def test_orphans_are_killed_before_start_and_live_pods_survive(mark):

@@ -1,4 +1,4 @@
-"""A call goes to a process, and what came of it comes back, without Ray or a store between them."""
+"""A mailbox sends a call to a process and returns its result, without Ray and without a store."""
 
 import os
 import pickle
@@ -32,7 +32,7 @@ def process(mailbox, rank=0, start=0):
 
 @pytest.fixture
 def post():
-    """Opens mailboxes for calls of functions."""
+    """Return a function that opens mailboxes and closes them after the test."""
     opened = []
 
     def open_for(function, folders=()):
@@ -89,7 +89,7 @@ def test_the_last_start_counts(post, monkeypatch):
     mailbox = post(None)
     for name, value in {**mailbox.env, "TRADEWIND_PROCESS_ID": "0"}.items():
         monkeypatch.setenv(name, value)
-    for start in (0, 1, 0):  # the last one was thawed late
+    for start in (0, 1, 0):  # the last process is of an old start and was frozen until now
         monkeypatch.setenv("TRADEWIND_RESTARTS", str(start))
         answer("result", f"of start {start}")
     assert mailbox.results() == ["of start 1"]

@@ -1,4 +1,4 @@
-"""A notice is a file; looking for it is cheap."""
+"""The host writes a preemption notice to a file, and its process reads the file."""
 
 from tradewind.runtime.pods.on_host.preemption_notice import (
     NOTICE_VARIABLE,

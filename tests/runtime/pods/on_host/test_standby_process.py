@@ -1,4 +1,4 @@
-"""Large libraries are imported with the garbage collector at rest, and it is as it was afterwards."""
+"""A standby imports libraries with the garbage collector paused and restores it afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tradewind.runtime.pods.on_host.standby_process import import_quickly
 
 @pytest.fixture(params=[True, False])
 def collects(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Whether the collector is on before."""
+    """Set the garbage collector on or off before the test and restore it afterwards."""
     before = gc.isenabled()
     (gc.enable if request.param else gc.disable)()
     yield request.param
