@@ -1,4 +1,4 @@
-"""What follows the end of a step's job, row by row as the protocol has it."""
+"""Next actions after a step's job ends, one case per row of the protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A keeper holds its turn exactly as long as nobody else can have it."""
+"""A lease owner renews its lease and stops before another process may take it over."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE_S = 30.0
 
 
 class Clock:
-    """Stands still until it is put forward."""
+    """Clock that changes only when the test sets it."""
 
     def __init__(self) -> None:
         self.time = 1000.0
@@ -34,7 +34,7 @@ class Clock:
 
 
 class Faults:
-    """The store, which can be down, or hang until it is told to go on."""
+    """Store under fault injection: it raises errors, or hangs until the test releases it."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -89,7 +89,7 @@ def lease() -> Lease:
 
 
 def until_renewed(clock: Clock) -> None:
-    """A heartbeat passes, and the renewer's thread notices."""
+    """Advance the clock by a heartbeat interval and wait for the renewal."""
     counter = lease().counter
     clock.time += 1.5 * QUICK_S
     until(lambda: lease().counter > counter)
@@ -103,7 +103,7 @@ def test_it_renews_until_the_end_of_the_block_and_not_after(faults: Faults) -> N
     with LeaseRenewer(store, held, ends.append):
         for _ in range(3):
             until_renewed(clock)
-    until(lambda: set(threading.enumerate()) <= others)  # so nothing renews it any more
+    until(lambda: set(threading.enumerate()) <= others)  # the renewer's thread has ended
     assert ends == []
 
 
@@ -220,7 +220,7 @@ def test_commit_is_refused_past_fencing_deadline(faults: Faults) -> None:
     clock = Clock()
     store, held = begun(faults, clock=clock)
     keeper = LeaseRenewer(store, held, lambda end: None)
-    clock.time = 1060.0  # it was frozen
+    clock.time = 1060.0  # the owner was frozen past its fencing deadline
     with pytest.raises(LeaseLostError):
         keeper.finish(phase=Phase.COMMITTED)
 
@@ -329,7 +329,7 @@ def test_commit_with_lost_response_is_not_a_lost_lease(faults: Faults) -> None:
     keeper = LeaseRenewer(LeaseStore(PATH, read=faults.read, write=unheard), held, lambda end: None)
     with pytest.raises(StoreUnavailableError):
         keeper.finish(phase=Phase.COMMITTED, digest="abc")
-    keeper.check_lease()  # it sees an ended turn
+    keeper.check_lease()  # the owner reads a lease that its unanswered write has ended
     assert keeper.finish(phase=Phase.COMMITTED, digest="abc").lease == lease()
 
 
@@ -373,7 +373,7 @@ def test_store_errors_are_retried_for_one_fencing_interval(faults: Faults, troub
 
     with pytest.raises(type(trouble)):
         keeper.retry_store(refused)
-    assert asked[-1] - asked[0] == pytest.approx(1.2)  # the first that is not below the fence of 1.0
+    assert asked[-1] - asked[0] == pytest.approx(1.2)  # the first multiple of 0.3 s past the fence
     assert keeper.retry_store(lambda: asked.append(0.0) or len(asked)) == 6
 
 

@@ -1,4 +1,4 @@
-"""What every claimant has in common, told by one that notes what it is asked to do."""
+"""Behavior that all claimers share, tested with a claimer that records its calls."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ THEIRS: dict[str, object] = {**OURS, "run": "another"}
 
 
 class FailedHereError(Exception):
-    """What ends our claimant."""
+    """Error that ends the test claimer."""
 
 
 class Noting(AttemptHandler[str], JobOutcomeHandler[str]):
-    """A claimant that does at each turn what the test says, and notes what it was asked to do."""
+    """Claimer that does what the test configures and records the requested actions."""
 
     def __init__(self, turns: StepLease) -> None:
         self.turns = turns
@@ -134,7 +134,7 @@ def end(turns: StepLease, phase: Phase) -> None:
 
 
 def commit(turns: StepLease, turn: ClaimedAttempt) -> None:
-    """Make the output as a driver does that dies right after its commit."""
+    """Commit the output as a driver that dies right after its commit."""
     store, held = turns.store, turns.store.take_over(turn.attempt.job, "keeper")
     write_text(posixpath.join(turns.path, "data"), "made")
     commit_attempt(lambda **changes: store.change(held, **changes), turns.path, turn.attempt, lambda: None)
@@ -216,7 +216,7 @@ def test_concurrent_claim_of_earlier_try_is_known_by_its_note(tmp_path: Path) ->
         def task(self) -> TaskIdentity:
             known = tuple(noted)
             if not known:
-                noted.append(claimed(self.turns).attempt.job)  # a worker that is to be killed, and is not yet
+                noted.append(claimed(self.turns).attempt.job)  # the earlier try's worker, before Airflow kills it
             return TaskIdentity(self.turns.by, claimed=known)
 
     claimant = Behind(unnamed)
@@ -234,7 +234,7 @@ def test_the_store_is_asked_with_the_claimants_patience(turns: StepLease, theirs
 
     commit(theirs, claimed(theirs))
     AttemptProtocol(turns, Noting(turns), ask).result()
-    assert len(asked) == 2  # the look, and the completion of the record
+    assert len(asked) == 2  # one read, and one completion of the record
 
 
 def test_a_job_that_made_the_output_leaves_a_complete_record(turns: StepLease) -> None:
@@ -269,7 +269,7 @@ def test_unrunnable_job_is_rechecked_when_driver_started(turns: StepLease) -> No
 
     class Begins(Noting):
         def show_log(self) -> None:
-            begun(self.turns)  # between the look at the lease and its end
+            begun(self.turns)  # between the read of the lease and the write that ends it
 
     assert resolve_finished_job(turns, turn.attempt.job, JobResult.UNRUNNABLE, Begins(turns)) is Continuation.RECHECK
     assert phase_of(turns) is Phase.RUNNING

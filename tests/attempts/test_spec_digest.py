@@ -1,4 +1,4 @@
-"""What a driver runs is what was claimed, whoever wrote into the bucket since."""
+"""A driver runs only the claimed spec, even if another process changed the bucket since."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step's task does when it starts, row by row as the protocol has it."""
+"""Start decisions of a step's task, one case per row of the protocol."""
 
 from __future__ import annotations
 

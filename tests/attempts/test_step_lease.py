@@ -1,4 +1,4 @@
-"""The end of a turn that was never begun: the lease decides whether it was, and the attempt's file follows it."""
+"""End an attempt that never started: the lease decides, and the attempt's file follows it."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_nothing_is_written_about_another_jobs_turn(turns: StepLease, turn: Clai
 
 
 def test_next_claim_records_failure_after_interrupted_ending(turns: StepLease, turn: ClaimedAttempt) -> None:
-    assert turns.store.end_unstarted(turn.attempt.job, Phase.FAILED)  # and the file was never written
+    assert turns.store.end_unstarted(turn.attempt.job, Phase.FAILED)  # the process died before it wrote the file
     over = turns.read().lease
     assert turns.claim(over, lambda: step_spec(turns.step, CodeFolder(Path("/nowhere")))) is not None
     assert outcome_of(turns) is AttemptOutcome.FAILED
@@ -107,7 +107,7 @@ def test_end_lost_attempt_matches_exited_owner_only(turns: StepLease, turn: Clai
 
 @pytest.fixture
 def collecting(tmp_path: Path) -> StepLease:
-    """A step that reads ``kept`` and ``lost``, and runs without the second one."""
+    """A step that reads ``kept`` and ``lost``, and can run without ``lost``."""
     kept, lost = (ExecutorStep(name, posixpath.join, {}) for name in ("kept", "lost"))
     step = ExecutorStep("table", posixpath.join, {"needs": kept, "takes": lost.even_if_failed()})
     experiment = resolve([step], str(tmp_path))
