@@ -1,4 +1,4 @@
-"""Those who wait for a turn share their questions to the store, and learn of its end whatever the store does."""
+"""Triggers share reads of a lease and report its end despite store errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Asked:
-    """Reads as the reader does, and remembers what it was asked for."""
+    """Reader that records the requested paths and raises configured errors."""
 
     def __init__(self) -> None:
         self.questions: list[list[str]] = []
@@ -72,7 +72,7 @@ async def event_of(trigger: LeaseTrigger) -> object:
     return None
 
 
-# ---- one question for many
+# ---- shared reads
 
 
 async def test_those_who_ask_within_a_moment_share_one_question(asked: Asked) -> None:
@@ -106,7 +106,7 @@ async def test_who_stops_waiting_takes_nothing_from_the_others() -> None:
     assert (await stays).lease is None
 
 
-# ---- the end of a turn
+# ---- end of a lease
 
 
 @pytest.mark.slow
@@ -157,7 +157,7 @@ async def test_trigger_event_has_attempt_and_original_payload() -> None:
     assert await event_of(LeaseTrigger(**arguments)) == {"attempt": 3, "is_theirs": True}
 
 
-# ---- the follower's part
+# ---- renewal of a claimed lease
 
 
 def lease(path: str) -> Lease:
