@@ -1,4 +1,4 @@
-"""A plain task that makes each version once, by the same rules as a step of an experiment."""
+"""A plain task makes each version once, by the same rules as a step."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ NIGHT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Notes(dict[str, Any]):
-    """What a task notes in Airflow's task state store."""
+    """Stub of Airflow's task state store."""
 
     set = dict.__setitem__
 
 
 class PlainTask:
-    """A task of one run, as Airflow's workers see it."""
+    """A task of one DAG run, with the context that an Airflow worker gives it."""
 
     def __init__(self, prefix: Path | str, run_id: str = "r") -> None:
         self.prefix, self.run_id, self.notes = prefix, run_id, Notes()
@@ -48,7 +48,7 @@ class PlainTask:
             pass
 
     def run(self, try_number: int = 1, max_tries: int = 3, clear_number: int = 0, n: int = 7) -> None:
-        """One try."""
+        """Run one try of the task."""
         with self.as_task(try_number, max_tries, clear_number), self.step(n) as step:
             self.output = step.output_path
             Path(step.config["out"], "made").write_text("made")
@@ -57,7 +57,7 @@ class PlainTask:
         return StepVersionHook(str(self.prefix)).step("plain", {"n": versioned(n), "out": this_output_path(), **more})
 
     def dies_at_work(self) -> tuple[LeaseStore, Attempt]:
-        """The first try, killed within its block: its turn is as it left it."""
+        """Return lease and attempt as the first try leaves them when a kill ends it in its block."""
         with self.as_task(1, 3, 0), self.step(7) as step:
             self.output = step.output_path
             left = {file: file.read_text() for file in Path(self.output).rglob("*") if file.is_file()}
@@ -88,7 +88,7 @@ def named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def when_it_waits(act: Callable[[], None]) -> Iterator[None]:
-    """Do ``act`` at the moment that the hook says that it waits."""
+    """Call ``act`` when the hook logs that it waits."""
 
     class Ear(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -142,7 +142,7 @@ def test_an_airflow_without_a_name_knows_what_its_task_made(tmp_path: Path, monk
     with pytest.raises(DownstreamTasksSkipped):
         task.run(try_number=2)
     with pytest.raises(AirflowSkipException):
-        PlainTask(tmp_path).run(try_number=2)  # of the same name, in another Airflow
+        PlainTask(tmp_path).run(try_number=2)  # a task of the same name in another deployment
 
 
 @pytest.mark.parametrize("allowed", [{"max_tries": 4}, {"max_tries": 2}, {"max_tries": 3, "clear_number": 1}])
@@ -192,7 +192,7 @@ def test_task_cleared_while_running_stops_its_earlier_try_first(tmp_path: Path) 
     assert attempts(task.output) == [AttemptOutcome.STOPPED, AttemptOutcome.SUCCEEDED]
 
 
-# ---- a store that refuses
+# ---- store refusals
 
 
 @pytest.fixture
