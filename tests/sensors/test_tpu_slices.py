@@ -1,4 +1,4 @@
-"""The sensors of TPU slices, their triggers and their hook, without a scheduler: on the Cloud TPU of the rehearsal."""
+"""TPU slice sensors, triggers and hook on the rehearsal's Cloud TPU, without a scheduler."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tradewind.triggers.tpu_slices import TpuSliceReadyTrigger, TpuSliceRecovery
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """A cloud that connection ``tpus`` leads to, and a Ray cluster that does not answer, with a bucket."""
+    """Test environment: a cloud at connection ``tpus``, an unresponsive Ray cluster and a bucket."""
     cloud = LocalTpuCloud()
     cloud.start()
     connect(monkeypatch, "tpus", "google_cloud_platform", project="rehearsal", tpu_endpoint=cloud.url)
@@ -54,7 +54,7 @@ def recovery(**arguments: Any) -> TpuSliceRecoverySensor:
 
 
 def trigger_of(sensor: Any) -> Any:
-    """What the sensor defers to, as the triggerer gets it."""
+    """Return the sensor's trigger after serialization, as the triggerer gets it."""
     with pytest.raises(TaskDeferred) as deferred:
         sensor.execute({})
     _, arguments = deferred.value.trigger.serialize()
@@ -62,7 +62,7 @@ def trigger_of(sensor: Any) -> Any:
 
 
 class Told:
-    """A task instance that keeps what it is told."""
+    """Stub of a task instance that stores pushed XComs."""
 
     def __init__(self) -> None:
         self.xcoms: dict[str, Any] = {}
@@ -95,7 +95,7 @@ async def test_a_cluster_without_slices_is_done_at_once(world: World) -> None:
 
 
 async def test_one_pass_is_enough_where_that_is_asked_for(world: World) -> None:
-    world.create("slice-a")  # READY, but Ray does not answer: looked at again and again without ``once``
+    world.create("slice-a")  # READY, but Ray does not answer: without ``once`` the sensor polls on
     for sensor in (recovery(once=True), recovery(once=True, deferrable=False)):
         if sensor.deferrable:
             event = await asyncio.wait_for(event_of(trigger_of(sensor)), 60.0)
@@ -201,7 +201,7 @@ def test_slice_is_free_without_used_chips_and_hosts_count_once() -> None:
         host("busy", 0, "3"),
         host("busy", 1, "4", free=0.0),
         host("half", 0, "5"),
-        host("half", 0, "6"),  # its old self, of which Ray has not noticed the end
+        host("half", 0, "6"),  # the host's former node, which Ray still lists as alive
         host("half", 1, "7", alive=False),
         host("unknown", 0, "8", free=None),
     ]
