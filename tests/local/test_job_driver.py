@@ -1,4 +1,4 @@
-"""What the drivers of a script's steps take over from the Ray job that the script runs in."""
+"""Drivers of a script's steps inherit settings from the Ray job that runs the script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An experiment file run as a script: the same steps and records, and one clear sentence for each bad input."""
+"""An experiment file run as a script: same steps and records, one-line errors for bad input."""
 
 from __future__ import annotations
 
