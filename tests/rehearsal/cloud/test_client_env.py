@@ -1,4 +1,4 @@
-"""In the environment of a rehearsal no client finds Google's own APIs, whichever of them it asks."""
+"""In a rehearsal's environment, no client reaches Google's own APIs."""
 
 from __future__ import annotations
 

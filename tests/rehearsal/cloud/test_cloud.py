@@ -1,4 +1,4 @@
-"""The rehearsal cloud: slices made through the TPU API are real Ray nodes, and what happens to them is real."""
+"""The rehearsal cloud: slices from the TPU API are real Ray nodes, and faults hit real processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECONDS = 180
 
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory) -> Iterator[RehearsalCloud]:
-    """A cloud with a slice of two hosts, and one of one host that a queued resource brought."""
+    """Yield a cloud with a slice of two hosts and a one-host slice from a queued resource."""
     stack = LocalStack(tmp_path_factory.mktemp("cloud"))
     cloud = RehearsalCloud(stack, LocalRay(stack, num_cpus=1))
     cloud.start()

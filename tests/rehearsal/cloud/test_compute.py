@@ -1,4 +1,4 @@
-"""Compute Engine on the loopback, as Google's own client for Python finds it."""
+"""Compute Engine on the loopback, through Google's own Python client."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def compute(google: LocalGoogle) -> Any:
 
 
 def insert(google: LocalGoogle, compute: Any, name: str, **more: Any) -> dict[str, Any]:
-    """The operation that creates an instance, once it is over."""
+    """Create an instance and return the completed operation."""
     operation = compute.instances().insert(**PLACE, body={"name": name, **more}).execute()
     with google.compute.state.changed:
         kept = google.compute.state.operations[f"projects/p/zones/us-central2-b/operations/{operation['name']}"]
@@ -39,7 +39,7 @@ def insert(google: LocalGoogle, compute: Any, name: str, **more: Any) -> dict[st
 
 
 def refused(request: Any) -> tuple[int, str]:
-    """The status and the reason of a refusal."""
+    """Return the status and the reason of a refusal."""
     with pytest.raises(HttpError) as caught:
         request.execute()
     return caught.value.resp.status, caught.value.error_details[0]["reason"]

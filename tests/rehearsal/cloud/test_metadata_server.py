@@ -1,4 +1,4 @@
-"""What a simulated host reads about itself, over HTTP and by Google's own library."""
+"""Instance metadata of a simulated host, over HTTP and by Google's own library."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A drill that proves nothing is not passed: each way in which a fault can be missed, mistaken or too dear is told.
+"""A drill reports each fault that it missed, mistook for another, or whose cost was too high.
 
-The table of what each fault leaves behind is played here with values; each row is first right, then wrong in one way.
+The tests play the effects of each fault from a table; each row is correct first, then wrong in one value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PREEMPTED = (Fault.HOST, Fault.SLICE, Fault.DRAIN, Fault.STOCK_OUT, Fault.CHECKP
 
 
 def story(kind: Fault, **changes: Any) -> FaultResult:
-    """A fault after step 50, where step 40 was the newest checkpoint; training went on with step 41, or 51."""
+    """Return a fault after step 50 with newest checkpoint 40; training resumes with step 41 or 51."""
     resumed = 51 if kind in (Fault.DRAIN, Fault.STORE) else 41
     right = FaultResult(kind.value, 50, "did it", 50, 30.0, resumed, AT, ("slice-a",), 40)
     if kind is Fault.CHECKPOINT:
@@ -34,7 +34,7 @@ def story(kind: Fault, **changes: Any) -> FaultResult:
 
 
 def record(kind: Fault, **changes: Any) -> RunRecord:
-    """What the pods noted after it; ``changes`` are to the event that ended the pod."""
+    """Return the pods' events after the fault; ``changes`` apply to the event that ended the pod."""
     return record_of(events(kind, **changes), 1, 0.0)
 
 
@@ -83,13 +83,13 @@ OTHER_KINDS = [
     for done in Fault
     if CHARGES[planned] != CHARGES[done]
     and Fault.STORE not in (planned, done)
-    and {planned, done} != {Fault.DRIVER, Fault.HEAD}  # both lose the driver; the head need not take nodes along
+    and {planned, done} != {Fault.DRIVER, Fault.HEAD}  # both lose the driver; the head may keep its nodes
 ]
 
 
 @pytest.mark.parametrize(("planned", "done"), OTHER_KINDS)
 def test_a_fault_of_another_kind_than_planned_is_told(planned: Fault, done: Fault) -> None:
-    if {planned, done} <= {*PREEMPTED}:  # a notice shows in what it cost, a damaged checkpoint in what was read
+    if {planned, done} <= {*PREEMPTED}:  # a notice differs in its cost, a damaged checkpoint in the resumed step
         seen = story(planned, resumed_at=story(done).resumed_at)
         noted = record(done, cause=Cause.PREEMPTED.value)
         assert bool(problems(seen, noted)) == (

@@ -1,4 +1,4 @@
-"""What a drill sees and says, from files and looks that are written here."""
+"""Parts of a drill, tested with files and states that the tests write."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ROWS = [{"step": step, "time": 1.0, "step_seconds": 0.5, "train/loss": 5.0 - ste
 
 
 def write_output(prefix: Path, rows: Sequence[dict[str, Any]] = ROWS, export: str = "weights") -> None:
-    """One output with its manifest, as a training leaves it."""
+    """Write one output with its manifest, as a training does."""
     folder = prefix / "train-123abc"
     files = {
         "metrics.jsonl": "".join(json.dumps(row) + "\n" for row in rows),
@@ -79,7 +79,7 @@ def no_text(file: Path) -> None:
 
 
 def endless(file: Path) -> None:
-    """More than anybody reads whole; on a disk it takes nothing."""
+    """Create a sparse file too large to read whole; it occupies no disk space."""
     os.truncate(file, MAX_MANIFEST_BYTES + 1)
 
 
@@ -150,7 +150,7 @@ def test_damage_hits_largest_file_of_newest_complete_checkpoint(tmp_path: Path) 
         folder = tmp_path / "train-1" / "checkpoints" / f"step-{step}"
         (folder / "d").mkdir(parents=True)
         (folder / "d" / "data").write_text("x" * size)
-        if step != 30:  # which was cut off before it was complete
+        if step != 30:  # the writer died before this checkpoint was complete
             (folder / "metadata.json").write_text("{}")
     assert damage_newest_checkpoint(str(tmp_path)) == Damage("step-20/d/data", 20, 9)
     sizes = {path.parts[-3]: path.stat().st_size for path in tmp_path.rglob("data")}
@@ -158,11 +158,11 @@ def test_damage_hits_largest_file_of_newest_complete_checkpoint(tmp_path: Path) 
     assert damage_newest_checkpoint(str(tmp_path / "elsewhere")) is None
 
 
-# ---- what is seen of a run
+# ---- observations of a run
 
 
 class Recorder:
-    """Stands where the injector does, and writes down what it is to do."""
+    """Record the calls that the injector would receive."""
 
     def __init__(self) -> None:
         self.injected: list[tuple[Fault, int | None]] = []
@@ -337,7 +337,7 @@ def test_a_report_for_programs_says_whether_all_is_well() -> None:
 
 
 class Night:
-    """A run whose state is what is next on a list; a problem there is raised."""
+    """A run that returns the next state of a list, and raises it if it is an exception."""
 
     def __init__(self, *states: str | Exception) -> None:
         self._states = iter(states)

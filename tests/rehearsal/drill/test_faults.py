@@ -1,4 +1,4 @@
-"""A schedule of faults is a function of its seed, and neighbouring seeds bring every kind."""
+"""A fault schedule is a function of its seed, and adjacent seeds cover every kind of fault."""
 
 from __future__ import annotations
 

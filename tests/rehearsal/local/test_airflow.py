@@ -1,4 +1,4 @@
-"""A real Airflow in a temporary folder, looked at from outside: its API, its command line, its processes, its files."""
+"""A real Airflow in a temporary folder, observed by its API, command line, processes and files."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def linger():
 
 os.register_at_fork(before=linger)
 """
-"""A plugin. While the file is there, the next fork of the scheduler is one in which a signal finds it."""
+"""Plugin: while the file exists, a signal reaches the scheduler during its next fork."""
 
 
 @pytest.fixture(scope="module")
@@ -105,13 +105,13 @@ def airflow(tmp_path_factory):
         family = descendants(one)
     finally:
         stopped = stack.stop(grace_seconds=5.0)
-    assert stopped > 5 < len(family)  # one more or less: a DAG file's process lives for a moment
+    assert stopped > 5 < len(family)  # the count varies by one: a DAG file's process is short-lived
     assert [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
     assert stack.processes() == []
 
 
 def descendants(one):
-    """Every process of this Airflow, found by descent and not by the marker that stopping goes by."""
+    """Return all processes of this Airflow by descent, not by the marker that the stop command uses."""
     family = [psutil.Process(child.pid) for child in one.processes.values()]
     return family + [descendant for parent in family for descendant in parent.children(recursive=True)]
 
@@ -165,13 +165,13 @@ def test_failed_run_ends_wait_and_cleared_task_reruns(airflow, api):
 
 @pytest.mark.airflow
 def test_long_database_lock_delays_only_writers(airflow, api):
-    """More of them than the 15 connections that Airflow has to its database."""
+    """The test starts more writers than Airflow's 15 database connections."""
     with closing(sqlite3.connect(airflow.home / "airflow.db", timeout=60, isolation_level=None)) as database:
         database.execute("BEGIN IMMEDIATE")
         with ThreadPoolExecutor(20) as pool:
             triggered = pool.submit(api.trigger, "tiny", logical_date=datetime.now(UTC))
             others = [pool.submit(api.put_connection, f"other-{one}", {"conn_type": "http"}) for one in range(19)]
-            held_until = time.monotonic() + 8  # by default SQLite's other writers give up after 5
+            held_until = time.monotonic() + 8  # SQLite's other writers give up after 5 s by default
             while time.monotonic() < held_until:
                 assert requests.get(f"{airflow.url}/api/v2/version", timeout=30).ok
                 time.sleep(0.2)
@@ -187,7 +187,7 @@ def test_long_database_lock_delays_only_writers(airflow, api):
 def test_scheduler_stops_although_worker_misses_signal(airflow):
     scheduler = psutil.Process(airflow.processes["scheduler"].pid)
     reads = until(lambda: the_reader(scheduler.children()), "all workers to be idle", scheduler.children)
-    reads.kill()  # it holds the lock with which the others would take turns to hear it
+    reads.kill()  # it holds the lock that the other workers need to receive the signal
     reads.wait()
     airflow.stop_component("scheduler", grace_seconds=60)
     assert not scheduler.is_running()
@@ -210,18 +210,18 @@ def test_scheduler_stops_when_signalled_during_fork(airflow):
 
 
 def the_reader(workers):
-    """The worker that holds the lock of the queue of tasks and reads there; None until all workers are idle."""
+    """Return the worker that reads the task queue under its lock, or None until all workers are idle."""
     are_idle = ["<idle>" in " ".join(one.cmdline()) for one in workers]
     reading = [one for one in workers if is_reading_a_pipe(one)]
     return reading[0] if are_idle == [True] * WORKER_PROCESSES and len(reading) == 1 else None
 
 
 def is_reading_a_pipe(process):
-    """Whether the process waits in a system call whose first argument is the descriptor of a pipe."""
+    """Return whether the process waits in a system call whose first argument is a pipe's descriptor."""
     call = Path(f"/proc/{process.pid}/syscall").read_text().split()
     try:
         return os.readlink(f"/proc/{process.pid}/fd/{int(call[1], 16)}").startswith("pipe:")
-    except (IndexError, OSError):  # it runs, or the argument is no descriptor
+    except (IndexError, OSError):  # the process runs, or the argument is no descriptor
         return False
 
 
@@ -282,7 +282,7 @@ def test_restart_keeps_secrets_and_database_and_new_one_is_copy(tmp_path, monkey
     second.prepare()
     assert second.password == first.password
     assert (first.home / "airflow.db").stat().st_mtime_ns == before
-    # The same database under another version of Airflow is migrated.
+    # LocalAirflow migrates the same database under another version of Airflow.
     (first.home / "migrated").write_text("2.0.0 ['abc']")
     second.prepare()
     assert (first.home / "migrated").read_text().startswith("3.")
@@ -330,7 +330,7 @@ def tables(airflow):
 
 @pytest.mark.airflow
 def test_a_component_that_dies_ends_the_wait_with_its_log(tmp_path, monkeypatch):
-    monkeypatch.setattr(local_airflow, "COMPONENTS", {"scheduler": COMPONENTS["scheduler"]})  # the others cost as much
+    monkeypatch.setattr(local_airflow, "COMPONENTS", {"scheduler": COMPONENTS["scheduler"]})  # one suffices
     stack = LocalStack(tmp_path)
     settings = {"AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "soon"}
     one = LocalAirflow(stack, dags_folder=tmp_path, connections={}, settings=settings)

@@ -1,4 +1,4 @@
-"""Ports that a local stack takes are taken by nobody else."""
+"""No other process takes the ports of a local stack."""
 
 from __future__ import annotations
 

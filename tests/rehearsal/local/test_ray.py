@@ -1,4 +1,4 @@
-"""LocalRay: clusters that come up, do not meet each other, and leave nothing behind."""
+"""LocalRay: clusters start, stay separate and leave no processes or files behind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODULES = {DASHBOARD_MODULES: "JobHead,NodeHead,ReportHead,StateHead"}
 
 @pytest.fixture(scope="module")
 def two_clusters(tmp_path_factory):
-    """Two at the same time on one machine, in one stack; the first has a slice."""
+    """Run two clusters at once on one machine, in one stack; the first has a slice."""
     stack = LocalStack(tmp_path_factory.mktemp("two"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TPU_NAME", "the-callers")
@@ -99,7 +99,7 @@ def test_a_host_that_ray_has_given_up_on_is_started_once_more(two_clusters):
         while not (raylets := [process for process in host.processes() if "raylet" in process.name()]):
             assert not started.done()
             time.sleep(0.01)
-        raylets[0].suspend()  # Ray gives a host 30 s
+        raylets[0].suspend()  # Ray waits 30 s for a host
         started.result()
     assert west.status().slices == {"slow": 1} and not raylets[0].is_running()
     west.kill_slice("slow")

@@ -1,4 +1,4 @@
-"""A worker of a local cluster is started as Ray itself would start it."""
+"""The local setup worker starts a worker exactly as Ray does."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ COMMAND = ["/ray/default_worker.py", "--node-ip-address=127.0.0.1", "--a=b c'd",
 
 
 class BecameError(Exception):
-    """In place of becoming another program."""
+    """Raised instead of replacing this process with another program."""
 
 
 @pytest.fixture
 def became(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What this process would have become, and with which environment."""
+    """Return the programs that this process would have executed, with their environments."""
     seen: list[Any] = []
 
     def becomes(file: str, args: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""What a component has started itself ends with it, whatever session it is in and however the component ends."""
+"""Processes that a component starts end with it, in any session and however the component ends."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ while True:
 
 
 def started_pid(file: Path) -> int:
-    """The process that a component says it has started."""
+    """Return the PID that a component wrote for the process that it started."""
     deadline = time.monotonic() + 60.0
     while not file.exists():
         assert time.monotonic() < deadline, f"{file.name} was not started"

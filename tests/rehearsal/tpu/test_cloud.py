@@ -1,4 +1,4 @@
-"""The Cloud TPU API on this machine, asked by Google's own clients over REST and over gRPC."""
+"""The local Cloud TPU API, through Google's own clients over REST and gRPC."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECONDS = limit_s()
 
 
 class HeldBackHosts(NullHosts):
-    """Hosts that start when they may, or not at all."""
+    """Hosts that start when a test allows it, or never."""
 
     def __init__(self) -> None:
         self.may_start = threading.Event()
@@ -48,7 +48,7 @@ class HeldBackHosts(NullHosts):
 
 @dataclass
 class World:
-    """One cloud and a client for it."""
+    """One cloud and its client."""
 
     cloud: LocalTpuCloud
     calls: TpuGrpcServer
