@@ -1,4 +1,4 @@
-"""A real head with one of Ray's autoscalers, whose provider is Ray's own for tests; it is never asked for a node."""
+"""Real head with one of Ray's autoscalers and Ray's test provider; no test asks it for a node."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AutoscaledRay(LocalRay):
         self, name: str, stack: LocalStack, ip: str, options: Sequence[str], env: Mapping[str, str]
     ) -> None:
         provider = {
-            "type": "external",  # the wheel lacks a file that its name in Ray's list would need
+            "type": "external",  # Ray's list has a name for this provider, but the wheel lacks a file that it needs
             "module": "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider",
             "use_node_id_as_ip": True,
             "disable_node_updaters": True,

@@ -1,4 +1,4 @@
-"""What several files of this folder share."""
+"""Fixtures that several files of this folder share."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from tradewind.ray_jobs.cluster import RayCluster
 
 @pytest.fixture(scope="module")
 def jobs() -> RayJobs:
-    """The jobs of the open cluster that several files share."""
+    """Return the jobs of the cluster without a token, which several files share."""
     return RayJobs(RayCluster("here", shared_cluster("open").address))

@@ -1,4 +1,4 @@
-"""Waiting for a job with nothing but Ray's own client, for tests that are not about following."""
+"""Wait for a job with Ray's own client, for tests that do not test following."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from tradewind.ray_jobs.details import JobDetails
 
 
 def ended_job(jobs: RayJobs, job: str) -> tuple[str, list[str]]:
-    """The final status of ``job`` and its log's lines, once it has ended; a failed job's lines end with Ray's words."""
+    """Wait until ``job`` has ended; return its final status and its log's lines.
+
+    The lines of a failed job end with Ray's message.
+    """
 
     def ended() -> JobDetails | None:
         details = jobs.details(job)

@@ -1,4 +1,4 @@
-"""A loopback proxy before a real head: it counts what is asked, and can be told to fail."""
+"""Loopback proxy before a real head: it counts requests and can fail them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ LIST = "/api/jobs/"
 
 
 class Proxy:
-    """Hands requests on to a head. Websockets are not handed on.
+    """Forward requests to a head, except websockets.
 
     Attributes:
-        asked: How often each path was asked for.
-        refusal: Answer everything with this HTTP status.
-        refused_ending: The same only for paths that end so.
-        token: Refuse who does not show this one.
-        delay_s: Wait for so long before each answer.
-        empty_list: Answer the list of jobs with an empty one.
+        asked: Number of requests per path.
+        refusal: Answer every request with this HTTP status.
+        refused_ending: The same, only for paths with this ending.
+        token: Refuse requests without this token.
+        delay_s: Seconds to wait before each answer.
+        empty_list: Answer requests for the list of jobs with an empty list.
     """
 
     def __init__(self, address: str) -> None:
@@ -38,7 +38,7 @@ class Proxy:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[RayCluster]:
-        """The cluster as seen through the proxy."""
+        """Yield the cluster at the proxy's address."""
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._answer)
         runner = web.AppRunner(app)

@@ -1,4 +1,4 @@
-"""A backup is for its owner alone, is there whole or not at all, and leaves nothing behind."""
+"""Job backups: only the owner can read them, they are complete or absent, and leave no other files."""
 
 from __future__ import annotations
 

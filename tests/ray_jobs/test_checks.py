@@ -1,4 +1,4 @@
-"""Known mistakes are refused before anything is sent, each with its own sentence and type."""
+"""Request checks refuse known mistakes before a request is sent, each with its own sentence and type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task does that comes back, decided from its claim and from what the cluster says."""
+"""Decisions of a restarted task, from its claim and the cluster's answer."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_clear_stops_what_runs_and_makes_a_new_job() -> None:
 
 def test_clear_detected_when_retries_lowered() -> None:
     succeeded = SUBMITTED.judged(succeeded=True, clears=1)
-    for tries_allowed, clears in ((2, 1), (3, 2)):  # 3 are what the first try was allowed
+    for tries_allowed, clears in ((2, 1), (3, 2)):  # the first try was allowed 3
         decided = decide_submission(succeeded, job("SUCCEEDED"), tries_allowed, clears=clears)
         assert decided == Submit(succeeded.next(tries_allowed))
     assert decide_submission(succeeded, job("SUCCEEDED"), 3, clears=1) == Attach(succeeded)

@@ -1,4 +1,4 @@
-"""What the blocking client says when it cannot do its work: one sentence each, and never the token."""
+"""Errors of the blocking client: one sentence each, never with the token."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ WRONG = "wrong-and-secret-0123456789abcdef"
 
 @pytest.fixture(scope="module")
 def address() -> str:
-    """Of a head that asks for a token."""
+    """Return the address of a head that requires a token."""
     return shared_cluster("guarded").address
 
 
 @pytest.fixture(scope="module")
 def secure(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """The same behind TLS: its address and its certificate."""
+    """Yield the address of the same head behind TLS, and its certificate."""
     certificate = tmp_path_factory.mktemp("tls") / "ca.pem"
     port = urlsplit(address).port
     assert port
@@ -46,7 +46,7 @@ def secure(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
 
 
 def shown(error: BaseException) -> str:
-    """Everything that a log could show of an error, causes and contexts included."""
+    """Return all text of an error that a log could show, with causes and contexts."""
     texts, one = ["".join(traceback.format_exception(error))], error.__context__
     while one:
         texts += [repr(one), str(one), repr(one.args)]

@@ -1,4 +1,7 @@
-"""A job that waits is told what for, and is given up only when nothing that is, was or could come would serve it."""
+"""Pending jobs: the driver reports what each waits for.
+
+It gives a job up only if no present, past or possible node fits it.
+"""
 
 from __future__ import annotations
 
@@ -153,7 +156,7 @@ def test_a_plain_cluster_says_what_is_busy_missing_and_gone(ray: LocalRay) -> No
 
 @pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.long)])
 def autoscaled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
-    """A head with an autoscaler of this generation, which gives up on jobs that do not start at once."""
+    """Start a head with an autoscaler of this generation; it fails jobs that do not start in 2 s."""
     stack = LocalStack(tmp_path_factory.mktemp("autoscaled"))
     ray = AutoscaledRay(stack, generation=request.param)
     ray.add_env({"RAY_JOB_START_TIMEOUT_SECONDS": "2"})

@@ -1,4 +1,4 @@
-"""Groups of a project become one environment with the versions of its lock."""
+"""Dependency groups of a project become one environment with the versions of its lock."""
 
 from __future__ import annotations
 

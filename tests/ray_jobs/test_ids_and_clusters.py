@@ -1,4 +1,4 @@
-"""Job ids say what they run; cluster addresses are checked before they are used."""
+"""Submission IDs name what the job runs; clients check cluster addresses before use."""
 
 from __future__ import annotations
 

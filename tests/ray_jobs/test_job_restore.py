@@ -1,4 +1,4 @@
-"""What is done about a kept job, by what its former self is on the new head."""
+"""Decisions of a job restore, by the state of the same job on the new head."""
 
 from __future__ import annotations
 

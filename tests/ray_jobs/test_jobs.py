@@ -1,4 +1,4 @@
-"""Jobs on a real Ray head: one for each id, and clear words when the cluster is not there."""
+"""Jobs on a real Ray head: one per submission ID, and clear errors when the cluster is unreachable."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_second_submission_under_one_id_joins_the_first(jobs: RayJobs) -> None
     end, lines = follow(jobs, "once")
     assert end is not None and end.status == "SUCCEEDED"
     assert lines.count("1") == 1
-    assert not jobs.submit_or_attach(request)  # nor is it run again after its end
+    assert not jobs.submit_or_attach(request)  # the head does not rerun an ended job
 
 
 def test_a_finished_job_is_followed_from_its_first_line(jobs: RayJobs) -> None:

@@ -1,4 +1,4 @@
-"""What is kept of a job, and under which id it comes back."""
+"""Contents of a job backup, and the submission ID of the restored job."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_managed_and_ended_jobs_not_backed_up() -> None:
 
 
 def nested(depth: int) -> dict[str, Any]:
-    """An environment with so many values in each other."""
+    """Return an environment with values nested to this depth."""
     value: Any = "it"
     for _ in range(depth):
         value = [value]

@@ -1,4 +1,4 @@
-"""A job whose node is gone has ended, though Ray says for ever that it runs: who waits for it need not rely on Ray."""
+"""A job on a lost node has ended for its followers, although Ray reports RUNNING forever."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NODES = "/api/v0/nodes"
 
 @pytest.fixture
 def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalRay]:
-    """A head that soon notices what dies, and followers that soon look and believe."""
+    """Start a head that detects dead nodes quickly, with followers that check and confirm quickly."""
     monkeypatch.setattr(lost_nodes, "CHECK_INTERVAL_S", 0.5)
     monkeypatch.setattr(lost_nodes, "RECHECK_S", 0.5)
     monkeypatch.setattr(lost_nodes, "CONFIRM_S", 8.0)
@@ -46,7 +46,7 @@ def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalRay]:
 
 
 def kill_node_under_head(ray: LocalRay) -> None:
-    """The head's own node dies with its agent and its jobs; what answers requests lives on."""
+    """Kill the head's own node with its agent and jobs; the server that answers requests survives."""
     [node] = [process for process in ray.stack.processes() if process.name() == "raylet"]
     node.kill()
 

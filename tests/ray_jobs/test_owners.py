@@ -1,4 +1,4 @@
-"""Whose a job is, by what was written down as it was submitted."""
+"""Owner of a job, from the metadata of its submission."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A runtime_env is refused where Ray would take it and then do something else."""
+"""Checks of a runtime_env refuse fields that Ray accepts but handles differently."""
 
 from __future__ import annotations
 

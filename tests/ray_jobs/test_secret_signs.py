@@ -1,4 +1,4 @@
-"""What looks like a secret is found by its name or its form, and what only sounds like one is let through."""
+"""Secret patterns match by name or value, and pass values that only resemble secrets."""
 
 from __future__ import annotations
 

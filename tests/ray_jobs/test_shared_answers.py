@@ -1,4 +1,4 @@
-"""Many who ask the same at once are one question."""
+"""Concurrent equal requests to a cluster share one answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels with a job is what Ray would take, without what nobody needs, and never more than Ray takes."""
+"""The uploaded working directory holds what Ray would take, without unused files, within Ray's limit."""
 
 from __future__ import annotations
 

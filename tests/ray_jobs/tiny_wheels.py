@@ -1,4 +1,4 @@
-"""Tiny wheels, written as the zip files that they are, and projects that need them."""
+"""Tiny wheels, written as zip files, and projects that need them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def write_wheel(folder: Path, name: str, version: str, requires: Sequence[str] = ()) -> None:
-    """A wheel whose module ``name`` has a ``__version__``."""
+    """Write a wheel whose module ``name`` has a ``__version__``."""
     folder.mkdir(parents=True, exist_ok=True)
     info = f"{name}-{version}.dist-info"
     metadata = [
@@ -32,7 +32,7 @@ def write_wheel(folder: Path, name: str, version: str, requires: Sequence[str] =
 
 
 def write_lock(project: Path, wheels: Path) -> None:
-    """The ``uv.lock`` that uv itself makes for ``project`` from nothing but ``wheels``."""
+    """Let uv write the ``uv.lock`` of ``project`` from nothing but ``wheels``."""
     options = ["--offline", "--no-index", "--find-links", str(wheels), "--python", sys.executable, "--no-config"]
     cache = ["--cache-dir", str(project.parent / "uv-cache")]
     command = [sys.executable, "-m", "uv", "lock", "--quiet", "--project", str(project), *options, *cache]

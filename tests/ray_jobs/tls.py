@@ -1,4 +1,4 @@
-"""A TLS terminator on loopback, in front of what speaks plain HTTP; its certificate is made on the spot."""
+"""TLS terminator on loopback before a plain HTTP server, with a certificate made on start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cryptography.x509.oid import NameOID
 
 @contextmanager
 def tls_in_front_of(port: int, certificate: Path) -> Iterator[int]:
-    """The port of a TLS server that hands everything on to ``port``; writes its ``certificate`` as a CA bundle."""
+    """Forward TLS connections to ``port``; yield the server's port. Writes ``certificate``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, _write_certificate(certificate))
     loop = asyncio.new_event_loop()
@@ -52,7 +52,7 @@ async def _copy(read: asyncio.StreamReader, write: asyncio.StreamWriter) -> None
 
 
 def _write_certificate(path: Path) -> Path:
-    """Write a self-signed certificate for 127.0.0.1; returns where its key is."""
+    """Write a self-signed certificate for 127.0.0.1; return the path of its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a test's own")])
     now = datetime.datetime.now(datetime.UTC)

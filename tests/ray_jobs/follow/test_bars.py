@@ -1,4 +1,4 @@
-"""Progress bars are folded to their last state; no other line is touched."""
+"""Log folding keeps the last state of a progress bar and changes no other line."""
 
 from __future__ import annotations
 

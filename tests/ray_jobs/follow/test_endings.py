@@ -1,4 +1,4 @@
-"""Every way for a job to end is made to happen on a real cluster, and gets its own kind and its own sentence."""
+"""Endings of jobs on real clusters: each has its own kind and sentence."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_driver_that_a_lost_node_ended_was_preempted() -> None:
 @pytest.mark.parametrize(
     ("lines", "node"),
     [
-        (ACTOR_DIED, ALIVE),  # its word against the cluster's
+        (ACTOR_DIED, ALIVE),  # the cluster contradicts the log
         (
             ["Traceback (most recent call last):", *ACTOR_DIED[:4], "  The actor died because of an error in __init__"],
             None,
@@ -106,7 +106,7 @@ def test_unschedulable_job_is_infeasible_and_others_unknown() -> None:
 
 
 class Cluster:
-    """A real cluster, and how its jobs end."""
+    """A real cluster, and the endings of its jobs."""
 
     def __init__(self, ray: LocalRay) -> None:
         self.ray = ray
@@ -116,7 +116,7 @@ class Cluster:
         self.jobs.submit_or_attach(JobRequest(job, entrypoint, **fields))  # type: ignore[arg-type]
 
     def started(self, job: str, flag: Path, entrypoint: str = "sleep 600", **fields: object) -> None:
-        """Submit, and wait until the entrypoint has begun."""
+        """Submit a job and wait until its entrypoint has started."""
         self.submit(job, f"touch {flag}; {entrypoint}", **fields)
         until(flag.exists)
 
@@ -198,14 +198,17 @@ ray.get(Host.remote().work.remote())
 
 @pytest.mark.ray
 def test_jobs_that_lose_a_node_were_preempted(cluster: Cluster, tmp_path: Path) -> None:
-    """One runs there, one has only its work there; and the host dies without a word, so that Ray has to miss it."""
+    """One job runs on the node, another has only workers there.
+
+    The host dies without notice, so Ray must detect it.
+    """
     cluster.ray.start_slice(LocalSlice("doomed", "v4-8"))
     cluster.started("on-it", tmp_path / "flag", resources={"doomed": 0.1})
     cluster.submit("with-work-on-it", driver_with_an_actor_on("doomed", tmp_path / "working"))
     until((tmp_path / "working").exists)
     for process in cluster.ray.host_stack("doomed", 0).processes():
         process.kill()
-    cluster.ray.kill_slice("doomed")  # which is dead already, and is to be expected no more
+    cluster.ray.kill_slice("doomed")  # the slice is dead already; the cluster stops expecting it
     on_it, with_work = cluster.ending("on-it"), cluster.ending("with-work-on-it")
     assert on_it.kind is EndingKind.PREEMPTED and "heartbeats" in on_it.sentence
     assert with_work.kind is EndingKind.PREEMPTED and with_work.exit_code == 1

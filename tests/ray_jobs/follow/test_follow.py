@@ -1,4 +1,4 @@
-"""What a job writes reaches its reader: each line once and in order, whatever it writes and whoever is restarted."""
+"""Following a job's log: the reader gets each line once and in order, whatever restarts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEED = 20260720
 
 
 def submit(jobs: RayJobs, job: str, folder: Path, code: str) -> None:
-    """A job that runs ``code`` after a line ``BEGIN``, which parts its own lines from those that Ray writes first."""
+    """Submit a job that prints ``BEGIN`` before it runs ``code``, after the lines that Ray writes first."""
     script = folder / f"{job}.py"
     script.write_text("import sys, time\nout = sys.stdout.buffer\nprint('BEGIN', flush=True)\n" + code)
     jobs.submit_or_attach(JobRequest(job, f"python -u {script}"))
@@ -60,7 +60,7 @@ async def test_two_thousand_lines_a_second_all_come_once_and_in_order(jobs: RayJ
 
 
 async def test_a_follower_that_is_restarted_goes_on_where_it_was(jobs: RayJobs, tmp_path: Path) -> None:
-    """Cancelled at random moments, with nothing left of it but the position: as at restarts of a triggerer."""
+    """Cancel the follower at random moments; only its position survives, as at triggerer restarts."""
     chance = random.Random(SEED)
     submit(jobs, "resumed", tmp_path, "for n in range(6000):\n  print('line', n)\n  time.sleep(0.002)\n")
     lines: list[str] = []
@@ -75,7 +75,7 @@ async def test_a_follower_that_is_restarted_goes_on_where_it_was(jobs: RayJobs, 
         restarts += 1
         following.cancel()
         await asyncio.wait([following])
-        assert log.position == position  # what is cancelled gives nothing more
+        assert log.position == position  # a cancelled follower emits no more lines
     assert restarts > 0
     assert digest(own(lines)) == digest([f"line {n}" for n in range(6000)])
 

@@ -1,4 +1,4 @@
-"""A head that dies under a followed job: its silence is waited out, and what its successor says decides."""
+"""Head loss under a followed job: the follower waits and trusts the answer of the new head."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def running_head(root: Path, env: Mapping[str, str]) -> Iterator[LocalRay]:
 
 
 async def follow_over_a_crash(ray: LocalRay, with_log: bool) -> tuple[FollowResult, list[str], list[str]]:
-    """Kill the head with SIGKILL once lines have come, start it again, and follow on."""
+    """Kill the head with SIGKILL after the first lines, restart it and continue to follow."""
     cluster = RayCluster("here", ray.address)
     await asyncio.to_thread(lambda: RayJobs(cluster).submit_or_attach(JobRequest("counting", COUNTING)))
     lines: list[str] = []

@@ -1,4 +1,4 @@
-"""Of a job's log each line is given once and in order, in batches, and within its budget."""
+"""Job log lines reach the reader once and in order, in batches and within a byte budget."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tradewind.ray_jobs.follow.log_reader import LAST_LINES, LogEnd
 
 
 class Reader:
-    """Who the lines are given to, with a clock that is moved by hand."""
+    """Receiver of the lines, with a manual clock."""
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
@@ -52,7 +52,7 @@ def test_logs_that_share_a_pace_give_together_and_not_too_often() -> None:
     reader, pace = Reader(), FlushSchedule(2.0)
     moments: list[float] = []
     logs = [JobLog(reader.give, pace=pace, clock=lambda: reader.now) for _ in range(3)]
-    for tenth in range(100):  # each of three prints a line a second, at a time of its own
+    for tenth in range(100):  # each of three logs gets one line per second, at different times
         reader.now = tenth / 10
         if tenth % 10 in (0, 3, 6):
             logs[tenth % 10 // 3].read(f"{tenth}\n")
@@ -138,7 +138,7 @@ TEXTS = st.lists(st.sampled_from(["a\n", "bb\n", "\n", "R 1\n", "c", *(f"\n{bar(
 @pytest.mark.slow
 @given(TEXTS, st.lists(st.tuples(st.integers(0, 12), st.sampled_from([0.0, 0.1, 0.3, 40.0])), max_size=40))
 def test_whoever_goes_on_at_a_position_gives_what_is_missing(texts: list[str], turns: list[tuple[int, float]]) -> None:
-    """Readings that stop anywhere, each with a new log at the position of the one before, give each line once."""
+    """Readers that stop anywhere emit each line once if each continues at its predecessor's position."""
     text, reader = "".join(texts), Reader()
     whole = Reader()
     reference = whole.log()

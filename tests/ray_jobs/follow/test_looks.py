@@ -1,4 +1,4 @@
-"""A head that remembers so much that it counts slowly is not made to count again and again."""
+"""Polling of a head with many jobs: a fetcher that gets slow counts sends few of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JOBS = [f"job-{number}" for number in range(10)]
 
 
 async def test_head_with_slow_counts_is_polled_per_job_and_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poller, "SLOW_RESPONSE_S", 0.0)  # whatever a count takes is long
+    monkeypatch.setattr(poller, "SLOW_RESPONSE_S", 0.0)  # every count is slow
     asked: Counter[str] = Counter()
 
     async def count(request: web.Request) -> web.Response:
@@ -38,7 +38,7 @@ async def test_head_with_slow_counts_is_polled_per_job_and_rarely(monkeypatch: p
     async with TestServer(app) as server, JobsApi(RayCluster("slow", str(server.make_url("")).rstrip("/"))) as api:
         jobs = JobStatusFetcher(api)
         found = await jobs.look(dict.fromkeys(JOBS), JOBS)
-        found = await jobs.look(found, [])  # the first count, with nothing to compare it with
+        found = await jobs.look(found, [])  # the first count; the fetcher has no earlier one to compare
         assert asked == {"count": 1, "one": 10}
         for _ in range(5):
             found = await jobs.look(found, [])

@@ -1,4 +1,4 @@
-"""A log that always comes from its first byte gives each line once, wherever a reading stopped."""
+"""Log positions: a reader that rereads a log from its first byte emits each line once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_second_reading_goes_on_where_the_first_one_stopped(
 def test_a_newline_that_is_read_as_two_costs_no_line(
     lines: list[str], given_before: int, doubled: list[bool], data: st.DataObject
 ) -> None:
-    def reading(doubled: list[bool]) -> str:  # CRLF read across the end of the file comes as two newlines
+    def reading(doubled: list[bool]) -> str:  # Ray returns a CRLF at the end of a read as two newlines
         return "".join(line + ("\n\n" if twice else "\n") for line, twice in zip(lines, doubled, strict=False))
 
     first = read([reading(doubled)], LogPosition())

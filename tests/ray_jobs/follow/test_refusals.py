@@ -1,4 +1,7 @@
-"""A refused token ends nobody who follows a job. With a real head behind a proxy that asks for tokens of its own."""
+"""Token refusal ends no follower.
+
+A proxy in front of a real head requires its own tokens.
+"""
 
 from __future__ import annotations
 
@@ -41,13 +44,13 @@ def proxy(jobs: RayJobs) -> Proxy:
 
 @pytest.fixture
 def go(tmp_path: Path) -> Path:
-    """The job of a test ends when this file is there."""
+    """Return the file that ends the test's job once it exists."""
     return tmp_path / "go"
 
 
 @pytest.fixture
 def job(jobs: RayJobs, go: Path) -> Iterator[str]:
-    """A running job that prints a line, and a result when it may end."""
+    """Submit a job that prints a line, waits for ``go``, then prints a result."""
     name = f"refused-{go.parent.name}"
     jobs.submit_or_attach(JobRequest(name, f"bash -c 'echo first; until [ -e {go} ]; do sleep 0.1; done; echo R=7'"))
     until(lambda: jobs.details(name).status == "RUNNING", name)  # type: ignore[union-attr]
@@ -56,7 +59,7 @@ def job(jobs: RayJobs, go: Path) -> Iterator[str]:
 
 
 class Connection:
-    """What a connection says of the cluster, and how often it was read."""
+    """Connection that counts how often a follower reads it."""
 
     def __init__(self, cluster: RayCluster) -> None:
         self.cluster = replace(cluster, token=OLD)
@@ -87,7 +90,7 @@ async def test_followers_continue_with_reloaded_connection_token(proxy: Proxy, j
         connection = Connection(cluster)
         followed = [follow(connection, job, log=JobLog(lines.extend)), *(follow(connection, job) for _ in range(49))]
         await until_async(lambda: proxy.asked[f"{LIST}{job}"])
-        connection.fails = 2  # and a token that cannot be read for a moment is no other matter
+        connection.fails = 2  # a token that is unreadable for a moment changes nothing
         proxy.token = NEW
         await until_async(lambda: connection.readings >= 4)
         assert not any(one.done() for one in followed)

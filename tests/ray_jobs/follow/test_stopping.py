@@ -1,4 +1,4 @@
-"""A stopped job has ended and never starts, whatever it was doing when it was told."""
+"""A stopped job ends and never starts again, whatever its state at the stop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.ray
 
 @pytest.fixture(scope="module")
 def ray() -> LocalRay:
-    """Asks for a token, which whatever helps to stop has to show too."""
+    """Return the cluster that requires a token, so that each part of a stop must send it."""
     return shared_cluster("guarded")
 
 
@@ -44,7 +44,7 @@ def stop(jobs: RayJobs, *ids: str, say: Callable[[str], None] = print) -> list[J
 
 
 def running(jobs: RayJobs, request: JobRequest, started: Path) -> str:
-    """The id of a job whose entrypoint has touched ``started``."""
+    """Submit a job and wait until its entrypoint has touched ``started``; return its ID."""
     jobs.submit_or_attach(request)
     until(started.exists)
     return request.submission_id
@@ -86,7 +86,7 @@ def test_ended_and_unknown_jobs_are_told_at_once(jobs: RayJobs) -> None:
 
 
 def test_stopped_pending_jobs_never_start_when_capacity_joins(ray: LocalRay, jobs: RayJobs, tmp_path: Path) -> None:
-    """Ray's own stop does nothing for them (ray#58353); here the slice that they ask for joins afterwards."""
+    """Ray's own stop ignores pending jobs (ray#58353). The slice that they require joins after the stop."""
     ids = [f"waiting-{number}" for number in range(5)]
     for job in ids:
         jobs.submit_or_attach(JobRequest(job, f"touch {tmp_path / job}", resources={"late": 0.01}))
@@ -99,14 +99,14 @@ def test_stopped_pending_jobs_never_start_when_capacity_joins(ray: LocalRay, job
     ray.start_slice(LocalSlice("late", "v4-8"))
     witness = tmp_path / "witness"
     jobs.submit_or_attach(JobRequest("witness", f"touch {witness}", resources={"late": 0.01}))
-    until(witness.exists)  # so the slice does serve such jobs
+    until(witness.exists)  # proves that the slice runs such jobs
     assert [path.name for path in tmp_path.iterdir()] == ["witness"]
     assert [state(jobs, job) for job in ids] == ["STOPPED"] * 5
     ray.kill_slice("late")
 
 
 def test_a_job_that_waits_for_its_environment_never_starts(jobs: RayJobs, tmp_path: Path) -> None:
-    """A worker with this interpreter cannot start, and Ray tries for ever."""
+    """A worker with this interpreter cannot start, and Ray retries forever."""
     touched = tmp_path / "touched"
     environment = {"py_executable": "/nowhere/python"}
     jobs.submit_or_attach(JobRequest("no-python", f"touch {touched}", runtime_env=environment))

@@ -1,4 +1,4 @@
-"""A log of any size is decoded piece by piece, as the whole would be."""
+"""A streaming decoder gives the same text as decoding the whole log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tradewind.ray_jobs.follow.log_reader import JsonLogDecoder
 
-ANY_TEXT = st.text(st.characters(), max_size=60)  # lone surrogates and control characters included
+ANY_TEXT = st.text(st.characters(), max_size=60)  # includes lone surrogates and control characters
 
 
 def decoded(body: bytes, size: int) -> tuple[str, JsonLogDecoder]:

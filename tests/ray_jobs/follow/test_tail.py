@@ -1,4 +1,4 @@
-"""A stream that ends, and one that pauses, as Ray's do."""
+"""Log streams that end, and those that pause, as Ray's do."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_pending_lines_are_emitted_early_when_stream_ends() -> None:
         return web.json_response({"submission_id": "j", "status": "RUNNING"})
 
     pace = FlushSchedule(3600.0)
-    pace.next_moment(time.monotonic() - 1.0)  # the next one comes in an hour
+    pace.next_moment(time.monotonic() - 1.0)  # the next moment is an hour away
     app = web.Application()
     app.router.add_get("/api/jobs/j/logs/tail", one_line)
     app.router.add_get("/api/jobs/j", running)
@@ -59,7 +59,7 @@ async def test_ended_job_is_seen_before_stream_end_with_few_polls() -> None:
         nonlocal lines
         stream = web.WebSocketResponse()
         await stream.prepare(request)
-        for _ in range(3):  # after the last one it stays open
+        for _ in range(3):  # after the third line the stream stays open
             lines += 1
             await stream.send_str(f"{lines}\n")
             await asyncio.sleep(1.5 * log_reader.PAUSE_S)
@@ -91,5 +91,5 @@ async def test_ended_job_is_seen_before_stream_end_with_few_polls() -> None:
             await asyncio.sleep(2 * log_reader.PAUSE_S)
             goes_on.cancel()
         finally:
-            over.set()  # else the server waits for its streams
+            over.set()  # otherwise the server waits for its streams
     assert asked == [0, 1], "when it was joined, and at its first pause"

@@ -1,4 +1,7 @@
-"""One poll serves all who follow, and is gentle with the head. With a real head behind a proxy that counts."""
+"""One poll serves all followers and limits the load on the head.
+
+A proxy in front of a real head counts the requests.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ RUNNING = f"{LIST}running"
 
 @pytest.fixture(scope="module")
 def jobs(jobs: RayJobs) -> RayJobs:
-    """A cluster whose job ``ended`` has ended, while ``running`` runs and ``pending`` waits for what is not there."""
+    """Submit jobs: ``ended`` ends, ``running`` runs, ``pending`` requires a resource that no node has."""
     jobs.submit_or_attach(JobRequest("ended", "echo hello"))
     jobs.submit_or_attach(JobRequest("running", "sleep 3600"))
     jobs.submit_or_attach(JobRequest("pending", "true", resources={"nowhere": 1}))
@@ -55,7 +58,7 @@ def until_status(jobs: RayJobs, job: str, status: str) -> None:
 
 
 async def test_update_timeout_does_not_cancel_task_cancelled_before(jobs: RayJobs) -> None:
-    """As asyncio.timeout does up to Python 3.11.2, where it finds what aiohttp's timeouts leave in a task."""
+    """asyncio.timeout does so up to Python 3.11.2, where aiohttp's timeouts leave a pending cancel."""
     async with watching(jobs.cluster, "running") as watched:
         await watched.wait_for_update()
         task = asyncio.current_task()
@@ -103,7 +106,7 @@ async def test_nobody_polls_once_nobody_follows(proxy: Proxy) -> None:
             session = watched.api._session
         assert session.closed
         assert not any("ClusterWatcher" in str(task) for task in asyncio.all_tasks())
-        async with watching(cluster, "running") as again:  # a new watcher serves who comes later
+        async with watching(cluster, "running") as again:  # a later follower starts a new watcher
             await until_heard(again)
 
 
@@ -169,7 +172,7 @@ async def test_a_refused_token_reaches_every_follower_at_once(proxy: Proxy) -> N
         assert [type(failure) for failure in failures] == [RayAuthenticationError] * 3
         assert proxy.asked == {RUNNING: 1}
         proxy.refusal = None
-        assert (await follow(cluster, "ended")).details is not None  # the watcher that failed serves nobody else
+        assert (await follow(cluster, "ended")).details is not None  # the failed watcher serves no later follower
 
 
 async def test_a_refused_token_ends_a_wait_that_goes_on(proxy: Proxy) -> None:
@@ -196,7 +199,7 @@ async def test_silence_is_noticed_and_no_failure(proxy: Proxy, monkeypatch: pyte
 
 
 async def test_each_follower_is_told_in_its_own_context(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Airflow's triggerer knows by the context into which task's log a record goes."""
+    """Airflow's triggerer selects the task log of a record by its context."""
     monkeypatch.setattr("tradewind.ray_jobs.follow.follow.OUTAGE_NOTICE_AFTER_S", 0.0)
     trigger: contextvars.ContextVar[str] = contextvars.ContextVar("trigger")
     told: set[tuple[str, str]] = set()
@@ -262,7 +265,7 @@ def test_durations_are_readable(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
-# ---- what is asked, by how many are followed and whose log is streamed
+# ---- requests by number of followers and of streamed logs
 
 COUNTS = "/api/v0/jobs"
 
@@ -318,7 +321,7 @@ async def test_many_jobs_share_one_count_request_until_one_changes(jobs: RayJobs
         watched = {name: await stack.enter_async_context(watching(cluster, name)) for name in [*names, "crowded"]}
         await asyncio.gather(*map(until_heard, watched.values()))
         watcher = watched["crowded"]._watcher
-        await watcher._poll()  # the numbers are known from here on
+        await watcher._poll()  # from here on the watcher knows the numbers
         before = proxy.asked.copy()
         for _ in range(3):
             await watcher._poll()
@@ -334,7 +337,7 @@ async def test_many_jobs_share_one_count_request_until_one_changes(jobs: RayJobs
 
 async def test_a_head_that_does_not_count_is_asked_for_its_list(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poller, "MAX_SINGLE_REQUESTS", 0)
-    monkeypatch.setattr(poller, "REQUEST_COST", 10_000)  # so its list is cheaper, however many jobs it remembers
+    monkeypatch.setattr(poller, "REQUEST_COST", 10_000)  # so the list is cheaper, however many jobs the head remembers
     proxy.refusal, proxy.refused_ending = 403, COUNTS
     async with proxy.serving() as cluster, watching(cluster, "running") as watched:
         await until_heard(watched)
