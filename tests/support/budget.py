@@ -1,7 +1,7 @@
-"""Count what the tests start, and fail a run that starts more than ``tests/budget.toml`` allows.
+"""Count what the tests start, and fail a run that exceeds ``tests/budget.toml``.
 
-Counts do not depend on the load of the machine, as seconds do. A row holds the tests of a top folder, or of the files
-that share one process (``scheduling.SHARED``). ``--budget=rows`` prints the counts as TOML instead of judging them.
+Unlike seconds, counts do not depend on the load of the machine. A row covers the tests of a top folder, or of the files
+that share one process (``scheduling.SHARED``). ``--budget=rows`` prints the counts as TOML and checks nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def row_of(nodeid: str) -> str:
 
 
 class Budget:
-    """The counts of this process; in the process that deals out the tests, of all."""
+    """Counts of this process; the xdist controller holds the sum over all processes."""
 
     def __init__(self, file: Path, judges: bool) -> None:
         self._file = file
@@ -112,7 +112,7 @@ class Budget:
         return rows
 
     def _exceeded(self) -> Iterator[str]:
-        """Yield a line for each unit over its row, and one for each test that started some of it."""
+        """Yield a line for each unit over its row, and one for each test that used some of the unit."""
         limits = tomllib.loads(self._file.read_text())
         for row, counts in self._rows().items():
             allowed = limits.get(row, {})
@@ -123,20 +123,20 @@ class Budget:
 
     def _as_toml(self) -> Iterator[str]:
         for row, counts in self._rows().items():
-            # A test that polls with a command starts more of them on a slow machine.
+            # A test that polls with a command starts more commands on a slow machine.
             counts["python"] = math.ceil(counts["python"] * 1.2)
             yield f"[{json.dumps(row)}]"
             yield from (f"{unit} = {counts[unit]}" for unit in UNITS if counts[unit])
 
     def _cpu_s(self) -> float:
         own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-        # The workers report what they and their children used, and are children of this process themselves.
+        # The xdist workers are children of this process and report their own usage and that of their children.
         used = (own,) if self._workers_cpu_s else (own, children)
         return sum(one.ru_utime + one.ru_stime for one in used) + sum(self._workers_cpu_s) + self.stacks_cpu_s
 
 
 def count_starts(budget: Budget) -> None:
-    """Wrap what starts something dear. A start that is repeated because it took too long counts once."""
+    """Wrap methods that start something expensive; a start repeated after a timeout counts once."""
     from tests.support.fork_server import PreparedPython
     from tradewind.cloud_tpu.slice_types import slice_type
     from tradewind.ray_jobs.client import RayJobs
@@ -178,7 +178,7 @@ def count_starts(budget: Budget) -> None:
 
 
 def before(owner: type, name: str, act: Callable[..., object]) -> None:
-    """Let each call of the method call ``act`` with the same arguments first."""
+    """Make each call of the method first call ``act`` with the same arguments."""
     method = getattr(owner, name)
 
     @functools.wraps(method)
@@ -190,11 +190,14 @@ def before(owner: type, name: str, act: Callable[..., object]) -> None:
 
 
 def orphans_cpu_s(stack: Any) -> float:
-    """Return the CPU seconds of the stack's processes that this process does not wait for, such as Ray's daemons."""
+    """Return CPU seconds of the stack's processes that are not children of this process.
+
+    Examples are Ray's daemons.
+    """
     waited_for = {process.pid for process in psutil.Process().children(recursive=True)}
     used = 0.0
     for process in stack.processes():
         if process.pid not in waited_for:
-            with suppress(psutil.Error):  # it has ended meanwhile
+            with suppress(psutil.Error):  # the process has ended
                 used += sum(process.cpu_times()[:4])
     return used

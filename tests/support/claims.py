@@ -1,4 +1,4 @@
-"""A turn for tests: claimed as a task does it, with its file beside the output."""
+"""Claim a step in tests as a task does, with the attempt's file beside the output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def claimed(
     withdraws: bool = False,
     heartbeat_s: float = HEARTBEAT_S,
 ) -> Attempt:
-    """Take the next turn of a step, whoever had the one before."""
+    """Claim the step's next attempt."""
     path = resolved.output_path
     store = LeaseStore(path)
     over = store.read()
@@ -46,5 +46,5 @@ def claimed(
 
 
 def driver_arguments(attempt: Attempt) -> list[str]:
-    """What the driver of ``attempt`` is told on its command line."""
+    """Return the command-line arguments of the attempt's driver."""
     return arguments_of(attempt_path(attempt.spec["output_path"], attempt.number), attempt)

@@ -1,4 +1,4 @@
-"""What Ray clusters and Airflows of tests are given."""
+"""Settings of the Ray clusters and Airflows in tests."""
 
 from typing import Final
 
@@ -7,14 +7,14 @@ HASTY: Final = {
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_failure_threshold": "3",
 }
-"""For a head that notices within 2 s, instead of 17 s, that a node's process is gone.
+"""Settings for a head that detects the loss of a node's process within 2 s instead of 17 s.
 
-A node that is only slow is safe: each of the three checks waits 10 s for its answer (``health_check_timeout_ms``).
+A slow node is not declared dead: each of the three checks waits 10 s for its answer (``health_check_timeout_ms``).
 """
 
 CALM: Final = {
-    # A trigger that fires before the scheduler has heard that its task was deferred costs a try: it has to hear soon.
+    # The scheduler must learn of a deferral soon: a trigger that fires before that costs a try.
     "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.4",
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
 }
-"""For an Airflow that leaves the cores to others while it has nothing to do; changed files are read all the same."""
+"""Settings for an Airflow that uses little CPU while idle; it still reads changed files."""

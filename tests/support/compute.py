@@ -1,4 +1,7 @@
-"""Compute Engine v1 over REST, as Google's client for Python speaks it: instances, disks, subnetworks, operations."""
+"""Compute Engine v1 over REST: instances, disks, subnetworks, operations.
+
+The protocol is the one that Google's Python client uses.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ from typing import Any, Final, Protocol
 
 from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest
 
-# The filters of Compute Engine's lists, as Google describes them: ``(labels.a = b) AND (NOT labels.c:*)``.
+# Filters of Compute Engine's lists, as Google describes them: ``(labels.a = b) AND (NOT labels.c:*)``.
 #
-# Served are comparisons by ``=``, ``!=`` and ``:``, joined by AND, OR, NOT and brackets; side by side, it is AND.
+# The parser accepts ``=``, ``!=`` and ``:``, joined by AND, OR, NOT and brackets; adjacent terms mean AND.
 
 Test = Callable[[Mapping[str, Any]], bool]
 
@@ -26,14 +29,14 @@ _TOKEN: Final = re.compile(r'\s*(?:([()])|(AND|OR|NOT)\b|([\w.\-]+)\s*(!=|=|:|eq
 
 
 class BadFilterError(ValueError):
-    """A filter cannot be read."""
+    """A list filter is invalid."""
 
 
 def parse_filter(text: str) -> Test:
-    """What a list is filtered by; an empty text lets everything through.
+    """Parse the filter of a list call; an empty filter matches everything.
 
     Raises:
-        BadFilterError: It cannot be read.
+        BadFilterError: The filter is invalid.
     """
     tokens, at = [], 0
     while text[at:].strip():
@@ -52,7 +55,7 @@ def parse_filter(text: str) -> Test:
 
 
 class _FilterParser:
-    """Takes the tokens of one filter, the next first."""
+    """Recursive-descent parser of one filter; ``tokens`` is the remaining input."""
 
     def __init__(self, tokens: list[tuple[str, ...]]) -> None:
         self.tokens = tokens
@@ -110,21 +113,21 @@ def _comparison(field: str, operator: str, value: str) -> Test:
     return lambda fields: value in (there(fields) or "")
 
 
-# What stands behind an instance of the simulated Compute Engine: a machine to log in to, or nothing at all.
+# Backends of the simulated Compute Engine: an instance is a machine with SSH, or nothing.
 
 
 class MachineError(RuntimeError):
-    """A machine did not come up."""
+    """A machine did not start."""
 
 
 @dataclass(frozen=True)
 class MachineMetadata:
-    """What a machine learns of itself.
+    """Metadata that a machine reads about itself.
 
     Attributes:
-        name: The instance's.
-        labels: The instance's, as it was created.
-        disks: The names of the disks that outlive it.
+        name: Name of the instance.
+        labels: Labels of the instance at its creation.
+        disks: Names of the disks that outlive the instance.
     """
 
     name: str
@@ -134,10 +137,10 @@ class MachineMetadata:
 
 @dataclass(frozen=True)
 class RunningMachine:
-    """A machine that is up.
+    """A machine that has started.
 
     Attributes:
-        host_keys: The SSH host keys that it writes into its metadata, by their types.
+        host_keys: SSH host keys that the machine writes into its metadata, by key type.
     """
 
     address: str
@@ -145,21 +148,21 @@ class RunningMachine:
 
 
 class MachineBackend(Protocol):
-    """Starts and ends machines."""
+    """Interface that starts and kills machines."""
 
     def start(self, facts: MachineMetadata) -> RunningMachine:
-        """Start one; returns once it is up.
+        """Start a machine; return once it is up.
 
         Raises:
-            MachineError: It did not come up; nothing of it is left.
+            MachineError: The machine did not start; nothing of it is left.
         """
 
     def kill(self, name: str) -> None:
-        """It vanishes, with all that runs on it."""
+        """Remove the machine and kill all its processes."""
 
 
 class NullMachines:
-    """For those who only want to talk to the API: an instance is RUNNING at once, and nothing runs there."""
+    """Backend for tests of the API alone: an instance is RUNNING at once and runs nothing."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(2)
@@ -168,16 +171,16 @@ class NullMachines:
         return RunningMachine(f"10.128.0.{next(self._numbers)}", {})
 
     def kill(self, name: str) -> None:
-        """There is nothing to end."""
+        """Do nothing, since no machine exists."""
 
 
-# What Compute Engine says no with: HTTP answers, and the errors that an operation ends in.
+# Refusals of Compute Engine: HTTP errors, and errors that end an operation.
 
 _JSON: Final = {"Content-Type": "application/json; charset=UTF-8"}
 
 
 class RefusedRequestError(Exception):
-    """A request that is answered with an error; ``reason`` is Google's short word for it."""
+    """Request refused with an HTTP error; ``reason`` is Google's error code."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -186,7 +189,7 @@ class RefusedRequestError(Exception):
         self.message = message
 
     def answer(self, kind: str) -> Answer:
-        """The error as it is sent."""
+        """Return the error as an HTTP answer."""
         one = {"message": self.message, "domain": "global", "reason": self.reason}
         return json_answer(
             kind, {"error": {"code": self.status, "message": self.message, "errors": [one]}}, self.status
@@ -194,7 +197,7 @@ class RefusedRequestError(Exception):
 
 
 class FailedOperationError(Exception):
-    """What an accepted request fails with later; ``code`` is what its operation tells."""
+    """Failure of an accepted request; ``code`` appears in the operation's error."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -203,31 +206,31 @@ class FailedOperationError(Exception):
 
 
 def json_answer(kind: str, fields: dict[str, Any], status: int = 200) -> Answer:
-    """An answer in JSON."""
+    """Return a JSON answer."""
     return Answer(kind, status, json.dumps(fields).encode(), _JSON)
 
 
 def not_found(path: str) -> RefusedRequestError:
-    """Nothing has this name."""
+    """Return the error for a missing resource."""
     return RefusedRequestError(404, "notFound", f"The resource '{path}' was not found")
 
 
 def already_exists(path: str) -> RefusedRequestError:
-    """The name is taken."""
+    """Return the error for a duplicate name."""
     return RefusedRequestError(409, "alreadyExists", f"The resource '{path}' already exists")
 
 
 def denied(permission: str, path: str) -> RefusedRequestError:
-    """The account may not do this."""
+    """Return the error for a missing permission."""
     return RefusedRequestError(403, "forbidden", f"Required '{permission}' permission for '{path}'")
 
 
 def invalid(message: str) -> RefusedRequestError:
-    """The request cannot be meant so."""
+    """Return the error for an invalid request."""
     return RefusedRequestError(400, "invalid", f"Invalid value for field: {message}")
 
 
-# All that the simulated Compute Engine keeps: instances, disks and operations, behind one lock, and what may fail.
+# State of the simulated Compute Engine: instances, disks, operations and faults, behind one lock.
 
 Resource = dict[str, Any]
 _BASE: Final = "https://www.googleapis.com/compute/v1/"
@@ -235,13 +238,13 @@ _BASE: Final = "https://www.googleapis.com/compute/v1/"
 
 @dataclass
 class ComputeFaults:
-    """What goes wrong.
+    """Injected faults.
 
     Attributes:
-        denied: The permissions that the account lacks, such as ``compute.instances.create``.
-        quota: How many instances may exist; None: any number.
-        is_out: No machine is given at present.
-        flaky: How many of the next requests are answered with ``flaky_status`` and do nothing.
+        denied: Permissions that the account lacks, for example ``compute.instances.create``.
+        quota: Maximum number of instances; None: unlimited.
+        is_out: The zone has no capacity.
+        flaky: Number of next requests that fail with ``flaky_status`` and change nothing.
     """
 
     denied: set[str] = field(default_factory=set)
@@ -252,7 +255,7 @@ class ComputeFaults:
 
 
 class ComputeState:
-    """What there is, in all projects and zones. Keys are paths such as ``projects/P/zones/Z/instances/N``."""
+    """Resources of all projects and zones, by path: ``projects/P/zones/Z/instances/N``."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.RLock())
@@ -260,11 +263,11 @@ class ComputeState:
         self.resources: dict[str, Resource] = {}
         self.operations: dict[str, Resource] = {}
         self.guests: dict[str, dict[str, str]] = {}
-        """The host keys that machines wrote down, by their types."""
+        """Instance path → the SSH host keys that its machine published, by key type."""
         self._ids = itertools.count(int(time.time() * 1000))
 
     def check_permission(self, permission: str, path: str) -> None:
-        """Refuse what the account may not do, and what comes while the service is flaky."""
+        """Refuse requests without permission, and all requests while the service is flaky."""
         if self.faults.flaky:
             self.faults.flaky -= 1
             reason = "rateLimitExceeded" if self.faults.flaky_status in (403, 429) else "backendError"
@@ -273,13 +276,13 @@ class ComputeState:
             raise denied(permission, path)
 
     def get(self, path: str) -> Resource:
-        """The resource at ``path``."""
+        """Return the resource at ``path``."""
         if path not in self.resources:
             raise not_found(path)
         return self.resources[path]
 
     def add(self, path: str, fields: Mapping[str, Any], **more: Any) -> Resource:
-        """A new resource, with what Google adds to each."""
+        """Add a resource with the fields that Google sets."""
         if path in self.resources:
             raise already_exists(path)
         zone = path.partition("/zones/")[2].partition("/")[0]
@@ -293,11 +296,11 @@ class ComputeState:
         return made
 
     def under(self, prefix: str) -> list[Resource]:
-        """The resources of a collection, in the order of their names."""
+        """Return the resources of a collection, sorted by name."""
         return [self.resources[path] for path in sorted(self.resources) if path.rpartition("/")[0] == prefix]
 
     def users_of(self, disk: str) -> list[str]:
-        """The instances that have the disk at this path."""
+        """Return the instances that use the disk at this path."""
         return [
             path
             for path, fields in self.resources.items()
@@ -305,10 +308,10 @@ class ComputeState:
         ]
 
     def check_supply(self, path: str) -> None:
-        """Whether a new instance at ``path`` can be had.
+        """Check that the zone can supply a new instance at ``path``.
 
         Raises:
-            FailedOperationError: There is no capacity, or the quota is used up.
+            FailedOperationError: The zone has no capacity, or the quota is used up.
         """
         zone = path.split("/")[3]
         count = sum("/instances/" in there for there in self.resources)
@@ -324,7 +327,7 @@ class ComputeState:
             )
 
     def begin(self, verb: str, path: str) -> Resource:
-        """An operation on the resource at ``path`` that is under way."""
+        """Create a running operation on the resource at ``path``."""
         name = f"operation-{next(self._ids)}"
         zone = path.split("/instances/")[0].split("/disks/")[0]
         operation: Resource = {
@@ -335,7 +338,7 @@ class ComputeState:
         return operation
 
     def end(self, operation: Resource, error: FailedOperationError | None = None) -> None:
-        """It is done, or has failed."""
+        """Mark the operation as done or failed."""
         operation.update(status="DONE", progress=100)
         if error is not None:
             operation["error"] = {"errors": [{"code": error.code, "message": error.message}]}
@@ -344,7 +347,10 @@ class ComputeState:
 
 
 def fingerprint(value: Any) -> str:
-    """What a later change of ``value`` must show, so that no other change is lost."""
+    """Return the fingerprint of ``value``.
+
+    A later update must send it, so that it overwrites no concurrent change.
+    """
     text = json.dumps(value, sort_keys=True).encode()
     return base64.b64encode(hashlib.sha256(text).digest()[:8]).decode()
 
@@ -360,7 +366,7 @@ _LARGEST_PAGE: Final = 500
 
 
 class ComputeService:
-    """Every project and zone; ``machines`` starts and ends what instances consist of."""
+    """Compute Engine of all projects and zones; ``machines`` starts and kills the machines of instances."""
 
     def __init__(self, machines: MachineBackend | None = None) -> None:
         self.state = ComputeState()
@@ -368,7 +374,7 @@ class ComputeService:
         self._threads: list[threading.Thread] = []
 
     def answer(self, call: HttpRequest) -> Answer:
-        """Do what is asked, at once; what takes its time goes on behind an operation."""
+        """Handle the request at once; slow work continues in a thread and has an operation."""
         path = call.path.removeprefix(PREFIX)
         with self.state.changed:
             kind, act = self._route(call, path)
@@ -378,7 +384,7 @@ class ComputeService:
                 return error.answer(kind)
 
     def end_all(self) -> None:
-        """No machine is left."""
+        """Kill all machines."""
         for thread in self._threads:
             thread.join()
         for path in [path for path in self.state.resources if "/instances/" in path]:
@@ -460,8 +466,6 @@ class ComputeService:
         self.state.end(operation)
         return operation
 
-    # ---- disks
-
     def _insert_disk(self, prefix: str, body: dict[str, Any]) -> Resource:
         path = f"{prefix}/{_checked_name(body)}"
         self.state.check_permission("compute.disks.create", path)
@@ -469,8 +473,6 @@ class ComputeService:
         operation = self.state.begin("insert", path)
         self.state.end(operation)
         return operation
-
-    # ---- instances
 
     def _insert_instance(self, prefix: str, body: dict[str, Any]) -> Resource:
         path = f"{prefix}/{_checked_name(body)}"
@@ -501,7 +503,7 @@ class ComputeService:
             return
         with self.state.changed:
             if self.state.resources.get(path) is not instance or instance["status"] != "PROVISIONING":
-                self._machines.kill(facts.name)  # it was deleted while it came up
+                self._machines.kill(facts.name)  # a request deleted the instance while its machine started
                 self.state.end(operation, FailedOperationError("RESOURCE_NOT_FOUND", f"'{path}' was deleted"))
                 return
             for interface in instance.setdefault("networkInterfaces", [{}]):

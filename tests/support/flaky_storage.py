@@ -1,4 +1,4 @@
-"""A Cloud Storage on loopback that refuses some writes, as after the change of a token."""
+"""A Cloud Storage on loopback that refuses some writes, as after a token change."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest
 
 
 class RefusingStorage(LocalCloudStorage):
-    """Answers so many writes of objects of these names with 403, once so many others have come through."""
+    """Refuse ``refusals`` writes of an object with 403, after ``let_through`` accepted writes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -15,7 +15,7 @@ class RefusingStorage(LocalCloudStorage):
         self.let_through: dict[str, int] = {}
 
     def answer(self, call: HttpRequest) -> Answer:
-        head = f'"{call.query.get("name")}"'.encode() + call.body[:500]  # where a request for an upload names it
+        head = f'"{call.query.get("name")}"'.encode() + call.body[:500]  # an upload request names the object here
         name = next((one for one, left in self.refusals.items() if left and f'{one}"'.encode() in head), None)
         if name is None or call.method != "POST":
             return super().answer(call)

@@ -1,7 +1,7 @@
-"""Python programs that have their libraries from the start: each is a fork of a process that has imported them once.
+"""Start Python programs as forks of a process that has already imported their libraries.
 
-Levanter's imports take as much CPU as a tiny training. Such a program is a process like any other: it has its own
-standard streams and environment, and can be killed.
+Levanter's imports take as much CPU as a tiny training. Each program is a separate process: it has its own standard
+streams and environment, and a test can kill it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ LEVANTER: Final = (
 
 
 class PreparedProgram:
-    """One program, as far as a ``subprocess.Popen`` of one would be used."""
+    """A running program, with the part of the ``subprocess.Popen`` interface that tests use."""
 
     def __init__(self, pid: int, folder: Path) -> None:
         self.pid = pid
@@ -85,20 +85,20 @@ class PreparedProgram:
         return self.poll()
 
     def poll(self) -> int | None:
-        """Its exit code, or minus the signal that ended it; None while it runs."""
+        """Return the exit code, or minus the signal that ended the program; None while it runs."""
         try:
             return int((self._folder / "code").read_text())
         except FileNotFoundError:
             return None
 
     def kill(self) -> None:
-        """Kill it, if it still runs."""
+        """Kill the program if it still runs."""
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
     def communicate(self, timeout: float = 600.0) -> tuple[str, str]:
-        """Wait for its end, and return what it has written. Raises ``TimeoutError``."""
+        """Wait for the program's end, and return its stdout and stderr. Raises ``TimeoutError``."""
         deadline = time.monotonic() + timeout
         while self.poll() is None:
             if time.monotonic() > deadline:
@@ -108,7 +108,7 @@ class PreparedProgram:
 
 
 class PreparedPython:
-    """Starts programs that find ``modules`` imported, in the environment ``env`` and what is their own."""
+    """Start programs that find ``modules`` imported, in the environment ``env`` plus their own variables."""
 
     def __init__(self, modules: Sequence[str], env: Mapping[str, str]) -> None:
         command = [sys.executable, "-u", "-c", SERVE, *modules]
@@ -117,7 +117,7 @@ class PreparedPython:
         self._folder = tempfile.TemporaryDirectory(prefix="prepared-")
 
     def start(self, code: str, *arguments: str, env: Mapping[str, str]) -> PreparedProgram:
-        """Start ``python -c code arguments...``, with these variables besides."""
+        """Start ``python -c code arguments...`` with these additional variables."""
         assert self._server.stdin is not None and self._server.stdout is not None
         folder = Path(tempfile.mkdtemp(dir=self._folder.name))
         asked = {"code": code, "arguments": arguments, "env": dict(env), "folder": str(folder)}
@@ -126,14 +126,14 @@ class PreparedPython:
         return PreparedProgram(int(self._server.stdout.readline()), folder)
 
     def end(self) -> None:
-        """Start no more, and forget what the programs have written."""
+        """Stop the server and delete the programs' output."""
         self._server.communicate()
         self._folder.cleanup()
 
 
 @contextmanager
 def prepared_to_train(home: Path, **env: str) -> Iterator[PreparedPython]:
-    """Programs with Levanter, which compute on CPUs, for the length of the block."""
+    """Yield a server for programs that import Levanter and compute on CPUs."""
     cpu = {"JAX_PLATFORMS": "cpu", "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo", "TF_CPP_MIN_LOG_LEVEL": "3"}
     python = PreparedPython(LEVANTER, os.environ | {"HOME": str(home), "RAY_AUTH_MODE": "disabled"} | cpu | env)
     try:

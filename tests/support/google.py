@@ -1,6 +1,6 @@
-"""Those of Google's services that a cluster's life needs, at one address.
+"""One server for the Google services that a cluster needs.
 
-Several projects and zones have their own slices; machines and disks are told apart by their paths.
+Slices are separate per project and zone; machines and disks have unique paths.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
 from tradewind.rehearsal.tpu.hosts import SliceHosts
 from tradewind.rehearsal.tpu.state import NodeEntry
 
-# Google's Artifact Registry on this machine: repositories and their clean-up policies, over its REST protocol.
+# Local Artifact Registry: repositories and their clean-up policies, over the REST protocol.
 #
-# Point clients at it with ``TRADEWIND_ARTIFACT_REGISTRY_ENDPOINT``.
+# Clients use it if ``TRADEWIND_ARTIFACT_REGISTRY_ENDPOINT`` holds its address.
 
 _REPOSITORY: Final = re.compile(r"/v1/(projects/[^/]+/locations/[^/]+/repositories/[^/:]+)")
 _TAG: Final = re.compile(r"/v1/(projects/[^/]+/locations/[^/]+/repositories/[^/]+/packages/[^/]+/tags/[^/:]+)")
@@ -38,12 +38,12 @@ _CHANGEABLE: Final = {"cleanupPolicies", "cleanupPolicyDryRun", "description", "
 
 
 class LocalArtifactRegistry(LoopbackServer):
-    """The repositories of all projects and regions.
+    """Repositories of all projects and regions.
 
     Attributes:
         policies: Repository → the bindings of its own policy.
-        tags: The tags that images have: ``projects/P/locations/R/repositories/N/packages/IMAGE/tags/TAG``.
-        denied: Permissions that nobody has, such as ``artifactregistry.repositories.update``.
+        tags: Tags of images: ``projects/P/locations/R/repositories/N/packages/IMAGE/tags/TAG``.
+        denied: Permissions that every account lacks, for example ``artifactregistry.repositories.update``.
     """
 
     def __init__(self) -> None:
@@ -55,12 +55,12 @@ class LocalArtifactRegistry(LoopbackServer):
         self._lock = threading.Lock()
 
     def put(self, name: str, **fields: Any) -> None:
-        """Let there be ``projects/P/locations/R/repositories/N``."""
+        """Create or replace ``projects/P/locations/R/repositories/N``."""
         with self._lock:
             self._repositories[name] = {"name": name, "format": "DOCKER", "mode": "STANDARD_REPOSITORY", **fields}
 
     def get(self, name: str) -> dict[str, Any]:
-        """It as it is."""
+        """Return the repository."""
         with self._lock:
             return dict(self._repositories[name])
 
@@ -96,7 +96,7 @@ class LocalArtifactRegistry(LoopbackServer):
         return _told("tag", {"name": name})
 
     def _patch(self, repository: dict[str, Any], call: HttpRequest) -> str:
-        """Change what the mask names; what is wrong with the request, if something is."""
+        """Change the fields in the update mask; return an error message, or an empty text."""
         mask = [name for name in call.query.get("updateMask", "").split(",") if name]
         if unknown := [name for name in mask if name not in _CHANGEABLE]:
             return f"Invalid field mask: {unknown[0]}"
@@ -118,19 +118,19 @@ _SECRETS: Final = re.compile(r"/v1/projects/[^/]+/secrets.*")
 
 
 class LocalGoogle(LoopbackServer):
-    """One server for all of them.
+    """One server for all services.
 
     Args:
-        places: The projects and zones that there are.
-        machines: What instances consist of; nothing by default.
-        hosts: What slices consist of; nothing by default.
+        places: Projects and zones that exist.
+        machines: Backend of instances; by default, instances run nothing.
+        hosts: Backend of slices; by default, slices run nothing.
 
     Attributes:
         compute: Compute Engine.
         tpu: Cloud TPU, by project and zone.
         secrets: Secret Manager.
         registry: Artifact Registry.
-        seen: Called with each request before it is answered.
+        seen: Function that the server calls with each request before it answers.
     """
 
     def __init__(
@@ -165,28 +165,28 @@ class LocalGoogle(LoopbackServer):
         return Answer(kind, status, json.dumps(fields).encode(), {"Content-Type": "application/json"})
 
     def slices(self) -> Mapping[str, NodeEntry]:
-        """Every slice, by its id."""
+        """Return every slice, by its id."""
         states = [cloud.service.state for cloud in self.tpu.values()]
         return {held.id: held for state in states for held in list(state.nodes.values())}
 
     def end_all(self) -> None:
-        """No machine and no slice is left."""
+        """Kill all machines and slices."""
         for cloud in self.tpu.values():
             cloud.service.lives.end_all()
         self.compute.end_all()
 
 
-# Google's Compute Engine at an address of its own, with instances that tests put there.
+# Local Compute Engine at an address of its own, with instances that tests add.
 #
-# Point clients at it with ``TRADEWIND_COMPUTE_ENDPOINT``.
+# Clients use it if ``TRADEWIND_COMPUTE_ENDPOINT`` holds its address.
 
 
 class LocalCompute(LoopbackServer):
-    """The instances of all projects and zones.
+    """Instances of all projects and zones.
 
     Attributes:
         service: The API.
-        denied: Permissions that nobody has, such as ``compute.instances.list``.
+        denied: Permissions that every account lacks, for example ``compute.instances.list``.
     """
 
     def __init__(self) -> None:
@@ -206,7 +206,10 @@ class LocalCompute(LoopbackServer):
         status: str = "RUNNING",
         host_keys: Mapping[str, str] | None = None,
     ) -> None:
-        """Let there be this instance; ``host_keys`` are what its guest agent wrote down, by their types."""
+        """Create or replace this instance.
+
+        Its guest agent has published ``host_keys``, by key type.
+        """
         access = [{"type": "ONE_TO_ONE_NAT", "natIP": external_ip}] if external_ip else []
         interface = {"networkIP": internal_ip, "accessConfigs": access}
         path = f"projects/{project}/zones/{zone}/instances/{name}"
@@ -217,7 +220,7 @@ class LocalCompute(LoopbackServer):
             state.add(path, {"labels": dict(labels), "status": status, "networkInterfaces": [interface]})
 
     def remove(self, project: str, zone: str, name: str) -> None:
-        """Let it be gone."""
+        """Remove the instance."""
         state = self.service.state
         with state.changed:
             del state.resources[f"projects/{project}/zones/{zone}/instances/{name}"]
@@ -229,19 +232,19 @@ class LocalCompute(LoopbackServer):
         return RefusedRequestError(status, "backendError", message).answer(kind)
 
 
-# Google's Resource Manager on this machine: who has which role in a project, over its REST protocol.
+# Local Resource Manager: the roles of accounts in a project, over the REST protocol.
 #
-# Point clients at it with ``TRADEWIND_RESOURCE_MANAGER_ENDPOINT``.
+# Clients use it if ``TRADEWIND_RESOURCE_MANAGER_ENDPOINT`` holds its address.
 
 _CALL: Final = re.compile(r"/v3/projects/([^/:]+):(getIamPolicy|testIamPermissions)")
 
 
 class LocalResourceManager(LoopbackServer):
-    """The policies of all projects.
+    """IAM policies of all projects.
 
     Attributes:
-        missing: Permissions that whoever asks has not; all others it has.
-        denied: Permissions without which a call is refused, such as ``resourcemanager.projects.getIamPolicy``.
+        missing: Permissions that the caller lacks; it has all others.
+        denied: Permissions whose absence makes a call fail, for example ``resourcemanager.projects.getIamPolicy``.
         bindings: Project → the bindings of its policy.
     """
 
@@ -252,7 +255,7 @@ class LocalResourceManager(LoopbackServer):
         self.bindings: dict[str, list[dict[str, Any]]] = {}
 
     def grant(self, project: str, role: str, account: str, condition: str | None = None) -> None:
-        """Let a service account have a role in a project."""
+        """Grant a service account a role in a project."""
         binding: dict[str, Any] = {"role": role, "members": [f"serviceAccount:{account}"]}
         if condition:
             binding["condition"] = {"title": "for a while", "expression": condition}

@@ -1,4 +1,4 @@
-"""An HTTP server of a test's own, on loopback."""
+"""An HTTP server for one test, on loopback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Server = TypeVar("Server", bound=HTTPServer)
 
 @contextmanager
 def serving(server: Server) -> Iterator[Server]:
-    """It answers until the block ends."""
+    """Serve until the block ends."""
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:

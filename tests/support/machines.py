@@ -1,7 +1,8 @@
-"""One simulated machine: namespaces of its own for processes, network, mounts and host name, with Debian's sshd.
+"""One simulated machine: process, network, mount and host name namespaces, with Debian's sshd.
 
-Its first process ends when the pipe to whoever started it is closed, and with it all that runs on the machine. It has
-an own ``/tmp``, ``/run`` and ``/var/lib``, in which Ray keeps everything; the rest is this machine's.
+Its first process ends when the process that started it closes the pipe, and all processes of the machine end with it.
+It has its own ``/tmp``, ``/run`` and ``/var/lib``, where Ray stores its files; it shares the other folders with the
+real machine.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from tradewind.rehearsal.cloud.loopback_server import LoopbackServer
 from tradewind.rehearsal.local.ray import host_name, tpu_host_env
 from tradewind.rehearsal.tpu.hosts import HostsError, SliceMetadata
 
-# A network on this machine alone: a bridge, to which simulated machines are plugged in. Nothing is forwarded.
+# Network on this machine alone: a bridge for simulated machines, without forwarding.
 
 _CLONE_NEWNET: Final = 0x40000000
 _TRIES: Final = 20
 
 
 class NetworkError(RuntimeError):
-    """This machine does not let a network be made; the message says what it answered."""
+    """This machine cannot create the network; the message holds the error of ``ip``."""
 
 
 class BridgeNetwork:
-    """One bridge with a /24 of its own; ``start`` and ``stop`` frame its life."""
+    """A bridge with a /24 subnet of its own, from ``start`` until ``stop``."""
 
     def __init__(self) -> None:
         self._name = f"tw{os.getpid() % 1_000_000}x{random.randrange(1000)}"
@@ -46,14 +47,14 @@ class BridgeNetwork:
 
     @property
     def gateway(self) -> str:
-        """This machine's own address in it."""
+        """This machine's own address in the network."""
         return f"{self._subnet}.1"
 
     def start(self) -> None:
-        """Make the bridge.
+        """Create the bridge.
 
         Raises:
-            NetworkError: It cannot be made.
+            NetworkError: ``ip`` cannot create it.
         """
         run_ip("link", "add", self._name, "type", "bridge")
         for _ in range(_TRIES):
@@ -64,18 +65,18 @@ class BridgeNetwork:
         run_ip("link", "set", self._name, "up")
 
     def stop(self) -> None:
-        """Remove it; whoever is plugged in is cut off."""
+        """Remove the bridge and disconnect all machines."""
         subprocess.run(["ip", "link", "delete", self._name], capture_output=True, check=False)
 
     def new_address(self) -> str:
-        """One that nobody had before."""
+        """Return an unused address."""
         return f"{self._subnet}.{next(self._numbers)}"
 
     def plug_in(self, pid: int, address: str) -> None:
-        """Give the network namespace of process ``pid`` an interface ``eth0``, which that side still has to set up.
+        """Add an interface ``eth0`` to the network namespace of process ``pid``; the machine configures it.
 
         Raises:
-            NetworkError: It cannot be made.
+            NetworkError: ``ip`` cannot create it.
         """
         outside = f"{self._name}v{address.rpartition('.')[2]}"[-15:]
         run_ip("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
@@ -86,7 +87,7 @@ def run_ip(*words: str) -> None:
     """Run ``ip``.
 
     Raises:
-        NetworkError: It is refused.
+        NetworkError: The command failed.
     """
     done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -94,12 +95,12 @@ def run_ip(*words: str) -> None:
 
 
 def listening_socket_in(pid: int, port: int) -> socket.socket:
-    """A socket that listens on the loopback of the network namespace of process ``pid``.
+    """Return a listening socket on the loopback of the network namespace of process ``pid``.
 
-    A socket belongs to the namespace in which it was made, whoever uses it.
+    A socket belongs to the namespace in which it was created, so any process can use it.
 
     Raises:
-        NetworkError: The namespace cannot be entered, or the port is taken there.
+        NetworkError: This process cannot enter the namespace, or the port is in use there.
     """
     made: list[socket.socket | OSError] = []
 
@@ -114,7 +115,7 @@ def listening_socket_in(pid: int, port: int) -> socket.socket:
         except OSError as error:
             made.append(error)
 
-    thread = threading.Thread(target=make)  # only this thread enters the namespace, and it ends there
+    thread = threading.Thread(target=make)  # only this thread enters the namespace, and it then ends
     thread.start()
     thread.join()
     if isinstance(made[0], OSError):
@@ -125,7 +126,7 @@ def listening_socket_in(pid: int, port: int) -> socket.socket:
 SSHD: Final = "/usr/sbin/sshd"
 HOME: Final = "/tmp/home"
 _PACKAGES: Final = Path(__file__).parents[2]
-"""The folder that has this package."""
+"""Folder that contains this package."""
 _TOOLS: Final = ("unshare", "ip", "ssh-keygen", "rsync")
 _SSHD_CONFIG: Final = """\
 ListenAddress {address}
@@ -157,7 +158,7 @@ _DISK: Final = "mount --bind {disk}/gcs /var/lib/ray-gcs; mount --bind {disk}/ra
 
 
 def missing_for_machines() -> str | None:
-    """Why there can be no simulated machines here; None if there can."""
+    """Return why this machine cannot simulate machines; None if it can."""
     if os.geteuid() != 0:
         return "simulated machines need root"
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
@@ -170,10 +171,10 @@ class Machine:
     """One machine in ``network``.
 
     Args:
-        folder: Its ``/tmp`` and home, which is made.
-        public_key: Who may log in, as ``user``.
-        env: What its logins find in their environment.
-        disk: A folder that outlives it: what Ray's GCS knows, and Ray's sessions.
+        folder: Its ``/tmp`` and home; ``start`` creates it.
+        public_key: Key that can log in as ``user``.
+        env: Environment variables of its logins.
+        disk: Folder that outlives the machine: the GCS data of Ray, and Ray's sessions.
     """
 
     def __init__(
@@ -199,21 +200,21 @@ class Machine:
 
     @property
     def pid(self) -> int:
-        """A process in its network."""
+        """A process in the machine's network namespace."""
         assert self._process is not None, "started first"
         return self._process.pid
 
     @property
     def host_key(self) -> tuple[str, str]:
-        """The type and the text of its SSH host key."""
+        """Type and text of the machine's SSH host key."""
         kind, key, *_ = (self.folder / "sshd" / "host_key.pub").read_text().split()
         return kind, key
 
     def start(self) -> None:
-        """Returns when one can log in.
+        """Start the machine; return once SSH accepts logins.
 
         Raises:
-            NetworkError: It did not come up; nothing of it is left.
+            NetworkError: The machine did not start; nothing of it is left.
         """
         self._write_files()
         script = _FIRST_PROCESS.format(
@@ -239,7 +240,7 @@ class Machine:
             raise NetworkError(f"Machine {self.name} did not come up: {error}") from None
 
     def _code(self) -> str:
-        """Commands that keep Python and this package where they are, if that is below the ``/tmp`` which is hidden."""
+        """Return commands that keep Python and this package visible if they are below the hidden ``/tmp``."""
         below = sorted({Path(place) for place in (sys.prefix, sys.base_prefix, _PACKAGES)}, reverse=True)
         kept = {place: self.folder / place.relative_to("/tmp") for place in below if place.is_relative_to("/tmp")}
         words = [["mkdir", "-p", str(there)] for there in kept.values()]
@@ -247,7 +248,7 @@ class Machine:
         return "; ".join(map(shlex.join, words)) or ":"
 
     def kill(self) -> None:
-        """It vanishes, with every process on it."""
+        """Kill the machine and every process on it."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
@@ -264,7 +265,7 @@ class Machine:
         if self._disk is not None:
             (self._disk / "gcs").mkdir(parents=True, exist_ok=True)
             (self._disk / "ray").mkdir(exist_ok=True)
-        # It comes first, because ssh takes for the home of user 0 that of the first one.
+        # The entry is first, because ssh uses the home of the first entry with user ID 0.
         users = f"{self._user}:x:0:0::{HOME}:/bin/bash\n{Path('/etc/passwd').read_text()}"
         (self.folder / "passwd").write_text(users)
         (self.folder / "hosts").write_text(f"127.0.0.1 localhost\n{self.address} {self.name}\n")
@@ -277,9 +278,9 @@ class Machine:
         )
 
 
-# Simulated machines behind the instances and slices of a simulated Google Cloud, which all of them can ask.
+# Simulated machines for the instances and slices of a simulated Google Cloud, which they can reach.
 
-# What the cluster files call on each machine, and Debian does not have.
+# Commands that cluster files call on each machine and Debian lacks.
 _GCLOUD: Final = """\
 #!{python}
 import base64, json, os, sys, urllib.request
@@ -295,18 +296,18 @@ with open(os.open(options["out-file"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o
 
 
 def gcloud_program(url: str) -> str:
-    """The text of a ``gcloud`` that asks the Secret Manager at ``url``, and can nothing else."""
+    """Return the text of a ``gcloud`` that only reads the Secret Manager at ``url``."""
     return _GCLOUD.format(python=sys.executable, url=url)
 
 
 class SimulatedMachines:
-    """Every machine of one rehearsal: the heads are ``Machines`` of Compute Engine, the rest ``SliceHosts``.
+    """All machines of one rehearsal: heads are instances of Compute Engine, the others hosts of slices.
 
     Args:
-        folder: Where each has its files; what a machine leaves there is kept.
-        user: As whom one logs in.
-        public_key: With which key.
-        env: What logins find in their environment, on every machine.
+        folder: Folder with the files of each machine; they survive the machine.
+        user: User name of logins.
+        public_key: Key that can log in.
+        env: Environment variables of logins on every machine.
     """
 
     def __init__(self, folder: Path, *, user: str, public_key: str, env: Mapping[str, str]) -> None:
@@ -323,29 +324,29 @@ class SimulatedMachines:
         self._count = 0
 
     def serve(self, google: LoopbackServer, *others: LoopbackServer) -> None:
-        """Let every machine that is started from now on reach these servers where this machine does.
+        """Make these servers reachable from machines started later, at the same addresses as here.
 
         Args:
-            google: Has the Secret Manager of which the machines fetch their secrets.
+            google: Server with the Secret Manager from which the machines fetch their secrets.
         """
         self._google = google.url
         self._servers = (google, *others)
 
     @property
     def of_compute(self) -> HeadMachines:
-        """For Compute Engine."""
+        """Backend for Compute Engine."""
         return HeadMachines(self)
 
     @property
     def of_slices(self) -> SliceMachines:
-        """For Cloud TPU."""
+        """Backend for Cloud TPU."""
         return SliceMachines(self)
 
     def start(self, name: str, env: Mapping[str, str], disk: str | None = None) -> Machine:
-        """Start one.
+        """Start a machine.
 
         Raises:
-            NetworkError: It did not come up.
+            NetworkError: The machine did not start.
         """
         with self._lock:
             self._count += 1
@@ -369,7 +370,7 @@ class SimulatedMachines:
         return machine
 
     def kill(self, name: str) -> None:
-        """One vanishes; nothing if it is not there."""
+        """Kill a machine, if it exists."""
         with self._lock:
             machine = self.running.pop(name, None)
         if machine is not None:
@@ -379,7 +380,7 @@ class SimulatedMachines:
 
 
 class HeadMachines:
-    """One machine for each instance."""
+    """Backend with one machine for each instance."""
 
     def __init__(self, machines: SimulatedMachines) -> None:
         self._machines = machines
@@ -397,7 +398,7 @@ class HeadMachines:
 
 
 class SliceMachines:
-    """One machine for each host of a slice."""
+    """Backend with one machine for each host of a slice."""
 
     def __init__(self, machines: SimulatedMachines) -> None:
         self._machines = machines
@@ -420,7 +421,7 @@ class SliceMachines:
             self._machines.kill(host)
 
     def notice(self, name: str) -> None:
-        """Nobody is told: these machines have no metadata server."""
+        """Do nothing: these machines have no metadata server."""
 
     def host_keys(self, name: str) -> Sequence[Mapping[str, str]]:
         hosts = {

@@ -1,4 +1,4 @@
-"""What a stack's processes listen at, and whether who reaches it from another machine gets anything there."""
+"""Check the ports that a stack's processes open to other machines."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ METHODS = [
         "ReporterService/GetTraceback",
     )
 ]
-"""One of each of Ray's services; whatever of Ray listens has one of them."""
+"""One method of each Ray service; every listening Ray process offers at least one of them."""
 
 
 def check_strangers_are_refused(stack: LocalStack, token: str) -> None:
-    """Whatever other machines reach is Ray's, answers nobody without the token, and whoever shows it."""
+    """Check that every port open to other machines belongs to Ray and refuses calls without the token.
+
+    Calls with the token must succeed.
+    """
     told = {found: _answers(found[1]) for found in _beyond_loopback(stack)}
-    there = _beyond_loopback(stack)  # without those that have ended meanwhile
+    there = _beyond_loopback(stack)  # drops the processes that have ended since the first scan
     told = {found: codes for found, codes in told.items() if found in there}
     assert {"gcs_server", "raylet"} <= {name for name, _ in told}, "nothing listens, so this shows nothing"
     assert [found for found, codes in told.items() if codes != {grpc.StatusCode.UNAUTHENTICATED}] == []
@@ -36,12 +39,12 @@ def check_strangers_are_refused(stack: LocalStack, token: str) -> None:
 
 
 def _beyond_loopback(stack: LocalStack) -> set[tuple[str, int]]:
-    """Name of the process and port of what listens at an address that other machines reach."""
+    """Return process name and port of each listener that other machines can reach."""
     found = set()
     for process in stack.processes():
         try:
             name, connections = process.name(), process.net_connections("inet")
-        except psutil.NoSuchProcess:  # it has ended meanwhile
+        except psutil.NoSuchProcess:  # the process has ended
             continue
         listening = (one.laddr for one in connections if one.status == psutil.CONN_LISTEN)
         found |= {(name, address.port) for address in listening if not _is_loopback(address.ip)}
@@ -49,7 +52,7 @@ def _beyond_loopback(stack: LocalStack) -> set[tuple[str, int]]:
 
 
 def _answers(port: int, *metadata: tuple[str, str]) -> set[grpc.StatusCode]:
-    """How it answers to Ray's services, those that it has."""
+    """Return the status codes of the Ray services behind the port; services it lacks are left out."""
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         return {_answer(channel, method, metadata) for method in METHODS} - {grpc.StatusCode.UNIMPLEMENTED}
 

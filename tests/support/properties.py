@@ -1,4 +1,7 @@
-"""Profiles of Hypothesis: few examples, the same in every run, by default; many, by chance, each night."""
+"""Profiles of Hypothesis.
+
+The default profile runs few examples, the same in every run. The nightly profile runs many random examples.
+"""
 
 from __future__ import annotations
 

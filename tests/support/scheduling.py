@@ -1,7 +1,7 @@
-"""Which process runs which tests: a file's tests stay together, and so do files that share an Airflow or a cluster.
+"""Assign tests to processes: one process runs a file, or all files that share an Airflow or cluster.
 
-The dearest scopes begin first, so that all processes have work until the end; but a process more than there are cores
-begins with the quickest, since no machine starts that many clusters at a time.
+The most expensive scopes start first, so that all processes have work until the end. A process beyond the number of
+cores starts with the cheapest scope, since no machine can start that many clusters at the same time.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ SHARED: Final = {
     "tests/runtime/test_host_sweep.py": SLICES,
     "tests/runtime/test_step_on_slices.py": SLICES,
 }
-"""Beginning of a file's path -> its scope; a file that has no entry is a scope of its own."""
+"""Path prefix -> scope; a file without an entry is a scope of its own."""
 FIRST: Final = ("one Airflow", "one Ray cluster", "tests/recipes/", "tests/runtime/", "tests/cli/", "tests/ray_jobs/")
-"""Beginnings of the dearest scopes."""
+"""Prefixes of the most expensive scopes."""
 DEAR: Final = ("airflow", "ray", "slow")
 
 
 class SharingScheduling(LoadScopeScheduling):
-    """Deals out scopes in the order in which the tests were collected."""
+    """Distribute scopes in the order in which pytest collected the tests."""
 
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)
@@ -68,7 +68,8 @@ def scope_of(nodeid: str) -> str:
 def longest_first(items: list[pytest.Item]) -> None:
     """Order the scopes; the tests of each keep their order.
 
-    The hostile tables stand at the end: each forks, which is three times as dear in a process that has loaded much.
+    The hostile tables run last: each test forks, and a fork of a process that has loaded many modules costs three times
+    as much.
     """
     dear = {scope_of(item.nodeid) for item in items if any(item.get_closest_marker(mark) for mark in DEAR)}
 

@@ -1,7 +1,7 @@
-"""Ray clusters that several files share: one of each kind per process, which ends with the last test of its scope.
+"""Ray clusters that several files share: one of each kind per process, until its scope's last test.
 
-The files of a kind are one scope (``scheduling.SHARED``), so one process runs them after one another. Their jobs have
-ids of their own, and a test that changes the cluster itself starts its own.
+The files of a kind are one scope (``scheduling.SHARED``), so one process runs them in sequence. Each job has its own
+submission ID. A test that changes the cluster itself starts a separate one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def stop_shared_clusters() -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
-    """Stop the clusters behind the last test of their scope, once its fixtures are torn down."""
+    """Stop the clusters after the last test of their scope, once pytest has torn down its fixtures."""
     try:
         yield
     finally:
@@ -63,5 +63,5 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def pytest_unconfigure() -> None:
-    """Stop what an interrupted run has left."""
+    """Stop the clusters that an interrupted run has left."""
     stop_shared_clusters()

@@ -1,4 +1,7 @@
-"""Stores for the tests: a folder, memory, and real clients against loopback servers that keep every condition."""
+"""Stores for the tests: a folder, memory, and real clients against loopback servers.
+
+The servers enforce every precondition of a write.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def s3_server() -> Iterator[LocalS3]:
 
 @pytest.fixture
 def gcs(gcs_server: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCloudStorage]:
-    """Cloud Storage, where ``gs://`` leads in this test."""
+    """Return the Cloud Storage that ``gs://`` refers to in this test."""
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_server.url)
     gcs_server.requests.clear()
     yield gcs_server
@@ -40,7 +43,7 @@ def gcs(gcs_server: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 @pytest.fixture
 def s3(s3_server: LocalS3, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalS3]:
-    """S3, where ``s3://`` leads in this test."""
+    """Return the S3 server that ``s3://`` refers to in this test."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_server.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "something")
@@ -52,14 +55,14 @@ def s3(s3_server: LocalS3, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalS3]
 
 @pytest.fixture
 def gs_folder(gcs: LocalCloudStorage) -> str:
-    """A folder in a bucket of its own, to which the faults that the test plays are bound."""
+    """Return a folder in a new bucket; injected faults apply to this bucket only."""
     gcs.faults_in = _new_bucket()
     return f"gs://{gcs.buckets.create(gcs.faults_in).name}/some/folder"
 
 
 @pytest.fixture
 def s3_folder(s3: LocalS3) -> str:
-    """A folder in a bucket of its own, to which the faults that the test plays are bound."""
+    """Return a folder in a new bucket; injected faults apply to this bucket only."""
     bucket = s3.faults_in = _new_bucket()
     s3.buckets[bucket] = {}
     return f"s3://{bucket}/some/folder"
@@ -67,7 +70,7 @@ def s3_folder(s3: LocalS3) -> str:
 
 @pytest.fixture(params=["local", "memory", "gs", "s3"])
 def any_folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A folder on each kind of store."""
+    """Return a folder on each kind of store."""
     match request.param:
         case "local":
             return str(tmp_path)
@@ -78,7 +81,7 @@ def any_folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(params=["gs", "s3"])
 def served(request: pytest.FixtureRequest) -> tuple[LoopbackServer, str]:
-    """Each store that has a server, with a folder on it."""
+    """Return each store that has a server, with a folder on it."""
     folder = str(request.getfixturevalue(f"{request.param}_folder"))
     return request.getfixturevalue({"gs": "gcs", "s3": "s3"}[request.param]), folder
 

@@ -1,4 +1,7 @@
-"""Telling Ray's supervisor of a job from its other processes; its title says either its class or its actor's name."""
+"""Distinguish Ray's supervisor of a job from the job's other processes.
+
+The supervisor's title contains its class name or its actor's name.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ TITLES = ("JobSupervisor", "ray::_ray_internal_job_actor")
 
 
 def is_supervisor(process: psutil.Process) -> bool:
-    """Whether ``process`` runs a job's entrypoint for Ray."""
+    """Return whether ``process`` is the supervisor that runs a job's entrypoint for Ray."""
     try:
         line = " ".join(process.cmdline())
     except psutil.Error:

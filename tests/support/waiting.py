@@ -1,4 +1,4 @@
-"""Wait until something is so: one limit for all tests, scaled by how slow this machine is."""
+"""Wait for a condition, with one limit for all tests, scaled by the speed of this machine."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 LIMIT_S: Final = 120.0
-"""On a machine of usual speed that does nothing else. It only bounds a test that fails: no test expects it to pass."""
+"""Limit on an idle machine of usual speed. It only bounds tests that fail; no test runs into it."""
 PACE: Final = "TRADEWIND_TEST_PACE"
-"""Environment variable with the factor by which this machine is slower; ``calibrate`` sets it for all processes."""
+"""Environment variable with the slowness factor of this machine; ``calibrate`` sets it.
+
+Child processes inherit it.
+"""
 _USUAL_S: Final = 0.1
 _MAX_PACE: Final = 5.0
 
@@ -34,7 +37,7 @@ def limit_s() -> float:
 def until(condition: Callable[[], T], what: str = "", seen: Callable[[], object] = str, pause_s: float = 0.05) -> T:
     """Poll ``condition`` until it is true, and return its value.
 
-    A condition that takes long is asked less often, so that polling leaves most of a core to what it waits for.
+    The poll interval grows with the duration of the condition, so that the awaited process gets most of a core.
 
     Raises:
         AssertionError: It did not become true within ``limit_s()``; names ``what`` and what ``seen()`` returns.
@@ -49,7 +52,7 @@ def until(condition: Callable[[], T], what: str = "", seen: Callable[[], object]
 
 
 async def until_async(condition: Callable[[], T], what: str = "", pause_s: float = 0.02) -> T:
-    """Poll ``condition`` as ``until`` does, and leave the event loop to others meanwhile."""
+    """Poll ``condition`` as ``until`` does, without blocking the event loop."""
     deadline = time.monotonic() + limit_s()
     while not (value := condition()):
         assert time.monotonic() < deadline, f"waited {limit_s():.0f} s in vain for {what or condition}"
