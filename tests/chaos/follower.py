@@ -1,6 +1,6 @@
-"""A step on a cluster without Airflow: claimed, submitted and followed as its task does, until it is made or fails.
+"""Run a step on a cluster without Airflow: claim, submit and follow it as its task does.
 
-The lease decides here as everywhere. What a task hands to the triggerer is waited for in this thread.
+The lease decides here too. This thread waits where a task would defer to the triggerer.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ PAUSE_S = 0.5
 
 
 class FollowedStep:
-    """A step that is being made in a thread of its own; ``state`` is what Airflow would call its run."""
+    """A step that a separate thread runs; ``state`` returns the Airflow state of its run."""
 
     def __init__(self, step: ResolvedStep, cluster: RayCluster, heartbeat_s: float) -> None:
         self._turns = StepLease(step, BY, heartbeat_s)
         self._cluster = cluster
         self._state = "running"
         self.verdicts: list[NextAction] = []
-        """How the jobs ended, in order."""
+        """Next actions after each job, in order."""
         threading.Thread(target=self._run, daemon=True, name="follower").start()
 
     def state(self) -> str:
@@ -81,7 +81,7 @@ class FollowedStep:
                 time.sleep(PAUSE_S)
 
     def _attempt(self) -> bool | None:
-        """One attempt: whether it made the output; None when another one is due."""
+        """Run one attempt; return whether it made the output, or None if another attempt is due."""
         seen = self._turns.read()
         turn = self._turns.claim(seen.lease, self._spec, cluster="chaos")
         if turn is None:

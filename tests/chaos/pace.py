@@ -1,4 +1,7 @@
-"""The recipes' trainings at a pace of its own: a step that waits costs no CPU, and gives faults the time to come."""
+"""Slow down the recipes' trainings with a pause before each step.
+
+The pauses use no CPU and leave time for the faults.
+"""
 
 from __future__ import annotations
 

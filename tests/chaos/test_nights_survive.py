@@ -1,8 +1,8 @@
-"""Nights of DAGs on a real Airflow go through kills, freezes and cut wires, and every version is made exactly once.
+"""Drills on a real Airflow: despite kills, freezes and disconnections, each version has one result.
 
-On PostgreSQL as in production, with two schedulers, two triggerers and a second deployment that wants the same
-versions; ``make chaos`` runs more seeds, and shorter nights on SQLite. A night is judged from outside: by the files, by
-the job list, and by the steps' own word about who lived when.
+They use PostgreSQL as production does, two schedulers, two triggerers and a second deployment that requires the same
+versions. ``make chaos`` runs more seeds, and shorter drills on SQLite. The verifier reads only the files, the job list
+and the traces.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 class Waves:
-    """Runs that are begun one after the other, in every deployment under the same id, so that work never runs out."""
+    """Start runs in waves, with the same run ids in every deployment, so that steps always run."""
 
     def __init__(self, house: NightHouse, seed: int) -> None:
         self._house = house
@@ -44,7 +44,7 @@ class Waves:
         self.runs: list[tuple[LocalAirflow, str]] = []
 
     def keep_going(self) -> None:
-        """Begin the next ones if all others have ended."""
+        """Start the next wave if all runs have ended."""
         if not self.unfinished():
             self.begin()
 
@@ -61,11 +61,11 @@ class Waves:
         self._house.waves += 1
 
     def unfinished(self) -> list[str]:
-        """The runs that go on."""
+        """Return the runs that have not ended."""
         return [f"{run}: {state}" for run, state in self.states() if state not in FINISHED_RUN_STATES]
 
     def wait_for_end(self) -> None:
-        """Wait for all API servers, of which the test may have killed one, and for all runs."""
+        """Wait for all API servers, since the test may have killed one, and for all runs."""
         until(lambda: all(airflow.is_answering() for airflow in self._house.airflows), "the API servers")
         for airflow, run in self.runs:
             self._house.api(airflow).wait_for_run("nights", run, NIGHT_S)
@@ -76,11 +76,11 @@ class Waves:
             try:
                 found.append((run, str(self._house.api(airflow).dag_run("nights", run)["state"])))
             except AirflowApiError:
-                found.append((run, "unknown"))  # its API server is away just now
+                found.append((run, "unknown"))  # the fault has stopped its API server
         return found
 
     def failures(self) -> list[str]:
-        """What the tasks of failed runs have said last."""
+        """Return the last log lines of failed tasks."""
         told = []
         for airflow, run in self.runs:
             api = self._house.api(airflow)
@@ -96,7 +96,7 @@ def _failed_tasks(api: AirflowApi, run: str) -> list[str]:
 
 
 def troubles_of(house: NightHouse, seed: int) -> list[Trouble]:
-    """Some of them, in an order of the seed's own: ``make chaos`` has all of them on PostgreSQL."""
+    """Return some faults in the seed's order; ``make chaos`` covers all of them on PostgreSQL."""
     deck = list(Trouble if house.staging is not None else COMMON)
     random.Random(f"deck {seed}").shuffle(deck)
     return deck[: TROUBLES_ON_SQLITE if house.staging is None else TROUBLES_ON_POSTGRES]

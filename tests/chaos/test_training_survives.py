@@ -1,4 +1,4 @@
-"""A training on two slices of two hosts ends after the faults of a seed as an undisturbed training does.
+"""Drills of a training on two slices of two hosts: its outputs equal those of the baseline run.
 
 ``make test-long`` runs three seeds, which together inject every kind of fault; ``make chaos`` runs twenty.
 """
@@ -33,23 +33,23 @@ PACE = Pace(notice_s=8.0, stock_out_s=8.0, outage_s=60.0, patience_s=400.0)
 
 @dataclass
 class Ground:
-    """What every seed is tried on: one house, and the runs to compare with."""
+    """Test environment of all seeds, and the baseline runs."""
 
     house: DrillEnvironment
     data: str
     drill: Drill
     undisturbed: BaselineRun
-    """Of the training."""
+    """Baseline run of the training."""
 
     @cached_property
     def tuning(self) -> tuple[Drill, BaselineRun]:
-        """The same of a fine-tuning of what the undisturbed training made."""
+        """Drill and baseline run of a fine-tuning, which starts from the baseline training's model."""
         step = fine_tuning(self.data, self.undisturbed.prefix)
         drill = Drill(self.house, lambda prefix: begin_step(self.house, step, prefix), print, folder="tuning")
         return drill, drill.run_baseline()
 
     def drill_of(self, seed: int) -> tuple[Drill, BaselineRun]:
-        """Every third seed disturbs the fine-tuning."""
+        """Return the fine-tuning for every third seed, the training for others."""
         return self.tuning if seed % 3 == 2 else (self.drill, self.undisturbed)
 
 
@@ -74,14 +74,14 @@ def test_a_training_ends_as_if_nothing_had_happened(ground: Ground, seed: int) -
 
 
 def last_lines(prefix: str) -> str:
-    """The ends of the drivers' logs: what a failure was, in its own words."""
+    """Return the last lines of the drivers' logs, which describe failures."""
     fs, root = file_system_at(prefix)
     logs = [fs.cat_file(name).decode().splitlines()[-400:] for name in fs.glob(f"{root}/**/driver.log")]
     return "\n".join(line for log in logs for line in log)
 
 
 def check_outputs(report: DrillReport) -> None:
-    """Bit for bit, since the slices have the same shape: the export, the result, and every row of the metrics."""
+    """Check that export, result and all metrics equal the baseline's; the slices have the same shape."""
     [output] = report.outputs
     assert output.different == ()
     assert output.final_loss is not None and output.final_loss == output.undisturbed_loss
@@ -104,7 +104,10 @@ def test_two_slice_training_continues_on_one_after_slice_loss(ground: Ground) ->
 
 
 def check_losses(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
-    """The same but for the last digits, of which Adam makes more: sums over four devices have another order."""
+    """Check that losses are close.
+
+    Sums over four devices have another order, so the last digits differ, and Adam increases the difference.
+    """
     assert [row["step"] for row in found] == [row["step"] for row in expected]
     for index, tolerance in ((0, 1e-5), (-1, 1e-2)):
         assert found[index]["train/loss"] == pytest.approx(expected[index]["train/loss"], rel=tolerance)

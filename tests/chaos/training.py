@@ -1,6 +1,6 @@
-"""The trainings that chaos disturbs: a tiny model on two hosts, with its data made once for all runs.
+"""Trainings for drills: a tiny model on two hosts, with data made once for all runs.
 
-One is the recipe's, the other fine-tunes what that one made with a config of Levanter's own.
+The first comes from the recipe. The second fine-tunes its model with a Levanter config.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEPS = 40
 
 
 def make_data(house: DrillEnvironment) -> str:
-    """Where the data is, made in a process of its own."""
+    """Make the data in a separate process; return its path."""
     path = f"{house.prefix}/data"
     env = os.environ | {"PYTHONPATH": str(DAGS), "TRADEWIND_STEP": "data", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, "-c", MAKE_DATA, path], env=env, capture_output=True, text=True, check=False)
@@ -47,7 +47,7 @@ def training(data: str, num_slices: int | tuple[int, ...] = 1) -> ExecutorStep:
             model_size="tiny",
             num_train_steps=versioned(STEPS),
             learning_rate=0.01,
-            batch_size=16,  # a multiple of the devices of two slices, too
+            batch_size=16,  # a multiple of the device count of two slices as well
             seq_len=16,
             steps_per_eval=1000,
             max_eval_batches=1,
@@ -58,7 +58,7 @@ def training(data: str, num_slices: int | tuple[int, ...] = 1) -> ExecutorStep:
 
 
 def fine_tuning(data: str, base: str) -> ExecutorStep:
-    """Of the model that the training below the prefix ``base`` made."""
+    """Return a fine-tuning of the model that the training made under the prefix ``base``."""
     trained = resolve([training(data)], base).steps[0].output_path
     return ExecutorStep(
         name="chaos/tune",
@@ -102,11 +102,11 @@ def fine_tuning(data: str, base: str) -> ExecutorStep:
 
 
 def begin(house: DrillEnvironment, data: str, prefix: str, num_slices: int | tuple[int, ...] = 1) -> FollowedStep:
-    """Begin to make the training's output below ``prefix``."""
+    """Start the training under ``prefix``."""
     return begin_step(house, training(data, num_slices), prefix)
 
 
 def begin_step(house: DrillEnvironment, step: ExecutorStep, prefix: str) -> FollowedStep:
-    """Begin to make any step below ``prefix``."""
+    """Start any step under ``prefix``."""
     cluster = RayCluster("chaos", house.ray.address, house.ray.token)
     return FollowedStep(resolve([step], prefix).of(step), cluster, HEARTBEAT_S)

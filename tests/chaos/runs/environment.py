@@ -1,4 +1,4 @@
-"""What nights run on: a store, a Ray cluster whose steps run on hosts of their own, and one Airflow or two."""
+"""Test environment of drills: a store, a Ray cluster with separate hosts for steps, and Airflow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ from tradewind.rehearsal.local.ray import LocalRay
 DAGS = Path(__file__).parent / "dags"
 BUCKET = "nights"
 HEARTBEAT_S = 4.0
-"""Of leases; whoever is cut off ends after twice as long, and others take over after three times."""
+"""Heartbeat interval of leases.
+
+A lease owner without store access stops itself after two intervals; another task may take over after three.
+"""
 STALE_S = 3 * HEARTBEAT_S
 HOSTS = 2
 CONNECTION = "ray_default"
@@ -35,12 +38,12 @@ START_S = 300.0
 
 
 class CuttableStorage(LocalCloudStorage):
-    """A store that a process can be cut off from: its requests do not arrive, and nobody tells it so."""
+    """A store that can disconnect a process: its requests get no answer."""
 
     def __init__(self) -> None:
         super().__init__()
         self.cut_off: int | None = None
-        """The process that hears nothing."""
+        """Process ID of the disconnected process."""
 
     async def _serve(self, request: web.BaseRequest) -> web.Response:
         peer = request.transport.get_extra_info("peername") if request.transport else None
@@ -64,12 +67,12 @@ def _is_of(pid: int | None, port: int) -> bool:
 
 @dataclass
 class NightHouse:
-    """The parts, while they run.
+    """Parts of the running test environment.
 
     Attributes:
-        traces: Where steps say that they live.
-        airflow: The Airflow in which nights run.
-        staging: A second one, which wants the same versions; None if there is none.
+        traces: Folder where steps record that they are alive.
+        airflow: Airflow whose runs the faults hit.
+        staging: Second Airflow, which requires the same versions; None if there is none.
     """
 
     stack: LocalStack
@@ -79,9 +82,9 @@ class NightHouse:
     airflow: LocalAirflow
     staging: LocalAirflow | None
     generation: int = 0
-    """How often a host was made anew."""
+    """Number of replaced hosts."""
     waves: int = 0
-    """How many sets of versions were wanted so far, four in each."""
+    """Number of waves so far; each requires four versions."""
 
     @property
     def airflows(self) -> list[LocalAirflow]:
@@ -91,19 +94,19 @@ class NightHouse:
         return AirflowApi(airflow.url, airflow.username, airflow.password)
 
     def hosts(self) -> list[tuple[str, LocalStack]]:
-        """The hosts that steps run on."""
+        """Return the hosts that run steps."""
         names = [f"cpu-{number}" for number in range(HOSTS + self.generation)]
         return [(name, self.ray.host_stack(name, 0)) for name in names if self.ray.has_host(name, 0)]
 
     def replace_host(self, name: str) -> None:
-        """One host vanishes with all that runs on it, and another one comes."""
+        """Kill a host with all its processes, and start a new one."""
         self.ray.kill_host(name, 0)
         new = f"cpu-{HOSTS + self.generation}"
         self.generation += 1
         self.ray.start_hosts(new, 1, timeout_seconds=START_S)
 
     def jobs(self) -> list[dict[str, Any]]:
-        """Every job that the head knows."""
+        """Return every job in the head's job list."""
         found: list[dict[str, Any]] = self.ray._get("/api/jobs/")
         return found
 
@@ -113,7 +116,10 @@ class NightHouse:
 
 @contextmanager
 def running_nights(root: Path, *, on_postgres: bool) -> Iterator[NightHouse]:
-    """A house for nights: on PostgreSQL with two of each scheduler and triggerer and a second deployment beside it."""
+    """Start the test environment.
+
+    On PostgreSQL, it has two schedulers, two triggerers and a second deployment.
+    """
     stack = LocalStack(root)
     storage = CuttableStorage()
     storage.start()
@@ -164,7 +170,7 @@ def _airflow(
             **CALM,
             **env,
             "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
-            # Who was killed is missed soon.
+            # Airflow detects killed components soon.
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
             "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "15",

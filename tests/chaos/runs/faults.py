@@ -1,4 +1,4 @@
-"""What befalls a night: who is killed, frozen or cut off is found at that moment, from outside."""
+"""Fault injection: kill, freeze or disconnect a process, chosen from outside at that moment."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tradewind.rehearsal.local.processes import LocalStack
 FIND_S = 300.0
 KEEP_GOING_S = 2.0
 DOWN_S = 3.0
-"""For how long a component of Airflow is away."""
+"""Seconds until a killed component of Airflow starts again."""
 ALIVE_S = 0.5
 
 
 class Trouble(Enum):
-    """What can happen."""
+    """Kinds of faults."""
 
     SCHEDULER = "SIGKILL of a scheduler, with all that it started"
     TRIGGERER = "SIGKILL of a triggerer"
@@ -42,10 +42,10 @@ COMMON = tuple(trouble for trouble in Trouble if trouble is not Trouble.STAGING)
 
 
 class Troublemaker:
-    """Does it; every deed returns only once it has found its victim.
+    """Inject faults; each method returns only after it has found and hit its target.
 
     Args:
-        keep_going: Sees to it that there is work, and so a victim.
+        keep_going: Starts new runs when all have ended, so that a target exists.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class Troublemaker:
         }
 
     def make(self, trouble: Trouble) -> None:
-        """Do it at some moment of a step that is at work."""
+        """Inject the fault at a random moment while a step runs."""
         self._until(self._is_at_work, "a step at work")
-        time.sleep(self._draw.uniform(0.0, 2.0))  # the moment is part of the seed
+        time.sleep(self._draw.uniform(0.0, 2.0))  # the random moment depends only on the seed
         self._say(f"night: {trouble.value}")
         self._deeds[trouble]()
 
@@ -80,7 +80,7 @@ class Troublemaker:
         return any(trace.stat().st_mtime > now - ALIVE_S for trace in self._house.traces.iterdir())
 
     def _kill_component(self, name: str) -> None:
-        """One of those that there are of this name; it comes back after a while."""
+        """Kill a random component of this kind; start it again after ``DOWN_S``."""
         airflow = self._house.airflow
         one = self._draw.choice(sorted(each for each in airflow.processes if each.removesuffix("-2") == name))
         airflow.kill_component(one)
@@ -111,7 +111,11 @@ class Troublemaker:
         self._house.storage.cut_off = None
 
     def _clear_in_staging(self) -> None:
-        """Of a run with the id of production's, whose step waits for production's; nothing of that may be stopped."""
+        """Clear a waiting step in the staging deployment.
+
+        Its run has the same id as production's run, and the step waits for production's step. The clear must not stop
+        production's job.
+        """
         assert self._house.staging is not None
         api = self._house.api(self._house.staging)
         states = ("deferred", "running")
@@ -131,7 +135,7 @@ class Troublemaker:
         return self._found(lambda: drivers(self._house.ray.stack), "a step's keeper")
 
     def _found(self, find: Callable[[], list[psutil.Process]], what: str) -> psutil.Process:
-        """One of those that there are, as soon as there is one: some live for a second only."""
+        """Wait until a process exists, and return a random one; some processes live for only a second."""
         found: list[psutil.Process] = []
 
         def is_there() -> bool:
@@ -142,7 +146,7 @@ class Troublemaker:
         return self._draw.choice(sorted(found, key=lambda process: process.pid))
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
-        """Look all the time, and now and then whether there is still work."""
+        """Poll the condition; start new runs when all have ended."""
         deadline = time.monotonic() + FIND_S
         while not condition():
             now = time.monotonic()
@@ -152,17 +156,17 @@ class Troublemaker:
             while time.monotonic() < next_look:
                 if condition():
                     return
-                time.sleep(0.15)  # to look at all processes takes a third of that
+                time.sleep(0.15)  # a scan of all processes takes a third of that time
 
 
 def _tasks(airflow: LocalAirflow) -> list[psutil.Process]:
-    """The processes that run tasks' own code; those of the executor have its name in their title."""
+    """Return the processes that run task code; the title of executor processes names LocalExecutor."""
     found = _titled(airflow.stack, "airflow worker -- ")
     return [process for process in found if "LocalExecutor" not in " ".join(process.info["cmdline"])]
 
 
 def _titled(stack: LocalStack, words: str) -> list[psutil.Process]:
-    """The processes of ``stack`` whose command line, or the title in its place, holds ``words``."""
+    """Return the processes of ``stack`` whose command line or process title contains ``words``."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         title = " ".join(process.info["cmdline"] or ())

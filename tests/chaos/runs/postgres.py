@@ -1,4 +1,4 @@
-"""A PostgreSQL of one test's own, on loopback, as Airflow has it in production."""
+"""A PostgreSQL server for one test, on loopback; production Airflow uses PostgreSQL too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ OWNER = "postgres"
 
 
 class LocalPostgres:
-    """One server, whose files are gone with it. PostgreSQL refuses to run as root, so root hands it to its owner."""
+    """One server with temporary files.
+
+    PostgreSQL refuses to run as root, so root starts it as another user.
+    """
 
     def __init__(self, stack: LocalStack) -> None:
         subprocess.run([str(INSTALL)], check=True)
@@ -29,11 +32,11 @@ class LocalPostgres:
 
     @property
     def url(self) -> str:
-        """For SQLAlchemy."""
+        """Return the URL for SQLAlchemy."""
         return f"postgresql+psycopg2://airflow@127.0.0.1:{self._port}/postgres"
 
     def start(self) -> None:
-        """Make the database and serve it."""
+        """Create the database and start the server."""
         if _is_root():
             owner = pwd.getpwnam(OWNER)
             os.chown(self._folder, owner.pw_uid, owner.pw_gid)
@@ -44,7 +47,7 @@ class LocalPostgres:
             capture_output=True,
             cwd=self._folder,
         )
-        # Nothing here outlives a test, so nothing needs to reach the disk.
+        # No data outlives the test, so the server need not flush to disk.
         settings = [f"port={self._port}", "listen_addresses=127.0.0.1", f"unix_socket_directories={self._folder}"]
         settings += ["fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=200"]
         options = [word for setting in settings for word in ("-c", setting)]
@@ -53,7 +56,7 @@ class LocalPostgres:
         until(self._is_ready, "PostgreSQL", (self._stack.logs / "postgres.log").read_text)
 
     def remove(self) -> None:
-        """Remove its files; its processes end with the stack."""
+        """Remove the server's files; the stack ends its processes."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _is_ready(self) -> bool:

@@ -1,4 +1,4 @@
-"""Who lived when, told by the steps themselves: one line for each moment, written beside every store."""
+"""Traces of steps: while a step's function runs, it appends timestamped lines to a local file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Life:
-    """One run of a step's function, from its first line to its last, in seconds of the boot clock."""
+    """One execution of a step's function, from its first line to its last, in boot clock seconds."""
 
     word: str
     pid: int
@@ -18,7 +18,7 @@ class Life:
 
 
 def lives(trace: Path) -> list[Life]:
-    """The lives in one trace, in the order in which they began."""
+    """Return the executions in one trace, by start time."""
     found: dict[str, Life] = {}
     for text in trace.read_text().splitlines():
         line = json.loads(text)
@@ -29,12 +29,12 @@ def lives(trace: Path) -> list[Life]:
 
 
 def all_lives(traces: Path) -> dict[str, list[Life]]:
-    """Version → its lives."""
+    """Return version → its executions."""
     return {trace.name: lives(trace) for trace in sorted(traces.iterdir())}
 
 
 def overlaps(found: list[Life]) -> list[str]:
-    """A sentence for every two lives of one version that were not one after the other."""
+    """Return a sentence for each execution that began before an earlier one of its version had ended."""
     latest: Life | None = None
     told: list[str] = []
     for life in found:

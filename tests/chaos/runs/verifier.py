@@ -1,4 +1,4 @@
-"""Whether a night kept its promises, by what lies in the store, the job list, and who lived when; no log is asked."""
+"""Check a drill's guarantees from the store, the job list and the traces, without logs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOTALS = {"source": 1, "left": 1, "right": 1, "total": 2}
 
 
 def broken_promises(house: NightHouse) -> Iterator[str]:
-    """A sentence for each."""
+    """Yield a sentence for each violated guarantee."""
     found = all_lives(house.traces)
     for version, lives in found.items():
         yield from (f"{version}: {sentence}" for sentence in overlaps(lives))
@@ -56,7 +56,7 @@ def _wrong_output(house: NightHouse, output: str, jobs: dict[str, str]) -> Itera
     name = posixpath.basename(output).rpartition("-")[0]
     if whole["total"] != TOTALS[name]:
         yield f"its total is {whole['total']} instead of {TOTALS[name]}"
-    if jobs.get(held.lease.job) not in ("SUCCEEDED", "FAILED"):  # its supervisor may have died after the commit
+    if jobs.get(held.lease.job) not in ("SUCCEEDED", "FAILED"):  # the job's supervisor may have died after the commit
         yield f"its job {held.lease.job} is {jobs.get(held.lease.job)}"
 
 

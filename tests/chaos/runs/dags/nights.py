@@ -1,7 +1,7 @@
-"""An Airflow DAG of four steps that say, from second to second, that they are at work: beside every store, on a disk.
+"""An Airflow DAG of four steps that write a line to a trace on local disk several times per second.
 
-``source`` feeds ``left`` and ``right``, and both feed ``total``. Each attempt writes the same file names, each with a
-word that only this attempt knows; so files of two attempts in one output show.
+``source`` feeds ``left`` and ``right``, and both feed ``total``. Each attempt writes the same file names, with a word
+unique to the attempt. An output with files of two attempts is therefore detected.
 """
 
 import json
@@ -31,7 +31,7 @@ class Config:
 
 
 def work(config: Config) -> None:
-    """Write some files, slowly; every file ends in this attempt's own word."""
+    """Write some files slowly; every file ends in the attempt's unique word."""
     word = uuid.uuid4().hex
     trace = Path(config.traces, Path(config.output_path).parent.name + "." + Path(config.output_path).name)
     total = sum(json.loads(read(f"{path}/whole.json"))["total"] for path in config.inputs) if config.inputs else 1
@@ -45,7 +45,7 @@ def work(config: Config) -> None:
 
 
 def leave(trace: Path, word: str) -> None:
-    """One line: this process lives, now."""
+    """Append one line: this process is alive now."""
     line = json.dumps({"word": word, "pid": os.getpid(), "at": time.clock_gettime(time.CLOCK_BOOTTIME)})
     file = os.open(trace, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
