@@ -1,4 +1,4 @@
-"""The documentation tells the truth where a machine can tell: its examples run, its links lead somewhere."""
+"""Check the documentation: its examples run, and its links have targets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FORBIDDEN = re.compile(r"/work\b|/root\b|/tmp/(?!marin\b)|index-url|pypi\.|simpl
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block and where it stands."""
+    """A fenced block and its position."""
 
     page: Path
     line: int
@@ -83,13 +83,13 @@ FILES = [
 
 @dataclass(frozen=True)
 class Examples:
-    """Runs each example in a process of its own, a fork of one that has imported Airflow and the package."""
+    """Run each example in a separate process, a fork of one that has imported Airflow and the package."""
 
     python: PreparedPython
     airflow_home: Path
 
     def run(self, block: Block, folder: Path) -> tuple[int | None, str]:
-        """Run a block as a file in ``folder``; return its exit code and what it has printed."""
+        """Run a block as a file in ``folder``; return its exit code and its output."""
         file = folder / "experiment.py"
         file.write_text(block.text)
         if "tradewind.marin" in block.text:
@@ -110,7 +110,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examples]:
     env = {key: value for key, value in os.environ.items() if key not in ("MARIN_PREFIX", "TRADEWIND_STEP")}
     python = PreparedPython(["airflow.sdk", "tradewind"], env | {"AIRFLOW_HOME": str(home)})
     try:
-        python.start("", env={}).communicate()  # as soon as Airflow is imported, which makes folders
+        python.start("", env={}).communicate()  # returns once Airflow is imported, since the import creates folders
         yield Examples(python, home)
     finally:
         python.end()
@@ -140,7 +140,7 @@ def test_airflow_reads_an_example_that_is_a_dag_file(block: Block, tmp_path: Pat
 
 
 def links_of(page: Path) -> Iterator[tuple[Path, str]]:
-    """The relative links of a page: the file, and the anchor in it."""
+    """Yield the relative links of a page: the file, and the anchor in it."""
     prose = FENCE.sub("", page.read_text())
     for target in re.findall(r"\]\(([^)\s]+)\)", prose):
         if "://" not in target:
@@ -149,7 +149,7 @@ def links_of(page: Path) -> Iterator[tuple[Path, str]]:
 
 
 def anchors_of(page: Path) -> set[str]:
-    """The anchors of a page's headings, as code hosts make them."""
+    """Return the anchors that code hosts create for a page's headings."""
     headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -269,12 +269,12 @@ def _is_there(package: Path, name: str, end: str) -> bool:
 def test_every_test_that_holds_a_threat_is_there() -> None:
     threats = (ROOT / "docs" / "security.md").read_text().partition("## Threats")[2].partition("\n## ")[0]
     named = re.findall(r"`(tests/[\w/]+\.py)` \|", threats)
-    assert len(named) == threats.count("\n| ") - 2  # all but the head and its line
+    assert len(named) == threats.count("\n| ") - 2  # without the table's header and separator
     assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
 def dotted_names(page: str) -> Iterator[str]:
-    """The names that a page's tables begin with and that its text puts into a package: ``In `tradewind.x`:``."""
+    """Yield the qualified names of tables that follow ``In `tradewind.x`:`` on a page."""
     package = ""
     for line in page.splitlines():
         if line.startswith("## "):
@@ -294,7 +294,7 @@ def test_names_that_the_reference_puts_into_a_package_are_there() -> None:
 
 
 def is_there(name: str) -> bool:
-    """Whether ``name`` is a module, or something that is in one."""
+    """Return whether ``name`` is a module, or an attribute in one."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         try:
