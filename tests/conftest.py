@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Fixtures and settings that all tests share."""
 
 from __future__ import annotations
 
@@ -21,29 +21,30 @@ from tradewind.rehearsal.local.ray_start import DASHBOARD_MODULES
 
 pytest_plugins = [f"tests.support.{name}" for name in ("budget", "properties", "shared_clusters", "stores")]
 
-# Told to end, pytest still tears its fixtures down, and with them the clusters and the Airflows that it started.
+# On SIGTERM, pytest still tears down its fixtures, and so stops the clusters and Airflows that they started.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
-# A shell has what it runs in the background ignore it, and so would every command that a test starts and interrupts.
+# A shell makes its background jobs ignore SIGINT, and the commands that a test starts and interrupts inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# To compile a tiny model well takes longer than to train it. Set before JAX is imported; local clusters hand it on.
+# Optimized compilation of a tiny model takes longer than its training. The variables must be set before the import
+# of JAX; local clusters inherit them.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")  # a third of the time
-# The four that our code asks; each further one is a process of every head.
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")  # reduces the time to a third
+# The package calls only these four modules; each further one costs a process on every head.
 os.environ.setdefault(DASHBOARD_MODULES, "JobHead,NodeHead,ReportHead,StateHead")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         calibrate()
-        # A token or a setting that is kept at the home of who runs this decides nothing, and nothing is written there.
+        # Tests neither read nor write tokens and settings in the user's home.
         share_folder(config, "HOME", "tradewind-home-")
-        # What one training has compiled, all trainings of this run find: that is half of what a tiny one computes.
+        # Trainings share compiled code within this run; compilation is half of the CPU time of a tiny training.
         share_folder(config, "JAX_COMPILATION_CACHE_DIR", "tradewind-compilations-")
         share_folder(config, NEW_DATABASES, "tradewind-databases-")
 
 
 def share_folder(config: pytest.Config, variable: str, prefix: str) -> None:
-    """A folder for all processes of this run, which this variable names."""
+    """Create a folder for all processes of this run, and set the variable to its path."""
     folder = tempfile.mkdtemp(prefix=prefix)
     os.environ[variable] = folder
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
@@ -51,7 +52,10 @@ def share_folder(config: pytest.Config, variable: str, prefix: str) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Meanwhile no garbage is looked for: that takes half of the time, and what all tests share is none."""
+    """Disable Python's garbage collector during collection; it would take half of the time.
+
+    The objects that tests share are never garbage, so the hook also freezes them.
+    """
     gc.disable()
     try:
         return (yield)
@@ -71,7 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[LocalCloudStorage]:
-    """A Cloud Storage with a bucket named ``bucket``, which ``gs://`` means in the module that asks for it."""
+    """Return a Cloud Storage with a bucket ``bucket``; ``gs://`` refers to it in the requesting module."""
     server = LocalCloudStorage()
     server.start()
     server.buckets.create("bucket")

@@ -1,4 +1,4 @@
-"""Imports go one way, and parsing a DAG file stays light."""
+"""Imports follow the order of the layers, and parsing a DAG file loads no heavy modules."""
 
 from __future__ import annotations
 
@@ -67,23 +67,23 @@ LAYERS: dict[str, set[str]] = {
     "provider_info": {"_version"},
     "": {"_version", "steps", "experiments"},
 }  # fmt: skip
-"""What each package may import of ours besides itself, in an order in which each imports only from above it."""
+"""Package → the packages that it may import besides itself; each entry imports only earlier ones."""
 
 WITHOUT_AIRFLOW = {
     "text", "timeouts", "machine", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets",
     "records", "serialization", "plans", "attempts", "runtime", "recipes", "rehearsal",
 }  # fmt: skip
-"""What is imported on clusters, or stays apart from Airflow so that it can be."""
+"""Packages that clusters import, or that must be importable without Airflow."""
 
 AIRFLOWS_OWN = "rehearsal/local/airflow_server.py"
-"""A program that a local Airflow runs, and nobody imports."""
+"""Program that a local Airflow runs and no module imports."""
 
 
 HEAVY = {"aiohttp", "ray", "jax", "levanter", "google", "tokenizers", "transformers", "matplotlib"}
 
 
 def imports_of(file: Path, root: Path = PACKAGE.parent) -> Iterator[str]:
-    """Every module that a file imports wherever it does, whether by its name, from its package, or by dots."""
+    """Yield every module that a file imports, absolute or relative, at any place in the file."""
     folder = file.relative_to(root).parent.parts if file.is_relative_to(root) else ()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
@@ -99,7 +99,7 @@ def imports_of(file: Path, root: Path = PACKAGE.parent) -> Iterator[str]:
 
 
 def package_of(file: Path) -> str:
-    """The package of ours that a file belongs to, or the name of a module that belongs to none."""
+    """Return the package of the file, or the name of a top-level module."""
     first = file.relative_to(PACKAGE).with_suffix("").parts[0]
     return "" if first == "__init__" else first
 
@@ -114,7 +114,7 @@ def test_every_package_has_its_place_and_the_order_has_no_ring() -> None:
 
 @pytest.fixture(scope="module")
 def imports() -> dict[Path, list[str]]:
-    """What each file of the package imports; all are parsed once."""
+    """Return the imports of each file of the package, parsed once."""
     return {file: [*imports_of(file)] for file in PACKAGE.rglob("*.py")}
 
 
@@ -155,7 +155,7 @@ def test_an_import_is_seen_however_it_is_written(tmp_path: Path, line: str) -> N
 
 @pytest.mark.slow
 def test_what_airflow_is_told_of_lies_in_the_public_faces() -> None:
-    """Users import these names, and deferred tasks hold the triggers': inside they may move, here they may not."""
+    """Users import these names, and the database stores the triggers' paths, so they must not move."""
     info = get_provider_info()
     for kind in ("hooks", "operators", "sensors", "triggers"):
         modules = {name for entry in info[kind] for name in entry["python-modules"]}
@@ -189,7 +189,7 @@ def test_steps_need_only_the_standard_library(imports: dict[Path, list[str]]) ->
     assert steps and wrong == []
 
 
-# Modules without a file are namespaces, such as ``google``: some packages put them into every process of Python.
+# Modules without a file are namespaces, for example ``google``: some packages add them to every Python process.
 PARSE = """
 import json, sys
 from airflow.dag_processing.dagbag import DagBag

@@ -1,4 +1,4 @@
-"""What is installed is what was looked at: every pin has hashes, and nothing else stands in a lock."""
+"""The locks contain only checked packages: every pin has hashes, and no other lines exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mutants of ``make mutants``: what a pattern matches, what replaces it, and which tests kill it."""
+"""Mutation tests (``make mutants``): matches of patterns, replacements, and the tests that kill a mutant."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def test_pattern_replaces_its_only_match(function: str, pattern: str, replacemen
     ("function", "pattern", "replacement", "found"),
     [
         ("is_open", "age < LIMIT", "True", "0 times in 1"),
-        ("is_open", "$a >= $b", "True", "0 times in 1"),  # in the inner function only
-        ("is_open", "age > LIMIT", "pass", "0 times in 1"),  # a statement, whose replacement is one too
+        ("is_open", "$a >= $b", "True", "0 times in 1"),  # occurs only in the inner function
+        ("is_open", "age > LIMIT", "pass", "0 times in 1"),  # a statement as replacement makes the pattern one
         ("<module>", "width = $x", "width = 3", "0 times in 1"),
         ("Door.is_wide", "$a == $b.$c", "True", "0 times in 1"),
         ("Door.is_wide", "self.width", "1", "4 times in 1"),
@@ -91,7 +91,7 @@ def test_hole_missing_in_the_pattern_is_refused() -> None:
 
 
 def checkout(tmp_path: Path, test: str) -> Path:
-    """A project of one guard and one test of it."""
+    """Create a project with one guard and one test of it."""
     (tmp_path / "operators").mkdir(exist_ok=True)
     (tmp_path / "operators" / "guard.py").write_text("def is_open(age):\n    return age >= 3\n")
     (tmp_path / "test_guard.py").write_text(f"from guard import is_open\n\n\ndef test_it():\n    {test}\n")
@@ -157,4 +157,4 @@ def test_hanging_tests_do_not_kill_a_mutant(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     root = checkout(tmp_path, f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(1000)")
     assert fate_of(MUTANT, root, 10)[0] is Fate.BROKEN
-    assert not pid.exists() or not psutil.pid_exists(int(pid.read_text()))  # a busy machine may not have begun it
+    assert not pid.exists() or not psutil.pid_exists(int(pid.read_text()))  # the test may not have started

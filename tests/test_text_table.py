@@ -1,4 +1,4 @@
-"""Rows become lines whose columns stand below each other, whatever the cells hold."""
+"""Rows become lines with aligned columns, for any cell content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A time limit ends with TimeoutError, and only its own: also where a cancellation was dealt with before."""
+"""A time limit raises TimeoutError for itself only, also after an earlier cancellation was caught."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FOREVER_S = 3600.0
 
 
 async def have_been_cancelled() -> asyncio.Task[None]:
-    """Deal with a cancellation of this task without a word to asyncio, as aiohttp's time limits do."""
+    """Catch a cancellation of this task without ``uncancel``, as aiohttp's time limits do."""
     task = asyncio.current_task()
     assert task is not None
     task.cancel()
