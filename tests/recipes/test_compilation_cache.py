@@ -1,4 +1,4 @@
-"""A second process finds the compilations of the first, beside the outputs, also on Cloud Storage."""
+"""A second process reuses the first one's compilations beside the outputs, also on Cloud Storage."""
 
 from __future__ import annotations
 

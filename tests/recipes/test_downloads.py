@@ -1,4 +1,4 @@
-"""The steps that download: what counts in their versions, what they refuse, and that they do it."""
+"""Steps that download: what counts in their versions, what they refuse, and their output."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The night's steps after cleaning, one after another, on a part of the standard library, in real processes.
+"""Nightly pipeline after cleaning: its steps on a part of the standard library, in real processes.
 
-Training runs in two processes, as on two hosts; one run of it is left alone, another is killed and called again.
+Training runs in two processes, as on two hosts. One run is a baseline; the test kills and restarts another.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ PACKAGES = ("asyncio", "importlib", "json", "logging")
 VALIDATION_FRACTION = 0.03
 STEPS = 24
 LONG = {"num_train_steps": 60, "steps_per_eval": 30}
-"""Settings of trainings that a test interrupts: long enough to be interrupted between two steps."""
+"""Settings of trainings that a test interrupts; they are long enough to stop between two steps."""
 SEQ_LEN = 64
 TIMEOUT = 500.0
-"""Seconds that a step may take on a machine with much else to do."""
+"""Seconds that a step may take on a busy machine."""
 
 STEP = """
 import importlib, json, os, sys
@@ -63,7 +63,7 @@ EVALUATE = ("tradewind.recipes.evaluate_lm", "evaluate_lm", "LmEvalConfig")
 
 @dataclass(frozen=True)
 class Night:
-    """The folder of all outputs, and what starts the steps."""
+    """Folder of all outputs; starts the steps."""
 
     root: Path
     python: PreparedPython
@@ -75,7 +75,7 @@ class Night:
         self, step: tuple[str, str, str], settings: dict[str, Any], *more: str, code: str = STEP
     ) -> PreparedProgram:
         env = os.environ | {
-            "JAX_COMPILATION_CACHE_DIR": "",  # the steps' own, in which tests look
+            "JAX_COMPILATION_CACHE_DIR": "",  # the tests read the steps' own cache
             "HOME": str(self.root),
             "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=1",
         }
@@ -106,18 +106,18 @@ class Night:
 
 
 def result_of(process: PreparedProgram) -> dict[str, Any]:
-    """What the step returned; its progress lines are under ``printed``."""
+    """Return the step's result; its progress lines are under ``printed``."""
     try:
         out, errors = process.communicate(timeout=TIMEOUT)
     finally:
-        process.kill()  # does nothing to a process that has ended
+        process.kill()
     assert process.returncode == 0, errors[-3000:]
     *printed, result = out.splitlines()
     return {**json.loads(result), "printed": printed}
 
 
 def results_of(hosts: list[PreparedProgram]) -> list[dict[str, Any]]:
-    """What the step returned on each host; if one fails, none of the others is left behind."""
+    """Return the step's result on each host; if one host fails, kill the others."""
     try:
         return [result_of(host) for host in hosts]
     finally:
@@ -126,13 +126,13 @@ def results_of(hosts: list[PreparedProgram]) -> list[dict[str, Any]]:
 
 
 def newest_checkpoint(train_path: Path) -> int:
-    """Index of the last step in the newest complete checkpoint, -1 if there is none."""
+    """Return the last step in the newest complete checkpoint, or -1 without one."""
     steps = [-1]
     for path in train_path.glob("checkpoints/step-*/metadata.json"):
         try:
             steps.append(json.loads(path.read_text())["step"])
         except (OSError, ValueError):
-            continue  # just being written, or just being replaced by the next one
+            continue  # another process is writing or replacing it
     return max(steps)
 
 
@@ -147,7 +147,7 @@ def source_files(split: str) -> Iterator[Document]:
 
 @pytest.fixture(scope="module")
 def night(tmp_path_factory: pytest.TempPathFactory, python: PreparedPython) -> Night:
-    """Everything up to the training, which ran undisturbed in two processes under ``train``."""
+    """Run all steps up to the training; its baseline run in two processes is ``train``."""
     night = Night(tmp_path_factory.mktemp("night"), python)
     for split in ("train", "validation"):
         write_documents(night.path(f"clean/{split}"), source_files(split))
@@ -162,7 +162,7 @@ def night(tmp_path_factory: pytest.TempPathFactory, python: PreparedPython) -> N
 
 @pytest.fixture(scope="module")
 def results(night: Night) -> dict[str, Any]:
-    """The evaluation of ``train``."""
+    """Return the evaluation of ``train``."""
     inputs = {name: night.path(name.removesuffix("_path")) for name in ("train_path", "cache_path", "tokenizer_path")}
     settings = {"model_size": "tiny", "seq_len": SEQ_LEN, "prompt": "def ", "sample_tokens": 60}
     return night.run(EVALUATE, **inputs, output_path=night.path("eval"), **settings)
@@ -179,17 +179,17 @@ def test_training_in_two_processes_learns_and_measures(night: Night) -> None:
 
 
 def compiled_steps(night: Night) -> set[str]:
-    """The training steps that were compiled so far."""
+    """Return the training steps that the night's processes compiled so far."""
     return {path.name for path in (night.root / "compilation-cache").glob("jit__train_step-*-cache")}
 
 
 Losses = tuple[list[int], list[float]]
-"""Steps, and the loss of each."""
+"""Steps and their losses."""
 
 
 @pytest.fixture(scope="module")
 def undisturbed(night: Night) -> Losses:
-    """Of a long training in two processes."""
+    """Return the losses of a long baseline run in two processes."""
     results_of(night.start_hosts("long", **LONG))
     return losses_of(night, "long")
 
@@ -263,7 +263,7 @@ def test_training_killed_after_last_checkpoint_only_exports(night: Night) -> Non
     (night.root / "late/result.json").unlink()
     result = night.run(TRAIN, **night.train_settings("late"))
     before = json.loads((night.root / "train/result.json").read_text())
-    where = {"devices": 1}  # of those that ended it
+    where = {"devices": 1}  # devices of the attempt that ended it
     told, checkpoint, export = result.pop("printed")
     assert result | {"settings": before["settings"]} == before | where
     assert told.startswith(f"trained late: {STEPS} steps, loss ")
@@ -306,14 +306,14 @@ def test_bits_per_byte_count_the_bytes_of_the_validation_text(night: Night, resu
     tokenizer = Tokenizer.from_file(night.path("tokenizer/tokenizer.json"))
     end = tokenizer.token_to_id("<|endoftext|>")
     texts = [document.text for document in read_documents(night.path("clean/validation"))]
-    # Levanter puts a space before every end of text. All tokens of a sequence but the first are predicted.
+    # Levanter puts a space before every end of text. It predicts all tokens of a sequence but the first.
     tokens = [token for text in texts for token in [*tokenizer.encode(text + " ").ids, end]]
     sequences = len(tokens) // SEQ_LEN
     assert results["tokens"] == sequences * (SEQ_LEN - 1)
     all_bytes = sum(len(text.encode()) for text in texts)
     left_out = [*tokens[0 : sequences * SEQ_LEN : SEQ_LEN], *tokens[sequences * SEQ_LEN :]]
     spelled = {token: len(entry) for entry, token in tokenizer.get_vocab().items()} | {end: 0}
-    # A token that is left out may hold one of those spaces, at most one for each text.
+    # An omitted token may contain one of those spaces, at most one per text.
     assert 0 <= results["bytes"] - (all_bytes - sum(spelled[token] for token in left_out)) <= len(texts)
     bits = results["checkpoint"]["loss"] * results["tokens"] / 0.6931471805599453
     assert results["checkpoint"]["bpb"] == pytest.approx(bits / results["bytes"], rel=1e-9)
@@ -336,7 +336,7 @@ def test_the_report_shows_losses_curve_and_sample(night: Night, results: dict[st
 
 
 def test_training_refuses_what_cannot_work(night: Night) -> None:
-    """With the devices that there are, which ``preflight`` only expects."""
+    """The function checks the real devices, which ``preflight`` only expects."""
     settings = night.train_settings("refused") | {"batch_size": 3}
     two = "import jax; jax.config.update('jax_num_cpu_devices', 2)\n"
     env = os.environ | {"XLA_FLAGS": ""}

@@ -1,4 +1,4 @@
-"""The functions that make a pipeline's steps: what counts, what one step tells the next, and what they refuse."""
+"""Functions that make a pipeline's steps: what counts, what steps pass on, and what they refuse."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ def test_it_refuses_what_it_does_not_know(make: Callable[[], ExecutorStep], mess
 @pytest.mark.parametrize("config", [config for _, _, config in WRITTEN_OUT], ids=lambda config: type(config).__name__)
 def test_no_field_of_a_config_takes_just_anything(config: Any) -> None:
     for field in dataclasses.fields(config):
-        if field.name != "model":  # looked at on the cluster, where Levanter is
+        if field.name != "model":  # only the cluster, which has Levanter, checks the model
             with pytest.raises(ValueError, match=f"^{field.name}=<object object at .*: give "):
                 dataclasses.replace(config, **{field.name: object()})
 

@@ -1,4 +1,4 @@
-"""A tokenizer in a bucket is used from a local folder, the same one for the same tokenizer."""
+"""A training reads a bucket's tokenizer from a local folder, one folder per tokenizer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write(path: str, **changed: bytes) -> str:
-    """Write a tokenizer; where it is."""
+    """Write a tokenizer; return its path."""
     for name, data in {**FILES, **{f"{key}.json": value for key, value in changed.items()}}.items():
         with fsspec.open(f"{path}/{name}", "wb") as file:
             file.write(data)

@@ -1,4 +1,4 @@
-"""Training in one process: what it leaves, how it goes on after a damaged checkpoint, and what it refuses first."""
+"""Training in one process: outputs, resume after a damaged checkpoint, and early refusals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow]
 
 STEPS = 60
 TIMEOUT = 600.0
-"""Seconds that a training may take on a machine with much else to do."""
+"""Seconds that a training may take on a busy machine."""
 
 PREPARE = """
 import sys
@@ -128,19 +128,19 @@ def printed_by(process: PreparedProgram, exit_code: int = 0) -> list[str]:
     try:
         out, errors = process.communicate(timeout=TIMEOUT)
     finally:
-        process.kill()  # does nothing to a process that has ended
+        process.kill()
     assert process.returncode == exit_code, errors[-3000:]
     return out.splitlines()
 
 
 def complete(folder: Path) -> list[int]:
-    """The steps of the complete checkpoints in that folder."""
+    """Return the steps of the folder's complete checkpoints."""
     return sorted(int(path.parent.name.removeprefix("step-")) for path in folder.glob("step-*/metadata.json"))
 
 
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory: pytest.TempPathFactory, python: PreparedPython) -> Workshop:
-    """With an undisturbed training under ``whole``."""
+    """Run a training without a kill; its output is ``whole``."""
     root = tmp_path_factory.mktemp("workshop")
     library = Path(sysconfig.get_paths()["stdlib"])
     documents = [Document(path.name, path.read_text()) for path in sorted((library / "asyncio").glob("*.py"))]
@@ -161,13 +161,13 @@ def test_training_writes_checkpoints_metrics_and_events(workshop: Workshop) -> N
 
 
 def test_a_step_is_saved_when_it_has_been_evaluated(workshop: Workshop) -> None:
-    """A killed training goes on after its newest checkpoint, so a loss that is measured later is never measured."""
+    """A killed training resumes after its newest checkpoint, so it would never repeat a later evaluation."""
     rows = [json.loads(line) for line in (workshop.root / "whole/metrics.jsonl").read_text().splitlines()]
     evaluated = {row["step"]: row["time"] for row in rows if "eval/loss" in row}
     assert list(evaluated) == complete(workshop.root / "whole/checkpoints")
     for step, measured in evaluated.items():
         saved = (workshop.root / f"whole/checkpoints/step-{step}").rglob("*")
-        assert min(path.stat().st_mtime for path in saved if path.is_file()) > measured - 0.001  # rows: milliseconds
+        assert min(path.stat().st_mtime for path in saved if path.is_file()) > measured - 0.001  # rows have ms
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""A folder with tokenizers and token caches, and programs that train from them, as a cluster's hosts would."""
+"""A folder with tokenizers and token caches, and programs that train from them as hosts do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tradewind.recipes.metrics.file import read_metrics
 
 
 def stored_array(checkpoint: str | Path, name: str) -> np.ndarray:
-    """An array in a checkpoint of Levanter's, such as ``opt_state/count``."""
+    """Return an array of a Levanter checkpoint, for example ``opt_state/count``."""
     base = {"driver": "ocdbt", "base": f"file://{checkpoint}", "path": f"{name}/"}
     return np.asarray(tensorstore.open({"driver": "zarr3", "kvstore": base}).result().read().result())
 
@@ -29,8 +29,6 @@ def wait_for(condition: Callable[[], bool], program: PreparedProgram, what: str)
 
 
 class Workbench:
-    """A folder with tokenizers and token caches, and programs that train from them."""
-
     def __init__(self, root: Path, python: PreparedPython) -> None:
         self.root = root
         self.python = python
@@ -43,7 +41,7 @@ class Workbench:
         try:
             out, errors = process.communicate()
         finally:
-            process.kill()  # does nothing to a process that has ended
+            process.kill()
         assert process.returncode == exit_code, errors[-3000:]
         return out.splitlines()
 

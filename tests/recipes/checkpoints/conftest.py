@@ -1,4 +1,4 @@
-"""A folder for checkpoints, on a local disk and on Cloud Storage."""
+"""Fixture: a checkpoint folder, on a local disk and on Cloud Storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes a checkpoint sound, on a local disk and on Cloud Storage."""
+"""Conditions of a sound checkpoint, on a local disk and on Cloud Storage."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def made(root: str, name: str = "step-3") -> str:
 
 
 def complete(root: str, step: int, said: Any = None) -> str:
-    """A checkpoint that Levanter takes for a complete one, of the step that it says in its metadata."""
+    """Write a checkpoint that Levanter considers complete; its metadata states the step ``said``."""
     checkpoint = made(root, f"step-{step}")
     fs, path = fsspec.core.url_to_fs(f"{checkpoint}/metadata.json")
     metadata = {"step": step if said is None else said, "timestamp": "2026-01-01T00:00:00"}
@@ -85,7 +85,7 @@ def test_a_removed_checkpoint_is_gone(root: str) -> None:
     fs, path = fsspec.core.url_to_fs(checkpoint)
     fs.invalidate_cache()
     assert not fs.exists(path)
-    remove_checkpoint(checkpoint)  # by Levanter's thread at the same time
+    remove_checkpoint(checkpoint)  # as when Levanter's thread removed it at the same time
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_checkpoint_with_metadata_invalid_to_levanter_rewritten(tmp_path: Path, 
 def test_resume_skips_and_removes_checkpoint_with_wrong_step(
     tmp_path: Path, step: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Levanter would take it for another, and one of a step after the last for the end of the training."""
+    """Levanter would load another checkpoint, or end the training for a step after the last."""
     root = str(tmp_path)
     sound, untrue = complete(root, 3), complete(root, 5, said=step)
     resume.clean_up_checkpoints([root])

@@ -1,6 +1,6 @@
-"""What is there at which moment while a checkpoint is saved.
+"""Order of writes while a training saves a checkpoint.
 
-Levanter is imported by the tests themselves, or every process that collects them would pay for it.
+The tests import Levanter themselves; otherwise every process that collects them would load it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which checkpoint of another training is taken is decided once, whatever lies there later or instead."""
+"""A training chooses its initial checkpoint once, whatever exists there later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.recipes.checkpoints.test_newest import complete
 from tradewind.recipes.checkpoints.resume import InitialCheckpoint, InitialCheckpointFile, newest_under
 
-pytestmark = [pytest.mark.slow]  # Levanter looks for checkpoints, and takes seconds to load
+pytestmark = [pytest.mark.slow]  # Levanter's search for checkpoints takes seconds to load
 
 FIELD = "train_config.initialize_from_checkpoint_path"
 
@@ -40,7 +40,7 @@ def test_of_two_that_decide_at_once_the_first_one_wins(root: str, file: InitialC
     given = f"{root}/other"
     first, second = (complete(given, step) for step in (3, 5))
     file.write(InitialCheckpoint(given, first))
-    file.write(InitialCheckpoint(given, second))  # by one that was frozen since it found nothing there
+    file.write(InitialCheckpoint(given, second))  # by an attempt that was frozen after it found no file there
     assert file.read() == InitialCheckpoint(given, first)
 
 

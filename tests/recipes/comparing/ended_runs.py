@@ -1,4 +1,4 @@
-"""Outputs of steps as a run leaves them, with a result or without one."""
+"""Step outputs as a run leaves them, with or without a result."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tradewind.steps import ResolvedStep, resolve
 
 
 def made(folder: Path, name: str, result: Any, config: Any = None, curve: str = "") -> str:
-    """The output of a step that ended with this result; its path."""
+    """Write the output of a step that ended with this result; return its path."""
     return ended(resolve([ExecutorStep(name, posixpath.join, config or {})], str(folder)).steps[-1], result, curve)
 
 
 def ended(step: ResolvedStep, result: Any = None, curve: str = "") -> str:
-    """The output of ``step``, with what its function returned and the lines of its metrics."""
+    """Write the output of ``step`` with its function's result and metrics lines; return its path."""
     turns, turn = _claimed(step)
     if result is not None:
         Path(step.output_path, ".artifact.json").write_text(json.dumps(result))

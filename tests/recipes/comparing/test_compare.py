@@ -1,4 +1,4 @@
-"""Several runs are compared by what their steps returned; those without a result are named, and keep nobody back."""
+"""Run comparison by the results of steps; the page lists runs without a result and shows the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs whose files somebody else has written: none keeps the others from being compared, or speaks for the page."""
+"""Run files by another author: none blocks the comparison of the others or injects text into the page."""
 
 from __future__ import annotations
 

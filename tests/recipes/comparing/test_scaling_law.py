@@ -1,4 +1,4 @@
-"""The law of losses by size and tokens: what is known of it is found again, and what cannot be said is not."""
+"""Scaling law of losses by size and tokens: the fit finds known laws and refuses uncertain ones."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_too_few_points_are_told(given: list[Point], sentence: str) -> None:
 
 
 def suite(folder: Path) -> dict[str, str]:
-    """The outputs of trainings, by label, that follow a law in their size."""
+    """Write the outputs of trainings whose losses follow a law of their size; return them by label."""
     law = ScalingLaw(2.0, PowerTerm(100.0, 0.3), None)
     results = {f"{size:g}": {"eval_loss": law.loss(size, 1), "parameters": size, "tokens": 1e9} for size in SIZES}
     return {label: made(folder, f"size-{label}", result) for label, result in results.items()}

@@ -1,4 +1,4 @@
-"""Direct preference optimization, from lines of pairs to a trained model: its output, a cut, and what is refused."""
+"""Direct preference optimization from lines of pairs to a model: output, resume and refused settings."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ REFUSED = {
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory, python: PreparedPython) -> Workbench:
-    """With pairs that ``tokenize`` made and models."""
+    """Write tokenized pairs and the initial models."""
     made = Workbench(tmp_path_factory.mktemp("bench"), python)
     made.run(PREPARE)
     return made
@@ -273,7 +273,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory, python: PreparedPython) -> W
 
 @pytest.fixture(scope="module")
 def told(bench: Workbench) -> list[str]:
-    """The log of an undisturbed training, whose output is ``whole``."""
+    """Run a training without a kill; return its log. Its output is ``whole``."""
     return bench.run(TRAIN, "whole")
 
 
@@ -343,7 +343,7 @@ def test_noticed_training_resumes_with_losses_of_uncut_training(
 def test_killed_training_resumes_with_losses_of_unkilled_one(bench: Workbench, told: list[str]) -> None:
     bench.run(KILLED, exit_code=-signal.SIGKILL)
     taken, newer = (bench.root / f"base/checkpoints/step-{step}" for step in (3, 9))
-    shutil.copytree(taken, newer)  # as if the training of the reference had gone on meanwhile
+    shutil.copytree(taken, newer)  # as if the reference's training had continued meanwhile
     metadata = json.loads((taken / "metadata.json").read_text())
     (newer / "metadata.json").write_text(json.dumps(metadata | {"step": 9}))
     again = bench.run(TRAIN, "killed")

@@ -1,4 +1,4 @@
-"""A model on a hub on loopback: it speaks the API of the Hugging Face hub to the clients that Levanter has."""
+"""Loopback hub with one model, for Levanter's clients of the Hugging Face API."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ MODEL = "people/tiny"
 
 
 class ModelHub(ThreadingHTTPServer):
-    """The model ``MODEL``.
+    """Server of the model ``MODEL``.
 
     Attributes:
-        branches: Name → the files there: name → content.
-        tokens: The ``Authorization`` of each request.
+        branches: Branch name → its files: name → content.
+        tokens: ``Authorization`` header of each request.
     """
 
     daemon_threads = True
@@ -36,7 +36,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *args: object) -> None:
-        """Nothing."""
+        """Log no requests."""
 
     def do_HEAD(self) -> None:
         self.do_GET()

@@ -1,4 +1,7 @@
-"""Programs of trainings of Levanter's own configs: each begins with ``MADE`` or ``WRITTEN`` and stops with ``END``."""
+"""Programs that train from Levanter's own configs.
+
+Each starts with ``MADE`` or ``WRITTEN`` and ends with ``END``.
+"""
 
 from __future__ import annotations
 

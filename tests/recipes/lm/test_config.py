@@ -1,4 +1,4 @@
-"""What is read of a config, whatever class it is of."""
+"""Values that a recipe reads from a config, whatever its class."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Given:
 
 @dataclass
 class OfMarins:
-    """The fields of Marin's own class."""
+    """Fields of Marin's own class."""
 
     train_config: Given = field(default_factory=Given)
     resources: Any = field(default_factory=CpuOnlyConfig)

@@ -1,4 +1,4 @@
-"""Values of a config of Levanter's that do not fit their fields."""
+"""Checks of a Levanter config refuse values that do not fit their fields."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Kind(StrEnum):
 
 @dataclass
 class Inner:
-    """As a trainer of Levanter's."""
+    """Stands for a trainer config of Levanter."""
 
     num_train_steps: int = 10
     per_device_parallelism: int = -1
@@ -30,7 +30,7 @@ class Inner:
 
 @dataclass
 class Outer:
-    """As a training of Levanter's."""
+    """Stands for a training config of Levanter."""
 
     trainer: Inner = field(default_factory=Inner)
     rate: float = 1e-3
@@ -48,7 +48,7 @@ class Outer:
 
 
 def inner(**fields: Any) -> Inner:
-    """With whatever values, as from a config that nobody has checked."""
+    """Return a config with these unchecked values."""
     return Inner(**fields)
 
 

@@ -1,4 +1,4 @@
-"""Tasks of the evaluation harness: what a training measures by them, and those that the harness does not have."""
+"""Evaluation harness tasks: measures in a training, and unknown tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tradewind.recipes.lm.checks import refuse_unknown
 
 KNOWN = ["hellaswag", "piqa", "mmlu"]
 LM_EVAL = Path(sys.prefix, "lm-eval")
-"""Where ``make init`` installs it: whatever has it on its path imports it with Levanter."""
+"""Folder where ``make init`` installs the harness. Processes with this path import it with Levanter."""
 
 QUESTIONS = 6
 QUIZ = (

@@ -1,4 +1,4 @@
-"""Steps that train on mixtures: what counts, and what is refused when the DAG file is read."""
+"""Steps that train on mixtures: what counts in the version, and what the DAG file's import refuses."""
 
 from __future__ import annotations
 

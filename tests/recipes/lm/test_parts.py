@@ -1,4 +1,4 @@
-"""The pure parts of the recipes: sizes, metrics, bytes, report."""
+"""Pure parts of the recipes: sizes, metrics, bytes, report."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_of_two_lines_about_a_step_the_later_counts(tmp_path: Path) -> None:
     for step, loss in enumerate([3.0, 2.0, 1.5]):
         first.append(step, {"train/loss": loss})
     with path.open("a") as file:
-        file.write('{"step": 3, "train')  # killed here; the next attempt resumes at step 2
+        file.write('{"step": 3, "train')  # a kill cut this line; the next attempt resumes at step 2
     second = MetricsFile(str(path))
     second.append(2, {"train/loss": 1.6})
     second.append(2, {"eval/loss": 1.7})
@@ -153,7 +153,7 @@ def test_progress_is_a_line_every_few_steps_and_none_twice(tmp_path: Path, capsy
 
 
 def test_predicted_bytes_exclude_first_end_and_leading_space() -> None:
-    # Token n spells n bytes; 0 is the end of a text. A text of 5 bytes is followed by a space: 3 + 3 - 1.
+    # Token n spells n bytes; 0 ends a text. A space follows the text of 5 bytes: 3 + 3 - 1.
     tokens = np.array([4, 3, 3, 0, 2, 2, 1, 0, 9, 9, 9])
     token_bytes = np.arange(10)
     assert bytes_of_predicted(tokens, 4, token_bytes, end_of_text=0) == (3 + (3 - 1) + 0) + (2 + (1 - 1) + 0)

@@ -1,4 +1,4 @@
-"""Which token caches are missing, and what is said of them."""
+"""Errors about missing token caches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buckets in another region than the machines are refused; what nobody tells is left alone."""
+"""Region checks refuse buckets outside the machines' region and accept unknown regions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest, Loopb
 
 
 class ZoneServer(LoopbackServer):
-    """The metadata that a Google Cloud machine reads, as far as its zone goes."""
+    """Zone answers of a Google Cloud machine's metadata server."""
 
     def answer(self, call: HttpRequest) -> Answer:
         if call.path != "/computeMetadata/v1/instance/zone" or call.headers.get("Metadata-Flavor") != "Google":
@@ -94,7 +94,7 @@ class Data:
 
 @dataclass
 class Given:
-    """As much of a config of Levanter's as says where things lie."""
+    """Path fields of a Levanter config."""
 
     data: Data
     initialize_from_checkpoint_path: str | None = None
@@ -114,7 +114,7 @@ def test_levanter_config_may_list_out_of_region_fields(cloud: LocalCloudStorage,
     begin = "train_config.initialize_from_checkpoint_path: bucket abroad is in europe-west4 .*; or name the field in"
     source = "train_config.data.components.web.source.train_urls.0: bucket abroad is in europe-west4"
     with pytest.raises(ValueError, match=source):
-        check("initialize_from_checkpoint_path")  # these texts would be read, as nobody has tokenized them
+        check("initialize_from_checkpoint_path")  # the training would read these texts: they have no token cache
     (tmp_path / "train").mkdir()
     (tmp_path / "train/shard_ledger.json").touch()
     with pytest.raises(ValueError, match=begin):

@@ -1,4 +1,4 @@
-"""Trainings of Levanter's own configs: what they leave, how they go on after a cut, and what is refused first."""
+"""Trainings of Levanter's own configs: outputs, resume after a kill, and early refusals."""
 
 from __future__ import annotations
 
@@ -314,7 +314,7 @@ REFUSED = {
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory, python: PreparedPython) -> Workbench:
-    """With an undisturbed training under ``whole``, whose log is ``told``."""
+    """Run a training without a kill; its output is ``whole``, its log the file ``told``."""
     root = tmp_path_factory.mktemp("bench")
     made = Workbench(root, python)
     made.run(PREPARE, str(root))
@@ -438,7 +438,7 @@ def test_a_config_of_marins_trains_as_it_was_written_then(bench: Workbench) -> N
 
 @pytest.mark.long
 def test_marin_training_continues_at_checkpoint_step_on_own_data(bench: Workbench) -> None:
-    """At a learning rate of 0, the same texts have the same losses."""
+    """At a learning rate of 0, equal texts have equal losses."""
     bench.run(STILL)
     notice = bench.root / "notice.json"
     write_notice(str(notice), Notice(4e9, "maintenance"))
@@ -448,7 +448,7 @@ def test_marin_training_continues_at_checkpoint_step_on_own_data(bench: Workbenc
     assert told[0].startswith(f"train_config.initialize_from_checkpoint_path: the checkpoint {begin} is of step 3")
     assert f"  4 steps, 16 sequences of 32 tokens: {4 * 4 * 32} tokens" in told
     assert f"  continues at step 5/8 with {begin}" in told
-    gone_on = begin.rename(begin.with_name("step-5"))  # as if that one had gone on meanwhile, too
+    gone_on = begin.rename(begin.with_name("step-5"))  # as if that training had also continued meanwhile
     metadata = json.loads((gone_on / "metadata.json").read_text())
     (gone_on / "metadata.json").write_text(json.dumps(metadata | {"step": 5}))
     again = bench.run(GOES_ON)
@@ -463,7 +463,7 @@ def test_marin_training_continues_at_checkpoint_step_on_own_data(bench: Workbenc
 
 
 def steps_taken(checkpoint: str) -> int:
-    """How far the optimizer has counted, by which the learning rate goes."""
+    """Return the optimizer's step count, which determines the learning rate."""
     return int(stored_array(checkpoint, "opt_state/count"))
 
 

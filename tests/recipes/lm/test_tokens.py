@@ -1,4 +1,4 @@
-"""The steps that tokenize files: what counts in their versions, what they refuse, and that they do it."""
+"""Steps that tokenize files: what counts in their versions, what they refuse, and their output."""
 
 from __future__ import annotations
 

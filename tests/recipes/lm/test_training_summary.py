@@ -1,4 +1,4 @@
-"""What a training will take, in numbers."""
+"""Summary of a training's size and cost in numbers."""
 
 from __future__ import annotations
 

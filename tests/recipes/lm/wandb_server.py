@@ -1,4 +1,4 @@
-"""Weights & Biases on loopback: as much of its protocol as its own client needs to send a run, and to go on with it."""
+"""Loopback Weights & Biases server: the protocol that its client needs to send and resume a run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ PROJECT = {"id": "UHJv", "name": "p", "entity": {"id": "RW50", "name": "people"}
 
 
 class WandbServer(ThreadingHTTPServer):
-    """Attributes:
-    runs: Id of each run → the variables of the last request to make or change it.
-    made: How often a client asked for a run to go on with, and found none.
-    history: Id of a run → its rows.
-    files: Names of uploaded files → content.
-    keys: The ``Authorization`` of each request of the API.
+    """Server that records runs.
+
+    Attributes:
+        runs: Run ID → variables of the last request that made or changed the run.
+        made: Number of requests to resume a run that did not exist.
+        history: Run ID → its rows.
+        files: Name of an uploaded file → content.
+        keys: ``Authorization`` header of each API request.
     """
 
     daemon_threads = True
@@ -34,7 +36,7 @@ class WandbServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Nothing: a client that has ended."""
+        """Ignore errors: the client has ended."""
 
     def answer_query(self, query: str, given: dict[str, Any]) -> dict[str, Any]:
         if "upsertBucket(" in query:
@@ -78,7 +80,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *args: object) -> None:
-        """Nothing."""
+        """Log no requests."""
 
     def do_POST(self) -> None:
         body = self.body()

@@ -1,4 +1,4 @@
-"""Goodput and the progress line, on clocks that the tests turn."""
+"""Goodput and the progress line, with manual clocks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tradewind.recipes.metrics.tracking import Goodput, ProgressReporter, StepTi
 def test_a_step_that_was_done_again_counts_once() -> None:
     rows = [{"step": step, "step_seconds": 2.0} for step in range(10)]
     goodput = Goodput(rows, started=0.0, restarts=1)
-    goodput.add(5, None)  # the first step of the attempt, after a checkpoint of step 4: its old time stands
+    goodput.add(5, None)  # the attempt's first step, after a checkpoint of step 4: its earlier duration counts
     assert goodput.share(100.0) == pytest.approx(6 * 2.0 / 100)
-    goodput.add(6, 3.0)  # 7, 8 and 9 are lost until they are done again
+    goodput.add(6, 3.0)  # 7, 8 and 9 are lost until the training repeats them
     assert goodput.share(100.0) == pytest.approx((6 * 2.0 + 3.0) / 100)
 
 

@@ -1,4 +1,4 @@
-"""What a training reports beside its metrics file: to TensorBoard in a bucket, and to W&B without a network."""
+"""Reports of a training beside its metrics file: TensorBoard in a bucket, W&B without a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speedruns on one board: the best first under each budget, and those without a result named."""
+"""Speedruns on one board: the best first under each budget, and a list of those without a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of a board, beside what its words say of each pair of runs."""
+"""The board's order agrees with its description of each pair of runs."""
 
 from __future__ import annotations
 

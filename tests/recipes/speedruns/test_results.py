@@ -1,4 +1,4 @@
-"""What a speedrun cost comes from the output of its training, for ours and for Marin's alike."""
+"""Cost of a speedrun, from the output of a training by Tradewind or by Marin."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MARINS_FIELDS = {
     "run_completion_timestamp", "tokenized_dataset", "total_tokens", "train_config", "training_hardware_flops",
     "training_time", "wandb_run_link", "num_devices", "num_chips", "device_flops",
 }  # fmt: skip
-"""Of ``runs[0].run_info`` in results that Marin has published."""
+"""Fields of ``runs[0].run_info`` in results that Marin has published."""
 C4 = {"step": 9, "time": 1.7e9, "train/loss": 3.0, "step_seconds": 0.5, "eval/paloma/c4_en/bpb": 1.25}
 
 

@@ -1,4 +1,4 @@
-"""Outputs of trainings, as those leave them: the result, and the metrics of each step."""
+"""Training outputs: the result and the metrics of each step."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ RESULT = {
     "eval_loss": 3.0,
     "settings": {"model_size": "tiny", "cache_path": "gs://b/tokens"},
 }
-"""Of ten steps on four devices."""
+"""Result of ten steps on four devices."""
 
 
 def training(folder: Path, rows: list[Mapping[str, Any]] | None = None, **result: Any) -> str:
-    """The output of a training; each of the steps 3 to 10 takes half a second, unless ``rows`` says other metrics."""
+    """Write a training's output; steps 3 to 10 take 0.5 s each unless ``rows`` gives other metrics."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "result.json").write_text(json.dumps(RESULT | result))
     timed = [{"step": step, "time": 1.7e9 + step, "train/loss": 3.0, "step_seconds": 0.5} for step in range(2, 10)]
