@@ -1,4 +1,4 @@
-"""Mutation tests (``make mutants``): matches of patterns, replacements, and the tests that kill a mutant."""
+"""Mutation tests (``make mutants``): pattern matches, replacements and tests that kill a mutant."""
 
 from __future__ import annotations
 
