@@ -1,7 +1,7 @@
-"""A second implementation of versions, for the property test: naive, recursive, and without a line of the first.
+"""Second implementation of versions for the property test: naive, recursive, no shared code.
 
-It works on descriptions of steps rather than on steps, so it also stands apart from the placeholders that users write.
-A graph is a list of descriptions; a reference names another step by its place in that list.
+It reads descriptions of steps instead of steps, so it does not depend on the placeholders that users write. A graph is
+a list of descriptions; a reference names another step by its index in that list.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SEQUENCES = ("list", "tuple", "namedtuple", "set")
 
 @dataclass(frozen=True)
 class Noise:
-    """A value that counts for nothing."""
+    """A value that does not change the version."""
 
     value: Any
 
@@ -37,7 +37,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Reference:
-    """A path in the output of a step, or a hard-coded path when ``step`` is None; ``style`` is how users write it."""
+    """A path in a step's output; if ``step`` is None, a hard-coded path. ``style`` is the user's spelling."""
 
     step: int | None
     parts: tuple[str, ...]
@@ -61,7 +61,7 @@ class Mirrored:
 
 @dataclass(frozen=True)
 class Group:
-    """What holds other nodes: a dataclass, dict, list, tuple, namedtuple, set, or lazy object."""
+    """Container of nodes: a dataclass, dict, list, tuple, namedtuple, set, or lazy object."""
 
     kind: str
     items: tuple[tuple[str, Node], ...]
@@ -72,8 +72,6 @@ Node = Noise | Counted | Reference | OwnOutput | Mirrored | Group
 
 @dataclass(frozen=True)
 class Described:
-    """One step."""
-
     name: str
     config: Node
     override: str | None = None
@@ -83,7 +81,7 @@ Graph = Sequence[Described]
 
 
 def joined(parts: Sequence[str]) -> str:
-    """The name that a chain of ``/`` makes."""
+    """Return the name that a chain of ``/`` makes."""
     name = ""
     for part in parts:
         name = os.path.join(name, part) if name else part
@@ -91,7 +89,7 @@ def joined(parts: Sequence[str]) -> str:
 
 
 def leaves(node: Node, path: str = "") -> Iterator[tuple[str, Counted | Reference]]:
-    """What counts, with its config path, in the order of the walk."""
+    """Return the versioned values and references with their config paths, in walk order."""
     if isinstance(node, Mirrored):
         yield from leaves(node.inner, path)
     elif isinstance(node, Group):
@@ -103,19 +101,19 @@ def leaves(node: Node, path: str = "") -> Iterator[tuple[str, Counted | Referenc
 
 
 def references(graph: Graph, index: int, blocking: bool) -> list[int]:
-    """The steps that step ``index`` refers to, once for each time, in the order of the walk."""
+    """Return the indices of the steps that step ``index`` refers to, with repetitions, in walk order."""
     found = [leaf for _, leaf in leaves(graph[index].config) if isinstance(leaf, Reference)]
     return [leaf.step for leaf in found if leaf.step is not None and leaf.blocking is blocking]
 
 
 def depth(graph: Graph, index: int) -> int:
-    """Length of the longest chain of blocking references below a step."""
+    """Return the length of the longest chain of blocking references below a step."""
     below = [depth(graph, step) for step in references(graph, index, blocking=True)]
     return 1 + max(below) if below else 0
 
 
 def version(graph: Graph, index: int) -> dict[str, Any]:
-    """What is hashed, as data."""
+    """Return the data that the version hashes."""
     config: dict[str, Any] = {}
     number = 0
     for path, leaf in leaves(graph[index].config):
@@ -136,30 +134,30 @@ def version(graph: Graph, index: int) -> dict[str, Any]:
 
 
 def as_dependency(graph: Graph, index: int) -> dict[str, Any] | str:
-    """How a step appears in the version of one that refers to it."""
+    """Return a step's entry in the version of a step that refers to it."""
     if depth(graph, index) <= DEEPEST_WHOLE:
         return version(graph, index)
     return f"{graph[index].name}-{short_hash(graph, index)}"
 
 
 def version_text(graph: Graph, index: int) -> str:
-    """The text that is hashed."""
+    """Return the text that the version hashes."""
     return json.dumps(version(graph, index), sort_keys=True)
 
 
 def short_hash(graph: Graph, index: int) -> str:
-    """The hash in the output path."""
+    """Return the hash in the output path."""
     return hashlib.md5(version_text(graph, index).encode()).hexdigest()[:6]
 
 
 def output_path(graph: Graph, index: int, prefix: str) -> str:
-    """Where the output goes."""
+    """Return the output path of a step."""
     path = graph[index].override or f"{graph[index].name}-{short_hash(graph, index)}"
     return path if "://" in path else os.path.join(prefix, path)
 
 
 def order(graph: Graph, roots: Sequence[int]) -> list[str]:
-    """The version texts in execution order: what a step refers to first, blocking before nonblocking."""
+    """Return version texts in execution order: references before their step, blocking ones first."""
     texts: dict[str, None] = {}
 
     def visit(index: int) -> None:
@@ -173,7 +171,7 @@ def order(graph: Graph, roots: Sequence[int]) -> list[str]:
 
 
 def needed(graph: Graph, roots: Sequence[int]) -> set[str]:
-    """The version texts of the roots and of all that they wait for."""
+    """Return the version texts of the roots and of the steps that they wait for."""
     texts: set[str] = set()
     for root in roots:
         texts |= {version_text(graph, root)} | needed(graph, references(graph, root, blocking=True))
@@ -181,7 +179,7 @@ def needed(graph: Graph, roots: Sequence[int]) -> set[str]:
 
 
 def plain(value: Any) -> Any:
-    """A versioned value as JSON data."""
+    """Return a versioned value as JSON data."""
     if isinstance(value, datetime.timedelta):
         return {"days": value.days, "seconds": value.seconds, "microseconds": value.microseconds}
     if isinstance(value, (pathlib.Path, datetime.date, bytes, complex, type)):

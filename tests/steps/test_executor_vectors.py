@@ -1,4 +1,4 @@
-"""The version recipe agrees with what Marin's June 2026 executor recorded, vector by vector."""
+"""The version recipe reproduces each vector that Marin's June 2026 executor recorded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ERRORS = {key for key, vector in VECTORS.items() if "expected_error" in vector}
 
 
 def as_recorded(value: Any) -> Any:
-    """An instantiated config in the notation of the vectors."""
+    """Return an instantiated config in the notation of the vectors."""
     if isinstance(value, float) and type(value) is not float:
         return float(value)
     if value is None or isinstance(value, (bool, int, float, str)) and not isinstance(value, Enum):

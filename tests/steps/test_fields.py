@@ -1,4 +1,4 @@
-"""Rules for a config's fields: what they take, what they refuse, and what passes until it is a value."""
+"""Rules for a config's fields: values they accept, values they refuse, and placeholders they defer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions, hashes and output paths are those of a second implementation, for any graph that users could write."""
+"""Versions, hashes and output paths equal those of a second implementation, for any graph."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ Word = enum.StrEnum("Word", {"ONE": "one"})
 Number = enum.IntEnum("Number", {"ONE": 1})
 
 
-# ---- from a description to steps, and to the config that their functions should get
+# ---- build steps from descriptions, and the configs that their functions should receive
 
 
 def build(node: Node, leaf: Callable[[Any], Any], inside_set: Callable[[Any], Any]) -> Any:
-    """The value that ``node`` describes, with what ``leaf`` makes of its leaves (``inside_set`` for those in sets)."""
+    """Build the value of ``node``: ``leaf`` builds its leaves, ``inside_set`` those in sets."""
     if not isinstance(node, Group):
         return node.value if isinstance(node, Noise) else leaf(node)
     if node.kind == "set":
@@ -64,7 +64,7 @@ def build(node: Node, leaf: Callable[[Any], Any], inside_set: Callable[[Any], An
 
 
 def as_written(node: Any, steps: list[ExecutorStep]) -> Any:
-    """A leaf as users write it."""
+    """Return a leaf as users write it."""
     if isinstance(node, Counted):
         return versioned(node.value)
     if isinstance(node, OwnOutput):
@@ -87,7 +87,7 @@ def as_written(node: Any, steps: list[ExecutorStep]) -> Any:
 
 
 def as_filled(node: Any, graph: Graph, index: int) -> Any:
-    """A leaf as the step's function gets it."""
+    """Return a leaf as the step's function receives it."""
     if isinstance(node, Counted):
         return node.value
     if isinstance(node, OwnOutput):
@@ -112,7 +112,7 @@ def make_steps(graph: Graph) -> list[ExecutorStep]:
     return steps
 
 
-# ---- any graph
+# ---- strategies for graphs
 
 names = st.sampled_from(["a", "b", "tok/one", "документы/日本", "x y", 'quo"te', "back\\slash"])
 keys = st.sampled_from(["a", "b", "a.b", "b.[0]", "[0]", "é", "", "value"])
@@ -134,7 +134,7 @@ scalars = st.one_of(
 
 
 def grown(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Containers of ``values``, as they may stand under ``versioned``."""
+    """Draw containers of ``values`` that ``versioned`` accepts."""
     lists = st.lists(values, max_size=3)
     kinds_of_keys = [st.text(max_size=3), st.integers(-20, 20), st.floats(allow_nan=False), st.booleans(), st.none()]
     dicts = [st.dictionaries(kind, values, max_size=3) for kind in kinds_of_keys]
@@ -150,11 +150,11 @@ def groups(nodes: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
         return pairs.map(lambda items: Group(kind, tuple(items)))
 
     def clash(first: Node, second: Node, is_swapped: bool) -> Node:
-        """Two values under one config path, of which the last counts."""
+        """Return two values under one config path; the version uses the last."""
         items = (("a.b", first), ("a", Group("dict", (("b", second),))))
         return Group("dict", items[::-1] if is_swapped else items)
 
-    # The keys of sequences mean nothing, but must differ.
+    # The version ignores the keys of sequences, but they must differ.
     numbered = st.integers(0, 99).map(str)
     return st.one_of(
         group("dataclass", fields, 1),
@@ -171,7 +171,7 @@ def groups(nodes: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
 
 @functools.cache
 def configs(before: int) -> st.SearchStrategy[Node]:
-    """Any config of a step that comes after ``before`` others."""
+    """Draw a config of a step that follows ``before`` others."""
     hard = st.builds(lambda first, rest: Reference(None, (first, *rest)), hardcoded, parts)
     reference = hard
     if before:
@@ -184,7 +184,7 @@ def configs(before: int) -> st.SearchStrategy[Node]:
 
 
 def with_fewer_references(node: Node, budget: list[int]) -> Node:
-    """``node`` with its first references only: the recipe's text grows with their power."""
+    """Return ``node`` with only its first references, which bounds the length of the recipe's text."""
     if isinstance(node, Group):
         return Group(node.kind, tuple((key, with_fewer_references(item, budget)) for key, item in node.items))
     if not isinstance(node, Reference) or node.step is None:
@@ -202,7 +202,7 @@ def graphs(draw: st.DrawFn) -> list[Described]:
     is_chain = draw(st.sampled_from([True, True, False]))
     for index in range(draw(st.integers(6 if is_chain else 1, MOST_STEPS))):
         override = draw(st.sampled_from([None, None, None, f"o/{index}", f"gs://elsewhere/{index}"]))
-        if graph and draw(rarely):  # the newest or an older one, written down a second time
+        if graph and draw(rarely):  # a second definition of the newest or an older step
             again = draw(st.sampled_from([graph[-1], *graph]))
             graph.append(dataclasses.replace(again, override=override))
             continue

@@ -1,4 +1,4 @@
-"""Resolving experiments: identity, paths, bad input."""
+"""Resolution of experiments: identity, paths, invalid input."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def hash_of(wanted: ExecutorStep, binding: Any = None) -> str:
     return resolve([wanted], "/p", binding).of(wanted).hash
 
 
-# ---- what makes a version
+# ---- contents of a version
 
 
 def test_an_unversioned_value_does_not_change_the_version() -> None:
@@ -128,7 +128,7 @@ def local_function() -> None: ...
 
 
 class Opaque:
-    """Its only text is its address."""
+    """An object whose only text is its address."""
 
 
 Letters = enum.Enum("Letters", {"VOWELS": frozenset({"a", "e", "i"}), "NESTED": (1, {"b", "c"})})

@@ -1,4 +1,4 @@
-"""Resources are small values that refuse what no machine could give."""
+"""Resource values refuse requests that no machine can satisfy."""
 
 from __future__ import annotations
 

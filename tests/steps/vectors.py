@@ -1,4 +1,4 @@
-"""Reads the recorded executor vectors: builds the step graphs they describe."""
+"""Build the step graphs of the recorded executor vectors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def load_vectors() -> list[dict[str, Any]]:
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """Stands for the device configs whose recorded form the vectors hold."""
+    """Replacement for the device configs whose recorded form the vectors contain."""
 
     kind: str
     variant: str
@@ -49,7 +49,7 @@ class ResourceConfig:
 
 
 class GraphBuilder:
-    """Builds one vector's steps, in the order in which they are listed."""
+    """Build the steps of one vector in their listed order."""
 
     def __init__(self, vector: dict[str, Any], recipe: Recipe = Recipe.JUNE_2026) -> None:
         self.steps: dict[str, ExecutorStep] = {}
