@@ -1,6 +1,6 @@
-"""S3 on the loopback, as far as s3fs needs it for objects: every ``If-Match`` and ``If-None-Match`` is kept.
+"""S3 server on the loopback for s3fs; it enforces each ``If-Match`` and ``If-None-Match``.
 
-``keeps_conditions`` off makes it a store that ignores them, of which there are some.
+With ``keeps_conditions`` off it ignores them, as some real stores do.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LocalS3(LoopbackServer):
         super().__init__()
         self.keeps_conditions = True
         self.ignores: frozenset[str] = frozenset()
-        """Headers of conditions that are not heeded where an object is."""
+        """Conditional headers that the server ignores if the object exists."""
         self.buckets: dict[str, dict[str, S3Object]] = {}
 
     def answer(self, call: HttpRequest) -> Answer:
@@ -68,7 +68,7 @@ class LocalS3(LoopbackServer):
         if found is None:
             return self.refusal(kind, 404, "The specified key does not exist.")
         modified = formatdate(found.written, usegmt=True)
-        length = {"Content-Length": str(len(found.data))}  # aiohttp leaves it out where there are no bytes
+        length = {"Content-Length": str(len(found.data))}  # aiohttp omits this header for an empty body
         return Answer(kind, 200, found.data, {"ETag": found.etag, "Last-Modified": modified, **length})
 
     def _put(self, call: HttpRequest, objects: dict[str, S3Object], key: str) -> Answer:

@@ -1,4 +1,4 @@
-"""The Cloud Storage of this machine speaks to Google's own client and to gcsfs, and keeps every precondition."""
+"""The local Cloud Storage server works with Google's client and gcsfs and enforces preconditions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def bucket(client: Any, gs_folder: str) -> Any:
 
 
 def refused(request: Callable[[], object]) -> None:
-    """The server says that a precondition did not hold."""
+    """Check that the server refuses the request because a precondition failed."""
     from google.api_core.exceptions import PreconditionFailed
 
     with pytest.raises(PreconditionFailed):
@@ -121,7 +121,7 @@ def test_a_listing_keeps_between_the_names_that_are_asked_for(bucket: Any, clien
     for name in ("a/1", "a/2", "b/1", "c/1"):
         bucket.blob(name).upload_from_string(b"")
     listed = client.list_blobs(bucket, start_offset="a/2", end_offset="c/")
-    assert [blob.name for blob in listed] == ["a/2", "b/1"]  # who deletes a range of names deletes what is listed
+    assert [blob.name for blob in listed] == ["a/2", "b/1"]  # a client lists a range of names before it deletes it
 
 
 def test_its_clock_stamps_objects_and_answers(bucket: Any, gcs: LocalCloudStorage) -> None:
@@ -134,7 +134,7 @@ def test_its_clock_stamps_objects_and_answers(bucket: Any, gcs: LocalCloudStorag
 
 
 def upload_to(bucket: str, gcs: LocalCloudStorage) -> None:
-    """Without a client, which asks for other things of its own accord."""
+    """Upload without Google's client, which sends additional requests."""
     url = f"{gcs.url}/upload/storage/v1/b/{bucket}/o?uploadType=media&name=x"
     urllib.request.urlopen(urllib.request.Request(url, data=b"a", method="POST")).close()
 

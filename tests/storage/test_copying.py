@@ -1,4 +1,4 @@
-"""A file's copy is whole and right, or not there."""
+"""Copying a file creates a complete, correct copy or none."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_corrupted_bytes_in_target_store_are_detected(
     bucket = s3_folder.removeprefix("s3://").partition("/")[0]
 
     class Lying(dict[str, S3Object]):
-        """The objects of a bucket, each of which loses its last byte."""
+        """The objects of a bucket; each loses its last byte."""
 
         def __setitem__(self, key: str, found: S3Object) -> None:
             super().__setitem__(key, S3Object(found.data[:-1], found.written))

@@ -1,4 +1,4 @@
-"""Objects on a store are whole: old or new, never half; and only one of many creates one."""
+"""Writes to a store are atomic, and only one of many processes creates an object."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return str(tmp_path)
     url = f"memory://{tmp_path.name}"
     fs = fsspec.filesystem("memory")
-    fs.pipe_file(f"{url}/made", b"")  # so that the folder exists
+    fs.pipe_file(f"{url}/made", b"")  # create the folder
     return url
 
 
@@ -101,7 +101,7 @@ def test_a_killed_writer_leaves_a_whole_object(tmp_path: Path) -> None:
 
 @contextmanager
 def full_disk(after_bytes: int) -> Iterator[None]:
-    """No file of this process can grow beyond that: what the system says then is what it says of a full disk."""
+    """Limit file sizes of this process; the system then reports the same error as for a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (after_bytes, hard))
     try:

@@ -1,4 +1,4 @@
-"""What a path may be, and that no other way leads to a store."""
+"""Path checks: accepted paths, and no other code that opens a store."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ _DOORS = {"url_to_fs", "get_fs_token_paths", "open_files", "open_local", "get_ma
 
 @pytest.mark.slow
 def test_nothing_else_turns_a_path_into_a_file_system() -> None:
-    """``fsspec.filesystem`` takes a protocol, not a path, but would be a way around the gate as well."""
+    """``fsspec.filesystem`` takes a protocol instead of a path, but would also bypass the path check."""
     for file in PACKAGE.rglob("*.py"):
         if file == PACKAGE / "storage/filesystems.py":
             continue
@@ -152,11 +152,11 @@ _JOINED_WITH_NAMES_OF_OUR_OWN = {
     "steps/paths.py": "names and paths of steps, which `plans.places.step_places` checks",
     "steps/placeholders.py": "what a config says of paths for its own function",
 }
-"""Files that put a path together from parts that are no constants, each with whose parts they are."""
+"""Files that join paths from parts that are no constants, each with the source of the parts."""
 
 
 def _is_plain(part: ast.expr) -> bool:
-    """Whether a part of a path is a constant, by its value or by its name, or made of numbers by ``attempts``."""
+    """Return whether a path part is a constant, by value or name, or ``attempts`` makes it of numbers."""
     match part:
         case ast.Constant():
             return True

@@ -1,4 +1,4 @@
-"""Below what folders and buckets a path from outside may lie."""
+"""Roots: folders and buckets that may contain paths from outside."""
 
 from __future__ import annotations
 

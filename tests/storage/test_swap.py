@@ -1,4 +1,4 @@
-"""Every store lets exactly one of many writers through, and says how old an object is by its own clock."""
+"""Each store lets exactly one of many writers succeed and reports an object's age by its own clock."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Served = tuple[LoopbackServer, str]
 
 
 def written(path: str, text: str, expected: str | None = None) -> StoredObject:
-    """What is there after a write that must be let through."""
+    """Write with a condition that holds and return the stored object."""
     stored = write_if(path, text, expected)
     assert stored is not None, f"{text} was refused"
     return stored

@@ -1,4 +1,4 @@
-"""Files below a folder are listed, read and removed alike on every store."""
+"""Listing, reading and removing files below a folder work the same on every store."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_existing_objects_are_told_from_missing_ones(folder: str) -> None:
 def test_cloud_listing_returns_checksums_and_pages_without_reads(cloud: LocalCloudStorage) -> None:
     fs, name = url_to_fs("gs://bucket/many")
     fs.pipe({f"{name}/{number:04}": b"x" for number in range(2500)})
-    fs.pipe_file(f"{name}/folder/", b"")  # as the console makes folders
+    fs.pipe_file(f"{name}/folder/", b"")  # the cloud console makes folders like this
     cloud.requests.clear()
     assert list_files("gs://bucket/many") == [StoredFile(f"{number:04}", 1, md5("x")) for number in range(2500)]
     assert {*cloud.requests} == {"list"} and cloud.requests["list"] <= 3
@@ -152,9 +152,9 @@ def test_stored_checksum_is_parsed_from_listing_metadata() -> None:
     plain = hashlib.md5(b"x").hexdigest()
     in_base64 = base64.b64encode(hashlib.md5(b"x").digest()).decode()
     assert stored_checksum({"md5Hash": in_base64, "crc32c": "AAAAAA=="}) == md5("x")
-    assert stored_checksum({"crc32c": "yZRlqg=="}) == "crc32c:yZRlqg=="  # composed in Google Cloud Storage
+    assert stored_checksum({"crc32c": "yZRlqg=="}) == "crc32c:yZRlqg=="  # Google Cloud Storage composed this object
     assert stored_checksum({"ETag": f'"{plain}"'}) == md5("x")
-    assert stored_checksum({"ETag": f'"{plain}-3"'}) is None  # uploaded to S3 in parts
+    assert stored_checksum({"ETag": f'"{plain}-3"'}) is None  # a client uploaded this object to S3 in parts
     assert stored_checksum({"name": "local", "size": 1}) is None
 
 
