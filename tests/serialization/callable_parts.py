@@ -1,4 +1,4 @@
-"""A module as a cluster's image may have it: functions that are called by name."""
+"""A module in a cluster's image, with functions that jobs call by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The result of a function comes back as one line of plain JSON, or not at all."""
+"""A function returns its result as one line of plain JSON, or returns none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A value is hidden in whatever form and in whatever pieces it comes, and other texts stay as they are."""
+"""Masking hides a secret value in each encoding and split, and leaves other texts unchanged."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_a_key_of_a_thousand_lines_does_not_hold_a_log_up() -> None:
     line = b"step 100 loss 3.14 key " + key.splitlines()[500].encode() + b"\n"
     begun = time.process_time()
     shown = b"".join(stream.feed(line * 600) for _ in range(10)) + stream.end()
-    assert time.process_time() - begun < 20  # it was a minute for each of the ten
+    assert time.process_time() - begun < 20  # an earlier version took a minute for each of the ten
     assert shown.count(b"key ***\n") == 6000
 
 

@@ -1,4 +1,4 @@
-"""Where a mirrored path lies is worked out before anything is claimed, and never out of a prefix."""
+"""Tasks resolve mirrored paths before a claim, and only to paths inside a prefix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs on a real Ray head bring what they need along: the call, the package itself, and references to secrets."""
+"""Jobs on a real Ray head carry their call, the package and references to secrets."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def fails():
 
 @dataclass
 class Cluster:
-    """A head, the jobs on it, and the DAG file whose functions they run."""
+    """A head, its jobs, and the DAG file whose functions they run."""
 
     jobs: RayJobs
     dag_file: Any
@@ -100,7 +100,7 @@ class Cluster:
             self.jobs.submit_or_attach(JobRequest(job, entrypoint, prepare_runtime_env(runtime_env), num_cpus=0.1))
 
     def end(self, job: str) -> tuple[str, str]:
-        """Status and log of the job, which has ended."""
+        """Return status and log of the job after its ending."""
 
         def ended() -> JobDetails | None:
             details = self.jobs.details(job)
@@ -111,7 +111,7 @@ class Cluster:
         return details.status, self.jobs.log_text(job) or ""
 
     def listed(self) -> list[dict[str, Any]]:
-        """What any client of the cluster is told of its jobs."""
+        """Return the job data that any client of the cluster can read."""
         answer = requests.get(f"{self.jobs.cluster.address}/api/jobs/", timeout=60)
         answer.raise_for_status()
         return list(answer.json())

@@ -1,4 +1,4 @@
-"""A function of a DAG file runs where there is no Airflow; what cannot travel is refused by name, before it is sent."""
+"""Functions of DAG files run without Airflow; a task refuses one it cannot serialize and names it."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_function_of_module_importing_airflow_ships_as_source(tmp_path: Path, mo
     import our_tasks  # type: ignore[import-not-found]
 
     assert describe_callable(our_tasks.f.function, CodeFolder(tmp_path)).source is not None
-    (tmp_path / "our_tasks.py").unlink()  # so the cluster has no such module
+    (tmp_path / "our_tasks.py").unlink()  # so that the cluster has no such module
     assert result_of(call_to(our_tasks.f.function, 1), tmp_path) == 2
 
 

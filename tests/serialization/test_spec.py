@@ -1,4 +1,4 @@
-"""What is written for the cluster is what the function gets there; what cannot be written is refused by its path."""
+"""A spec gives the function the same values on the cluster; an unserializable value raises an error."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_unknown_field_error_suggests_intended_field() -> None:
         decode(written)
 
 
-# ---- names of what a DAG file defines
+# ---- names that a DAG file defines
 
 DEFINES = """
 import importlib.util, sys
