@@ -1,4 +1,4 @@
-"""What Ray's own autoscaler needs of a cluster: its file as the head has it, and the head as Google lists it."""
+"""Inputs of Ray's own autoscaler: the cluster file as on the head, and the head in Google's list."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ POD: Final = "tpu_slice_v4_16"
 
 
 def resolved(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """What Ray's launcher makes of a cluster file; no slice is wanted by itself, and nobody logs in to its hosts."""
+    """Return a cluster file as Ray's launcher resolves it, without minimum slices and without SSH logins."""
     key = folder / "key"
     key.write_text("a key")
     config["auth"]["ssh_private_key"] = str(key)
@@ -25,7 +25,7 @@ def resolved(config: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def put_head(google: LocalGoogle, ip: str) -> None:
-    """The head of ``us-central2``."""
+    """Create the head of ``us-central2``."""
     labels = {"ray-cluster-name": "us-central2", "ray-node-type": "head", "ray-user-node-type": "head_default"}
     google.compute.state.add(
         "projects/my-project/zones/us-central2-b/instances/ray-us-central2-head-1-compute",

@@ -1,4 +1,4 @@
-"""Services of a loopback Google Cloud that the environment names, for tests of the fleet."""
+"""Services of a loopback Google Cloud, set in the environment for tests of the fleet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tradewind.rehearsal.tpu.hosts import NullHosts, SliceMetadata
 
 
 class NumberedHosts(NullHosts):
-    """Nothing runs there, but no two hosts have the same address."""
+    """Hosts without processes, each with its own address."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(2)
@@ -28,7 +28,7 @@ class NumberedHosts(NullHosts):
 
 @contextmanager
 def served(server: LoopbackServer, api: str) -> Iterator[Any]:
-    """``server`` in the place of Google's ``api``; nothing of an earlier one is kept."""
+    """Serve ``server`` as Google's ``api``; clear what the code cached of an earlier server."""
     server.start()
     head_addresses.clear()
     try:
@@ -41,7 +41,7 @@ def served(server: LoopbackServer, api: str) -> Iterator[Any]:
 
 
 def put_head(compute: LocalCompute, cluster: str = "here", ip: str = "10.0.0.7", **more: Any) -> None:
-    """A head of ``cluster``, in the project and zone of the fleet of the tests."""
+    """Create a head of ``cluster`` in the project and zone of the test fleet."""
     labels = {"ray-cluster-name": cluster, "ray-node-type": "head"}
     more = {"name": f"ray-{cluster}-head-1", **more}
     compute.put("my-project", "us-central2-b", labels=labels, internal_ip=ip, **more)

@@ -1,4 +1,4 @@
-"""A shipped cluster file, a Google Cloud on this machine for it, and Ray's provider that goes between them."""
+"""A shipped cluster file, a local Google Cloud for it, and Ray's provider that connects them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ZONE = "projects/my-project/zones/us-central2-b"
 
 @pytest.fixture
 def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalGoogle]:
-    """A Google Cloud with the state disk of ``us-central2``."""
+    """Yield a Google Cloud with the state disk of ``us-central2``."""
     server = LocalGoogle(("my-project", "us-central2-b"), ("my-project", "us-east5-b"), hosts=NumberedHosts())
     server.start()
     server.compute.state.add(f"{ZONE}/disks/ray-us-central2-state", {})
@@ -32,12 +32,11 @@ def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalGoogle]:
 
 @pytest.fixture
 def config() -> dict[str, Any]:
-    """A cluster file as Ray's launcher has it before it asks the provider."""
+    """Return a cluster file as Ray's launcher passes it to the provider."""
     text = (SHIPPED.parent / "clusters" / "us-central2.yaml").read_text()
     return dict(prepare_config(yaml.safe_load(text)))
 
 
 @pytest.fixture
 def provider(google: LocalGoogle, config: dict[str, Any]) -> TradewindNodeProvider:
-    """The provider of that cluster."""
     return TradewindNodeProvider(TradewindNodeProvider.bootstrap_config(config)["provider"], "us-central2")

@@ -26,7 +26,7 @@ clusters:
 
 
 def write_fleet(folder: Path, more: str = "", *, inside: bool = True) -> Path:
-    """A fleet file with further fields of its cluster ``here``, or further lines after it, and the template."""
+    """Write the template and a fleet file, with more fields of its cluster ``here`` or lines after it."""
     file = folder / "fleet.yaml"
     file.write_text(HEAD + (indent(more, "    ") if inside else more))
     (folder / "cluster.yaml.j2").write_text(TEMPLATE.read_text())
@@ -34,6 +34,6 @@ def write_fleet(folder: Path, more: str = "", *, inside: bool = True) -> Path:
 
 
 def many_clusters(count: int) -> str:
-    """Further clusters, as lines behind ``HEAD``."""
+    """Return more clusters, as lines to append to ``HEAD``."""
     one = "  extra-{}: {{zone: us-east5-a, generation: v5p, bucket: my-bucket-5, slices: {{v5p-64: {{min: 4}}}}}}\n"
     return "".join(one.format(number) for number in range(count))

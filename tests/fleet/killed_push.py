@@ -1,4 +1,4 @@
-"""Pushes into a folder again and again, each time killed one act later, and prints what the files say then.
+"""Push into a folder repeatedly, each time killed one action later, and print the resulting files.
 
 Run as ``python -m`` with the folder, and ``old`` for a machine whose kernel cannot exchange two folders.
 """
@@ -32,7 +32,7 @@ def found(folder: Path) -> list[str] | None:
 
 
 def push_killed_at(number: int, folder: Path) -> bool:
-    """Whether it was killed."""
+    """Push once and return whether the kill came before the end."""
     aside = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
     aside.rmdir()
     write(aside, "new")
@@ -54,7 +54,7 @@ def push_killed_at(number: int, folder: Path) -> bool:
 
 
 class OldLibrary:
-    """A C library that has no ``renameat2``."""
+    """A C library without ``renameat2``."""
 
     def __init__(self, name: object, use_errno: bool) -> None:
         pass

@@ -1,5 +1,7 @@
-"""A fleet whose cluster ``here`` is this machine: its head and the hosts of a slice are a real ``sshd``, and what is
-asked of Google Cloud is answered by one on the loopback."""
+"""A fleet whose cluster ``here`` is this machine.
+
+A real ``sshd`` stands for its head and the hosts of a slice. A loopback server answers Google Cloud's requests.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ SLICE: Final = "one"
 
 
 class LoopbackHosts(NullHosts):
-    """Each host is the server: reached through the head, since it has no address in the world."""
+    """Hosts that are all the one server; without external addresses, clients reach them through the head."""
 
     def __init__(self, sshd: Sshd, addresses: Sequence[str] | None = None) -> None:
         self.keys = [dict([sshd.host_key]) for _ in range(2)]
@@ -40,7 +42,7 @@ class LoopbackHosts(NullHosts):
 
 @dataclass
 class LoopbackFleet:
-    """The fleet, its cloud, and the home that logins have."""
+    """The fleet, its cloud, and the home folder of logins."""
 
     folder: Path
     google: LocalGoogle
@@ -57,13 +59,13 @@ def loopback_fleet(
     more: str = "",
     env: Mapping[str, str] | None = None,
 ) -> Iterator[LoopbackFleet]:
-    """The fleet of the environment, for the length of the block.
+    """Set the fleet in the environment for the length of the block.
 
     Args:
-        home: What logins have as their home; default: a new one.
+        home: Home folder of logins; default: a new one.
         addresses: Of the hosts of its slice of two.
         more: Further fields of the cluster.
-        env: What logins find in their environment besides.
+        env: Further environment variables of logins.
     """
     home = home or folder / "home"
     (folder / "bin").mkdir(parents=True)

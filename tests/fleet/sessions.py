@@ -1,4 +1,4 @@
-"""Slices that somebody holds, for tests."""
+"""Development sessions for tests."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from tradewind.fleet.dev_sessions import DevSession
 
 
 def session_of(*addresses: str, job: str = "dev-tpu-ada-ada-1") -> DevSession:
-    """Slice ``one``, with hosts at these addresses."""
+    """Return a development session on slice ``one`` with hosts at these addresses."""
     hosts = tuple(SliceHost("one", number, address) for number, address in enumerate(addresses))
     return DevSession(job, DevSlice("one"), hosts, tuple(f"{address}/12/345" for address in addresses))

@@ -1,4 +1,4 @@
-"""A real ``sshd`` on the loopback, with a host key and an authorized key of its own."""
+"""A real ``sshd`` on the loopback with its own host key and authorized key."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ INSTALL = Path(__file__).parents[2] / "scripts" / "install_machines.sh"
 
 
 def find_sshd() -> str | None:
-    """The path of the server; what simulated machines need is installed first, where that is allowed and possible."""
+    """Return the server's path; first install what simulated machines need, where allowed and possible."""
     if os.geteuid() == 0:
-        subprocess.run([INSTALL], check=False)  # without internet it stays missing
+        subprocess.run([INSTALL], check=False)  # without internet the server is missing
     return shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
 
@@ -32,9 +32,9 @@ class Sshd:
     """A server.
 
     Attributes:
-        host_key: Its type and its key, as metadata has them.
-        private_key: The file with the key that it lets in.
-        user: Who may log in: whoever runs the test.
+        host_key: Its type and its key, as in instance metadata.
+        private_key: The file with the key that it accepts.
+        user: The user who runs the test; only this user may log in.
     """
 
     port: int
@@ -44,19 +44,19 @@ class Sshd:
     log: Path
 
     def logins(self) -> int:
-        """How often it has let somebody in."""
+        """Return the number of successful logins."""
         return self.log.read_text().count("Accepted publickey")
 
 
 @contextmanager
 def running_sshd(folder: Path, env: Mapping[str, str] | None = None) -> Iterator[Sshd]:
-    """The server, for the length of the block; its files are in ``folder``, which has a short and plain path.
+    """Run the server for the length of the block, or skip the test on a machine without ``sshd``.
 
-    A machine that has none skips the test.
+    Its files are in ``folder``, which has a short and plain path.
 
     Args:
-        env: What logins find in their environment, over what they would have; the server is at every address of the
-            loopback then.
+        env: Environment variables that override those of logins; the server then listens on every address of the
+            loopback.
     """
     program = find_sshd()
     if program is None:
@@ -77,7 +77,7 @@ def running_sshd(folder: Path, env: Mapping[str, str] | None = None) -> Iterator
         lines.append("SetEnv " + " ".join(f'"{name}={value}"' for name, value in env.items()))
     (folder / "config").write_text("\n".join([*lines, ""]))
     if os.geteuid() == 0:
-        Path("/run/sshd").mkdir(exist_ok=True)  # where it shuts itself in
+        Path("/run/sshd").mkdir(exist_ok=True)  # its privilege separation folder
     log = (folder / "log").open("w")
     server = subprocess.Popen([program, "-D", "-e", "-f", str(folder / "config")], stderr=log)
     try:

@@ -1,4 +1,7 @@
-"""Ray's own autoscaler with our provider: which slices it deletes, by what Ray's GCS says of each host."""
+"""Ray's own autoscaler with Tradewind's provider.
+
+It decides which slices to delete by the state of each host in Ray's GCS.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +28,16 @@ WHOLE: Final = {"TPU-v4-16-head": 1.0}
 HOST: Final = {"CPU": 120.0, "TPU": 4.0}
 HEAD_IP: Final = "10.130.0.1"
 AGES_S: Final = 900.0
-"""Longer than the five minutes after which the cluster files have the autoscaler delete what is idle."""
+"""More than five minutes, the idle timeout in the cluster files."""
 
 
 class Cluster:
-    """The process of an autoscaler, but for its loop: what Ray's GCS would tell it is what the test says.
+    """An autoscaler's process without its loop; the test sets the answers of Ray's GCS.
 
     Attributes:
-        idle_s: Address of each living host → for how long nothing has used it.
+        idle_s: Address of each living host → its idle time.
         later_s: The same when the provider asks, where that differs.
-        gcs_answers: Whether Ray's GCS does when the provider asks.
+        gcs_answers: Whether Ray's GCS answers the provider.
         wanted: Resources that wait for a node.
     """
 
@@ -48,7 +51,7 @@ class Cluster:
         self.books = LoadMetrics()
 
     def start(self) -> None:
-        """With a provider of its own: Ray would give it an earlier one with the same settings."""
+        """Start with a new provider: Ray caches providers by their settings."""
         _clear_provider_cache()
         self.autoscaler = StandardAutoscaler(
             lambda: copy.deepcopy(self.config), self.books, gcs_client=None, update_interval_s=0
@@ -60,11 +63,11 @@ class Cluster:
         return {**self.idle_s, **self.later_s}
 
     def want(self, least: int, most: int) -> None:
-        """So many slices of two hosts."""
+        """Set the minimum and maximum number of slices of two hosts."""
         self.config["available_node_types"][POD] |= {"min_workers": least, "max_workers": most}
 
     def round(self) -> list[str]:
-        """One round as Ray's monitor has it: read, then act. The slices that are there then."""
+        """Run one round as Ray's monitor does, read then act; return the slices that exist afterwards."""
         firsts = {self.hosts(name)[0] for name in self.google.slices()}
         for ip, idle_s in {HEAD_IP: 0.0, **self.idle_s}.items():
             has: Any = {**HOST, **WHOLE} if ip in firsts else HOST if ip != HEAD_IP else {}
@@ -73,7 +76,7 @@ class Cluster:
         return self.slices()
 
     def slices(self) -> list[str]:
-        """Those that nobody has deleted."""
+        """Return the slices that are not deleted."""
         state = self.google.tpu["my-project", "us-central2-b"].service.state
         with state.changed:
             going = [held for held in self.google.slices().values() if held.node.state.name == "DELETING"]
@@ -86,10 +89,10 @@ class Cluster:
 
 @pytest.fixture
 def cluster(google: LocalGoogle, config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """One that wants no slice."""
+    """Return a cluster that wants no slice."""
     put_head(google, HEAD_IP)
     settled = resolved(config, tmp_path)
-    settled["provider"]["foreground_node_launch"] = True  # so that a slice is there when the round is over
+    settled["provider"]["foreground_node_launch"] = True  # the slice exists when the round ends
     made = Cluster(google, settled)
     monkeypatch.setattr(ours, "idle_seconds", made.ask)
     made.start()
@@ -97,7 +100,7 @@ def cluster(google: LocalGoogle, config: dict[str, Any], tmp_path: Path, monkeyp
 
 
 def one_slice(cluster: Cluster) -> tuple[str, str, str]:
-    """A slice of two hosts, which may be deleted when it is idle; its name and its hosts."""
+    """Create a slice of two hosts that the autoscaler may delete when idle; return its name and hosts."""
     cluster.want(1, 2)
     (name,) = cluster.round()
     cluster.want(0, 2)
@@ -182,7 +185,7 @@ def test_an_autoscaler_whom_google_refused_often_still_acts(cluster: Cluster) ->
     cluster.idle_s = {first: AGES_S, second: AGES_S}
     cluster.google.failures = 10**6
     for _ in range(2 * cluster.autoscaler.max_failures):
-        with suppress(HttpError):  # Ray's monitor goes on after it, too
+        with suppress(HttpError):  # Ray's monitor also continues after it
             cluster.round()
     assert cluster.autoscaler.num_failures > cluster.autoscaler.max_failures
     cluster.google.failures = 0

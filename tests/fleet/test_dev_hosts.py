@@ -1,4 +1,7 @@
-"""Files reach the hosts of a held slice as they are here, and commands there end with their giver: a real ``sshd``."""
+"""A push copies local files exactly to the hosts of a development session.
+
+Commands there end with the process that started them. The tests use a real ``sshd``.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackFleet]:
 
 @pytest.fixture
 def hosts(world: LoopbackFleet) -> DevHosts:
-    """The first host of the slice. Both are this machine, with one home."""
+    """Return the first host of the slice; both hosts are this machine, with one home folder."""
     there = ClusterHosts(load_fleet(world.folder / "fleet.yaml").cluster())
     host = SliceHost("one", 0, "127.0.0.1")
     session = DevSession(SESSION, DevSlice("one"), (host,), (MARK,))
@@ -49,7 +52,7 @@ def hosts(world: LoopbackFleet) -> DevHosts:
 
 @pytest.fixture
 def there(world: LoopbackFleet) -> Path:
-    """The folder on the host."""
+    """Return the folder on the host."""
     return world.home / DEV_FOLDER / SESSION / "tree"
 
 
@@ -146,7 +149,7 @@ def test_environment_file_with_nul_is_reported_with_line(tmp_path: Path, monkeyp
 
 
 class Lines:
-    """What hosts print."""
+    """Lines that hosts print."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -257,7 +260,7 @@ def test_signs_go_on_after_the_way_was_lost(world: LoopbackFleet) -> None:
 
 
 def changes_of(file: Path, count: int) -> Sequence[int]:
-    """The first times at which it was changed, so many of them."""
+    """Return the first ``count`` modification times of the file."""
     found: list[int] = []
 
     def are_enough() -> bool:

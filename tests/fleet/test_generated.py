@@ -1,4 +1,4 @@
-"""The files beside a fleet file follow it, and nothing that somebody else wrote is touched."""
+"""Generated files follow their fleet file; the generator never touches files of another author."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_to_compare_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_file_is_replaced_whole_by_another_one(tmp_path: Path) -> None:
-    """A reader that has it open, such as ``ray up``, goes on reading the old one."""
+    """A reader that has the file open, for example ``ray up``, continues to read the old one."""
     file = write_fleet(tmp_path)
     list(files_of(file).update())
     made = tmp_path / "clusters" / "here.yaml"

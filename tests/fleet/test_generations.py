@@ -1,4 +1,4 @@
-"""What the fleet says of TPU generations is what Ray and the table of slice types say."""
+"""The fleet's TPU generations agree with Ray and the table of slice types."""
 
 from __future__ import annotations
 

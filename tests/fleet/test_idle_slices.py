@@ -1,4 +1,7 @@
-"""A real head whose own autoscaler has our provider, and slices of real Ray nodes: who works is not deleted."""
+"""A real head whose own autoscaler uses Tradewind's provider, and slices of real Ray nodes.
+
+The autoscaler deletes no slice that works.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 PLACE: Final = ("my-project", "us-central2-b")
 IDLE_S: Final = 10.0
-"""After which the autoscaler deletes an idle slice."""
+"""The autoscaler's idle timeout for a slice."""
 
 
 class AutoscaledHead(LocalRay):
-    """One that starts its autoscaler with the file ``config``."""
+    """A head that starts its autoscaler with the file ``config``."""
 
     config: Path
 
@@ -48,10 +51,10 @@ class AutoscaledHead(LocalRay):
 
 @dataclass
 class World:
-    """A head, and the cloud that its autoscaler asks.
+    """Test environment: a head and its autoscaler's cloud.
 
     Attributes:
-        looks: When the autoscaler has listed the slices.
+        looks: Times at which the autoscaler has listed the slices.
     """
 
     ray: AutoscaledHead
@@ -60,7 +63,7 @@ class World:
     looks: list[float]
 
     def want(self, least: int) -> None:
-        """At least so many slices of two hosts, and at most one; the autoscaler reads its file in each round."""
+        """Set the minimum number of slices of two hosts (0 or 1); the autoscaler rereads its file each round."""
         self.config["available_node_types"][POD] |= {"min_workers": least, "max_workers": 1}
         written = self.ray.config.with_suffix(".new")
         written.write_text(json.dumps(self.config))  # JSON is YAML
@@ -92,7 +95,7 @@ def world(config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     finally:
         ray.stop()
         google.end_all()
-        ray.stack.stop()  # of a slice that was coming up just then
+        ray.stack.stop()  # of a slice that was starting
         for server in (google, metadata):
             server.stop()
 

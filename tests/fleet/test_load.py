@@ -1,4 +1,4 @@
-"""The fleet file: what it says, and every way to say it wrong."""
+"""The fleet file: its content, and an error for each possible mistake."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tradewind.fleet.fleet_file import load_fleet
 
 
 def problems(folder: Path, more: str = "", *, inside: bool = True) -> list[str]:
-    """What is said of a fleet file, without the path before it."""
+    """Return the problems of a fleet file, without the path before each."""
     file = write_fleet(folder, more, inside=inside)
     with pytest.raises(BadFileError) as caught:
         load_fleet(file)
     return str(caught.value).replace(f"{file}:", "").splitlines()
 
 
-# ---- what it says
+# ---- content
 
 
 def test_what_is_not_said_follows_from_what_is(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_an_unknown_cluster_is_answered_with_the_nearest() -> None:
     assert fleet.cluster().name == "us-central2"
 
 
-# ---- every way to say it wrong
+# ---- mistakes
 
 FIELDS = [
     ("zonee: us-central2-b\n", "11: cluster here, zonee: there is no such field: did you mean zone"),

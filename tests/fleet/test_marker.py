@@ -1,4 +1,7 @@
-"""Of all who change a cluster one does at a time, whatever becomes of it, and what was interrupted is gone on with."""
+"""Cluster lock: one operation changes a cluster at a time, even if lock owners die.
+
+A later operation completes an interrupted one.
+"""
 
 from __future__ import annotations
 
@@ -43,18 +46,18 @@ QUICK_S = 0.1
 
 @dataclass
 class Store:
-    """One object in a store with a clock of its own, on which answers get lost if they are told to."""
+    """One object in a store with its own clock, which loses answers on request."""
 
     now: float = 1000.0
     text: str | None = None
     written_at: float = 0.0
     texts: list[str] = field(default_factory=list)
     lost: int = 0
-    """So many writes are done, and their answers lost."""
+    """Number of writes that succeed but lose their answers."""
     refused: int = 0
-    """So many writes are not done."""
+    """Number of writes that the store refuses."""
     slow_s: float = 0.0
-    """For so long an answer is on its way."""
+    """Delay of an answer."""
 
     def read(self, path: str) -> StoredObject | None:
         return None if self.text is None else StoredObject(self.text, str(len(self.texts)), self.now - self.written_at)
@@ -359,7 +362,7 @@ def test_each_cluster_has_its_own_in_its_bucket(tmp_path: Path) -> None:
 
 
 class Enemy(RuleBasedStateMachine):
-    """People who take, renew, advance, freeze, die and end in any order, on a store that loses answers."""
+    """Users take, renew, advance, freeze, die and finish in any order, on a store that loses answers."""
 
     people: ClassVar = ("ann", "bob", "cid")
 

@@ -1,4 +1,7 @@
-"""A slice is a person's because their machine has seen it so: what jobs say of themselves leads nobody anywhere."""
+"""A slice belongs to a user only if the user's machine has seen that.
+
+A job's own statements about its slice give no access.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ HOSTS = cast(ClusterHosts, Hosts())
 
 
 def holder(job: str, started: int = 1, status: str = "RUNNING") -> JobDetails:
-    """What anybody may submit."""
+    """Return a job that any user may submit."""
     return JobDetails(job, status, metadata={"dev_tpu": "ada", "user": "ada"}, started_ms=started)
 
 

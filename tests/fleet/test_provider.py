@@ -1,4 +1,7 @@
-"""Ray's provider as ours: it labels what it creates, asks for what it may see, and writes nothing to the project."""
+"""Ray's provider in Tradewind's version.
+
+It labels the nodes that it creates, requests only what it may see, and writes nothing to the project.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ HEAD_TAGS = {"ray-node-name": "ray-us-central2-head", "ray-node-type": "head", "
 
 @pytest.fixture
 def requests(google: LocalGoogle) -> list[HttpRequest]:
-    """What Google is asked."""
+    """Return the requests to Google."""
     seen: list[HttpRequest] = []
     google.seen = seen.append
     return seen
@@ -47,7 +50,7 @@ def test_the_cluster_files_name_a_class_that_ray_finds(config: dict[str, Any]) -
 def test_ray_launcher_resolves_cluster_file_without_leftovers(
     requests: list[HttpRequest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where it would keep what it resolved, for all to read
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a cache there would be readable by all
     written = yaml.safe_load((SHIPPED.parent / "clusters" / "us-east5-b-vllm.yaml").read_text())
     resolved = _bootstrap_config(written, no_config_cache=True)
     assert [call.method for call in requests] == ["GET"] and list(tmp_path.iterdir()) == []
@@ -101,11 +104,11 @@ def test_every_node_is_created_with_the_hash_of_its_file(
     assert ("tradewind-head@" if node_type == "head_default" else "tradewind-worker@") in account
 
 
-# ---- what Ray's own does not do
+# ---- differences from Ray's own provider
 
 
 def make_slices(provider: TradewindNodeProvider, config: dict[str, Any], count: int) -> list[str]:
-    """So many workers; their names."""
+    """Create ``count`` workers and return their names."""
     node_config = config["available_node_types"]["tpu_worker"]["node_config"]
     return sorted(provider.create_node(copy.deepcopy(node_config), WORKER, count))
 
@@ -206,7 +209,7 @@ def test_node_labels_written_by_others_after_listing_survive(
     place = google.tpu["my-project", "us-central2-b"].service.state
 
     def write_meanwhile(call: HttpRequest) -> None:
-        if not call.path.endswith(("/instances", "/nodes")):  # the lists are there
+        if not call.path.endswith(("/instances", "/nodes")):  # lists are allowed
             google.seen = lambda call: None
             with place.changed:
                 place.nodes[found].node.labels["theirs"] = "1"

@@ -1,4 +1,7 @@
-"""What a host answers to a push is input: only a full answer counts, and what it does not say is no success."""
+"""A host's answer to a push is untrusted input.
+
+Only a complete answer counts as success.
+"""
 
 from __future__ import annotations
 

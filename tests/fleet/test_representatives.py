@@ -1,4 +1,4 @@
-"""The host by which the autoscaler judges a slice is one that works, as long as there is one."""
+"""The autoscaler judges a slice by a host that works, as long as one does."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def stands(idle_s: Mapping[str, float], *lost: str) -> str:
         ((900.0, 0.0, 900.0), SECOND),
         ((900.0, 299.0, 12.0), THIRD),
         ((290.0, 0.0, 0.0), SECOND),
-        ((4.0, 0.0, 0.0), FIRST),  # a pod lets go of its hosts one after the other
+        ((4.0, 0.0, 0.0), FIRST),  # a pod releases its hosts one by one
         ((0.0, 900.0, 900.0), FIRST),
-        ((900.0, 300.0, 300.0), FIRST),  # nobody needs the slice
+        ((900.0, 300.0, 300.0), FIRST),  # all hosts are idle
     ],
 )
 def test_the_host_that_was_used_last_stands_for_its_slice(idle_s: tuple[float, ...], expected: str) -> None:
@@ -86,7 +86,7 @@ def test_idle_time_per_address_is_of_most_recent_living_node() -> None:
 
 
 class Cluster:
-    """One slice, of which the test says how it is."""
+    """One slice whose state the test sets."""
 
     def __init__(self) -> None:
         self.idle_s: dict[str, float] | None = dict.fromkeys(HOSTS, 0.0)

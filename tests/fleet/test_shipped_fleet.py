@@ -1,4 +1,4 @@
-"""What lies in ``infra`` is in step with itself: fresh, valid, and the fleet that the table of Marin's clusters has."""
+"""Files in ``infra`` are fresh, valid, and match the table of Marin's clusters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MARINS = {
     "us-east5": ("us-east5-b", "v6e-4", 0, {}),
     "eu-west4-a": ("europe-west4-a", "v6e-4", 0, {"v6e-128": 2}),
 }
-"""Name → zone, base type and its minimum, and what else stays up."""
+"""Name → zone, base type with its minimum, and other slices that stay up."""
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_no_secret_and_no_credentials_stand_in_a_cluster_file(fleet: Fleet) -> N
 def test_loading_fleet_imports_no_ray_google_or_airflow() -> None:
     code = (
         "import pathlib, sys\n"
-        "before = set(sys.modules)\n"  # Google's packages put their namespace there at every start
+        "before = set(sys.modules)\n"  # Google's packages import their namespace at every start
         "from tradewind.fleet.fleet_file import load_fleet\n"
         "from tradewind.fleet.cluster_files import GeneratedFiles\n"
         "import tradewind.fleet.cluster_file_checks, tradewind.fleet.cluster_file_checks\n"

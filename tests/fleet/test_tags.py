@@ -1,4 +1,4 @@
-"""Tags are rewritten where they stand: comments, order and every other line of a fleet file stay as they are."""
+"""Tags are replaced in place: comments, order and every other line of a fleet file stay the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tradewind.fleet.fleet_file import load_fleet
 
 
 def changed_lines(before: str, after: str) -> list[str]:
-    """The lines that differ, each with a sign: minus for the old one, plus for the new one."""
+    """Return the lines that differ, with minus for an old one and plus for a new one."""
     lines = difflib.ndiff(before.splitlines(), after.splitlines())
     return [line for line in lines if line[0] in "+-"]
 

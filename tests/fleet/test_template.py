@@ -1,4 +1,4 @@
-"""A cluster's file: what stands in it, and that its commands do in a real shell what they are for."""
+"""A cluster's file: its content, and the effects of its commands in a real shell."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ env | grep -E '^(HF_TOKEN|RAY_gcs|RAY_enable)' | sort >> "$HOME/ray.log" || true
 
 
 def content(folder: Path, more: str = "") -> dict[str, Any]:
-    """The file of the cluster ``here``, with these further fields."""
+    """Return the file of the cluster ``here`` with these further fields."""
     fleet = load_fleet(write_fleet(folder, more))
     return dict(yaml.safe_load(ClusterTemplate(TEMPLATE).text(fleet.cluster())))
 
 
 class Node:
-    """A home and a shell in which gcloud and ray only note what they are asked for."""
+    """A home folder and a shell in which gcloud and ray only record their arguments."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -52,7 +52,7 @@ class Node:
             program.chmod(0o755)
 
     def run(self, command: str) -> int:
-        """Run ``command`` as Ray does: with ``~/`` written out, in a subshell of bash."""
+        """Run ``command`` as Ray does: with ``~/`` expanded, in a subshell of bash."""
         env = {"HOME": str(self.home), "PATH": f"{self.home}/bin:{os.environ['PATH']}", "RAY_HEAD_IP": "10.0.0.2"}
         expanded = command.replace("~/", f"{self.home}/")
         return subprocess.run(["bash", "-c", f"true && ({expanded})"], env=env, check=False).returncode
@@ -166,7 +166,7 @@ def test_config_hash_is_stable_and_changes_with_any_setting(tmp_path: Path) -> N
 
 
 def test_change_not_needing_new_head_keeps_its_node_config(tmp_path: Path) -> None:
-    """Ray replaces the head when its ``node_config`` changes, and with it every job."""
+    """Ray replaces the head, and with it every job, when the head's ``node_config`` changes."""
     first, second = (
         content(tmp_path, more)["available_node_types"]["head_default"]["node_config"]
         for more in ("", "tag: other\nslices: {v4-16: {max: 3}}\nmin_workers: 9\nenvironment: {A: B}\n")

@@ -1,4 +1,4 @@
-"""What upkeep found becomes one report: what is well is counted, and all else is told."""
+"""The upkeep report counts the healthy parts and lists everything else."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_nodes_of_clusters_not_in_fleet_file_need_a_user(tmp_path: Path) -> None
     fleet = load_fleet(write_fleet(tmp_path))
     nodes = [
         node("ours", ray_cluster_name="here"),
-        node("somebodys"),  # has no label of Ray's
+        node("somebodys"),  # has no Ray label
         node("left", ray_cluster_name="gone"),
     ]
     assert [line.name for line in orphan_lines(fleet, "my-project", "us-central2-b", nodes)] == ["left"]

@@ -1,4 +1,7 @@
-"""Cluster files that anybody may have written: what Ray would take or drop without a word is found with its line."""
+"""Cluster files from any author.
+
+Validation reports, with its line, everything that Ray would accept or drop silently.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ available_node_types:
       <<: *node
       scheduling: {preemptible: true}
 """
-"""As in Ray's own examples, where Ray fills in the rest."""
+"""Like Ray's own examples, which omit fields that Ray fills in."""
 
 
 def written(folder: Path, text: str) -> Path:
@@ -41,7 +44,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def problems(folder: Path, text: str) -> list[str]:
-    """What is said of a cluster file, without the path before it."""
+    """Return the problems of a cluster file, without the path before each."""
     file = written(folder, text)
     with pytest.raises(BadFileError) as caught:
         check_cluster_file(file)
@@ -49,7 +52,7 @@ def problems(folder: Path, text: str) -> list[str]:
 
 
 def ours(folder: Path, old: str = "", new: str = "") -> str:
-    """A file that was made from a fleet file, with one thing changed."""
+    """Generate a file from a fleet file, with one text replaced."""
     text = ClusterTemplate(TEMPLATE).text(load_fleet(write_fleet(folder)).cluster())
     assert old in text
     return text.replace(old, new, 1)

@@ -1,4 +1,7 @@
-"""YAML with lines: what is read is what PyYAML reads, and nothing makes it large, deep or ambiguous."""
+"""YAML with lines: the reader returns the same values as PyYAML.
+
+It rejects documents that are too large, too deep or ambiguous.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What machines say is taken line by line, and one that ends no line fills no memory."""
+"""Output of machines is read in bounded lines, so an endless line cannot fill memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tradewind.fleet.dev_hosts import DevHosts
 
 
 class Endless(io.RawIOBase):
-    """A host that says so many letters, and then, if it ever does, ends the line."""
+    """A host that prints a number of letters, then perhaps ends the line."""
 
     def __init__(self, count: int, end: bytes = b"") -> None:
         self._left = count

@@ -1,4 +1,4 @@
-"""Dashboards are opened side by side, tried again when a cluster does not answer, and all closed at the end."""
+"""Dashboards: opened in parallel, retried when a cluster does not answer, all closed at the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def clusters(tmp_path: Path) -> list[FleetCluster]:
 
 
 class Reaching:
-    """Ways to clusters: ``here`` leads to where nobody answers, the others have no head."""
+    """Connections to clusters: ``here`` leads to a closed port, the other clusters have no head."""
 
     def __init__(self) -> None:
         self.tried: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""A token that was fetched is kept for its owner alone, and what others could have read or written is not used."""
+"""A cached token is private to its owner; the code ignores one that others could read or write."""
 
 from __future__ import annotations
 

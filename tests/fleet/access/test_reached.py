@@ -1,4 +1,4 @@
-"""Which token a cluster is shown: an earlier one only where that was asked for, and it is never kept."""
+"""Token for a cluster: a former version only on request, and never cached."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OLD, NEW = "the-old-token-0123456789", "the-new-token-0123456789"
 
 
 class Door(BaseHTTPRequestHandler):
-    """What asks for the token ``right``, as Ray's dashboard does."""
+    """A server that requires the token ``right``, as Ray's dashboard does."""
 
     right = OLD
 
@@ -40,7 +40,7 @@ class Door(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalGoogle]:
-    """A secret to which a version was added."""
+    """Yield a Google Cloud with a secret that has one version."""
     server = LocalGoogle(("my-project", "us-central2-b"))
     server.start()
     monkeypatch.setenv("TRADEWIND_SECRET_MANAGER_ENDPOINT", server.url)
@@ -53,7 +53,7 @@ def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalGoo
 
 @pytest.fixture
 def there() -> Iterator[RayCluster]:
-    """A cluster that was started with the old token."""
+    """Yield a cluster that started with the old token."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()

@@ -1,4 +1,4 @@
-"""The page of the clusters is for browsers that were sent to it by its own address, and holds nothing that acts."""
+"""The page of the clusters accepts browsers only under its own address, and contains no actions."""
 
 from __future__ import annotations
 

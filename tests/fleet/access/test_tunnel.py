@@ -1,4 +1,4 @@
-"""A tunnel leads to the head whose host keys are known, ends with its command, and leaves nothing behind."""
+"""A tunnel leads to the head with the known host keys, ends with its command and leaves no files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Dashboard(BaseHTTPRequestHandler):
         self.wfile.write(b"it is the head")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing is printed."""
+        """Print nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
 
 @pytest.fixture
 def cluster(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FleetCluster]:
-    """A cluster whose head is the server, with something that answers where its dashboard would."""
+    """Yield a cluster whose head is the server, with another server on its dashboard's port."""
     dashboard = ThreadingHTTPServer(("127.0.0.1", 0), _Dashboard)
     threading.Thread(target=dashboard.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     monkeypatch.setenv("TRADEWIND_SSH_PORT", str(sshd.port))

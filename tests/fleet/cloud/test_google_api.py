@@ -1,4 +1,4 @@
-"""Google's client with credentials, where nothing of Google's can be reached."""
+"""Google's client with credentials, while Google is unreachable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tradewind.fleet.doctor import Health, _clocks
 
 @pytest.fixture
 def compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The client of a service account whose tokens are to be had at a host that nobody knows."""
+    """Return the client of a service account whose token server has an unknown host name."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     account = {

@@ -1,4 +1,4 @@
-"""The head of a cluster is found by its labels alone, and what Google Cloud says instead is told as it is."""
+"""The labels alone identify a cluster's head; the code reports Google Cloud's errors unchanged."""
 
 from __future__ import annotations
 

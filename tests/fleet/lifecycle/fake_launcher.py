@@ -1,7 +1,7 @@
-"""Stands where Ray's launcher does, for what only Google Cloud sees of it: run as ``raylike.py up OPTIONS FILE``.
+"""Stand-in for Ray's launcher, as far as Google Cloud sees it: run as ``raylike.py up OPTIONS FILE``.
 
-It makes a head as Ray's does, and labels it. The variable ``RAYLIKE_FAILS`` lets it fail after the head is there; what
-it was asked for goes to the file of ``RAYLIKE_LOG``.
+It creates a head as Ray does, and labels it. With the variable ``RAYLIKE_FAILS`` it fails after it has created the
+head. It writes its arguments to the file in ``RAYLIKE_LOG``.
 """
 
 import json

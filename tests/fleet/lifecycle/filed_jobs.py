@@ -1,6 +1,6 @@
-"""The jobs of a cluster as lines of a file, for tests of what is done around a head and not in it.
+"""Jobs of a cluster as lines of a file, for tests of the code around a head.
 
-They are kept in a real backup. Who brings them back adds each line once, as Ray takes each id once.
+The backup is real. A restore adds each line once, as Ray accepts each submission ID once.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from tradewind.ray_jobs.job_restore import RestoreResult
 
 
 class FiledJobs(ClusterJobBackup):
-    """Keeps and brings back what stands in ``file``.
+    """Back up and restore the jobs in ``file``.
 
     Attributes:
         over: Jobs that have ended by themselves.
         is_silent: The head does not answer.
-        lost: Jobs that do not come back this time.
+        lost: Jobs that this restore does not bring back.
     """
 
     def __init__(self, cluster: FleetCluster, tell: Callable[[str], None], root: Path, file: Path) -> None:
@@ -36,7 +36,7 @@ class FiledJobs(ClusterJobBackup):
         return self.file.read_text().split() if self.file.exists() else []
 
     def end_all(self) -> None:
-        """What a restart does to them."""
+        """End all jobs, as a restart does."""
         self.file.unlink(missing_ok=True)
 
     def back_up(self, restart: str, *, is_anew: bool = True) -> BackupResult:

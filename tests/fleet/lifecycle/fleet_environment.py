@@ -1,4 +1,4 @@
-"""A fleet file, a Google Cloud for it and a bucket for its markers, on this machine."""
+"""A local fleet file, Google Cloud and bucket for cluster locks."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _FIELDS: Final = """\
 
 
 def write_key(folder: Path) -> Path:
-    """An SSH key; its public half is beside it."""
+    """Create an SSH key; its public half is in a file beside it."""
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(folder / "key")], check=True)
     return folder / "key"
 
 
 def write_world_fleet(folder: Path, key: Path, more: str = "") -> Path:
-    """A fleet whose cluster ``here`` wants one slice of two hosts, and its cluster files, for machines without Docker.
+    """Write a fleet whose cluster ``here`` wants one slice of two hosts, for machines without Docker.
 
-    ``more`` is lines with further fields of it, or further clusters.
+    This also writes its cluster files. ``more`` holds more fields of the cluster, or more clusters, as lines.
     """
     folder.mkdir(exist_ok=True)
     file = folder / "fleet.yaml"
@@ -50,5 +50,5 @@ def write_world_fleet(folder: Path, key: Path, more: str = "") -> Path:
 
 
 def update(file: Path) -> None:
-    """Write the cluster files of a fleet file anew."""
+    """Regenerate the cluster files of a fleet file."""
     list(GeneratedFiles.of(load_fleet(file)).update())

@@ -1,6 +1,8 @@
-"""Holds a marker and runs what stands where Ray's launcher does: ``python -m`` with the path and the heartbeat.
+"""Hold a cluster lock and run the launcher's stand-in.
 
-It prints ``launched`` once that runs, which would take ten minutes, and last the name of the error that ended it.
+Run as ``python -m`` with the lock's path and the heartbeat interval. The process prints
+``launched`` once the stand-in runs, which would take ten minutes. At the end it prints the name of the error that
+ended it.
 """
 
 from __future__ import annotations

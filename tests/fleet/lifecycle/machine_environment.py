@@ -1,6 +1,7 @@
-"""A fleet whose heads and hosts are machines of their own, and an Airflow beside them that runs the shipped DAGs.
+"""A fleet of simulated machines for heads and hosts, beside an Airflow that runs the shipped DAGs.
 
-A job leaves its traces in the ``/tmp`` of its machine, and waits there for a gate; both are seen and opened from here.
+A job writes its traces to the ``/tmp`` of its machine and waits there for a gate. The tests read the traces and open
+the gate from outside.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ HEARTBEAT_S = 12.0
 RUN_S = 300.0
 _ENDPOINTS = ("COMPUTE", "TPU", "SECRET_MANAGER", "ARTIFACT_REGISTRY")
 AT_WORK = "echo NAME >> /tmp/starts; echo NAME began; until [ -e /tmp/gate ]; do sleep 0.2; done; echo NAME ended"
-"""The command of a job that leaves a trace and waits for the gate of its machine."""
+"""The command of a job that writes a trace and waits for the gate of its machine."""
 CHECKPOINTS = "work/pod-*/checkpoints/*/metadata.json"
-"""Of the training in ``dags``."""
+"""Checkpoints of the training in ``dags``."""
 _DAGS = Path(__file__).with_name("dags")
 
 
 @dataclass
 class World:
-    """A fleet, and the cloud that it is in.
+    """Test environment: a fleet and its cloud.
 
     Attributes:
-        env: What a process has in its environment that is to find it.
+        env: Environment variables by which a process finds the fleet.
     """
 
     folder: Path
@@ -57,75 +58,75 @@ class World:
     env: dict[str, str]
 
     def starts(self) -> Counter[str]:
-        """Name → how often something of that name has begun, on whatever machine."""
+        """Return name → number of starts under that name, on all machines."""
         files = (self.folder / "hosts").glob("*/starts")
         return Counter(line for file in files for line in file.read_text().split())
 
     def drivers(self) -> list[str]:
-        """What the drivers of steps have said on the machines, at last."""
+        """Return the last lines that the drivers of steps printed on the machines."""
         files = (self.folder / "hosts").glob("*/tradewind-log-*/driver.log")
         return [line for file in sorted(files) for line in file.read_text().splitlines()[-8:]]
 
     def read(self, glob: str) -> list[bytes]:
-        """What is in the objects of the bucket that ``glob`` names, by the store itself."""
+        """Return the contents of the bucket's objects that match ``glob``, read from the store's own files."""
         objects = dict(self.storage.buckets.bucket(BUCKET).objects)
         return [one.data for name, one in objects.items() if fnmatch(name, glob)]
 
     def saved_steps(self) -> int:
-        """How many checkpoints the training has."""
+        """Return the number of the training's checkpoints."""
         return len(self.read(CHECKPOINTS))
 
     def open_gate(self) -> None:
-        """Let everything end that waits on a machine."""
+        """Let all waiting jobs on the machines end."""
         for machine in self.machines.running.values():
             (machine.folder / "gate").touch()
 
     def close_gate(self) -> None:
-        """Let it wait again."""
+        """Let later jobs wait again."""
         for machine in self.machines.running.values():
             (machine.folder / "gate").unlink(missing_ok=True)
 
 
 @dataclass
 class WorldAirflow:
-    """An Airflow that knows the fleet by its file alone."""
+    """An Airflow that knows the fleet only by its file."""
 
     airflow: LocalAirflow
     api: AirflowApi
 
     def begin(self, dag_id: str, conf: dict[str, Any] | None = None) -> str:
-        """Trigger a run; its id."""
+        """Trigger a run and return its ID."""
         self.api.wait_for_dag(dag_id, 60.0)
         self.api.unpause(dag_id)
         return self.api.trigger(dag_id, conf)
 
     def states(self, dag_id: str, run_id: str) -> dict[str, tuple[str, int]]:
-        """Task id → its state, and in which try it is."""
+        """Return task ID → its state and its try number."""
         found = self.api.task_instances(dag_id, run_id)
         return {one["task_id"]: (one["state"], one["try_number"]) for one in found}
 
     def end(self, dag_id: str, run_id: str) -> dict[str, tuple[str, int]]:
-        """The same once the run has ended."""
+        """Wait until the run ends, then return the same as ``states``."""
         self.api.wait_for_run(dag_id, run_id, RUN_S, on_poll=lambda run: self.airflow.raise_if_a_component_died())
         return self.states(dag_id, run_id)
 
     def is_left(self, dag_id: str, task_id: str) -> bool:
-        """Whether the scheduler knows that the task's process has ended.
+        """Return whether the scheduler knows that the task's process has ended.
 
-        Airflow 3.3 fails a task that waits if it is answered, and queued again, before that (apache/airflow#67287): so
-        fast is no person.
+        Airflow 3.3 fails a deferred task if its trigger fires, and the scheduler queues it again, before that
+        (apache/airflow#67287). No user is that fast.
         """
         log = (self.airflow.stack.logs / "airflow-scheduler.log").read_text(errors="replace")
         return f"TaskInstance Finished: dag_id={dag_id}, task_id={task_id}," in log
 
     def log(self, dag_id: str, run_id: str, task_id: str) -> str:
-        """That of the task's first try."""
+        """Return the log of the task's first try."""
         return self.api.task_log(dag_id, run_id, task_id, 1)
 
 
 @contextmanager
 def running_world(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[World]:
-    """The fleet for the length of the block; this process finds it too."""
+    """Run the fleet for the length of the block, and point this process's environment at it."""
     find_sshd()
     if (missing := missing_for_machines()) is not None:
         pytest.skip(missing)
@@ -144,7 +145,7 @@ def running_world(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[World]:
     google.secrets.put(f"projects/{PROJECT}/secrets/hugging", "as it began")
     try:
         machines.network.start()
-    except NetworkError as error:  # root of a container may lack the right to
+    except NetworkError as error:  # root in a container may lack the right to do this
         storage.stop()
         pytest.skip(str(error))
     google.start()
@@ -173,7 +174,7 @@ def running_world(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[World]:
 
 @contextmanager
 def running_airflow(world: World) -> Iterator[WorldAirflow]:
-    """An Airflow with the shipped DAGs and those beside this file."""
+    """Run an Airflow with the shipped DAGs and the DAGs beside this file."""
     stack, dags = LocalStack(world.folder / "house"), world.folder / "dags"
     shutil.copytree(_DAGS, dags, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(REPOSITORY / "dags" / "cluster_restart.py", dags)

@@ -1,7 +1,8 @@
-"""A rotation against a Google Cloud on the loopback, in this process or, as ``python -m``, in one that can be killed.
+"""A token rotation against a loopback Google Cloud.
 
-The launcher is the stand-in of ``raylike.py``, a head answers as soon as it is there, and the jobs of a cluster are
-lines of a file, which a restart empties.
+It runs in this process or, by ``python -m``, in one that a test can kill. The launcher is the stand-in,
+``raylike.py``. A head answers as soon as it exists. The jobs of a cluster are lines of a file, which a restart
+empties.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tradewind.storage.swap import read_stored
 
 
 class EndingActs(ClusterManager):
-    """What is done to a cluster, of which a restart ends the jobs."""
+    """A cluster manager whose restart ends the jobs."""
 
     def __init__(self, cluster: FleetCluster, jobs: FiledJobs, **parts: Any) -> None:
         super().__init__(cluster, "c0ffee", **parts)
@@ -46,7 +47,7 @@ class EndingActs(ClusterManager):
 
 
 def jobs_of(file: Path, cluster: FleetCluster, tell: Callable[[str], None] = print) -> FiledJobs:
-    """Those of a cluster of the fleet in ``file``."""
+    """Return the jobs of a cluster of the fleet in ``file``."""
     return FiledJobs(cluster, tell, file.parent / "kept", file.parent / f"{cluster.name}.jobs")
 
 
@@ -55,7 +56,7 @@ _LONG_AGO_S: Final = 1000.0
 
 
 def read_later(path: str) -> StoredObject | None:
-    """What is in the store, as it is long after its writer has died."""
+    """Read an object as if its writer had died long ago."""
     stored = read_stored(path)
     return None if stored is None else replace(stored, age_s=stored.age_s + _LONG_AGO_S)
 
@@ -69,9 +70,9 @@ def rotation(
     jobs: Mapping[str, FiledJobs] | None = None,
     **options: bool,
 ) -> TokenRotation:
-    """That of the secret of ``here``; ``refusing`` says which clusters do not take the new token.
+    """Return the rotation of the secret of ``here``.
 
-    ``options`` are those of ``JobPreservation``.
+    ``refusing`` says which clusters reject the new token. ``options`` are options of ``JobPreservation``.
     """
     fleet = load_fleet(file)
     clusters = clusters_sharing_token(fleet, fleet.cluster("here"))

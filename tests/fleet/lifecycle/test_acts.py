@@ -1,4 +1,4 @@
-"""Start, stop and restart against a Google Cloud on the loopback, and after they were interrupted anywhere."""
+"""Start, stop and restart against a loopback Google Cloud, also after interruptions at any request."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ NEIGHBOUR = "  here-b: {zone: us-central2-b, generation: v4, bucket: bucket, min
 
 @dataclass
 class Act:
-    """A cluster, what is done to it, and what was told of that."""
+    """A cluster, its cluster manager and its messages."""
 
     cluster: FleetCluster
     google: LocalGoogle
@@ -65,7 +65,7 @@ class Act:
         )  # fmt: skip
 
     def restart(self, config_hash: str = "c0ffee", marker: ClusterLock | None = None) -> None:
-        """Without its jobs."""
+        """Restart the cluster without its jobs."""
         tell = self.told.append
         jobs = JobPreservation(self.cluster, ClusterJobBackup(self.cluster, tell), tell, is_to_keep=False)
         ClusterRestart(self.acts(config_hash, marker), marker or self.marker, jobs, tell).run()
@@ -235,7 +235,7 @@ def test_while_somebody_else_changes_it_nothing_is_done(act: Act) -> None:
 
 @dataclass
 class LateMarker:
-    """One that somebody else has held until now: what they did is done just before it is taken."""
+    """A cluster lock that another user held until now: that user's last change comes just before ``take``."""
 
     marker: ClusterLock
     did: Callable[[], None]
@@ -280,7 +280,7 @@ def test_missing_permission_is_named_and_stop_can_be_rerun(act: Act) -> None:
 
 
 def interrupted_at(act: Act, number: int, what: Callable[[], None]) -> bool:
-    """Whether ``what`` was interrupted, as by Ctrl-C, when Google had been asked so often."""
+    """Interrupt ``what``, as by Ctrl-C, at request ``number`` to Google; return whether it got there."""
     seen = 0
 
     def look(call: HttpRequest) -> None:
@@ -326,11 +326,12 @@ def test_interrupted_start_is_finished_by_next_start(act: Act) -> None:
 
 @dataclass
 class Freeze:
-    """Who does something is frozen once Google has been asked ``number`` times; by the time that it thaws, Bob holds
-    the cluster. Ray's launcher, which is ended meanwhile (see ``test_launcher``), is not counted.
+    """Freeze an operation after ``number`` requests to Google; when it thaws, Bob holds the cluster lock.
+
+    Ray's launcher, which the lock ends meanwhile (see ``test_launcher``), does not count.
 
     Attributes:
-        changes: What it asked Google to change after that.
+        changes: Changes that the thawed operation requested from Google.
     """
 
     act: Act
@@ -356,7 +357,7 @@ class Freeze:
             self.bob = late.take("stop", "deleting", holder="bob@desk", is_anew=True)
 
     def during(self, what: Callable[[ClusterLock], None]) -> bool:
-        """Whether ``what`` was long enough to be frozen."""
+        """Run ``what`` and return whether it made enough requests for the freeze."""
         self.act.google.seen = self.look
         try:
             what(self.marker)
@@ -393,7 +394,7 @@ def test_frozen_operation_changes_nothing_after_lock_takeover(act: Act, what: st
 
 @pytest.mark.parametrize("phase", [RestartPhase.RESTARTING, RestartPhase.RETURNING])
 def test_interrupted_restart_that_lost_its_head_recreates_it(act: Act, phase: RestartPhase) -> None:
-    """Ray deletes a head that it makes anew before the next one is there; and nothing else may start the cluster."""
+    """Ray deletes a head before it creates the next one; only the restart may start the cluster then."""
     act.acts().start()
     held = act.marker.take(RESTART, phase)
     held.leave()

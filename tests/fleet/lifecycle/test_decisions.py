@@ -1,4 +1,7 @@
-"""What belongs to a cluster, what a stop takes, what Ray would make anew: decided without asking anybody."""
+"""Pure decisions: what belongs to a cluster, what a stop deletes, what Ray would relaunch.
+
+The code decides without requests.
+"""
 
 from __future__ import annotations
 

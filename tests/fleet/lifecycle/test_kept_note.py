@@ -1,4 +1,4 @@
-"""What a marker says of kept jobs is bounded, whoever wrote it, and what we write can be read again."""
+"""A lock's note of backed-up jobs is bounded for every writer, and reads back as written."""
 
 from __future__ import annotations
 

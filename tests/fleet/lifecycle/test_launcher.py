@@ -1,4 +1,7 @@
-"""Ray's launcher is at work only while the marker is held by the command that started it. No cloud and no Ray here."""
+"""Ray's launcher runs only while the command that started it holds the cluster lock.
+
+These tests need no cloud and no Ray.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def path(tmp_path: Path) -> str:
 
 @contextmanager
 def launching(path: str, heartbeat_s: float) -> Iterator[subprocess.Popen[str]]:
-    """A process that holds the marker and has the launcher at work."""
+    """Start a process that holds the cluster lock and runs the launcher."""
     command = [sys.executable, "-m", "tests.fleet.lifecycle.launched", path, str(heartbeat_s)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == "launched\n"
@@ -50,14 +53,14 @@ def launching(path: str, heartbeat_s: float) -> Iterator[subprocess.Popen[str]]:
 
 
 def sleepers(mark: str) -> list[int]:
-    """What the launcher has started."""
+    """Return the processes that the launcher has started."""
     return [process.pid for process in marked(MARK, mark) if process.name() == "sleep"]
 
 
 @pytest.mark.slow
 def test_launcher_dies_with_its_lock_holder_while_lock_is_held(path: str, mark: str) -> None:
     with launching(path, 30.0) as holder:
-        until(lambda: len(sleepers(mark)) == 1)  # the shell has said so before it became one
+        until(lambda: len(sleepers(mark)) == 1)  # the shell prints before it becomes the sleeper
         holder.kill()
         until(lambda: not sleepers(mark))
     with pytest.raises(ClusterBusyError):
@@ -114,7 +117,7 @@ sys.exit(3)
 
 @pytest.mark.slow
 def test_it_goes_on_for_as_long_as_the_marker_is_renewed(path: str, mark: str) -> None:
-    """Three renewals take longer than a marker holds that is not renewed."""
+    """Three renewals take longer than the TTL of a lock without renewal."""
     until_renewed = (sys.executable, "-c", RENEWED, path)
     with (
         ClusterLock("here", path).take("start", "making", heartbeat_s=3.0) as held,

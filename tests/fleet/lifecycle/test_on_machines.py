@@ -1,4 +1,4 @@
-"""A cluster from start to stop, by the commands: Ray's own launcher and autoscaler, real heads and hosts, real Ray."""
+"""A cluster from start to stop by commands: Ray's launcher and autoscaler, real heads, hosts and Ray."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ DAGS = {"jobs_at_work": {"command": AT_WORK}, "steps_at_work": {}}
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """The exit code of a command, what it printed and what it said."""
+    """Return a command's exit code, output and error output."""
     with pytest.raises(SystemExit) as end:
         main(["cluster", *words])
     printed = capsys.readouterr()
@@ -58,7 +58,10 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 
 
 def run_patiently(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """The same; gone on with if Ray gave up on a node, which it does after 30 s, too few on a busy machine."""
+    """Run a command and repeat it if Ray gave up on a node.
+
+    Ray waits 30 s for a node, which is too short on a busy machine.
+    """
     code, out, err = run(capsys, *words)
     if "Failed to setup head node" in err:
         code, _, err = run(capsys, *words)
@@ -66,7 +69,7 @@ def run_patiently(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int,
 
 
 def statuses(world: World) -> dict[str, str]:
-    """Job → its status, as Ray tells it."""
+    """Return job → its status in Ray."""
     with connected(load_fleet(world.fleet).cluster()) as there:
         return {job.job: job.status for job in RayJobs(there).jobs()}
 
@@ -139,7 +142,7 @@ def test_a_restart_that_nobody_agrees_to_is_none(world: World, capsys: pytest.Ca
 
 
 def test_dag_restart_loses_no_job_and_duplicates_none(world: World, house: WorldAirflow) -> None:
-    """Three tasks in the middle of a job, a pod in training, two jobs of people that run and one that waits."""
+    """Three tasks during a job, a pod in training, two running jobs of users and a waiting one."""
     runs = {dag: house.begin(dag, conf) for dag, conf in DAGS.items()}
     at_work = {"ada", "bob", "on_head", "on_host", "step", "trains-0", "trains-1", "from-0"}
     until(lambda: world.starts().keys() == at_work, "all to be at work", world.starts)
@@ -170,7 +173,7 @@ def test_dag_restart_loses_no_job_and_duplicates_none(world: World, house: World
 
 
 def check_people(world: World, new: dict[str, str | None]) -> None:
-    """Each job of a person came back once, under the id of the one restart."""
+    """Check that each user's job came back once, with the submission ID of the one restart."""
     assert sorted(new) == ["ada", "bob", "eve"]
     (restart,) = {str(name).rpartition("-r-")[2] for name in new.values()}
     assert new == {name: f"{name}-r-{restart}" for name in new}
@@ -183,14 +186,17 @@ def check_people(world: World, new: dict[str, str | None]) -> None:
 
 
 def check_tasks(world: World, house: WorldAirflow, runs: dict[str, str]) -> None:
-    """What ran on the head was made once more, and what ran on a host went on; each line was told once."""
+    """Check that jobs on the head ran once more, and jobs on a host continued.
+
+    The task's log has each line once.
+    """
     assert (world.starts()["on_head"], world.starts()["on_host"], world.starts()["step"]) == (2, 1, 2)
     check_lines(house, runs["jobs_at_work"])
     assert world.read("work/step-*/made") == [b"made"]
 
 
 def check_lines(house: WorldAirflow, run_id: str) -> None:
-    """The lines of the last attempt stand in the task's log once each; those of one before it went with its trigger."""
+    """Check that the task's log has the last attempt's lines once; an earlier trigger's lines are gone."""
     for task in ("on_head", "on_host"):
         log = house.log("jobs_at_work", run_id, task)
         lines = [line.partition(" info ")[2] for line in log.splitlines()]
@@ -199,7 +205,7 @@ def check_lines(house: WorldAirflow, run_id: str) -> None:
 
 
 def check_training(world: World, saved: int) -> None:
-    """It went on from its newest checkpoint, on both hosts, and made each step as if nothing had been."""
+    """Check that both hosts continued from the newest checkpoint, with steps as in a baseline run."""
     assert world.starts()["trains-0"] == world.starts()["trains-1"] == 2
     first, second = sorted(int(name.removeprefix("from-")) for name in world.starts() if name.startswith("from-"))
     assert first == 0 and second >= saved

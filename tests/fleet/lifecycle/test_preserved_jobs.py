@@ -1,4 +1,7 @@
-"""The jobs of people outlive a restart, whoever goes on with it: what would be left behind is told before it is."""
+"""Users' jobs survive a restart, whichever user completes it.
+
+The restart reports the jobs that it would abandon before it continues.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ class Interruption(Exception):
 
 @dataclass
 class Laptop:
-    """One person's machine, from which the cluster is restarted."""
+    """One user's machine, which restarts the cluster."""
 
     who: str
     cluster: FleetCluster
@@ -79,13 +82,13 @@ class Laptop:
             raise Interruption
 
     def restart(self, kept: FiledJobs | None = None, **options: bool) -> list[str]:
-        """The ids that came back."""
+        """Restart the cluster and return the submission IDs of the restored jobs."""
         jobs = JobPreservation(self.cluster, kept or self.kept, self.told.append, **options)
         restart = ClusterRestart(cast(ClusterManager, self), self.marker, jobs, self.told.append)
         return [one.new or "" for one in restart.run(holder=self.who)]
 
     def prune(self) -> None:
-        """What every command does first."""
+        """Delete obsolete backups, as every command does first."""
         prune_backups("here", self.kept, self.marker.read(), self.told.append)
 
     def backups(self) -> list[str]:
@@ -105,7 +108,7 @@ def bob(ada: Laptop) -> Laptop:
 
 @contextmanager
 def interrupted(laptop: Laptop, point: str) -> Iterator[str]:
-    """A restart of ``laptop`` that ended at ``point``; the ending of the ids that come back."""
+    """Interrupt a restart by ``laptop`` at ``point``; yield the suffix of the restored submission IDs."""
     laptop.dies = point
     with pytest.raises(Interruption):
         laptop.restart()
@@ -119,7 +122,7 @@ def test_jobs_come_back_once_and_nothing_of_them_is_left(ada: Laptop) -> None:
 
 
 def test_jobs_named_like_restored_ones_get_distinct_ids(ada: Laptop) -> None:
-    """Ray would refuse the second of them, which would look as if it had been submitted before."""
+    """Ray would refuse the second of equal IDs, and the restart would take it for an earlier submission."""
     ada.kept.file.write_text("sweep-r-1 sweep-r-2 sweep-r-0123abcd sweep")
     assert len(set(ada.restart())) == 4 == len(ada.kept.running)
 
@@ -167,7 +170,7 @@ def test_other_user_must_confirm_abandoning_backed_up_jobs(ada: Laptop, bob: Lap
         assert [one.new for one in ada.kept.restore(backup)] == [f"a{ending}", f"b{ending}"]
 
 
-# ---- what stays on the machine of who began
+# ---- backups on the machine of the user who began
 
 
 def test_backup_is_pruned_after_other_user_finished_restart(ada: Laptop, bob: Laptop) -> None:
@@ -212,7 +215,7 @@ def test_the_next_restart_deletes_it_too(ada: Laptop, bob: Laptop) -> None:
 
 
 def test_first_user_returning_restores_all_jobs_or_is_told(ada: Laptop, bob: Laptop) -> None:
-    """Ada's backup has the name of Bob's, and fewer jobs."""
+    """Ada's backup has the same name as Bob's and fewer jobs."""
     with interrupted(ada, "before Ray ends") as ending:
         bob.kept.file.write_text("a b c")
         with interrupted(bob, "after Ray ended"), pytest.raises(AbandonedJobsError, match=r"bob@desk .* \(c\) behind"):
@@ -237,7 +240,7 @@ def test_what_ended_by_itself_is_missed_by_nobody(ada: Laptop, bob: Laptop) -> N
 
 
 def test_a_backup_that_somebody_removed_is_missed(ada: Laptop) -> None:
-    """Also on a machine whose name is that of another."""
+    """This also holds on a machine with the same host name as another."""
     with interrupted(ada, "after Ray ended"):
         [backup] = ada.kept.backups()
         backup.delete()
@@ -269,7 +272,7 @@ def test_what_does_not_come_back_stays_kept_and_is_named(ada: Laptop) -> None:
 
 
 def test_nothing_is_read_or_deleted_where_a_marker_says(ada: Laptop, tmp_path: Path) -> None:
-    """Whoever writes the bucket cannot have this machine submit or remove what lies in another folder."""
+    """Other writers of the bucket cannot make this machine submit or remove files of another folder."""
     theirs = FiledJobs(ada.cluster, print, tmp_path / "elsewhere", ada.kept.file).back_up("abc").backup
     with interrupted(ada, "after Ray ended"):
         found = ada.marker.read()

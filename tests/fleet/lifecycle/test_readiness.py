@@ -1,4 +1,7 @@
-"""A cluster is ready when what is in Ray stays: not what a head remembers, nor what is about to be set up again."""
+"""A cluster is ready when its hosts in Ray are stable.
+
+Hosts that the head remembers, or that the autoscaler will set up again, do not count.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ BOTH = (host(0), host(1))
 
 @dataclass
 class Head:
-    """A head that says one thing after the other, the last one for ever."""
+    """A head that returns a list of views one by one, then the last one forever."""
 
     cluster: FleetCluster
     views: list[HeadView]
@@ -61,7 +64,7 @@ class Head:
         self.now += seconds
 
     def wait(self) -> int:
-        """How often it was asked until it was ready."""
+        """Wait for the cluster and return the number of polls."""
         Readiness(
             self.told.append, reach=self.reach, look=self.look, slices=lambda cluster: self.slices,
             clock=lambda: self.now, sleep=self.sleep,
@@ -114,7 +117,7 @@ def test_slice_is_complete_when_all_hosts_live_and_none_in_setup(
     assert complete_slice_counts(nodes, there)["v4-16"] == count
 
 
-# ---- what a head that was just started knows
+# ---- knowledge of a head that just started
 
 
 def row(node: str, start_s: int, *, is_head: bool = False, state: str = "ALIVE") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How the lines of a cluster's status read."""
+"""Format of the lines of a cluster's status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A restart of a real head: the jobs of people come back once each, wherever it was killed; those of tasks do not."""
+"""Restart of a real head: users' jobs come back once each, wherever a kill interrupts the restart.
+
+Tasks' jobs do not come back.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,7 @@ class Head:
         )  # fmt: skip
 
     def submit(self, job: str, entrypoint: str, **fields: Any) -> None:
-        """A job that notes each of its starts."""
+        """Submit a job that records each of its starts."""
         note = f"echo {job} >> {self.folder / 'starts'}"
         RayJobs(self.there).submit_or_attach(JobRequest(job, f"{note}; {entrypoint}", **fields))
 
@@ -86,7 +89,7 @@ class Head:
 
 
 class LocalActs:
-    """What is done to the head on this machine, in the place of Ray's launcher."""
+    """Actions on the local head, in place of the cluster manager with Ray's launcher."""
 
     def __init__(self, relaunch: Callable[[], None]) -> None:
         self._relaunch = relaunch
@@ -135,7 +138,7 @@ def running_head(cluster: FleetCluster, folder: Path, env: dict[str, str]) -> It
 
 
 def submit_all(head: Head) -> None:
-    """Two jobs of people that run, one that waits, one each of a task and of a step, and one that is over."""
+    """Submit two running jobs of users, a waiting one, a task's job, a step's job and one that ends."""
     code = head.folder / "code"
     code.mkdir()
     (code / "mark.txt").write_text("the code travelled")
@@ -153,7 +156,7 @@ def submit_all(head: Head) -> None:
 
 
 def check_all_back(head: Head, restart: str) -> None:
-    """Of each job of a person there is one that came back, as it was submitted, and of the others there is none."""
+    """Check that each user's job came back once, as submitted, and that no other job did."""
     new = [f"{job}-r-{restart}" for job in ("code", "plain", "waits")]
     until(lambda: head.starts().count("plain") == 2 and head.starts().count("code") == 2, "both to run again")
     statuses = head.statuses()
@@ -179,7 +182,7 @@ def read_now(head: Head) -> Any:
 
 
 def settled(head: Head) -> bool:
-    """Whether a wait for the cluster would count what there is."""
+    """Return whether the restart's wait would count the final hosts and jobs."""
 
     async def view() -> HeadView:
         async with JobsApi(head.there) as api:
@@ -210,7 +213,7 @@ def test_jobs_come_back_to_a_head_that_forgot_everything(fleet_cluster: FleetClu
 
 
 def killed_at(point: str) -> Callable[[str], None]:
-    """Dies by SIGKILL when what is told it is, or begins with, ``point``."""
+    """Return a callback that kills this process by SIGKILL at a message that begins with ``point``."""
 
     def look(said: str) -> None:
         if said.startswith(point):
@@ -220,7 +223,7 @@ def killed_at(point: str) -> Callable[[str], None]:
 
 
 def restart_in_child(head: Head, pipe: Connection, point: str) -> None:
-    """A restart that is killed at ``point``; the head is started anew by who holds the other end of ``pipe``."""
+    """Restart with a kill at ``point``; the process at the other end of ``pipe`` starts the new head."""
     look = killed_at(point)
 
     def relaunch() -> None:
@@ -238,7 +241,7 @@ def restart_in_child(head: Head, pipe: Connection, point: str) -> None:
 
 
 def restart_killed_at(head: Head, point: str) -> Any:
-    """What a restart told that was to be killed at ``point``; None if it was."""
+    """Return the messages of a restart that should die at ``point``, or None if it died."""
     ours, theirs = multiprocessing.Pipe()
     child = multiprocessing.get_context("fork").Process(target=restart_in_child, args=(head, theirs, point))
     child.start()
@@ -256,7 +259,7 @@ def restart_killed_at(head: Head, point: str) -> Any:
     child.join()
     found = ClusterLock.of(head.cluster).read()
     assert found is not None
-    if said is None and found.is_held:  # as if it had waited until the marker is stale
+    if said is None and found.is_held:  # as if the next user had waited until the lock is stale
         marker = found.marker.changed(found.marker.since, state=LockState.LEFT)
         assert ClusterLock.of(head.cluster).swap(marker, found.tag) is not None
     return said

@@ -1,4 +1,7 @@
-"""A token is changed: once, whatever kills the rotation, and the old one stays as long as a cluster may need it."""
+"""Token rotation changes a token once, wherever a kill interrupts it.
+
+The old token stays valid as long as a cluster may need it.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,10 @@ BACK = [["also-a-r-*", "also-b-r-*"], ["here-a-r-*", "here-b-r-*"]]
 
 @dataclass
 class World:
-    """Two clusters that share a token, a third that does not, and one slice of each that the autoscaler made."""
+    """Test environment: two clusters that share a token, and a third with its own.
+
+    Each cluster has one slice from the autoscaler.
+    """
 
     file: Path
     google: LocalGoogle
@@ -75,7 +81,7 @@ class World:
         return jobs_of(self.file, self.fleet.cluster(cluster))
 
     def endings(self) -> list[list[str]]:
-        """The jobs of each cluster that shares the token; what the id of a rotation is, is a star."""
+        """Return the jobs of each cluster that shares the token, with a star for the rotation's ID."""
         found = []
         for name in ("also", "here"):
             marker = ClusterLock.of(self.fleet.cluster(name)).read()
@@ -205,11 +211,11 @@ def test_denied_token_version_leaves_nothing_half_done(world: World) -> None:
 
 @dataclass
 class LateVersion:
-    """Secret Manager does not answer the first request for another version, and has done it some requests later."""
+    """Secret Manager does not answer the first request for a version, but performs it some requests later."""
 
     world: World
     path: str
-    """The end of the path of that request."""
+    """The end of that request's path."""
     number: int
     _held_back: bytes = b""
 
@@ -265,7 +271,7 @@ def test_with_two_heads_nothing_is_begun(world: World) -> None:
     assert world.versions() == ["ENABLED"] and (OPERATION, LockState.DONE) not in world.markers()
 
 
-# ---- the jobs of people
+# ---- users' jobs
 
 
 def test_failed_job_backup_aborts_rotation_before_any_change(world: World) -> None:

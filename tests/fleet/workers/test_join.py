@@ -1,4 +1,7 @@
-"""A host keeps itself in Ray: it joins what is the head now, and leaves a head alone that is only silent."""
+"""A host keeps itself in Ray.
+
+It joins the current head, and does not leave a head that is only unresponsive.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ IN, OUT, REFUSED, SILENT = Membership.IN, Membership.OUT, Membership.REFUSED, Me
 
 @dataclass
 class Host:
-    """What happens around one host; ``joins`` is what it did."""
+    """The events around one host; ``joins`` records its actions."""
 
     head: str | None = None
     said: Membership = IN

@@ -1,4 +1,4 @@
-"""Slices that people add: what they are asked for as, that repair mends them, and that no cut loses one."""
+"""Manual slices: users' requests for them, their repair, and interruptions that lose none."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCRIPT = "#!/bin/bash\n# joins with {} chips\n"
 
 
 def unchecked() -> None:
-    """Stands for a marker that is held."""
+    """Stand for the check of a lock that the process holds."""
 
 
 def lost() -> None:
@@ -48,7 +48,7 @@ def host(name: str, ip: str, used: float = 0.0, *, is_told: bool = True) -> Node
 
 @dataclass
 class Yard:
-    """A cluster, the cloud that it is in, and what Ray says of its nodes."""
+    """A cluster, its cloud, and Ray's view of its nodes."""
 
     cluster: FleetCluster
     google: LocalGoogle
@@ -74,7 +74,7 @@ class Yard:
         return {node.name: node.slice_type for node in self.api.nodes()}
 
     def upkeep(self) -> None:
-        """A round of it, which sees no host in Ray, of slices that are all old enough."""
+        """Run one round of upkeep that sees no host in Ray; all slices are old enough for it."""
         scope = Scope(labels={CLUSTER_LABEL: self.cluster.name})
         SliceRepair(self.api, lambda: {"of-others": 1}, scope, slice_records(self.cluster)).run_once()
 
@@ -213,7 +213,7 @@ def test_a_slice_in_use_is_not_cut_and_nothing_is_left_half_done(yard: Yard) -> 
 
 
 def queued(name: str, *slices: str, cluster: str = "here") -> dict[str, object]:
-    """What asks for these slices together, as people do it by hand."""
+    """Return a queued resource for these slices together, as users create it by hand."""
     body = {
         "acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base",
         "labels": {CLUSTER_LABEL: cluster, "ray-node-type": "unmanaged"},
@@ -222,7 +222,7 @@ def queued(name: str, *slices: str, cluster: str = "here") -> dict[str, object]:
 
 
 def granted(yard: Yard, name: str, *slices: str) -> None:
-    """These slices, of one queued resource: Google makes them some time after it has answered."""
+    """Request these slices in one queued resource: Google creates them some time after its answer."""
     yard.api.create(name, queued(name, *slices))
     until(lambda: {one.name for one in yard.api.nodes() if one.state == "READY"} == set(slices), "slices", yard.there)
 
@@ -316,7 +316,7 @@ def test_interrupted_resize_is_finished_by_next_resize_or_upkeep(yard: Yard) -> 
             yard.upkeep()
         if is_interrupted:
             yard.slices.resize("hero", [SMALL, SMALL], yard.marker)
-        for name in ("hero-1", "hero-2"):  # Google makes a reserved slice some time after it has answered
+        for name in ("hero-1", "hero-2"):  # Google creates a reserved slice some time after its answer
             yard.slices.wait(name, 10.0)
         assert yard.there() == {"hero-1": "v4-8", "hero-2": "v4-8"}, f"after write {number}"
         for name in yard.there():

@@ -1,4 +1,7 @@
-"""What a marker says of a cut is input: it makes no slices of others, and ends no command with a traceback."""
+"""A lock's note of a slice cut is untrusted input.
+
+It cannot recreate slices of other users, and causes no traceback in a command.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks of Airflow DAGs that are in the middle of their jobs for as long as the gate of their machine is closed."""
+"""Tasks of Airflow DAGs whose jobs run until the gate of their machine opens."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def note(text: str) -> None:
 
 
 def work(config: Config) -> None:
-    """Leave a line, and the output once the gate is open."""
+    """Write a line, and the output once the gate is open."""
     note("step")
     while not GATE.exists():
         time.sleep(0.1)
@@ -47,7 +47,7 @@ def work(config: Config) -> None:
 
 
 def train(config: Config) -> dict[str, float]:
-    """Come nearer to the target with each step until the gate is open; each is a checkpoint of process 0."""
+    """Step towards the target until the gate is open; process 0 saves each step as a checkpoint."""
     import jax
 
     rank = int(os.environ["TRADEWIND_PROCESS_ID"])
@@ -70,7 +70,7 @@ def save(output_path: str, step: int, weight: float) -> None:
 
 
 def newest(output_path: str) -> tuple[int, float]:
-    """How far the last attempt has come."""
+    """Return the newest checkpoint's step and weight."""
     store = fsspec.filesystem("gs")
     found = [json.loads(store.cat_file(file)) for file in store.glob(f"{output_path}/checkpoints/*/metadata.json")]
     last = max(found, key=lambda one: one["step"], default={"step": 0, "weight": 0.0})
