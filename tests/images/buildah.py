@@ -1,4 +1,4 @@
-"""Debian's Buildah with its own storage, and base images from debootstrap that stand for the public bases."""
+"""Debian's Buildah with its own storage, and stand-ins from debootstrap for the public base images."""
 
 from __future__ import annotations
 
