@@ -1,4 +1,4 @@
-"""Texts to tokenize, tokenizers to do it with, and what is in the caches that come of it."""
+"""Texts, tokenizers, and the contents of the token caches that tests make from them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from tradewind.datasets.tokenization import TokenizeFilesConfig
 
 
 def with_tokenizers(folder: Path) -> Path:
-    """``folder``, with tokenizers: ``begin`` begins and ends texts, ``end`` ends them, ``endless`` does neither."""
+    """Add tokenizers to ``folder``; return it.
+
+    ``begin`` marks both ends of a text, ``end`` its end, ``endless`` neither.
+    """
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -29,7 +32,7 @@ def lines(texts: list[Any], key: str = "text") -> bytes:
 
 
 def contents(path: str, fields: tuple[str, ...] = ("input_ids",)) -> dict[str, Any]:
-    """All that is in a cache; to be compared."""
+    """Return all contents of a cache, for comparison."""
     import numpy as np
     from levanter.store.cache import TreeCache
 

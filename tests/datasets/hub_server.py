@@ -1,4 +1,4 @@
-"""A hub on loopback: it speaks the API of the Hugging Face hub to the hub's own client, and fails as it is told."""
+"""Loopback hub for the Hugging Face hub's own client, with faults on demand."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ from tests.support.http_server import serving
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPO = "people/letters"
 PAGE = 2
-"""Entries of a page of the list of files."""
+"""Entries per page of the file list."""
 TOKEN = "hf_nobody_may_see_this"
 
 Fault = Callable[["Handler", bytes], None]
-"""Answers a request for these bytes in some wrong way."""
+"""Function that answers a request for these bytes wrongly."""
 
 
 class HubServer(ThreadingHTTPServer):
-    """Attributes:
-    files: Path in the repository → content.
-    lfs: Paths of which the list has the SHA-256, as of large files.
-    faults: What to answer to the next requests whose path ends so, before the right thing.
-    asked: How often something was asked for, by path.
-    ranges: The ``Range`` of each request for a file's bytes, None for the whole of it.
-    tokens: The ``Authorization`` of requests to the hub, and to the server that it sends on to.
+    """Hub server that records its requests.
+
+    Attributes:
+        files: Path in the repository → content.
+        lfs: Paths that the file list shows with a SHA-256, as for large files.
+        faults: Path ending → faults that answer the next requests before the server answers correctly.
+        asked: Number of requests per path.
+        ranges: ``Range`` header of each request for a file's bytes, None for the whole file.
+        tokens: ``Authorization`` headers of requests to the hub and to its redirect target.
     """
 
     daemon_threads = True
@@ -53,7 +55,7 @@ class HubServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def fail(self, end: str, *faults: Fault) -> None:
-        """Answer so, once each, when a path with this end is asked for."""
+        """Answer the next requests for paths with this ending with these faults, once each."""
         self.faults[end] = deque(faults)
 
 
@@ -62,7 +64,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *args: object) -> None:
-        """Nothing."""
+        """Log no requests."""
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
@@ -106,7 +108,7 @@ class Handler(BaseHTTPRequestHandler):
         return found
 
     def give(self, content: bytes, *, most: int | None = None, ignores_range: bool = False) -> None:
-        """The content, or what is asked of it; with ``most`` the connection ends after so many bytes."""
+        """Send the content or the requested range; with ``most`` close the connection after so many bytes."""
         asked = self.headers.get("Range")
         with self.server.lock:
             self.server.ranges.append(asked)
@@ -135,28 +137,28 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def status(code: int, retry_after: str | None = None) -> Fault:
-    """The server cannot, or will not."""
+    """Answer with this HTTP status."""
     return lambda handler, _: handler.answer(b"", code, {"Retry-After": retry_after} if retry_after else {})
 
 
 def cut(after: int) -> Fault:
-    """The connection ends after so many bytes."""
+    """Close the connection after so many bytes."""
     return lambda handler, content: handler.give(content, most=after)
 
 
 def wrong(content: bytes) -> Fault:
-    """Other bytes."""
+    """Send other bytes."""
     return lambda handler, _: handler.give(content)
 
 
 def whole(handler: Handler, content: bytes) -> None:
-    """All of it, whatever range was asked for."""
+    """Send the whole content, whatever the requested range."""
     handler.give(content, ignores_range=True)
 
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
-    """A hub with a small data set, known to the environment."""
+    """Start a hub with a small data set; environment variables name it."""
     files = {
         ".gitattributes": b"*.parquet filter=lfs\n",
         "README.md": b"# Letters\n",

@@ -1,4 +1,4 @@
-"""Cleaning: what is kept, where it goes, and that it is always the same."""
+"""Cleaning: the texts it keeps, the files it writes, and equal output from every run."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_split_that_would_be_empty_is_refused(tmp_path: Path) -> None:
 
 
 def clean_on_ray(home: Path, settings: dict[str, Any]) -> str:
-    """Clean in another process; return what it has printed."""
+    """Clean in another process; return its standard output."""
     env = os.environ | {"HOME": str(home), "RAY_AUTH_MODE": "disabled"}
     command = [sys.executable, "-c", RUN, json.dumps(settings)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=500)
@@ -72,7 +72,7 @@ def clean_on_ray(home: Path, settings: dict[str, Any]) -> str:
 @pytest.mark.slow
 @pytest.mark.ray
 def test_cleaning_keeps_good_rows_identically_on_any_cluster(tmp_path: Path) -> None:
-    """The expected bytes follow from the documents alone, so they do not depend on the order of Ray's tasks."""
+    """The expected bytes follow from the documents alone, so the order of Ray's tasks does not matter."""
     good = [Document(f"module_{n:03}.py", text(f"f{n}")) for n in range(60)]
     repeated = [Document("copy.py", good[3].text.replace("\n", "\r\n")), Document("zzz.py", good[4].text)]
     write_documents(str(tmp_path / "raw"), [*good, Document("short.py", "x = 1"), *repeated], documents_per_file=60)
@@ -83,7 +83,7 @@ def test_cleaning_keeps_good_rows_identically_on_any_cluster(tmp_path: Path) -> 
     assert "Progress bars disabled" not in clean_on_ray(tmp_path, settings), "no reader of the step's log asked for any"
 
     kept = {document.id: document.text for document in good if document.id != "module_003.py"}
-    kept["copy.py"] = good[3].text  # of equal texts the smallest id stays
+    kept["copy.py"] = good[3].text  # the filter keeps the smallest id of equal texts
     shards: dict[str, list[Document]] = {}
     for name, content in sorted(kept.items()):
         shards.setdefault(shard_of(name, CleanAndShardConfig(**settings)), []).append(Document(name, content))

@@ -1,4 +1,4 @@
-"""Downloads from a hub and from servers that break, refuse and lie, to a store: every copy is whole and right."""
+"""Downloads to a store from hubs and servers with faults: every copy is complete and correct."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def config(output: Path, *globs: str, revision: str = COMMIT, repo: str = REPO) 
 
 
 def copies(output: Path) -> dict[str, bytes]:
-    """What a reader sees: every file that is not hidden, but for the provenance."""
+    """Return the files that a reader sees: those not hidden, without the provenance."""
     return {
         str(file.relative_to(output)): file.read_bytes()
         for file in output.rglob("*")
@@ -272,7 +272,7 @@ def test_a_config_with_a_slip_is_refused_when_it_is_made(field: str, value: Any)
         HubDownloadConfig(**given)
 
 
-# ---- files at addresses
+# ---- files by URL
 
 
 def test_files_come_from_servers_and_stores(hub: HubServer, tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_http_read_refuses_file_replaced_between_retries(hub: HubServer, tmp_pat
 
 
 def test_store_read_refuses_file_overwritten_during_read(tmp_path: Path) -> None:
-    """A store gives each part of a file by itself, of whichever file is there then."""
+    """A store reads each part of a file separately, from the version that exists at that moment."""
     there = tmp_path / "there.txt"
     there.write_bytes(b"a" * 3 * CHUNK_BYTES)
     parts = read_store(SourceFile("there.txt", str(there)))
@@ -349,7 +349,7 @@ def test_interrupted_download_skips_files_not_yet_started(tmp_path: Path) -> Non
         begun.append(file.name)
         if file.name == "0":
             raise KeyboardInterrupt
-        time.sleep(0.05)  # as long as a file takes
+        time.sleep(0.05)  # time of a download
         yield b""
 
     with pytest.raises(KeyboardInterrupt):

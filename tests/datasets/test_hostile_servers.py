@@ -1,4 +1,4 @@
-"""Hubs and servers that lie: the token stays at home, nothing grows without end, what is wrong is said in a line."""
+"""Lying hubs and servers: the token stays secret, memory stays bounded, each error is one line."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def downloaded(output: Path, *globs: str) -> dict[str, Any]:
 
 
 def page(entries: Any, following: str | None = None) -> Fault:
-    """A page of the list of files."""
+    """Answer with a page of the file list."""
     link = {"Link": f'<{following}>; rel="next"'} if following else {}
     return lambda handler, _: handler.answer(json.dumps(entries).encode(), 200, link)
 
 
 def raw(answer: bytes) -> Fault:
-    """These bytes, whatever they are."""
+    """Answer with these raw bytes."""
 
     def give(handler: Handler, _: bytes) -> None:
         handler.wfile.write(answer)
@@ -125,7 +125,7 @@ def test_a_body_that_goes_on_behind_its_end_is_not_read(hub: HubServer, tmp_path
         for _ in range(2000):
             try:
                 handler.wfile.write(b"x" * (1 << 20))
-            except OSError:  # nobody reads it any more
+            except OSError:  # the client has closed the connection
                 return
             sent += 1
 
@@ -157,7 +157,7 @@ def test_numbers_and_addresses_that_are_none_break_nothing(
         downloaded(tmp_path, "README.md")
 
 
-# ---- where a server sends on to
+# ---- redirects
 
 
 @pytest.mark.parametrize(

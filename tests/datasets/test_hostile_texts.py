@@ -1,4 +1,4 @@
-"""Files that are made to fill the memory, the log or the error of whoever tokenizes them."""
+"""Files that try to fill the memory, log or error of the process that tokenizes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tradewind.text import quote_first_names, single_line
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bounds that a test reaches."""
+    """Lower the bounds so that a test reaches them."""
     monkeypatch.setattr(token_rows, "MAX_LINE_BYTES", 100)
     monkeypatch.setattr(token_rows, "MAX_JSON_LIST_BYTES", 100)
 

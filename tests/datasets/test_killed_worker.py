@@ -1,4 +1,4 @@
-"""A worker that tokenizes is killed: what it had in hand is done again, and nothing else; workers make the cache."""
+"""A killed tokenizing worker: another repeats only its unfinished files; workers write the cache."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ print(tokenize(TokenizeFilesConfig([folder], [], folder + "/out", tokenizer), sm
 
 
 def holder(path: Path) -> int | None:
-    """The process that has a file open."""
+    """Return the ID of the process that has a file open."""
     for link in Path("/proc").glob("[0-9]*/fd/*"):
         try:
             if os.readlink(link) == str(path):
@@ -46,7 +46,7 @@ def holder(path: Path) -> int | None:
 def test_killed_worker_repeats_no_finished_shard_and_same_cache(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """The large file is the last, so that others are finished when it is begun."""
+    """The large file is the last, so workers have finished others when one starts it."""
     root, folder = with_tokenizers(tmp_path_factory.mktemp("tokens")), tmp_path_factory.mktemp("spread")
     for number in range(4):
         (folder / f"small{number}.jsonl").write_bytes(lines([f"text {number}"] * 9))

@@ -1,4 +1,4 @@
-"""What the task log says of a tokenization that goes on."""
+"""Progress lines of a tokenization in the task log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files are tokenized, and with how many requests that is known."""
+"""Choice of the files to tokenize, and the number of requests that it takes."""
 
 from __future__ import annotations
 

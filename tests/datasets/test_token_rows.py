@@ -1,4 +1,4 @@
-"""Rows of files as they are found: with marks, ends of lines and encodings of all kinds."""
+"""Rows of files with byte order marks, line endings and encodings of all kinds."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_parquet_spans_yield_each_row_once_with_file_row_number(
 
 
 def test_groups_of_rows_that_lie_in_another_order_keep_theirs() -> None:
-    """No writer that is here does that; the format allows it."""
+    """The format allows this order, but no writer in the test environment makes it."""
     pages = [4, 900, 500, 1000]
     groups = [
         SimpleNamespace(

@@ -1,4 +1,4 @@
-"""Shards: what one holds, when it is seen, and which are taken."""
+"""Shards: their contents, when a reader sees them, and which of them a cache uses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIELDS = (("input_ids", "<i4"), ("weights", "<f4"))
 
 
 def batches(*lengths: int) -> Iterator[list[dict[str, Any]]]:
-    """One document each, which counts on where the one before ended."""
+    """Yield one document per batch; its tokens continue the count of the previous one."""
     at = 0
     for length in lengths:
         yield [{"input_ids": list(range(at, at + length)), "weights": [at + each / 2 for each in range(length)]}]

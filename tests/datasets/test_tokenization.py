@@ -1,4 +1,4 @@
-"""Tokenizing files: the same caches as Levanter's, what a next attempt repeats, and what is refused."""
+"""Tokenization: caches equal to Levanter's, work that a next attempt repeats, and refused inputs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the three tokenizers."""
+    """Return a folder with the three tokenizers."""
     return with_tokenizers(tmp_path_factory.mktemp("tokens"))
 
 
@@ -58,7 +58,7 @@ def zstd(*frames: bytes) -> bytes:
 
 @pytest.fixture(scope="module")
 def texts(root: Path) -> list[str]:
-    """Files of every kind, in the order in which they are given."""
+    """Write files of every kind; return their paths in the order of the config."""
     folder = root / "texts"
     folder.mkdir()
     (folder / "d.jsonl").write_bytes(lines(TEXTS))
@@ -70,7 +70,7 @@ def texts(root: Path) -> list[str]:
 
 
 def levanters(path: Path, files: list[str], format: Any, tokenizer: Path) -> str:
-    """The cache that Levanter's own builder makes of these files."""
+    """Make the cache of these files with Levanter's own builder."""
     from levanter.data.sharded_datasource import UrlDataSource
     from levanter.data.text.cache import build_lm_dataset_cache
     from levanter.tokenizers import load_tokenizer
@@ -175,7 +175,7 @@ def test_chunked_arrays_are_assembled_from_partial_shards(
 
 
 class Attempts:
-    """Attempts at one output, each of which tells which files it has tokenized."""
+    """Attempts at one output; each reports the files that it tokenized."""
 
     def __init__(self, folder: Path, tokenizers: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder = folder
@@ -203,7 +203,7 @@ class Attempts:
 def attempts(
     root: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Attempts]:
-    """At files ``a``, ``b`` and ``c``, of which the last one is malformed."""
+    """Prepare attempts at files ``a``, ``b`` and ``c``; the last is malformed."""
     made = Attempts(tmp_path_factory.mktemp("tries"), root, capsys)
     for name in "abc":
         made.write(f"{name}.jsonl", lines([f"text {name}"]))
@@ -251,7 +251,7 @@ def test_changed_file_list_reuses_only_shards_of_its_own_files(attempts: Attempt
 def test_overwritten_cache_is_not_mistaken_for_recorded_one(
     attempts: Attempts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An attempt at another state of a file ends between its caches and what is written down of them."""
+    """An attempt at another version of a file ends between its caches and their record."""
 
     def ends(path: str, value: Any) -> None:
         if path.endswith(RECORD_FILE):
@@ -273,7 +273,7 @@ def test_overwritten_cache_is_not_mistaken_for_recorded_one(
 
 
 def test_a_split_of_which_nothing_is_written_down_is_made_again(root: Path, tmp_path: Path) -> None:
-    """An attempt at other files to train on alone was killed between its record and the state."""
+    """A kill ended an attempt at other training files between its record and the state."""
     for name in "ab":
         (tmp_path / f"{name}.jsonl").write_bytes(lines([name]))
     train, held_out, out = (str(tmp_path / name) for name in ("a.jsonl", "b.jsonl", "out"))

@@ -1,4 +1,4 @@
-"""The newest texts of Uncheatable Eval, from a server that answers as GitHub does."""
+"""Newest texts of Uncheatable Eval, from a server with GitHub's API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOLDER = "/repos/owner/texts/contents/data?ref=main"
 
 
 class GitHub:
-    """Serves one folder of one repository."""
+    """Server of one folder of one repository."""
 
     def __init__(self) -> None:
         self.pages: dict[str, bytes] = {}
@@ -42,7 +42,7 @@ class GitHub:
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
     def put(self, name: str, content: Any) -> dict[str, Any]:
-        """A file of the folder; returns its entry, as the listing has it."""
+        """Add a file to the folder; return its entry in the listing."""
         body = json.dumps(content).encode()
         self.pages[f"/raw/{len(self.pages)}"] = body
         url = f"{self.url}/raw/{len(self.pages) - 1}"
