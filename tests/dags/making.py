@@ -1,4 +1,4 @@
-"""Makes steps right here, one after another, with the records that a run would leave."""
+"""Run steps in this process, one after another, with the records that a run would leave."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CODE = CodeFolder(Path(__file__).parents[2])
 
 @contextmanager
 def imported_from(checkout: Path) -> Iterator[None]:
-    """What is imported meanwhile may lie in ``checkout``; this process forgets it afterwards."""
+    """Let this process import from ``checkout``, then remove the imported modules."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(checkout))
         patch.syspath_prepend(str(checkout / "src"))
@@ -37,7 +37,7 @@ def imported_from(checkout: Path) -> Iterator[None]:
 
 
 class Maker:
-    """Makes steps below one folder; ``made`` has the names of those that were not there before, in their order."""
+    """Runs steps under one folder; ``made`` lists the names of the steps that it ran, in order."""
 
     def __init__(self, store: Path) -> None:
         self.store = store
@@ -45,7 +45,7 @@ class Maker:
 
     @contextmanager
     def at_work(self) -> Iterator[Maker]:
-        """With a Ray of its own for the steps that ask for one."""
+        """Start Ray for the steps that use it."""
         import ray
 
         with pytest.MonkeyPatch.context() as patch:
@@ -58,16 +58,16 @@ class Maker:
                 ray.shutdown()
 
     def make(self, step: ExecutorStep, **params: Any) -> Path:
-        """Make ``step`` and what it reads, with these params of the run; its output."""
+        """Run ``step`` and its inputs with these params of the run; return its output path."""
         experiment = resolve([step], str(self.store), RunValues(params=params))
         for each in experiment.steps:
             self._make(each, each.step.fn, step_spec(each, CODE).load_config())
         return Path(experiment.of(step).output_path)
 
     def make_experiment(self, checkout: Path, name: str) -> list[Path]:
-        """Make the steps of ``experiments/{name}.py`` of a checkout as a cluster does; their outputs.
+        """Run the steps of ``experiments/{name}.py`` of a checkout as a cluster does; return their outputs.
 
-        The file is imported again, without its guard, and each config is what was written of it.
+        The maker imports the file again, without its guard, and loads each config from its spec.
         """
         calls = run(checkout, name).calls
         experiment = resolve([step for call in calls for step in call.steps], str(self.store))

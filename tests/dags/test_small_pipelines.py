@@ -1,4 +1,4 @@
-"""The small pipelines of ``dags/`` do what they say: their steps, one after another in one process, on one machine."""
+"""Small pipelines of ``dags/``: all their steps, one after another in one process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DAGS = Path(__file__).parents[2] / "dags"
 
 
 def load(name: str, where: str = "on a cluster") -> ModuleType:
-    """The module of a DAG file, as a cluster imports it, or as Airflow does where its DAG is wanted."""
+    """Import a DAG file as a cluster does, or as Airflow does to get its DAG."""
     spec = importlib.util.spec_from_file_location(name, DAGS / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -130,7 +130,7 @@ def test_tiny_model_pretrains_and_fine_tunes_with_marin_helpers(maker: Maker) ->
 @pytest.mark.ray
 @pytest.mark.long
 def test_two_stages_and_simulated_epochs_train_on_tokenized_data(maker: Maker) -> None:
-    """Both with the tokens and the model of the fine-tuning, which are there already if that was made before."""
+    """Both use the fine-tuning's tokens and model, which may exist from an earlier test."""
     pipeline = load("sft_tiny")
     short = SimpleTrainConfig(Cpu(), train_batch_size=4, num_train_steps=8, learning_rate=1e-2, steps_per_hf_export=-1)
     components = {"texts": pipeline.texts, "chats": pipeline.questions}
@@ -147,7 +147,7 @@ def test_two_stages_and_simulated_epochs_train_on_tokenized_data(maker: Maker) -
 @pytest.mark.ray
 @pytest.mark.long
 def test_an_anneal_goes_on_with_the_training_that_it_ends(maker: Maker) -> None:
-    """With the tiny model in place of ``llama_8b``; all else is the anneal's own."""
+    """The test replaces ``llama_8b`` by the tiny model; all else is the anneal's own."""
     pipeline = load("sft_tiny")
     base = maker.make(pipeline.base)
     anneal = AnnealConfig(
