@@ -1,4 +1,4 @@
-"""Step functions of the acceptance tests, and how their steps are run: in drivers of their own, from here."""
+"""Step functions of the acceptance tests, and a way to run their steps in separate drivers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONGEST_WAIT_S = 60.0
 
 @dataclass(frozen=True)
 class Config:
-    """As in Marin's own tests: an input, an output, a versioned and an unversioned value; and where to note calls."""
+    """Config of Marin's own tests (an input, an output, a versioned and a plain value) and a log."""
 
     input_path: Any = None
     output_path: Any = dataclasses.field(default_factory=this_output_path)
@@ -41,14 +41,14 @@ class Score:
 
 @dataclass(frozen=True)
 class Report:
-    """A result with another inside."""
+    """Result that contains another dataclass."""
 
     name: str
     score: Score
 
 
 def note(config: Config) -> None:
-    """Add the config to the log, in one write."""
+    """Append the config to the log in one write."""
     with open(config.log, "a") as log:
         log.write(json.dumps(dataclasses.asdict(config)) + "\n")
 
@@ -68,14 +68,14 @@ def work_a_while(config: Config) -> None:
 
 
 def fail_until_allowed(config: Config) -> None:
-    """Fails as long as there is no file with the log's name and ``.allowed``."""
+    """Fail until a file with the log's name and ``.allowed`` exists."""
     note(config)
     if not Path(config.log + ".allowed").exists():
         raise ValueError("not allowed yet")
 
 
 def kill_the_driver(config: Config) -> None:
-    """Ends the driver, which is the parent of this process's guard, and everything below it."""
+    """Kill the driver, which is the parent of this process's guard, and all its descendants."""
     note(config)
     guard = psutil.Process().parent()
     assert guard is not None
@@ -84,7 +84,7 @@ def kill_the_driver(config: Config) -> None:
 
 
 def meet(config: Config) -> None:
-    """Returns once as many steps as ``m`` says are at work at the same time."""
+    """Return once as many steps as ``m`` says run at the same time."""
     note(config)
     deadline = time.monotonic() + LONGEST_WAIT_S
     while len(calls(config.log)) < config.m:
@@ -94,18 +94,18 @@ def meet(config: Config) -> None:
 
 
 def calls(log: str | Path) -> list[dict[str, Any]]:
-    """The configs that functions were called with, in the order of the calls."""
+    """Return the configs of all function calls, in order."""
     path = Path(log)
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def step(name: str, fn: Any = work, *, n: Any = None, **fields: Any) -> ExecutorStep:
-    """A step with a versioned ``n``."""
+    """Return a step with a versioned ``n``."""
     return ExecutorStep(name, fn, Config(n=versioned(n), **fields))
 
 
 def run(steps: Sequence[ExecutorStep | InputName], prefix: Path, **options: Any) -> dict[ExecutorStep, str]:
-    """Run the steps as a script would; what is no option of ``run_experiment`` is one of the selection."""
+    """Run the steps as a script does; options unknown to ``run_experiment`` select steps."""
     names = ("max_concurrent", "dry_run", "caller")
     engine = {name: options.pop(name) for name in names if name in options}
     return run_experiment(steps, str(prefix), CodeFolder(REPOSITORY), selection=Selection(**options), **engine)

@@ -1,4 +1,4 @@
-"""What Marin's own ``test_executor.py`` asks of an executor, item by item and under its names."""
+"""Requirements of Marin's own ``test_executor.py``, item by item and under its names."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def resolved(wanted: ExecutorStep) -> ResolvedStep:
 
 
 def ran(log: str) -> list[Any]:
-    """The ``n`` of each call, which tells the steps of a test apart."""
+    """Return the ``n`` of each call, which identifies the steps of a test."""
     return [call["n"] for call in calls(log)]
 
 
@@ -157,7 +157,7 @@ def test_status_actor_multiple_steps_race_condition(store: Path, log: str) -> No
 
 
 def test_parallelism(store: Path, log: str) -> None:
-    """Each step ends only when all are at work, which is a sharper question than the time that they take."""
+    """Each step ends only when all run at once, a stricter test than the elapsed time."""
     run([step(f"s{i}", parts.meet, n=i, m=6, log=log) for i in range(6)], store)
     assert sorted(ran(log)) == [*range(6)]
 

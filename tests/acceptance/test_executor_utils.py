@@ -1,4 +1,4 @@
-"""What Marin's own ``test_executor_utils.py`` asks: a name for what is made from a checkpoint."""
+"""Requirement of Marin's own ``test_executor_utils.py``: a name for outputs made from a checkpoint."""
 
 from __future__ import annotations
 

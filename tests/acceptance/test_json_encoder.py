@@ -1,4 +1,4 @@
-"""What Marin's own ``test_json_encoder.py`` asks: values of libraries are written as their text, without a fuss."""
+"""Requirement of Marin's own ``test_json_encoder.py``: library values become their text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Marin's own ``test_step_runner.py`` asks of what runs the steps, as far as Tradewind has such parts."""
+"""Requirements of Marin's own ``test_step_runner.py``, for the parts that Tradewind has."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def ran(log: str) -> list[Any]:
     return [call["n"] for call in calls(log)]
 
 
-# ---- what a step becomes
+# ---- resolved steps
 
 
 def test_resolve_binds_config_and_keeps_dependencies() -> None:
@@ -110,7 +110,7 @@ def chain(log: str) -> list[ExecutorStep]:
 
 
 def test_a_pipeline_runs_in_order_and_finished_steps_are_skipped(store: Path, log: str) -> None:
-    """Terminals bring what they need, the order in which they are given means nothing, one at a time is enough."""
+    """The run adds inputs of terminal steps, ignores their given order, and works with one step at a time."""
     first, second, third = chain(log)
     paths = run([third, first], store, max_concurrent=1)
     assert ran(log) == [1, 2, 3]
@@ -158,7 +158,7 @@ def test_no_more_steps_run_at_once_than_allowed() -> None:
         run([], Path("/p"), max_concurrent=0)
 
 
-# ---- what was added to Marin's runner later
+# ---- later additions to Marin's runner
 
 
 def test_finished_step_prunes_inputs_while_siblings_run(store: Path, log: str) -> None:

@@ -1,4 +1,4 @@
-"""What Marin's own ``test_step_status.py`` asks: a status that is replaced meanwhile is read as the old or the new."""
+"""Requirement of Marin's own ``test_step_status.py``: a reader sees the old or the new status, whole."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_status_read_tolerates_concurrent_overwrite(tmp_path: Path) -> None:
     writer.start()
     read: list[Status | None] = []
     try:
-        while len(read) < 500 or len(set(read)) == 1:  # a busy machine may run one of the threads alone for a while
+        while len(read) < 500 or len(set(read)) == 1:  # a busy machine may run only one of the threads for a while
             read.append(read_status(output))
     finally:
         done.set()
