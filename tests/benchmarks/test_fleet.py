@@ -1,4 +1,4 @@
-"""Every round of the fleet benchmark mends the dead, no others, within the bound of its requests."""
+"""Fleet benchmark: every round repairs only the dead slices, within the bound of its requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all benchmarks share: the parts that are asked for, goals, medians, ratios, and graphs."""
+"""Shared parts of the benchmarks: selection of parts, goals, medians, ratios, and graphs."""
 
 from __future__ import annotations
 

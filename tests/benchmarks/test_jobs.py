@@ -1,4 +1,4 @@
-"""The arithmetic of the figures about jobs, the proxy that counts, and the goals."""
+"""Job benchmark: arithmetic of the figures, the proxy that counts, and the goals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs and plans in which all is finished: what they must do to count, what is told of them, and the goals."""
+"""Runs and plans of finished steps: conditions for a valid measurement, its report, and the goals."""
 
 from __future__ import annotations
 

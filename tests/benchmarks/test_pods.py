@@ -1,4 +1,4 @@
-"""A recovery is put together from marks and timelines, and judged beside the peer's."""
+"""Recovery time: computed from marks and timelines, and compared with the peer's."""
 
 from __future__ import annotations
 

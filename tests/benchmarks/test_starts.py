@@ -1,4 +1,4 @@
-"""Every benchmark runs at its smallest size, and refuses an unknown part before it measures anything."""
+"""Every benchmark runs at its smallest size and refuses an unknown part before it measures."""
 
 from __future__ import annotations
 

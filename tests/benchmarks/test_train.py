@@ -1,4 +1,4 @@
-"""The spread of a training's steps."""
+"""Spread of a training's step times."""
 
 from __future__ import annotations
 
