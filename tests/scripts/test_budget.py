@@ -1,4 +1,4 @@
-"""The budget counts what the tests of a tiny project start, and fails a run that starts too much."""
+"""The budget counts the processes of a tiny project's tests and fails a run that starts too many."""
 
 from __future__ import annotations
 

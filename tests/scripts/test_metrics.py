@@ -1,4 +1,4 @@
-"""The code metrics are right for a small package whose faults are known."""
+"""Code metrics of a small package with known faults."""
 
 from __future__ import annotations
 

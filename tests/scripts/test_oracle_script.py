@@ -1,4 +1,4 @@
-"""``scripts/marin/oracle.py`` tells files that agree with Marin's executor from those that differ."""
+"""``scripts/marin/oracle.py`` separates files that agree with Marin's executor from those that differ."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SAME += "executor_main([raw, again])\n"
 
 
 def version(name: str, config: dict[str, Any], *dependencies: dict[str, Any]) -> dict[str, Any]:
-    """What Marin hashes of a step."""
+    """Return the fields of a step that Marin hashes."""
     return {"name": name, "config": config, "dependencies": list(dependencies)}
 
 
@@ -32,7 +32,7 @@ MADE_VERSION = version("made", {"b": "x", "from": "DEP[0]"}, RAW_VERSION)
 
 
 def row(versions: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
-    """A step of the oracle, whose version is noted in ``versions``."""
+    """Return a step of the oracle and store its version in ``versions``."""
     key = hashlib.md5(json.dumps(made, sort_keys=True).encode(), usedforsecurity=False).hexdigest()[:12]
     versions[key] = {**made, "dependencies": [row(versions, other)["version"] for other in made["dependencies"]]}
     return {"version": key, "output_path": f"{PREFIX}/{made['name']}-{key[:6]}"}
@@ -56,7 +56,7 @@ def oracle(tmp_path: Path) -> Path:
 
 
 def checked(root: Path, oracle: Path, *more: str, **files: str) -> int:
-    """The exit code for a checkout of ``files``."""
+    """Check a checkout of ``files``; return the exit code."""
     for name, text in files.items():
         put(root / f"checkout/experiments/{name}.py", EXECUTOR + text)
     return main(["--checkout", str(root / "checkout"), "--oracle", str(oracle), *more])
@@ -124,7 +124,7 @@ def test_files_find_the_oracles_prefix(
 
 @pytest.mark.parametrize(
     "content", [b"", b"{}", gzip.compress(b"[]", mtime=0), gzip.compress(b'{"meta": {}}', mtime=0)]
-)  # the time would be in the test's name, and each process of the suite must find the same ones
+)  # the test's name would contain the time, and all processes of the suite must collect equal names
 def test_what_is_no_oracle_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes) -> None:
     path = tmp_path / "oracle"
     path.write_bytes(content)

@@ -1,4 +1,4 @@
-"""Shell scripts pass shellcheck, and the tmux session opens what it says."""
+"""Shell scripts pass shellcheck, and the tmux session opens the documented panes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
 
 @pytest.fixture
 def tmux(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The environment of a tmux server of this test's own."""
+    """Yield the environment of a separate tmux server; kill the server at the end."""
     if shutil.which("tmux") is None:
         pytest.skip("tmux is not installed: apt-get install tmux")
     environment = {name: value for name, value in os.environ.items() if name != "TMUX"}
@@ -55,7 +55,7 @@ def test_session_has_shell_and_dashboard_and_is_created_once(tmux: dict[str, str
 
 
 def _shows(command: list[str], environment: dict[str, str], text: str) -> bool:
-    """Whether the pane shows the text, as soon as its shell has started; the test's own timeout ends the wait."""
+    """Wait until the shell has started and its pane shows the text; the test's timeout ends the wait."""
     while text not in subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout:
         pass
     return True
