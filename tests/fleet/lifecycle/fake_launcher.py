@@ -1,4 +1,4 @@
-"""Stand-in for Ray's launcher, as far as Google Cloud sees it: run as ``raylike.py up OPTIONS FILE``.
+"""Stand-in for Ray's launcher, as Google Cloud sees it: run as ``fake_launcher.py up OPTIONS FILE``.
 
 It creates a head as Ray does, and labels it. With the variable ``RAYLIKE_FAILS`` it fails after it has created the
 head. It writes its arguments to the file in ``RAYLIKE_LOG``.

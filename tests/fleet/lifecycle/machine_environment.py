@@ -68,7 +68,7 @@ class World:
         return [line for file in sorted(files) for line in file.read_text().splitlines()[-8:]]
 
     def read(self, glob: str) -> list[bytes]:
-        """Return the contents of the bucket's objects that match ``glob``, read from the store's own files."""
+        """Return the contents of the bucket's objects that match ``glob``, read inside the store."""
         objects = dict(self.storage.buckets.bucket(BUCKET).objects)
         return [one.data for name, one in objects.items() if fnmatch(name, glob)]
 

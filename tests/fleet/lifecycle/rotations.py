@@ -1,7 +1,7 @@
 """A token rotation against a loopback Google Cloud.
 
 It runs in this process or, by ``python -m``, in one that a test can kill. The launcher is the stand-in,
-``raylike.py``. A head answers as soon as it exists. The jobs of a cluster are lines of a file, which a restart
+``fake_launcher.py``. A head answers as soon as it exists. The jobs of a cluster are lines of a file, which a restart
 empties.
 """
 
