@@ -330,9 +330,7 @@ def tables(airflow):
 
 @pytest.mark.airflow
 def test_a_component_that_dies_ends_the_wait_with_its_log(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        local_airflow, "COMPONENTS", {"scheduler": COMPONENTS["scheduler"]}
-    )  # others would add start time
+    monkeypatch.setattr(local_airflow, "COMPONENTS", {"scheduler": COMPONENTS["scheduler"]})  # one starts faster
     stack = LocalStack(tmp_path)
     settings = {"AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "soon"}
     one = LocalAirflow(stack, dags_folder=tmp_path, connections={}, settings=settings)
