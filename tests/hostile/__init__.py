@@ -1,1 +1,1 @@
-"""Inputs that mean harm, by the doors through which they come."""
+"""Hostile inputs, one module for each way in which they enter."""

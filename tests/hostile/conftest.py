@@ -1,4 +1,4 @@
-"""What the hostile cases share."""
+"""Fixtures of the hostile tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Path:
-    """A folder with ``work``, where a deed may write, and ``outside``, with files that nobody may touch."""
+    """A folder with ``work``, where a deed may write, and ``outside``, whose files no deed may change."""
     (tmp_path / "own").mkdir()
     outside = tmp_path / "outside"
     (outside / "folder").mkdir(parents=True)
@@ -20,7 +20,7 @@ def sandbox(tmp_path: Path) -> Path:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two thousand deeds in processes of their own are not among the fast tests."""
+    """Exclude these tests from the fast tests: they run two thousand deeds in separate processes."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.slow)

@@ -1,4 +1,4 @@
-"""Hostile inputs: a forked child tries each, limited in time and memory, and the parent judges what it left.
+"""Run hostile inputs in a forked child with limits on time and memory, and check the outcome.
 
 A table of inputs is one test::
 
@@ -6,9 +6,9 @@ A table of inputs is one test::
         deeds = named(["reference://::http://127.0.0.1/x", "gs://me:hunter2hunter2@bucket/x"], file_system_at)
         attack_all(deeds, sandbox, lambda done: done.must_be_refused(UnusablePathError, secrets=["hunter2hunter2"]))
 
-``sandbox`` (a fixture of this folder) has the folder ``own``, in which the deed runs and may write, and the folder
-``outside``, in which nothing may change. Programs, shells and connections are recorded and forbidden unless the deed's
-test allows them.
+A deed is a call with a hostile input. ``sandbox``, a fixture of this folder, has the folder ``own``, in which the deed
+runs and may write, and the folder ``outside``, in which no deed may change a file. The harness records and forbids
+programs, shells and connections unless the test allows them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from typing import Any, NoReturn
 from tradewind.steps import truncated_repr
 
 MAX_S = 15.0
-"""A deed that takes longer hangs. Far more than any deed here needs, since machines are slow at times."""
+"""Timeout of a deed in seconds. Deeds need far less, but the machine may be slow."""
 _MAX_MEMORY_BYTES = 2 << 30
 _MAX_FILE_BYTES = 256 << 20
 _MAX_MESSAGE = 2000
@@ -47,7 +47,7 @@ Deed = Callable[[], Any]
 
 
 class OutOfBoundsError(BaseException):
-    """The deed began something that it must not do. No ``Exception``, so that nothing takes it for a refusal."""
+    """The deed began a forbidden action. A ``BaseException``, so that no handler takes it for a refusal."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +55,16 @@ class Outcome:
     """The result of a deed.
 
     Attributes:
-        name: Of the case.
+        name: The name of the case.
         kind: ``returned``, ``raised``, ``hung`` or ``died``.
-        value: What was returned, by ``repr``.
-        error: The type of what was raised, and of all its bases.
-        message: Of what was raised.
-        trace: Where it was raised.
-        output: All that was printed or logged to the console.
-        seconds: How long it took.
-        events: What of ``_WATCHED`` was tried.
-        changed: Files outside ``own`` that are new, gone or different.
+        value: The returned value, by ``repr``.
+        error: The type of the raised error, and all its bases.
+        message: The message of the raised error.
+        trace: The traceback of the raised error.
+        output: The text that the deed printed or logged to the console.
+        seconds: The duration of the deed.
+        events: The events of ``_WATCHED`` that the deed attempted.
+        changed: Files outside ``own`` that the deed added, removed or changed.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Outcome:
     changed: tuple[str, ...]
 
     def must_be_harmless(self, *, secrets: Iterable[str] = (), events: Iterable[str] = ()) -> None:
-        """Check that the deed ended by itself, showed no secret, changed nothing outside and ran nothing else."""
+        """Check that the deed ended, showed no secret, changed no file outside and ran no other program."""
         assert self.kind in ("returned", "raised"), f"it {self.kind} after {self.seconds:.1f} s\n{self.output}"
         assert not self.changed, f"changed outside: {self.changed}"
         assert set(self.events) <= set(events), f"tried: {self.events}"
@@ -89,7 +89,7 @@ class Outcome:
     def must_be_refused(
         self, *types: type[BaseException], secrets: Iterable[str] = (), mentions: Iterable[str] = ()
     ) -> None:
-        """Check that the deed was harmless, and ended in one clear sentence of one of these types."""
+        """Check that the deed was harmless and raised one of these types with a clear sentence."""
         self.must_be_harmless(secrets=secrets)
         assert self.kind == "raised", f"accepted: {self.value}"
         wanted = {f"{one.__module__}.{one.__qualname__}" for one in types}
@@ -101,7 +101,7 @@ class Outcome:
             assert text in self.message, f"does not mention {text!r}: {self.message}"
 
     def must_be_accepted(self, value: str | None = None, *, secrets: Iterable[str] = ()) -> None:
-        """Check that the deed was harmless and returned: what looks hostile and is not must go on working."""
+        """Check that the deed was harmless and returned: valid input that looks hostile must work."""
         self.must_be_harmless(secrets=secrets)
         assert self.kind == "returned", f"{self.error[0]}: {self.message}\n{self.trace}"
         assert value is None or self.value == value, f"returned {self.value} instead of {value}"
@@ -120,10 +120,10 @@ def attack(deed: Deed, sandbox: Path, *, seconds: float = MAX_S, allow: Iterable
     """Do ``deed`` in a child of its own and return the outcome.
 
     Args:
-        deed: What to try; its result need not be picklable.
+        deed: The call to try; its result need not be picklable.
         sandbox: A folder with the folders ``own`` and ``outside``.
-        seconds: After how long it counts as hung.
-        allow: Of ``_WATCHED``, what it may do.
+        seconds: Timeout, after which the deed counts as hung.
+        allow: Events of ``_WATCHED`` that the deed may cause.
     """
     child = _Child([deed], sandbox, frozenset(allow))
     try:
@@ -140,19 +140,19 @@ def attack_all(
     prepare: Callable[[str], Any] | None = None,
     seconds: float = MAX_S,
 ) -> None:
-    """Do the deeds one after another in one child, and judge each before the next begins.
+    """Do the deeds in sequence in one child, and judge each before the next begins.
 
-    After a deed that ends the child or hangs, a new child does those that follow.
+    If a deed ends the child or hangs, a new child does the deeds that follow.
 
     Args:
         cases: Name -> deed.
         sandbox: As for ``attack``.
-        judge: Raises ``AssertionError`` for an outcome that is wrong. This process calls it.
+        judge: Raises ``AssertionError`` for a wrong outcome. This process calls it.
         prepare: This process calls it with the name before each case; the folder ``own`` is empty then.
-        seconds: After how long a deed counts as hung.
+        seconds: Timeout, after which a deed counts as hung.
 
     Raises:
-        AssertionError: Names every case that is wrong, and why.
+        AssertionError: Names every wrong case and the reason.
     """
     assert cases, "no cases"
     wrong: list[str] = []
@@ -179,7 +179,7 @@ def attack_all(
 
 
 class _Child:
-    """A forked process that does deeds, each when the parent asks for it."""
+    """A forked process that does each deed on request of the parent."""
 
     def __init__(self, deeds: list[Deed], sandbox: Path, allow: frozenset[str]) -> None:
         self._sandbox = sandbox
@@ -200,7 +200,7 @@ class _Child:
 
     def outcome(self, number: int, name: str, seconds: float) -> Outcome:
         began = time.monotonic()
-        with suppress(BrokenPipeError):  # it died between two deeds: the report says so
+        with suppress(BrokenPipeError):  # the child died between two deeds; the report says so
             os.write(self._ask, _NUMBER.pack(number))
         said = self._said(began + seconds)
         self.is_over = said.pop("is_last")
@@ -217,7 +217,7 @@ class _Child:
         return Outcome(**said, name=name, output=printed, seconds=took, events=tried, changed=changed)
 
     def _said(self, deadline: float) -> dict[str, Any]:
-        """What the child reported, if all of it came, else how it failed to."""
+        """Return the child's report if it is complete, else the reason why it is not."""
         nothing = {"value": "", "error": (), "message": "", "trace": "", "is_last": True}
         parts = b""
         size: int | None = None
@@ -251,7 +251,7 @@ class _Child:
 
 
 class _Life:
-    """What the child does, between the fork and its end."""
+    """The child's process from the fork to its end."""
 
     def __init__(self, own: Path, output: Path, record: Path, allow: frozenset[str]) -> None:
         os.setsid()
@@ -276,7 +276,7 @@ class _Life:
             said = self._do(deeds[_NUMBER.unpack(number)[0]])
             sys.stdout.flush()
             sys.stderr.flush()
-            # What still runs would do its harm in the name of the next deed.
+            # A surviving thread would run during the next deed, which would then be blamed.
             said["is_last"] = any(not thread.daemon for thread in threading.enumerate()[1:])
             answer = pickle.dumps(said)
             with os.fdopen(report, "wb", closefd=False) as pipe:
@@ -303,7 +303,7 @@ def _empty(folder: Path) -> None:
 
 
 def _contents(sandbox: Path) -> dict[str, str]:
-    """Every entry outside ``own``, with what it holds, but for what the harness itself writes."""
+    """Map each entry outside ``own``, except the harness's own files, to its contents."""
     found = {}
     for folder, folders, files in os.walk(sandbox):
         if Path(folder) == sandbox:

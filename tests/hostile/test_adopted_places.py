@@ -1,4 +1,4 @@
-"""What is copied into an output is never removed, nor written over something of others, on the way there."""
+"""Adoption never removes its source files and never overwrites pre-existing files."""
 
 from __future__ import annotations
 

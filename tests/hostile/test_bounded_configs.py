@@ -1,4 +1,4 @@
-"""Configs, params, amounts and selections without end, beyond measure or within themselves: refused, soon, by place."""
+"""Endless, oversized or cyclic configs, params, amounts and selections are refused with their field."""
 
 from __future__ import annotations
 
@@ -38,20 +38,18 @@ HUGE = 10**5000
 
 @dataclasses.dataclass
 class Node:
-    """A config of a step."""
-
     value: Any = None
     other: Any = None
 
 
 class Level(enum.Enum):
-    """A value of an enumeration that is too long to write."""
+    """An enumeration whose value is too long to write."""
 
     HUGE = HUGE
 
 
 class Mute:
-    """An object that does not tell what it is."""
+    """An object without a text form."""
 
     def __str__(self) -> str:
         raise RuntimeError("no")
@@ -71,7 +69,7 @@ def looped(make: Callable[[], Any], put: Callable[[Any, Any], None], inner: Call
 
 
 def laughs(wrap: Callable[[list[Any]], Any] = list) -> Any:
-    """Ten references to what holds ten references, thirty times over."""
+    """Nest lists thirty levels deep, each with ten references to the next."""
     value: Any = ["ha"]
     for _ in range(30):
         value = wrap([value] * 10)
@@ -225,7 +223,7 @@ def test_a_reference_to_what_is_no_step_is_refused(sandbox: Path) -> None:
     attack(lambda: resolved({"a": output_path_of(None)}), sandbox).must_be_accepted()  # type: ignore[arg-type]
 
 
-# ---- amounts
+# ---- resource amounts
 
 
 AMOUNTS: dict[str, Callable[[Any], Any]] = {
@@ -262,7 +260,7 @@ def test_non_finite_or_invalid_number_is_refused_by_field_name(field: str, sandb
     attack_all(deeds, sandbox, lambda done: done.must_be_refused(ValueError, mentions=[field, "finite number"]))
 
 
-# ---- what a run selects
+# ---- selections of a run
 
 
 SELECTIONS: dict[str, Any] = {
@@ -294,7 +292,7 @@ SELECTIONS: dict[str, Any] = {
 def test_a_selection_that_is_none_is_refused_by_name(field: str, sandbox: Path) -> None:
     def judge(outcome: Outcome) -> None:
         if outcome.name == "nested":
-            outcome.must_be_harmless()  # how deep Python reads depends on its caller
+            outcome.must_be_harmless()  # Python's nesting limit depends on the caller
         else:
             outcome.must_be_refused(SelectionError, mentions=[field])
 
@@ -304,7 +302,7 @@ def test_a_selection_that_is_none_is_refused_by_name(field: str, sandbox: Path) 
 
 # ---- arguments of a DAG and of a step
 
-assert build_dag  # loaded before anything is tried, since Airflow starts programs when it is imported
+assert build_dag  # load first: Airflow starts programs when Python imports it
 ENDLESS: dict[str, Callable[[], Any]] = {
     "deep": UNBOUNDED["lists"],
     "in itself": UNBOUNDED["a list in itself"],

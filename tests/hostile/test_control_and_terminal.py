@@ -1,4 +1,4 @@
-"""What the rehearsal's control API is sent, and what records and logs would make of a terminal."""
+"""Hostile requests to the rehearsal's control API, and terminal sequences in records and logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of others that a step was given as its own: attempts without a result empty none of them."""
+"""Failed attempts never empty a pre-existing folder that a step names as its output."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def step_of(sandbox: Path) -> tuple[ResolvedStep, Path]:
 
 
 def entries(folder: Path) -> dict[str, str]:
-    """All that lies at a folder, but for records and what attempts of ours have left."""
+    """Return all entries of a folder except records and the leftovers of attempts."""
     found = {}
     for path in folder.rglob("*"):
         name = str(path.relative_to(folder))
@@ -79,7 +79,7 @@ def entries(folder: Path) -> dict[str, str]:
 
 
 def fail_three_times(step: ResolvedStep) -> list[str]:
-    """Three attempts that leave something and fail; what of theirs is left when a fourth has begun."""
+    """Run three attempts that write files and fail; return their leftovers when a fourth has begun."""
     for number in range(3):
         turn = begin(step)
         (Path(step.output_path) / f"half-{number}").write_text("half")

@@ -1,4 +1,4 @@
-"""The harness itself: it sees each kind of harm, names the case and goes on with the next."""
+"""The harness detects each kind of harm, names the case and continues with the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What listens at a head's address may answer anything: it is told in a sentence, and fills no memory or stack."""
+"""Malformed responses from a head's address: one error sentence, bounded memory and stack."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEEP = b"[" * 200_000
 
 
 class Anything(BaseHTTPRequestHandler):
-    """Answers each path with what ``bodies`` has for it."""
+    """Answer each path with its entry in ``bodies``."""
 
     bodies: dict[str, bytes] = {}
 
@@ -34,7 +34,7 @@ class Anything(BaseHTTPRequestHandler):
         self.end_headers()
         try:
             self.wfile.write(body)
-        except OSError:  # nobody reads on
+        except OSError:  # the client has stopped reading
             return
 
     def log_message(self, *_: object) -> None:

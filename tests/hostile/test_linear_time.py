@@ -1,4 +1,4 @@
-"""What reads text from outside takes time in proportion to its length, whatever stands in it."""
+"""Parsers of outside text take time proportional to its length, for any content."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tradewind.steps.resumable import check_globs, matches_glob
 
 SHORT = 4 * 1024
 QUICK_S = 0.002
-"""What is quadratic takes longer for a text of ``SHORT``, even if each of its SHORT²/2 looks takes 0.25 ns."""
+"""A quadratic parser exceeds this for a text of ``SHORT``, even at 0.25 ns for each of SHORT²/2 steps."""
 TOKENS = (
     "{{", "}}", "{%", "{{ }", "sk-", "sk-aA1", "eyJ", "eyJaaaaaaaa-", "eyJaaaaaaaa.", "a.", "a://", "a:b@", "http://a:",
     "glpat-", "xoxb-", "hf_", "-----BEGIN ", "-----BEGIN A ", "A ", "A=", "A='", " TOKEN=$", "\x1b[", "\x1b[0", "0",
@@ -43,7 +43,7 @@ SECRET_TOKENS = (
     "eyJ-", "eyJaaaaaaaaa.", "://:", "curl -", "bearer ", '"password": ', "--password ", "wandb login ", "SG.",
     "configure set ", "x", "authorization: ",
 )  # fmt: skip
-"""Tokens that only a look for secrets knows."""
+"""Tokens that only the secret patterns match."""
 
 
 def repeated(token: str, length: int) -> str:
@@ -57,9 +57,9 @@ def cpu_s(read: Callable[[str], Any], text: str) -> float:
 
 
 def is_linear(read: Callable[[str], Any], token: str) -> bool:
-    """Whether four times the text takes about four times as long. What is quadratic takes sixteen times as long.
+    """Return whether four times the text takes about four times as long; quadratic would be sixteen times.
 
-    Others that use the machine make a reading slower and never quicker, so the quickest of several counts.
+    Other processes on the machine make a reading slower and never quicker, so the quickest of several counts.
     """
     short_s = cpu_s(read, repeated(token, SHORT))
     if short_s < QUICK_S:
@@ -101,7 +101,7 @@ def test_a_reader_of_text_takes_linear_time_on_every_repetition(reader: str, san
         except REFUSALS as error:
             assert 0 < len(str(error)) < 1000, text[:100]
         except ValueError as error:
-            assert reader in ("log", "open log"), (text[:100], error)  # its caller says so of any answer
+            assert reader in ("log", "open log"), (text[:100], error)  # the caller reports this for any response
 
     def deed() -> None:
         for token in TOKENS + SECRET_TOKENS * (reader in ("entrypoint", "metadata")):
@@ -119,11 +119,11 @@ def test_an_expression_is_seen_to_be_quadratic(pattern: str, token: str) -> None
 
 
 SHORT_TEXTS = frozenset(_SHAPES)
-"""Expressions that see 1,000 letters at most."""
+"""Expressions that receive at most 1,000 letters."""
 
 
 def patterns() -> Iterator[tuple[str, re.Pattern[str], bool]]:
-    """Every expression that a module of ours has made when it is loaded, and whether it is searched for in a text."""
+    """Yield each expression that a module compiles on import, and whether code searches with it."""
     for module in pkgutil.walk_packages(tradewind.__path__, "tradewind."):
         if ".drill_dags" in module.name or module.name.endswith("__main__"):
             continue
@@ -141,7 +141,7 @@ def patterns() -> Iterator[tuple[str, re.Pattern[str], bool]]:
 
 
 def own_tokens(pattern: str) -> set[str]:
-    """What an expression itself looks for, and what nearly is it."""
+    """Return texts that the expression matches or almost matches."""
     plain = re.sub(r"\\[a-zA-Z]|[\\()\[\]{}?*+|^$]", " ", pattern)
     words = [word for word in plain.split() if len(word) <= 60]
     return {*words, *(a + b for a, b in itertools.pairwise(words)), *(f"{word} " for word in words)}

@@ -1,4 +1,4 @@
-"""Steps of one experiment that would write into each other's outputs are refused before anything is made."""
+"""Tradewind refuses an experiment whose steps would write into each other's outputs, before any run."""
 
 from __future__ import annotations
 
@@ -51,4 +51,4 @@ def test_a_link_between_two_outputs_is_seen_by_the_plan(tmp_path: Path) -> None:
 def test_sibling_outputs_and_output_within_its_input_are_valid() -> None:
     experiment_dag("neighbours", two("x", "xy/x"))
     experiment_dag("within", two("x", "x/y", reads=True))
-    experiment_dag("long", two("x" * 300, "y"))  # right in a bucket, which the DAG file does not know
+    experiment_dag("long", two("x" * 300, "y"))  # valid in a bucket, and the DAG file does not know the prefix

@@ -1,4 +1,4 @@
-"""The plugin's pages by themselves: what they make of what a task has left, and what every answer says to a browser."""
+"""The plugin's pages: how they show hostile data of a task, and the headers of every response."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tradewind.runtime.pods.timeline import TimelineEvent
 
 
 class Left:
-    """Stands where a page has its database session, and gives it one value."""
+    """Replacement for a page's database session that returns one value."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -35,7 +35,7 @@ REQUEST = SimpleNamespace(scope={"root_path": "/tradewind"})
 
 @pytest.fixture(autouse=True, scope="module")
 def _loaded() -> None:
-    """What Airflow runs when it is imported is not what a page does."""
+    """Import Airflow first, since its import runs programs and the pages do not."""
     for module in ("tradewind_ui.pages", "airflow.sdk.serde"):
         importlib.import_module(module)
 

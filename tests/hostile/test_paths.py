@@ -1,4 +1,4 @@
-"""Paths that mean more than a place, or another place than they should: at every door through which one comes."""
+"""Paths with a hidden meaning or an unexpected target, at each entry point."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ REFUSED = (UnusablePathError, UnsupportedStoreError)
 
 @pytest.fixture(scope="module", autouse=True)
 def loaded() -> None:
-    """What Airflow does once in each process, such as asking the machine for its name, is done before the children."""
+    """Run Airflow's one-time work, such as reading the host name, before the fork of the children."""
     experiment_dag("warm", [ExecutorStep("warm", None, {})])
     run_of(None)
     importlib.import_module("tradewind_ui.timelines")
@@ -244,11 +244,11 @@ def test_an_override_that_no_prefix_makes_right_makes_no_dag(sandbox: Path) -> N
     attack_all(named(OVERRIDES, make), sandbox, judge)
 
 
-# ---- below which roots
+# ---- roots
 
 
 def outside(sandbox: Path) -> list[str]:
-    """Ways to say a place that lies below no root, of which the root is ``own/store``."""
+    """Return spellings of a path that is below no root; the root is ``own/store``."""
     work = sandbox / "own"
     store = work / "store"
     store.mkdir()
@@ -267,7 +267,7 @@ def outside(sandbox: Path) -> list[str]:
         f"{store}-2",
         str(work),
         "/",
-        "/proc/self/root/etc",  # by way of a link of the kernel
+        "/proc/self/root/etc",  # through a link of the kernel
         "/proc/self/cwd/../outside",
         "/dev/fd",
         f"file://{sandbox}/outside",
@@ -281,7 +281,7 @@ def outside(sandbox: Path) -> list[str]:
 
 
 def run_of(prefix: Any, *, declares: bool = True) -> RunValues:
-    """The values of a run that was triggered with this prefix."""
+    """Return the values of a run with this prefix."""
     with DAG("made", params={"prefix": None} if declares else {}) as dag:
         pass
     due = datetime(2026, 1, 1, tzinfo=UTC)
@@ -305,7 +305,7 @@ def test_a_run_and_a_page_reach_nothing_below_no_root(sandbox: Path, monkeypatch
 
 
 def places_read(root: Path, reads: list[str], **more: Any) -> dict[str, str]:
-    """Write the record of an output below ``root`` that names these inputs; return where they are looked for."""
+    """Write an output's record below ``root`` with these inputs; return the paths where readers search."""
     output = f"{root}/a-654321"
     version = {"name": "a", "config": {}, "dependencies": reads}
     write_text(f"{output}/{INFO_FILE}", json.dumps({"name": "a", "version": version, **more}))
@@ -378,7 +378,7 @@ def test_driver_refuses_attempt_file_outside_its_stated_output(sandbox: Path) ->
     attack_all(named(files, lambda file: _check_paths(file, attempt, spec)), sandbox, judge)
 
 
-# ---- what a user names at the command line
+# ---- paths from the command line
 
 WORDS = [
     "..",

@@ -1,4 +1,4 @@
-"""What a cluster answers about jobs is input: of other types than Ray's it is told in a sentence."""
+"""Responses about jobs with types other than Ray's lead to one error sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever lies where a record should be is told in a sentence with the file's name, read bounded, never waited for."""
+"""A malformed record leads to one sentence with the file name, after a bounded read that never blocks."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ READERS: Final[dict[str, tuple[str, Callable[[], Any]]]] = {
 
 MALFORMED: Final[dict[str, bytes | Callable[[Path], Any]]] = {**NO_RECORDS, **NO_FILES}
 KINDS: Final = ("empty", "cut off", "a pipe", "a link to itself", "a gigabyte", "a folder")
-"""One of each kind, for the callers of the readers above."""
+"""One content of each kind, for the callers of the readers above."""
 
 
 def _put(sandbox: Path, file: str, content: bytes | Callable[[Path], Any]) -> None:
@@ -331,7 +331,7 @@ def test_resources_of_no_known_kind_are_refused(sandbox: Path) -> None:
     attack_all(named(specs, StepSpec.load_resources), sandbox, lambda done: done.must_be_refused(SpecError))
 
 
-# ---- what was claimed
+# ---- stored specs
 
 
 CHANGES: Final[list[dict[str, Any]]] = [
@@ -364,7 +364,7 @@ def test_an_attempt_that_cannot_be_read_is_not_run(sandbox: Path) -> None:
     attack_with(KINDS, file, deed, sandbox, lambda done: done.must_be_refused(SpecChangedError, mentions=[file]))
 
 
-# ---- what follows
+# ---- later readers
 
 
 def _next_attempt() -> bool:

@@ -1,4 +1,4 @@
-"""Secrets in connections, requirements, options, configs and arguments: refused or told of, and never shown."""
+"""Secrets in connections, requirements, options, configs and arguments are refused or reported masked."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HOSTS = [
 
 
 def refused(*types: type[BaseException], mentions: Iterable[str] = ()) -> Callable[[Outcome], None]:
-    """Return a judge that sees whether the deed was refused without a secret."""
+    """Return a judge that checks that the deed was refused and its message shows no secret."""
     return lambda outcome: outcome.must_be_refused(*types, secrets=SECRETS, mentions=mentions)
 
 

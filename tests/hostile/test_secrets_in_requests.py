@@ -1,4 +1,4 @@
-"""Secrets in what a job is made of: refused before anything is sent, and never shown by what refuses them."""
+"""Tradewind refuses secrets in the data of a job before it sends them, and never shows them."""
 
 from __future__ import annotations
 

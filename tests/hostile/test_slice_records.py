@@ -1,4 +1,4 @@
-"""Records of slice repair are input too: one sentence with the file's name, and a turn that cannot be read is taken."""
+"""Malformed slice repair records: one sentence with the file name; a bad lock counts as held."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_path_that_is_no_slice_record_file_is_never_opened(
 
 @dataclass(frozen=True)
 class There:
-    """What lies where the turn is kept."""
+    """The stored object of the repair lock."""
 
     text: str
     age_s: float

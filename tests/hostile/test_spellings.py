@@ -1,4 +1,4 @@
-"""One place by two spellings: what is needed, pinned or read by one of them is not removed by the other."""
+"""A path with two spellings: garbage collection protects the output under both."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_every_text_has_one_spot_and_keeps_it(path: str) -> None:
 
 @pytest.mark.parametrize("place", ["outer/inner", ".hidden/inner", "experiments/inner", "experiments/a/inner"])
 def test_gc_keeps_inputs_of_nested_output_behind_pinned_output(prefix: str, place: str) -> None:
-    """A search looks into neither an output nor a hidden folder."""
+    """The search skips outputs and hidden folders."""
     raw = ExecutorStep("raw", None, Config(versioned(1)))
     inner = ExecutorStep("inner", None, Config(raw), override_output_path=place)
     outer = ExecutorStep("outer", None, Config(1), override_output_path="outer")

@@ -1,4 +1,4 @@
-"""What a step's own processes leave for others to read may hold anything."""
+"""Files that a step's own processes leave may hold any content."""
 
 from __future__ import annotations
 
