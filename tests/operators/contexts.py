@@ -1,4 +1,4 @@
-"""What Airflow gives a task that runs: as much of it as our operators read."""
+"""The parts of Airflow's task context that Tradewind's operators read."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Notes(dict[str, Any]):
-    """What a task notes in Airflow's task state store."""
+    """Entries of a task in Airflow's task state store."""
 
     set = dict.__setitem__
 
 
 def context_of(dag: DAG, task_id: str = "t") -> Any:
-    """The first try of a task of ``dag``, in a run without a plan."""
+    """Return the context of the first try of a task of ``dag``, in a run without a plan."""
     names: dict[str, Any] = {"dag_id": dag.dag_id, "run_id": "r", "task_id": task_id, "map_index": -1}
     ti = SimpleNamespace(**names, try_number=1, max_tries=3)
     ti.xcom_push = ti.xcom_pull = lambda **_: None

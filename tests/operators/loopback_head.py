@@ -1,4 +1,4 @@
-"""A loopback head that speaks Ray's Jobs API, for what a real one would take days for."""
+"""A loopback head that speaks Ray's Jobs API, for cases that take a real head days."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class LoopbackHead(LoopbackServer):
     """A head with jobs.
 
     Attributes:
-        jobs: What it says of each, in the order in which they came.
-        last_line: The log of each.
+        jobs: The response for each job, in order of submission.
+        last_line: The log of each job.
     """
 
     last_line = "the driver's last line"
@@ -26,11 +26,11 @@ class LoopbackHead(LoopbackServer):
         self.jobs: dict[str, dict[str, Any]] = {}
 
     def has(self, job: str, status: str, **fields: Any) -> None:
-        """It knows ``job`` in this state."""
+        """Add ``job`` in this state."""
         self.jobs[job] = {"submission_id": job, "status": status, **fields}
 
     def submitted(self, job: str, fields: Mapping[str, Any]) -> None:
-        """Somebody has submitted ``job``."""
+        """Add the submitted ``job`` as running."""
         self.has(job, "RUNNING", metadata=fields.get("metadata"))
 
     def answer(self, call: HttpRequest) -> Answer:
@@ -55,14 +55,14 @@ class LoopbackHead(LoopbackServer):
 
 
 class ImpatientHead(LoopbackHead):
-    """Ends the first jobs at once with an error type of Ray's, and those that come after them well.
+    """End the first jobs at once with one of Ray's error types; later jobs succeed.
 
     Args:
-        gives_up: How many jobs.
-        error_type: Why, in Ray's words.
-        exit_code: Of their entrypoint, if it ran.
-        driver: What each job does before it ends: it gets the job's id and its output path.
-        last_line: The log of each.
+        gives_up: Number of jobs that fail.
+        error_type: Ray's error type of these jobs.
+        exit_code: Exit code of their entrypoint, if it ran.
+        driver: Called with job id and output path before each job ends.
+        last_line: The log of each job.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A command that no cluster may get fails its task before anything is submitted."""
+"""A task refuses a command that no cluster accepts and fails before the submission."""
 
 from __future__ import annotations
 

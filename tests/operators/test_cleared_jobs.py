@@ -1,4 +1,4 @@
-"""Clearing a finished task of a plain Ray job submits a new one, also where retries were lowered in between."""
+"""Clearing a finished plain Ray job submits a new one, also after a change to fewer retries."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def test_clear_with_same_max_tries_makes_new_job_but_crash_not(head: ImpatientHe
     context = context_of(dag)
     first = task.execute(context)
     assert task.execute(context) == first, "a worker that died before its task had ended"
-    context["dag_run"].clear_number = 1  # with fewer retries than before: ``max_tries`` can be what it was
+    context["dag_run"].clear_number = 1  # with fewer retries, ``max_tries`` can keep its value
     again = task.execute(context)
     assert [first, again] == list(head.jobs) and first != again

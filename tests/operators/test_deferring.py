@@ -1,4 +1,4 @@
-"""A step's task that leaves its worker to the triggerer, and what it goes on from when it comes back."""
+"""A step's task that defers to the triggerer, and the state with which it resumes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHead]:
 
 
 def deferred(call: Any, *arguments: Any) -> tuple[str, str, dict[str, Any]]:
-    """The trigger that a task leaves behind, as Airflow stores it, and the method that it comes back to."""
+    """Return the trigger as Airflow stores it, and the method at which the task resumes."""
     with pytest.raises(TaskDeferred) as left:
         call(*arguments)
     path, fields = left.value.trigger.serialize()

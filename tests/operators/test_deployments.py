@@ -1,4 +1,4 @@
-"""Two Airflows on one prefix, whose runs and tasks are called the same: neither takes the other's turn for its own."""
+"""Two deployments with one prefix and equal run and task names keep their leases apart."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ NAME = "AIRFLOW__TRADEWIND__DEPLOYMENT"
 
 
 class Notes(dict[str, Any]):
-    """What a task notes in the task state store of its own Airflow."""
+    """Entries of a task in the task state store of its own deployment."""
 
     set = dict.__setitem__
 
 
 class Airflow:
-    """One of two Airflows, as a task of the nightly run sees it."""
+    """One of two deployments, as a task of the nightly run sees it."""
 
     def __init__(self, name: str, prefix: Path) -> None:
         self.name, self.notes = name, Notes()
@@ -51,7 +51,7 @@ class Airflow:
         return {"ti": ti, "dag": self.dag, "dag_run": run, "params": {}, "task_state_store": self.notes}
 
     def is_at_work(self, monkeypatch: pytest.MonkeyPatch) -> LeaseStore:
-        """The first try claims the turn, and its keeper begins."""
+        """Claim the lease in the first try and start its lease owner."""
         monkeypatch.setenv(NAME, self.name)
         turns = self.task._new_try(self.context(1), Progress()).turns
         spec = StepSpec("train", turns.name, turns.path, "", None, None, {"kind": "airflow_worker"}, False)
@@ -95,6 +95,6 @@ def test_unnamed_deployment_recognizes_own_lease_of_earlier_try(
 ) -> None:
     airflow = Airflow("", tmp_path)
     store = airflow.is_at_work(monkeypatch)
-    with pytest.raises(TaskDeferred):  # what an earlier try of it left running in a worker is waited for
+    with pytest.raises(TaskDeferred):  # the task waits for an earlier try that still runs in a worker
         airflow.starts(monkeypatch, try_number=2)
     assert lease_of(store).attempt == 1

@@ -1,8 +1,8 @@
-"""A deferred task, its stored attempt and a finished output of commit f897a9b, before modules were renamed and merged.
+"""Records of commit f897a9b, from before module renames: deferred task, attempt, finished output.
 
-``records_of_f897a9b.json`` holds what that commit stored: the objects in the bucket, the arguments of the driver, and
-the trigger and the method as Airflow keeps them for a deferred task. Its step is ``ExecutorStep("made", json.dumps,
-{"rate": versioned(1)})``.
+``records_of_f897a9b.json`` contains the objects that this commit stored in the bucket, the driver's arguments, and the
+trigger and method that Airflow stores for a deferred task. Its step is ``ExecutorStep("made", json.dumps, {"rate":
+versioned(1)})``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DONE = Ending(EndingKind.SUCCEEDED, "It ended well.", 0)
 
 @pytest.fixture(autouse=True)
 def store(cloud: LocalCloudStorage) -> None:
-    """The bucket as that commit left it."""
+    """Fill the bucket with the objects of that commit."""
     fs = fsspec.filesystem("gs")
     for case in STORED.values():
         for name, text in case["objects"].items():

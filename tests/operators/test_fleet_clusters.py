@@ -1,4 +1,4 @@
-"""Upkeep leaves a cluster alone that somebody is changing, and tells of what was interrupted."""
+"""Maintenance skips a cluster with a running operation and reports interrupted operations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OTHER = "  there: {zone: us-east5-a, generation: v5p, bucket: my-bucket}\n"
 
 @pytest.fixture
 def cluster(cloud: LocalCloudStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FleetCluster]:
-    """One of two clusters of a fleet; its marker is free."""
+    """One of two clusters of a fleet, with a free cluster lock."""
     file = write_fleet(tmp_path, OTHER, inside=False)
     file.write_text(file.read_text().replace("my-bucket", "bucket"))
     monkeypatch.setenv(FLEET_VARIABLE, str(file))
@@ -34,7 +34,7 @@ def cluster(cloud: LocalCloudStorage, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def told() -> tuple[list[str], list[dict[str, Any]]]:
-    """Which clusters upkeep looks after, and what it says of markers."""
+    """Return the clusters that maintenance handles, and its events about cluster locks."""
     xcoms: dict[str, Any] = {}
     ti = SimpleNamespace(xcom_push=lambda key, value: xcoms.update({key: value}))
     found = FleetClustersOperator(task_id="clusters").execute({"ti": ti, "params": {}})  # type: ignore[typeddict-item]

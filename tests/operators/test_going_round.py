@@ -1,4 +1,4 @@
-"""A job that queues for days is submitted again and again within one try, also by a task that does not defer."""
+"""One try submits a job that queues for days again and again, also if the task does not defer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 GIVEN_UP = 150
 ROOM = 400
-"""How many frames a task may use: enough for one job after the other, too few for so many inside one another."""
+"""Stack frames for a task: enough for jobs in sequence, too few for nested ones."""
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[ImpatientHead]:
 
 @contextmanager
 def little_room() -> Iterator[None]:
-    """A small stack instead of days in a queue."""
+    """Limit the stack, instead of a wait of days in a queue."""
     usual, depth = sys.getrecursionlimit(), len(inspect.stack(0))
     sys.setrecursionlimit(depth + ROOM)
     try:
@@ -63,5 +63,5 @@ def test_resubmitting_abandoned_step_does_not_grow_stack(head: ImpatientHead, tm
     with DAG("queueing") as dag:
         task = StepOperator(task_id="t", step=step, settings=settings, plan_task_id="", deferrable=False)
     with little_room(), pytest.raises(StepFailedError, match="Ray says that job .* succeeded"):
-        task.execute(context_of(dag))  # the job that was started at last had no driver
+        task.execute(context_of(dag))  # the job that Ray started in the end had no driver
     assert len(head.jobs) == GIVEN_UP + 1

@@ -1,4 +1,4 @@
-"""What follows when an attempt's job ends without a result, on a head that ends its jobs as we say."""
+"""Reactions of a task to a job that ends without a result, on a loopback head."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DRIVER_FAILED = "JOB_ENTRYPOINT_COMMAND_ERROR"
 
 
 class Output:
-    """The output of the step, as the drivers of its jobs and its next readers see it."""
+    """The output of the step, as its jobs' drivers and its later readers see it."""
 
     def __init__(self, prefix: Path) -> None:
         self.prefix = prefix
@@ -54,14 +54,14 @@ class Output:
         return held.lease.phase
 
     def is_due(self) -> bool:
-        """Whether the task of another run would make the next attempt."""
+        """Return whether the task of another run would start the next attempt."""
         return isinstance(
             decide_start(read_record(self.path), TaskIdentity({"dag": "d", "run": "next"}), RerunRequest()), Claim
         )
 
 
 def commits(job: str, output_path: str) -> None:
-    """A driver that makes the output."""
+    """Make the output, as a driver does."""
     store = LeaseStore(output_path)
     held = store.take_over(job, "keeper")
     write_text(posixpath.join(output_path, "data"), "made")
@@ -71,7 +71,7 @@ def commits(job: str, output_path: str) -> None:
 
 
 def from_attempt(number: int, *, earlier: Any = None) -> Any:
-    """A driver that makes the output from that attempt on; ``earlier`` is what the drivers before it do."""
+    """Return a driver that makes the output from attempt ``number`` on; earlier attempts call ``earlier``."""
 
     def driver(job: str, output_path: str) -> None:
         held = LeaseStore(output_path).read()
@@ -91,7 +91,7 @@ def output(tmp_path: Path) -> Output:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, output: Output) -> Iterator[Any]:
-    """Runs the step once on a head; what it returns."""
+    """Run the step once on a head and return its result."""
     monkeypatch.setattr(attempt_runner, "pause_before_attempt", lambda losses: 0.0)
     heads = []
 

@@ -1,4 +1,4 @@
-"""A DAG has edges from ``plan`` only to the first steps; those further down wait for a new plan by themselves."""
+"""A DAG has edges from ``plan`` only to the first steps; later steps wait for a new plan themselves."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_step_accepting_failed_inputs_has_all_done_trigger() -> None:
 
 
 class Run:
-    """A task ``t`` that no edge joins to ``plan``, in a run where the plan's task takes on these states in turn."""
+    """A task ``t`` without an edge from ``plan``, in a run whose plan task has these states in sequence."""
 
     def __init__(self, folder: Path, *plan_states: str | None) -> None:
         step = ExecutorStep("s", json.dumps, {}, resources=on_airflow_worker())
@@ -92,13 +92,13 @@ class Run:
         return self.task.execute(self.context)
 
     def plans(self, version: str) -> None:
-        """A plan is made that has the step to run, as this version."""
+        """Store a plan in which the step must run in this version."""
         turns = self.task._new_try(self.context, Progress()).turns
         line = PlannedStep("t", "s", version or turns.step.hash, turns.path, Decision.RUN, "never ran")
         self._xcoms[chunk_key(0)] = {"steps": [line.to_json()]}
 
     def is_made_elsewhere(self) -> tuple[StepLease, ClaimedAttempt]:
-        """Another run's task has the turn."""
+        """Claim the lease for the task of another run."""
         mine = self.task._new_try(self.context, Progress()).turns
         turns = StepLease(mine.step, {**mine.by, "run": "another"})
         turn = turns.claim(None, lambda: step_spec(mine.step, CodeFolder(self.folder)))
@@ -148,7 +148,7 @@ def test_step_pruned_by_plan_skips_itself_until_cleared(tmp_path: Path) -> None:
     with pytest.raises(AirflowSkipException):
         run.execute()
     assert not run.attempts
-    run.context["dag_run"].clear_number += 1  # a person wants it made after all
+    run.context["dag_run"].clear_number += 1  # a user clears the task
     run.execute()
     assert len(run.attempts) == 1
 
@@ -163,7 +163,7 @@ def test_step_started_before_its_skip_arrives_skips_itself(tmp_path: Path, state
     assert plan._not_at_work(["t"], {**run.context, "ti": ti}) == (
         [] if (state, plans_try) == ("running", 2) else ["t"]
     )
-    with pytest.raises(AirflowSkipException):  # Airflow found it running
+    with pytest.raises(AirflowSkipException):  # Airflow reported the task as running
         run.execute()
     assert not run.attempts
 

@@ -1,4 +1,4 @@
-"""Which jobs nobody waits for, and that a cluster in trouble does not keep the others from being looked at."""
+"""Reconciliation cancels jobs without a waiting task and continues past a cluster with an outage."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ MAPPED = TaskKey("dag", "run", "many", 2, 1)
 
 
 class Tasks:
-    """The tasks of an Airflow, told of as its API does: by id, and by id and map index where that is not negative.
+    """The tasks of an Airflow as its API reports them: by id, and by map index if it is not negative.
 
     Attributes:
-        questions: How often it was asked.
+        questions: Number of requests.
     """
 
     def __init__(self, **states: dict[int, str]) -> None:

@@ -1,4 +1,4 @@
-"""The operators that restart a cluster, and the DAG that is made of them, as Airflow loads it."""
+"""The operators that restart a cluster, and their DAG as Airflow loads it."""
 
 from __future__ import annotations
 

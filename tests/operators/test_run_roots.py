@@ -1,4 +1,4 @@
-"""Where a run's outputs may go, by what its DAG and its deployment say."""
+"""Roots of a run's outputs, as its DAG and its deployment set them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def dag_of(*steps: ExecutorStep, **arguments: Any) -> DAG:
 
 
 def prefix_of(dag: DAG, prefix: str | None) -> str:
-    """Where a run's outputs go that was triggered with this prefix."""
+    """Return the prefix of the outputs of a run that a user triggered with ``prefix``."""
     settings: ExperimentSettings = dag.get_task("plan").settings  # type: ignore[attr-defined]
     due = datetime(2026, 1, 1, tzinfo=UTC)
     run = SimpleNamespace(data_interval_start=None, data_interval_end=None, partition_key=None, run_after=due)

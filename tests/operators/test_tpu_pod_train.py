@@ -1,4 +1,4 @@
-"""A training in a DAG that is written by hand is a step like any other."""
+"""A training task in a hand-written DAG behaves as any step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task whose step has a lease that cannot be read says which file it is, and does nothing."""
+"""A task whose step has an unreadable lease reports the file and starts no attempt."""
 
 from __future__ import annotations
 
