@@ -1,4 +1,4 @@
-"""Asset events, as the task process sends them: the accessor and its serialisation are Airflow's own."""
+"""Asset events as the task process sends them, with Airflow's own accessor and serialization."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def context_of(task: Any) -> Any:
 
 
 def sent(context: Any) -> dict[str, Any]:
-    """Name to extra of the events that Airflow would give, were the task to end green now: one for every outlet."""
+    """Return name -> extra of the events, one per outlet, that Airflow would emit for a success now."""
     extras = {
         event["dest_asset_key"]["name"]: event["extra"] for event in _serialize_outlet_events(context["outlet_events"])
     }
@@ -96,7 +96,7 @@ def test_reused_outputs_give_events_only_when_that_was_asked_for() -> None:
 
 
 def test_every_step_task_declares_asset_and_plan_only_on_request() -> None:
-    """Declared, so that Airflow knows the asset before the first events come, which may be two at once."""
+    """The declaration lets Airflow know the asset before the first events, of which two may be concurrent."""
     dag = experiment_dag("made", [step("x/a"), step("b")])
     assert dag is not None
     stored = DagSerialization.from_dict(DagSerialization.to_dict(dag))
@@ -110,7 +110,7 @@ def test_invalid_asset_name_is_refused_before_step_runs(name: str) -> None:
         experiment_dag("made", [step(name)])
 
 
-# ---- who is told, by Airflow's own bookkeeping
+# ---- consumers, as Airflow's own records list them
 
 DAGS = """
 from airflow.sdk import DAG, Asset

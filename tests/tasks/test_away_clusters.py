@@ -1,4 +1,4 @@
-"""A task that has a job on a cluster waits for that cluster, as the one that follows a job does."""
+"""A task with a job on a cluster waits through outages of that cluster, as a following task does."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ AWAY, REFUSING = 503, 403
 
 
 class AwayHead(ImpatientHead):
-    """Gives up its first job, and answers the first questions after that with an error.
+    """A head that fails its first job and answers the next requests with an error.
 
     Attributes:
-        errors: How many questions of each kind.
-        status: Of the error.
-        since: How many jobs it must know before it does so.
-        driver: What each job does.
-        seen: Called when somebody learns of a job.
+        errors: Number of errors for each kind of request.
+        status: HTTP status of the errors.
+        since: Number of known jobs from which the errors begin.
+        driver: Function that each job runs.
+        seen: Called when a client first reads a job.
     """
 
     def __init__(self) -> None:
@@ -58,13 +58,13 @@ class AwayHead(ImpatientHead):
 
 
 def killed_here(*_: object) -> None:
-    """The worker is killed when it has submitted the job."""
+    """Kill the worker after its submission."""
     raise KeyboardInterrupt
 
 
 @pytest.fixture
 def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwayHead]:
-    """Who has no job there asks it once."""
+    """A head; a task without a job there tries to connect once."""
     monkeypatch.setattr(step_job, "CONNECT_TIMEOUT_S", 0.0)
     monkeypatch.setattr(following, "MAX_RETRY_PAUSE_S", 0.1)
     server = AwayHead()

@@ -1,4 +1,4 @@
-"""A task of an Airflow without a name notes what it claims; one of a named Airflow is known by its claims."""
+"""A task of an unnamed Airflow stores its claims; the claims of a named Airflow carry its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step on a slice type that its cluster does not have is refused before anything is spent."""
+"""A task refuses a step on a slice type that its cluster lacks, before it submits a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ending of a job Airflow retries: at once, by the task's policy, or not at all."""
+"""The ending of a job decides whether Airflow retries at once, by the task's policy, or never."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an experiment's DAG offers: Tradewind's part of the trigger form, and bounds on what runs at once."""
+"""Trigger form and concurrency limits of an experiment's DAG."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def context(**params: Any) -> Any:
 
 
 def form_of(dag: DAG) -> dict[str, dict[str, Any]]:
-    """The fields of the trigger form as Airflow stores them."""
+    """Return the fields of the trigger form as Airflow stores them."""
     stored: Any = DagSerialization.to_dict(dag)["dag"]["params"]
     return {name: {**field, "schema": field["schema"]["__var"]} for name, field in stored}
 
@@ -144,7 +144,7 @@ def test_our_params_are_no_values_of_the_run() -> None:
     assert values.params == {"lr": 0.1}
 
 
-# ---- how much runs at once
+# ---- concurrency
 
 
 def test_max_concurrent_counts_running_steps_without_deferral(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ print("RESULT" + json.dumps(chosen))
 
 
 def scheduled(tmp_path: Path, *situations: tuple[str, dict[str, str]]) -> list[list[str]]:
-    """The tasks that Airflow's scheduler would start next in each situation: a DAG and the states of its tasks."""
+    """Return the tasks that the scheduler would start next in each situation: a DAG and its task states."""
     dags = tmp_path / "dags"
     dags.mkdir()
     (dags / "made.py").write_text(DAGS)
@@ -286,8 +286,8 @@ def test_airflows_own_scheduler_keeps_the_bounds(tmp_path: Path) -> None:
         ("bounded", states()),
         ("bounded", states(a="running")),
         ("bounded", states(a="running", b="queued")),
-        ("bounded", states(a="deferred", b="deferred")),  # why the steps of such a DAG do not defer
-        ("bounded", states(a="running", plan="scheduled")),  # plan was cleared: it goes before the steps
+        ("bounded", states(a="deferred", b="deferred")),  # the reason why the steps of such a DAG do not defer
+        ("bounded", states(a="running", plan="scheduled")),  # a user cleared plan: it precedes the steps
         ("pooled", states()),
         ("pooled", states(a="deferred")),
         ("pooled", states(a="deferred", b="running")),
@@ -295,7 +295,7 @@ def test_airflows_own_scheduler_keeps_the_bounds(tmp_path: Path) -> None:
     ) == [["a", "b"], ["b"], [], ["c", "d"], ["plan"], ["a", "b"], ["b"], [], ["plan"]]
 
 
-# ---- what Airflow stores
+# ---- serialized DAGs
 
 
 def test_a_dag_with_all_options_is_the_same_each_time() -> None:

@@ -1,4 +1,4 @@
-"""What a step on slices went through, in a line for its task's log and as a table for its page."""
+"""Summary of a step's pod: one line in its task's log and a table on its page."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write_metrics(output: Path) -> None:
-    """Steps of half a second each, in the order in which ROUGH has made them; the first of each start has no time."""
+    """Write steps of 0.5 s in the order in which ROUGH made them; the first of each start has no time."""
     output.mkdir(parents=True, exist_ok=True)
     starts = [range(71), range(41, 82), range(81, 100)]
     rows = [
@@ -91,7 +91,7 @@ def test_task_log_drill_and_progress_report_same_goodput(output: Path) -> None:
     drill = read_run_record(str(output.parent))
     progress = Goodput(metrics_rows((output / "metrics.jsonl").read_text()), started=START + 4)
     progress.add(99, 0.5)
-    share = 99 * 0.5 / 200  # of the 200 s since the first start; step 0 has never been timed
+    share = 99 * 0.5 / 200  # of the 200 s since the first start; step 0 has no time
     assert told is not None and told.endswith(f"goodput {share:.2f}")
     assert drill.goodput == pytest.approx(share)
     assert progress.share(START + 204) == pytest.approx(share)

@@ -1,4 +1,4 @@
-"""Reads across regions against a store that says where its buckets are; nothing is asked where no bucket is in play."""
+"""Reads across regions with a store that knows bucket locations; local paths cause no requests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Config:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCloudStorage]:
-    """A store with a bucket near the cluster and one far from it."""
+    """A store with one bucket near the cluster and one far from it."""
     server = LocalCloudStorage()
     server.start()
     server.buckets.create("near", "us-central2")
@@ -57,7 +57,7 @@ def _forget() -> None:
 
 @pytest.fixture(autouse=True)
 def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Adds the connection of a cluster; ``cluster`` is in us-central2."""
+    """Return a function that adds a cluster's connection; ``cluster`` is in us-central2."""
 
     def add(conn_id: str, **extra: Any) -> str:
         described = {"conn_type": "ray", "host": "http://127.0.0.1:1", "extra": extra}
@@ -100,7 +100,7 @@ def test_the_size_of_an_output_is_its_manifests(store: LocalCloudStorage) -> Non
     put("gs://far/raw/data.txt", "x" * 2000)
     LeaseStore("gs://far/raw").claim(None, LeaseClaim(2, "job", "", {}, "v"))
     write_manifest("gs://far/raw", make_manifest("gs://far/raw", 2))
-    put("gs://far/raw/later.txt", "x" * 500)  # is no part of the output
+    put("gs://far/raw/later.txt", "x" * 500)  # not part of the output
     assert stored_size("gs://far/raw") == 2000
     with pytest.raises(CrossRegionReadError, match=r"reads gs://far/raw \(2 kB\)"):
         check(reader(output_path_of(raw)))
@@ -126,7 +126,7 @@ def test_buckets_of_the_fleet_file_are_not_asked_for(
     with pytest.raises(CrossRegionReadError, match="reads gs://fleets-own/a .* in europe-west4"):
         check(reader("gs://fleets-own/a"))
     check(reader("gs://near/a"))
-    assert store.requests["bucket"] == 1  # near, which the fleet file does not have
+    assert store.requests["bucket"] == 1  # the bucket near, which the fleet file lacks
 
 
 def test_unusable_fleet_file_warns_and_falls_back_to_store(

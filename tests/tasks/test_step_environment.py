@@ -1,7 +1,7 @@
-"""On a real head without an index: a job gets the versions of the project's lock, and the next one finds them there.
+"""On a real head without an index, a job gets the lock's versions and the next job reuses them.
 
-The head runs in a virtual environment that is nearly empty and borrows everything else from ours, because Ray copies
-the head's whole environment for each one that it builds on it.
+The head runs in a nearly empty virtual environment and borrows other packages from the tests' environment, because
+Ray copies the head's whole environment for each environment that it builds.
 """
 
 from __future__ import annotations
@@ -84,10 +84,8 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayJobs]:
     python = nearly_empty_environment(root / "thin")
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "executable", str(python))  # whose Ray the cluster is started with
-            ray = LocalRay(
-                stack, token="", num_cpus=2, env={"HTTPS_PROXY": "http://127.0.0.1:9"}
-            )  # there is no outside
+            patch.setattr(sys, "executable", str(python))  # the cluster starts with this interpreter's Ray
+            ray = LocalRay(stack, token="", num_cpus=2, env={"HTTPS_PROXY": "http://127.0.0.1:9"})  # no network
             ray.start()
         yield RayJobs(RayCluster("here", ray.address))
     finally:
@@ -95,7 +93,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayJobs]:
 
 
 def nearly_empty_environment(folder: Path) -> Path:
-    """A virtual environment that sees the packages of this one; its interpreter."""
+    """Make a virtual environment that sees the packages of this one; return its interpreter."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     python = folder / "bin" / "python"
     ours = [path for path in sys.path if Path(path).is_dir() and not Path(path).is_relative_to(sys.base_prefix)]
@@ -112,7 +110,7 @@ def said(jobs: RayJobs, job: str, code: Path, wheels: Path, groups: list[str]) -
     jobs.submit_or_attach(check_request(JobRequest(job, SAY, prepare_runtime_env(environment))))
     status, lines = ended_job(jobs, job)
     assert status == "SUCCEEDED", "\n".join(lines)
-    # Not the last line: Ray writes its own about the entrypoint when that may have spoken already.
+    # Not the last line: Ray may write its own line about the entrypoint after it.
     return next(line.split()[1:] for line in lines if line.startswith("said:"))
 
 
@@ -124,7 +122,7 @@ def test_job_gets_locked_versions_and_next_job_same_environment(jobs: RayJobs, c
     built = os.stat(Path(first) / "pyvenv.cfg")
     *_, second = said(jobs, "second", code, wheels, ["speak"])
     assert second == first
-    assert os.stat(Path(second) / "pyvenv.cfg") == built  # used again, not built again
+    assert os.stat(Path(second) / "pyvenv.cfg") == built  # the second job reuses it
     *_, other = said(jobs, "other", code, wheels, ["loud"])
     assert other != first
 
@@ -165,7 +163,7 @@ def test_a_step_runs_in_the_environment_of_its_groups(
     assert spec.environment["uv"]["packages"] == ["speaker==1.0", "voice==0.3"]
     attempt = claimed(resolved, spec, job="talk-say-1", cluster="here")
     monkeypatch.setenv("AIRFLOW_CONN_HERE", json.dumps({"conn_type": "ray", "host": jobs.cluster.address}))
-    for _ in range(2):  # the second joins what the first has submitted
+    for _ in range(2):  # the second call joins the job of the first
         assert submit(attempt, code).address == jobs.cluster.address
     status, lines = ended_job(jobs, "talk-say-1")
     assert status == "SUCCEEDED", "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What a step or a job asks for becomes what Ray is told; what would not run where it is put is refused."""
+"""Tasks translate the resources of a step or job for Ray and refuse those that its cluster lacks."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_an_environment_that_hosts_would_not_get_is_refused(decorator: Any, reso
     check_function_place(ExecutorStep("train", function, {}, resources=Cpu()))
 
 
-# ---- on real nodes
+# ---- tests on real nodes
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def jobs() -> Iterator[RayJobs]:
         ray.kill_slice(one.name)
 
 
-# What the jobs say they write to files: Ray's simulated hosts do not serve the logs of each other's jobs.
+# Jobs write their messages to files: Ray's simulated hosts do not serve the logs of each other's jobs.
 
 
 @pytest.mark.ray
@@ -166,7 +166,7 @@ def test_job_waits_for_busy_slice_and_takes_no_other_host(jobs: RayJobs, tmp_pat
     jobs.submit_or_attach(JobRequest("placed-first", first, **place))
     until(lambda: Path(story).exists())
     jobs.submit_or_attach(JobRequest("placed-second", f"echo second on $TPU_NAME >> {story}", **place))
-    until(lambda: "resources" in message_of(jobs, "placed-second"))  # Ray says that it waits for them
+    until(lambda: "resources" in message_of(jobs, "placed-second"))  # Ray reports that the job waits for them
     (tmp_path / "go").touch()
     for job in ("placed-first", "placed-second"):
         status, lines = ended_job(jobs, job)
