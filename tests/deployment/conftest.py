@@ -1,4 +1,4 @@
-"""What the tests of the ``ray`` connection share."""
+"""Fixtures for the tests of the ``ray`` connection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECRET = "projects/research/secrets/ray-token"
 
 @pytest.fixture
 def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalSecretManager]:
-    """An empty Secret Manager; nothing of an earlier one is kept."""
+    """An empty Secret Manager; the fixture clears cached secrets of earlier ones."""
     server = LocalSecretManager()
     server.start()
     monkeypatch.setenv(ENDPOINT_VARIABLE, server.endpoint)
@@ -44,7 +44,7 @@ def token_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def connected(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RayHook]:
-    """A hook whose connection is what the form would save."""
+    """Return a function that makes a hook for a connection as the form saves it."""
 
     def connect(host: str, conn_id: str = "mine", **fields: Any) -> RayHook:
         password = fields.pop("password", None)

@@ -8,7 +8,7 @@ from airflow.sdk import BaseNotifier, Context
 
 
 class PostNotifier(BaseNotifier):
-    """Posts its text to a URL."""
+    """Post a text to a URL."""
 
     template_fields = ("text", "url")
 

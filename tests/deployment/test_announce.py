@@ -1,4 +1,4 @@
-"""An announcement goes through every notifier of the configuration, as text and never as a template."""
+"""Every configured notifier sends an announcement as plain text, never as a template."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POST = "tests.deployment.notifiers.PostNotifier"
 
 @dataclass
 class Board:
-    """Where announcements are posted."""
+    """A server that receives announcements."""
 
     url: str
     posted: list[str] = field(default_factory=list)
@@ -36,7 +36,7 @@ def board() -> Iterator[Board]:
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing is printed."""
+            """Print no log line."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
@@ -115,7 +115,7 @@ def test_the_command_needs_to_know_what_it_is_about(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setenv("TRADEWIND_FLEET", str(write_fleet(tmp_path, many_clusters(1), inside=False)))
-    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")  # put back afterwards
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")  # monkeypatch restores it
     configure({"classpath": POST, "kwargs": {"url": board.url, "text": "{{ clusters }}: {{ announcement }}"}})
 
     def run(*words: str) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""What the fleet file gives to one owner is refused to others before anything is spent, in tasks and in a shell."""
+"""Tasks and the shell refuse a cluster to all but its owner in the fleet file, before they use it."""
 
 from __future__ import annotations
 

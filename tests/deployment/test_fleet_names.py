@@ -1,4 +1,4 @@
-"""The name of a cluster in the fleet file works as a connection id does, in tasks and in the triggerer."""
+"""A cluster's name in the fleet file works as a connection id, in tasks and in the triggerer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def connect(patch: pytest.MonkeyPatch, conn_id: str, host: str) -> None:
 
 
 def both(name: str) -> set[str]:
-    """The addresses that a task and the triggerer find."""
+    """Return the addresses that a task and the triggerer find."""
     return {RayHook(name).cluster().address, asyncio.run(RayHook.cluster_from_trigger(name)).address}
 
 

@@ -1,4 +1,4 @@
-"""A position in the log is written down only when the lines before it are out of the process."""
+"""The triggerer stores a log position only after the lines before it have left the process."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_airflow_position_save_is_throttled_unless_file_fails(
     assert told == [position(1)]
     assert PositionFile(TASK).newer_than(told[-1]) == position(3)
     monkeypatch.setattr(log_position, "SAVE_TO_AIRFLOW_S", 0.0)
-    await keeper.keep(position(3))  # nothing new was printed, and Airflow is told in the end all the same
+    await keeper.keep(position(3))  # no new lines, and Airflow still receives the position
     monkeypatch.setattr(log_position, "SAVE_TO_AIRFLOW_S", 15.0)
     await keeper.end()
     (logs / log_position.FILES).rmdir()
@@ -125,7 +125,7 @@ async def test_a_trigger_does_not_end_before_its_last_lines_are_taken(
 
 
 def test_looking_for_sockets_leaves_no_descriptor_open(tmp_path: Path) -> None:
-    """A copy of a descriptor that is no socket stayed open, so each look doubled their number."""
+    """The search leaked a copy of each descriptor that is no socket, so each search doubled their number."""
     before = os.listdir("/proc/self/fd")
     with open(tmp_path / "file", "w"), socket.socket():
         log_position._unix_sockets.__wrapped__()

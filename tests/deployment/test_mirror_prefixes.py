@@ -1,4 +1,4 @@
-"""Where mirrored paths may come from: what the deployment names, else the buckets of its fleet; never a guess."""
+"""Sources of mirrored paths: the deployment's setting, else the fleet's buckets; never a guess."""
 
 from __future__ import annotations
 

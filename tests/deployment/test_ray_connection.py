@@ -1,4 +1,4 @@
-"""The Test button of a ``ray`` connection, and one process that serves many clusters with tokens of their own."""
+"""The Test button of a ``ray`` connection; one process that uses many clusters, each with its token."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tradewind.rehearsal.local.ray import LocalRay
 RAY = version("ray")
 
 
-# ---- the Test button, against real heads
+# ---- the Test button with real heads
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_token_renewed_in_secret_manager_is_fetched_on_refusal(
         hook.get_conn()
     manager.put(SECRET, TOKEN)
     assert hook.get_conn().details("unknown") is None
-    with pytest.raises(RayAuthenticationError):  # but a password is not asked for twice
+    with pytest.raises(RayAuthenticationError):  # a refused password causes no second read
         connected(guarded.address, password=OTHER).get_conn()
 
 
@@ -118,7 +118,7 @@ def test_a_trigger_gets_the_cluster_without_blocking_its_loop(
 
     async def follow() -> Any:
         task = asyncio.create_task(RayHook.cluster_from_trigger("mine"))
-        done, _ = await asyncio.wait({task}, timeout=0.2)  # a loop that is blocked never comes back from here
+        done, _ = await asyncio.wait({task}, timeout=0.2)  # a blocked event loop would never return here
         assert not done
         manager.released.set()
         return await task
@@ -133,7 +133,7 @@ def test_a_trigger_whose_connection_is_gone_says_so() -> None:
         asyncio.run(RayHook.cluster_from_trigger("nowhere"))
 
 
-# ---- what else the Test button meets
+# ---- the Test button with other servers
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class NoDashboard(BaseHTTPRequestHandler):
-    """Some other server."""
+    """A server that is no Ray head."""
 
     def do_GET(self) -> None:
         self.send_response(200)

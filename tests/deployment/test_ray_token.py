@@ -1,4 +1,4 @@
-"""The token of a ``ray`` connection: where it comes from, how long it is kept, and that it shows nowhere."""
+"""The token of a ``ray`` connection: its source, its cache time, and that no output shows it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def refused(**fields: Any) -> str:
     return str(refusal.value)
 
 
-# ---- where the token comes from
+# ---- source of the token
 
 
 def test_the_token_comes_from_any_one_of_the_three(token_file: Path, manager: LocalSecretManager) -> None:
@@ -101,7 +101,7 @@ def test_verify_option_accepts_common_spellings(given: Any, verify: bool) -> Non
     assert cluster_of(connection(verify=given)).verify is verify
 
 
-# ---- kept tokens
+# ---- cached tokens
 
 
 def test_token_cache_fetches_once_per_ttl_for_many_threads() -> None:
@@ -151,7 +151,7 @@ def test_a_hundred_tasks_of_one_process_ask_secret_manager_once(manager: LocalSe
     assert len(manager.accesses) == 1
 
 
-# ---- logs, and the form
+# ---- logs and the form
 
 
 LOGGING = """
