@@ -1,4 +1,4 @@
-"""A small checkout in the shapes of Marin's: experiments, helpers that they share, and a library beside them."""
+"""Small checkout in Marin's form: experiments, helpers that they share, and a library."""
 
 from __future__ import annotations
 
@@ -88,7 +88,10 @@ SOURCES = {
 
 
 def write_checkout(root: Path, **files: str) -> Path:
-    """A checkout with the files above and ``files``: names with ``__`` for ``/``, below ``experiments``, no suffix."""
+    """Write a checkout with the files above and ``files``.
+
+    Names of ``files`` use ``__`` for ``/``, are relative to ``experiments`` and have no suffix.
+    """
     for name, text in SOURCES.items():
         put(root / name, text)
     for name, text in files.items():
@@ -97,17 +100,16 @@ def write_checkout(root: Path, **files: str) -> Path:
 
 
 def put(file: Path, text: str) -> Path:
-    """Write one file."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(textwrap.dedent(text))
     return file
 
 
 def run(root: Path, name: str, limit_s: float = 20.0) -> Run:
-    """What running ``experiments/{name}.py`` gives.
+    """Run ``experiments/{name}.py`` in the sandbox.
 
     Raises:
-        RefusedFileError: It cannot be a DAG.
+        RefusedFileError: The file cannot become a DAG.
     """
     outcome = evaluate(root, [root / "experiments" / f"{name}.py"], limit_s)[root / "experiments" / f"{name}.py"]
     if isinstance(outcome, Evaluated):
@@ -116,7 +118,7 @@ def run(root: Path, name: str, limit_s: float = 20.0) -> Run:
 
 
 def names(found: Run) -> list[list[str]]:
-    """The names of the wanted steps of each call."""
+    """Return the names of the requested steps of each call."""
     return [[_step(wanted).name for wanted in call.steps] for call in found.calls]
 
 

@@ -1,6 +1,6 @@
-"""The cluster's side: reads written configs, and tells what they have become, with the Levanter that is installed.
+"""Cluster side: decode written configs with the installed Levanter and print the results.
 
-Run as a program of its own, which a folder of the user's files may be given to.
+Runs as a separate program, which takes a folder of the user's files as argument.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VOCAB = 128256
 
 
 def told(written: Any) -> dict[str, Any]:
-    """What a written value has become."""
+    """Decode a written value; return its JSON form or the error."""
     try:
         value = decode(written)
     except StepRuntimeError as fault:
@@ -33,7 +33,7 @@ def told(written: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer what stands in standard input: name -> written value."""
+    """Decode the values on standard input: name -> written value."""
     sys.path[:0] = sys.argv[1:]
     answers = {name: told(written) for name, written in json.load(sys.stdin).items()}
     kept_out = [name for name in sys.modules if name.partition(".")[0] == "airflow"]

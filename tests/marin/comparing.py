@@ -1,4 +1,4 @@
-"""What a config of the era and the one that it has become may differ in: only what is told here."""
+"""Permitted differences between a legacy config and its converted form: only those listed here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOW: Final[Mapping[str, str]] = {
     "levanter.lora.LoraConfig": "levanter.adaptor.lora.LoraConfig",
     "jmp.Policy": "jmp._src.policy.Policy",
 }
-"""Class -> where it is defined today."""
+"""Class -> its module today."""
 SINGLE: Final = ("UrlSingleDatasetLMConfig", "HfSingleDatasetLMConfig", "SingleDatasetLMConfigBase")
 Fields = Mapping[str, Any]
 
@@ -73,16 +73,16 @@ GONE: Final[Mapping[str, Callable[[Any, Fields], bool]]] = {
     "configs": _are_components,
     "ignore_token_id": _is_default(None, -100),
 }  # fmt: skip
-"""Field that a class of today lacks -> whether what is there today means its value."""
+"""Field that a class of today lacks -> whether today's value has the same meaning."""
 OTHER: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "profiler": lambda value, today: today["fields"]["enabled"] is value,
     "permutation_type": lambda value, today: today == (value or "linear"),
 }
-"""Field that has another form today -> whether that means its value."""
+"""Field with another form today -> whether that form has the same meaning."""
 
 
 def differences(then: Any, today: Any, at: str = "config") -> Iterator[str]:
-    """Every place where a shown value of today does not mean what it was."""
+    """Yield every place where a shown value of today differs in meaning from the legacy value."""
     if not (isinstance(then, dict) and "class" in then and isinstance(today, dict) and "class" in today):
         if isinstance(then, dict) and isinstance(today, dict) and then.keys() == today.keys():
             for key in then:

@@ -1,4 +1,4 @@
-"""Values as JSON, so that those of one process can be held against those of another."""
+"""JSON form of values, to compare those of two processes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 
 def shown(value: Any) -> Any:
-    """``value`` with the names of its classes, and of the fields of each dataclass in it.
+    """Return ``value`` with the names of its classes and of each dataclass's fields.
 
-    A function ``made`` is called, and what it gives is shown.
+    For a function named ``made``, return the form of its result.
     """
     if isinstance(value, enum.Enum):
         return f"{type(value).__qualname__}.{value.name}"

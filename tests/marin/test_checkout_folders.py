@@ -1,4 +1,4 @@
-"""Where a checkout lies and what happens to it meanwhile: links, no write bits, two processes, an end, an edit."""
+"""Checkout folders: links, read-only folders, two loaders, a kill, and an edit during a load."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_killed_load_leaves_no_files_and_parallel_loads_agree(tmp_path: Path) ->
     for path in (root, *root.rglob("*")):
         path.chmod(path.stat().st_mode & ~0o222)
     killed = loading(root)
-    open(root / "fifo", "w").close()  # waits until the file is being run
+    open(root / "fifo", "w").close()  # returns when the sandbox runs the file
     before = {name: each for name, each in in_folder(root).items() if not name.endswith("fifo")}
     killed.send_signal(signal.SIGKILL)
     killed.wait()
@@ -99,7 +99,7 @@ def test_a_checkout_that_is_edited_while_it_is_loaded(tmp_path: Path, begun: str
     write_checkout(tmp_path, a=EXECUTOR + text + last, b=EXECUTOR + "executor_main([])\n")
 
     def edit() -> None:
-        with open(gate, "w"):  # opens when the file waits there, and ends its wait when it is closed
+        with open(gate, "w"):  # opens when the file waits for it; closing ends the wait
             size.write_text("SIZE = 'two'  # edited\n")
             edited.write_text("")
 

@@ -1,4 +1,4 @@
-"""Which function runs on a cluster where a step names one of Marin's own."""
+"""Choice of the function that runs on a cluster when a step names one of Marin's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DECODE = ReplacementFunction("tradewind.serialization.spec:decode")
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A checkout that is imported from; this process is as before afterwards."""
+    """Make a checkout importable; restore this process afterwards."""
     for package in ("", "working/"):
         put(tmp_path / f"marin/{package}__init__.py", "")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -1,6 +1,6 @@
-"""Configs that are built light, written down, and read back by a process with the real Levanter are the real ones.
+"""Light configs, written and decoded by a process with the real Levanter, become the real configs.
 
-That process is started once for all tests here, because it takes seconds to import Levanter.
+All tests here share that process, because it takes seconds to import Levanter.
 """
 
 from __future__ import annotations
@@ -32,22 +32,25 @@ ERA = Path(__file__).parents[0] / "legacy"
 VERSIONS = json.loads((ERA / "oracle_versions.json").read_text())
 SIZES = json.loads((ERA / "real_classes.json").read_text())["sizes"]
 VOCAB = 128256
-"""The same as the cluster's side has."""
+"""Equal to the constant of the cluster side."""
 ABSTRACT = {
     "levanter.data.audio.AudioTaskConfig", "levanter.data.text.LmDatasetSourceConfigBase",
     "levanter.layers.normalization.LayerNormConfigBase", "levanter.layers.rotary.RotaryEmbeddingsConfig",
     "levanter.models.lm_model.LmConfig", "levanter.optim.config.HessianOptConfig",
     "levanter.optim.config.OptimizerConfig",
 }  # fmt: skip
-"""Bases that no config is an object of."""
+"""Abstract base classes."""
 OTHERWISE = {"levanter.data.text.SupervisedLmDatasetFormat"}
-"""Still there under its name, with another meaning."""
+"""Classes that still exist under their name, with another meaning."""
 KEPT = frozenset({*GONE, "shuffle", "data"})
-"""Fields that are not given other values where all classes are tried: other values are refused, or tried one by one."""
+"""Fields that the test of all classes keeps.
+
+Configs refuse other values, or other tests cover them.
+"""
 
 
 def names() -> list[str]:
-    """All dataclasses of the era's libraries that can be made of plain values."""
+    """Return all dataclasses of the legacy libraries that a test can make of plain values."""
     found = [
         f"{module}.{name}"
         for module, row in module_rows().items()
@@ -59,7 +62,7 @@ def names() -> list[str]:
 
 
 NONE_BY_DEFAULT = {f"levanter.data.text.{name}" for name in ("SingleDatasetLMConfigBase", "UrlSingleDatasetLMConfig")}
-"""No data, where no data was given."""
+"""Classes that mean no data by default."""
 GONE_CLASSES = [name for name in names() if name in OTHERWISE | (set(CHANGES["gone"]) - set(NOW) - NONE_BY_DEFAULT)]
 TRANSLATED = [name for name in names() if name not in GONE_CLASSES]
 USERS_FILE = (
@@ -175,20 +178,20 @@ CASES: dict[str, Any] = {
 
 
 def oracle_configs() -> dict[str, Any]:
-    """The configs of recorded steps, as their functions get them."""
+    """Return the configs of recorded steps, as their functions receive them."""
     rebuilt = Rebuilt(VERSIONS)
     steps = [rebuilt.step(key) for key in VERSIONS]
     plan = resolve(steps, "gs://bucket")
     return {
         f"{rebuilt.kinds[key]} {key}": plan.of(step).config
         for key, step in zip(VERSIONS, steps, strict=True)
-        if rebuilt.kinds[key] not in ("other", "SpeedrunResultsConfig")  # whose training config is made up
+        if rebuilt.kinds[key] not in ("other", "SpeedrunResultsConfig")  # rebuilding invents its training config
     }
 
 
 @pytest.fixture(scope="module")
 def lights() -> dict[str, Any]:
-    """Name -> light config, of everything that is written here."""
+    """Return all light configs of this file by name."""
     sized = {
         f"sized {name} {number}": builder().find(name)(**row["given"])
         for name, rows in SIZES.items()
@@ -201,7 +204,7 @@ def lights() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def cluster(lights: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
-    """What the cluster's process answers: ``answers`` by name, and what it should not have ``imported``."""
+    """Run the cluster side; return its ``answers`` by name and forbidden ``imported`` modules."""
     root = tmp_path_factory.mktemp("checkout")
     put(root / "experiments/own.py", USERS_FILE)
     (step,) = resolve(run(write_checkout(root), "own").calls[0].steps, str(root / "out")).steps
@@ -246,7 +249,7 @@ def test_neither_airflow_nor_the_loader_is_imported_on_a_cluster(cluster: Mappin
 
 
 def wrong(answers: Mapping[str, Any], lights: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """The configs that were not read back, or with other values, and why."""
+    """Return the configs that failed to decode or have other values, with the reasons."""
     found = {}
     for name in names:
         if "value" not in answers[name]:
@@ -324,7 +327,7 @@ def test_models_cost_and_weigh_what_the_light_ones_do(answers: Mapping[str, Any]
     assert wrong(answers, lights, rows) == {}
     for name, row in rows.items():
         for asked in ("flops_per_token", "total_trainable_params"):
-            if row[asked] != "TypeError":  # then, it could not be asked
+            if row[asked] != "TypeError":  # the legacy class could not compute it then
                 assert (name, answers[name][asked]) == (name, repr(getattr(lights[name], asked)(VOCAB)))
 
 

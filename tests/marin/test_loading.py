@@ -178,7 +178,7 @@ print("RESULT" + json.dumps({
 
 @pytest.mark.slow
 def test_refused_file_is_import_error_beside_dags_of_others(tmp_path: Path) -> None:
-    """In a process of its own, as the DAG processor's are: 10 s."""
+    """The test uses a separate process, as the DAG processor does: 10 s."""
     dags = tmp_path / "dags"
     put(
         dags / "marin_dags.py",

@@ -1,4 +1,4 @@
-"""What a file asks of the network while steps are made is answered from a folder that the user names, or refused."""
+"""Network requests of a file that makes steps: answered from the user's folder, or refused."""
 
 from __future__ import annotations
 

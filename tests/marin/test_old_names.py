@@ -1,4 +1,4 @@
-"""A user's file is imported on a cluster whose Levanter lacks names that the file imports."""
+"""A cluster imports a user's file although its Levanter lacks names that the file imports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FILE = """
 
 @pytest.fixture
 def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that is imported from, with a Levanter that has little; this process is as before afterwards."""
+    """Make a folder with a small Levanter importable; restore this process afterwards."""
     before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in MADE_HERE}
     for name in before:
         del sys.modules[name]

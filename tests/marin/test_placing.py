@@ -1,4 +1,4 @@
-"""Devices that a config of Marin's names are where the step runs; no version knows of them."""
+"""Devices of a Marin config place the step and do not count in its version."""
 
 from __future__ import annotations
 

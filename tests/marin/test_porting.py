@@ -1,4 +1,4 @@
-"""What `tradewind port` judges by: loading, and the edits that its reasons lead to."""
+"""Verdicts of `tradewind port`: loading files, and the edits that its reasons lead to."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def surround(patch: pytest.MonkeyPatch) -> None:
-    """The environment that the files above are written for."""
+    """Set the environment that the files above expect."""
     patch.setenv("HF_TOKEN", "hidden")
     for name in ("MARIN_PREFIX", "TRADEWIND_PREFIX", "HF_HUB_CACHE", "HF_HOME", "NOT_SET_HERE"):
         patch.delenv(name, raising=False)
@@ -185,7 +185,7 @@ def surround(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def ported(checkout: Path) -> dict[str, PortedFile]:
-    """All files above, by their names; judged once."""
+    """Return the verdicts on all files above by file name."""
     with pytest.MonkeyPatch.context() as patch:
         surround(patch)
         return {Path(each.file).stem: each for each in port([str(checkout)], OPTIONS)}
@@ -319,7 +319,7 @@ def test_what_a_file_logs_below_a_warning_is_left_out(tmp_path: Path, caplog: py
     run(tmp_path, "tells")
     logging.getLogger("ours").info("afterwards")
     told = [record.message for record in caplog.records if record.name in ("marins", "ours")]
-    assert told == ["odd", "odd", "afterwards"]  # evaluated twice
+    assert told == ["odd", "odd", "afterwards"]  # the sandbox evaluates the file twice
 
 
 @pytest.mark.slow
@@ -339,7 +339,7 @@ def test_unreadable_file_does_not_affect_port_of_others(tmp_path: Path) -> None:
 
 
 class _Hasty(BaseException):
-    """As Airflow's time limit for a DAG file."""
+    """Stands for Airflow's time limit of a DAG file."""
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, _Hasty])

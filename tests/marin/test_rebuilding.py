@@ -1,4 +1,4 @@
-"""Reading a written config back, with libraries that are made up: whatever is installed decides what is translated."""
+"""Decoding of written configs with invented libraries: the installed version decides the translation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tradewind.serialization.spec import decode
 
 
 def install(monkeypatch: pytest.MonkeyPatch, name: str, *fields: Any, bases: tuple[type, ...] = ()) -> Any:
-    """A class of a library that is installed; its parents' modules are too."""
+    """Install a class of a library, with the modules above it."""
     module, _, last = name.rpartition(".")
     parts = module.split(".")
     for count in range(1, len(parts) + 1):

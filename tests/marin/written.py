@@ -1,4 +1,4 @@
-"""The side that a DAG file is on: light configs, written down as a step's are."""
+"""DAG file side: light configs, encoded as those of a step."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tradewind.serialization.spec import Encoder
 
 NO_CODE = CodeFolder(Path("/nonexistent"))
 REQUIRED = {"str": "a/b", "int": 3, "float": 0.5, "bool": True, "list[str]": ["a/b"], "Optional[int]": None}
-"""Values for fields that have no default, by their annotations."""
+"""Values for fields without a default, by their annotations."""
 
 
 def written(value: Any) -> Any:
-    """``value`` as the cluster gets it."""
+    """Return ``value`` as the cluster receives it."""
     return json.loads(json.dumps(Encoder(NO_CODE).encode(value, "config")))
 
 
 def plain(name: str) -> Any:
-    """A config of the class with its defaults, or None where a field without one is no plain value."""
+    """Return a config of the class with its defaults, or None if a field requires a complex value."""
     made = builder().find(name)
     required = {
         spec.name: REQUIRED.get(str(spec.type))
@@ -36,7 +36,7 @@ def plain(name: str) -> Any:
 
 
 def stirred(config: Any, kept: frozenset[str]) -> Any:
-    """``config`` with other values wherever its class takes them, but for the fields in ``kept``."""
+    """Return ``config`` with other values in all fields that accept them, except those in ``kept``."""
     for spec in dataclasses.fields(config):
         if spec.name in kept or not spec.init:
             continue

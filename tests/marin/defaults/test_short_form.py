@@ -1,4 +1,4 @@
-"""``default_train`` without a config of Marin's: what counts in the version, what it passes on, and what it refuses."""
+"""``default_train`` without a Marin config: its version, the values it passes on, and refusals."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_the_weights_depend_on_counts(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"weight_decay": 0.1, "seed": 0},  # the defaults, said aloud
+        {"weight_decay": 0.1, "seed": 0},  # the defaults as explicit arguments
         {"learning_rate": run_param("lr")},
         {"steps_per_eval": 7, "checkpoint_seconds": 1.0, "steps_per_checkpoint": 3, "max_eval_batches": None},
         {"resources": TpuSlice("v4-16"), "tensorboard": True, "wandb": WandbOptions("project")},

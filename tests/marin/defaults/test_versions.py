@@ -1,4 +1,4 @@
-"""Steps of the helpers have the versions and the paths that Marin's own executor gave them in November 2025."""
+"""Helper steps get the versions and paths that Marin's own executor gave them in November 2025."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_an_anneal_is_found_where_marins_own_lies() -> None:
 
 
 def test_a_speedrun_is_found_where_marins_own_lies() -> None:
-    """The path is a published one; the model does not count in it, as with Marin."""
+    """Marin has published this path; the model does not count in it, as in Marin."""
     training = SimpleTrainConfig(TpuPodConfig("v5p-32"), 128, 4960, 3e-3)
     speedrun = SpeedrunConfig(Author("A", "B"), "About it.", llama("llama_150m"), training, fineweb_edu_subcache())
     trained, results = default_speedrun("hacktx_130m_stdattn_parallel_4096", speedrun)

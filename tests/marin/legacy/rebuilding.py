@@ -1,8 +1,7 @@
-"""Builds steps again, by hand, whose version Marin's own executor recorded: with our names, from what the text says.
+"""Rebuild steps from versions that Marin's executor recorded, with Tradewind's classes.
 
-What only our classes decide is not taken from the text: which references a config holds, in which order they are
-counted, and which texts its values have. Where the record tells nothing of an order (of a dictionary's keys), the
-numbers of its references give it.
+Tradewind's classes alone decide which references a config contains, in which order they count, and the text of its
+values. Where the record has no order (of a dictionary's keys), the numbers of its references give it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Rebuilt:
     """Steps of recorded versions, each made once.
 
     Attributes:
-        kinds: Key -> which of our classes the step's config is, or ``other`` for one made up from its paths.
+        kinds: Key -> class name of the step's config, or ``other`` for a config built from its paths.
     """
 
     def __init__(self, versions: Mapping[str, Version]) -> None:
@@ -35,7 +34,7 @@ class Rebuilt:
         self.kinds: dict[str, str] = {}
 
     def step(self, key: str) -> ExecutorStep:
-        """The step of a version, and all that it depends on."""
+        """Return the step of a version, with all its dependencies."""
         if key not in self._steps:
             config = _Config(self, key, self._versions[key])
             self.kinds[key], made = config.made()
@@ -51,10 +50,10 @@ class _Config:
         self._roots = {path.split(".")[0] for path in self._values}
 
     def _numbered(self, version: Version) -> tuple[list[str], set[int]]:
-        """The key of each number that a reference has, and the numbers of those that nothing waits for.
+        """Return the key of each reference number, and the numbers of references without a wait.
 
-        The record numbers both together and lists them apart: nobody waits for a checkpoint that a training begins
-        with where there is a list of such.
+        The record numbers both kinds together and lists them apart. With a list of pseudo dependencies, no step
+        waits for the initial checkpoint of a training.
         """
         pseudo = list(version.get("pseudo_dependencies", ()))
         if not pseudo or not version["dependencies"]:
@@ -66,7 +65,7 @@ class _Config:
         return [next(others if number in numbers else waiting) for number in range(count)], numbers
 
     def made(self) -> tuple[str, Any]:
-        """Which kind of config it is, and the config."""
+        """Return the kind of the config, and the config."""
         roots, has = self._roots, self._values.__contains__
         if "train_config" in roots and any(path.startswith("train_config.data.configs.") for path in self._values):
             return "TrainLmOnPodConfig", self._training()
@@ -75,7 +74,7 @@ class _Config:
         if "speedrun_config" in roots:
             return "SpeedrunResultsConfig", self._speedrun()
         is_tokenizing = "tokenizer" in roots and roots <= {"tokenizer", "train_paths", "validation_paths"}
-        if is_tokenizing and not self._values.get("train_paths"):  # a whole list there is of before that class
+        if is_tokenizing and not self._values.get("train_paths"):  # a complete list comes from before that class
             return ("TokenizeConfig" if len(roots) > 1 else "HfTokenizeConfig"), self._tokenizing()
         if roots == {"revision"} or roots == {"revision", "hf_dataset_id"}:
             return "DownloadConfig", self._download()
@@ -86,7 +85,7 @@ class _Config:
         return "other", self._made_up()
 
     def _value(self, path: str) -> Any:
-        """The placeholder that counts as what the record has at a path."""
+        """Return the placeholder that counts as the record's value at a path."""
         told = self._values[path]
         found = REFERENCE.match(told) if isinstance(told, str) else None
         if not found:
@@ -99,7 +98,7 @@ class _Config:
         return self._value(path) if path in self._values else otherwise
 
     def _list(self, path: str) -> Any:
-        """A list whose members count one by one, or that counts as a whole."""
+        """Return a list whose members count one by one, or one that counts as a whole."""
         if path in self._values:
             return self._value(path)
         numbered = [other for other in self._values if re.fullmatch(re.escape(path) + r"\.\[\d+\]", other)]
@@ -113,7 +112,7 @@ class _Config:
         own = modules()["marin.processing.tokenize.tokenize"]
         if self._roots == {"tokenizer"}:
             return own.HfTokenizeConfig(id="org/set", cache_path=this_output_path(), tokenizer=self._value("tokenizer"))
-        if any(path.startswith("validation_paths.[0].configs.") for path in self._values):  # a slip in one experiment
+        if any(path.startswith("validation_paths.[0].configs.") for path in self._values):  # one file's mistake
             mixture = self._mixture("validation_paths.[0].configs.")
             return own.TokenizeConfig([], [mixture], this_output_path(), self._value("tokenizer"))
         return own.TokenizeConfig(
@@ -122,7 +121,7 @@ class _Config:
         )  # fmt: skip
 
     def _mixture(self, prefix: str) -> Any:
-        """The mixture of the tokenizing steps that the record's components name, through our function for mixtures."""
+        """Return the mixture of the tokenizing steps in the record's components, made by Tradewind."""
         parts: dict[str, list[str]] = {}
         for path in self._values:
             found = COMPONENT.match(path.removeprefix(prefix)) if path.startswith(prefix) else None
@@ -137,7 +136,7 @@ class _Config:
         )  # fmt: skip
 
     def _source(self, path: str) -> Any:
-        """What training reads of a tokenizing step, by our function; of a cache that comes otherwise, by its paths."""
+        """Return the training's view of a tokenizing step; for other caches, build it from the paths."""
         cache = self._or(path + ".cache_dir", None)
         step = cache.step if isinstance(cache, InputName) else None
         if hasattr(step and step.config, "as_lm_dataset_source_config"):
@@ -211,20 +210,20 @@ class _Config:
         return made(**given, output_path=this_output_path(), extract_config=extract)
 
     def _made_up(self) -> Any:
-        """Any config: a dictionary for each path, in the order in which its references are counted."""
+        """Return a config of any class: a dictionary per path, in the order in which its references count."""
         ordered = sorted(self._values, key=lambda path: (self._first_reference([path]), path))
         return {path: self._value(path) for path in ordered}
 
 
 def _arguments(shown: str) -> dict[str, Any]:
-    """Name -> value of a call such as ``EvalTaskConfig(name='boolq', num_fewshot=10)``."""
+    """Return the arguments of a call, for example ``EvalTaskConfig(name='boolq', num_fewshot=10)``."""
     call = ast.parse(shown, mode="eval").body
     assert isinstance(call, ast.Call)
     return {word.arg: ast.literal_eval(word.value) for word in call.keywords if word.arg}
 
 
 def with_dependencies(versions: Mapping[str, Version], keys: list[str]) -> Iterator[str]:
-    """The keys and all that they depend on, each once."""
+    """Yield the keys and all their dependencies, each once."""
     seen: set[str] = set()
     pending = list(keys)
     while pending:

@@ -1,4 +1,4 @@
-"""Tokenizers that are in no table are read from the Hugging Face cache that the user names."""
+"""Tokenizers without a table entry come from the Hugging Face cache that the user names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONFIG = {
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache with one tokenizer."""
+    """Write a cache with one tokenizer."""
     for name in ("HF_HOME", "HF_HUB_CACHE"):
         monkeypatch.delenv(name, raising=False)
     model = tmp_path / "hub/models--org--small"

@@ -1,4 +1,4 @@
-"""What an experiment does with the era's classes while its steps are built: inherit, replace, register, read."""
+"""Uses of the legacy API's classes while an experiment builds steps: inherit, replace, register, read."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Steps that are built by hand from the light classes get the versions that Marin's own executor recorded.
+"""Steps rebuilt from the light classes get the versions that Marin's own executor recorded.
 
 ``oracle_versions.json`` holds a few of each kind; ``scripts/marin/versions.py`` does the same with all 2,967.
 ``published_versions.json`` holds the versions of 59 outputs that Marin published, in results of speedruns and in lists
-of token caches, and those of what they read.
+of token caches, and the versions of their inputs.
 """
 
 from __future__ import annotations

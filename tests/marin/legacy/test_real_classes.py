@@ -1,4 +1,4 @@
-"""The light classes say of themselves what the real ones said: ``real_classes.json`` was written by these."""
+"""The light classes describe themselves as the real ones did, which wrote ``real_classes.json``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLASSES: dict[str, dict[str, Any]] = REAL["classes"]
 SIZES: dict[str, list[dict[str, Any]]] = REAL["sizes"]
 VOCAB = 128256
 ONLY_ON_DEVICES = {("levanter.trainer.TrainerConfig", "EvalBatch")}
-"""Axes whose length is a number of devices, which is refused."""
+"""Axes whose length is a number of devices; light classes refuse them."""
 
 
 @pytest.fixture(scope="module")

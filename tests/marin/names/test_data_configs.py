@@ -1,4 +1,4 @@
-"""Mixtures of data sets out of tokenizing steps, as Marin makes them."""
+"""Mixtures of data sets from tokenizing steps, as Marin makes them."""
 
 from __future__ import annotations
 

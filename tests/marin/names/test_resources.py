@@ -1,4 +1,4 @@
-"""What a job runs on, as Marin's configs say it, and how fast that is."""
+"""Resources of a job in Marin's configs, and their speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The slices of TPUs that Levanter has a name for."""
+"""TPU slices that Levanter names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a speedrun costs, and what its results step is told."""
+"""Cost of a speedrun, and the inputs of its results step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SimpleTrainConfig:
 
 @pytest.fixture
 def users_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The two files of a user's checkout that a speedrun asks."""
+    """Install the two modules of a user's checkout that a speedrun reads."""
     for name, values in (
         ("experiments", {}),
         ("experiments.llama", {"llama3_tokenizer_vocab_size": 128256}),

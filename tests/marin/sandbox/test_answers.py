@@ -1,4 +1,4 @@
-"""The few functions of heavy libraries that answer while a file is loaded, and only what is certain."""
+"""Functions of heavy libraries that the sandbox answers during a load, only with certain values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAKE = "executor_main([ExecutorStep(name, None, None)])\n"
 
 
 def named(root: Path, text: str) -> str:
-    """The name of the step that a file makes of ``name``."""
+    """Return the name of the step that a file makes of ``name``."""
     write_checkout(root, a=EXECUTOR + text + MAKE)
     return names(run(root, "a"))[0][0]
 
@@ -212,7 +212,7 @@ def test_other_spaced_numbers_are_known_only_on_the_cluster(tmp_path: Path, aske
 
 @pytest.mark.slow
 def test_numpy_is_imported_only_for_a_file_that_calls_it(tmp_path: Path) -> None:
-    """In a process of its own: in this one it is there."""
+    """The test uses a separate process, because this one has imported numpy."""
     text = "import numpy as np\n{line}executor_main([ExecutorStep('s', None, None)])\n"
     write_checkout(tmp_path, a=EXECUTOR + text.format(line=""), b=EXECUTOR + text.format(line="np.linspace(0, 1, 3)\n"))
     code = f"""

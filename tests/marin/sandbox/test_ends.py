@@ -1,4 +1,4 @@
-"""A file that ends itself by whatever means costs the others nothing; a person's Ctrl-C still ends the process."""
+"""A file that ends itself does not affect other files; a user's Ctrl-C still ends the process."""
 
 from __future__ import annotations
 
@@ -103,7 +103,10 @@ def test_a_signal_ends_the_process_while_a_file_is_loaded(
 
 
 def _signal_once_in(file: Path, number: signal.Signals) -> None:
-    """Signal this process while its main thread executes the file: Python ignores what is raised in a finalizer."""
+    """Signal this process while its main thread executes the file.
+
+    Python ignores exceptions in a finalizer.
+    """
     main = threading.main_thread().ident
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -132,7 +135,7 @@ def test_endless_recursion_refuses_file_without_killing_process(tmp_path: Path) 
         "assert sys.getrecursionlimit() == before\n"
         "print([dag.dag_id for dag in found], *found.refused, sep='\\n')\n"
     )
-    env = {name: value for name, value in os.environ.items() if name != "CI"}  # of which a line would tell
+    env = {name: value for name, value in os.environ.items() if name != "CI"}  # a line about CI would follow
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     dags, *refused = done.stdout.splitlines()

@@ -1,4 +1,4 @@
-"""This process is as it was after a file was loaded, whether that went well or not; and files are kept from much."""
+"""Loading a file restores the process state, also after an error; the sandbox limits files."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ CAUGHT = "try:\n    {}\nexcept BaseException:\n    pass"
 
 
 def is_own_error(line: str) -> bool:
-    """Whether a file that catches what this line raises may go on."""
+    """Return whether a file that catches this line's exception may continue."""
     ends = "exit" in line and "_exit" not in line
     return ends or "environb" in line or "posix.environ" in line
 

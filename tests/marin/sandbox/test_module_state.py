@@ -1,4 +1,4 @@
-"""What a file assigns inside of modules that others use is there for this file, and for nobody else."""
+"""Assignments of a file to shared modules affect this file only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A library that a file can do without: its steps come from neither of the two branches unless both give the same."""
+"""Optional libraries: the sandbox refuses a file whose two branches give different steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file is run as it is, and each call of ``executor_main`` in it is seen."""
+"""The sandbox runs a file unchanged and records each call of ``executor_main``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file gives the same steps at every parse, or is refused with the line that makes them differ."""
+"""A file gives the same steps at every parse; otherwise the sandbox reports the line that varies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a file defines travels by file and name, and is found on a cluster by importing the file."""
+"""References to a file's definitions: by file and name; a cluster imports the file to find them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only a cluster knows may be stored and passed on; no name, path, version, count or branch comes from it."""
+"""A file may store and pass on cluster values, but not use them in names, paths, versions or branches."""
 
 from __future__ import annotations
 

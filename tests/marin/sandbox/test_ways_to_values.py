@@ -1,4 +1,4 @@
-"""How a cluster gets a value that only it knows: what was called, with what, and what is a decorator's work instead."""
+"""References to cluster values: the called function, its arguments, and the limits of decorators."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MADE = "def plain(x): ...\n@jit\ndef done(x): ...\n@jit\n@jit\ndef twice(x): ...
 
 
 def way(root: Path, text: str, value: str) -> Any:
-    """How a cluster gets ``value``, an expression of a file."""
+    """Return the reference by which a cluster gets ``value``, an expression of a file."""
     write_checkout(root, a=f"{HEAD}{text}executor_main([ExecutorStep('s', None, {value})])\n")
     (step,) = run(root, "a").calls[0].steps
     assert isinstance(step, ExecutorStep)
@@ -32,7 +32,7 @@ def way(root: Path, text: str, value: str) -> Any:
 
 
 def written(value: Any) -> Any:
-    """A way as nested tuples."""
+    """Return a reference as nested tuples."""
     if not isinstance(value, ClusterValue):
         return getattr(getattr(value, "function", value), "__name__", value)
     found = cluster_reference(value)
