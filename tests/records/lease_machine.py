@@ -109,7 +109,7 @@ class Driver:
 
     @property
     def believes(self) -> bool:
-        """Return whether the function runs and no message has told it to stop."""
+        """Return whether the function runs and no stop request has reached it."""
         keeper = self.keeper
         is_held = keeper is not None and keeper.end in (None, LeaseEndReason.STOP_REQUESTED) and not keeper.is_over
         return self.is_at_work and is_held and not self.process.ended
