@@ -290,7 +290,8 @@ REFUSED = {
     "export with an adapter": "fits",
     "no state": "There is no complete checkpoint under train_config.trainer.initialize_from /nowhere.",
     "state": "fits",
-    "state of the end": f"train_config.trainer.initialize_from: the checkpoint ROOT{WHOLE} is of step {STEPS - 1}",
+    "state of the end": "train_config.trainer.initialize_from: this training continues the checkpoint ROOT"
+    f"{WHOLE} of step {STEPS - 1}, and train_config.trainer.num_train_steps={STEPS} ends it there: ",
     "no state to go on with": "There is no complete checkpoint under train_config.trainer.load_checkpoint_path /nowhe",
     "no component": "train_config.data.train_weights has 'wiki', which is no component: there are web, code.",
     "no positive weight": "train_config.data.train_weights={'web': 0.0, 'code': 0.0}: give weights of at least 0, and",
