@@ -32,11 +32,13 @@ def two_clusters(tmp_path_factory):
             LocalRay(stack, token="", name="east", num_cpus=2, slices=[LocalSlice("tpu-east", "v4-8")], env=MODULES),
             LocalRay(stack, token="", name="west", num_cpus=3),
         ]
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(LocalRay.start, clusters))
-    yield clusters
-    for cluster in clusters:
-        cluster.stop()
+        try:
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(LocalRay.start, clusters))
+            yield clusters
+        finally:  # also if one of them did not start
+            for cluster in clusters:
+                cluster.stop()
     assert stack.processes() == []
 
 
