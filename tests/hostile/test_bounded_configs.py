@@ -122,7 +122,7 @@ UNBOUNDED = {
 
 
 def _what_is_said_of(name: str) -> list[str]:
-    return ["holds itself"] if "itself" in name or "each other" in name else []
+    return ["contains itself"] if "itself" in name or "each other" in name else []
 
 
 def test_a_config_without_bounds_is_refused_by_step_and_place(sandbox: Path) -> None:

@@ -138,7 +138,7 @@ def test_failed_sweep_point_is_named_in_comparison_and_retried(airflow: InProces
         (
             "missing_prefix",
             "plan",
-            "BadInputError: Nothing says where outputs go: give experiment_dag(prefix=...)",
+            "BadInputError: No source sets the prefix of outputs: give experiment_dag(prefix=...)",
         ),
         ("no_such_cluster", "bad_no_such_cluster", "There is no connection 'missing', and "),
         ("unreachable", "bad_unreachable", "does not answer (ConnectionError): start the cluster, or correct the host"),

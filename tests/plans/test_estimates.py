@@ -47,7 +47,7 @@ def test_the_path_counts_before_the_name() -> None:
 
 def test_the_sum_says_how_much_it_leaves_out() -> None:
     estimated = with_estimates(plan(), {"train": Estimate(2, "v4-16")})
-    assert estimated.estimate == "about 2 h on v4-16; nothing is known of 2 of 3 steps that run"
+    assert estimated.estimate == "about 2 h on v4-16; unknown for 2 of 3 steps that run"
 
 
 def test_without_any_memory_there_is_no_estimate() -> None:
@@ -58,7 +58,7 @@ def test_two_tasks_of_one_version_cost_once() -> None:
     one = plan()
     twice = Plan(one.prefix, one.steps + tuple(step for step in one.steps if step.name == "train"))
     assert with_estimates(twice, {"train": Estimate(2, "v4-16")}).estimate == (
-        "about 2 h on v4-16; nothing is known of 2 of 3 steps that run"
+        "about 2 h on v4-16; unknown for 2 of 3 steps that run"
     )
 
 

@@ -82,7 +82,7 @@ def test_a_step_that_marins_executor_is_at_is_waited_for() -> None:
         ({"run": "monday"}, "run monday, attempt 2"),
         ({"script": "e.py", "host": "h", "pid": 7}, "script e.py on h, attempt 2"),
         ({"adopted_from": "/old"}, "adopted_from /old, attempt 2"),
-        ({}, "somebody, attempt 2"),
+        ({}, "an unknown producer, attempt 2"),
     ],
 )
 def test_whoever_made_an_output_is_named(by: dict[str, Any], producer: str) -> None:
@@ -271,7 +271,7 @@ def test_other_version_at_explicit_path_is_reused_with_warning() -> None:
     lease = lease_of(resolve([step], "/p").steps[0], Phase.COMMITTED, version="f" * 32)
     plan = plan_with(Record(lease=lease, has_output=True), step)
     assert decisions(plan) == {"a": "REUSE"}
-    assert plan.warnings == ("'a' is reused from another version: its output path is given by hand.",)
+    assert plan.warnings == ("'a' is reused from another version: override_output_path sets its output path.",)
 
 
 def test_a_lease_without_a_version_is_no_collision() -> None:

@@ -127,7 +127,7 @@ def test_task_reusing_other_version_warns_like_the_plan(tmp_path: Path) -> None:
     mine, other = at_one_path(1), at_one_path(2)
     made(other)  # another run makes it after this plan
     start = decide_start(read_record(mine.output_path), TaskIdentity({"run": "mine"}), RerunRequest())
-    assert start_warning(start, mine) == "'first' is reused from another version: its output path is given by hand."
+    assert start_warning(start, mine) == "'first' is reused from another version: override_output_path sets its output path."
     assert plan([("first", mine), ("second", mine)]).warnings == (start_warning(start, mine),)
     assert start_warning(start, other) is None and start_warning(Claim(), mine) is None
 
@@ -164,5 +164,5 @@ def test_forced_input_warns_about_reused_consumers(
     forced = plan(tasks, selection=Selection(force=("first",)))
     assert decided(forced) == {"first": Decision.RUN, "second": Decision.REUSE}
     assert forced.warnings == (
-        "'second' is reused although its input 'first' is made again: force_downstream would renew it.",
+        "'second' is reused although its input 'first' runs again: force_downstream reruns both.",
     )

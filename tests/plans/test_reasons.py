@@ -51,8 +51,8 @@ def lease(phase: Phase | None, **fields: Any) -> Lease:
             Record(None, lease(Phase.STOPPED, stop_requested={"dag": "d", "run": "r2", "try": 3})),
             "stopped before by run r2 of d",
         ),
-        (Record(None, lease(Phase.RUNNING), lease_age_s=1000), "started before, then lost without a word"),
-        (Record(Status.RUNNING), "started before, then lost without a word"),
+        (Record(None, lease(Phase.RUNNING), lease_age_s=1000), "started before, then its lease expired"),
+        (Record(Status.RUNNING), "started before, then its lease expired"),
         (Record(None, lease(Phase.RUNNING)), "in progress in run r1 of nightly on job job-7"),
         (Record(None, lease(Phase.CLAIMED, job="", by={})), "in progress"),
         (

@@ -34,7 +34,7 @@ def test_the_table_has_a_line_for_each_step_and_the_sum_below() -> None:
         ["RUN", "tokens", version["tokens"], "never ran", f"tokens-{version['tokens']}"],
         ["RUN", "train", version["train"], "never ran", "about 2.5 h on v4-16", f"train-{version['train']}"],
         ["3 steps: 2 RUN, 1 REUSE"],
-        ["Estimate: about 2.5 h on v4-16; nothing is known of 1 of 2 steps that run"],
+        ["Estimate: about 2.5 h on v4-16; unknown for 1 of 2 steps that run"],
         ["Warning: force: 'x' matches no step."],
     ]
 

@@ -80,7 +80,7 @@ def test_a_result_that_cannot_be_carried_is_refused(result: Any, message: str) -
 def test_a_result_that_holds_itself_is_refused() -> None:
     loop: list[Any] = []
     loop.append(loop)
-    with pytest.raises(ResultError, match="holds itself"):
+    with pytest.raises(ResultError, match="contains itself"):
         result_line(loop, MARKER)
 
 

@@ -153,7 +153,7 @@ OfScript = type("OfScript", (), {"__module__": "__main__"})
         ([Letters.NESTED], r"config.a.\[0\].value.\[1\] is a set, whose order differs"),
         (
             OfDagFile,
-            "config.a counts as its text \"<class 'unusual_prefix_.*, and the module in it is called otherwise",
+            "config.a counts as its text \"<class 'unusual_prefix_.*, whose module has another name",
         ),
         ({"k": OfScript}, "config.a.k counts as its text \"<class '__main__.OfScript'>\""),
         (list[OfDagFile], r"config.a counts as its text 'list\[unusual_prefix_"),

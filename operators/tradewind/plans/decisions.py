@@ -61,7 +61,7 @@ class PlanDecisions:
     def left_behind(self) -> list[str]:
         """Warn of results that are reused although one of their inputs runs again."""
         return [
-            f"{step.name!r} is reused although its input {cause.name!r} is made again: force_downstream would renew it."
+            f"{step.name!r} is reused although its input {cause.name!r} runs again: force_downstream reruns both."
             for step in self.steps
             if self.decisions[step] is Decision.REUSE
             and (cause := next((each for each in step.dependencies if each in self.forced), None)) is not None
@@ -252,7 +252,7 @@ def _reason(step: ResolvedStep, choice: PlanDecisions, explained: str | None, no
 def _producer(lease: Lease | None) -> str:
     if lease is None or lease.written_by_marin:
         return "Marin's executor"
-    who = format_producer(lease.by) or "somebody"
+    who = format_producer(lease.by) or "an unknown producer"
     return f"{who}, attempt {lease.attempt}"
 
 
@@ -283,4 +283,4 @@ def _check_versions(choice: PlanDecisions) -> list[str]:
 
 def other_version_warning(step: ResolvedStep) -> str:
     """Warn that another version made the output which the step reuses at an overridden path."""
-    return f"{step.name!r} is reused from another version: its output path is given by hand."
+    return f"{step.name!r} is reused from another version: override_output_path sets its output path."

@@ -104,7 +104,7 @@ def _total(found: Mapping[str, Estimate], running: int) -> str | None:
     largest_first = sorted(hours.items(), key=lambda item: (-item[1], item[0]))
     text = ", ".join(f"{format_hours(each)} on {resources}" for resources, each in largest_first)
     unknown = running - len(found)
-    return f"about {text}" + (f"; nothing is known of {unknown} of {running} steps that run" if unknown else "")
+    return f"about {text}" + (f"; unknown for {unknown} of {running} steps that run" if unknown else "")
 
 
 def _rounded(value: float) -> str:
@@ -147,7 +147,7 @@ def read_estimates(plan: Plan) -> dict[str, Estimate]:
         files = {path: attempt_path(path, lease.attempt) for path, lease in newest.items()}
         contents = read_contents(list(files.values()))
     except Exception as error:  # each store has its own exceptions
-        logger.warning("What earlier attempts took could not be read: %s", error)
+        logger.warning("Earlier attempts could not be read, so the plan has no estimates: %s", error)
         return {}
     found = {
         path: estimate for path, file in files.items() if (estimate := _estimate(file, contents.get(file))) is not None

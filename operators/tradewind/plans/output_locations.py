@@ -110,8 +110,8 @@ def check_output_places(
         place = resolve_location(step.output_path)
         if top.is_or_is_below(place):
             raise ExperimentError(
-                f"{named_path(step.output_path, where)} is the prefix of the run, or above it, where the outputs of "
-                "all steps lie: give the step a folder of its own."
+                f"{named_path(step.output_path, where)} is the prefix of the run, or above it, and would contain the "
+                "outputs of all steps: give the step its own folder."
             )
         if not resolve_location(step.output_path, follows_links=False).is_below(text_top):
             elsewhere.append(step)
@@ -135,7 +135,7 @@ def _check_elsewhere(steps: Sequence[ResolvedStep], prefix: str, roots: Roots, o
             continue
         named = named_path(step.output_path, f"Step {step.name!r}: {_named_output(step)}")
         raise ExperimentError(
-            f"{named} lies neither below the prefix {prefix} nor below an allowed root: allow it with "
+            f"{named} is neither below the prefix {prefix} nor below an allowed root: allow it with "
             f"experiment_dag(allow_outside=({step.name!r},)), which takes step names and paths, or have an "
             "administrator add it to allowed_roots in the [tradewind] section of airflow.cfg."
         )
@@ -156,7 +156,7 @@ def _check(path: Any, where: str, problem_of: Callable[[str], str], cure: str) -
 
 def _problem_of_name(name: str) -> str:
     if name.startswith("/") or "://" in name:
-        return "is a path of its own, which would lead out of the prefix"
+        return "is an absolute path, which would leave the prefix"
     return _problem_of_parts(name)
 
 
@@ -164,19 +164,19 @@ def _problem_of_override(path: str) -> str:
     if problem := _problem_of_parts(path):
         return problem
     if not is_absolute(path):
-        return "" if path.strip("/. ") else "is the prefix itself, where the outputs of all steps lie"
+        return "" if path.strip("/. ") else "is the prefix itself, which contains the outputs of all steps"
     try:
         if not Location.of(path).is_absolute:
             return "is neither a path below the prefix nor an absolute one"
     except StorageError:
-        return "is of no store that Tradewind knows, or no right path there"
+        return "is in no store that Tradewind supports, or is not a valid path there"
     is_store = resolve_location(path, follows_links=False).name == "/"
-    return "is a whole store, where the outputs of all steps lie" if is_store else ""
+    return "is a whole store, which contains the outputs of all steps" if is_store else ""
 
 
 def _problem_of_parts(path: str) -> str:
     parts = path.split("/")
     if ".." in parts:
-        return "has '..' as a part, which could lead out of the prefix"
+        return "has '..' as a part, which could leave the prefix"
     own = sorted(_OWN_FOLDERS.intersection(parts))
     return f"has {own[0]!r} as a part, where Tradewind keeps its own records" if own else ""

@@ -31,7 +31,7 @@ class BadPlanError(ValueError):
     """The value is not a plan, or an incomplete one."""
 
     def __init__(self, flaw: Exception | str) -> None:
-        super().__init__(f"The plan of this run cannot be read, because {flaw}. Clear the plan task to make it anew.")
+        super().__init__(f"The plan of this run cannot be read, because {flaw}. Clear the plan task to plan again.")
 
 
 class Decision(Enum):
@@ -195,7 +195,7 @@ def planned_in(chunk_json: object, task_id: str) -> PlannedStep | None:
     """
     lines = chunk_json.get("steps") if isinstance(chunk_json, Mapping) else None
     if not isinstance(lines, list):
-        raise BadPlanError("it holds no steps")
+        raise BadPlanError("it has no steps")
     mine = next((line for line in lines if isinstance(line, Mapping) and line.get("task_id") == task_id), None)
     return None if mine is None else PlannedStep.from_json(mine)
 

@@ -51,14 +51,14 @@ def choose_prefix(
     prefix = prefix or bucket()
     if not prefix:
         raise MissingPrefixError(
-            "Nothing says where outputs go: give experiment_dag(prefix=...) or a DAG param 'prefix', set "
+            "No source sets the prefix of outputs: give experiment_dag(prefix=...) or a DAG param 'prefix', set "
             "TRADEWIND_PREFIX, set prefix in the [tradewind] section of airflow.cfg, or give the cluster's connection "
             "a bucket."
         )
     if not Location.of(prefix, source).is_absolute:
         raise RelativePrefixError(
-            f"{source}: {prefix!r} is a relative path, which workers and clusters would each look up from where they "
-            "are: give an absolute path or a URL."
+            f"{source}: {prefix!r} is a relative path, which each worker and cluster would resolve differently: "
+            "give an absolute path or a URL."
         )
     return ChosenPrefix(prefix, source)
 

@@ -110,7 +110,7 @@ def explain_new_versions(steps: Sequence[tuple[ResolvedStep, Record]], *, now: f
     try:
         history = find_history(new, roots)
     except StorageError as error:
-        logger.warning("Earlier versions could not be read, so the plan does not tell what has changed: %s", error)
+        logger.warning("Earlier versions could not be read, so the plan does not state what changed: %s", error)
         return {}
     return {step.output_path: _reason(step, history, now) for step in new}
 
@@ -321,7 +321,7 @@ def _read_stories_or_none(records: Mapping[str, Record]) -> dict[str, AttemptSum
     try:
         return read_attempt_summaries(records)
     except StorageError as error:  # a plan is worth more than its explanations
-        logger.warning("The attempts could not be read, so the plan does not tell how steps failed: %s", error)
+        logger.warning("Attempts could not be read, so the plan does not state how steps failed: %s", error)
         return {}
 
 
@@ -374,11 +374,11 @@ def _stopped(record: Record) -> str:
     if lease is not None and lease.phase is Phase.STOPPED:
         who = format_producer(lease.stop_requested or {})
         return f"stopped before by {who}" if who else "stopped before"
-    return "started before, then lost without a word"
+    return "started before, then its lease expired"
 
 
 def _unreadable(step: ResolvedStep, record: Record) -> str:
-    lease = record.lease if record.lease is not None else Lease.as_unreadable("nobody knows why")
+    lease = record.lease if record.lease is not None else Lease.as_unreadable("the cause is unknown")
     return str(UnreadableLeaseError(step.output_path, lease))
 
 

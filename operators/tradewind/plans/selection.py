@@ -61,9 +61,9 @@ def linear_regex(text: str) -> Regex:
         RegexError: It is invalid, or RE2 does not support it; the message is the end of a sentence.
     """
     if len(text) > MAX_PATTERN_CHARS:
-        raise RegexError(f"has {len(text)} characters, and at most {MAX_PATTERN_CHARS} are read")
+        raise RegexError(f"has {len(text)} characters, more than the maximum of {MAX_PATTERN_CHARS}")
     if not text.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise RegexError("is no text: it holds half a character (a lone surrogate)")
+        raise RegexError("is not text: it contains half a character (a lone surrogate)")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about what later versions of Python may read differently
@@ -192,7 +192,7 @@ def _checked(param: str, regexes: object) -> tuple[str, ...]:
     if len(regexes) > MAX_REGEXES or sum(map(len, regexes)) > _LONGEST_REGEXES:
         raise SelectionError(
             f"{param} holds {len(regexes)} regular expressions: give {MAX_REGEXES} at most, of {_LONGEST_REGEXES} "
-            "characters together; one can find many steps."
+            "characters together; one expression can match many steps."
         )
     for regex in regexes:
         try:

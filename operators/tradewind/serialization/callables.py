@@ -102,7 +102,7 @@ def describe_callable(function: Any, code: CodeFolder) -> ShippedFunction:
     if isinstance(plain, types.FunctionType) and _needs_source(target, plain):
         shown_file = code.relative_file(plain.__module__) or os.path.basename(plain.__code__.co_filename)
         source = source_of(plain, str(shown_file))
-        travels = any(_lies_in(name, code) for name in source.imports)
+        travels = any(_is_in(name, code) for name in source.imports)
         return ShippedFunction(None, source, dict(options) if options is not None else None, travels)
     reference = reference_to(target, code)
     return ShippedFunction(str(reference), None, dict(options) if options is not None else None, reference.travels)
@@ -166,6 +166,6 @@ def _file_needs_airflow(module: str) -> bool:
     return module.startswith("unusual_prefix_") or bool(file and imports_airflow(file))
 
 
-def _lies_in(module: str, code: CodeFolder) -> bool:
+def _is_in(module: str, code: CodeFolder) -> bool:
     top = Path(code.path, module.partition(".")[0])
     return top.is_dir() or top.with_suffix(".py").is_file()

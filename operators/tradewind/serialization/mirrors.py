@@ -73,7 +73,7 @@ class MirroredPath:
         try:
             known = parse_fields(fields, _KINDS, _KINDS, "a mirrored path's")
         except RecordFormatError as flaw:
-            raise SpecError(f"What an attempt's file says is to be mirrored cannot be read, because {flaw}.") from None
+            raise SpecError(f"The mirrored paths in an attempt's file cannot be read, because {flaw}.") from None
         return MirroredPath(**{**known, "sources": tuple(known["sources"])})
 
 
@@ -108,7 +108,7 @@ def _placed(mirror: Mirror, prefixes: Sequence[str]) -> MirroredPath:
     path = mirror.path.rstrip("/")
     parts = path.partition("://")[2].split("/") if "://" in path else path.removeprefix("/").split("/")
     if not path or not is_relative("/".join(parts)):
-        raise _refused(mirror, "leads through '.' or '..', has an empty part, or is none")
+        raise _refused(mirror, "has '.', '..' or an empty name as a part, or is empty")
     if own := sorted(OWN_FOLDERS.intersection(parts)):
         raise _refused(mirror, f"has {own[0]!r} as a part, where Tradewind keeps its own records")
     others = [prefix for prefix in dict.fromkeys(prefixes) if not _is_same(prefix, mirror.prefix)]
@@ -122,7 +122,7 @@ def _placed(mirror: Mirror, prefixes: Sequence[str]) -> MirroredPath:
     known = ", ".join([mirror.prefix, *others])
     raise _refused(
         mirror,
-        f"lies below none of the prefixes that are known ({known})",
+        f"is below none of the known prefixes ({known})",
         "give a path below a prefix, or have an administrator add its prefix to mirror_prefixes in the [tradewind] "
         "section of airflow.cfg",
     )

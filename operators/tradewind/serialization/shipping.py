@@ -47,7 +47,7 @@ def result_line(result: Any, marker: str, masker: Masker | None = None) -> str:
     try:
         text = json.dumps(_plain(result), allow_nan=False)
     except RecursionError:
-        raise ResultError("The function returned something that holds itself: return plain values.") from None
+        raise ResultError("The function returned a value that contains itself: return plain values.") from None
     if len(text) > MAX_RESULT_BYTES:
         raise ResultError(
             f"The function returned {len(text):,} bytes of JSON, and a result may have {MAX_RESULT_BYTES:,}: write the "

@@ -115,7 +115,7 @@ class StepSpec:
         try:
             known = parse_fields(fields, _KINDS, _REQUIRED)
         except RecordFormatError as flaw:
-            raise SpecError(f"What an attempt's file says is to run cannot be read, because {flaw}.") from None
+            raise SpecError(f"The spec in an attempt's file cannot be read, because {flaw}.") from None
         lists = {name: tuple(known.get(name, ())) for name in ("resumable", "roots")}
         mirrors = tuple(map(MirroredPath.from_json, known.get("mirrors", ())))
         return StepSpec(**{**known, **lists, "mirrors": mirrors})
@@ -150,7 +150,7 @@ class StepSpec:
         try:
             resources: Resources = RESOURCE_KINDS[kind](**fields)
         except (KeyError, TypeError, ValueError) as error:
-            raise SpecError(f"Step {self.name!r}: its resources are of no kind that is known here.") from error
+            raise SpecError(f"Step {self.name!r}: its resources are of an unknown kind.") from error
         return resources
 
 
@@ -225,7 +225,7 @@ class Encoder:
         if isinstance(value, type) or callable(value):
             return {"$object": str(self.refer(value))}
         raise SpecError(
-            f"{where} is a {type(value).__qualname__}, which has no written form: use plain values, dataclasses or "
+            f"{where} is a {type(value).__qualname__}, which JSON cannot hold: use plain values, dataclasses or "
             "lazy('package.module:Name', ...)."
         )
 
@@ -247,7 +247,7 @@ class Encoder:
                 return {"$call": self.encode(of, where), "args": written, "fields": fields}
             case AttributeReference(of, attribute):
                 return {"$attribute": attribute, "of": self.encode(of, where)}
-        raise SpecError(f"{where} is made of types for annotations, which has no written form.")
+        raise SpecError(f"{where} is made of types for annotations, which cannot be written as JSON.")
 
     def _encode_container(self, value: Any, where: str) -> Any:
         if isinstance(value, dict):

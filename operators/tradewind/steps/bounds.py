@@ -83,7 +83,7 @@ class _Count:
             self._take(known.height, known.values, known.characters, name)
             return False
         if id(value) in self._begun:
-            raise StepConfigError(f"{self._place(name)} holds itself: write what it is made from instead.")
+            raise StepConfigError(f"{self._place(name)} contains itself: write what it is made from instead.")
         parts = _parts(value)
         if parts is None:
             self._take(1, 1, 0, name)
@@ -100,7 +100,7 @@ class _Count:
         if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:
             raise StepConfigError(
                 f"{self._place(name)} is a whole number of about {int(value.bit_length() * math.log10(2))} digits, "
-                "which has no written form: give it as text."
+                "which is too long to write: give it as text."
             )
         if self.is_finite and isinstance(value, float) and not math.isfinite(value):
             raise StepConfigError(f"{self._place(name)} is {value}, which JSON has no form for: give a number.")
@@ -125,7 +125,7 @@ class _Count:
         top.characters += characters + len(name) * values
         if top.values > MAX_VALUES:
             raise StepConfigError(
-                f"{self._place('')} holds more than {MAX_VALUES} values, each counted wherever it stands: let the "
+                f"{self._place('')} holds more than {MAX_VALUES} values, counting each occurrence: let the "
                 "step read them from a file."
             )
         if top.characters > MAX_CHARACTERS:

@@ -212,8 +212,8 @@ def resolve(
     """
     if not prefix:
         raise MissingPrefixError(
-            "Nothing says where outputs go: give prefix=, set TRADEWIND_PREFIX, or set prefix in the [tradewind] "
-            "section of airflow.cfg."
+            "No source sets the prefix of outputs: give prefix=, set TRADEWIND_PREFIX, or set prefix in the "
+            "[tradewind] section of airflow.cfg."
         )
     resolution = _Resolution(prefix, binding or RunValues())
     for root in wanted_steps(steps):

@@ -98,8 +98,8 @@ class TpuSlice:
         _check_budgets("TpuSlice", self.max_preemptions, self.max_failures, self.stall_limit_s, self.frozen_s)
         if self.spare is not None and not isinstance(self.spare, bool):
             raise ValueError(
-                f"TpuSlice(spare={truncated_repr(self.spare)}): give True, False, or None: it is a choice and no "
-                "number of slices, since processes get ready on one."
+                f"TpuSlice(spare={truncated_repr(self.spare)}): give True, False, or None. It is not a number of "
+                "slices: standby processes use one."
             )
 
 
@@ -134,9 +134,7 @@ class Hosts:
         _check_whole("Hosts", "gpus", self.gpus, 0)
         _check_gpu_type("Hosts", "gpu_type", self.gpu_type)
         if self.gpu_type is not None and not self.gpus:
-            raise ValueError(
-                f"Hosts(gpu_type={truncated_repr(self.gpu_type)}): say with gpus how many of them each host has."
-            )
+            raise ValueError(f"Hosts(gpu_type={truncated_repr(self.gpu_type)}): set gpus to their number on each host.")
         _check_budgets("Hosts", self.max_preemptions, self.max_failures, self.stall_limit_s, self.frozen_s)
 
 
@@ -216,8 +214,8 @@ def _check_frozen(owner: str, value: float) -> None:
         raise ValueError(
             f"{owner}(frozen_s={truncated_repr(value)}): give seconds from {_LEAST_FROZEN_S:.0f} to "
             f"{_MOST_FROZEN_S:.0f}. A "
-            "process gives a sign of life each second, and a busy machine makes some of them late; with more than an "
-            "hour a frozen one would hold its hosts unseen."
+            "process sends a heartbeat each second, and a busy machine delays some; after more than an hour, a frozen "
+            "process would occupy its hosts unnoticed."
         )
 
 
@@ -249,5 +247,5 @@ def _check_gpu_type(owner: str, field: str, value: str | None) -> None:
         raise ValueError(f"{owner}({field}={truncated_repr(value)}): give the type as Ray calls it, such as 'A100'.")
     if value.upper().startswith("TPU"):
         raise ValueError(
-            f"{owner}({field}={truncated_repr(value)}): for TPUs say TpuSlice('v4-8') or another slice type."
+            f"{owner}({field}={truncated_repr(value)}): for TPUs, give TpuSlice('v4-8') or another slice type."
         )

@@ -39,11 +39,13 @@ def check_globs(globs: Sequence[str], where: str) -> tuple[str, ...]:
             )
         if len(glob) > _LONGEST_GLOB or not glob.isprintable():
             raise StepConfigError(
-                f"{where}: resumable holds {truncated_repr(glob)}: give globs of at most {_LONGEST_GLOB} letters that "
-                "can be shown."
+                f"{where}: resumable holds {truncated_repr(glob)}: give globs of at most {_LONGEST_GLOB} printable "
+                "characters."
             )
         if any(RECURSIVE_WILDCARD in name and name != RECURSIVE_WILDCARD for name in glob.split("/")):
-            raise StepConfigError(f"{where}: in the glob {truncated_repr(glob)} of resumable '**' must stand alone.")
+            raise StepConfigError(
+                f"{where}: resumable holds {truncated_repr(glob)}: '**' must be a whole name between slashes."
+            )
     return tuple(globs)
 
 

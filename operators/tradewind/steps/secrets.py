@@ -65,7 +65,7 @@ def check_secrets(secrets: object, whose: str) -> dict[str, str]:
         _check_name(name, whose)
         if SecretReference.parse(reference) is None:
             raise SecretReferenceError(
-                f"{whose}: what secrets gives for {name!r} is no reference (it is not shown here, for it may be the "
+                f"{whose}: the value of {name!r} in secrets is no reference (not shown here, since it may be the "
                 f"secret itself): write {FORMS}."
             )
     return dict(secrets)
@@ -74,7 +74,7 @@ def check_secrets(secrets: object, whose: str) -> dict[str, str]:
 def _check_name(name: object, whose: str) -> None:
     if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
         raise SecretReferenceError(
-            f"{whose}: a name in secrets is no name of an environment variable (it is not shown here, for it may be a "
+            f"{whose}: a name in secrets is no name of an environment variable (not shown here, since it may be a "
             "secret): use letters, digits and '_'."
         )
     if name in _RESERVED or name.startswith(_RESERVED_PREFIX):

@@ -68,7 +68,7 @@ def check_stable(value: Any, where: str) -> None:
     if isinstance(value, _FUNCTIONS):
         raise StepConfigError(
             f"{where} is the function {getattr(value, '__qualname__', value)!s}, which has no stable identity: "
-            "version a name or a number that stands for it."
+            "version a name or a number that identifies it."
         )
     if isinstance(value, (set, frozenset)):
         raise StepConfigError(f"{where} is a set, whose order differs from process to process: use a sorted list.")
@@ -85,12 +85,12 @@ def _parts(value: Any, where: str) -> list[tuple[str, Any]]:
         return [(f"{where}.[{i}]", item) for i, item in enumerate(value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(f"{where}.{spec.name}", getattr(value, spec.name)) for spec in dataclasses.fields(value)]
-    is_told_by_itself = isinstance(value, _SELF_DESCRIBING) and not isinstance(value, type)
+    describes_itself = isinstance(value, _SELF_DESCRIBING) and not isinstance(value, type)
     text = _text_of(value, where)
-    if _MADE_UP.search(text) and not is_told_by_itself:
+    if _MADE_UP.search(text) and not describes_itself:
         raise StepConfigError(
-            f"{where} counts as its text {text!r}, and the module in it is called otherwise in every place that "
-            "runs this file: define it in a module that is imported, or version a name that stands for it."
+            f"{where} counts as its text {text!r}, whose module has another name in each process that runs this "
+            "file: define it in a module that is imported, or version a name that identifies it."
         )
     if _ADDRESS.search(text):
         raise StepConfigError(
@@ -106,8 +106,8 @@ def _text_of(value: Any, where: str) -> str:
         return str(value)
     except Exception as error:
         raise StepConfigError(
-            f"{where} is a {type(value).__qualname__}, whose text cannot be had ({type(error).__name__}): version what "
-            "it is made from."
+            f"{where} is a {type(value).__qualname__}, whose text is unavailable ({type(error).__name__}): version "
+            "what it is made from."
         ) from error
 
 

@@ -111,7 +111,7 @@ class ExecutorStep:
         is_list = isinstance(groups, list | tuple | None) and all(isinstance(group, str) for group in groups or ())
         if not is_list:
             raise ExperimentError(
-                f"Step {self.name!r}: pip_dependency_groups (not shown, for it may hold a secret) must be a list of "
+                f"Step {self.name!r}: pip_dependency_groups (not shown, since it may hold a secret) must be a list of "
                 "texts, such as ['scipy==1.14']."
             )
 

@@ -40,7 +40,7 @@ def test_input_claimed_by_reader_after_search_is_kept(any_prefix: str, make: Cal
     garbage, digests = found_at(any_prefix), input_digests(read_records([raw]))
     turn = claims(reader(any_prefix))
     assert turn is not None
-    with pytest.raises(OutputBusyError, match="is read by an attempt that is at work"):
+    with pytest.raises(OutputBusyError, match="is read by a running attempt"):
         remove_garbage(garbage, BY, keep)
     assert read_record(raw).state is RecordState.FINISHED
     assert input_digests(read_records([raw])) == digests
@@ -98,7 +98,7 @@ def test_unread_results_are_withdrawn_together_read_ones_kept(prefix: str) -> No
     after = {each.path: each for each in withdraw_results(garbage, BY)}
     assert (after[raw].problem is None, after[unread].problem is None) == (False, True)
     remove_garbage(after[unread], BY, keep)
-    with pytest.raises(OutputBusyError, match="is read by an attempt"):
+    with pytest.raises(OutputBusyError, match="is read by a running attempt"):
         remove_garbage(after[raw], BY, keep)
     assert sorted(find_outputs(prefix)) == sorted([raw, reader(prefix).path])
 

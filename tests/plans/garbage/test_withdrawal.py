@@ -48,7 +48,7 @@ def test_output_is_kept_while_attempt_reads_its_file_by_path(prefix: str) -> Non
     turn = claims(turns)
     assert turn is not None and raw not in turn.attempt.inputs
     write_attempt(turns.path, replace(turn.attempt, spec={"file": f"{raw}/part/model"}))
-    with pytest.raises(OutputBusyError, match="is read by an attempt that is at work"):
+    with pytest.raises(OutputBusyError, match="is read by a running attempt"):
         remove_garbage(garbage, BY, keep)
     assert read_record(raw).state is RecordState.FINISHED
 

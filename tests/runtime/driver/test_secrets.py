@@ -56,7 +56,7 @@ def test_a_step_keeps_the_references_that_it_is_given(reference: str) -> None:
     ],
 )
 def test_what_is_no_reference_is_refused_and_never_shown(reference: Any) -> None:
-    with pytest.raises(SecretReferenceError, match="Step 's': what secrets gives for 'KEY' is no reference") as refusal:
+    with pytest.raises(SecretReferenceError, match="Step 's': the value of 'KEY' in secrets is no reference") as refusal:
         ExecutorStep("s", None, None, secrets={"KEY": reference})
     shown = str(refusal.value).replace("'env:VARIABLE'", "").replace("'projects/PROJECT/secrets/SECRET'", "")
     assert not reference or len(str(reference)) < 6 or str(reference) not in shown

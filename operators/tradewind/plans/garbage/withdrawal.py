@@ -139,8 +139,8 @@ def _places_in(file: str, found: Content) -> Iterable[str]:
         attempt = parse_attempt(file, found)
     except BadRecordError as error:
         raise RecordsError(
-            f"{file} should say what an attempt at work reads and cannot be read, because {error.flaw}: so everything "
-            "is kept."
+            f"{file}, which lists the inputs of a running attempt, cannot be read, because {error.flaw}: everything is "
+            "kept."
         ) from error
     return [*attempt.inputs, *paths_in(attempt.spec), *paths_in(dict(attempt.by))]
 
@@ -157,12 +157,12 @@ def _end(path: str, marked: HeldLease | None, *, is_read: bool) -> Lease | Outpu
     store = LeaseStore(path)
     if is_read:
         store.unmark(marked)
-        return OutputBusyError(f"{path} is read by an attempt that is at work.")
+        return OutputBusyError(f"{path} is read by a running attempt.")
     if is_pinned(path):
         store.unmark(marked)
         return OutputBusyError(f"{path} was pinned meanwhile.")
     if store.clock() - marked.written_at >= marked.lease.fence_s:
         store.unmark(marked)
-        return OutputBusyError(f"{path} is kept: it took too long to see who reads it.")
+        return OutputBusyError(f"{path} is kept: the search for its readers took too long.")
     withdrawn = store.withdraw(marked)
     return withdrawn.lease if withdrawn is not None else OutputBusyError(f"{path} was changed meanwhile.")
