@@ -72,11 +72,6 @@ PENDING: Final = (
     "operators/tradewind/marin/defaults/configs.py",
     "operators/tradewind/marin/sandbox/answers.py",
     "operators/tradewind/marin/sandbox/builtins.py",
-    "operators/tradewind/ray_jobs/follow/outcomes.py",
-    "operators/tradewind/ray_jobs/follow/stopping.py",
-    "operators/tradewind/ray_jobs/job_backup.py",
-    "operators/tradewind/ray_jobs/job_restore.py",
-    "operators/tradewind/ray_jobs/request.py",
     "operators/tradewind/storage/copying.py",
     "operators/tradewind/storage/paths.py",
 )

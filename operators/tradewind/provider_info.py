@@ -204,8 +204,8 @@ _CONFIG_SECTION: dict[str, Any] = {
         },
         "lease_heartbeat_seconds": {
             "description": (
-                "How often whoever makes an output renews its lease. One that could not renew for twice as long ends "
-                "itself; after three times as long another attempt may start."
+                "Heartbeat interval: how often a lease owner renews its lease. After two intervals without renewal it "
+                "stops itself; after three, another attempt may start."
             ),
             "version_added": "0.1.0",
             "type": "float",

@@ -68,7 +68,7 @@ def test_a_training_ends_as_if_nothing_had_happened(ground: Ground, seed: int) -
     drill, undisturbed = ground.drill_of(seed)
     report = drill.run_with_faults(DrillPlan(Path(), "chaos", seed=seed, pace=PACE), undisturbed)
     print(report.text())
-    assert len(report.stories) == 3
+    assert len(report.results) == 3
     assert report.problems == (), last_lines(undisturbed.prefix.replace("undisturbed", f"seed-{seed}"))
     check_outputs(report)
 
@@ -84,7 +84,7 @@ def check_outputs(report: DrillReport) -> None:
     """Check that export, result and all metrics equal the baseline's; the slices have the same shape."""
     [output] = report.outputs
     assert output.different == ()
-    assert output.final_loss is not None and output.final_loss == output.undisturbed_loss
+    assert output.final_loss is not None and output.final_loss == output.baseline_loss
     assert output.files >= 3
 
 

@@ -28,7 +28,7 @@ def drill(arguments: argparse.Namespace) -> int:
         CommandError: The drill could not be run.
     """
     from tradewind.rehearsal.drill.drill import DrillError, hold_drill
-    from tradewind.rehearsal.drill.environment import DrillHouseError
+    from tradewind.rehearsal.drill.environment import DrillEnvironmentError
     from tradewind.rehearsal.drill.observer import DrillTimeoutError
     from tradewind.rehearsal.local.airflow import LocalAirflowError
     from tradewind.rehearsal.local.airflow_api import AirflowApiError
@@ -39,7 +39,7 @@ def drill(arguments: argparse.Namespace) -> int:
     try:
         report = hold_drill(plan, root, say)
     except (
-        AirflowApiError, DrillError, DrillHouseError, DrillTimeoutError, LocalAirflowError, LocalRayError
+        AirflowApiError, DrillError, DrillEnvironmentError, DrillTimeoutError, LocalAirflowError, LocalRayError
     ) as error:  # fmt: skip
         raise CommandError(f"{error} Logs: {root}.") from None
     finally:
@@ -66,7 +66,7 @@ def _plan(arguments: argparse.Namespace) -> DrillPlan:
     from tradewind.rehearsal.drill.injection import Pace
 
     if (arguments.dag is None) != (arguments.dags is None):
-        raise UsageError("Give --dag and --dags together: a DAG is looked for in a folder.")
+        raise UsageError("Give --dag and --dags together: --dags is the folder of the DAG.")
     dags = Path(arguments.dags).resolve() if arguments.dags else DAGS
     if not dags.is_dir():
         raise UsageError(f"--dags {arguments.dags}: there is no such folder.")
@@ -88,7 +88,7 @@ def _emptied(root: Path) -> Path:
     root = root.resolve()
     if root.exists() and any(root.iterdir()):
         if not (root / _MARK).exists():
-            raise UsageError(f"--dir {root}: this folder holds other things; name one that is empty or new.")
+            raise UsageError(f"--dir {root}: this folder has other files. Name a new or an empty one.")
         LocalStack(root).stop()
         shutil.rmtree(root)
     root.mkdir(parents=True, exist_ok=True)

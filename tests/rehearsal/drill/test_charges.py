@@ -156,7 +156,7 @@ def test_first_step_noted_by_pod_used_when_observed_late() -> None:
 
 def test_resume_from_damaged_checkpoint_reported() -> None:
     [problem] = problems(story(Fault.CHECKPOINT, resumed_at=48), record(Fault.CHECKPOINT))
-    assert "survived by the damaged checkpoint: training went on after step 47" in problem
+    assert "survived by the damaged checkpoint: training continued after step 47" in problem
 
 
 def test_a_stock_out_that_is_over_before_its_time_is_told() -> None:

@@ -103,7 +103,7 @@ def test_a_loss_that_is_no_number_is_none(tmp_path: Path, loss: Any) -> None:
     write_output(tmp_path / "a")
     write_output(tmp_path / "b", [*ROWS[:3], {**ROWS[3], "train/loss": loss}])
     [verdict] = compare_outputs(str(tmp_path / "a"), str(tmp_path / "b"))
-    assert (verdict.final_loss, verdict.undisturbed_loss) == (None, 2.0)
+    assert (verdict.final_loss, verdict.baseline_loss) == (None, 2.0)
 
 
 @pytest.mark.parametrize("spoil", [no_text, endless])
@@ -170,8 +170,8 @@ class Recorder:
         self.checkpoint: int | None = 3
         self.refused = 0
 
-    def inject(self, fault: PlannedFault, sight: TrainingSnapshot) -> Injection:
-        self.injected.append((fault.kind, sight.step))
+    def inject(self, fault: PlannedFault, snapshot: TrainingSnapshot) -> Injection:
+        self.injected.append((fault.kind, snapshot.step))
         return Injection(f"did {fault.kind.value}", ("slice-a",))
 
     def newest_checkpoint(self) -> int | None:
@@ -186,17 +186,17 @@ def pod(step: int | None, first_pid: int = 1, at: float = 0.0) -> TrainingSnapsh
     return TrainingSnapshot(tuple(hosts))
 
 
-def watched(sights: Sequence[TrainingSnapshot], faults: Sequence[PlannedFault], recorder: Recorder) -> RunMonitor:
-    watch = RunMonitor(faults, recorder, recorder, lambda text: None, clock=lambda: 100.0)
-    for sight in sights:
-        watch.observe(sight)
-    return watch
+def monitored(snapshots: Sequence[TrainingSnapshot], faults: Sequence[PlannedFault], recorder: Recorder) -> RunMonitor:
+    monitor = RunMonitor(faults, recorder, recorder, lambda text: None, clock=lambda: 100.0)
+    for snapshot in snapshots:
+        monitor.observe(snapshot)
+    return monitor
 
 
 def test_fault_injected_after_its_step_and_previous_recovery() -> None:
     recorder = Recorder()
     faults = [PlannedFault(Fault.SLICE, 5, 0), PlannedFault(Fault.HOST, 6, 0)]
-    sights = [
+    snapshots = [
         TrainingSnapshot(),
         pod(None),
         pod(4),
@@ -207,9 +207,9 @@ def test_fault_injected_after_its_step_and_previous_recovery() -> None:
         pod(4, 8, at=107.0),
         pod(6, 8),
     ]
-    watch = watched(sights, faults, recorder)
+    monitor = monitored(snapshots, faults, recorder)
     assert recorder.injected == [(Fault.SLICE, 5), (Fault.HOST, 6)]
-    first, second = watch.stories
+    first, second = monitor.results
     assert (first.recovery_s, first.at_step, first.resumed_at, first.lost_steps) == (7.0, 5, 4, 2)
     assert (first.at, first.checkpoint, first.may_lose, first.victims) == (100.0, 3, 2, ("slice-a",))
     assert (second.recovery_s, second.lost_steps) == (None, None)
@@ -238,26 +238,26 @@ def test_one_host_that_lags_behind_says_how_far_the_pod_is() -> None:
 
 def test_outage_recovered_when_ended_and_training_continues() -> None:
     recorder = Recorder()
-    watch = watched([pod(5)], [PlannedFault(Fault.STORE, 5, 0)], recorder)
+    monitor = monitored([pod(5)], [PlannedFault(Fault.STORE, 5, 0)], recorder)
     recorder.is_outage = True
-    watch.observe(pod(9))
-    assert watch.stories[0].recovery_s is None
+    monitor.observe(pod(9))
+    assert monitor.results[0].recovery_s is None
     recorder.is_outage, recorder.refused = False, 12
-    watch.observe(pod(10, at=120.0))
-    assert (watch.stories[0].recovery_s, watch.stories[0].refused) == (20.0, 12)
+    monitor.observe(pod(10, at=120.0))
+    assert (monitor.results[0].recovery_s, monitor.results[0].refused) == (20.0, 12)
 
 
 @pytest.mark.parametrize(("succeeded", "recovery_s"), [(True, 0.0), (False, None)])
 def test_fault_without_later_step_recovered_if_run_succeeded(succeeded: bool, recovery_s: float | None) -> None:
-    watch = watched([pod(9), pod(9)], [PlannedFault(Fault.HEAD, 9, 0)], Recorder())
-    watch.finish(succeeded)
-    [story] = watch.stories
-    assert (story.at_step, story.recovery_s, story.lost_steps) == (9, recovery_s, None)
+    monitor = monitored([pod(9), pod(9)], [PlannedFault(Fault.HEAD, 9, 0)], Recorder())
+    monitor.finish(succeeded)
+    [result] = monitor.results
+    assert (result.at_step, result.recovery_s, result.lost_steps) == (9, recovery_s, None)
 
 
 def test_a_fault_that_never_came_is_in_the_report() -> None:
-    watch = watched([pod(5)], [PlannedFault(Fault.HEAD, 7, 0)], Recorder())
-    assert watch.stories == (FaultResult("head", 7, ""),)
+    monitor = monitored([pod(5)], [PlannedFault(Fault.HEAD, 7, 0)], Recorder())
+    assert monitor.results == (FaultResult("head", 7, ""),)
 
 
 # ---- the report
@@ -265,7 +265,7 @@ def test_a_fault_that_never_came_is_in_the_report() -> None:
 DIFFERENT = OutputVerdict("train-1", 3, ("metrics.jsonl: 1 of 4 rows",), 2.4, 2.5)
 
 
-STORIES = (
+RESULTS = (
     FaultResult("slice", 5, "preempted slice-a without notice", 6, 12.3, 4, 20.0, ("slice-a",), 3),
     FaultResult("head", 150, "killed the Ray head", 160, 60.0, 155, 40.0, ("the Ray head",), 154),
 )
@@ -279,12 +279,12 @@ EVENTS = (
 
 def report(**changes: Any) -> DrillReport:
     whole = DrillReport(
-        dag="night",
+        dag="nightly",
         seed=7,
         state="success",
-        stories=STORIES,
+        results=RESULTS,
         record=RunRecord(2, 1, 0, ("preempted: node died",), 100.0, 40.0, EVENTS),
-        undisturbed=RunRecord(1, 0, 0, (), 50.0, 40.0),
+        baseline=RunRecord(1, 0, 0, (), 50.0, 40.0),
         outputs=(OutputVerdict("train-1", 3, (), 2.5, 2.5),),
     )
     return replace(whole, **changes)
@@ -292,11 +292,11 @@ def report(**changes: Any) -> DrillReport:
 
 def test_a_report_tells_every_fault_and_every_output() -> None:
     text = report().text()
-    assert text.startswith("Drill of night, seed 7: passed\n")
+    assert text.startswith("Drill of nightly, seed 7: passed\n")
     assert "slice  6        12.3 s           3           preempted slice-a without notice" in text
     assert "head   160      60.0 s           6           killed the Ray head" in text
     assert "2 attempts, 1 preemptions, 0 failures" in text
-    assert "goodput 40%; undisturbed 50.0 s, goodput 80%" in text
+    assert "goodput 40%; baseline 50.0 s, goodput 80%" in text
     assert "train-1: equal (3 files, final loss 2.5)" in text
 
 
@@ -309,17 +309,17 @@ def test_a_report_tells_every_fault_and_every_output() -> None:
         ({"leaks": ("slice slice-x",)}, "Left behind: slice slice-x."),
         ({"record": replace(report().record, unread=("x cannot be read.",))}, "x cannot be read."),
         (
-            {"stories": (*STORIES, FaultResult("store", 180, ""))},
+            {"results": (*RESULTS, FaultResult("store", 180, ""))},
             "The fault store did not come: the run had ended before its step.",
         ),
         (
-            {"stories": (*STORIES[:1], replace(STORIES[1], recovery_s=None))},
+            {"results": (*RESULTS[:1], replace(RESULTS[1], recovery_s=None))},
             "The fault head was not followed by any training.",
         ),
-        ({"stories": (STORIES[0], replace(STORIES[1], victims=()))}, "The fault head found nothing to hit."),
+        ({"results": (RESULTS[0], replace(RESULTS[1], victims=()))}, "The fault head found nothing to hit."),
         (
-            {"undisturbed": record_of([PodEvent("failed", 5.0, "exception")], 1, 0.0)},
-            "In the undisturbed run, a pod failed: exception.",
+            {"baseline": record_of([PodEvent("failed", 5.0, "exception")], 1, 0.0)},
+            "In the baseline run, a pod failed: exception.",
         ),
     ],
 )
@@ -327,7 +327,7 @@ def test_a_drill_that_is_not_passed_says_why(changes: dict[str, Any], problem: s
     failed = report(**changes)
     assert failed.problems == (problem,)
     assert not failed.has_passed
-    assert failed.text().startswith("Drill of night, seed 7: NOT passed\n") and failed.text().endswith(f"{problem}\n")
+    assert failed.text().startswith("Drill of nightly, seed 7: NOT passed\n") and failed.text().endswith(f"{problem}\n")
 
 
 def test_a_report_for_programs_says_whether_all_is_well() -> None:
@@ -336,7 +336,7 @@ def test_a_report_for_programs_says_whether_all_is_well() -> None:
     assert "DIFFERENT" in report(outputs=(DIFFERENT,)).text()
 
 
-class Night:
+class StatesRun:
     """A run that returns the next state of a list, and raises it if it is an exception."""
 
     def __init__(self, *states: str | Exception) -> None:
@@ -352,7 +352,7 @@ class Night:
 @pytest.mark.slow
 def test_run_poll_retries_busy_airflow_until_component_dies() -> None:
     dead = LocalAirflowError("The Airflow scheduler ended with exit code 1")
-    with poll_in_thread(Night(AirflowApiError("busy"), "running", dead)) as state:
+    with poll_in_thread(StatesRun(AirflowApiError("busy"), "running", dead)) as state:
         until(lambda: state() == "running")
         with pytest.raises(LocalAirflowError, match="The Airflow scheduler ended"):
             until(lambda: state() != "running")

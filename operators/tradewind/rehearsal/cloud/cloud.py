@@ -190,8 +190,8 @@ class RehearsalCloud:
         full = f"{self.parent}/nodes/{name}"
 
         def present() -> str | None:
-            held = self._state.nodes.get(full)
-            return None if held is None else str(held.node.state.name)
+            entry = self._state.nodes.get(full)
+            return None if entry is None else str(entry.node.state.name)
 
         with self._state.changed:
             if not self._state.changed.wait_for(lambda: present() == state, timeout=timeout_s):
@@ -214,7 +214,7 @@ class RehearsalCloud:
             "connections": connections(self.ray, self.project, self.tpu.url),
             "env": self.env(),
             "ray_env": self.ray.access | {"RAY_ADDRESS": self.ray.address},
-            "slices": [_told(held, alive) for held in nodes],
+            "slices": [_slice_status(entry, alive) for entry in nodes],
             "queued_resources": queued,
             "stock_out": self._state.supply.is_out,
         }
@@ -230,12 +230,12 @@ class RehearsalCloud:
 
         Without notice they are dead on return. The node stays PREEMPTED until a client deletes it.
         """
-        held = self._ready(name)
+        entry = self._ready(name)
         lives = self.tpu.service.lives
         if notice_s is None:
-            lives.preempt(held, 0.0)
+            lives.preempt(entry, 0.0)
         else:
-            lives.begin(lives.preempt, held, notice_s)
+            lives.begin(lives.preempt, entry, notice_s)
 
     def kill_host(self, name: str, worker: int) -> int:
         """Kill one host while the node still reports READY; return the number of killed processes."""
@@ -254,10 +254,10 @@ class RehearsalCloud:
 
     def repair(self, name: str, repair_s: float = 5.0) -> None:
         """Simulate Google's repair: the hosts vanish; after ``repair_s`` the slice is READY with new ones."""
-        held = self._ready(name)
+        entry = self._ready(name)
         with self._state.changed:
-            self._state.set_state(held, NodeState.REPAIRING)
-        self.tpu.service.lives.begin(self.tpu.service.lives.repair, held, repair_s)
+            self._state.set_state(entry, NodeState.REPAIRING)
+        self.tpu.service.lives.begin(self.tpu.service.lives.repair, entry, repair_s)
 
     def stock_out(self, on: bool) -> None:
         """Set whether the zone has no capacity."""
@@ -298,17 +298,17 @@ class RehearsalCloud:
 
     def _held(self, name: str) -> NodeEntry:
         with self._state.changed:
-            held = self._state.nodes.get(f"{self.parent}/nodes/{name}")
+            entry = self._state.nodes.get(f"{self.parent}/nodes/{name}")
             known = ", ".join(sorted(node.id for node in self._state.nodes.values()))
-        if held is None:
+        if entry is None:
             raise RehearsalControlError(f"There is no slice {name!r}; there are: {known or 'none'}.")
-        return held
+        return entry
 
     def _ready(self, name: str) -> NodeEntry:
-        held = self._held(name)
-        if held.node.state != NodeState.READY:
-            raise RehearsalControlError(f"Slice {name} is {held.node.state.name}, not READY.")
-        return held
+        entry = self._held(name)
+        if entry.node.state != NodeState.READY:
+            raise RehearsalControlError(f"Slice {name} is {entry.node.state.name}, not READY.")
+        return entry
 
     def _check_host(self, name: str, worker: int) -> None:
         hosts = self._ready(name).shape.hosts
@@ -319,12 +319,12 @@ class RehearsalCloud:
 
     def _signal(self, name: str, worker: int, number: signal.Signals) -> int:
         self._check_host(name, worker)
-        found = [process for process in self.ray.host_stack(name, worker).processes() if _is_of_a_pod(process)]
-        if not found:
+        processes = [process for process in self.ray.host_stack(name, worker).processes() if _is_of_a_pod(process)]
+        if not processes:
             raise RehearsalControlError(f"No process of a pod runs on host {worker} of slice {name}.")
-        for process in found:
+        for process in processes:
             os.kill(process.pid, number)
-        return len(found)
+        return len(processes)
 
     def _alive_addresses(self) -> set[str]:
         try:
@@ -347,11 +347,11 @@ def google_connection(project: str, tpu_endpoint: str | None = None) -> dict[str
     return {"conn_type": "google_cloud_platform", "extra": extra}
 
 
-def _told(held: NodeEntry, alive: set[str]) -> dict[str, Any]:
-    node = held.node
+def _slice_status(entry: NodeEntry, alive: set[str]) -> dict[str, Any]:
+    node = entry.node
     return {
-        "name": held.id,
-        "type": held.shape.name,
+        "name": entry.id,
+        "type": entry.shape.name,
         "state": node.state.name,
         "health": node.health.name,
         "queued_resource": _id(node.queued_resource),

@@ -29,27 +29,27 @@ _HEAD_CPUS: Final = 4
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until SIGTERM."""
     options = _parser().parse_args(argv)
-    with termination_event() as told_to_end:
+    with termination_event() as stopping:
         stack = LocalStack(options.root)
         with running(stack, dict(options.slices), options.zone, options.dags) as cloud:
             cloud.write_control(stack.root)
-            serve(stack, told_to_end)
+            serve(stack, stopping)
     return 0
 
 
 @contextmanager
 def termination_event() -> Iterator[threading.Event]:
     """Yield an event that SIGTERM sets; the signal has no other effect meanwhile."""
-    told_to_end = threading.Event()
+    stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: told_to_end.set())
-    yield told_to_end
+        signal.signal(number, lambda *_: stopping.set())
+    yield stopping
 
 
-def serve(stack: LocalStack, told_to_end: threading.Event) -> None:
+def serve(stack: LocalStack, stopping: threading.Event) -> None:
     """Keep the running stack until the process receives SIGTERM."""
     print("The rehearsal is up.", flush=True)
-    told_to_end.wait()
+    stopping.wait()
     (stack.root / CONTROL_FILE).unlink(missing_ok=True)
 
 

@@ -47,8 +47,8 @@ class RehearsalFleet:
         self.addresses: dict[str, str] = {}
         self.storage = LocalCloudStorage()
         self.secrets = LocalSecretManager()
-        self._tokens = {one.secret: secrets.token_hex(32) for one in plan.clusters}
-        self.clouds = {one.name: self._cloud(one) for one in plan.clusters}
+        self._tokens = {cluster.secret: secrets.token_hex(32) for cluster in plan.clusters}
+        self.clouds = {cluster.name: self._cloud(cluster) for cluster in plan.clusters}
         self.tpu = ZonedTpuCloud([cloud.tpu for cloud in self.clouds.values()])
         self._control = ControlServer({}, {"status": self.status})
         self._running = ExitStack()
@@ -66,7 +66,7 @@ class RehearsalFleet:
                 parts.callback(server.stop)
             for secret, token in self._tokens.items():
                 self.secrets.put(secret, token)
-            for bucket, region in {one.bucket: one.region for one in self.plan.clusters}.items():
+            for bucket, region in {cluster.bucket: cluster.region for cluster in self.plan.clusters}.items():
                 self.storage.buckets.create(bucket, region)
             with ThreadPoolExecutor() as pool:
                 for cloud in self.clouds.values():
@@ -99,7 +99,7 @@ class RehearsalFleet:
 
     def connections(self) -> dict[str, Any]:
         """The fields of Airflow's connections, by id."""
-        clusters = {one.connection: self._connection(one) for one in self.plan.clusters}
+        clusters = {cluster.connection: self._connection(cluster) for cluster in self.plan.clusters}
         project = self.plan.default_cluster.project
         return {**clusters, GOOGLE_CONNECTION: google_connection(project, self.tpu.url)}
 
@@ -116,27 +116,27 @@ class RehearsalFleet:
             },
         }
 
-    def _cloud(self, one: ClusterPlan) -> RehearsalCloud:
-        stack = LocalStack(self.stack.root / one.name)
+    def _cloud(self, cluster: ClusterPlan) -> RehearsalCloud:
+        stack = LocalStack(self.stack.root / cluster.name)
         return RehearsalCloud(
             stack,
-            persistent_ray(stack, self._tokens[one.secret]),
-            project=one.project,
-            zone=one.zone,
+            persistent_ray(stack, self._tokens[cluster.secret]),
+            project=cluster.project,
+            zone=cluster.zone,
             storage=self.storage,
             secrets=self.secrets,
         )
 
-    def _create_slices(self, one: ClusterPlan) -> None:
-        cloud, labels = self.clouds[one.name], {_CLUSTER_LABEL: one.name}
+    def _create_slices(self, cluster: ClusterPlan) -> None:
+        cloud, labels = self.clouds[cluster.name], {_CLUSTER_LABEL: cluster.name}
         with ThreadPoolExecutor() as pool:
-            made = [pool.submit(cloud.create_slice, name, kind, labels=labels) for name, kind in one.slices.items()]
+            made = [pool.submit(cloud.create_slice, name, kind, labels=labels) for name, kind in cluster.slices.items()]
         for each in made:
             each.result()
 
-    def _connection(self, one: ClusterPlan) -> Mapping[str, Any]:
-        own = self.clouds[one.name].ray.connection
-        return {**own, "extra": {**one.connection_extra, **own.get("extra", {})}}
+    def _connection(self, cluster: ClusterPlan) -> Mapping[str, Any]:
+        own = self.clouds[cluster.name].ray.connection
+        return {**own, "extra": {**cluster.connection_extra, **own.get("extra", {})}}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -148,11 +148,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     plan = FleetPlan.of_folder(options.root)
     if plan is None:
         parser.error(f"there is no plan in {options.root}")
-    with termination_event() as told_to_end:
+    with termination_event() as stopping:
         stack = LocalStack(options.root)
         with running(stack, plan, options.dags) as fleet:
             fleet.write_control()
-            serve(stack, told_to_end)
+            serve(stack, stopping)
     return 0
 
 

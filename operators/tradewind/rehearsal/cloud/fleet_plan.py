@@ -62,7 +62,7 @@ class FleetPlan:
     @property
     def default_cluster(self) -> ClusterPlan:
         """The plan of the default cluster."""
-        return next(one for one in self.clusters if one.name == self.default)
+        return next(cluster for cluster in self.clusters if cluster.name == self.default)
 
     def write(self, folder: Path) -> None:
         """Write the plan to ``folder``."""
@@ -76,4 +76,5 @@ class FleetPlan:
             found = json.loads((folder / PLAN_FILE).read_text())
         except FileNotFoundError:
             return None
-        return FleetPlan(found["file"], found["default"], tuple(ClusterPlan(**one) for one in found["clusters"]))
+        clusters = tuple(ClusterPlan(**fields) for fields in found["clusters"])
+        return FleetPlan(found["file"], found["default"], clusters)

@@ -75,9 +75,9 @@ class MetadataServer:
         self._loop.close()
         self._loop = self._thread = None
 
-    def add_host(self, name: str, ip: str, facts: HostMetadata) -> str:
+    def add_host(self, name: str, ip: str, metadata: HostMetadata) -> str:
         """Serve a host at its own address; return the value of its ``GCE_METADATA_HOST``."""
-        return str(self._run(self._add(name, ip, facts)))
+        return str(self._run(self._add(name, ip, metadata)))
 
     def drop_slice(self, slice_name: str) -> None:
         """Remove the hosts of a slice."""
@@ -109,12 +109,12 @@ class MetadataServer:
         assert self._loop is not None, "started first"
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=30)
 
-    async def _add(self, name: str, ip: str, facts: HostMetadata) -> str:
+    async def _add(self, name: str, ip: str, metadata: HostMetadata) -> str:
         await self._drop(name)
         server = web.Server(lambda request: self._serve(name, request), access_log=None)
         listener = await asyncio.get_running_loop().create_server(server, ip, 0)
         address = f"{ip}:{listener.sockets[0].getsockname()[1]}"
-        self._hosts[name] = _Host(self._tree(ip, facts), address, listener, server)
+        self._hosts[name] = _Host(self._tree(ip, metadata), address, listener, server)
         return address
 
     async def _drop(self, name: str) -> None:
@@ -138,17 +138,17 @@ class MetadataServer:
             return web.Response(status=503, headers=_FLAVOR)
         return await _answer(host, request)
 
-    def _tree(self, ip: str, facts: HostMetadata) -> dict[str, Any]:
+    def _tree(self, ip: str, metadata: HostMetadata) -> dict[str, Any]:
         email = f"tpu@{self._project}.iam.gserviceaccount.com"
         account = {"aliases": ["default"], "email": email, "scopes": _SCOPES}
-        host = f"{facts.slice_name}-w-{facts.worker_id}"
+        host = f"{metadata.slice_name}-w-{metadata.worker_id}"
         zone = f"projects/{_number(self._project)}/zones/{self._zone}"
         attributes = {
-            **facts.labels,
-            **facts.attributes,
-            "accelerator-type": facts.slice_type,
-            "agent-worker-number": str(facts.worker_id),
-            "instance-id": facts.slice_name,
+            **metadata.labels,
+            **metadata.attributes,
+            "accelerator-type": metadata.slice_type,
+            "agent-worker-number": str(metadata.worker_id),
+            "instance-id": metadata.slice_name,
         }
         return {
             "instance": {
@@ -159,7 +159,7 @@ class MetadataServer:
                 "name": host,
                 "network-interfaces": [{"ip": ip}],
                 "preempted": "FALSE",
-                "scheduling": {"preemptible": str(facts.is_preemptible).upper()},
+                "scheduling": {"preemptible": str(metadata.is_preemptible).upper()},
                 "service-accounts": {"default": account, email: account},
                 "zone": zone,
             },
@@ -172,7 +172,7 @@ async def _answer(host: _Host, request: web.BaseRequest) -> web.Response:
     keys = [key for key in request.path.removeprefix(_ROOT).split("/") if key]
     if keys[:2] == ["instance", "service-accounts"] and keys[3:] == ["token"]:
         token = {"access_token": TOKEN, "expires_in": 3599, "token_type": "Bearer"}
-        return _told(json.dumps(token), "application/json")
+        return _response(json.dumps(token), "application/json")
     try:
         found = _find(host.tree, keys)
         if query.get("wait_for_change") == "true" and query.get("last_etag", _etag(found)) == _etag(found):
@@ -183,11 +183,11 @@ async def _answer(host: _Host, request: web.BaseRequest) -> web.Response:
         return web.Response(status=301, headers={**_FLAVOR, "Location": f"{request.path}/?{request.query_string}"})
     if isinstance(found, dict) and query.get("recursive") != "true":
         listing = "".join(f"{key}/\n" if isinstance(value, dict) else f"{key}\n" for key, value in found.items())
-        return _told(listing, "application/text", _etag(found))
+        return _response(listing, "application/text", _etag(found))
     if isinstance(found, dict) or query.get("alt") == "json":
-        return _told(json.dumps(found), "application/json", _etag(found))
+        return _response(json.dumps(found), "application/json", _etag(found))
     text = "\n".join(map(str, found)) if isinstance(found, list) else str(found)
-    return _told(text, "application/text", _etag(found))
+    return _response(text, "application/text", _etag(found))
 
 
 async def _changed(host: _Host, keys: list[str], timeout: float | None) -> Any:
@@ -217,7 +217,7 @@ def _etag(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _told(text: str, kind: str, etag: str | None = None) -> web.Response:
+def _response(text: str, kind: str, etag: str | None = None) -> web.Response:
     headers = {**_FLAVOR, **({"ETag": etag} if etag else {})}
     return web.Response(text=text, content_type=kind, headers=headers)
 

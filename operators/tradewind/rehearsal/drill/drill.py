@@ -34,7 +34,7 @@ class FaultInjector(Protocol):
     @property
     def is_outage(self) -> bool: ...
 
-    def inject(self, fault: PlannedFault, sight: TrainingSnapshot) -> Injection: ...
+    def inject(self, fault: PlannedFault, snapshot: TrainingSnapshot) -> Injection: ...
 
 
 class StoreObserver(Protocol):
@@ -54,7 +54,7 @@ class _Open:
     fault: Fault
     before: TrainingSnapshot
     at: float
-    story: FaultResult
+    result: FaultResult
     refused_before: int
 
 
@@ -94,28 +94,28 @@ class RunMonitor:
         return (self._last_at or 0.0) - (self._first_at or 0.0)
 
     @property
-    def stories(self) -> tuple[FaultResult, ...]:
+    def results(self) -> tuple[FaultResult, ...]:
         """All faults in order, including an unfinished one and those not injected."""
         never = [FaultResult(fault.kind.value, fault.step, "") for fault in self._pending]
-        return (*self._closed, *([self._open.story] if self._open else []), *never)
+        return (*self._closed, *([self._open.result] if self._open else []), *never)
 
     @property
     def open_for_s(self) -> float:
         """How long training has been interrupted since the last fault; 0 while it continues."""
         return self._clock() - self._open.at if self._open else 0.0
 
-    def observe(self, sight: TrainingSnapshot) -> None:
+    def observe(self, snapshot: TrainingSnapshot) -> None:
         """Record a snapshot, and inject a fault that is due."""
-        if sight.step is not None:
-            self._note(sight)
+        if snapshot.step is not None:
+            self._note(snapshot)
         if self._open is not None:
-            if self._is_over(self._open, sight):
-                at = min((host.step_at for host in sight.hosts if host.step_at is not None), default=self._clock())
-                story = self._close(self._open, at, sight.step)
-                slices = ", ".join(sight.slices)
-                self._say(f"step {sight.step}: training goes on after {story.recovery_s:.1f} s on {slices}")
-        elif self._pending and sight.step is not None and sight.step >= self._pending[0].step:
-            self._inject(self._pending.pop(0), sight)
+            if self._is_over(self._open, snapshot):
+                at = min((host.step_at for host in snapshot.hosts if host.step_at is not None), default=self._clock())
+                result = self._close(self._open, at, snapshot.step)
+                slices = ", ".join(snapshot.slices)
+                self._say(f"step {snapshot.step}: training continues after {result.recovery_s:.1f} s on {slices}")
+        elif self._pending and snapshot.step is not None and snapshot.step >= self._pending[0].step:
+            self._inject(self._pending.pop(0), snapshot)
 
     def finish(self, succeeded: bool) -> None:
         """End the run. A successful run recovered from its last fault, even if only few steps were left."""
@@ -123,43 +123,44 @@ class RunMonitor:
             self._say(f"the run has ended {self.open_for_s:.1f} s after the fault")
             self._close(self._open, self._clock(), None)
 
-    def _note(self, sight: TrainingSnapshot) -> None:
-        at = max((host.step_at for host in sight.hosts if host.step_at is not None), default=self._clock())
+    def _note(self, snapshot: TrainingSnapshot) -> None:
+        at = max((host.step_at for host in snapshot.hosts if host.step_at is not None), default=self._clock())
         self._first_at = at if self._first_at is None else self._first_at
-        if sight.step is not None and sight.step > self.last_step:
-            self.last_step, self._last_at = sight.step, at
+        if snapshot.step is not None and snapshot.step > self.last_step:
+            self.last_step, self._last_at = snapshot.step, at
 
-    def _inject(self, fault: PlannedFault, sight: TrainingSnapshot) -> None:
+    def _inject(self, fault: PlannedFault, snapshot: TrainingSnapshot) -> None:
         checkpoint, refused, at = self._store.newest_checkpoint(), self._store.refused_requests(), self._clock()
-        injection = self._injector.inject(fault, sight)
-        self._say(f"step {sight.step}: {injection.what}")
-        story = FaultResult(
+        injection = self._injector.inject(fault, snapshot)
+        self._say(f"step {snapshot.step}: {injection.what}")
+        result = FaultResult(
             fault.kind.value,
             fault.step,
             injection.what,
-            at_step=sight.step,
+            at_step=snapshot.step,
             at=at,
             victims=injection.victims,
             checkpoint=checkpoint if injection.damaged is None else injection.older,
             damaged=injection.damaged,
             lasts_s=injection.lasts_s,
         )
-        self._open = _Open(fault.kind, sight, at, story, refused)
+        self._open = _Open(fault.kind, snapshot, at, result, refused)
 
-    def _is_over(self, opened: _Open, sight: TrainingSnapshot) -> bool:
-        if self._injector.is_outage or sight.step is None:
+    def _is_over(self, opened: _Open, snapshot: TrainingSnapshot) -> bool:
+        before = opened.before
+        if self._injector.is_outage or snapshot.step is None:
             return False
-        if opened.fault is Fault.STORE:
-            return opened.before.step is None or sight.step > opened.before.step or sight.is_successor_of(opened.before)
-        return sight.is_successor_of(opened.before)
+        if opened.fault is Fault.STORE and (before.step is None or snapshot.step > before.step):
+            return True
+        return snapshot.is_successor_of(before)
 
     def _close(self, opened: _Open, at: float, step: int | None) -> FaultResult:
         refused = self._store.refused_requests() - opened.refused_before
         recovery_s = round(max(0.0, at - opened.at), 1)
-        story = replace(opened.story, recovery_s=recovery_s, resumed_at=step, refused=refused)
-        self._closed.append(story)
+        result = replace(opened.result, recovery_s=recovery_s, resumed_at=step, refused=refused)
+        self._closed.append(result)
         self._open = None
-        return story
+        return result
 
 
 DEFAULT_SLICES: Final = ("v4-16", "v4-16")
@@ -169,7 +170,7 @@ _QUIET_TIMEOUT_S: Final = 90.0
 
 
 class DrillError(RuntimeError):
-    """The drill could not be held: the DAG failed even without faults."""
+    """The DAG failed even without faults, or trains nothing."""
 
 
 @dataclass(frozen=True)
@@ -206,14 +207,20 @@ def hold_drill(plan: DrillPlan, root: Path, say: Callable[[str], object]) -> Dri
         DrillTimeoutError: Training did not continue after a fault.
         LocalAirflowError: Airflow did not start, or a component of it died.
     """
-    with running_environment(root, plan.slices) as house, running_airflow(house, plan.dags_folder) as airflow:
+    with (
+        running_environment(root, plan.slices) as environment,
+        running_airflow(environment, plan.dags_folder) as airflow,
+    ):
         api = AirflowApi(airflow.url, airflow.username, airflow.password)
-        say(f"Airflow: {api.url}; Ray: {house.ray.address}")
+        say(f"Airflow: {api.url}; Ray: {environment.ray.address}")
         api.wait_for_dag(plan.dag, _DAG_TIMEOUT_S)
         api.unpause(plan.dag)
-        drill = Drill(house, lambda prefix: _AirflowRun(airflow, api, plan.dag, {**plan.conf, "prefix": prefix}), say)
-        undisturbed = drill.run_baseline()
-        return drill.run_with_faults(plan, undisturbed)
+
+        def start_run(prefix: str) -> StartedRun:
+            return _AirflowRun(airflow, api, plan.dag, {**plan.conf, "prefix": prefix})
+
+        drill = Drill(environment, start_run, say)
+        return drill.run_with_faults(plan, drill.run_baseline())
 
 
 run_drill = hold_drill
@@ -235,12 +242,12 @@ class Drill:
     """
 
     def __init__(
-        self, house: DrillEnvironment, begin: RunStarter, say: Callable[[str], object], folder: str = ""
+        self, environment: DrillEnvironment, start_run: RunStarter, say: Callable[[str], object], folder: str = ""
     ) -> None:
-        self._house = house
-        self._begin = begin
+        self._environment = environment
+        self._start_run = start_run
         self._say = say
-        self._prefix = f"{house.prefix}/{folder}" if folder else house.prefix
+        self._prefix = f"{environment.prefix}/{folder}" if folder else environment.prefix
 
     def run_baseline(self) -> BaselineRun:
         """Run without faults.
@@ -249,46 +256,46 @@ class Drill:
             DrillError: The run failed, or trained nothing.
         """
         prefix = f"{self._prefix}/undisturbed"
-        self._say("undisturbed run")
-        state, watch = self._run(prefix, (), Pace())
+        self._say("baseline run")
+        state, monitor = self._run(prefix, (), Pace())
         if state != "success":
             raise DrillError(f"The run failed without any fault; its outputs are below {prefix}.")
-        if watch.last_step < 1:
+        if monitor.last_step < 1:
             raise DrillError("No training was seen: a drill needs a step on a TPU slice that trains with Levanter.")
-        return BaselineRun(prefix, watch.last_step + 1)
+        return BaselineRun(prefix, monitor.last_step + 1)
 
-    def run_with_faults(self, plan: DrillPlan, undisturbed: BaselineRun) -> DrillReport:
+    def run_with_faults(self, plan: DrillPlan, baseline: BaselineRun) -> DrillReport:
         """Run under the faults of ``plan``, and compare with the baseline run."""
-        faults = schedule(plan.seed, plan.kinds, steps=undisturbed.steps, count=plan.count)
+        faults = schedule(plan.seed, plan.kinds, steps=baseline.steps, count=plan.count)
         planned = ", ".join(f"{fault.kind.value} at step {fault.step}" for fault in faults)
         self._say(f"run under the faults of seed {plan.seed}: {planned or 'none'}")
         prefix = f"{self._prefix}/seed-{plan.seed}"
-        state, watch = self._run(prefix, faults, plan.pace)
+        state, monitor = self._run(prefix, faults, plan.pace)
         return DrillReport(
             dag=plan.dag,
             seed=plan.seed,
             state=state,
-            stories=watch.stories,
+            results=monitor.results,
             record=read_run_record(prefix),
-            undisturbed=read_run_record(undisturbed.prefix),
-            outputs=compare_outputs(undisturbed.prefix, prefix),
+            baseline=read_run_record(baseline.prefix),
+            outputs=compare_outputs(baseline.prefix, prefix),
             leaks=tuple(self._leaks()),
         )
 
     def _run(self, prefix: str, faults: Sequence[PlannedFault], pace: Pace) -> tuple[str, RunMonitor]:
-        injector = Injector(self._house.cloud, self._house.ray, prefix, pace)
-        watch = RunMonitor(faults, injector, StoreProbe(self._house.cloud.storage, prefix), self._say)
-        night = self._begin(prefix)
+        injector = Injector(self._environment.cloud, self._environment.ray, prefix, pace)
+        monitor = RunMonitor(faults, injector, StoreProbe(self._environment.cloud.storage, prefix), self._say)
+        started = self._start_run(prefix)
         deadline = time.monotonic() + _RUN_TIMEOUT_S
         try:
-            with poll_in_thread(night) as state:
+            with poll_in_thread(started) as state:
                 while state() not in FINISHED_RUN_STATES:
-                    watch.observe(observe_training(self._house.stack))
-                    if watch.open_for_s > pace.patience_s or time.monotonic() > deadline:
-                        raise DrillTimeoutError(f"Training did not go on: {watch.stories}")
+                    monitor.observe(observe_training(self._environment.stack))
+                    if monitor.open_for_s > pace.patience_s or time.monotonic() > deadline:
+                        raise DrillTimeoutError(f"Training did not continue in time: {monitor.results}")
                     time.sleep(POLL_S)
-                watch.finish(state() == "success")
-                return state(), watch
+                monitor.finish(state() == "success")
+                return state(), monitor
         finally:
             injector.end_outages()
 
@@ -300,9 +307,9 @@ class Drill:
         return leaks
 
     def _leaks_now(self) -> list[str]:
-        at_work = observe_training(self._house.stack)
+        at_work = observe_training(self._environment.stack)
         processes = [f"training process {host.pid} on {host.slice_name}" for host in at_work.hosts]
-        return [*processes, *self._house.leaked_slices()]
+        return [*processes, *self._environment.leaked_slices()]
 
 
 class _AirflowRun:
@@ -325,7 +332,7 @@ class _AirflowRun:
 
 
 @contextmanager
-def poll_in_thread(night: StartedRun) -> Iterator[Callable[[], str]]:
+def poll_in_thread(started: StartedRun) -> Iterator[Callable[[], str]]:
     """Poll the run's state in a separate thread, so that observations are not delayed.
 
     An exception of the thread is raised to the caller that reads the state.
@@ -336,7 +343,7 @@ def poll_in_thread(night: StartedRun) -> Iterator[Callable[[], str]]:
     def ask() -> None:
         while not done.wait(1.0) and known[0] not in FINISHED_RUN_STATES:
             try:
-                known[0] = night.state()
+                known[0] = started.state()
             except AirflowApiError:
                 continue  # Airflow is temporarily too busy to answer
             except Exception as problem:

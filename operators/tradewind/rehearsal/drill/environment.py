@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tradewind.cloud_tpu.api import TpuApi
 from tradewind.cloud_tpu.errors import TpuApiError
@@ -43,11 +43,11 @@ _PATIENCE: Final = RepairSettings(
 )
 
 
-class DrillHouseError(RuntimeError):
+class DrillEnvironmentError(RuntimeError):
     """The drill's cloud did not get its slices."""
 
 
-DrillEnvironmentError = DrillHouseError
+DrillHouseError = DrillEnvironmentError
 
 
 class DrillEnvironment:
@@ -57,17 +57,17 @@ class DrillEnvironment:
         stack: All of their processes.
         ray: The cluster.
         cloud: The emulated Google Cloud that provides the slices.
-        wanted: Required slices: name → type.
+        required: Required slices: name → type.
     """
 
     def __init__(self, root: Path, slice_types: Sequence[str]) -> None:
         self.stack = LocalStack(root)
         memory = head_memory(self.stack.root / "gcs")
         # The run under faults reuses the baseline run's compilations: half of the cost of a tiny training.
-        kept = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(self.stack.root / "compilations"))
-        self.ray = LocalRay(self.stack, num_cpus=_HEAD_CPUS, env={**memory, "JAX_COMPILATION_CACHE_DIR": kept})
+        cache = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(self.stack.root / "compilations"))
+        self.ray = LocalRay(self.stack, num_cpus=_HEAD_CPUS, env={**memory, "JAX_COMPILATION_CACHE_DIR": cache})
         self.cloud = RehearsalCloud(self.stack, self.ray)
-        self.wanted = {f"slice-{chr(ord('a') + number)}": name for number, name in enumerate(slice_types)}
+        self.required = {f"slice-{chr(ord('a') + number)}": name for number, name in enumerate(slice_types)}
 
     @property
     def prefix(self) -> str:
@@ -83,12 +83,13 @@ class DrillEnvironment:
         """Wait until exactly the required slices exist; the repair creates them.
 
         Raises:
-            DrillHouseError: The slices are not ready in time.
+            DrillEnvironmentError: The slices are not ready in time.
         """
         deadline = time.monotonic() + _SLICES_TIMEOUT_S
         while leaked := self.leaked_slices():
             if time.monotonic() > deadline:
-                raise DrillHouseError(f"The slices are not as they should be: {', '.join(leaked)}.")
+                why = ", ".join(leaked)
+                raise DrillEnvironmentError(f"The slices are not ready after {_SLICES_TIMEOUT_S:.0f} s: {why}.")
             time.sleep(_LOOK_EVERY_S)
 
     @contextmanager
@@ -106,15 +107,16 @@ class DrillEnvironment:
     def leaked_slices(self) -> list[str]:
         """Return superfluous nodes and queued resources, and slices that are missing or not READY."""
         status = self.cloud.status()
-        found = {known["name"]: known for known in status["slices"]}
-        unwanted = [f"slice {name}" for name in found.keys() - self.wanted.keys()]
+        present = {each["name"]: each for each in status["slices"]}
+        unwanted = [f"slice {name}" for name in present.keys() - self.required.keys()]
         queued = [f"queued resource {resource['name']}" for resource in status["queued_resources"]]
-        bad = [f"slice {name} does not work" for name in self.wanted if not _works(found.get(name))]
+        bad = [f"slice {name} does not work" for name in self.required if not _works(present.get(name))]
         return sorted([*unwanted, *queued, *bad])
 
     def _repair(self, done: threading.Event) -> None:
         api = TpuApi(self.cloud.project, self.cloud.zone, endpoint=self.cloud.url, poll_s=0.2, patience_s=5.0)
-        bodies = {name: {"acceleratorType": kind, "runtimeVersion": "rehearsal"} for name, kind in self.wanted.items()}
+        runtime = {"runtimeVersion": "rehearsal"}
+        bodies = {name: {"acceleratorType": kind, **runtime} for name, kind in self.required.items()}
         records = SliceRecords(str(self.stack.root / "slice-records"))
         repair = SliceRepair(api, self._registered, Scope(expected=bodies), records, _PATIENCE)
         while not done.wait(_REPAIR_EVERY_S):
@@ -133,29 +135,29 @@ class DrillEnvironment:
 @contextmanager
 def running_environment(root: Path, slice_types: Sequence[str]) -> Iterator[DrillEnvironment]:
     """Run an environment with its slices, also for this process's Google clients; clean up afterwards."""
-    house = DrillEnvironment(root, slice_types)
+    environment = DrillEnvironment(root, slice_types)
     try:
-        house.start()
-        with _environment(house.cloud.env()), house.repaired():
-            house.await_slices()
-            yield house
+        environment.start()
+        with _environment(environment.cloud.env()), environment.repaired():
+            environment.await_slices()
+            yield environment
     finally:
         try:
-            house.cloud.stop()
+            environment.cloud.stop()
         finally:
-            house.stack.stop(grace_seconds=3.0)
+            environment.stack.stop(grace_seconds=3.0)
 
 
 @contextmanager
-def running_airflow(house: DrillEnvironment, dags_folder: Path) -> Iterator[LocalAirflow]:
+def running_airflow(environment: DrillEnvironment, dags_folder: Path) -> Iterator[LocalAirflow]:
     """Run an Airflow beside the environment, with this DAGs folder."""
     airflow = LocalAirflow(
-        house.stack,
+        environment.stack,
         dags_folder=dags_folder,
-        connections=connections(house.ray, house.cloud.project),
+        connections=connections(environment.ray, environment.cloud.project),
         settings={
-            **house.cloud.env(),
-            "AIRFLOW__TRADEWIND__PREFIX": house.prefix,
+            **environment.cloud.env(),
+            "AIRFLOW__TRADEWIND__PREFIX": environment.prefix,
             "AIRFLOW__TRADEWIND__DEFAULT_CLUSTER": RAY_CONNECTION,
             "AIRFLOW__TRADEWIND__LEASE_HEARTBEAT_SECONDS": str(HEARTBEAT_S),
             "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
@@ -188,6 +190,5 @@ def _forget_file_systems() -> None:
     fsspec.get_filesystem_class("gs").clear_instance_cache()
 
 
-def _works(told: Mapping[str, object] | None) -> bool:
-    hosts = told.get("hosts") if told else None
-    return bool(told and told["state"] == "READY" and isinstance(hosts, list) and all(host["in_ray"] for host in hosts))
+def _works(status: Mapping[str, Any] | None) -> bool:
+    return status is not None and status["state"] == "READY" and all(host["in_ray"] for host in status["hosts"])

@@ -68,9 +68,9 @@ class Injector:
             Fault.STORE: self._store_outage,
         }
 
-    def inject(self, fault: PlannedFault, sight: TrainingSnapshot) -> Injection:
-        """Inject the fault into the pod in ``sight`` now."""
-        return self._how[fault.kind](sight, fault.host % max(len(sight.hosts), 1))
+    def inject(self, fault: PlannedFault, snapshot: TrainingSnapshot) -> Injection:
+        """Inject the fault into the pod in ``snapshot`` now."""
+        return self._how[fault.kind](snapshot, fault.host % max(len(snapshot.hosts), 1))
 
     @property
     def is_outage(self) -> bool:
@@ -85,43 +85,43 @@ class Injector:
                 undo()
         self._outages.clear()
 
-    def _kill_host(self, sight: TrainingSnapshot, host: int) -> Injection:
-        hit = sight.hosts[host]
+    def _kill_host(self, snapshot: TrainingSnapshot, host: int) -> Injection:
+        hit = snapshot.hosts[host]
         killed = self._cloud.kill_host(hit.slice_name, hit.worker)
         return Injection(f"killed host {hit.worker} of {hit.slice_name}", (hit.slice_name,) if killed else ())
 
-    def _kill_slice(self, sight: TrainingSnapshot, host: int) -> Injection:
-        hit = sight.hosts[host].slice_name
+    def _kill_slice(self, snapshot: TrainingSnapshot, host: int) -> Injection:
+        hit = snapshot.hosts[host].slice_name
         self._cloud.preempt(hit)
         return Injection(f"preempted {hit} without notice", (hit,))
 
-    def _drain(self, sight: TrainingSnapshot, host: int) -> Injection:
-        hit = sight.hosts[host].slice_name
+    def _drain(self, snapshot: TrainingSnapshot, host: int) -> Injection:
+        hit = snapshot.hosts[host].slice_name
         self._cloud.preempt(hit, notice_s=self._pace.notice_s)
         return Injection(f"preempted {hit} with {self._pace.notice_s:g} s of notice", (hit,))
 
-    def _kill_driver(self, sight: TrainingSnapshot, host: int) -> Injection:
+    def _kill_driver(self, snapshot: TrainingSnapshot, host: int) -> Injection:
         found = drivers(self._ray.stack)
         for driver in found:
             driver.kill()
         what = f"killed the step driver ({len(found)} process{'es' if len(found) != 1 else ''})"
         return Injection(what, tuple(f"process {driver.pid}" for driver in found))
 
-    def _kill_head(self, sight: TrainingSnapshot, host: int) -> Injection:
+    def _kill_head(self, snapshot: TrainingSnapshot, host: int) -> Injection:
         killed = self._ray.kill_head()
         self._ray.start_head()
         what = f"killed the Ray head ({killed} processes) and started it again"
         return Injection(what, ("the Ray head",) if killed else ())
 
-    def _hang(self, sight: TrainingSnapshot, host: int) -> Injection:
-        hit = sight.hosts[host]
+    def _hang(self, snapshot: TrainingSnapshot, host: int) -> Injection:
+        hit = snapshot.hosts[host]
         try:
             os.kill(hit.pid, signal.SIGSTOP)
         except ProcessLookupError:
             return Injection(f"the training process of host {hit.worker} of {hit.slice_name} had ended")
         return Injection(f"froze the training process of host {hit.worker} of {hit.slice_name}", (hit.slice_name,))
 
-    def _stock_out(self, sight: TrainingSnapshot, host: int) -> Injection:
+    def _stock_out(self, snapshot: TrainingSnapshot, host: int) -> Injection:
         self._cloud.stock_out(True)
         slices = tuple(known["name"] for known in self._cloud.status()["slices"] if known["state"] == "READY")
         for name in slices:
@@ -130,14 +130,14 @@ class Injector:
         self._undo_after(seconds, lambda: self._cloud.stock_out(False))
         return Injection(f"preempted {', '.join(slices)}, no capacity for {seconds:g} s", slices, lasts_s=seconds)
 
-    def _damage_checkpoint(self, sight: TrainingSnapshot, host: int) -> Injection:
-        killed = self._kill_slice(sight, host)  # first, so that no newer checkpoint follows
+    def _damage_checkpoint(self, snapshot: TrainingSnapshot, host: int) -> Injection:
+        killed = self._kill_slice(snapshot, host)  # first, so that no newer checkpoint follows
         damage = damage_newest_checkpoint(self._prefix)
         if damage is None:
             return Injection(f"{killed.what}, and found no checkpoint to damage")
         return Injection(f"{killed.what}, and damaged {damage.file}", killed.victims, damage.step, damage.older)
 
-    def _store_outage(self, sight: TrainingSnapshot, host: int) -> Injection:
+    def _store_outage(self, snapshot: TrainingSnapshot, host: int) -> Injection:
         storage, seconds = self._cloud.storage, self._pace.outage_s
         storage.failures = _ALL_REQUESTS
         self._undo_after(seconds, lambda: setattr(storage, "failures", 0))

@@ -41,7 +41,7 @@ class OutputVerdict:
     """Paths that differ, with the number of differing rows."""
     final_loss: float | None = None
     """Last ``train/loss`` of the run under faults, if it is a number."""
-    undisturbed_loss: float | None = None
+    baseline_loss: float | None = None
 
     @property
     def is_equal(self) -> bool:
@@ -54,7 +54,7 @@ class OutputVerdict:
             "files": self.files,
             "different": list(self.different),
             "final_loss": self.final_loss,
-            "undisturbed_final_loss": self.undisturbed_loss,
+            "undisturbed_final_loss": self.baseline_loss,
         }
 
 
@@ -143,7 +143,7 @@ def _differences(
         return
     whole = posixpath.join(output, path)
     if path not in files or path not in others:
-        yield f"{path} is only in the {'undisturbed' if path in files else 'disturbed'} run"
+        yield f"{path} is only in the {'baseline run' if path in files else 'run with faults'}"
         return
     try:
         if posixpath.basename(path) == METRICS_FILE:

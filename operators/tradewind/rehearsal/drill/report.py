@@ -53,43 +53,43 @@ CHARGES: Final = {
 }
 
 
-def charge_problems(stories: Sequence[FaultResult], record: RunRecord) -> Iterator[str]:
+def charge_problems(results: Sequence[FaultResult], record: RunRecord) -> Iterator[str]:
     """Yield a sentence for every deviation from the expected charges of the injected faults."""
-    came = [story for story in stories if story.at is not None]
-    first = came[0].at if came else None
+    injected = [result for result in results if result.at is not None]
+    first = injected[0].at if injected else None
     for event in record.events:
         if event.is_end and (first is None or event.at < first):
             yield f"Before any fault, the pod {event.name}: {event.cause}."
-    for number, story in enumerate(came):
-        until = came[number + 1].at if number + 1 < len(came) else None
-        share = [event for event in record.events if _is_between(event, story.at, until)]
-        yield from (f"The fault {story.fault} {problem}." for problem in _problems(story, share, record))
+    for number, result in enumerate(injected):
+        until = injected[number + 1].at if number + 1 < len(injected) else None
+        share = [event for event in record.events if _is_between(event, result.at, until)]
+        yield from (f"The fault {result.fault} {problem}." for problem in _problems(result, share, record))
 
 
 def _is_between(event: PodEvent, since: float | None, until: float | None) -> bool:
     return since is not None and event.at >= since and (until is None or event.at < until)
 
 
-def _problems(story: FaultResult, share: Sequence[PodEvent], record: RunRecord) -> Iterator[str]:
-    kind = Fault(story.fault)
+def _problems(result: FaultResult, share: Sequence[PodEvent], record: RunRecord) -> Iterator[str]:
+    kind = Fault(result.fault)
     charge = CHARGES[kind]
-    if not story.victims:
+    if not result.victims:
         yield "found nothing to hit"
-    yield from _wrong_charges(charge, story, share)
-    if charge.needs_new_attempt and not _has_new_attempt(story, share, record):
+    yield from _wrong_charges(charge, result, share)
+    if charge.needs_new_attempt and not _has_new_attempt(result, share, record):
         yield "was followed by no new attempt"
-    if kind is Fault.STORE and not story.refused:
+    if kind is Fault.STORE and not result.refused:
         yield "met no request: the store refused none"
-    if kind is Fault.STOCK_OUT and story.recovery_s is not None and story.recovery_s < story.lasts_s:
-        yield f"was over after {story.recovery_s:.1f} s, though there was no slice for {story.lasts_s:.1f} s"
-    yield from _wrong_costs(kind, story, share)
+    if kind is Fault.STOCK_OUT and result.recovery_s is not None and result.recovery_s < result.lasts_s:
+        yield f"was over after {result.recovery_s:.1f} s, though there was no slice for {result.lasts_s:.1f} s"
+    yield from _wrong_costs(kind, result, share)
 
 
-def _wrong_charges(charge: Charge, story: FaultResult, share: Sequence[PodEvent]) -> Iterator[str]:
+def _wrong_charges(charge: Charge, result: FaultResult, share: Sequence[PodEvent]) -> Iterator[str]:
     ends = [event for event in share if event.is_end]
-    right = [event for event in ends if _is_charged(event, charge, story)]
+    right = [event for event in ends if _is_charged(event, charge, result)]
     if charge.event is not None and not right:
-        hit, causes = ", ".join(story.victims) or "nothing", sorted(cause.value for cause in charge.causes)
+        hit, causes = ", ".join(result.victims) or "nothing", sorted(cause.value for cause in charge.causes)
         yield f"was not charged: the pod noted no {charge.event!r} of {hit} with {' or '.join(causes)}"
     if charge.event == "failed" and len(right) > 1:
         yield f"was charged {len(right)} times"
@@ -100,27 +100,27 @@ def _wrong_charges(charge: Charge, story: FaultResult, share: Sequence[PodEvent]
             yield f"was charged wrongly, as {event.name!r} ({event.cause})"
 
 
-def _is_charged(event: PodEvent, charge: Charge, story: FaultResult) -> bool:
+def _is_charged(event: PodEvent, charge: Charge, result: FaultResult) -> bool:
     is_cause = event.cause in {cause.value for cause in charge.causes}
-    return event.name == charge.event and is_cause and (event.slice_name or "") in story.victims
+    return event.name == charge.event and is_cause and (event.slice_name or "") in result.victims
 
 
-def _has_new_attempt(story: FaultResult, share: Sequence[PodEvent], record: RunRecord) -> bool:
+def _has_new_attempt(result: FaultResult, share: Sequence[PodEvent], record: RunRecord) -> bool:
     """Whether a running output has had a later attempt since."""
-    before = {event.output: event.attempt for event in record.events if story.at is not None and event.at < story.at}
+    before = {event.output: event.attempt for event in record.events if result.at is not None and event.at < result.at}
     return any(event.output in before and event.attempt > before[event.output] for event in share)
 
 
-def _wrong_costs(kind: Fault, story: FaultResult, share: Sequence[PodEvent]) -> Iterator[str]:
+def _wrong_costs(kind: Fault, result: FaultResult, share: Sequence[PodEvent]) -> Iterator[str]:
     """Check the cost: training resumes after the newest checkpoint, or after the one before a damaged one."""
     firsts = [event.step for event in share if event.name == "first_step" and event.step is not None]
-    seen = [*firsts, *([] if story.resumed_at is None else [story.resumed_at])]
-    if not seen or story.at_step is None:
+    seen = [*firsts, *([] if result.resumed_at is None else [result.resumed_at])]
+    if not seen or result.at_step is None:
         return
-    resumed, lost = min(seen), max(0, story.at_step + 1 - min(seen))
-    if kind is Fault.CHECKPOINT and story.damaged is not None and story.damaged < resumed:
-        yield f"was survived by the damaged checkpoint: training went on after step {story.damaged}"
-    may_lose = story.may_lose
+    resumed, lost = min(seen), max(0, result.at_step + 1 - min(seen))
+    if kind is Fault.CHECKPOINT and result.damaged is not None and result.damaged < resumed:
+        yield f"was survived by the damaged checkpoint: training continued after step {result.damaged}"
+    may_lose = result.may_lose
     if may_lose is not None and lost > may_lose:
         yield f"cost {lost} steps, where {may_lose} had been done since the newest checkpoint"
 
@@ -133,10 +133,10 @@ class DrillReport:
     seed: int
     state: str
     """State of the run under faults."""
-    stories: tuple[FaultResult, ...]
+    results: tuple[FaultResult, ...]
     record: RunRecord
     """Record of the run under faults."""
-    undisturbed: RunRecord
+    baseline: RunRecord
     outputs: tuple[OutputVerdict, ...]
     leaks: tuple[str, ...] = field(default=())
     """Processes and slices that remain without need at the end."""
@@ -145,10 +145,11 @@ class DrillReport:
     def problems(self) -> tuple[str, ...]:
         """Why the drill failed, a sentence each; empty if it passed."""
         found = [] if self.state == "success" else [f"The run ended as {self.state}."]
-        found += [f"The fault {story.fault} {_unheld(story)}." for story in self.stories if story.recovery_s is None]
-        found += charge_problems(self.stories, self.record)
-        found += [f"In the undisturbed run, a pod {event.name}: {event.cause}." for event in self.undisturbed.ends]
-        found += [*self.record.unread, *self.undisturbed.unread]
+        unfinished = [result for result in self.results if result.recovery_s is None]
+        found += [f"The fault {result.fault} {_missing_recovery(result)}." for result in unfinished]
+        found += charge_problems(self.results, self.record)
+        found += [f"In the baseline run, a pod {event.name}: {event.cause}." for event in self.baseline.ends]
+        found += [*self.record.unread, *self.baseline.unread]
         found += [f"The output {output.step} is different." for output in self.outputs if not output.is_equal]
         found += [] if self.outputs else ["There are no outputs to compare."]
         return (*found, *(f"Left behind: {leak}." for leak in self.leaks))
@@ -165,9 +166,9 @@ class DrillReport:
             "passed": self.has_passed,
             "problems": list(self.problems),
             "state": self.state,
-            "faults": [{**asdict(story), "lost_steps": story.lost_steps} for story in self.stories],
+            "faults": [{**asdict(result), "lost_steps": result.lost_steps} for result in self.results],
             "disturbed": self.record.to_json(),
-            "undisturbed": self.undisturbed.to_json(),
+            "undisturbed": self.baseline.to_json(),
             "outputs": [output.to_json() for output in self.outputs],
             "leaks": list(self.leaks),
         }
@@ -176,7 +177,7 @@ class DrillReport:
         """The report for users."""
         lines = [f"Drill of {self.dag}, seed {self.seed}: {'passed' if self.has_passed else 'NOT passed'}", ""]
         heads = ("fault", "at step", "recovered after", "steps lost", "what")
-        lines += format_columns([heads, *map(_story_row, self.stories)])
+        lines += format_columns([heads, *map(_result_row, self.results)])
         lines += ["", *self._figures(), "", *map(_output_line, self.outputs), *self.problems]
         return "\n".join(lines) + "\n"
 
@@ -185,8 +186,8 @@ class DrillReport:
         return [
             f"Run: {self.state}; {record.attempts} attempts, {record.preemptions} preemptions, "
             f"{record.failures} failures",
-            f"Pods: {record.wall_s:.1f} s, goodput {_share(record)}; undisturbed {self.undisturbed.wall_s:.1f} s, "
-            f"goodput {_share(self.undisturbed)}",
+            f"Pods: {record.wall_s:.1f} s, goodput {_share(record)}; baseline {self.baseline.wall_s:.1f} s, "
+            f"goodput {_share(self.baseline)}",
         ]
 
 
@@ -194,19 +195,19 @@ def _share(record: RunRecord) -> str:
     return "unknown" if record.goodput is None else f"{record.goodput:.0%}"
 
 
-def _story_row(story: FaultResult) -> tuple[str, ...]:
-    recovered = "-" if story.recovery_s is None else f"{story.recovery_s:.1f} s"
-    lost = "-" if story.lost_steps is None else str(story.lost_steps)
-    step = f"({story.planned_step})" if story.at_step is None else str(story.at_step)
-    return story.fault, step, recovered, lost, story.what or "-"
+def _result_row(result: FaultResult) -> tuple[str, ...]:
+    recovered = "-" if result.recovery_s is None else f"{result.recovery_s:.1f} s"
+    lost = "-" if result.lost_steps is None else str(result.lost_steps)
+    step = f"({result.planned_step})" if result.at_step is None else str(result.at_step)
+    return result.fault, step, recovered, lost, result.what or "-"
 
 
-def _unheld(story: FaultResult) -> str:
-    return "was not followed by any training" if story.what else "did not come: the run had ended before its step"
+def _missing_recovery(result: FaultResult) -> str:
+    return "was not followed by any training" if result.what else "did not come: the run had ended before its step"
 
 
 def _output_line(output: OutputVerdict) -> str:
     loss = "" if output.final_loss is None else f", final loss {output.final_loss!r}"
     if output.is_equal:
         return f"{output.step}: equal ({output.files} files{loss})"
-    return f"{output.step}: DIFFERENT{loss}, undisturbed {output.undisturbed_loss!r}: {'; '.join(output.different)}"
+    return f"{output.step}: DIFFERENT{loss}, baseline {output.baseline_loss!r}: {'; '.join(output.different)}"

@@ -429,7 +429,7 @@ class LocalRay:
                 pass  # still starting
             if time.monotonic() > deadline:
                 tail = self._log_tail("head")
-                raise LocalRayError(f"The local cluster waited in vain for {what}; the head's log ends with:\n{tail}")
+                raise LocalRayError(f"The local cluster waited too long for {what}; the head's log ends with:\n{tail}")
             time.sleep(_POLL_S)
 
     def _jobs_api_answers(self) -> bool:

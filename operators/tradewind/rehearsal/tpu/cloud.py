@@ -60,10 +60,10 @@ class LocalTpuCloud(LoopbackServer):
 
     def answer(self, call: HttpRequest) -> Answer:
         for method, pattern, name, field, body in _ROUTES:
-            if method == call.method and (found := pattern.fullmatch(call.path)):
+            if method == call.method and (match := pattern.fullmatch(call.path)):
                 try:
-                    request = _request(name, call, field, found[1], body)
-                    return _told(name, self.service.call(name, request, "rest"))
+                    request = _request(name, call, field, match[1], body)
+                    return _ok(name, self.service.call(name, request, "rest"))
                 except RefusedCallError as error:
                     return _refused(name, error)
         unknown = RefusedCallError("UNIMPLEMENTED", f"{call.method} {call.path} is not served by the rehearsal")
@@ -97,7 +97,7 @@ def _request(name: str, call: HttpRequest, field: str, path: str, body: str) -> 
         raise invalid(f"Invalid JSON payload received. {error}") from None
 
 
-def _told(name: str, answer: Any) -> Answer:
+def _ok(name: str, answer: Any) -> Answer:
     message = answer if isinstance(answer, operations_pb2.Operation) else type(answer).pb(answer)
     return _json(name, json_format.MessageToDict(message))
 
@@ -123,10 +123,10 @@ class ZonedTpuCloud(LoopbackServer):
         self._clouds = {cloud.service.state.place.path: cloud for cloud in clouds}
 
     def answer(self, call: HttpRequest) -> Answer:
-        found = _ZONE_PATH.match(call.path)
-        if found is None or found[1] not in self._clouds:
+        match = _ZONE_PATH.match(call.path)
+        if match is None or match[1] not in self._clouds:
             return self.refusal("unknown", 403, f"Permission denied on '{call.path}' (or it may not exist)")
-        return self._clouds[found[1]].answer(call)
+        return self._clouds[match[1]].answer(call)
 
     def refusal(self, kind: str, status: int, message: str) -> Answer:
         refused = RefusedCallError(code_of(status), message, status)

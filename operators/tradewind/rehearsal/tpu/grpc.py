@@ -57,13 +57,13 @@ class TpuGrpcServer:
     def _handler(self, name: str, deserialize: Callable[[bytes], Any]) -> grpc.RpcMethodHandler:
         def answer(request: Any, context: grpc.ServicerContext) -> Any:
             try:
-                told = self._service.call(name, request, "grpc")
+                response = self._service.call(name, request, "grpc")
             except RefusedCallError as error:
                 context.abort(grpc.StatusCode[error.code], error.message)
             if self.lost_answers > 0 and name in WRITES:
                 self.lost_answers -= 1
                 context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
-            return told
+            return response
 
         return grpc.unary_unary_rpc_method_handler(answer, deserialize, _serialize)
 

@@ -29,7 +29,7 @@ class SliceMetadata:
 class SliceHosts(Protocol):
     """Starts and stops the hosts of slices."""
 
-    def start(self, facts: SliceMetadata) -> list[str]:
+    def start(self, described: SliceMetadata) -> list[str]:
         """Start all hosts of a slice; return their addresses once they run.
 
         Raises:
@@ -49,8 +49,8 @@ class SliceHosts(Protocol):
 class NullHosts:
     """No hosts, for users of the API alone: a node is READY at once, without processes."""
 
-    def start(self, facts: SliceMetadata) -> list[str]:
-        return [f"10.130.0.{number + 2}" for number in range(facts.shape.hosts)]
+    def start(self, described: SliceMetadata) -> list[str]:
+        return [f"10.130.0.{number + 2}" for number in range(described.shape.hosts)]
 
     def kill(self, name: str) -> None:
         """Do nothing: there are no hosts."""
@@ -70,23 +70,28 @@ class RayHosts:
         self._metadata = metadata
         self._env = env
 
-    def start(self, facts: SliceMetadata) -> list[str]:
+    def start(self, described: SliceMetadata) -> list[str]:
         addresses: dict[int, str] = {}
 
         def env_of(worker_id: int, ip: str) -> dict[str, str]:
             addresses[worker_id] = ip
             about = HostMetadata(
-                facts.name, worker_id, facts.shape.name, facts.labels, facts.metadata, facts.preemptible
+                described.name,
+                worker_id,
+                described.shape.name,
+                described.labels,
+                described.metadata,
+                described.preemptible,
             )
-            served_at = self._metadata.add_host(host_name(facts.name, worker_id), ip, about)
+            served_at = self._metadata.add_host(host_name(described.name, worker_id), ip, about)
             # Google's libraries read the first, tensorstore the second, and check the third to detect a VM.
             names = ("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP")
             return {**self._env(), **dict.fromkeys(names, served_at)}
 
         try:
-            self._ray.start_slice(LocalSlice(facts.name, facts.shape.name), env_of=env_of)
+            self._ray.start_slice(LocalSlice(described.name, described.shape.name), env_of=env_of)
         except (LocalRayError, OSError) as error:
-            self.kill(facts.name)
+            self.kill(described.name)
             raise HostsError(str(error)) from None
         return [addresses[worker_id] for worker_id in sorted(addresses)]
 

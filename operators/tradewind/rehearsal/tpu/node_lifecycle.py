@@ -41,96 +41,96 @@ class NodeLifecycle:
         with self._state.changed:
             self._state.is_closed = True
             self._state.changed.notify_all()
-            held_nodes = list(self._state.nodes.values())
+            entries = list(self._state.nodes.values())
         for thread in self._threads:
             thread.join(_JOIN_S)
-        for held in held_nodes:
-            with held.life:
-                self._hosts.kill(held.id)
+        for entry in entries:
+            with entry.life:
+                self._hosts.kill(entry.id)
 
     # ---- nodes
 
-    def create(self, held: NodeEntry, operation: operations_pb2.Operation) -> None:
+    def create(self, entry: NodeEntry, operation: operations_pb2.Operation) -> None:
         """Create a single node, or fail the operation for lack of capacity."""
         state = self._state
         with state.changed:
-            self._wait(lambda: held.node.state != NodeState.CREATING, state.supply.slow_s)
-            if held.node.state == NodeState.CREATING and state.fails_undone(operation):
-                state.drop(held)
+            self._wait(lambda: entry.node.state != NodeState.CREATING, state.supply.slow_s)
+            if entry.node.state == NodeState.CREATING and state.fails_undone(operation):
+                state.drop(entry)
                 return
-            if held.node.state == NodeState.CREATING and not state.take_chips([held]):
-                state.drop(held)
-                state.fail(operation, self._stock_out(held.shape))
+            if entry.node.state == NodeState.CREATING and not state.take_chips([entry]):
+                state.drop(entry)
+                state.fail(operation, self._stock_out(entry.shape))
                 return
-        problem = self._bring_up(held, NodeState.CREATING)
+        problem = self._bring_up(entry, NodeState.CREATING)
         with state.changed:
-            if problem or held.node.state != NodeState.READY:
-                gone = RefusedCallError("ABORTED", f"Node {held.id} was deleted while it was being created")
+            if problem or entry.node.state != NodeState.READY:
+                gone = RefusedCallError("ABORTED", f"Node {entry.id} was deleted while it was being created")
                 state.fail(operation, problem or gone)
             else:
-                state.finish(operation, held.node)
+                state.finish(operation, entry.node)
 
-    def delete(self, held: NodeEntry, operation: operations_pb2.Operation) -> None:
+    def delete(self, entry: NodeEntry, operation: operations_pb2.Operation) -> None:
         """Delete a node; the queued resource that created it is suspended."""
-        self._end(held)
+        self._end(entry)
         with self._state.changed:
             self._state.finish(operation, None)
-            owner = self._state.queued.get(held.node.queued_resource)
+            owner = self._state.queued.get(entry.node.queued_resource)
             if owner is not None and owner.state.state in (QueueState.ACTIVE, QueueState.PROVISIONING):
                 self._state.set_queue_state(owner, QueueState.SUSPENDED, Initiator.USER)
 
-    def stop(self, held: NodeEntry, operation: operations_pb2.Operation) -> None:
+    def stop(self, entry: NodeEntry, operation: operations_pb2.Operation) -> None:
         """Shut down a node's host; the node stays."""
-        with held.life:
-            self._hosts.kill(held.id)
+        with entry.life:
+            self._hosts.kill(entry.id)
             with self._state.changed:
-                self._state.set_state(held, NodeState.STOPPED)
-                self._state.finish(operation, held.node)
+                self._state.set_state(entry, NodeState.STOPPED)
+                self._state.finish(operation, entry.node)
 
-    def start(self, held: NodeEntry, operation: operations_pb2.Operation) -> None:
+    def start(self, entry: NodeEntry, operation: operations_pb2.Operation) -> None:
         """Restart a stopped node, if there is capacity."""
         state = self._state
         with state.changed:
-            if not state.take_chips([held]):
-                state.set_state(held, NodeState.STOPPED)
-                state.fail(operation, self._stock_out(held.shape))
+            if not state.take_chips([entry]):
+                state.set_state(entry, NodeState.STOPPED)
+                state.fail(operation, self._stock_out(entry.shape))
                 return
-        problem = self._bring_up(held, NodeState.STARTING)
+        problem = self._bring_up(entry, NodeState.STARTING)
         with state.changed:
             if problem:
                 state.fail(operation, problem)
             else:
-                state.finish(operation, held.node)
+                state.finish(operation, entry.node)
 
-    def preempt(self, held: NodeEntry, notice_s: float) -> None:
+    def preempt(self, entry: NodeEntry, notice_s: float) -> None:
         """Notify the hosts of a preemption, and kill them after ``notice_s``."""
         state = self._state
-        self._hosts.notice(held.id)
+        self._hosts.notice(entry.id)
         with state.changed:
-            self._wait(lambda: held.node.state != NodeState.READY, notice_s)
-            owner = state.queued.get(held.node.queued_resource)
+            self._wait(lambda: entry.node.state != NodeState.READY, notice_s)
+            owner = state.queued.get(entry.node.queued_resource)
             if owner is not None and owner.state.state == QueueState.ACTIVE:
                 state.set_queue_state(owner, QueueState.SUSPENDING)
-        with held.life:
+        with entry.life:
             with state.changed:
-                if held.node.state != NodeState.READY or state.is_closed:
+                if entry.node.state != NodeState.READY or state.is_closed:
                     return
-            self._hosts.kill(held.id)
+            self._hosts.kill(entry.id)
             with state.changed:
-                if held.node.state == NodeState.READY:
-                    state.set_state(held, NodeState.PREEMPTED)
+                if entry.node.state == NodeState.READY:
+                    state.set_state(entry, NodeState.PREEMPTED)
         with state.changed:
-            siblings = state.nodes_of(held.node.queued_resource) if owner is not None else []
+            siblings = state.nodes_of(entry.node.queued_resource) if owner is not None else []
             if owner is not None and all(sibling.node.state == NodeState.PREEMPTED for sibling in siblings):
                 state.set_queue_state(owner, QueueState.SUSPENDED)
 
-    def repair(self, held: NodeEntry, repair_s: float) -> None:
+    def repair(self, entry: NodeEntry, repair_s: float) -> None:
         """Kill the hosts, keep the node REPAIRING for a while, and restart it with new hosts."""
-        with held.life:
-            self._hosts.kill(held.id)
+        with entry.life:
+            self._hosts.kill(entry.id)
         with self._state.changed:
-            self._wait(lambda: held.node.state != NodeState.REPAIRING, repair_s)
-        self._bring_up(held, NodeState.REPAIRING)
+            self._wait(lambda: entry.node.state != NodeState.REPAIRING, repair_s)
+        self._bring_up(entry, NodeState.REPAIRING)
 
     # ---- queued resources
 
@@ -151,22 +151,22 @@ class NodeLifecycle:
                 return
             state.set_queue_state(queued, QueueState.PROVISIONING)
             nodes = self._add_nodes(queued, shapes)
-        starts = [threading.Thread(target=self._bring_up, args=(held, NodeState.CREATING)) for held in nodes]
+        starts = [threading.Thread(target=self._bring_up, args=(entry, NodeState.CREATING)) for entry in nodes]
         for start in starts:
             start.start()
         for start in starts:
             start.join()
         with state.changed:
             if queued.state.state == QueueState.PROVISIONING:
-                ready = nodes and all(held.node.state == NodeState.READY for held in nodes)
+                ready = nodes and all(entry.node.state == NodeState.READY for entry in nodes)
                 state.set_queue_state(queued, QueueState.ACTIVE if ready else QueueState.FAILED)
 
     def delete_queued(self, queued: types.QueuedResource, operation: operations_pb2.Operation) -> None:
         """Delete a queued resource with all nodes that it created."""
         with self._state.changed:
             nodes = self._state.nodes_of(queued.name)
-        for held in nodes:
-            self._end(held)
+        for entry in nodes:
+            self._end(entry)
         with self._state.changed:
             self._state.queued.pop(queued.name, None)
             self._state.finish(operation, None)
@@ -177,43 +177,43 @@ class NodeLifecycle:
         """Wait this long, or until the wait is pointless; the caller holds ``changed``."""
         self._state.changed.wait_for(lambda: self._state.is_closed or is_over(), timeout=seconds)
 
-    def _bring_up(self, held: NodeEntry, expected: types.Node.State) -> RefusedCallError | None:
+    def _bring_up(self, entry: NodeEntry, expected: types.Node.State) -> RefusedCallError | None:
         """Start the hosts of a node still in the state ``expected``; return the error if they did not start."""
         state = self._state
-        with held.life:
+        with entry.life:
             with state.changed:
-                if held.node.state != expected or state.is_closed:
+                if entry.node.state != expected or state.is_closed:
                     return None
-                facts = _facts(held)
+                metadata = _facts(entry)
             try:
-                addresses = self._hosts.start(facts)
+                addresses = self._hosts.start(metadata)
             except HostsError as error:
-                return self._give_up(held, expected, str(error))
+                return self._give_up(entry, expected, str(error))
             with state.changed:
-                held.node.network_endpoints = [
+                entry.node.network_endpoints = [
                     types.NetworkEndpoint(ip_address=address, port=_RUNTIME_PORT) for address in addresses
                 ]
-                if held.node.state == expected:
-                    held.node.health = _HEALTHY
-                    state.set_state(held, NodeState.READY)
+                if entry.node.state == expected:
+                    entry.node.health = _HEALTHY
+                    state.set_state(entry, NodeState.READY)
         return None
 
-    def _give_up(self, held: NodeEntry, expected: types.Node.State, why: str) -> RefusedCallError:
+    def _give_up(self, entry: NodeEntry, expected: types.Node.State, why: str) -> RefusedCallError:
         with self._state.changed:
-            held.node.health_description = why
-            if held.node.state == expected == NodeState.CREATING:
-                self._state.drop(held)
-            elif held.node.state == expected:
-                self._state.set_state(held, NodeState.UNKNOWN)
-        return RefusedCallError("INTERNAL", f"Node {held.id} did not start: {why}")
+            entry.node.health_description = why
+            if entry.node.state == expected == NodeState.CREATING:
+                self._state.drop(entry)
+            elif entry.node.state == expected:
+                self._state.set_state(entry, NodeState.UNKNOWN)
+        return RefusedCallError("INTERNAL", f"Node {entry.id} did not start: {why}")
 
-    def _end(self, held: NodeEntry) -> None:
+    def _end(self, entry: NodeEntry) -> None:
         """Kill a node's hosts and remove it."""
-        with held.life:
-            self._hosts.kill(held.id)
+        with entry.life:
+            self._hosts.kill(entry.id)
             with self._state.changed:
-                if held.node.name in self._state.nodes:
-                    self._state.drop(held)
+                if entry.node.name in self._state.nodes:
+                    self._state.drop(entry)
 
     def _add_nodes(self, queued: types.QueuedResource, shapes: Sequence[SliceType]) -> list[NodeEntry]:
         state = self._state
@@ -225,11 +225,11 @@ class NodeLifecycle:
                     name = state.place.name("nodes", node_id)
                     nodes.append(state.add_node(name, spec.node, next(rest), queued.name))
         except RefusedCallError:  # a node of that name was created meanwhile
-            for held in nodes:
-                state.drop(held)
+            for entry in nodes:
+                state.drop(entry)
             return []
-        for held in nodes:
-            held.node.multislice_node = len(nodes) > 1
+        for entry in nodes:
+            entry.node.multislice_node = len(nodes) > 1
         state.take_chips(nodes)
         return nodes
 
@@ -241,9 +241,9 @@ class NodeLifecycle:
         )
 
 
-def _facts(held: NodeEntry) -> SliceMetadata:
-    node = held.node
+def _facts(entry: NodeEntry) -> SliceMetadata:
+    node = entry.node
     scheduling = node.scheduling_config
     return SliceMetadata(
-        held.id, held.shape, dict(node.labels), dict(node.metadata), scheduling.preemptible or scheduling.spot
+        entry.id, entry.shape, dict(node.labels), dict(node.metadata), scheduling.preemptible or scheduling.spot
     )

@@ -137,14 +137,14 @@ def cidr_block(number: int) -> str:
     return str(ip_network((int(_SUBNETWORK[0]) + number % 2**17 * 8, 29)))
 
 
-def _check_block(asked: str) -> None:
+def _check_block(requested: str) -> None:
     """Refuse an address block that overlaps a network of the project; default blocks belong to one."""
     try:
-        block = ip_network(asked) if asked else None
+        block = ip_network(requested) if requested else None
     except ValueError as error:
         raise invalid(f"node.cidr_block is no block of addresses: {error}") from None
     if block is not None and block.overlaps(_SUBNETWORK):
-        raise invalid(f"node.cidr_block {asked} conflicts with subnetwork 'default' ({_SUBNETWORK}) of the network")
+        raise invalid(f"node.cidr_block {requested} conflicts with subnetwork 'default' ({_SUBNETWORK}) of the network")
 
 
 def node_ids(spec: types.QueuedResource.Tpu.NodeSpec) -> list[str]:

@@ -138,7 +138,7 @@ class TpuService:
     def _list_nodes(self, request: types.ListNodesRequest) -> types.ListNodesResponse:
         self._place.check(request.parent, may_be_any=True)
         page, token = page_of(self.state.nodes, request.page_size, request.page_token)
-        return types.ListNodesResponse(nodes=[types.Node(held.node) for held in page], next_page_token=token)
+        return types.ListNodesResponse(nodes=[types.Node(entry.node) for entry in page], next_page_token=token)
 
     def _get_node(self, request: types.GetNodeRequest) -> types.Node:
         self._place.check(request.name)
@@ -147,39 +147,39 @@ class TpuService:
     def _get_guest_attributes(self, request: types.GetGuestAttributesRequest) -> types.GetGuestAttributesResponse:
         """Return the hosts' guest attributes: the requested ones, in that order, or all."""
         self._place.check(request.name)
-        held = self.state.node(request.name)
-        keys = self._hosts.host_keys(held.id)
-        workers = [int(worker) for worker in request.worker_ids] or range(len(held.node.network_endpoints))
-        told = []
+        entry = self.state.node(request.name)
+        keys = self._hosts.host_keys(entry.id)
+        workers = [int(worker) for worker in request.worker_ids] or range(len(entry.node.network_endpoints))
+        attributes = []
         for worker in workers:
             entries = [
                 types.GuestAttributesEntry(namespace="hostkeys", key=kind, value=key)
                 for kind, key in (keys[worker] if worker < len(keys) else {}).items()
             ]
             value = types.GuestAttributesValue(items=entries)
-            told.append(types.GuestAttributes(query_path=request.query_path, query_value=value))
-        return types.GetGuestAttributesResponse(guest_attributes=told)
+            attributes.append(types.GuestAttributes(query_path=request.query_path, query_value=value))
+        return types.GetGuestAttributesResponse(guest_attributes=attributes)
 
     def _create_node(self, request: types.CreateNodeRequest) -> operations_pb2.Operation:
         self._place.check(request.parent)
         name, shape = self._place.name("nodes", request.node_id), shape_of(request.node)
         if name not in self.state.nodes:
             self.state.check_quota([shape])
-        held = self.state.add_node(name, request.node, shape)
+        entry = self.state.add_node(name, request.node, shape)
         operation = self.state.begin("create", name)
-        self.lives.begin(self.lives.create, held, operation)
+        self.lives.begin(self.lives.create, entry, operation)
         return copied(operation)
 
     def _delete_node(self, request: types.DeleteNodeRequest) -> operations_pb2.Operation:
         self._place.check(request.name)
-        held = self.state.node(request.name)
-        if held.node.state == NodeState.DELETING:
-            raise RefusedCallError("FAILED_PRECONDITION", f"Node {held.id} is being deleted already")
+        entry = self.state.node(request.name)
+        if entry.node.state == NodeState.DELETING:
+            raise RefusedCallError("FAILED_PRECONDITION", f"Node {entry.id} is being deleted already")
         operation = self.state.begin("delete", request.name)
         if self.state.fails_undone(operation):
             return copied(operation)
-        self.state.set_state(held, NodeState.DELETING)
-        self.lives.begin(self.lives.delete, held, operation)
+        self.state.set_state(entry, NodeState.DELETING)
+        self.lives.begin(self.lives.delete, entry, operation)
         return copied(operation)
 
     def _stop_node(self, request: types.StopNodeRequest) -> operations_pb2.Operation:
@@ -192,26 +192,27 @@ class TpuService:
         self, name: str, verb: str, expected: types.Node.State, moving: types.Node.State
     ) -> operations_pb2.Operation:
         self._place.check(name)
-        held = self.state.node(name)
-        if held.shape.is_multi_host:
+        entry = self.state.node(name)
+        if entry.shape.is_multi_host:
             raise RefusedCallError("FAILED_PRECONDITION", f"{verb} is not supported for slices of several hosts")
-        if held.node.state != expected:
-            raise RefusedCallError("FAILED_PRECONDITION", f"Node {held.id} is {held.node.state.name}: cannot {verb} it")
-        self.state.set_state(held, moving)
+        if entry.node.state != expected:
+            state = entry.node.state.name
+            raise RefusedCallError("FAILED_PRECONDITION", f"Node {entry.id} is {state}: cannot {verb} it")
+        self.state.set_state(entry, moving)
         operation = self.state.begin(verb, name)
-        self.lives.begin(getattr(self.lives, verb), held, operation)
+        self.lives.begin(getattr(self.lives, verb), entry, operation)
         return copied(operation)
 
     def _update_node(self, request: types.UpdateNodeRequest) -> operations_pb2.Operation:
         self._place.check(request.node.name)
-        held = self.state.node(request.node.name)
+        entry = self.state.node(request.node.name)
         paths = list(request.update_mask.paths)
         if not paths or set(paths) - set(_UPDATABLE):
             raise invalid(f"update_mask may name {', '.join(_UPDATABLE)}, and must name one")
         for path in paths:
-            setattr(held.node, path, getattr(request.node, path))
-        operation = self.state.begin("update", held.node.name)
-        self.state.finish(operation, held.node)
+            setattr(entry.node, path, getattr(request.node, path))
+        operation = self.state.begin("update", entry.node.name)
+        self.state.finish(operation, entry.node)
         return copied(operation)
 
     # ---- queued resources
@@ -266,8 +267,8 @@ class TpuService:
         if self.state.fails_undone(operation):
             return copied(operation)
         self.state.set_queue_state(queued, QueueState.DELETING, Initiator.USER)
-        for held in self.state.nodes_of(queued.name):
-            self.state.set_state(held, NodeState.DELETING)
+        for entry in self.state.nodes_of(queued.name):
+            self.state.set_state(entry, NodeState.DELETING)
         self.lives.begin(self.lives.delete_queued, queued, operation)
         return copied(operation)
 

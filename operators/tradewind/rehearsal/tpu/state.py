@@ -151,11 +151,11 @@ class TpuState:
 
     # ---- nodes
 
-    def add_node(self, name: str, asked: types.Node, shape: SliceType, queued_resource: str = "") -> NodeEntry:
+    def add_node(self, name: str, requested: types.Node, shape: SliceType, queued_resource: str = "") -> NodeEntry:
         """Add a node in creation."""
         if name in self.nodes:
             raise already_exists(name)
-        node: Any = types.Node(asked)
+        node: Any = types.Node(requested)
         node.name, node.id, node.state = name, next(self._ids), NodeState.CREATING
         node.accelerator_type, node.create_time = shape.name, datetime.now(UTC)
         node.accelerator_config.type_ = getattr(types.AcceleratorConfig.Type, _CONFIG_TYPES[shape.generation])
@@ -186,18 +186,18 @@ class TpuState:
 
     def nodes_of(self, queued_resource: str) -> list[NodeEntry]:
         """Return the nodes that a queued resource created."""
-        return [held for held in self.nodes.values() if held.node.queued_resource == queued_resource]
+        return [entry for entry in self.nodes.values() if entry.node.queued_resource == queued_resource]
 
-    def set_state(self, held: NodeEntry, state: types.Node.State) -> None:
+    def set_state(self, entry: NodeEntry, state: types.Node.State) -> None:
         """Change a node's state; a state without chips releases them."""
-        held.node.state = state
+        entry.node.state = state
         if state in _WITHOUT_CHIPS:
-            held.has_chips = False
+            entry.has_chips = False
         self.changed.notify_all()
 
-    def drop(self, held: NodeEntry) -> None:
+    def drop(self, entry: NodeEntry) -> None:
         """Remove the node."""
-        del self.nodes[held.node.name]
+        del self.nodes[entry.node.name]
         self.changed.notify_all()
 
     def check_quota(self, shapes: Iterable[SliceType]) -> None:
@@ -214,11 +214,11 @@ class TpuState:
 
     def take_chips(self, nodes: Sequence[NodeEntry]) -> bool:
         """Allocate chips to all these nodes, or to none if there are too few."""
-        names = [held.shape.name for held in nodes]
+        names = [entry.shape.name for entry in nodes]
         if self.supply.is_out or any(names.count(name) > self._free(name) for name in set(names)):
             return False
-        for held in nodes:
-            held.has_chips = True
+        for entry in nodes:
+            entry.has_chips = True
         return True
 
     def has_room(self, shapes: Sequence[SliceType]) -> bool:
@@ -231,8 +231,8 @@ class TpuState:
         return float("inf") if capacity is None else capacity - self._count(slice_type, only_with_chips=True)
 
     def _count(self, slice_type: str, only_with_chips: bool) -> int:
-        same = (held for held in self.nodes.values() if held.shape.name == slice_type)
-        return sum(1 for held in same if held.has_chips or not only_with_chips)
+        same = (entry for entry in self.nodes.values() if entry.shape.name == slice_type)
+        return sum(1 for entry in same if entry.has_chips or not only_with_chips)
 
     # ---- queued resources
 
