@@ -52,7 +52,7 @@ def test_a_run_may_choose_a_prefix_below_that_of_the_deployment() -> None:
 
 @pytest.mark.parametrize("prefix", ["/elsewhere", "/deployment/../elsewhere", "gs://other/x", "s3://mine/x"])
 def test_a_run_chooses_no_other_prefix(prefix: str) -> None:
-    with pytest.raises(OutsideRootsError, match="^The run's param 'prefix': the path .* lies below no allowed root"):
+    with pytest.raises(OutsideRootsError, match="^The run's param 'prefix': the path .* is below no allowed root"):
         prefix_of(dag_of(cluster="mine"), prefix)
 
 

@@ -59,7 +59,7 @@ def test_what_lies_below_a_root_is_allowed(path: str) -> None:
 )
 def test_what_lies_elsewhere_is_refused_and_says_whose_it_was(path: str) -> None:
     assert not ROOTS.allow(path)
-    with pytest.raises(OutsideRootsError, match="A record: the path .* lies below no allowed root .*allowed_roots"):
+    with pytest.raises(OutsideRootsError, match="A record: the path .* is below no allowed root .*allowed_roots"):
         ROOTS.check(path, "A record")
 
 

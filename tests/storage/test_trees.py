@@ -114,7 +114,7 @@ def test_existence_check_costs_one_request_per_object_no_read(cloud: LocalCloudS
 
 def test_refused_listing_is_not_empty_and_not_retried(cloud: LocalCloudStorage) -> None:
     cloud.failures, cloud.failure_status = 1, 403
-    with pytest.raises(StoreRefusedError, match="gs://bucket/x cannot be used"):
+    with pytest.raises(StoreRefusedError, match="gs://bucket/x: the store refuses access"):
         list_files("gs://bucket/x")
 
 
@@ -160,5 +160,5 @@ def test_stored_checksum_is_parsed_from_listing_metadata() -> None:
 
 def test_a_folder_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(StoreUnavailableError, match="loop cannot be reached"):
+    with pytest.raises(StoreUnavailableError, match="loop: the store fails"):
         list_files(str(tmp_path / "loop"))

@@ -28,9 +28,10 @@ from tradewind.records.manifests import RECORDS_OF_AN_OUTPUT, output_files
 from tradewind.steps import truncated_repr
 from tradewind.steps.resumable import RECURSIVE_WILDCARD, matches_glob
 from tradewind.storage import Location, file_system_at
+from tradewind.storage.client import translated_client_errors
 from tradewind.storage.errors import RecordsError, StoreUnavailableError
 from tradewind.storage.files import list_names
-from tradewind.storage.trees import StoredFile, errors_with_path, local_tag
+from tradewind.storage.trees import StoredFile, local_tag
 
 _BATCH_SIZE: Final = 100
 _ROUNDS: Final = 3
@@ -96,7 +97,7 @@ def remove_listed(folder: str, files: Sequence[StoredFile], check_lease: Callabl
     for first in range(0, len(files), _BATCH_SIZE):
         batch = {posixpath.join(name, file.path): file.tag for file in files[first : first + _BATCH_SIZE]}
         check_lease()
-        with errors_with_path(folder):
+        with translated_client_errors(folder):
             _remove(fs, Location.of(folder).scheme, batch)
 
 

@@ -43,7 +43,7 @@ class ConditionalStore(Protocol):
         """Return the object, or None if it does not exist."""
 
     def write(self, path: str, text: str, expected: str | None) -> StoredObject | None:
-        """Replace the object with the tag ``expected`` (None: create it); return None if that tag is not there."""
+        """Replace the object with the tag ``expected`` (None: create it); return None if it has another tag."""
 
     def remove(self, path: str, expected: str) -> None:
         """Remove the object with the tag ``expected``; another one stays."""

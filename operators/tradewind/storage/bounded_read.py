@@ -31,22 +31,22 @@ class Content:
     flaw: str | None = None
 
 
-def content_of(data: bytes, most: int) -> Content:
-    """Classify bytes, of which ``most`` + 1 were read if there are more."""
-    if len(data) > most:
-        return too_large(most)
+def content_of(data: bytes, max_bytes: int) -> Content:
+    """Classify bytes, of which ``max_bytes`` + 1 were read if there are more."""
+    if len(data) > max_bytes:
+        return too_large(max_bytes)
     try:
         return Content(data.decode())
     except UnicodeDecodeError:
         return Content("", "it is no text (not UTF-8)")
 
 
-def too_large(most: int) -> Content:
-    """Return the flaw of content with more than ``most`` bytes."""
-    return Content("", f"it has more than {most:,} bytes")
+def too_large(max_bytes: int) -> Content:
+    """Return the flaw of content with more than ``max_bytes`` bytes."""
+    return Content("", f"it has more than {max_bytes:,} bytes")
 
 
-def read_file(name: str, most: int) -> tuple[bytes | Content, float]:
+def read_file(name: str, max_bytes: int) -> tuple[bytes | Content, float]:
     """Return a local file's bytes or its flaw, and its modification time.
 
     Raises:
@@ -66,10 +66,10 @@ def read_file(name: str, most: int) -> tuple[bytes | Content, float]:
         now = os.fstat(opened)
         if (what := _kind(now)) is not None:
             return Content("", f"it is {what}"), now.st_mtime
-        if now.st_size > most:
-            return too_large(most), now.st_mtime
+        if now.st_size > max_bytes:
+            return too_large(max_bytes), now.st_mtime
         parts: list[bytes] = []
-        left = most + 1
+        left = max_bytes + 1
         while left > 0 and (part := file.read(left)):
             parts.append(part)
             left -= len(part)

@@ -17,10 +17,7 @@ from tradewind.storage.backends import StoreRefusedError
 from tradewind.storage.errors import RecordsError, StoreUnavailableError
 from tradewind.timeouts import within
 
-# Translation of client errors: the store may answer later, or it refused. ``FileNotFoundError`` and ``FileExistsError``
-# are answers and stay as they are, and so do errors that no store can cause.
-
-_PASSING = frozenset({408, 409, 429, *range(500, 600)})
+_TRANSIENT = frozenset({408, 409, 429, *range(500, 600)})
 """Statuses after which the same request may succeed."""
 _ANSWERS = (FileNotFoundError, FileExistsError, NotADirectoryError)
 _REFUSALS = (PermissionError, IsADirectoryError)
@@ -29,6 +26,8 @@ _REFUSALS = (PermissionError, IsADirectoryError)
 @contextmanager
 def translated_client_errors(path: str) -> Iterator[None]:
     """Translate failures of any store's client to Tradewind's errors, which name ``path``.
+
+    ``FileNotFoundError``, ``FileExistsError`` and errors that no store can cause stay as they are.
 
     Raises:
         StoreUnavailableError: The store does not answer, or is temporarily unavailable.
@@ -39,10 +38,9 @@ def translated_client_errors(path: str) -> Iterator[None]:
     except (StorageError, *_ANSWERS):
         raise
     except Exception as error:
-        told = _told(path, error)
-        if told is None:
+        if (translated := _translated(path, error)) is None:
             raise
-        raise told from error
+        raise translated from error
 
 
 def http_answer(error: BaseException) -> tuple[int, str]:
@@ -56,34 +54,36 @@ def http_answer(error: BaseException) -> tuple[int, str]:
     return int(status), str(response.get("Error", {}).get("Code", ""))
 
 
-def _told(path: str, error: Exception) -> RecordsError | None:
+def _translated(path: str, error: Exception) -> RecordsError | None:
     status, _ = http_answer(error)
     if status:
-        kind = StoreUnavailableError if status in _PASSING else StoreRefusedError
+        kind = StoreUnavailableError if status in _TRANSIENT else StoreRefusedError
         return kind(f"{path}: the store answered {status}: {error}")
     if isinstance(error, TimeoutError):
-        return StoreUnavailableError(f"{path}: the store gave no usable answer for {stores.REQUEST_TIMEOUT_S:.0f} s")
+        return StoreUnavailableError(f"{path}: the store has not answered for {stores.REQUEST_TIMEOUT_S:.0f} s")
     if isinstance(error, _lost_connections()):
         return StoreUnavailableError(f"{path}: the store cannot be reached: {error}")
     if isinstance(error, _REFUSALS) or (isinstance(error, OSError) and error.errno is None):
-        return StoreRefusedError(f"{path}: the store does not let us: {error}")
+        return StoreRefusedError(f"{path}: the store refuses access: {error}")
     return StoreUnavailableError(f"{path}: the store fails: {error}") if isinstance(error, OSError) else None
 
 
 def _lost_connections() -> tuple[type[Exception], ...]:
     """Return the exceptions that the loaded clients raise without a response."""
     kinds: list[type[Exception]] = [ConnectionError]
-    if "gcsfs" in sys.modules:
+    if "aiohttp" in sys.modules:
         from aiohttp import ClientError
+
+        kinds.append(ClientError)
+    if "gcsfs" in sys.modules:
         from google.auth.exceptions import GoogleAuthError
         from requests import RequestException
 
-        kinds += [ClientError, GoogleAuthError, RequestException]
+        kinds += [GoogleAuthError, RequestException]
     if "s3fs" in sys.modules:
-        from botocore.exceptions import ConnectionError as BotoConnectionError
-        from botocore.exceptions import HTTPClientError
+        from botocore.exceptions import BotoCoreError
 
-        kinds += [BotoConnectionError, HTTPClientError]
+        kinds.append(BotoCoreError)
     return tuple(kinds)
 
 
@@ -105,21 +105,21 @@ def file_system_of(path: str) -> tuple[Any, str]:
 
 
 def call_with_timeout(
-    path: str, call: Callable[[Any, str, str], Awaitable[Result]], patience_s: float | None = None
+    path: str, call: Callable[[Any, str, str], Awaitable[Result]], timeout_s: float | None = None
 ) -> Result:
-    """Return ``call(...)`` for the file system, bucket and key of ``path``, in ``patience_s``, else ``PATIENCE_S``."""
+    """Return ``call(...)`` for the file system, bucket and key of ``path``; the default is ``REQUEST_TIMEOUT_S``."""
     with translated_client_errors(path):
         fs, name = file_system_of(path)
         bucket, _, key = name.partition("/")
-        most_s = stores.REQUEST_TIMEOUT_S if patience_s is None else patience_s
-        result: Result = sync(fs.loop, lambda: asyncio.wait_for(call(fs, bucket, key), most_s))
+        limit_s = stores.REQUEST_TIMEOUT_S if timeout_s is None else timeout_s
+        result: Result = sync(fs.loop, lambda: asyncio.wait_for(call(fs, bucket, key), limit_s))
         return result
 
 
 async def gather_bounded(
     call: Callable[[str], Awaitable[Result | None]], names: Sequence[str], workers: int
 ) -> dict[str, Result]:
-    """Return the result of ``call`` for each name that has one, with limited concurrency."""
+    """Return the result of ``call`` for each name that has one, from ``workers`` concurrent tasks."""
     results: dict[str, Result] = {}
     waiting: Iterator[str] = iter(names)
 
@@ -137,3 +137,13 @@ async def gather_bounded(
         for task in tasks:
             task.cancel()
     return results
+
+
+async def read_at_most(stream: Any, max_bytes: int) -> bytes:
+    """Read a stream, at most ``max_bytes`` + 1 bytes."""
+    parts: list[bytes] = []
+    left = max_bytes + 1
+    while left > 0 and (part := await stream.read(left)):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)

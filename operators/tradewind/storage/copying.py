@@ -38,12 +38,12 @@ class TargetOccupiedError(CopyRefusedError):
     """Another object exists at the target."""
 
 
-def copy_file(folder: str, file: StoredFile, target: str, aside: str, go_on: Callable[[], object]) -> None:
+def copy_file(folder: str, file: StoredFile, target: str, aside: str, check: Callable[[], object]) -> None:
     """Copy ``file``, as listed below ``folder``, to ``target``.
 
     Args:
         aside: A temporary path in the target's store; it is removed afterwards.
-        go_on: Called before each mebibyte; aborts the copy by raising.
+        check: Called before each mebibyte; aborts the copy by raising.
 
     Raises:
         CopyRefusedError: There is no copy, for this reason.
@@ -53,20 +53,20 @@ def copy_file(folder: str, file: StoredFile, target: str, aside: str, go_on: Cal
     if {Location.of(source).scheme, Location.of(target).scheme} == {"gs"} and file.tag:
         from tradewind.storage.gcs import rewrite_object
 
-        found = rewrite_object(source, file.tag, target, go_on)
+        found = rewrite_object(source, file.tag, target, check)
         if found is None:
             raise CopyRefusedError(f"{source} has changed, or is gone, since it was listed.")
         if not found:  # an object exists: this copy, if its response was lost
-            if not _is_there(target, file):
-                raise TargetOccupiedError(f"{target} was written by somebody else meanwhile.")
+            if not _is_copy(target, file):
+                raise TargetOccupiedError(f"Another process has written {target} meanwhile.")
             return
-        size, got = _kept(found, file)
-        if size != file.size or file.checksum not in (None, got):
+        size, checksum = _size_and_checksum(found, file)
+        if size != file.size or file.checksum not in (None, checksum):
             _remove(target)
-            raise DamagedCopyError(_told(source, file, size, got))
+            raise _damaged(source, file, size, checksum)
         return
     try:
-        md5 = _copy_aside(source, file, aside, go_on)
+        md5 = _copy_aside(source, file, aside, check)
         _check_copy(aside, file, md5)
         _move(aside, target)
     except BaseException:
@@ -80,7 +80,7 @@ def copy_file(folder: str, file: StoredFile, target: str, aside: str, go_on: Cal
             raise
 
 
-def _is_there(target: str, file: StoredFile) -> bool:
+def _is_copy(target: str, file: StoredFile) -> bool:
     """Whether the object at the target has the size and the checksum of the file."""
     fs, name = file_system_at(target)
     with translated_client_errors(target):
@@ -89,16 +89,16 @@ def _is_there(target: str, file: StoredFile) -> bool:
             about = fs.info(name)
         except FileNotFoundError:
             return False
-    return file.checksum is not None and _kept(about, file) == (file.size, file.checksum)
+    return file.checksum is not None and _size_and_checksum(about, file) == (file.size, file.checksum)
 
 
-def _kept(about: Mapping[str, Any], file: StoredFile) -> tuple[int, str | None]:
+def _size_and_checksum(about: Mapping[str, Any], file: StoredFile) -> tuple[int, str | None]:
     """Return size and checksum of a Cloud Storage object, the checksum in the kind that the file has."""
     is_composite = (file.checksum or "").startswith("crc32c:")  # a copy of it may have an MD5 too
     return int(about["size"]), f"crc32c:{about['crc32c']}" if is_composite else stored_checksum(about)
 
 
-def _copy_aside(source: str, file: StoredFile, aside: str, go_on: Callable[[], object]) -> str:
+def _copy_aside(source: str, file: StoredFile, aside: str, check: Callable[[], object]) -> str:
     """Copy the file; return ``md5:`` and the digest of the bytes read."""
     from_fs, from_name = file_system_at(source)
     to_fs, to_name = file_system_at(aside)
@@ -106,24 +106,27 @@ def _copy_aside(source: str, file: StoredFile, aside: str, go_on: Callable[[], o
         with translated_client_errors(f"{source} or {aside}"):
             to_fs.makedirs(posixpath.dirname(to_name), exist_ok=True)
             with from_fs.open(from_name, "rb") as reader, to_fs.open(to_name, "wb") as writer:
-                size, sums = _pour(reader, writer, (file.checksum or "").startswith("crc32c:"), go_on)
+                size, sums = _pour(reader, writer, (file.checksum or "").startswith("crc32c:"), check)
     except FileNotFoundError as error:
         from_fs.invalidate_cache()
         if from_fs.exists(from_name):  # so the target's store lost what was written
             raise StoreUnavailableError(f"{aside} could not be written: {error}") from error
         raise CopyRefusedError(f"{source} is gone since it was listed: {error}") from error
-    wanted = file.checksum
-    got = next((each for each in sums if _has_same_kind(wanted, each)), None)
-    if size != file.size or (got is not None and got != wanted):
-        raise DamagedCopyError(_told(source, file, size, got))
+    checksum = next((each for each in sums if _has_same_kind(file.checksum, each)), None)
+    if size != file.size or checksum not in (None, file.checksum):
+        raise _damaged(source, file, size, checksum)
     return sums[0]
 
 
-def _pour(reader: IO[bytes], writer: IO[bytes], with_crc: bool, go_on: Callable[[], object]) -> tuple[int, list[str]]:
+def _pour(reader: IO[bytes], writer: IO[bytes], with_crc: bool, check: Callable[[], object]) -> tuple[int, list[str]]:
     """Copy all bytes; return their number and their checksums, the MD5 first."""
-    md5, crc, size = hashlib.md5(usedforsecurity=False), _crc32c() if with_crc else None, 0
+    md5, crc, size = hashlib.md5(usedforsecurity=False), None, 0
+    if with_crc:
+        from google_crc32c import Checksum
+
+        crc = Checksum()
     while chunk := reader.read(_CHUNK):
-        go_on()
+        check()
         writer.write(chunk)
         md5.update(chunk)
         size += len(chunk)
@@ -138,12 +141,12 @@ def _check_copy(aside: str, file: StoredFile, md5: str) -> None:
     with translated_client_errors(aside):
         fs.invalidate_cache()
         about = fs.info(name)
-        kept = stored_checksum(about)
-        if not _has_same_kind(md5, kept):
+        checksum = stored_checksum(about)
+        if not _has_same_kind(md5, checksum):
             with fs.open(name, "rb") as written:
-                kept = f"md5:{hashlib.file_digest(written, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()}"
-    if int(about["size"]) != file.size or kept != md5:
-        raise DamagedCopyError(f"The copy of {file.path} was written with {md5} and is {kept} in its store.")
+                checksum = f"md5:{hashlib.file_digest(written, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()}"
+    if int(about["size"]) != file.size or checksum != md5:
+        raise DamagedCopyError(f"The copy of {file.path} was written with {md5} and is {checksum} in its store.")
 
 
 def _move(aside: str, target: str) -> None:
@@ -165,12 +168,8 @@ def _has_same_kind(checksum: str | None, other: str | None) -> bool:
     return None not in (checksum, other) and str(checksum).partition(":")[0] == str(other).partition(":")[0]
 
 
-def _told(source: str, file: StoredFile, size: int, checksum: str | None) -> str:
+def _damaged(source: str, file: StoredFile, size: int, checksum: str | None) -> DamagedCopyError:
     got = f"{size:,} bytes" + (f" with {checksum}" if checksum else "")
-    return f"{source} gave {got}, and its store says {file.size:,} bytes with {file.checksum or 'no checksum'}."
-
-
-def _crc32c() -> Any:
-    from google_crc32c import Checksum
-
-    return Checksum()
+    return DamagedCopyError(
+        f"{source} gave {got}, and its store says {file.size:,} bytes with {file.checksum or 'no checksum'}."
+    )

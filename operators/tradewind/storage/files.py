@@ -25,34 +25,34 @@ from tradewind.storage.errors import BadRecordError
 _MISSING = (FileNotFoundError, NotADirectoryError)
 
 
-def read_text(path: str, most: int = LARGE) -> str | None:
+def read_text(path: str, max_bytes: int = LARGE) -> str | None:
     """Return the object's text, or None if it does not exist.
 
     Raises:
         BadRecordError: It is not text, or too large.
     """
-    return read_many([path], most).get(path)
+    return read_many([path], max_bytes).get(path)
 
 
-def read_many(paths: Sequence[str], most: int = LARGE) -> dict[str, str]:
+def read_many(paths: Sequence[str], max_bytes: int = LARGE) -> dict[str, str]:
     """Return the texts of those ``paths`` that exist, in one request where the store can.
 
     Raises:
         BadRecordError: One of them is not text, or too large.
     """
-    contents = read_contents(paths, most)
+    contents = read_contents(paths, max_bytes)
     for path, content in contents.items():
         if content.flaw is not None:
             raise BadRecordError(path, content.flaw)
     return {path: content.text for path, content in contents.items()}
 
 
-def read_contents(paths: Sequence[str], most: int = LARGE) -> dict[str, Content]:
+def read_contents(paths: Sequence[str], max_bytes: int = LARGE) -> dict[str, Content]:
     """Return the content of those ``paths`` that exist; one that is not text does not affect the others."""
     contents: dict[str, Content] = {}
     for fs, names in _by_store(paths):
         with translated_client_errors(_some_of(names)):
-            contents |= {names[name]: content for name, content in _contents(fs, list(names), most).items()}
+            contents |= {names[name]: content for name, content in _contents(fs, list(names), max_bytes).items()}
     return contents
 
 
@@ -79,16 +79,12 @@ def existing_below(names: Mapping[str, str]) -> set[str]:
 
     The names go directly to the folders' file systems: a URL parser would interpret ``::`` in them.
     """
-    groups: dict[int, tuple[fsspec.AbstractFileSystem, dict[str, str]]] = {}
-    for folder, name in names.items():
-        fs, root = file_system_of(folder)
-        groups.setdefault(id(fs), (fs, {}))[1][f"{root.rstrip('/')}/{name}"] = folder
     found: set[str] = set()
-    for fs, folders in groups.values():
+    for fs, folders in _by_store(names, names):
         with translated_client_errors(_some_of(folders)):
             is_local = isinstance(fs, LocalFileSystem)
-            there = filter(_is_file_or_link, folders) if is_local else _existing(fs, list(folders))
-            found |= {folders[name] for name in there}
+            existing = filter(_is_file_or_link, folders) if is_local else _existing(fs, list(folders))
+            found |= {folders[name] for name in existing}
     return found
 
 
@@ -146,7 +142,7 @@ def _replace_file(path: Path, text: str) -> None:
     try:
         os.replace(write_aside(path, text), path)
     except (FileExistsError, NotADirectoryError) as error:
-        raise StoreRefusedError(f"{path} cannot be written, because a folder above it is none: {error}") from error
+        raise StoreRefusedError(f"{path} cannot be written, because a parent of it is not a folder: {error}") from error
 
 
 def _create_file(path: Path, text: str) -> None:
@@ -157,13 +153,16 @@ def _create_file(path: Path, text: str) -> None:
         aside.unlink()
 
 
-def _by_store(paths: Collection[str]) -> list[tuple[fsspec.AbstractFileSystem, dict[str, str]]]:
-    """Group the paths by store, as name in the store → path as given."""
+def _by_store(
+    paths: Collection[str], below: Mapping[str, str] | None = None
+) -> Iterable[tuple[fsspec.AbstractFileSystem, dict[str, str]]]:
+    """Group the paths by store, as name in the store, of the file ``below`` the path if given → path."""
     groups: dict[int, tuple[fsspec.AbstractFileSystem, dict[str, str]]] = {}
     for path in paths:
         fs, name = file_system_of(path)
-        groups.setdefault(id(fs), (fs, {}))[1][name] = path
-    return list(groups.values())
+        key = name if below is None else f"{name.rstrip('/')}/{below[path]}"
+        groups.setdefault(id(fs), (fs, {}))[1][key] = path
+    return groups.values()
 
 
 def _some_of(names: Mapping[str, str]) -> str:
@@ -171,37 +170,37 @@ def _some_of(names: Mapping[str, str]) -> str:
     return first if len(names) == 1 else f"{first} and {len(names) - 1} more"
 
 
-def _contents(fs: fsspec.AbstractFileSystem, names: list[str], most: int) -> dict[str, Content]:
+def _contents(fs: fsspec.AbstractFileSystem, names: list[str], max_bytes: int) -> dict[str, Content]:
     if isinstance(fs, LocalFileSystem):
-        return _file_contents(names, most)
+        return _file_contents(names, max_bytes)
     if "gs" in _protocols(fs):
         from tradewind.storage.gcs import contents_of
     elif "s3" in _protocols(fs):
         from tradewind.storage.s3 import contents_of
     else:
-        return _cat(fs, names, most)
-    found: dict[str, bytes] = sync(fs.loop, contents_of, fs, names, most)
-    return {name: content_of(data, most) for name, data in found.items()}
+        return _cat(fs, names, max_bytes)
+    found: dict[str, bytes] = sync(fs.loop, contents_of, fs, names, max_bytes)
+    return {name: content_of(data, max_bytes) for name, data in found.items()}
 
 
-def _cat(fs: fsspec.AbstractFileSystem, names: list[str], most: int) -> dict[str, Content]:
-    found = fs.cat_ranges(names, 0, most + 1, on_error="return")
+def _cat(fs: fsspec.AbstractFileSystem, names: list[str], max_bytes: int) -> dict[str, Content]:
+    found = fs.cat_ranges(names, 0, max_bytes + 1, on_error="return")
     contents: dict[str, Content] = {}
     for name, data in zip(names, found, strict=True):
         if isinstance(data, BaseException):
             if not isinstance(data, _MISSING):
                 raise data
         else:
-            contents[name] = content_of(bytes(data), most)
+            contents[name] = content_of(bytes(data), max_bytes)
     return contents
 
 
-def _file_contents(names: Sequence[str], most: int) -> dict[str, Content]:
+def _file_contents(names: Sequence[str], max_bytes: int) -> dict[str, Content]:
     contents: dict[str, Content] = {}
     for name in names:
         with suppress(*_MISSING):
-            data, _ = read_file(name, most)
-            contents[name] = data if isinstance(data, Content) else content_of(data, most)
+            data, _ = read_file(name, max_bytes)
+            contents[name] = data if isinstance(data, Content) else content_of(data, max_bytes)
     return contents
 
 

@@ -17,11 +17,11 @@ from urllib.parse import quote, urlencode
 
 from tradewind.storage.backends import StoredObject, StoreRefusedError
 from tradewind.storage.bounded_read import SMALL, content_of, too_large
-from tradewind.storage.client import call_with_timeout, gather_bounded
+from tradewind.storage.client import call_with_timeout, gather_bounded, read_at_most
 from tradewind.storage.errors import StoreUnavailableError
 
-_REREADS = 5
-_REWRITE_S = 120.0
+_MAX_READS = 5
+_REWRITE_TIMEOUT_S = 120.0
 """Timeout of one step of a copy between regions, which takes longer than a small request."""
 _AT_ONCE = 100
 """The number of connections that gcsfs's session keeps."""
@@ -43,7 +43,7 @@ class GcsStore:
 async def _read(fs: Any, bucket: str, name: str) -> StoredObject | None:
     """Read the object's generation and age, then its text; repeat if it was replaced between the two."""
     url = _object_url(fs, bucket, name)
-    for _ in range(_REREADS):
+    for _ in range(_MAX_READS):
         try:
             headers, contents = await fs._call("GET", url)
         except FileNotFoundError:
@@ -69,29 +69,28 @@ async def _write(fs: Any, bucket: str, name: str, text: str, expected: str | Non
     except FileExistsError:  # gcsfs raises it for 412
         return None
     except FileNotFoundError as error:
-        raise StoreRefusedError(f"gs://{bucket}: there is no such bucket, or it is not for us") from error
+        raise StoreRefusedError(f"gs://{bucket}: there is no such bucket, or no access to it") from error
     return StoredObject(text, json.loads(contents)["generation"], 0.0)
 
 
-def rewrite_object(source: str, generation: str, target: str, go_on: Callable[[], object]) -> Mapping[str, Any] | None:
+def rewrite_object(source: str, generation: str, target: str, check: Callable[[], object]) -> Mapping[str, Any] | None:
     """Let the store copy a generation of ``source`` to ``target``, if nothing exists there.
 
-    ``go_on`` is called before each step of the copy; a large object takes many.
+    ``check`` is called before each step of the copy; a large object takes many.
 
     Returns:
         The store's metadata of the copy; empty if the target exists; None if the source was replaced.
     """
     token: str | None = None
     while True:
-        go_on()
-        told = call_with_timeout(
-            target, partial(_rewrite, source=source, generation=generation, token=token), _REWRITE_S
-        )
-        if told is None or not told:
-            return told
-        if told.get("done"):
-            return dict(told["resource"])
-        token = told["rewriteToken"]
+        check()
+        rewrite = partial(_rewrite, source=source, generation=generation, token=token)
+        answer = call_with_timeout(target, rewrite, _REWRITE_TIMEOUT_S)
+        if not answer:
+            return answer
+        if answer.get("done"):
+            return dict(answer["resource"])
+        token = answer["rewriteToken"]
 
 
 async def _rewrite(
@@ -132,9 +131,9 @@ def _age(about: Mapping[str, Any], headers: Mapping[str, str]) -> float:
     return max(0.0, (parsedate_to_datetime(headers["Date"]) - updated).total_seconds())
 
 
-async def contents_of(fs: Any, names: Sequence[str], most: int) -> dict[str, bytes]:
-    """Return the bytes of those objects that exist, at most ``most`` + 1 of each."""
-    return await _fetch(fs, names, most, alt="media")
+async def contents_of(fs: Any, names: Sequence[str], max_bytes: int) -> dict[str, bytes]:
+    """Return the bytes of those objects that exist, at most ``max_bytes`` + 1 of each."""
+    return await _fetch(fs, names, max_bytes, alt="media")
 
 
 async def existing_of(fs: Any, names: Sequence[str]) -> set[str]:
@@ -153,7 +152,7 @@ async def remove_if(fs: Any, generations: Mapping[str, str | None]) -> None:
     await gather_bounded(remove, list(generations), _AT_ONCE)
 
 
-async def _fetch(fs: Any, names: Sequence[str], most: int, **query: str) -> dict[str, bytes]:
+async def _fetch(fs: Any, names: Sequence[str], max_bytes: int, **query: str) -> dict[str, bytes]:
     """Fetch responses for many objects through gcsfs's session: its own calls cost nearly twice the work.
 
     A missing object costs the same as an existing one. Other failures are left to gcsfs and its retries.
@@ -169,30 +168,20 @@ async def _fetch(fs: Any, names: Sequence[str], most: int, **query: str) -> dict
         try:
             async with session.get(URL(f"{url}?{suffix}", encoded=True), headers=headers) as answer:
                 if answer.status in (200, 404):
-                    return await read_at_most(answer.content, most) if answer.status == 200 else None
+                    return await read_at_most(answer.content, max_bytes) if answer.status == 200 else None
         except ClientError:
             pass
-        return await _fetch_with_retries(fs, url, most, query)
+        return await _fetch_with_retries(fs, url, max_bytes, query)
 
     return await gather_bounded(fetch, names, _AT_ONCE)
 
 
-async def read_at_most(stream: Any, most: int) -> bytes:
-    """Read a stream, at most ``most`` + 1 bytes."""
-    parts: list[bytes] = []
-    left = most + 1
-    while left > 0 and (part := await stream.read(left)):
-        parts.append(part)
-        left -= len(part)
-    return b"".join(parts)
-
-
-async def _fetch_with_retries(fs: Any, url: str, most: int, query: Mapping[str, str]) -> bytes | None:
+async def _fetch_with_retries(fs: Any, url: str, max_bytes: int, query: Mapping[str, str]) -> bytes | None:
     try:
         if "alt" in query:
             _, about = await fs._call("GET", url, fields="size")
-            if int(json.loads(about)["size"]) > most:
-                return bytes(most + 1)
+            if int(json.loads(about)["size"]) > max_bytes:
+                return bytes(max_bytes + 1)
         _, data = await fs._call("GET", url, **query)
         return bytes(data)
     except FileNotFoundError:

@@ -31,7 +31,7 @@ from tradewind.storage.files import write_aside
 
 GUARD_SUFFIX = ".guard"
 _POLL_S = 0.002
-_AHEAD_S = 2.0
+_MAX_AHEAD_S = 2.0
 """A file this far in the future was written before the clock was set back: its age counts from now."""
 _NO_FILE = ""
 """The tag of a link, a folder, a pipe or a file that is too large."""
@@ -83,7 +83,7 @@ def _read(file: Path) -> StoredObject | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     age_s = _clock(file.parent, otherwise=written) - written
-    if age_s < -_AHEAD_S:
+    if age_s < -_MAX_AHEAD_S:
         with suppress(OSError):  # else its age stays 0 until the clock catches up, which would prevent a takeover
             os.utime(file, follow_symlinks=False)
     age_s = max(0.0, age_s)
@@ -193,16 +193,16 @@ class MemoryStore:
 
     def write(self, path: str, text: str, expected: str | None) -> StoredObject | None:
         with _lock:
-            there = _read_memory(path)
-            if (there.tag if there else None) != expected:
+            existing = _read_memory(path)
+            if (existing.tag if existing else None) != expected:
                 return None
             MemoryFileSystem().pipe_file(path, text.encode())
             return _read_memory(path)
 
     def remove(self, path: str, expected: str) -> None:
         with _lock:
-            there = _read_memory(path)
-            if there is not None and there.tag == expected:
+            existing = _read_memory(path)
+            if existing is not None and existing.tag == expected:
                 MemoryFileSystem().rm_file(path)
 
 

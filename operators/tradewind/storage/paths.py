@@ -29,12 +29,12 @@ _SCHEMES: Final = {
 _BUCKETS: Final = frozenset({"gs", "s3"})
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][\w.:-]*", re.ASCII)
 """It begins with a letter or a digit: ``gs://`` followed by a record's name is not a bucket."""
-_LONGEST_PATH_BYTES: Final = 4096
+_MAX_PATH_BYTES: Final = 4096
 """Linux's PATH_MAX; the stores accept 1,024 bytes for a name."""
-_LONGEST_NAME_BYTES: Final = 1024
-_LONGEST_PART_BYTES: Final = 255
+_MAX_NAME_BYTES: Final = 1024
+_MAX_PART_BYTES: Final = 255
 """Limit of most file systems for a part of a local path."""
-_SHOWN: Final = 80
+_MAX_SHOWN_CHARS: Final = 80
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Location:
         scheme = _SCHEMES.get(given)
         if scheme is None:
             raise UnsupportedStoreError(
-                f"{named_path(path, where)} is of no store that has conditional writes, without which a step could run "
+                f"{named_path(path, where)} is not of a store with conditional writes, without which a step could run "
                 "twice: use a local or shared folder, gs:// or s3://."
             )
         bucket, _, name = rest.partition("/") if scheme in _BUCKETS else ("", "", rest)
@@ -99,47 +99,37 @@ def problem_of_text(path: str) -> str:
     if "::" in path:
         return "holds '::', which would chain file systems"
     if path.startswith("data:"):
-        return "holds data itself, and is no place"
+        return "holds data itself instead of its location"
     try:
         size = len(path.encode())
     except UnicodeEncodeError:
         return "holds half of a character (a lone surrogate)"
-    return (
-        f"has {size:,} bytes, more than the {_LONGEST_PATH_BYTES:,} of any store" if size > _LONGEST_PATH_BYTES else ""
-    )
+    return f"has {size:,} bytes, more than the {_MAX_PATH_BYTES:,} of any store" if size > _MAX_PATH_BYTES else ""
 
 
 def _checked(path: str, location: Location, where: str) -> Location:
-    if problem := _problem_of_place(location):
+    if problem := _problem_of_location(location):
         raise UnusablePathError(f"{named_path(path, where)} {problem}.")
     return location
 
 
-def _problem_of_place(location: Location) -> str:
+def _problem_of_location(location: Location) -> str:
     if location.scheme not in _BUCKETS:
         scheme, is_short, _ = location.name.partition(":")
         if location.scheme == "file" and is_short and scheme in _SCHEMES:
             return f"is neither a local path nor a URL: write {scheme}:// before a store's name"
-        longest = max(len(part.encode()) for part in location.name.split("/"))
-        return (
-            f"has a part of {longest} bytes, more than a disk's {_LONGEST_PART_BYTES}"
-            if longest > _LONGEST_PART_BYTES
-            else ""
-        )
+        size = max(len(part.encode()) for part in location.name.split("/"))
+        return f"has a part of {size} bytes, more than a disk's {_MAX_PART_BYTES}" if size > _MAX_PART_BYTES else ""
     if not location.bucket:
         return "names no bucket"
     if not {".", ".."}.isdisjoint(location.name.split("/")):
         return "has '.' or '..' as a part, which means nothing in a bucket"
     if "@" in location.bucket:
-        return "holds a user's name or a password, which belong into no path"
+        return "holds a user's name or a password, which no path may contain"
     if not _BUCKET.fullmatch(location.bucket):
         return "names no bucket that a store could have"
     size = len(location.name.encode())
-    return (
-        f"has a name of {size:,} bytes, more than a store's {_LONGEST_NAME_BYTES:,}"
-        if size > _LONGEST_NAME_BYTES
-        else ""
-    )
+    return f"has a name of {size:,} bytes, more than a store's {_MAX_NAME_BYTES:,}" if size > _MAX_NAME_BYTES else ""
 
 
 def _shown(path: str) -> str:
@@ -148,7 +138,7 @@ def _shown(path: str) -> str:
     user, is_user, host = rest.partition("/")[0].rpartition("@")
     if has_scheme and is_user:
         path = f"{scheme}://***@{rest[len(user) + 1 :]}"
-    return repr(path if len(path) <= _SHOWN else path[:_SHOWN] + "…")
+    return repr(path if len(path) <= _MAX_SHOWN_CHARS else path[:_MAX_SHOWN_CHARS] + "…")
 
 
 @dataclass(frozen=True)
@@ -169,8 +159,8 @@ class Roots:
         for path in found:
             if not Location.of(path, where).is_absolute:
                 raise OutsideRootsError(
-                    f"{named_path(path, where)} is relative, so each process would look it up from where it is: give "
-                    "an absolute path or a URL."
+                    f"{named_path(path, where)} is relative, so its meaning depends on a process's working folder: "
+                    "give an absolute path or a URL."
                 )
         return Roots(found)
 
@@ -181,13 +171,13 @@ class Roots:
     def allow(self, path: Any) -> bool:
         """Whether ``path`` is a root or below one; False for invalid paths."""
         try:
-            place = resolve_location(path)
+            location = resolve_location(path)
         except StorageError:
             return False
-        return any(place.is_or_is_below(root) for root in self._places)
+        return any(location.is_or_is_below(root) for root in self._resolved)
 
     @cached_property
-    def _places(self) -> tuple[ResolvedLocation, ...]:
+    def _resolved(self) -> tuple[ResolvedLocation, ...]:
         return tuple(map(resolve_location, self.paths))
 
     def check(self, path: Any, where: str) -> None:
@@ -202,7 +192,7 @@ class Roots:
         if not self.allow(path):
             known = ", ".join(self.paths) or "there is none"
             raise OutsideRootsError(
-                f"{named_path(path, where)} lies below no allowed root ({known}): give a path below one of them, or "
+                f"{named_path(path, where)} is below no allowed root ({known}): give a path below one of them, or "
                 "have an administrator add its folder or bucket to allowed_roots in the [tradewind] section of "
                 "airflow.cfg."
             )

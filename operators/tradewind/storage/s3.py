@@ -15,7 +15,7 @@ from typing import Any
 from tradewind.storage import UnsupportedStoreError
 from tradewind.storage.backends import REQUEST_TIMEOUT_S, StoredObject, StoreRefusedError
 from tradewind.storage.bounded_read import SMALL, content_of
-from tradewind.storage.client import call_with_timeout, gather_bounded, http_answer
+from tradewind.storage.client import call_with_timeout, gather_bounded, http_answer, read_at_most
 from tradewind.timeouts import within
 
 _AT_ONCE = 50
@@ -49,19 +49,11 @@ async def _read(fs: Any, bucket: str, key: str) -> StoredObject | None:
         answer = await fs._call_s3("get_object", Bucket=bucket, Key=key)
     except FileNotFoundError:
         return None
-    content = content_of(await _read_most(answer, SMALL), SMALL)
-    return StoredObject(content.text, answer["ETag"], _age(answer), content.flaw)
-
-
-async def _read_most(answer: Mapping[str, Any], most: int) -> bytes:
-    """Read the object's bytes, at most ``most`` + 1."""
-    parts: list[bytes] = []
-    left = most + 1
     async with answer["Body"] as body:
-        while left > 0 and (part := await body.read(left)):
-            parts.append(part)
-            left -= len(part)
-    return b"".join(parts)
+        content = content_of(await read_at_most(body, SMALL), SMALL)
+    date = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+    age_s = (date - answer["LastModified"]).total_seconds()  # both by the server's clock
+    return StoredObject(content.text, answer["ETag"], max(0.0, float(age_s)), content.flaw)
 
 
 async def _put(fs: Any, bucket: str, key: str, text: str, expected: str | None) -> str | None:
@@ -74,7 +66,7 @@ async def _put(fs: Any, bucket: str, key: str, text: str, expected: str | None) 
         except OSError as error:
             status, code = http_answer(error)
             if code == "NoSuchBucket":
-                raise StoreRefusedError(f"s3://{bucket}: there is no such bucket, or it is not for us") from error
+                raise StoreRefusedError(f"s3://{bucket}: there is no such bucket, or no access to it") from error
             if status == 412 or code == "NoSuchKey":
                 return None
             if status != _CONFLICT:
@@ -104,21 +96,17 @@ async def _ignored_condition(fs: Any, bucket: str, probe: str) -> str | None:
     return "If-Match" if await _put(fs, bucket, probe, "again", '"never"') is not None else None
 
 
-def _age(answer: Mapping[str, Any]) -> float:
-    """Return the time from the last change to the response, both by the server's clock."""
-    date = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
-    return max(0.0, float((date - answer["LastModified"]).total_seconds()))
-
-
-async def contents_of(fs: Any, names: Sequence[str], most: int) -> dict[str, bytes]:
-    """Return the bytes of those objects that exist, at most ``most`` + 1 of each."""
+async def contents_of(fs: Any, names: Sequence[str], max_bytes: int) -> dict[str, bytes]:
+    """Return the bytes of those objects that exist, at most ``max_bytes`` + 1 of each."""
 
     async def fetch(name: str) -> bytes | None:
         bucket, _, key = name.partition("/")
         try:
-            return await _read_most(await fs._call_s3("get_object", Bucket=bucket, Key=key), most)
+            answer = await fs._call_s3("get_object", Bucket=bucket, Key=key)
         except FileNotFoundError:
             return None
+        async with answer["Body"] as body:
+            return await read_at_most(body, max_bytes)
 
     return await gather_bounded(fetch, names, _AT_ONCE)
 

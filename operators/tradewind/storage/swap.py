@@ -27,8 +27,8 @@ def write_if(path: str, text: str, expected: str | None) -> StoredObject | None:
     written = store.write(path, text, expected)
     if written is not None:
         return written
-    there = store.read(path)
-    return there if there is not None and there.text == text else None
+    existing = store.read(path)
+    return existing if existing is not None and existing.text == text else None
 
 
 def remove_if(path: str, expected: str) -> None:

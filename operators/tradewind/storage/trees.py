@@ -15,7 +15,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from glob import has_magic
 from typing import IO, Any, Final
@@ -25,8 +25,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from tradewind.storage import file_system_at
-from tradewind.storage.backends import StoreRefusedError
-from tradewind.storage.errors import StoreUnavailableError
+from tradewind.storage.client import translated_client_errors
 
 _CHUNK: Final = 1 << 20
 _READERS: Final = 4
@@ -61,7 +60,7 @@ def list_files(folder: str) -> list[StoredFile]:
         StoreRefusedError: It refuses access.
     """
     fs, name = file_system_at(folder)
-    with errors_with_path(folder):
+    with translated_client_errors(folder):
         files = _local_files(name) if isinstance(fs, LocalFileSystem) else _listed_files(fs, name)
         return sorted(files, key=lambda file: file.path)
 
@@ -75,10 +74,10 @@ def remove_files(folder: str, relative_paths: Sequence[str]) -> None:
     """
     fs, name = file_system_at(folder)
     paths = [posixpath.join(name, path) for path in relative_paths]
-    with errors_with_path(folder):
+    with translated_client_errors(folder):
         if isinstance(fs, LocalFileSystem):
             for path in paths:
-                with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError, NotADirectoryError):
                     os.unlink(path)
         else:
             _remove_objects(fs, paths)
@@ -102,10 +101,10 @@ def read_files(folder: str, files: Iterable[StoredFile]) -> list[StoredFile]:
     def read(file: StoredFile) -> StoredFile | None:
         try:
             return _read(fs, posixpath.join(name, file.path), file.path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
-    with errors_with_path(folder), ThreadPoolExecutor(_READERS) as pool:
+    with translated_client_errors(folder), ThreadPoolExecutor(_READERS) as pool:
         return [file for file in pool.map(read, files) if file is not None]
 
 
@@ -193,15 +192,3 @@ def _digested(file: IO[bytes], path: str) -> StoredFile:
         md5.update(chunk)
         size += len(chunk)
     return StoredFile(path, size, f"md5:{md5.hexdigest()}")
-
-
-@contextmanager
-def errors_with_path(folder: str) -> Iterator[None]:
-    try:
-        yield
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError):
-        raise  # an internal error
-    except Exception as error:  # each client library has its own exceptions
-        if isinstance(error, PermissionError) or str(error).startswith("Forbidden"):  # gcsfs states it only in words
-            raise StoreRefusedError(f"{folder} cannot be used: {error}") from error
-        raise StoreUnavailableError(f"{folder} cannot be reached: {error}") from error
