@@ -33,7 +33,7 @@ _SIZES: Final = {
     "max_seq_len": integer(2),
 }
 """Valid values of the fields of these names, in any model."""
-_OF_MARIN: Final = "__era__"
+_OF_MARIN: Final = "__legacy__"
 """Attribute of the classes of ``tradewind.marin.legacy``."""
 
 

@@ -80,7 +80,7 @@ def preflight(config: LmTrainConfig, devices: int, num_slices: int = 1) -> None:
     check_regions({field: getattr(config, field) for field in _PATHS})
     levanter_parts.check_cache(config.cache_path)
     made = levanter_config(config, local_tokenizer(config.tokenizer_path))
-    TrainingOutput(config.output_path, config.num_train_steps, temporary_checkpoints_path(config)).check_newest()
+    TrainingOutput(config.output_path, config.num_train_steps, temporary_checkpoints_path(config)).check_checkpoints()
     _check_initial_checkpoint(config)
     per_device = made.trainer.per_device_parallelism
     mesh = made.trainer.mesh if own_mesh else None

@@ -102,9 +102,26 @@ def test_a_removed_checkpoint_is_gone(root: str) -> None:
 def test_checkpoint_with_metadata_invalid_to_levanter_rewritten(tmp_path: Path, metadata: str) -> None:
     checkpoint = Path(made(str(tmp_path)))
     (checkpoint / "metadata.json").write_text('{"step": 3, "timestamp": "2026-01-01T00:00:00"}')
-    assert list(resume._incomplete([str(tmp_path)])) == []
+    sound = complete(str(tmp_path), 2)
+    assert resume.damaged_checkpoints([str(tmp_path)]) == {}
     (checkpoint / "metadata.json").write_text(metadata)
-    assert list(resume._incomplete([str(tmp_path)])) == [str(checkpoint)]
+    resume.clean_up_checkpoints([str(tmp_path)])
+    assert sorted(map(str, tmp_path.iterdir())) == [sound]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["metadata.json", "manifest.ocdbt", "files.json"])
+def test_damage_of_every_checkpoint_fails_and_removes_nothing(tmp_path: Path, file: str) -> None:
+    """Else the training would start again at step 0, and end well."""
+    checkpoints = [complete(str(tmp_path), step) for step in (3, 5)]
+    (tmp_path / "step-7").mkdir()  # its training was killed while it wrote this one
+    for checkpoint in checkpoints:
+        (Path(checkpoint) / file).write_bytes(b"{")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ValueError, match="Every checkpoint of this training is damaged") as refusal:
+        resume.clean_up_checkpoints([str(tmp_path)])
+    assert all(checkpoint in str(refusal.value) for checkpoint in checkpoints)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.slow

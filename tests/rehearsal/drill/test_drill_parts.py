@@ -53,21 +53,31 @@ def write_output(prefix: Path, rows: Sequence[dict[str, Any]] = ROWS, export: st
     (folder / ".executor_status.lock").write_text(Lease("w", 0.0, Phase.COMMITTED, attempt=3).to_json())
 
 
+def compared(folder: Path, *written: Any) -> OutputVerdict:
+    """Compare an output with the one that ``write_output`` writes from these rows and export."""
+    write_output(folder / "a")
+    write_output(folder / "b", *written)
+    [verdict] = compare_outputs(str(folder / "a"), str(folder / "b"))
+    return verdict
+
+
 def test_outputs_are_equal_if_only_times_and_the_prefix_differ(tmp_path: Path) -> None:
-    write_output(tmp_path / "a")
-    write_output(tmp_path / "b", [{**row, "time": 9.0, "step_seconds": 0.7} for row in ROWS])
-    [verdict] = compare_outputs(str(tmp_path / "a"), str(tmp_path / "b"))
+    verdict = compared(tmp_path, [{**row, "time": 9.0, "step_seconds": 0.7} for row in ROWS])
     assert verdict == OutputVerdict("train-123abc", 3, (), 2.0, 2.0)
 
 
 def test_last_bit_loss_difference_and_missing_row_reported(tmp_path: Path) -> None:
-    write_output(tmp_path / "a")
-    write_output(tmp_path / "b", [*ROWS[:1], ROWS[2], {**ROWS[3], "train/loss": 2.0000000000000004}], "others")
-    [verdict] = compare_outputs(str(tmp_path / "a"), str(tmp_path / "b"))
+    verdict = compared(tmp_path, [*ROWS[:1], ROWS[2], {**ROWS[3], "train/loss": 2.0000000000000004}], "others")
     assert verdict.different == ("hf/model.safetensors", "metrics.jsonl: of 4 rows, 1 are missing and 1 differ")
 
 
-def test_an_output_that_was_not_made_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("loss", ["2.0", None, [1.0], float("nan")])
+def test_loss_that_is_no_number_is_none(tmp_path: Path, loss: Any) -> None:
+    verdict = compared(tmp_path, [*ROWS[:3], {**ROWS[3], "train/loss": loss}])
+    assert (verdict.final_loss, verdict.baseline_loss) == (None, 2.0)
+
+
+def test_missing_output_is_different(tmp_path: Path) -> None:
     write_output(tmp_path / "a")
     (tmp_path / "b").mkdir()
     [verdict] = compare_outputs(str(tmp_path / "a"), str(tmp_path / "b"))
@@ -94,16 +104,8 @@ def test_unreadable_file_is_a_difference_and_drill_continues(
     write_output(tmp_path / "b", [{**row, "time": 9.0} for row in ROWS])
     spoil(tmp_path / "b/train-123abc" / name)
     [verdict] = compare_outputs(str(tmp_path / "a"), str(tmp_path / "b"))
-    told = [text for text in verdict.different if text.startswith(f"{tmp_path}/b/train-123abc/{name} cannot be read, ")]
-    assert len(told) == 1 and why in told[0]
-
-
-@pytest.mark.parametrize("loss", ["2.0", None, [1.0], float("nan")])
-def test_a_loss_that_is_no_number_is_none(tmp_path: Path, loss: Any) -> None:
-    write_output(tmp_path / "a")
-    write_output(tmp_path / "b", [*ROWS[:3], {**ROWS[3], "train/loss": loss}])
-    [verdict] = compare_outputs(str(tmp_path / "a"), str(tmp_path / "b"))
-    assert (verdict.final_loss, verdict.baseline_loss) == (None, 2.0)
+    unread = [text for text in verdict.different if f"/b/train-123abc/{name} cannot be read, " in text]
+    assert len(unread) == 1 and why in unread[0]
 
 
 @pytest.mark.parametrize("spoil", [no_text, endless])
@@ -130,19 +132,14 @@ def test_run_record_sums_attempts_and_counts_step_once(tmp_path: Path) -> None:
         (attempts / f"{number}.json").write_text("{}")
         (attempts / str(number) / "timeline.json").write_text(json.dumps(events))
     record = read_run_record(str(tmp_path))
-    assert [(one.attempt, one.at, one.name) for one in record.events] == [
-        (1, 10, "started"), (1, 20, "preempted"), (2, 30, "done")
-    ]  # fmt: skip
+    numbered = [(event.attempt, event.at, event.name) for event in record.events]
+    assert numbered == [(1, 10, "started"), (1, 20, "preempted"), (2, 30, "done")]
     assert replace(record, events=()) == RunRecord(2, 1, 0, ("preempted: node-lost",), 20.0, 1.75)
-    assert record.goodput == 1.75 / 20
+    assert record.goodput == 1.75 / 20 and record_of([], 0, 0.0).goodput is None
 
 
 def event(name: str, at: float) -> dict[str, Any]:
     return {"event": name, "at": at, "cause": "node-lost"}
-
-
-def test_a_record_without_pods_has_no_goodput() -> None:
-    assert record_of([], 0, 0.0).goodput is None
 
 
 def test_damage_hits_largest_file_of_newest_complete_checkpoint(tmp_path: Path) -> None:
@@ -155,14 +152,15 @@ def test_damage_hits_largest_file_of_newest_complete_checkpoint(tmp_path: Path) 
     assert damage_newest_checkpoint(str(tmp_path)) == Damage("step-20/d/data", 20, 9)
     sizes = {path.parts[-3]: path.stat().st_size for path in tmp_path.rglob("data")}
     assert sizes == {"step-9": 10, "step-20": 4, "step-30": 100}
-    assert damage_newest_checkpoint(str(tmp_path / "elsewhere")) is None
+    (tmp_path / "train-1/checkpoints/step-20/metadata.json").unlink()
+    assert damage_newest_checkpoint(str(tmp_path)) is None  # a training fails without an undamaged one
 
 
 # ---- observations of a run
 
 
 class Recorder:
-    """Record the calls that the injector would receive."""
+    """Record the calls of a monitor to its injector."""
 
     def __init__(self) -> None:
         self.injected: list[tuple[Fault, int | None]] = []
@@ -196,18 +194,9 @@ def monitored(snapshots: Sequence[TrainingSnapshot], faults: Sequence[PlannedFau
 def test_fault_injected_after_its_step_and_previous_recovery() -> None:
     recorder = Recorder()
     faults = [PlannedFault(Fault.SLICE, 5, 0), PlannedFault(Fault.HOST, 6, 0)]
-    snapshots = [
-        TrainingSnapshot(),
-        pod(None),
-        pod(4),
-        pod(5),
-        pod(7),
-        TrainingSnapshot(),
-        pod(None, 8),
-        pod(4, 8, at=107.0),
-        pod(6, 8),
-    ]
-    monitor = monitored(snapshots, faults, recorder)
+    before = [TrainingSnapshot(), pod(None), pod(4), pod(5), pod(7)]
+    after = [TrainingSnapshot(), pod(None, 8), pod(4, 8, at=107.0), pod(6, 8)]
+    monitor = monitored([*before, *after], faults, recorder)
     assert recorder.injected == [(Fault.SLICE, 5), (Fault.HOST, 6)]
     first, second = monitor.results
     assert (first.recovery_s, first.at_step, first.resumed_at, first.lost_steps) == (7.0, 5, 4, 2)
@@ -230,7 +219,7 @@ def test_heartbeat_link_to_other_process_file_not_read(tmp_path: Path) -> None:
     os.close(reader)
 
 
-def test_one_host_that_lags_behind_says_how_far_the_pod_is() -> None:
+def test_slowest_host_determines_step_of_pod() -> None:
     ahead, behind = pod(9).hosts
     assert TrainingSnapshot((ahead, replace(behind, step=3))).step == 3
     assert TrainingSnapshot((ahead, replace(behind, step=None))).step is None
@@ -241,10 +230,12 @@ def test_outage_recovered_when_ended_and_training_continues() -> None:
     monitor = monitored([pod(5)], [PlannedFault(Fault.STORE, 5, 0)], recorder)
     recorder.is_outage = True
     monitor.observe(pod(9))
-    assert monitor.results[0].recovery_s is None
+    [result] = monitor.results
+    assert result.recovery_s is None
     recorder.is_outage, recorder.refused = False, 12
     monitor.observe(pod(10, at=120.0))
-    assert (monitor.results[0].recovery_s, monitor.results[0].refused) == (20.0, 12)
+    [result] = monitor.results
+    assert (result.recovery_s, result.refused) == (20.0, 12)
 
 
 @pytest.mark.parametrize(("succeeded", "recovery_s"), [(True, 0.0), (False, None)])
@@ -253,22 +244,19 @@ def test_fault_without_later_step_recovered_if_run_succeeded(succeeded: bool, re
     monitor.finish(succeeded)
     [result] = monitor.results
     assert (result.at_step, result.recovery_s, result.lost_steps) == (9, recovery_s, None)
-
-
-def test_a_fault_that_never_came_is_in_the_report() -> None:
-    monitor = monitored([pod(5)], [PlannedFault(Fault.HEAD, 7, 0)], Recorder())
-    assert monitor.results == (FaultResult("head", 7, ""),)
+    never = monitored([pod(5)], [PlannedFault(Fault.HEAD, 10, 0)], Recorder())
+    assert never.results == (FaultResult("head", 10, ""),)
 
 
 # ---- the report
 
 DIFFERENT = OutputVerdict("train-1", 3, ("metrics.jsonl: 1 of 4 rows",), 2.4, 2.5)
-
-
 RESULTS = (
     FaultResult("slice", 5, "preempted slice-a without notice", 6, 12.3, 4, 20.0, ("slice-a",), 3),
     FaultResult("head", 150, "killed the Ray head", 160, 60.0, 155, 40.0, ("the Ray head",), 154),
 )
+UNFINISHED = replace(RESULTS[1], recovery_s=None)
+FAILED = PodEvent("failed", 5.0, "exception")
 EVENTS = (
     PodEvent("started", 10.0),
     PodEvent("preempted", 23.0, "node died", slice_name="slice-a", step=8),
@@ -290,14 +278,20 @@ def report(**changes: Any) -> DrillReport:
     return replace(whole, **changes)
 
 
-def test_a_report_tells_every_fault_and_every_output() -> None:
+def test_report_has_every_fault_output_and_figure() -> None:
     text = report().text()
     assert text.startswith("Drill of nightly, seed 7: passed\n")
-    assert "slice  6        12.3 s           3           preempted slice-a without notice" in text
-    assert "head   160      60.0 s           6           killed the Ray head" in text
-    assert "2 attempts, 1 preemptions, 0 failures" in text
-    assert "goodput 40%; baseline 50.0 s, goodput 80%" in text
-    assert "train-1: equal (3 files, final loss 2.5)" in text
+    for part in (
+        "slice  6        12.3 s           3           preempted slice-a without notice",
+        "head   160      60.0 s           6           killed the Ray head",
+        "2 attempts, 1 preemptions, 0 failures",
+        "goodput 40%; baseline 50.0 s, goodput 80%",
+        "train-1: equal (3 files, final loss 2.5)",
+    ):
+        assert part in text
+    assert "DIFFERENT" in report(outputs=(DIFFERENT,)).text()
+    written = json.loads(json.dumps(report().to_json()))
+    assert (written["passed"], written["problems"], written["faults"][0]["lost_steps"]) == (True, [], 3)
 
 
 @pytest.mark.parametrize(
@@ -312,28 +306,16 @@ def test_a_report_tells_every_fault_and_every_output() -> None:
             {"results": (*RESULTS, FaultResult("store", 180, ""))},
             "The fault store did not come: the run had ended before its step.",
         ),
-        (
-            {"results": (*RESULTS[:1], replace(RESULTS[1], recovery_s=None))},
-            "The fault head was not followed by any training.",
-        ),
+        ({"results": (RESULTS[0], UNFINISHED)}, "The fault head was not followed by any training."),
         ({"results": (RESULTS[0], replace(RESULTS[1], victims=()))}, "The fault head found nothing to hit."),
-        (
-            {"baseline": record_of([PodEvent("failed", 5.0, "exception")], 1, 0.0)},
-            "In the baseline run, a pod failed: exception.",
-        ),
+        ({"baseline": record_of([FAILED], 1, 0.0)}, "In the baseline run, a pod failed: exception."),
     ],
 )
-def test_a_drill_that_is_not_passed_says_why(changes: dict[str, Any], problem: str) -> None:
+def test_failed_drill_reports_why(changes: dict[str, Any], problem: str) -> None:
     failed = report(**changes)
     assert failed.problems == (problem,)
     assert not failed.has_passed
     assert failed.text().startswith("Drill of nightly, seed 7: NOT passed\n") and failed.text().endswith(f"{problem}\n")
-
-
-def test_a_report_for_programs_says_whether_all_is_well() -> None:
-    written = json.loads(json.dumps(report().to_json()))
-    assert (written["passed"], written["problems"], written["faults"][0]["lost_steps"]) == (True, [], 3)
-    assert "DIFFERENT" in report(outputs=(DIFFERENT,)).text()
 
 
 class StatesRun:

@@ -1,9 +1,9 @@
 """Choose the checkpoint from which a training continues: the newest complete and undamaged one.
 
 Permanent and temporary checkpoints may have different paths. Before any process looks for the newest, process 0 removes
-incomplete and damaged ones. So all processes find the same one, and training can write those steps again. Levanter
-would read a damaged checkpoint, and write into an incomplete one. With another number of devices that fails, since the
-chunks have another shape.
+incomplete ones, and damaged ones if there is an undamaged one, else the training fails. So all processes find the same
+one, and training can write those steps again. Levanter would read a damaged checkpoint, and write into an incomplete
+one. With another number of devices that fails, since the chunks have another shape.
 
 A checkpoint is complete when its folder has ``metadata.json``, which Levanter writes last. Right before, Tradewind adds
 ``files.json``: path, size and checksum of every file. On Cloud Storage the checksum is the store's own (CRC32C, part of
@@ -21,7 +21,7 @@ import json
 import re
 import shutil
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -37,6 +37,8 @@ FILE_LIST = "files.json"
 METADATA = "metadata.json"
 _OWN = (FILE_LIST, METADATA)
 _MANIFEST = "manifest.ocdbt"
+_MAX_LISTED: Final = 5
+"""Damaged checkpoints in an error."""
 _FOLDER: Final = re.compile(r"step-([0-9]{1,16})")
 _KINDS: Final = {
     "given": FieldType(is_text, "a path"),
@@ -198,15 +200,46 @@ def clean_up_checkpoints(roots: Sequence[str]) -> None:
     """Let process 0 remove unusable checkpoints, with a log line each; all processes wait until it has.
 
     Checkpoints older than the newest undamaged one are not checked.
+
+    Raises:
+        ValueError: As ``damaged_checkpoints``; nothing is removed.
     """
     import jax
     from jax.experimental.multihost_utils import sync_global_devices
 
     if jax.process_index() == 0:
-        for folder in _incomplete(roots):
-            remove_checkpoint(folder)
-        _remove_damaged(roots)
+        damaged = damaged_checkpoints(roots)
+        for folder in _checkpoint_folders(roots):
+            if not exists(join(folder, METADATA)):
+                remove_checkpoint(folder)
+        for checkpoint, wrong in damaged.items():
+            _remove(checkpoint, wrong, roots)
     sync_global_devices("tradewind: checkpoints settled")
+
+
+def damaged_checkpoints(roots: Sequence[str]) -> dict[str, str]:
+    """Return path -> damage of each complete checkpoint that is newer than the newest undamaged one.
+
+    Raises:
+        ValueError: All are damaged: without them, the training would start again at step 0 and not say so.
+    """
+    unreadable = [
+        path for path in _checkpoint_folders(roots) if exists(join(path, METADATA)) and not _has_metadata(path)
+    ]
+    damaged = dict.fromkeys(unreadable, f"its {METADATA} is invalid")
+    damaged |= {each.path: f"it {each.wrong}" for each in mislabeled_checkpoints(roots)}
+    for found in reversed(complete_checkpoints(roots)):
+        wrong = damage(found.path)
+        if wrong is None:
+            return damaged
+        damaged[found.path] = wrong
+    if any(path not in roots for path in damaged):  # stray metadata beside the checkpoints is none
+        listed = "; ".join(f"{path}: {wrong}" for path, wrong in list(damaged.items())[:_MAX_LISTED])
+        raise ValueError(
+            f"Every checkpoint of this training is damaged, so it would start again at step 0 ({listed}). Nothing was "
+            "removed: restore one of them, or remove them to start again."
+        )
+    return damaged
 
 
 def make_permanent(checkpoint: FoundCheckpoint, root: str) -> None:
@@ -228,42 +261,30 @@ def remove_temporary(roots: Sequence[str]) -> None:
             remove_checkpoint(found.path)
 
 
-def _remove_damaged(roots: Sequence[str]) -> None:
-    for mislabeled in mislabeled_checkpoints(roots):
-        _remove(mislabeled.path, f"it {mislabeled.wrong}", roots)
-    for found in reversed(complete_checkpoints(roots)):
-        wrong = damage(found.path)
-        if wrong is None:
-            return
-        _remove(found.path, wrong, roots)
-
-
 def _remove(checkpoint: str, wrong: str, roots: Sequence[str]) -> None:
     """Remove a damaged checkpoint; if it is a root with stray metadata, remove only that."""
     print(f"removed the damaged checkpoint {checkpoint}: {wrong}", flush=True)
     (make_incomplete if checkpoint in roots else remove_checkpoint)(checkpoint)
 
 
-def _incomplete(roots: Sequence[str]) -> Iterator[str]:
-    """Yield the checkpoint folders whose metadata is missing or unreadable."""
+def _checkpoint_folders(roots: Sequence[str]) -> list[str]:
+    """List the folders of checkpoints, complete or not."""
+    folders: list[str] = []
     for root in roots:
         fs, plain = file_system_at(root)
         fs.invalidate_cache()
-        for folder in fs.glob(join(plain, "step-*")):
-            path = str(fs.unstrip_protocol(folder)) if "://" in root else folder
-            if not _has_metadata(path):
-                yield path
+        found = fs.glob(join(plain, "step-*"))
+        folders += [str(fs.unstrip_protocol(path)) if "://" in root else path for path in found]
+    return folders
 
 
 def _has_metadata(checkpoint: str) -> bool:
-    path = join(checkpoint, METADATA)
-    if not exists(path):
-        return False
+    """Whether Levanter can read the metadata; it ignores a checkpoint with others."""
     try:
-        metadata: Any = read_json(path)
+        metadata: Any = read_json(join(checkpoint, METADATA))
         int(metadata["step"])
         datetime.fromisoformat(metadata["timestamp"])
-    except (ValueError, OverflowError, RecursionError, KeyError, TypeError):  # Levanter ignores it, too
+    except (ValueError, OverflowError, RecursionError, KeyError, TypeError):
         return False
     return True
 

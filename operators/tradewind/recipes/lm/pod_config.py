@@ -20,6 +20,7 @@ from tradewind.recipes.checkpoints.resume import (
     InitialCheckpoint,
     InitialCheckpointFile,
     damage,
+    damaged_checkpoints,
     make_permanent,
     newest_checkpoint,
     newest_under,
@@ -74,6 +75,15 @@ class TrainingOutput:
         path = result_path(self.path)
         result: dict[str, Any] | None = read_json(path) if exists(path) else None
         return result if result and result["steps"] == self.num_train_steps else None
+
+    def check_checkpoints(self) -> None:
+        """Check before a slice is reserved that the training can continue from its checkpoints, if it has any.
+
+        Raises:
+            ValueError: Every one is damaged, or one is of a longer training.
+        """
+        damaged_checkpoints(self.roots)
+        self.check_newest()
 
     def check_newest(self) -> None:
         """Raise ``ValueError`` for a checkpoint of a longer training, which would look like the end of this one."""

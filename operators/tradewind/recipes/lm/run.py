@@ -166,7 +166,7 @@ class TrainingAdapter:
         """
         self.check(config.train_config)
         check_places(config)
-        output_of(config).check_newest()
+        output_of(config).check_checkpoints()
         made = self.prepare(config)
         check_batches(made.trainer, devices, num_slices)
         self.check_data(made)

@@ -134,7 +134,7 @@ class Injector:
         killed = self._kill_slice(snapshot, host)  # first, so that no newer checkpoint follows
         damage = damage_newest_checkpoint(self._prefix)
         if damage is None:
-            return Injection(f"{killed.what}, and found no checkpoint to damage")
+            return Injection(f"{killed.what}, and found no two checkpoints, so damaged none")
         return Injection(f"{killed.what}, and damaged {damage.file}", killed.victims, damage.step, damage.older)
 
     def _store_outage(self, snapshot: TrainingSnapshot, host: int) -> Injection:
@@ -172,20 +172,23 @@ class Damage:
 
     file: str
     step: int
-    older: int | None
+    older: int
 
 
 def damage_newest_checkpoint(prefix: str) -> Damage | None:
-    """Truncate the largest file of the newest complete checkpoint below ``prefix`` to half, if any."""
+    """Truncate the largest file of the newest complete checkpoint below ``prefix`` to half, if an older one exists.
+
+    A training whose every checkpoint is damaged fails.
+    """
     fs, complete, files = _checkpoints(prefix)
-    if not complete:
+    if len(complete) < 2:
         return None
     step = max(complete)
     folder = complete.pop(step)
     sizes = {path: about["size"] for path, about in files.items() if path.startswith(f"{folder}/")}
     largest = max(sizes, key=lambda path: (sizes[path], path))
     fs.pipe_file(largest, fs.cat_file(largest)[: sizes[largest] // 2])
-    return Damage(f"{posixpath.basename(folder)}{largest[len(folder) :]}", step, max(complete, default=None))
+    return Damage(f"{posixpath.basename(folder)}{largest[len(folder) :]}", step, max(complete))
 
 
 def _checkpoints(prefix: str) -> tuple[Any, dict[int, str], dict[str, dict[str, Any]]]:
