@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.steps import test_hash_property as any_graph
 from tests.steps.second_hash import Described
-from tradewind.plans.differences import FORM_ONLY, Change, Comparison, differences, full_text, sentence
+from tradewind.plans.differences import FORM_ONLY, Change, Comparison, full_text, sentence
 from tradewind.plans.version_records import Lookup, is_version, version_hash
 from tradewind.steps import ExecutorStep, InputName, ResolvedStep, output_path_of, resolve, versioned
 
@@ -31,7 +31,7 @@ def lookup_in(*graphs: list[ResolvedStep]) -> Lookup:
 
 def changes_between(old: ExecutorStep, new: ExecutorStep) -> list[Change]:
     before, after = make(old), make(new)
-    return differences(before[-1].version, after[-1].version, lookup_in(before, after))
+    return Comparison(lookup_in(before, after)).changes(before[-1].version, after[-1].version)
 
 
 def words(old: Any, new: Any) -> list[str]:
@@ -198,7 +198,7 @@ def test_deep_diamond_looks_up_each_version_pair_once() -> None:
         asked.append((name, hash_))
         return known(name, hash_)
 
-    assert len(differences(before[-1].version, after[-1].version, lookup)) == 3
+    assert len(Comparison(lookup).changes(before[-1].version, after[-1].version)) == 3
     assert len(asked) == len(set(asked)) <= len(before) + len(after)
 
 
@@ -213,7 +213,7 @@ def test_a_change_of_depth_does_not_hide_the_cause() -> None:
 
 def test_a_version_without_a_record_is_named() -> None:
     before, after = make(chain(8, 1)), make(chain(8, 2))
-    found = differences(before[-1].version, after[-1].version, lookup_in(after))
+    found = Comparison(lookup_in(after)).changes(before[-1].version, after[-1].version)
     assert [change.step for change in found] == ["step6"]
     assert found[0].what == (
         f"version `{before[-2].hash}` → `{after[-2].hash}`, with no record of `{before[-2].hash}` at hand "
@@ -226,7 +226,7 @@ def test_records_that_refer_to_themselves_end() -> None:
         return {"name": "a", "config": {"": "DEP[0]"}, "dependencies": [f"a-{hash_}"]}
 
     records = {hash_: version(hash_) for hash_ in ("000001", "000002")}
-    assert differences(records["000001"], records["000002"], lambda name, hash_: records[hash_]) == []
+    assert Comparison(lambda name, hash_: records[hash_]).changes(records["000001"], records["000002"]) == []
 
 
 def test_records_that_differ_only_in_form_say_so() -> None:
@@ -236,7 +236,7 @@ def test_records_that_differ_only_in_form_say_so() -> None:
     def nested(step: ResolvedStep) -> dict[str, Any]:
         return {**step.version, "dependencies": [nested(dependency) for dependency in step.dependencies]}
 
-    found = differences(nested(steps[-1]), steps[-1].version, lookup_in(steps))
+    found = Comparison(lookup_in(steps)).changes(nested(steps[-1]), steps[-1].version)
     assert found == [] and sentence(found) == FORM_ONLY and full_text(found) == [FORM_ONLY]
 
 

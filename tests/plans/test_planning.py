@@ -127,7 +127,10 @@ def test_task_reusing_other_version_warns_like_the_plan(tmp_path: Path) -> None:
     mine, other = at_one_path(1), at_one_path(2)
     made(other)  # another run makes it after this plan
     start = decide_start(read_record(mine.output_path), TaskIdentity({"run": "mine"}), RerunRequest())
-    assert start_warning(start, mine) == "'first' is reused from another version: override_output_path sets its output path."
+    assert (
+        start_warning(start, mine)
+        == "'first' is reused from another version: override_output_path sets its output path."
+    )
     assert plan([("first", mine), ("second", mine)]).warnings == (start_warning(start, mine),)
     assert start_warning(start, other) is None and start_warning(Claim(), mine) is None
 

@@ -19,15 +19,32 @@ from tradewind.records.record import Record, RecordState
 from tradewind.steps import OutputPathConflictError, ResolvedStep
 from tradewind.text import format_age, format_producer, format_time
 
+EVERYTHING: Final = Selection()
+_NO_RECORD: Final = Record()
+_READERS: Final = {Decision.REUSE: "finished", Decision.WAIT: "awaited", Decision.BLOCKED: "blocked"}
+_STATES: Final = {
+    RecordState.NONE: "never ran",
+    RecordState.GONE: "ran, output gone",
+    RecordState.FAILED: "failed before",
+    RecordState.STOPPED: "stopped before",
+    RecordState.UNREADABLE: "lease cannot be read",
+}
+
+Explainer = Callable[[Sequence[tuple[ResolvedStep, Record]]], Mapping[str, str]]
+"""Explains why steps run, wait or are blocked: output path → reason, where more is known than the state.
+
+A plan calls it once with all steps, so that it needs few requests.
+"""
+
 
 class PlanDecisions:
     """Decisions of one plan. Each pass visits the steps once, in execution order or in reverse.
 
     Attributes:
-        asked: The roots and everything that they read, directly or indirectly.
+        requested: The roots and everything that they read, directly or indirectly.
         forced: The steps to run again, each with the reason.
         blockers: The steps that cannot run, each with the failed step that causes it.
-        used: The roots, the forced steps, and the inputs of those that run.
+        required: The roots, the forced steps, and the inputs of those that run.
     """
 
     def __init__(
@@ -42,23 +59,25 @@ class PlanDecisions:
         self.records = {step: records.get(step.output_path, _NO_RECORD) for step in self.steps}
         self.states = {step: record.state for step, record in self.records.items()}
         self.selection = selection
-        self.asked = self._below(roots, lambda step: True)
+        self.requested = self._below(roots, lambda step: True)
         self.forced = self._find_forced(forced_names)
         roots = roots | self.forced.keys()
         self.blockers = self._find_blockers(self._below(roots, self._is_due))
-        self.used = self._below(roots, lambda step: self._is_due(step) and step not in self.blockers)
+        self.required = self._below(roots, lambda step: self._is_due(step) and step not in self.blockers)
         self.decisions = {step: self._decide(step) for step in self.steps}
         self._feeds = self._find_feeds()
 
-    def unexplained(self) -> list[tuple[ResolvedStep, Record]]:
+    def needing_reasons(self) -> list[tuple[ResolvedStep, Record]]:
         """Return steps that run, wait or are blocked for their own reason, which may exceed their state."""
         return [(step, self.records[step]) for step in self.steps if self._has_own_reason(step)]
 
-    def feeds(self, step: ResolvedStep) -> str:
-        """Say why nothing requires a pruned step."""
-        return f"feeds only {' and '.join(sorted(self._feeds[step]))} steps" if step in self.asked else "not asked for"
+    def pruned_reason(self, step: ResolvedStep) -> str:
+        """Return why nothing requires a pruned step."""
+        if step not in self.requested:
+            return "not asked for"
+        return f"feeds only {' and '.join(sorted(self._feeds[step]))} steps"
 
-    def left_behind(self) -> list[str]:
+    def reuse_warnings(self) -> list[str]:
         """Warn of results that are reused although one of their inputs runs again."""
         return [
             f"{step.name!r} is reused although its input {cause.name!r} runs again: force_downstream reruns both."
@@ -67,7 +86,7 @@ class PlanDecisions:
             and (cause := next((each for each in step.dependencies if each in self.forced), None)) is not None
         ]
 
-    def unreadable(self) -> list[str]:
+    def lease_warnings(self) -> list[str]:
         """Warn of unreadable leases that block a step, with the remedy for each."""
         return [
             f"{step.name!r}: {UnreadableLeaseError(step.output_path, lease)}"
@@ -99,9 +118,9 @@ class PlanDecisions:
     def _find_forced(self, names: Container[str]) -> dict[ResolvedStep, str]:
         forced: dict[ResolvedStep, str] = {}
         for step in self.steps:
-            if step.name in names and (step in self.asked or not self.selection.run_only):
+            if step.name in names and (step in self.requested or not self.selection.run_only):
                 forced[step] = "forced"
-            elif self.selection.force_downstream and step in self.asked:
+            elif self.selection.force_downstream and step in self.requested:
                 cause = next((each for each in step.dependencies if each in forced), None)
                 if cause is not None:
                     forced[step] = f"forced, because input `{cause.name}` is"
@@ -111,23 +130,20 @@ class PlanDecisions:
         blockers: dict[ResolvedStep, ResolvedStep] = {}
         for step in self.steps:
             if step in needed and self._is_due(step):
-                if self._blocks(step):
+                state, is_forced = self.states[step], step in self.forced
+                is_left_failed = state is RecordState.FAILED and not is_forced and not self.selection.force_run_failed
+                if is_left_failed or state is RecordState.UNREADABLE:
                     blockers[step] = step
                 elif (blocked := next((each for each in step.needed if each in blockers), None)) is not None:
                     blockers[step] = blockers[blocked]
         return blockers
-
-    def _blocks(self, step: ResolvedStep) -> bool:
-        is_failed = self.states[step] is RecordState.FAILED and step not in self.forced
-        is_left_failed = is_failed and not self.selection.force_run_failed
-        return is_left_failed or self.states[step] is RecordState.UNREADABLE
 
     def _decide(self, step: ResolvedStep) -> Decision:
         if step in self.blockers:
             return Decision.BLOCKED
         if self.states[step] is RecordState.FINISHED and step not in self.forced:
             return Decision.REUSE
-        if step not in self.used:
+        if step not in self.required:
             return Decision.PRUNED
         return Decision.WAIT if self.states[step] is RecordState.AT_WORK else Decision.RUN
 
@@ -135,7 +151,7 @@ class PlanDecisions:
         """Return the kinds of steps that read each step; a pruned reader counts as its own readers."""
         feeds: dict[ResolvedStep, set[str]] = {}
         for step in reversed(self.steps):
-            if step in self.asked:
+            if step in self.requested:
                 word = _READERS.get(self.decisions[step])
                 words = {word} if word else feeds.get(step, set())
                 for dependency in step.dependencies:
@@ -143,21 +159,8 @@ class PlanDecisions:
         return feeds
 
 
-_NO_RECORD: Final = Record()
-_READERS: Final = {Decision.REUSE: "finished", Decision.WAIT: "awaited", Decision.BLOCKED: "blocked"}
-
-
 class VersionCollisionError(OutputPathConflictError):
     """Two versions share the six digits of their hash, and so the output path."""
-
-
-Explainer = Callable[[Sequence[tuple[ResolvedStep, Record]]], Mapping[str, str]]
-"""Explains why steps run, wait or are blocked: output path → reason, where more is known than the state.
-
-A plan calls it once with all steps, so that it needs few requests.
-"""
-
-EVERYTHING: Final = Selection()
 
 
 def make_plan(
@@ -193,20 +196,12 @@ def make_plan(
     warnings = [f"run_only: {regex!r} matches no step." for regex in only.unused]
     warnings += [f"force: {regex!r} matches no step." for regex in forced.unused]
     warnings += _check_versions(choice)
-    warnings += choice.left_behind()
-    warnings += choice.unreadable()
-    explained = explain(asked) if explain is not None and (asked := choice.unexplained()) else {}
+    warnings += choice.reuse_warnings()
+    warnings += choice.lease_warnings()
+    unexplained = choice.needing_reasons()
+    explained = explain(unexplained) if explain is not None and unexplained else {}
     lines = tuple(_line(task_id, step, choice, explained.get(step.output_path), now) for task_id, step in tasks)
     return Plan(prefix, lines, tuple(warnings))
-
-
-_STATES: Final = {
-    RecordState.NONE: "never ran",
-    RecordState.GONE: "ran, output gone",
-    RecordState.FAILED: "failed before",
-    RecordState.STOPPED: "stopped before",
-    RecordState.UNREADABLE: "lease cannot be read",
-}
 
 
 def _line(
@@ -246,7 +241,7 @@ def _reason(step: ResolvedStep, choice: PlanDecisions, explained: str | None, no
             blocker = choice.blockers[step]
             is_unreadable = choice.states[blocker] is RecordState.UNREADABLE
             return f"needs `{blocker.name}`, {'whose lease cannot be read' if is_unreadable else 'which failed before'}"
-    return choice.feeds(step)
+    return choice.pruned_reason(step)
 
 
 def _producer(lease: Lease | None) -> str:

@@ -15,7 +15,7 @@ import json
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any, Final, TypeVar
 
 from tradewind.plans.version_records import InputReference, Lookup, Version, VersionNode, VersionTable
@@ -58,7 +58,8 @@ def compare_inputs(old: VersionNode, new: VersionNode) -> Inputs:
         found.add_pair(past.target, present.target)
         found.own.extend(_reference_changes(past, present))
     found.own.extend(_without_partner(gone, come))
-    if not elsewhere and not _is_in_order(same_place):
+    indexes = [present.index for _, present in sorted(same_place, key=lambda pair: pair[0].index)]
+    if not elsewhere and indexes != sorted(indexes):
         order = ", ".join(present.text for _, present in sorted(same_place, key=lambda pair: pair[1].index))
         found.own.append(("config", f"its inputs are in another order: {order}"))
     return found
@@ -116,11 +117,6 @@ def _without_partner(gone: Sequence[InputReference], come: Sequence[InputReferen
     changes = [(new.where, f"{new.where} reads {new.text} instead of {old.text}") for old, new in replaced]
     changes += [(old.where, f"{old.where} removed (read {old.text})") for old in gone]
     return changes + [(new.where, f"{new.where} added (reads {new.text})") for new in come]
-
-
-def _is_in_order(pairs: Iterable[tuple[InputReference, InputReference]]) -> bool:
-    numbers = [new.index for _, new in sorted(pairs, key=lambda pair: pair[0].index)]
-    return all(first < second for first, second in pairwise(numbers))
 
 
 def _compare_lists(
@@ -181,7 +177,7 @@ def _changes_of_paths(before: Sequence[InputReference], after: Sequence[InputRef
 MAX_CHANGES_PER_VALUE: Final = 8
 """A value with more differences is reported as one difference."""
 MAX_CHANGES_PER_SENTENCE: Final = 3
-_LONGEST_WAY: Final = 6
+_MAX_WAY: Final = 6
 _LEFT_OUT: Final = "…"
 FORM_ONLY: Final = "no field differs, only the form of the records"
 
@@ -256,16 +252,11 @@ class Comparison:
     def _way(self, pair: Pair, change: Change) -> tuple[str, ...]:
         names: list[str] = []
         while (child := self._causes[pair][change]) is not None:
-            if len(names) == _LONGEST_WAY:
+            if len(names) == _MAX_WAY:
                 return (*names[:-1], _LEFT_OUT, change.step)
             names.append(child[1].name)
             pair = child
         return tuple(names)
-
-
-def differences(old: Version, new: Version, lookup: Lookup) -> list[Change]:
-    """Return the root causes of the differences between two versions of a step."""
-    return Comparison(lookup).changes(old, new)
 
 
 def sentence(changes: Sequence[Change]) -> str:

@@ -13,7 +13,7 @@ import datetime
 import logging
 import posixpath
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -26,6 +26,12 @@ from tradewind.steps import Resources, kind_of_resources
 from tradewind.storage.bounded_read import Content
 from tradewind.storage.files import read_contents
 from tradewind.text import pluralize
+
+logger = logging.getLogger(__name__)
+
+MAX_STEPS: Final = 200
+MAX_VERSIONS: Final = 8
+"""Per step."""
 
 
 @dataclass(frozen=True)
@@ -46,32 +52,38 @@ class Estimate:
 
 def with_estimates(plan: Plan, estimates: Mapping[str, Estimate]) -> Plan:
     """Add estimates and their sum to ``plan``; ``estimates`` is by output path or step name."""
+    running = plan.decided(Decision.RUN)
     found = {
         step.output_path: estimate
-        for step in plan.decided(Decision.RUN)
+        for step in running
         if (estimate := estimates.get(step.output_path) or estimates.get(step.name)) is not None
     }
-    steps = tuple(_with_estimate(step, found.get(step.output_path)) for step in plan.steps)
-    running = {step.output_path for step in plan.decided(Decision.RUN)}
-    return replace(plan, steps=steps, estimate=_total(found, len(running)))
+    known = {(path, Decision.RUN): str(estimate) for path, estimate in found.items()}
+    steps = tuple(
+        replace(step, estimate=known.get((step.output_path, step.decision), step.estimate)) for step in plan.steps
+    )
+    return replace(plan, steps=steps, estimate=_total(found, len({step.output_path for step in running})))
 
 
 def describe_resources(resources: Resources | None) -> str | None:
     """Describe the resources of a step; None if it names none."""
-    return (
-        None
-        if resources is None
-        else describe_spec_resources({"kind": kind_of_resources(resources), **asdict(resources)})
-    )
+    if resources is None:
+        return None
+    return describe_spec_resources({"kind": kind_of_resources(resources), **asdict(resources)})
 
 
 def describe_spec_resources(resources: Mapping[str, Any]) -> str:
     """Describe the ``resources`` of an attempt's spec: the slice type of a TPU slice, else a short text."""
     match resources.get("kind"):
         case "tpu_slice":
-            return _slices(resources.get("num_slices", 1), str(resources["slice_type"]))
+            counts, slice_type = resources.get("num_slices", 1), str(resources["slice_type"])
+            if not isinstance(counts, int):
+                return f"{min(counts)} to {max(counts)} {slice_type} slices"
+            return slice_type if counts == 1 else f"{counts} {slice_type} slices"
         case "hosts":
-            return f"{pluralize(resources['count'], 'host')} of {_each_host(resources)}"
+            cpus = pluralize(resources.get("num_cpus", 1), "CPU")
+            each = _gpus(resources["gpus"], resources.get("gpu_type")) if resources.get("gpus") else cpus
+            return f"{pluralize(resources['count'], 'host')} of {each}"
         case "gpu":
             return _gpus(resources.get("count", 1), resources.get("type"))
         case "head_node":
@@ -90,11 +102,6 @@ def format_hours(hours: float) -> str:
     return f"{_rounded(hours * 3600)} s"
 
 
-def _with_estimate(step: PlannedStep, estimate: Estimate | None) -> PlannedStep:
-    runs = step.decision is Decision.RUN and estimate is not None
-    return replace(step, estimate=str(estimate)) if runs else step
-
-
 def _total(found: Mapping[str, Estimate], running: int) -> str | None:
     if not found:
         return None
@@ -111,27 +118,8 @@ def _rounded(value: float) -> str:
     return f"{value:.0f}" if value >= 9.95 else f"{value:.1f}".removesuffix(".0")
 
 
-def _slices(counts: int | Sequence[int], slice_type: str) -> str:
-    if isinstance(counts, int):
-        return slice_type if counts == 1 else f"{counts} {slice_type} slices"
-    return f"{min(counts)} to {max(counts)} {slice_type} slices"
-
-
-def _each_host(resources: Mapping[str, Any]) -> str:
-    if resources.get("gpus"):
-        return _gpus(resources["gpus"], resources.get("gpu_type"))
-    return pluralize(resources.get("num_cpus", 1), "CPU")
-
-
 def _gpus(count: float, gpu_type: str | None) -> str:
     return pluralize(count, f"{gpu_type} GPU" if gpu_type else "GPU")
-
-
-logger = logging.getLogger(__name__)
-
-MAX_STEPS: Final = 200
-MAX_VERSIONS: Final = 8
-"""Per step."""
 
 
 def read_estimates(plan: Plan) -> dict[str, Estimate]:

@@ -7,10 +7,10 @@ written.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from tradewind.steps import ExecutorStep, ExperimentError, ResolvedStep
-from tradewind.steps.paths import is_absolute
+from tradewind.steps.paths import OWN_FOLDERS, is_absolute
 from tradewind.storage import (
     Location,
     ResolvedLocation,
@@ -20,9 +20,6 @@ from tradewind.storage import (
     problem_of_text,
     resolve_location,
 )
-
-_OWN_FOLDERS: Final = frozenset({".tradewind", ".attempts"})
-"""Tradewind's own folders below a prefix or an output."""
 
 
 def check_given_places(steps: Iterable[ExecutorStep]) -> None:
@@ -35,8 +32,8 @@ def check_given_places(steps: Iterable[ExecutorStep]) -> None:
         _check(step.name, "A step's name", _problem_of_name, "give the step another name")
         if step.override_output_path is not None:
             where = f"Step {step.name!r}: override_output_path"
-            cure = "give a path below the prefix, such as 'data/raw', or an absolute one"
-            _check(step.override_output_path, where, _problem_of_override, cure)
+            advice = "give a path below the prefix, such as 'data/raw', or an absolute one"
+            _check(step.override_output_path, where, _problem_of_override, advice)
 
 
 def check_no_overlap(steps: Sequence[ResolvedStep]) -> None:
@@ -48,10 +45,10 @@ def check_no_overlap(steps: Sequence[ResolvedStep]) -> None:
     Raises:
         ExperimentError: Two do.
     """
-    makers: dict[ResolvedLocation, ResolvedStep] = {}
+    writers: dict[ResolvedLocation, ResolvedStep] = {}
     for step in steps:
         try:
-            other = makers.setdefault(resolve_location(step.output_path), step)
+            other = writers.setdefault(resolve_location(step.output_path), step)
         except StorageError:
             continue  # no prefix is known when a DAG file loads; the plan checks again with its own
         if other is not step:
@@ -59,9 +56,9 @@ def check_no_overlap(steps: Sequence[ResolvedStep]) -> None:
                 f"Steps {other.name!r} and {step.name!r} would both write to {other.output_path}, which is "
                 f"{step.output_path} too: give one of them another name or another override_output_path."
             )
-    for place, step in makers.items():
+    for place, step in writers.items():
         for folder in place.folders():
-            outer = makers.get(folder)
+            outer = writers.get(folder)
             if outer is not None and not _comes_first(outer, step):
                 raise ExperimentError(
                     f"Step {step.name!r} would write to {step.output_path}, within the output of step "
@@ -75,12 +72,12 @@ def _comes_first(step: ResolvedStep, other: ResolvedStep) -> bool:
     seen: set[int] = set()
     pending = [other]
     while pending:
-        maker = pending.pop()
-        if maker is step:
+        made = pending.pop()
+        if made is step:
             return True
-        if id(maker) not in seen:
-            seen.add(id(maker))
-            pending.extend(maker.dependencies)
+        if id(made) not in seen:
+            seen.add(id(made))
+            pending.extend(made.dependencies)
     return False
 
 
@@ -101,7 +98,11 @@ def check_output_places(
         ExperimentError: An output is elsewhere.
     """
     check_given_places(step.step for step in steps)
-    _check_places(steps)
+    for step in steps:
+        try:
+            Location.of(step.output_path, f"Step {step.name!r}: {_named_output(step)}")
+        except StorageError as error:
+            raise ExperimentError(str(error)) from error
     check_no_overlap(steps)
     top, text_top = resolve_location(prefix), resolve_location(prefix, follows_links=False)
     elsewhere = []
@@ -118,14 +119,6 @@ def check_output_places(
     if elsewhere:
         _check_elsewhere(elsewhere, prefix, find_roots(), outside)
     return Roots.of([prefix, *(step.output_path for step in elsewhere)])
-
-
-def _check_places(steps: Sequence[ResolvedStep]) -> None:
-    for step in steps:
-        try:
-            Location.of(step.output_path, f"Step {step.name!r}: {_named_output(step)}")
-        except StorageError as error:
-            raise ExperimentError(str(error)) from error
 
 
 def _check_elsewhere(steps: Sequence[ResolvedStep], prefix: str, roots: Roots, outside: Sequence[str]) -> None:
@@ -145,13 +138,11 @@ def _named_output(step: ResolvedStep) -> str:
     return "its output" if step.step.override_output_path is None else "override_output_path"
 
 
-def _check(path: Any, where: str, problem_of: Callable[[str], str], cure: str) -> None:
+def _check(path: Any, where: str, problem_of: Callable[[str], str], advice: str) -> None:
     if not isinstance(path, str):
-        raise ExperimentError(f"{where} should be text, not {type(path).__name__}: {cure}.")
-    if problem := problem_of_text(path) if path else "":
-        raise ExperimentError(f"{named_path(path, where)} {problem}: {cure}.")
-    if problem := problem_of(path):
-        raise ExperimentError(f"{named_path(path, where)} {problem}: {cure}.")
+        raise ExperimentError(f"{where} should be text, not {type(path).__name__}: {advice}.")
+    if problem := (problem_of_text(path) if path else "") or problem_of(path):
+        raise ExperimentError(f"{named_path(path, where)} {problem}: {advice}.")
 
 
 def _problem_of_name(name: str) -> str:
@@ -178,5 +169,5 @@ def _problem_of_parts(path: str) -> str:
     parts = path.split("/")
     if ".." in parts:
         return "has '..' as a part, which could leave the prefix"
-    own = sorted(_OWN_FOLDERS.intersection(parts))
+    own = sorted(OWN_FOLDERS.intersection(parts))
     return f"has {own[0]!r} as a part, where Tradewind keeps its own records" if own else ""

@@ -30,8 +30,8 @@ from tradewind.steps.paths import version_name
 class BadPlanError(ValueError):
     """The value is not a plan, or an incomplete one."""
 
-    def __init__(self, flaw: Exception | str) -> None:
-        super().__init__(f"The plan of this run cannot be read, because {flaw}. Clear the plan task to plan again.")
+    def __init__(self, problem: Exception | str) -> None:
+        super().__init__(f"The plan of this run cannot be read, because {problem}. Clear the plan task to plan again.")
 
 
 class Decision(Enum):
@@ -92,9 +92,9 @@ class PlannedStep:
             BadPlanError: It is not a plan's line.
         """
         try:
-            known = parse_fields(fields, _KINDS_OF_A_LINE, _REQUIRED_OF_A_LINE, whose="a step's")
-        except RecordFormatError as flaw:
-            raise BadPlanError(flaw) from None
+            known = parse_fields(fields, _LINE_FIELDS, _REQUIRED_LINE_FIELDS, whose="a step's")
+        except RecordFormatError as error:
+            raise BadPlanError(error) from None
         return PlannedStep(**{**known, "decision": Decision(known["decision"])})
 
 
@@ -137,20 +137,20 @@ class Plan:
             BadPlanError: It is not a plan.
         """
         try:
-            known = parse_fields(fields, _KINDS, ("prefix", "steps"))
-        except RecordFormatError as flaw:
-            raise BadPlanError(flaw) from None
+            known = parse_fields(fields, _PLAN_FIELDS, ("prefix", "steps"))
+        except RecordFormatError as error:
+            raise BadPlanError(error) from None
         lines = tuple(map(PlannedStep.from_json, known["steps"]))
         return Plan(known["prefix"], lines, tuple(known.get("warnings", ())), known.get("estimate"))
 
 
-_KINDS: Final = {
+_PLAN_FIELDS: Final = {
     "prefix": TEXT,
     "steps": FieldType(lambda value: isinstance(value, list), "a list"),
     "warnings": list_of(RAW_TEXT),
     "estimate": RAW_TEXT.or_null(),
 }
-_KINDS_OF_A_LINE: Final = {
+_LINE_FIELDS: Final = {
     "task_id": TEXT,
     "name": TEXT,
     "hash": TEXT,
@@ -164,7 +164,7 @@ _KINDS_OF_A_LINE: Final = {
     "estimate": RAW_TEXT.or_null(),
     "place": RAW_TEXT.or_null(),
 }
-_REQUIRED_OF_A_LINE: Final = ("task_id", "name", "hash", "output_path", "decision", "reason")
+_REQUIRED_LINE_FIELDS: Final = ("task_id", "name", "hash", "output_path", "decision", "reason")
 
 
 CHUNK: Final = 500
@@ -196,8 +196,8 @@ def planned_in(chunk_json: object, task_id: str) -> PlannedStep | None:
     lines = chunk_json.get("steps") if isinstance(chunk_json, Mapping) else None
     if not isinstance(lines, list):
         raise BadPlanError("it has no steps")
-    mine = next((line for line in lines if isinstance(line, Mapping) and line.get("task_id") == task_id), None)
-    return None if mine is None else PlannedStep.from_json(mine)
+    found = (line for line in lines if isinstance(line, Mapping) and line.get("task_id") == task_id)
+    return next(map(PlannedStep.from_json, found), None)
 
 
 UNPLANNED_KEY: Final = "tradewind_step"

@@ -36,6 +36,11 @@ logger = logging.getLogger(__name__)
 NEVER_RAN: Final = "never ran"
 Difference = tuple[str, tuple[Change, ...]]
 """The output path of an earlier version, and its differences from the current one."""
+ReadErrorLine = Callable[[str], str | None]
+"""Returns the first line of the error of the newest attempt at an output path, if known."""
+MAX_ERROR_CHARS: Final = 160
+MAX_SUMMARIES: Final = 1000
+"""Per plan; further steps are reported without their errors."""
 _VERSIONED_NAME = re.compile(r"(.*)-([0-9a-f]{6})", re.DOTALL)
 
 
@@ -46,18 +51,18 @@ class SearchLimits:
     Attributes:
         compared: How many of a step's earlier versions are compared, the newest first.
         dated: How many ages are read to find the newest, where there are more versions than ``compared``.
-        told: How many of the nearest are reported, and so need their ages.
+        reported: How many of the nearest are reported, and so need their ages.
         requests: How many objects are read and folders listed for all steps together.
     """
 
     compared: int = 8
     dated: int = 64
-    told: int = 1
+    reported: int = 1
     requests: int = 2000
 
 
 PLAN_LIMITS: Final = SearchLimits()
-STEP_LIMITS: Final = SearchLimits(compared=50, dated=1000, told=50, requests=20_000)
+STEP_LIMITS: Final = SearchLimits(compared=50, dated=1000, reported=50, requests=20_000)
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,7 @@ def explain_new_versions(steps: Sequence[tuple[ResolvedStep, Record]], *, now: f
     return {step.output_path: _reason(step, history, now) for step in new}
 
 
-def find_history(steps: Sequence[ResolvedStep], roots: Roots, bounds: SearchLimits = PLAN_LIMITS) -> VersionHistory:
+def find_history(steps: Sequence[ResolvedStep], roots: Roots, limits: SearchLimits = PLAN_LIMITS) -> VersionHistory:
     """Find the earlier versions of ``steps`` and compare them.
 
     Args:
@@ -124,17 +129,17 @@ def find_history(steps: Sequence[ResolvedStep], roots: Roots, bounds: SearchLimi
     Raises:
         StoreUnavailableError: The store does not answer.
     """
-    budget = Budget(bounds.requests)
+    budget = Budget(limits.requests)
     siblings = _find_siblings(steps, budget)
-    chosen = _admit(siblings, Budget(budget.left * 3 // 4), bounds)
+    chosen = _admit(siblings, Budget(budget.left * 3 // 4), limits)
     not_listed = {step.output_path for step in steps if step.step.override_output_path is None} - siblings.keys()
     ages = _Ages(budget)
-    ages.read(path for found in chosen.values() if len(found) > bounds.compared for path in found)
-    candidates = {path: ages.newest(found, bounds.compared) for path, found in chosen.items()}
+    ages.read(path for found in chosen.values() if len(found) > limits.compared for path in found)
+    candidates = {path: ages.newest(found, limits.compared) for path, found in chosen.items()}
     differences = _compare(steps, candidates, StoredVersions(budget, roots, _with_inputs(steps)))
     for found in differences.values():
         found.sort(key=lambda pair: len(pair[1]))
-    ages.read(path for found in differences.values() for path in _worth_telling(found, bounds.told))
+    ages.read(path for found in differences.values() for path in _nearest_paths(found, limits.reported))
     nearest = {path: ages.nearest(found) for path, found in differences.items()}
     return VersionHistory(nearest, frozenset(not_listed | (siblings.keys() - chosen.keys())))
 
@@ -166,14 +171,14 @@ def _find_siblings(steps: Iterable[ResolvedStep], budget: Budget) -> dict[str, l
     return siblings
 
 
-def _admit(siblings: Mapping[str, list[str]], budget: Budget, bounds: SearchLimits) -> dict[str, list[str]]:
+def _admit(siblings: Mapping[str, list[str]], budget: Budget, limits: SearchLimits) -> dict[str, list[str]]:
     """Return the steps whose earlier versions can all be read, in the plan's order."""
     chosen: dict[str, list[str]] = {}
     seen: set[str] = set()
     for path, found in siblings.items():
-        found = found[: bounds.dated]
+        found = found[: limits.dated]
         unseen = [other for other in found if other not in seen]
-        cost = min(len(unseen), bounds.compared) + (len(unseen) if len(found) > bounds.compared else 0)
+        cost = min(len(unseen), limits.compared) + (len(unseen) if len(found) > limits.compared else 0)
         if cost <= budget.left:
             budget.left -= cost
             seen.update(unseen)
@@ -193,7 +198,8 @@ class _Ages:
         unknown = [path for path in dict.fromkeys(output_paths) if path not in self._made_at]
         paths = self._budget.take(unknown)
         leases = read_leases(paths)
-        self._made_at.update((path, _timestamp(leases.get(path))) for path in paths)
+        self._made_at.update(dict.fromkeys(paths))
+        self._made_at.update((path, float(found.timestamp)) for path, found in leases.items() if found.timestamp > 0)
 
     def newest(self, output_paths: Sequence[str], count: int) -> list[str]:
         return sorted(output_paths, key=lambda path: self._made_at.get(path) or 0.0, reverse=True)[:count]
@@ -204,12 +210,7 @@ class _Ages:
         return sorted(found, key=lambda each: (len(each.changes), -(each.made_at or 0.0)))
 
 
-def _timestamp(lease: Lease | None) -> float | None:
-    """Return when a lease was written; None if there is no valid lease."""
-    return float(lease.timestamp) if lease is not None and lease.timestamp > 0 else None
-
-
-def _worth_telling(differences: Sequence[Difference], count: int) -> list[str]:
+def _nearest_paths(differences: Sequence[Difference], count: int) -> list[str]:
     """Return the first ``count`` and those as near as the last of them."""
     if not differences:
         return []
@@ -248,14 +249,6 @@ def _compare(
     return differences
 
 
-MAX_ERROR_CHARS: Final = 160
-MAX_SUMMARIES: Final = 1000
-"""Per plan; further steps are reported without their errors."""
-
-ReadErrorLine = Callable[[str], str | None]
-"""Returns the first line of the error of the newest attempt at an output path, if known."""
-
-
 @dataclass(frozen=True)
 class AttemptSummary:
     """Data from an attempt's file that its lease does not hold.
@@ -271,17 +264,16 @@ class AttemptSummary:
 
 def explain_steps(steps: Sequence[tuple[ResolvedStep, Record]], *, now: float, roots: Roots) -> dict[str, str]:
     """Return output path → reason for each step that is not finished; reads are batched."""
-    stories = _read_stories_or_none({step.output_path: record for step, record in steps})
-    reasons = {
-        step.output_path: state_reason(
-            step,
-            record,
-            lambda path: stories.get(path, AttemptSummary()).error,
-            stories.get(step.output_path, AttemptSummary()).since,
-        )
-        for step, record in steps
-        if record.state is not RecordState.FINISHED
-    }
+    summaries: Mapping[str, AttemptSummary] = {}
+    try:
+        summaries = read_attempt_summaries({step.output_path: record for step, record in steps})
+    except StorageError as error:  # a plan is worth more than its explanations
+        logger.warning("Attempts could not be read, so the plan does not state how steps failed: %s", error)
+    reasons = {}
+    for step, record in steps:
+        if record.state is not RecordState.FINISHED:
+            summary = summaries.get(step.output_path, AttemptSummary())
+            reasons[step.output_path] = state_reason(step, record, {step.output_path: summary.error}.get, summary.since)
     return reasons | explain_new_versions(steps, now=now, roots=roots)
 
 
@@ -291,7 +283,8 @@ def state_reason(step: ResolvedStep, record: Record, read_error_line: ReadErrorL
         case RecordState.NONE:
             return NEVER_RAN
         case RecordState.FINISHED:
-            return f"finished before{_made_by(record.lease)}"
+            producer = format_producer(record.lease.by) if record.lease is not None else ""
+            return f"finished before by {producer}" if producer else "finished before"
         case RecordState.GONE:
             return "ran, output gone"
         case RecordState.FAILED:
@@ -299,7 +292,8 @@ def state_reason(step: ResolvedStep, record: Record, read_error_line: ReadErrorL
         case RecordState.AT_WORK:
             return _at_work(record.lease, since)
         case RecordState.UNREADABLE:
-            return _unreadable(step, record)
+            lease = record.lease if record.lease is not None else Lease.as_unreadable("the cause is unknown")
+            return str(UnreadableLeaseError(step.output_path, lease))
     return _stopped(record)
 
 
@@ -309,29 +303,21 @@ def read_attempt_summaries(records: Mapping[str, Record]) -> dict[str, AttemptSu
     Raises:
         StoreUnavailableError: The store does not answer.
     """
-    told = {RecordState.FAILED, RecordState.AT_WORK}
-    leases = {path: record.lease for path, record in records.items() if record.state in told}
+    states = {RecordState.FAILED, RecordState.AT_WORK}
+    leases = {path: record.lease for path, record in records.items() if record.state in states}
     numbered = [(path, lease.attempt) for path, lease in leases.items() if lease is not None and lease.attempt]
     files = {path: attempt_path(path, number) for path, number in numbered[:MAX_SUMMARIES]}
     found = read_contents(list(files.values()))
-    return {path: _story(file, found[file]) for path, file in files.items() if file in found}
+    return {path: _summary(file, found[file]) for path, file in files.items() if file in found}
 
 
-def _read_stories_or_none(records: Mapping[str, Record]) -> dict[str, AttemptSummary]:
-    try:
-        return read_attempt_summaries(records)
-    except StorageError as error:  # a plan is worth more than its explanations
-        logger.warning("Attempts could not be read, so the plan does not state how steps failed: %s", error)
-        return {}
-
-
-def _story(file: str, found: Content) -> AttemptSummary:
+def _summary(file: str, found: Content) -> AttemptSummary:
     try:
         attempt = parse_attempt(file, found)
     except BadAttemptError as error:
         logger.warning("%s", error)
         return AttemptSummary()
-    return AttemptSummary(_error_line(attempt.error), _moment(attempt.started_at))
+    return AttemptSummary(_error_line(attempt.error), _format_start(attempt.started_at))
 
 
 def _error_line(error: AttemptError | None) -> str | None:
@@ -342,7 +328,7 @@ def _error_line(error: AttemptError | None) -> str | None:
     return truncate_middle(": ".join(part for part in parts if part), MAX_ERROR_CHARS) or None
 
 
-def _moment(text: str) -> str | None:
+def _format_start(text: str) -> str | None:
     try:
         return format_time(datetime.datetime.fromisoformat(text).timestamp()) if text else None
     except (ValueError, OverflowError):
@@ -360,9 +346,9 @@ def _at_work(lease: Lease | None, since: str | None) -> str:
     if lease is None or lease.written_by_marin:
         worker = f", worker {lease.worker_id}" if lease is not None and lease.worker_id else ""
         return f"in progress in Marin's executor{worker}"
-    who = format_producer(lease.by)
+    producer = format_producer(lease.by)
     parts = [
-        f" in {who}" if who else "",
+        f" in {producer}" if producer else "",
         f" since {since}" if since else "",
         f" on job {lease.job}" if lease.job else "",
     ]
@@ -372,16 +358,6 @@ def _at_work(lease: Lease | None, since: str | None) -> str:
 def _stopped(record: Record) -> str:
     lease = record.lease
     if lease is not None and lease.phase is Phase.STOPPED:
-        who = format_producer(lease.stop_requested or {})
-        return f"stopped before by {who}" if who else "stopped before"
+        stopped_by = format_producer(lease.stop_requested or {})
+        return f"stopped before by {stopped_by}" if stopped_by else "stopped before"
     return "started before, then its lease expired"
-
-
-def _unreadable(step: ResolvedStep, record: Record) -> str:
-    lease = record.lease if record.lease is not None else Lease.as_unreadable("the cause is unknown")
-    return str(UnreadableLeaseError(step.output_path, lease))
-
-
-def _made_by(lease: Lease | None) -> str:
-    who = format_producer(lease.by) if lease is not None else ""
-    return f" by {who}" if who else ""

@@ -78,10 +78,7 @@ def paths_read(step: ResolvedStep) -> tuple[str, ...]:
 
 def bucket_of(path: str) -> str | None:
     """Return the Google Cloud Storage bucket of ``path``, if it is in one."""
-    for scheme in _SCHEMES:
-        if path.startswith(scheme):
-            return path.removeprefix(scheme).partition("/")[0] or None
-    return None
+    return path.partition("://")[2].partition("/")[0] or None if path.startswith(_SCHEMES) else None
 
 
 def is_inside(region: str, location: str) -> bool:
@@ -140,9 +137,6 @@ def _texts(value: Any) -> Iterator[str]:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             yield from _texts(getattr(value, field.name))
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _texts(item)
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        for item in value:
+    elif isinstance(value, (Mapping, list, tuple, set, frozenset)):
+        for item in value.values() if isinstance(value, Mapping) else value:
             yield from _texts(item)

@@ -20,7 +20,9 @@ from typing import Final, Protocol
 from tradewind.steps import ExperimentError, truncated_repr
 
 MAX_PATTERN_CHARS: Final = 1000
-_MOST_MEMORY_BYTES: Final = 1 << 20
+MAX_REGEXES: Final = 1000
+_MAX_REGEXES_CHARS: Final = 20_000
+_MAX_MEMORY_BYTES: Final = 1 << 20
 # In RE2 these mean ASCII only; in Python all of Unicode.
 _OUTSIDE_CLASSES: Final = {
     r"\w": r"[\p{L}\p{N}_]",
@@ -76,12 +78,14 @@ def linear_regex(text: str) -> Regex:
 
     options = re2.Options()
     options.log_errors = False
-    options.max_mem = _MOST_MEMORY_BYTES
+    options.max_mem = _MAX_MEMORY_BYTES
     try:
         found: Regex = re2.compile("".join(_as_re2(text)), options)
     except re2.error as error:
+        cause = error.args[0] if error.args else error
+        reason = cause.decode(errors="replace") if isinstance(cause, bytes) else cause
         raise RegexError(
-            f"cannot be searched for in linear time ({_words(error)}): write it without lookaheads, lookbehinds, "
+            f"cannot be searched for in linear time ({reason}): write it without lookaheads, lookbehinds, "
             "references back, flags other than i, m and s, and large repeated groups"
         ) from None
     return _LinearPattern(text, found)
@@ -124,15 +128,6 @@ def _as_re2(text: str) -> Iterator[str]:
             yield _INSIDE_CLASSES.get(part, part)
         else:
             yield _OUTSIDE_CLASSES.get(part, part)
-
-
-def _words(error: Exception) -> str:
-    said = error.args[0] if error.args else error
-    return said.decode(errors="replace") if isinstance(said, bytes) else str(said)
-
-
-MAX_REGEXES = 1000
-_LONGEST_REGEXES = 20_000
 
 
 class SelectionError(ExperimentError):
@@ -189,9 +184,9 @@ def _checked(param: str, regexes: object) -> tuple[str, ...]:
         raise SelectionError(
             f'{param} must be a list of regular expressions such as ["^train/"], but is {truncated_repr(regexes)}.'
         )
-    if len(regexes) > MAX_REGEXES or sum(map(len, regexes)) > _LONGEST_REGEXES:
+    if len(regexes) > MAX_REGEXES or sum(map(len, regexes)) > _MAX_REGEXES_CHARS:
         raise SelectionError(
-            f"{param} holds {len(regexes)} regular expressions: give {MAX_REGEXES} at most, of {_LONGEST_REGEXES} "
+            f"{param} holds {len(regexes)} regular expressions: give {MAX_REGEXES} at most, of {_MAX_REGEXES_CHARS} "
             "characters together; one expression can match many steps."
         )
     for regex in regexes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -23,7 +23,7 @@ _IDLE: Final = {Decision.REUSE: "reused", Decision.PRUNED: "pruned"}
 _REASON: Final = 3
 _ESTIMATE: Final = 4
 _PLACE: Final = 5
-_AT_WORK: Final = (Decision.RUN, Decision.WAIT, Decision.BLOCKED)
+_UNFINISHED: Final = (Decision.RUN, Decision.WAIT, Decision.BLOCKED)
 
 
 def plan_table(plan: Plan) -> str:
@@ -43,20 +43,16 @@ def _summarised(plan: Plan) -> Iterator[PlannedStep | str]:
     for is_idle, group in groupby(plan.steps, lambda step: step.decision in _IDLE):
         steps = list(group)
         if is_idle and len(steps) > 1:
-            yield _summary(steps)
+            counts = Counter(step.decision for step in steps)
+            parts = [f"{counts[decision]} {word}" for decision, word in _IDLE.items() if counts[decision]]
+            yield f"… {' and '.join(parts)} steps: see the Plan tab or XCom"
         else:
             yield from steps
 
 
-def _summary(steps: Iterable[PlannedStep]) -> str:
-    counts = Counter(step.decision for step in steps)
-    parts = [f"{counts[decision]} {word}" for decision, word in _IDLE.items() if counts[decision]]
-    return f"… {' and '.join(parts)} steps: see the Plan tab or XCom"
-
-
 def _cells(step: PlannedStep, prefix: str) -> list[str]:
     below = step.output_path.removeprefix(posixpath.join(prefix, ""))
-    place = step.place or "" if step.decision in _AT_WORK else ""
+    place = step.place or "" if step.decision in _UNFINISHED else ""
     return [step.decision.value, step.name, step.hash, step.reason, step.estimate or "", place, below]
 
 

@@ -30,14 +30,19 @@ from tradewind.storage.backends import StoreRefusedError
 from tradewind.storage.bounded_read import Content
 from tradewind.storage.files import list_names, read_contents
 
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 Version = Mapping[str, Any]
 """A version record in E20's format: name, config, dependencies and, if there are any, pseudo_dependencies."""
 
 Lookup = Callable[[str, str], Version | None]
 """Returns the record of a version by the name and hash of its step."""
 
-_REFERENCE = re.compile(r"DEP\[(\d+)\](?:/(.*))?", re.DOTALL)
-_INDEX = re.compile(r"\[\d+\]")
+MAX_CONCURRENT_READS: Final = 32
+_HASH: Final = re.compile("[0-9a-f]{6}")
+_REFERENCE: Final = re.compile(r"DEP\[(\d+)\](?:/(.*))?", re.DOTALL)
+_INDEX: Final = re.compile(r"\[\d+\]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,13 +217,6 @@ def _children(version: Version) -> list[Any]:
     return [*version["dependencies"], *version.get("pseudo_dependencies", [])]
 
 
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-MAX_CONCURRENT_READS: Final = 32
-_HASH: Final = re.compile("[0-9a-f]{6}")
-
-
 @dataclass
 class Budget:
     """Remaining number of requests."""
@@ -246,27 +244,27 @@ class StoredVersions:
         self._versions: dict[str, Version] = {}
         self._places: dict[str, str] = {}
         """``name-hash`` → the output path expected to have its record, for all that a record named."""
-        self._asked: set[str] = set()
+        self._requested: set[str] = set()
 
     def read(self, output_paths: Iterable[str]) -> dict[str, Version]:
         """Read the records beside these outputs; outputs without one are omitted."""
         infos = read_infos(self._budget.take(list(output_paths)))
         for path, info in infos.items():
-            self._keep(path, info)
+            self._store(path, info)
         return {path: info["version"] for path, info in infos.items()}
 
     def read_deeper(self) -> None:
         """Read the records that records name, repeatedly, until none or no request is left."""
-        while wanted := [text for text in self._places if text not in self._steps and text not in self._asked]:
+        while wanted := [text for text in self._places if text not in self._steps and text not in self._requested]:
             batch = self._budget.take(wanted)
             if not batch:
                 return
-            self._asked.update(batch)
+            self._requested.update(batch)
             infos = read_infos([self._places[text] for text in batch])
             for text in batch:
                 info = infos.get(self._places[text])
                 if info is not None and _is_of(info["version"], text, self._places[text]):
-                    self._keep(self._places[text], info, text)
+                    self._store(self._places[text], info, text)
 
     def lookup(self, name: str, hash_: str) -> Version | None:
         """Return the record of one version, if known."""
@@ -274,7 +272,7 @@ class StoredVersions:
         step = self._steps.get(text)
         return step.version if step is not None else self._versions.get(text)
 
-    def _keep(self, output_path: str, info: Mapping[str, Any], text: str | None = None) -> None:
+    def _store(self, output_path: str, info: Mapping[str, Any], text: str | None = None) -> None:
         """Store the record of ``text``, and note where the inputs that it only names are expected.
 
         They are below its own prefix, or where its info says.
@@ -285,16 +283,16 @@ class StoredVersions:
             text = output_path.removeprefix(prefix)
         if text is not None:
             self._versions[text] = version
-            self._asked.add(text)
+            self._requested.add(text)
         if prefix is not None:
             for text in deep_inputs(version):
-                self._note(text, prefix + text)
+                self._expect(text, prefix + text)
         if isinstance(paths, list) and len(paths) == len(version["dependencies"]):
             for text, path in zip(version["dependencies"], paths, strict=True):
-                if isinstance(text, str) and text not in self._asked:
-                    self._note(text, path, instead=True)
+                if isinstance(text, str) and text not in self._requested:
+                    self._expect(text, path, instead=True)
 
-    def _note(self, text: str, path: Any, *, instead: bool = False) -> None:
+    def _expect(self, text: str, path: Any, *, instead: bool = False) -> None:
         """Note where the record of ``text`` is expected, if that path may be read."""
         if (instead or text not in self._places) and self._roots.allow(path):
             self._places[text] = path

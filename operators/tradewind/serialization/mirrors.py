@@ -13,12 +13,10 @@ from typing import Any, Final
 
 from tradewind.records.parsing import FLAG, NUMBER, TEXT, RecordFormatError, is_relative, list_of, parse_fields
 from tradewind.serialization.errors import SpecError
-from tradewind.steps.paths import is_absolute
+from tradewind.steps.paths import OWN_FOLDERS, is_absolute
 from tradewind.steps.placeholders import Mirror
 from tradewind.storage import Location, StorageError, named_path, resolve_location
 
-OWN_FOLDERS: Final = frozenset({".tradewind", ".attempts"})
-"""Tradewind's own folders below a prefix or an output."""
 _KINDS: Final = {
     "field": TEXT,
     "text": TEXT,
@@ -72,8 +70,8 @@ class MirroredPath:
         """
         try:
             known = parse_fields(fields, _KINDS, _KINDS, "a mirrored path's")
-        except RecordFormatError as flaw:
-            raise SpecError(f"The mirrored paths in an attempt's file cannot be read, because {flaw}.") from None
+        except RecordFormatError as error:
+            raise SpecError(f"The mirrored paths in an attempt's file cannot be read, because {error}.") from None
         return MirroredPath(**{**known, "sources": tuple(known["sources"])})
 
 
@@ -85,11 +83,10 @@ def locate_mirrors(mirrors: Iterable[Mirror], prefixes: Sequence[str]) -> tuple[
     """
     placed: dict[str, MirroredPath] = {}
     for mirror in mirrors:
-        one = _placed(mirror, prefixes)
-        other = placed.get(one.text, one)
-        budgets = (one.budget_gb, other.budget_gb)
-        largest = None if None in budgets else max(budget for budget in budgets if budget is not None)
-        placed[one.text] = replace(other, budget_gb=largest)
+        new = _placed(mirror, prefixes)
+        first = placed.get(new.text, new)
+        budgets = [each.budget_gb for each in (first, new) if each.budget_gb is not None]
+        placed[new.text] = replace(first, budget_gb=max(budgets) if len(budgets) == 2 else None)
     return tuple(placed.values())
 
 
@@ -111,7 +108,8 @@ def _placed(mirror: Mirror, prefixes: Sequence[str]) -> MirroredPath:
         raise _refused(mirror, "has '.', '..' or an empty name as a part, or is empty")
     if own := sorted(OWN_FOLDERS.intersection(parts)):
         raise _refused(mirror, f"has {own[0]!r} as a part, where Tradewind keeps its own records")
-    others = [prefix for prefix in dict.fromkeys(prefixes) if not _is_same(prefix, mirror.prefix)]
+    home = resolve_location(mirror.prefix)
+    others = [prefix for prefix in dict.fromkeys(prefixes) if resolve_location(prefix) != home]
     if not is_absolute(path):
         return _at(mirror, path, [] if mirror.is_output else others)
     if (name := _name_below(mirror, mirror.prefix)) is not None:
@@ -148,9 +146,7 @@ def _name_below(mirror: Mirror, prefix: str) -> str | None:
     return place.name.removeprefix(top.name).lstrip("/") if place.is_below(top) else None
 
 
-def _is_same(prefix: str, other: str) -> bool:
-    return resolve_location(prefix) == resolve_location(other)
-
-
-def _refused(mirror: Mirror, problem: str, cure: str = "give a path below the prefix, such as 'data/raw'") -> Exception:
-    return SpecError(f"{named_path(mirror.path, f'{mirror.field}: mirrored()')} {problem}: {cure}.")
+def _refused(
+    mirror: Mirror, problem: str, advice: str = "give a path below the prefix, such as 'data/raw'"
+) -> SpecError:
+    return SpecError(f"{named_path(mirror.path, f'{mirror.field}: mirrored()')} {problem}: {advice}.")

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
+from typing import Final
 from urllib.parse import urlparse
+
+OWN_FOLDERS: Final = frozenset({".tradewind", ".attempts"})
+"""Tradewind's own folders below a prefix or an output."""
 
 
 def is_absolute(path: str) -> bool:
