@@ -15,7 +15,7 @@ import pytest
 
 from tests.hostile.harness import Deed, Outcome, attack_all, named
 from tradewind.attempts.spec_digest import SpecChangedError, load_claimed_spec, spec_digest
-from tradewind.plans.garbage.collection import RequiredOutputs, find_garbage
+from tradewind.plans.garbage.collection import RequiredOutputs, find_garbage_below
 from tradewind.plans.plan import BadPlanError, Plan, planned_in
 from tradewind.plans.planning import plan_now, read_outputs
 from tradewind.records.attempts import ATTEMPTS_FOLDER, Attempt, attempt_path, read_attempt, read_attempt_or_none
@@ -439,7 +439,7 @@ def test_inputs_of_pinned_output_survive_damaged_records(file: str, sandbox: Pat
         _put(sandbox, str(damaged.relative_to(own)), MALFORMED[name])
 
     def deed() -> tuple[list[str], bool]:
-        sweep = find_garbage(prefix, RequiredOutputs(), 0.0)
+        [sweep] = find_garbage_below([prefix], RequiredOutputs(), 0.0)
         return [each.path for each in sweep.garbage], len(sweep.unread) == 1
 
     deeds = dict.fromkeys(KINDS, deed)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.records.test_adoption import keep
 from tradewind.attempts.step_lease import ClaimedAttempt, StepLease
-from tradewind.plans.garbage.collection import RequiredOutputs, find_garbage, remove_garbage
+from tradewind.plans.garbage.collection import RequiredOutputs, find_garbage_below, remove_garbage
 from tradewind.records.adoption import Adoption, adopt
 from tradewind.records.attempts import Attempt, AttemptOutcome, attempt_path, newest_attempt, read_attempt
 from tradewind.records.cleanup import remove_leftovers
@@ -181,7 +181,8 @@ def test_garbage_is_removed_without_what_was_there_before(step: ResolvedStep) ->
     turn = begin(step)
     put(step, "result")
     commit(step, turn)
-    [garbage] = find_garbage(step.output_path.removesuffix("/ours/made"), RequiredOutputs(), 0.0).garbage
+    [sweep] = find_garbage_below([step.output_path.removesuffix("/ours/made")], RequiredOutputs(), 0.0)
+    [garbage] = sweep.garbage
     remove_garbage(garbage, {"gc": "test"}, keep)
     left = [file.path for file in list_files(step.output_path)]
     assert [path for path in left if not path.endswith(".guard")] == ["precious"]

@@ -12,7 +12,7 @@ import pytest
 
 from tradewind.attempts.renewal import LeaseRenewer
 from tradewind.attempts.step_lease import StepLease
-from tradewind.plans.garbage.collection import RequiredOutputs, find_garbage
+from tradewind.plans.garbage.collection import RequiredOutputs, find_garbage_below
 from tradewind.plans.garbage.withdrawal import RecordsError
 from tradewind.plans.planning import plan_now, read_outputs
 from tradewind.plans.selection import Selection
@@ -169,7 +169,7 @@ def test_nothing_is_adopted_over_it(steps: list[ResolvedStep], text: bytes, tmp_
 def test_whoever_collects_garbage_keeps_everything(steps: list[ResolvedStep], text: bytes, tmp_path: Path) -> None:
     damage(steps[0].output_path, text)
     with pytest.raises(RecordsError, match=r"cannot be read, because .* everything is kept"):
-        find_garbage(str(tmp_path), RequiredOutputs(), 0.0)
+        find_garbage_below([str(tmp_path)], RequiredOutputs(), 0.0)
 
 
 def test_owner_with_corrupted_lease_loses_it_without_repair(tmp_path: Path) -> None:

@@ -18,12 +18,3 @@ def any_prefix(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         request.getfixturevalue("cloud")
         return f"gs://bucket/{tmp_path.name}"
     return str(tmp_path / "store") if request.param == "local" else f"memory://{tmp_path.name}-garbage"
-
-
-@pytest.fixture(params=["local", "gs"])
-def telling_prefix(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A prefix on a store that tells an object from a later one of the same name."""
-    if request.param == "gs":
-        request.getfixturevalue("cloud")
-        return f"gs://bucket/{tmp_path.name}"
-    return str(tmp_path / "store")

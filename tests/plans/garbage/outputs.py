@@ -11,7 +11,7 @@ from typing import Any
 
 from tradewind.attempts.renewal import LeaseRenewer
 from tradewind.attempts.step_lease import ClaimedAttempt, StepLease
-from tradewind.plans.garbage.collection import Garbage, RequiredOutputs, find_garbage
+from tradewind.plans.garbage.collection import Garbage, RequiredOutputs, Sweep, find_garbage_below
 from tradewind.records.adoption import Adoption, adopt
 from tradewind.records.lease_store import HeldLease, LeaseHolder, LeaseStore
 from tradewind.records.record import Status, write_status
@@ -29,7 +29,7 @@ class Config:
     value: Any
 
 
-def keep(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHolder]:
+def renew(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHolder]:
     return LeaseRenewer(store, held, end_work=lambda end: None)
 
 
@@ -42,8 +42,19 @@ def steps(prefix: str, value: Any) -> tuple[ResolvedStep, ...]:
 def made(step: ResolvedStep, size: int = 100) -> str:
     """Make a finished output of ``step`` and return its path."""
     write_text(f"{step.output_path}/part/model", "x" * size)
-    adopt(Adoption(step, "my.train", step.output_path, {"user": "ada"}), keep)
+    adopt(Adoption(step, "my.train", step.output_path, {"user": "ada"}), renew)
     return step.output_path
+
+
+def make_raw(prefix: str) -> str:
+    return made(steps(prefix, 1)[0])
+
+
+def make_raw_as_marin(prefix: str) -> str:
+    raw = steps(prefix, 1)[0].output_path
+    write_text(f"{raw}/part", "x")
+    write_status(raw, Status.SUCCESS)
+    return raw
 
 
 def aged(paths: Iterable[str]) -> None:
@@ -54,13 +65,25 @@ def aged(paths: Iterable[str]) -> None:
             os.utime(f"{path}/{file.path}", (then, then))
 
 
-def garbage_of(prefix: str, needs: RequiredOutputs | None = None, **how: Any) -> list[str]:
-    return [each.path for each in find_garbage(prefix, needs or RequiredOutputs(), MONTH_S, **how).garbage]
+def sweep(prefix: str, required: RequiredOutputs | None = None, older_than_s: float = MONTH_S, **options: Any) -> Sweep:
+    [found] = find_garbage_below([prefix], required or RequiredOutputs(), older_than_s, **options)
+    return found
 
 
-def found_at(prefix: str, older_than_s: float = 0.0) -> Garbage:
-    [garbage] = find_garbage(prefix, RequiredOutputs(), older_than_s).garbage
+def garbage_of(
+    prefix: str, required: RequiredOutputs | None = None, older_than_s: float = MONTH_S, **options: Any
+) -> list[str]:
+    return [each.path for each in sweep(prefix, required, older_than_s, **options).garbage]
+
+
+def garbage_at(prefix: str) -> Garbage:
+    """Return the only output below ``prefix``, whatever its age."""
+    [garbage] = sweep(prefix, older_than_s=0.0).garbage
     return garbage
+
+
+def files_of(path: str) -> list[str]:
+    return [file.path for file in list_files(path)]
 
 
 def reader(prefix: str, will_claim: Callable[[str], None] = lambda job: None) -> StepLease:
@@ -68,17 +91,6 @@ def reader(prefix: str, will_claim: Callable[[str], None] = lambda job: None) ->
     return StepLease(steps(prefix, 1)[1], {"dag": "d", "run": "r", "task": "train"}, will_claim=will_claim)
 
 
-def claims(turns: StepLease) -> ClaimedAttempt | None:
-    spec = StepSpec("train", turns.name, turns.path, "", None, None, {"kind": "airflow_worker"}, False)
-    return turns.claim(turns.read().lease, lambda: spec)
-
-
-def by_marin(prefix: str) -> str:
-    raw = steps(prefix, 1)[0].output_path
-    write_text(f"{raw}/part", "x")
-    write_status(raw, Status.SUCCESS)
-    return raw
-
-
-def by_us(prefix: str) -> str:
-    return made(steps(prefix, 1)[0])
+def claim(step: StepLease) -> ClaimedAttempt | None:
+    spec = StepSpec("train", step.name, step.path, "", None, None, {"kind": "airflow_worker"}, False)
+    return step.claim(step.read().lease, lambda: spec)

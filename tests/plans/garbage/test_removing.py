@@ -1,10 +1,10 @@
-"""Removal deletes whole outputs and skips those that are pinned or made again meanwhile."""
+"""Removal deletes whole outputs and skips those that a user pins, or an attempt changes, after the search."""
 
 from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -12,122 +12,147 @@ from typing import Any
 
 import pytest
 
-from tests.plans.garbage.outputs import BY, aged, found_at, keep, made, steps
+from tests.plans.garbage.outputs import (
+    BY,
+    aged,
+    files_of,
+    garbage_at,
+    made,
+    make_raw,
+    make_raw_as_marin,
+    renew,
+    steps,
+)
 from tradewind.attempts.renewal import LeaseRenewer
 from tradewind.plans.garbage.collection import remove_garbage, withdraw_results
+from tradewind.plans.garbage.withdrawal import withdraw
 from tradewind.records import cleanup, pins
 from tradewind.records.attempts import Attempt, attempt_path, read_attempt
 from tradewind.records.discovery import find_outputs
-from tradewind.records.lease import LEASE_FILE, Phase
+from tradewind.records.lease import LEASE_FILE, Lease, Phase
 from tradewind.records.lease_store import HeldLease, LeaseClaim, LeaseHolder, LeaseStore, OutputBusyError
 from tradewind.records.lifecycle import claim_attempt, commit_attempt, next_attempt_number
 from tradewind.records.manifests import read_manifest, verify_output
 from tradewind.records.pins import Pin, add_pin, is_pinned, set_pin
-from tradewind.records.record import RecordState, Status, read_record, write_status
+from tradewind.records.record import RecordState, Status, read_record, read_status, write_status
 from tradewind.storage.errors import LeaseLostError
 from tradewind.storage.files import write_text
-from tradewind.storage.trees import list_files
+
+GUARD = f"{LEASE_FILE}.guard"
 
 
-def test_an_output_is_removed_whole(any_prefix: str) -> None:
-    path = made(steps(any_prefix, 1)[0])
-    garbage = found_at(any_prefix)
-    assert garbage.files == len(list_files(path)) - (1 if path.startswith("/") else 0), "the guard does not count"
-    remove_garbage(garbage, BY, keep)
-    assert [file.path for file in list_files(path)] in ([], [f"{LEASE_FILE}.guard"])
+def pin_of(path: str) -> Pin:
+    return Pin(path, "ada", "now")
+
+
+def lease_of(path: str) -> Lease:
+    held = LeaseStore(path).read()
+    assert held is not None
+    return held.lease
+
+
+@pytest.mark.parametrize("make", [make_raw, make_raw_as_marin])
+def test_output_is_removed_whole(any_prefix: str, make: Callable[[str], str]) -> None:
+    path = make(any_prefix)
+    garbage = garbage_at(any_prefix)
+    assert garbage.files == len(set(files_of(path)) - {GUARD})
+    remove_garbage(garbage, BY, renew)
+    assert files_of(path) in ([], [GUARD])
     assert not Path(path, "part").exists()
     assert read_record(path).state is RecordState.NONE
     assert not find_outputs(any_prefix)
 
 
-def test_marins_output_is_removed_too(any_prefix: str) -> None:
-    path = f"{any_prefix}/x-123456"
-    write_text(f"{path}/model", "weights")
-    write_status(path, Status.SUCCESS)
-    remove_garbage(found_at(any_prefix), BY, keep)
-    assert not find_outputs(any_prefix)
-
-
-def test_an_output_below_another_stays(any_prefix: str) -> None:
-    path = made(steps(any_prefix, 1)[0])
-    garbage = found_at(any_prefix)
+def test_nested_output_survives_removal(any_prefix: str) -> None:
+    path = make_raw(any_prefix)
+    garbage = garbage_at(any_prefix)
     write_text(f"{path}/inner-654321/deep/model", "weights")
     write_status(f"{path}/inner-654321", Status.SUCCESS)
-    remove_garbage(garbage, BY, keep)
+    remove_garbage(garbage, BY, renew)
     assert list(find_outputs(any_prefix)) == [f"{path}/inner-654321"]
     assert read_record(f"{path}/inner-654321").state is RecordState.FINISHED
 
 
-def test_output_is_in_use_but_no_result_during_removal(any_prefix: str) -> None:
-    path = made(steps(any_prefix, 1)[0])
-    garbage = found_at(any_prefix)
-    seen: list[RecordState] = []
-
-    def look(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHolder]:
-        seen.append(read_record(path).state)
-        return keep(store, held)
-
-    remove_garbage(garbage, BY, look)
-    assert seen == [RecordState.AT_WORK]
+# ---- changes and pins between search and removal
 
 
-def test_what_was_pinned_or_made_again_since_it_was_found_stays(any_prefix: str) -> None:
-    path = made(steps(any_prefix, 1)[0])
-    garbage, before = found_at(any_prefix), list_files(path)
+def test_output_pinned_or_claimed_after_search_is_kept(any_prefix: str) -> None:
+    path = make_raw(any_prefix)
+    garbage, before = garbage_at(any_prefix), files_of(path)
     store = LeaseStore(path)
-    seen = store.read()
-    assert seen is not None
-    store.claim(seen, LeaseClaim(2, "job", "cluster", {"run": "r"}, ""))
+    store.claim(store.read(), LeaseClaim(2, "job", "cluster", {"run": "r"}, ""))
     with pytest.raises(OutputBusyError, match="was changed meanwhile"):
-        remove_garbage(garbage, BY, keep)
-    add_pin(any_prefix, Pin(path, "ada", "now"))
+        remove_garbage(garbage, BY, renew)
+    add_pin(any_prefix, pin_of(path))
     with pytest.raises(OutputBusyError, match="was pinned meanwhile"):
-        remove_garbage(garbage, BY, keep)
-    assert [file.path for file in list_files(path)] == [file.path for file in before]
+        remove_garbage(garbage, BY, renew)
+    assert files_of(path) == before
 
 
-def test_what_was_pinned_after_it_was_marked_stays_a_result(any_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = made(steps(any_prefix, 1)[0])
-    garbage, lease = found_at(any_prefix), read_record(path).lease
+def test_new_result_over_failed_attempt_is_not_removed(prefix: str) -> None:
+    raw = steps(prefix, 1)[0]
+    store = LeaseStore(raw.output_path)
+    held = store.claim(None, LeaseClaim(1, "job", "", {}, raw.digest))
+    assert held is not None
+    store.change(held, phase=Phase.FAILED)
+    garbage = garbage_at(prefix)
+    aged([made(raw)])
+    with pytest.raises(OutputBusyError, match="was changed meanwhile"):
+        remove_garbage(garbage, BY, renew)
+    assert read_record(raw.output_path).state is RecordState.FINISHED
+
+
+def test_output_pinned_after_its_mark_stays_a_result(any_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make_raw(any_prefix)
+    garbage, digest = garbage_at(any_prefix), lease_of(path).digest
     mark = LeaseStore.mark_removing
 
     def then_pin(store: LeaseStore, seen: HeldLease | None, by: Mapping[str, Any]) -> HeldLease | None:
         marked = mark(store, seen, by)
-        add_pin(any_prefix, Pin(path, "ada", "now"))
+        add_pin(any_prefix, pin_of(path))
         return marked
 
     monkeypatch.setattr(LeaseStore, "mark_removing", then_pin)
     [after] = withdraw_results([garbage], BY)
     assert "was pinned meanwhile" in str(after.problem)
-    record = read_record(path)
-    assert record.state is RecordState.FINISHED and record.lease is not None and lease is not None
-    assert record.lease.digest == lease.digest
+    assert read_record(path).state is RecordState.FINISHED and lease_of(path).digest == digest
+
+
+def test_withdrawal_gives_up_when_its_mark_expires(prefix: str) -> None:
+    path = f"{prefix}/raw"
+    store = LeaseStore(path)
+    held = store.claim(None, LeaseClaim(1, "job", "", {}, "", heartbeat_s=1e-6))  # the next call exceeds it
+    assert held is not None
+    committed = store.change(held, phase=Phase.COMMITTED, digest="abc").lease
+    assert "took too long" in str(withdraw({path: committed}, [prefix], BY)[path])
+    now = lease_of(path)
+    assert (now.phase, now.digest, now.removing) == (Phase.COMMITTED, "abc", None)
 
 
 def test_pin_between_withdrawal_and_removal_keeps_files(any_prefix: str) -> None:
-    path = made(steps(any_prefix, 1)[0])
-    [withdrawn] = withdraw_results([found_at(any_prefix)], BY)
+    path = make_raw(any_prefix)
+    [withdrawn] = withdraw_results([garbage_at(any_prefix)], BY)
 
     def pinned(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHolder]:
-        add_pin(any_prefix, Pin(path, "ada", "now"))
-        return keep(store, held)
+        add_pin(any_prefix, pin_of(path))
+        return renew(store, held)
 
     with pytest.raises(OutputBusyError, match="was pinned meanwhile: its files stay"):
         remove_garbage(withdrawn, BY, pinned)
-    assert "part/model" in [file.path for file in list_files(path)]
+    assert "part/model" in files_of(path)
     assert read_record(path).state is RecordState.STOPPED
 
 
-def test_pin_during_removal_is_refused_and_leaves_no_pin(any_prefix: str) -> None:
-    path = made(steps(any_prefix, 1)[0])
-    garbage, pin = found_at(any_prefix), Pin(path, "ada", "now")
+def test_output_is_in_use_and_refuses_pins_during_removal(any_prefix: str) -> None:
+    path = make_raw(any_prefix)
 
-    def refused(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHolder]:
+    def checked(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHolder]:
+        assert read_record(path).state is RecordState.AT_WORK
         with pytest.raises(OutputBusyError, match="is being removed by `tradewind gc`, so it is not pinned"):
-            set_pin(any_prefix, pin)
-        return keep(store, held)
+            set_pin(any_prefix, pin_of(path))
+        return renew(store, held)
 
-    remove_garbage(garbage, BY, refused)
+    remove_garbage(garbage_at(any_prefix), BY, checked)
     assert not find_outputs(any_prefix) and not is_pinned(path)
 
 
@@ -135,7 +160,7 @@ def test_pin_during_removal_is_refused_and_leaves_no_pin(any_prefix: str) -> Non
 def test_pin_racing_with_removal_mark_is_refused_and_undone(
     happens: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = made(steps(prefix, 1)[0])
+    path = make_raw(prefix)
     store, add = LeaseStore(path), pins.add_pin
     seen = store.read()
 
@@ -148,36 +173,82 @@ def test_pin_racing_with_removal_mark_is_refused_and_undone(
 
     monkeypatch.setattr(pins, "add_pin", late)
     with pytest.raises(OutputBusyError, match="is not pinned"):
-        set_pin(prefix, Pin(path, "ada", "now"))
+        set_pin(prefix, pin_of(path))
     assert not is_pinned(path)
 
 
+# ---- a removal that loses its lease, or is interrupted
+
+
 @pytest.mark.slow
-def test_a_turn_that_is_lost_removes_nothing_more(prefix: str) -> None:
-    path = made(steps(prefix, 1)[0])
-    garbage, before = found_at(prefix), list_files(path)
+@pytest.mark.parametrize(
+    ("end_lease", "attempt"),
+    [
+        (lambda store, held: store.claim(held, LeaseClaim(7, "another", "cluster", {"run": "r"}, "")), 7),
+        (lambda store, held: store.request_stop(held.lease.job, {"user": "ada"}), 2),
+    ],
+    ids=["taken over", "stop requested"],
+)
+def test_removal_that_loses_its_lease_deletes_nothing(
+    prefix: str, end_lease: Callable[[LeaseStore, HeldLease], object], attempt: int
+) -> None:
+    path = make_raw(prefix)
+    before = files_of(path)
 
     @contextmanager
     def lose(store: LeaseStore, held: HeldLease) -> Iterator[LeaseHolder]:
-        store.claim(held, LeaseClaim(7, "another", "cluster", {"run": "r"}, ""))
+        end_lease(store, held)
         ended = threading.Event()
-        with LeaseRenewer(store, held, end_work=lambda end: ended.set()) as keeper:
+        with LeaseRenewer(store, held, end_work=lambda end: ended.set()) as holder:
             assert ended.wait(60)
-            yield keeper
+            yield holder
 
     with pytest.raises(LeaseLostError):
+        remove_garbage(garbage_at(prefix), BY, lose)
+    assert files_of(path) == before
+    assert lease_of(path).attempt == attempt
+
+
+class LeaseOfOneBatch:
+    """A lease that is lost when the second batch of files is due."""
+
+    end = None
+
+    def __init__(self, owner: LeaseRenewer) -> None:
+        self._checks = 0
+        self.finish, self.retry_store = owner.finish, owner.retry_store
+
+    def check(self) -> None:
+        self._checks += 1
+        if self._checks > 2:  # the first check precedes the search
+            raise LeaseLostError("Another attempt holds it.")
+
+
+@pytest.mark.slow
+def test_status_for_marin_is_removed_before_any_file(prefix: str) -> None:
+    path = steps(prefix, 1)[0].output_path
+    for number in range(120):
+        write_text(f"{path}/.a/{number:03}", "sorts before every record")
+    make_raw(prefix)
+
+    @contextmanager
+    def lose(store: LeaseStore, held: HeldLease) -> Iterator[LeaseHolder]:
+        with LeaseRenewer(store, held, end_work=lambda end: None) as owner:
+            yield LeaseOfOneBatch(owner)
+
+    garbage = garbage_at(prefix)
+    with pytest.raises(LeaseLostError):
         remove_garbage(garbage, BY, lose)
-    assert [file.path for file in list_files(path)] == [file.path for file in before]
-    now = LeaseStore(path).read()
-    assert now is not None and now.lease.attempt == 7
+    assert read_status(path) is None
+    assert any(file.startswith(".a/") for file in files_of(path))
 
 
+@pytest.mark.parametrize("any_prefix", ["local", "gs"], indirect=True, ids=str)
 @pytest.mark.parametrize("at", ["tradewind.records.cleanup._remove", "tradewind.plans.garbage.collection.remove_if"])
 def test_frozen_removal_spares_result_committed_meanwhile(
-    telling_prefix: str, at: str, monkeypatch: pytest.MonkeyPatch
+    any_prefix: str, at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = made(steps(telling_prefix, 1)[0])
-    garbage = found_at(telling_prefix)
+    path = make_raw(any_prefix)
     module, _, name = at.rpartition(".")
     remove = getattr(importlib.import_module(module), name)
 
@@ -187,47 +258,29 @@ def test_frozen_removal_spares_result_committed_meanwhile(
         winner = Attempt(3, "job", "cluster", {"run": "r"}, {})
         assert claim_attempt(store, path, over, winner, "", 30.0)
         write_text(f"{path}/part/model", "better weights")
-        commit_attempt(partial(store.change, store.take_over("job", "its keeper")), path, winner, lambda: None)
+        commit_attempt(partial(store.change, store.take_over("job", "its owner")), path, winner, lambda: None)
         remove(*arguments)
 
     monkeypatch.setattr(at, thaw_late)
     with suppress(LeaseLostError):
-        remove_garbage(garbage, BY, keep)
-    lease, manifest = LeaseStore(path).read(), read_manifest(path, 3)
-    assert lease is not None and lease.lease.phase is Phase.COMMITTED
-    assert manifest is not None and verify_output(path, manifest, lease.lease.digest) == []
-
-
-@pytest.mark.slow
-def test_stop_request_ends_removal_before_any_deletion(prefix: str) -> None:
-    path = made(steps(prefix, 1)[0])
-    garbage, before = found_at(prefix), list_files(path)
-
-    @contextmanager
-    def stop(store: LeaseStore, held: HeldLease) -> Iterator[LeaseHolder]:
-        store.request_stop(held.lease.job, {"user": "ada"})
-        asked = threading.Event()
-        with LeaseRenewer(store, held, end_work=lambda end: asked.set()) as keeper:
-            assert asked.wait(60)
-            yield keeper
-
-    with pytest.raises(LeaseLostError):
-        remove_garbage(garbage, BY, stop)
-    assert [file.path for file in list_files(path)] == [file.path for file in before]
+        remove_garbage(garbage_at(any_prefix), BY, renew)
+    lease, manifest = lease_of(path), read_manifest(path, 3)
+    assert lease.phase is Phase.COMMITTED
+    assert manifest is not None and verify_output(path, manifest, lease.digest) == []
 
 
 def test_removal_interrupted_at_start_is_stale_and_repeatable(prefix: str) -> None:
-    path = made(steps(prefix, 1)[0])
+    path = make_raw(prefix)
 
     def die(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHolder]:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        remove_garbage(found_at(prefix), BY, die)
+        remove_garbage(garbage_at(prefix), BY, die)
     assert read_record(path).state is RecordState.AT_WORK
     aged([path])
     assert read_record(path).state is RecordState.STOPPED
-    remove_garbage(found_at(prefix), BY, keep)
+    remove_garbage(garbage_at(prefix), BY, renew)
     assert not find_outputs(prefix)
 
 
@@ -235,18 +288,17 @@ def test_leftovers_of_partial_removal_are_no_checkpoint(prefix: str, monkeypatch
     step = steps(prefix, 1)[0]
     for name in ("shard-0", "shard-1", "metadata.json"):
         write_text(f"{step.output_path}/checkpoints/step-9/{name}", "whole")
-    path, place = made(step), "tradewind.records.cleanup._remove"
-    remove = cleanup._remove
+    path, remove = made(step), cleanup._remove
 
     def die_half_way(fs: Any, protocol: str | None, tags: dict[str, str | None]) -> None:
-        monkeypatch.setattr(place, remove)
+        monkeypatch.setattr(cleanup, "_remove", remove)
         remove(fs, protocol, dict(list(tags.items())[: len(tags) // 2]))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(place, die_half_way)
+    monkeypatch.setattr(cleanup, "_remove", die_half_way)
     with pytest.raises(KeyboardInterrupt):
-        remove_garbage(found_at(prefix), BY, keep)
-    assert any("checkpoints" in file.path for file in list_files(path))
+        remove_garbage(garbage_at(prefix), BY, renew)
+    assert any("checkpoints" in file for file in files_of(path))
     aged([path])
     store = LeaseStore(path)
     over = store.read()

@@ -57,7 +57,9 @@ from tradewind.storage.files import read_contents
 from tradewind.storage.swap import remove_if
 from tradewind.storage.trees import StoredFile
 
-_INFOS_AT_ONCE: Final = 500
+GUARD_FILE: Final = f"{LEASE_FILE}.guard"
+"""Guard file of the lease on a local disk. It stays: if two processes found it missing, each would create its own."""
+_INFOS_PER_READ: Final = 500
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ class Lineage:
         far = {parent: None for path in paths if self._is_elsewhere(path) for parent in self_and_parents(path)}
         new = [path for path in far if canonical_path(path) not in self._tried and self._roots.allow(path)]
         self._tried.update(map(canonical_path, new))
-        infos = read_infos(new)
+        infos = _read_infos(new)
         self._infos |= {canonical_path(path): info for path, info in infos.items()}
         self.unread += tuple(info.problem for info in infos.values() if info.problem is not None)
 
@@ -151,11 +153,11 @@ class Lineage:
         return is_hidden or self._prefixes.isdisjoint(self_and_parents(place))
 
 
-def read_infos(paths: Sequence[str]) -> dict[str, Info]:
+def _read_infos(paths: Sequence[str]) -> dict[str, Info]:
     """Read the step infos of these outputs; outputs without one are omitted."""
     infos: dict[str, Info] = {}
-    for first in range(0, len(paths), _INFOS_AT_ONCE):  # version texts can be long: bound the memory
-        files = {posixpath.join(path, INFO_FILE): path for path in paths[first : first + _INFOS_AT_ONCE]}
+    for first in range(0, len(paths), _INFOS_PER_READ):  # version texts can be long: bound the memory
+        files = {posixpath.join(path, INFO_FILE): path for path in paths[first : first + _INFOS_PER_READ]}
         for file, found in read_contents(list(files)).items():
             infos[files[file]] = _parse_info(file, found)
     return infos
@@ -178,10 +180,6 @@ def _is_place(path: str) -> bool:
         return bool(resolve_location(path).name)
     except StorageError:
         return False
-
-
-GUARD_FILE: Final = f"{LEASE_FILE}.guard"
-"""Guard file of the lease on a local disk. It stays: if two processes found it missing, each would create its own."""
 
 
 @dataclass
@@ -254,65 +252,56 @@ class Sweep:
         return sum(each.bytes for each in self.garbage)
 
 
-def find_garbage(
-    prefix: str, needs: RequiredOutputs, older_than_s: float, names: Collection[str] | None = None
-) -> Sweep:
-    """Find outputs below ``prefix`` that nothing requires and that are unchanged for ``older_than_s``.
-
-    Args:
-        names: Restrict garbage to outputs of these steps; any step can still require an output.
-
-    Raises:
-        StoreUnavailableError: The store does not answer.
-    """
-    return find_garbage_below([prefix], needs, older_than_s, names)[0]
-
-
 def find_garbage_below(
     prefixes: Collection[str],
-    needs: RequiredOutputs,
+    required: RequiredOutputs,
     older_than_s: float,
     names: Collection[str] | None = None,
     *,
     also_below: Collection[str] = (),
 ) -> list[Sweep]:
-    """Find garbage below each of ``prefixes``; outputs below one may be sources of another's.
+    """Find outputs below each of ``prefixes`` that nothing requires and that are unchanged for ``older_than_s``.
+
+    Outputs below one prefix may be sources of another's.
 
     Args:
+        names: Restrict garbage to outputs of these steps; any step can still require an output.
         also_below: Prefixes that are not searched for garbage, but whose required outputs may be made from outputs
             here.
 
     Raises:
         StoreUnavailableError: The store does not answer.
     """
-    looks = _look_below_each((*prefixes, *also_below))
-    found = [path for below in looks.values() for path in below.outputs]
-    records, infos = read_records(found), read_infos(found)
-    pins, bad_pins = _pinned(looks, found)
-    sources = [*needs.paths, *pins]
+    scans = _scan_each((*prefixes, *also_below))
+    found = [path for scan in scans.values() for path in scan.outputs]
+    records, infos = read_records(found), _read_infos(found)
+    pins, bad_pins = _find_pinned(scans, found)
+    sources = [*required.paths, *pins]
     sources += [path for path, record in records.items() if record.state is RecordState.AT_WORK]
     sources += paths_in_use(records)
-    sources += [path for path, info in infos.items() if info.name in needs.names or (needs.names and info.problem)]
-    lineage = Lineage(found, infos, frozenset(map(canonical_path, looks)), Roots((*needs.roots, *looks)))
+    sources += [
+        path for path, info in infos.items() if info.name in required.names or (required.names and info.problem)
+    ]
+    lineage = Lineage(found, infos, frozenset(map(canonical_path, scans)), Roots((*required.roots, *scans)))
     needed = lineage.of(sources)
     if not all(any(_is_of(error, path) for path in found) for error in bad_pins):
         needed = set(found)  # pins keep their sources too
     search = _Search(records, infos, frozenset(needed), older_than_s, names)
-    sweeps = [search.below(prefix, looks[prefix].outputs) for prefix in prefixes]
+    sweeps = [search.below(prefix, scans[prefix].outputs) for prefix in prefixes]
     sweeps[0] = replace(sweeps[0], unread=(*bad_pins, *lineage.unread, *sweeps[0].unread), unknown=lineage.unknown)
     return sweeps
 
 
-def _look_below_each(prefixes: Iterable[str]) -> dict[str, FoundOutputs]:
+def _scan_each(prefixes: Iterable[str]) -> dict[str, FoundOutputs]:
     """List the outputs below each prefix. An output below two prefixes, in any spelling, counts for the first."""
-    looks: dict[str, FoundOutputs] = {}
+    scans: dict[str, FoundOutputs] = {}
     seen: set[str] = set()
     for prefix in dict.fromkeys(prefixes):
-        below = scan_outputs(prefix)
-        new = {canonical_path(path): path for path in below.outputs}
-        looks[prefix] = replace(below, outputs=tuple(path for place, path in new.items() if place not in seen))
+        scan = scan_outputs(prefix)
+        new = {canonical_path(path): path for path in scan.outputs}
+        scans[prefix] = replace(scan, outputs=tuple(path for place, path in new.items() if place not in seen))
         seen.update(new)
-    return looks
+    return scans
 
 
 @dataclass(frozen=True)
@@ -328,28 +317,31 @@ class _Search:
     def below(self, prefix: str, found: Sequence[str]) -> Sweep:
         infos = {path: self.infos[path] for path in found if path in self.infos}
         unread = {path: info.problem for path, info in infos.items() if info.problem is not None}
-        kept = self.needed.intersection(found) | unread.keys()
-        spare = [path for path in found if path not in kept]
+        required = self.needed.intersection(found) | unread.keys()
+        others = [path for path in found if path not in required]
         if self.names is not None:
-            spare = [path for path in spare if path in infos and infos[path].name in self.names]
-        ages = output_ages_s(spare)
-        old = [path for path in spare if ages[path] >= self.older_than_s]
+            others = [path for path in others if path in infos and infos[path].name in self.names]
+        ages = output_ages_s(others)
+        old = [path for path in others if ages[path] >= self.older_than_s]
         with ThreadPoolExecutor(MAX_CONCURRENT_LISTINGS) as pool:
-            garbage = pool.map(
-                lambda path: _garbage(prefix, path, self.records[path], infos.get(path), ages[path]), old
-            )
-            young = len(spare) - len(old)
-            return Sweep(prefix, len(found), len(kept), young, tuple(garbage), tuple(unread.values()))
+            garbage = tuple(pool.map(lambda path: self._garbage(prefix, path, ages[path]), old))
+        return Sweep(prefix, len(found), len(required), len(others) - len(old), garbage, tuple(unread.values()))
+
+    def _garbage(self, prefix: str, path: str, age_s: float) -> Garbage:
+        files = [file for file in own_files(path) if file.path != GUARD_FILE]
+        size = sum(file.size for file in files)
+        record, name = self.records[path], self.infos[path].name if path in self.infos else ""
+        return Garbage(path, name, record.state, age_s, size, len(files), record.lease, prefix)
 
 
-def _pinned(looks: Mapping[str, FoundOutputs], found: Sequence[str]) -> tuple[list[str], list[BadPinError]]:
+def _find_pinned(scans: Mapping[str, FoundOutputs], found: Sequence[str]) -> tuple[list[str], list[BadPinError]]:
     """Return the pinned outputs at these prefixes, below or above them, and the pins that cannot be read.
 
     An unreadable pin still names its output, so it is matched with those in ``found``.
     """
     pinned: list[str] = []
     unread: list[BadPinError] = []
-    places = ([prefix.rstrip("/"), *folders_above(prefix), *below.prefixes] for prefix, below in looks.items())
+    places = ([prefix.rstrip("/"), *folders_above(prefix), *scan.prefixes] for prefix, scan in scans.items())
     for folder in dict.fromkeys(folder for folders in places for folder in folders):
         pins = look_for_pins(folder)
         pinned += [pin.path for pin in pins.read]
@@ -361,12 +353,6 @@ def _pinned(looks: Mapping[str, FoundOutputs], found: Sequence[str]) -> tuple[li
 def _is_of(error: BadPinError, output_path: str) -> bool:
     """Whether a pin belongs to this output, judged by its file name."""
     return posixpath.basename(error.file) == posixpath.basename(pin_path("", output_path))
-
-
-def _garbage(prefix: str, path: str, record: Record, info: Info | None, age_s: float) -> Garbage:
-    files = [file for file in own_files(path) if file.path != GUARD_FILE]
-    size = sum(file.size for file in files)
-    return Garbage(path, info.name if info else "", record.state, age_s, size, len(files), record.lease, prefix)
 
 
 def withdraw_results(
@@ -386,10 +372,18 @@ def withdraw_results(
     """
     results = {each.path: each.lease for each in garbage if each.state is RecordState.FINISHED}
     ends = withdraw(results, {*also_below, *(each.prefix for each in garbage)}, by)
-    return [_after(each, ends.get(each.path)) for each in garbage]
+    after = []
+    for each in garbage:
+        end = ends.get(each.path)
+        if isinstance(end, OutputBusyError):
+            each = replace(each, problem=end)
+        elif end is not None:
+            each = replace(each, state=RecordState.STOPPED, lease=end)
+        after.append(each)
+    return after
 
 
-def remove_garbage(garbage: Garbage, by: Mapping[str, Any], keep: RenewLease) -> None:
+def remove_garbage(garbage: Garbage, by: Mapping[str, Any], renew: RenewLease) -> None:
     """Remove an output: withdraw its lease, remove its files, then its lease.
 
     Raises:
@@ -403,24 +397,24 @@ def remove_garbage(garbage: Garbage, by: Mapping[str, Any], keep: RenewLease) ->
     if garbage.problem is not None:
         raise garbage.problem
     store = LeaseStore(garbage.path)
-    held = _withdrawn(store, garbage, by)
-    with keep(store, held) as turn:
-        check_still_held(turn)
+    held = _claim_removal(store, garbage, by)
+    with renew(store, held) as lease:
+        check_still_held(lease)
         if is_pinned(garbage.path):  # a later pin sees this lease and is refused
-            turn.finish(phase=Phase.STOPPED)
+            lease.finish(phase=Phase.STOPPED)
             raise OutputBusyError(f"{garbage.path} was pinned meanwhile: its files stay.")
-        files = _own_and_not_found(garbage)
+        files = _list_removable(garbage)
         files.sort(key=lambda file: file.path != STATUS_FILE)  # first, since Marin's executor relies on it
         is_attempt = [file.path.startswith(f"{ATTEMPTS_FOLDER}/") for file in files]  # they name the pre-existing files
         for attempts in (False, True):
             these = [file for file, is_of_attempt in zip(files, is_attempt, strict=True) if is_of_attempt is attempts]
-            remove_listed(garbage.path, these, lambda: check_still_held(turn))
+            remove_listed(garbage.path, these, lambda: check_still_held(lease))
         _remove_empty_folders(garbage.path)
-        last = turn.finish()  # right before the last file goes, so that the lease is certainly held
+        last = lease.finish()  # right before the last file goes, so that the lease is certainly held
         remove_if(lease_path(garbage.path), last.tag)
 
 
-def _own_and_not_found(garbage: Garbage) -> list[StoredFile]:
+def _list_removable(garbage: Garbage) -> list[StoredFile]:
     """Return the files to remove: the records and everything that is not a pre-existing file."""
     files = [file for file in own_files(garbage.path) if file.path not in (LEASE_FILE, GUARD_FILE)]
     found = recorded_preexisting_files(garbage.path, garbage.lease)
@@ -429,13 +423,7 @@ def _own_and_not_found(garbage: Garbage) -> list[StoredFile]:
     return [file for file in files if file.path not in found or is_record(file.path)]
 
 
-def _after(garbage: Garbage, end: Lease | OutputBusyError | None) -> Garbage:
-    if isinstance(end, OutputBusyError):
-        return replace(garbage, problem=end)
-    return replace(garbage, state=RecordState.STOPPED, lease=end) if end is not None else garbage
-
-
-def _withdrawn(store: LeaseStore, garbage: Garbage, by: Mapping[str, Any]) -> HeldLease:
+def _claim_removal(store: LeaseStore, garbage: Garbage, by: Mapping[str, Any]) -> HeldLease:
     seen = store.read()
     if is_in_use(seen) or (seen.lease if seen else None) != garbage.lease:
         raise OutputBusyError(f"{garbage.path} was changed meanwhile.")

@@ -28,7 +28,7 @@ from tradewind.storage.bounded_read import Content
 from tradewind.storage.errors import BadRecordError, RecordsError
 from tradewind.storage.files import read_contents
 
-_LEASES_AT_ONCE: Final = 500
+_LEASES_PER_READ: Final = 500
 _AT_WORK: Final = frozenset({RecordState.AT_WORK, RecordState.UNREADABLE})
 """Unreadable leases too: their attempts may be running."""
 
@@ -68,13 +68,13 @@ def paths_in_use(records: Mapping[str, Record]) -> frozenset[str]:
         RecordsError: An attempt does not state its inputs.
     """
     at_work = {path: record.lease for path, record in records.items() if record.state in _AT_WORK}
-    files = dict(_stories(at_work))
+    files = dict(_input_files(at_work))
     contents = read_contents(list(files))
     read: set[str] = set()
     for file, lease in files.items():
         if file not in contents and lease.phase is Phase.CLAIMED:
             continue  # the claimer reads its inputs' leases again before it starts
-        for path in _places_in(file, contents.get(file, Content("", "it is gone"))):
+        for path in _paths_read(file, contents.get(file, Content("", "it is gone"))):
             read.update(canonical_paths(path))
     return frozenset(read)
 
@@ -114,13 +114,13 @@ def canonical_paths(path: str) -> set[str]:
 def _records_at_work(prefixes: Collection[str]) -> dict[str, Record]:
     found = list(dict.fromkeys(path for prefix in prefixes for path in find_outputs(prefix)))
     live: list[str] = []
-    for first in range(0, len(found), _LEASES_AT_ONCE):
-        leases = read_leases(found[first : first + _LEASES_AT_ONCE])
+    for first in range(0, len(found), _LEASES_PER_READ):
+        leases = read_leases(found[first : first + _LEASES_PER_READ])
         live += [path for path, lease in leases.items() if lease.is_live]
     return read_records(live)
 
 
-def _stories(at_work: Mapping[str, Lease | None]) -> Iterator[tuple[str, Lease]]:
+def _input_files(at_work: Mapping[str, Lease | None]) -> Iterator[tuple[str, Lease]]:
     """Return the files that state what is read, each with the reader's lease."""
     for path, lease in at_work.items():
         if lease is None or lease.removing is not None:
@@ -131,7 +131,7 @@ def _stories(at_work: Mapping[str, Lease | None]) -> Iterator[tuple[str, Lease]]
         yield file, lease
 
 
-def _places_in(file: str, found: Content) -> Iterable[str]:
+def _paths_read(file: str, found: Content) -> Iterable[str]:
     """Return what a running attempt reads, from its attempt's file or, for Marin's executor, the step info."""
     try:
         if posixpath.basename(file) == INFO_FILE:
