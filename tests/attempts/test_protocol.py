@@ -110,8 +110,8 @@ class Noting(AttemptHandler[str], JobOutcomeHandler[str]):
     def show_log(self) -> None:
         self.done.append("showed the log")
 
-    def lost(self, lease: Lease, *, may_live_on: bool) -> Continuation:
-        self.done.append("waits until stale" if may_live_on else "next")
+    def lost(self, lease: Lease, *, may_survive: bool) -> Continuation:
+        self.done.append("waits until stale" if may_survive else "next")
         return Continuation.RECHECK
 
 

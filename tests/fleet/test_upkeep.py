@@ -43,14 +43,14 @@ def test_upkeep_report_lists_unhealthy_items_and_user_tasks() -> None:
     lines = [*slice_lines("here", REPAIR), *host_lines("here", HOSTS), *job_lines("here", ["job-1"])]
     assert [line.name for line in lines if line.is_well] == ["a", "10.0.0.1"]
     assert [line.name for line in lines if line.needs_person] == ["d", "10.0.0.3"]
-    told = UpkeepReport(lines, [UncheckedItem("there", "task stop_jobs told nothing: see its log")]).to_json()
+    told = UpkeepReport(lines, [UncheckedItem("there", "task stop_jobs has no result: see its log")]).to_json()
     assert told["counts"] == {"here": {"slice": 4, "host": 3, "job": 1}}
     assert [line["name"] for line in told["news"]] == ["b", "c", "d", "10.0.0.2", "10.0.0.3", "job-1"]
     assert told["for_a_person"] == [
         "here, slice d: dead: it is reserved",
         "here, host 10.0.0.3: c: does not answer; ?",
     ]
-    assert told["unseen"] == ["there: task stop_jobs told nothing: see its log"]
+    assert told["unseen"] == ["there: task stop_jobs has no result: see its log"]
 
 
 def test_a_dry_run_stops_no_job() -> None:

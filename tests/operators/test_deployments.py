@@ -53,7 +53,7 @@ class Airflow:
     def is_at_work(self, monkeypatch: pytest.MonkeyPatch) -> LeaseStore:
         """Claim the lease in the first try and start its lease owner."""
         monkeypatch.setenv(NAME, self.name)
-        turns = self.task._new_try(self.context(1), Progress()).turns
+        turns = self.task._new_try(self.context(1), Progress()).step_lease
         spec = StepSpec("train", turns.name, turns.path, "", None, None, {"kind": "airflow_worker"}, False)
         turn = turns.claim(None, lambda: spec)
         assert turn is not None

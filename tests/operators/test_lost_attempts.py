@@ -154,7 +154,7 @@ def test_attempt_with_lease_owner_resets_unstarted_count(run: Any) -> None:
 
 def test_unbuildable_runtime_env_fails_step_with_build_log(run: Any, output: Output) -> None:
     head = ImpatientHead(100, "RUNTIME_ENV_SETUP_FAILURE")
-    with pytest.raises(StepFailedError, match="its runtime_env could not be made"):
+    with pytest.raises(StepFailedError, match="its runtime_env could not be built"):
         run(head)
     assert len(head.jobs) == 1
     assert output.phase is Phase.FAILED

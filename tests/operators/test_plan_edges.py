@@ -93,13 +93,13 @@ class Run:
 
     def plans(self, version: str) -> None:
         """Store a plan in which the step must run in this version."""
-        turns = self.task._new_try(self.context, Progress()).turns
+        turns = self.task._new_try(self.context, Progress()).step_lease
         line = PlannedStep("t", "s", version or turns.step.hash, turns.path, Decision.RUN, "never ran")
         self._xcoms[chunk_key(0)] = {"steps": [line.to_json()]}
 
     def is_made_elsewhere(self) -> tuple[StepLease, ClaimedAttempt]:
         """Claim the lease for the task of another run."""
-        mine = self.task._new_try(self.context, Progress()).turns
+        mine = self.task._new_try(self.context, Progress()).step_lease
         turns = StepLease(mine.step, {**mine.by, "run": "another"})
         turn = turns.claim(None, lambda: step_spec(mine.step, CodeFolder(self.folder)))
         assert turn is not None
@@ -129,7 +129,7 @@ def test_step_in_airflow_tasks_test_runs_without_plan(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize("state", ["failed", "upstream_failed"])
 def test_a_step_fails_where_the_new_plan_failed(tmp_path: Path, state: str) -> None:
     run = Run(tmp_path, state)
-    with pytest.raises(PlanOutdatedError, match="'plan' failed.*clear it and this task"):
+    with pytest.raises(PlanOutdatedError, match="'plan' failed.*Clear 'plan' and this task"):
         run.execute()
     assert not run.attempts
 
@@ -160,9 +160,7 @@ def test_step_started_before_its_skip_arrives_skips_itself(tmp_path: Path, state
     ti = SimpleNamespace(**{**vars(run.context["ti"]), "task_id": "plan", "try_number": plans_try})
     ti.get_task_states = lambda **_: {"r": {"t": state}}
     plan = PlanOperator(task_id="plan", steps={"t": run.task.step}, wanted=["t"])
-    assert plan._not_at_work(["t"], {**run.context, "ti": ti}) == (
-        [] if (state, plans_try) == ("running", 2) else ["t"]
-    )
+    assert plan._not_active(["t"], {**run.context, "ti": ti}) == ([] if (state, plans_try) == ("running", 2) else ["t"])
     with pytest.raises(AirflowSkipException):  # Airflow reported the task as running
         run.execute()
     assert not run.attempts

@@ -16,7 +16,7 @@ def test_a_task_fails_at_once_and_names_the_lease_and_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     airflow = Airflow("prod", tmp_path)
-    output = airflow.task._new_try(airflow.context(1), Progress()).turns.path
+    output = airflow.task._new_try(airflow.context(1), Progress()).step_lease.path
     file = Path(lease_path(output))
     file.parent.mkdir(parents=True)
     file.write_text('{"worker_id": "w", "timest')

@@ -106,7 +106,7 @@ def test_every_step_task_declares_asset_and_plan_only_on_request() -> None:
 
 @pytest.mark.parametrize("name", ["self", "context"])
 def test_invalid_asset_name_is_refused_before_step_runs(name: str) -> None:
-    with pytest.raises(ExperimentError, match=f"Step {name!r} cannot be called so"):
+    with pytest.raises(ExperimentError, match=f"Step {name!r} cannot have this name"):
         experiment_dag("made", [step(name)])
 
 

@@ -40,9 +40,9 @@ def test_missing_slices_error_names_every_step_and_inventory(monkeypatch: pytest
         check(step("fine", TpuSlice("v4-8")), step("train", TpuSlice("v4-32")), step("eval", TpuSlice("v4-8"), "other"))
     first, second = str(caught.value).splitlines()
     assert first.startswith(
-        "Step 'train': resources.slice_type is 'v4-32', but cluster 'small' has only v4-8, v4-16: take one of these"
+        "Step 'train': resources.slice_type is 'v4-32', but cluster 'small' has only v4-8, v4-16. Use one of these"
     )
-    assert second.startswith("Step 'eval': resources.slice_type is 'v4-8', but cluster 'other' has only v6e-8:")
+    assert second.startswith("Step 'eval': resources.slice_type is 'v4-8', but cluster 'other' has only v6e-8. Use")
 
 
 @pytest.mark.parametrize("said", [None, "", []])

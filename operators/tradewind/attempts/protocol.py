@@ -121,7 +121,7 @@ class JobOutcomeHandler(ABC, Generic[Result]):
         """Log the end of the job's output, before its consequences."""
 
     @abstractmethod
-    def lost(self, lease: Lease, *, may_live_on: bool) -> Continuation:
+    def lost(self, lease: Lease, *, may_survive: bool) -> Continuation:
         """Pause after a lost attempt, or wait until its lease is stale if processes of it may survive."""
 
 
@@ -231,7 +231,7 @@ def resolve_finished_job(
                 return Continuation.RECHECK
         case NextAction.NEXT_ATTEMPT:
             # Recheck if its driver became the lease owner after all, or another claimer took over.
-            return ended.lost(lease, may_live_on=False) if step_lease.end_lost_attempt(lease) else Continuation.RECHECK
+            return ended.lost(lease, may_survive=False) if step_lease.end_lost_attempt(lease) else Continuation.RECHECK
         case NextAction.WAIT_UNTIL_STALE:
-            return ended.lost(lease, may_live_on=True)
+            return ended.lost(lease, may_survive=True)
     raise ended.failure(action, lease)

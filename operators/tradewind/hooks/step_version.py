@@ -46,7 +46,7 @@ from tradewind.tasks.errors import (
 )
 from tradewind.tasks.jobs.exposed_secrets import warn_of_secrets
 from tradewind.tasks.plan_lines import push_unplanned
-from tradewind.tasks.step_notes import ClaimNotes, compared, tries_now
+from tradewind.tasks.step_notes import ClaimNotes, tries_now, with_tries
 from tradewind.triggers.lease import wait_for_release
 
 NOTE = "tradewind_step"
@@ -115,13 +115,13 @@ class StepVersionHook(BaseHook):
         warn_of_secrets(f"Step {name!r}", _recorded(resolved.config))
         push_unplanned(context, resolved)
         task = _HookAttemptHandler(resolved, placed, context)
-        turns = task.turns
+        path = task.step_lease.path
         with translated_store_errors(f"Step {name!r}"):
-            held, attempt = AttemptProtocol(turns, task, retry_store).result()
-            with LeaseRenewer(turns.store, held, _end_work) as keeper:
+            held, attempt = AttemptProtocol(task.step_lease, task, retry_store).result()
+            with LeaseRenewer(task.step_lease.store, held, _end_work) as renewer:
                 if attempt.number > 1:
-                    keeper.retry_store(lambda: remove_leftovers(turns.path, (), keeper.check, attempt.found))
-                yield from _work(resolved, ActiveAttempt(turns.path, attempt, keeper))
+                    renewer.retry_store(lambda: remove_leftovers(path, (), renewer.check, attempt.found))
+                yield from _work(resolved, ActiveAttempt(path, attempt, renewer))
         _note(context, attempt.number)
 
     def _placed(self, name: str, config: Any, values: RunValues | None) -> tuple[PlacedExperiment, ResolvedStep]:
@@ -139,7 +139,7 @@ class _HookAttemptHandler(AttemptHandler[tuple[HeldLease, Attempt]]):
         self._notes = ClaimNotes(context, by)
         self._task = TaskIdentity(by, claimed=self._notes.jobs())
         self._claimed = ""
-        self.turns = StepLease(step, by, heartbeat_s(), self._note_claim, placed.roots)
+        self.step_lease = StepLease(step, by, heartbeat_s(), self._note_claim, placed.roots)
 
     def task(self) -> TaskIdentity:
         return self._task
@@ -147,14 +147,14 @@ class _HookAttemptHandler(AttemptHandler[tuple[HeldLease, Attempt]]):
     def rerun_request(self) -> RerunRequest:
         """Return whether a user cleared this task after it had ended with an output."""
         note: Any = self._context["task_state_store"].get(NOTE) or {}
-        return replace(compared(RerunRequest(), note, self._context), finished_attempt=note.get("attempt"))
+        return replace(with_tries(RerunRequest(), note, self._context), finished_attempt=note.get("attempt"))
 
     def warn(self, sentence: str) -> None:
         logger.warning("%s", sentence)
 
     def finished(self, lease: Lease | None) -> NoReturn:
         """End the task without its block: as succeeded if an earlier try made the output and died before its end."""
-        step = self.turns.step
+        step = self.step_lease.step
         made = f"by {describe_claimer(lease.by)}" if lease is not None and lease.by else "elsewhere"
         sentence = f"Step {step.name!r}, version {step.hash}, is finished: made {made}."
         logger.info("%s", sentence)
@@ -167,14 +167,14 @@ class _HookAttemptHandler(AttemptHandler[tuple[HeldLease, Attempt]]):
         raise AirflowSkipException(sentence)
 
     def failure(self, lease: Lease | None) -> AdoptedFailureError:
-        attempt = retry_store(partial(self.turns.attempt, lease.attempt)) if lease is not None else None
+        attempt = retry_store(partial(self.step_lease.attempt, lease.attempt)) if lease is not None else None
         error = attempt.error if attempt is not None else None
-        whose = f" in {describe_claimer(lease.by)}" if lease is not None else ""
+        where = f" in {describe_claimer(lease.by)}" if lease is not None else ""
         why = f" with {error.type}: {error.message}" if error is not None else ""
-        return AdoptedFailureError(f"Step {self.turns.step.name!r} failed{whose}{why}")
+        return AdoptedFailureError(f"Step {self.step_lease.step.name!r} failed{where}{why}")
 
     def ownership_unknown(self, lease: Lease) -> NoReturn:
-        raise unnamed_deployment(self.turns.name, lease, self.turns.by)
+        raise unnamed_deployment(self.step_lease.name, lease, self.step_lease.by)
 
     def wait(self, lease: Lease) -> None:
         self._await_end(lease)
@@ -186,52 +186,51 @@ class _HookAttemptHandler(AttemptHandler[tuple[HeldLease, Attempt]]):
         return Continuation.RECHECK
 
     def cancel_previous(self, lease: Lease) -> None:
-        logger.info("A user cleared this task: stopping attempt %d first.", lease.attempt)
-        retry_store(partial(self.turns.stop, lease))
+        logger.info("A user cleared this task: stopping attempt %d at %s first.", lease.attempt, self.step_lease.name)
+        retry_store(partial(self.step_lease.stop, lease))
         self._await_end(lease)
 
     def claim(self, over: Lease | None, withdraws: bool) -> ClaimedAttempt | None:
-        def claimed() -> ClaimedAttempt | None:
+        def try_claim() -> ClaimedAttempt | None:
             since = over
-            if self._claimed and self.turns.end_unstarted(self._claimed, AttemptOutcome.LOST):
-                since = self.turns.read().lease  # the store accepted a part of the claim and refused the rest
+            if self._claimed and self.step_lease.end_unstarted(self._claimed, AttemptOutcome.LOST):
+                since = self.step_lease.read().lease  # the store accepted a part of the claim and refused the rest
             with failing_without_retry():
-                return self.turns.claim(since, lambda: _spec(self.turns.step), withdraws=withdraws)
+                return self.step_lease.claim(since, lambda: _spec(self.step_lease.step), withdraws=withdraws)
 
-        return retry_store(claimed)
+        return retry_store(try_claim)
 
     def missing_input(self, error: MissingInputError) -> NoReturn:
         raise error  # cannot happen: its config names no other step
 
-    def run(self, turn: ClaimedAttempt) -> tuple[HeldLease, Attempt]:
-        begin = partial(self.turns.store.take_over, turn.attempt.job, uuid.uuid4().hex)
-        return retry_store(begin, turn.held.lease.fence_s), turn.attempt
+    def run(self, claimed: ClaimedAttempt) -> tuple[HeldLease, Attempt]:
+        begin = partial(self.step_lease.store.take_over, claimed.attempt.job, uuid.uuid4().hex)
+        return retry_store(begin, claimed.held.lease.fence_s), claimed.attempt
 
     def _note_claim(self, job: str) -> None:
         self._notes.add(job)
         self._claimed = job
 
     def _await_end(self, lease: Lease) -> None:
-        whose, name = describe_claimer(lease.by), self.turns.name
-        logger.info("Attempt %d at %s is in progress in %s; waiting.", lease.attempt, name, whose)
-        asyncio.run(wait_for_release(self.turns.path, lease.attempt, logger.info))
+        name, claimer = self.step_lease.name, describe_claimer(lease.by)
+        logger.info("Attempt %d at %s is in progress in %s; waiting.", lease.attempt, name, claimer)
+        asyncio.run(wait_for_release(self.step_lease.path, lease.attempt, logger.info))
 
 
-def _work(step: ResolvedStep, turn: ActiveAttempt) -> Iterator[StepVersion]:
+def _work(step: ResolvedStep, active: ActiveAttempt) -> Iterator[StepVersion]:
     try:
         yield _version(step)
     except Exception as error:
-        described = AttemptError(*map(_shown, (type(error).__qualname__, str(error), traceback.format_exc())))
-        turn.fail(described)
+        active.fail(AttemptError(*map(_redacted, (type(error).__qualname__, str(error), traceback.format_exc()))))
         raise
     except BaseException:  # Airflow or a user ended the task
-        if turn.renewer.end in (None, LeaseEndReason.STOP_REQUESTED):
-            turn.stop(AttemptOutcome.STOPPED)
+        if active.renewer.end in (None, LeaseEndReason.STOP_REQUESTED):
+            active.stop(AttemptOutcome.STOPPED)
         raise
-    turn.commit()
+    active.commit()
 
 
-def _shown(text: str) -> str:
+def _redacted(text: str) -> str:
     """Return ``text`` for a record: without values that Airflow masks in logs, secrets of this process, and tokens."""
     from airflow.sdk.log import redact  # type: ignore[attr-defined]
 

@@ -58,10 +58,10 @@ def driver_env(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
     job = json.loads(environ[_RAY_JOB])
     runtime_env = dict(job.get("runtime_env") or {})
     paths = _entries(environ.get("PYTHONPATH", ""))
-    for_workers = dict(runtime_env.get("env_vars") or {})
-    place = _seen_by_workers(folder, paths if "working_dir" in runtime_env else [])
-    for_workers["PYTHONPATH"] = os.pathsep.join([place, *_entries(for_workers.get("PYTHONPATH", ""))])
-    runtime_env["env_vars"] = for_workers
+    worker_env = dict(runtime_env.get("env_vars") or {})
+    place = _path_for_workers(folder, paths if "working_dir" in runtime_env else [])
+    worker_env["PYTHONPATH"] = os.pathsep.join([place, *_entries(worker_env.get("PYTHONPATH", ""))])
+    runtime_env["env_vars"] = worker_env
     return {
         **environ,
         "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in paths),  # some are relative to the job's folder
@@ -73,18 +73,18 @@ def _entries(path: str) -> list[str]:
     return [entry for entry in path.split(os.pathsep) if entry]
 
 
-def _seen_by_workers(folder: Path, paths: list[str]) -> str:
+def _path_for_workers(folder: Path, paths: list[str]) -> str:
     """Return the folder's path for the job's workers: Ray puts their working directory first into PYTHONPATH."""
     real = os.path.realpath(folder)
-    above = (os.path.realpath(path) for path in paths if os.path.isabs(path))
-    working_dir = next((path for path in above if Path(real).is_relative_to(path)), None)
+    parents = (os.path.realpath(path) for path in paths if os.path.isabs(path))
+    working_dir = next((path for path in parents if Path(real).is_relative_to(path)), None)
     return os.path.relpath(real, working_dir) if working_dir else real
 
 
 POLL_S = 2.0
 NOTICE_INTERVAL_S = 60.0
 """How often the waiting message is repeated."""
-MAX_GIVE_UPS = 5
+MAX_LOST_ATTEMPTS = 5
 """How many attempts may end because of a lost lease, a bad input or a store error."""
 
 
@@ -177,20 +177,20 @@ def make_output(local: LocalStep, drivers: Drivers, task: TaskIdentity) -> None:
         LocalStepFailedError: The step has no result.
         InterruptedScriptError: The script is ending.
     """
-    maker = _ScriptAttemptHandler(local, drivers, task)
-    AttemptProtocol(maker.turns, maker).result()
+    handler = _ScriptAttemptHandler(local, drivers, task)
+    AttemptProtocol(handler.lease, handler).result()
 
 
 class _ScriptAttemptHandler(AttemptHandler[None]):
     """Reactions of a script to the state of one of its steps."""
 
     def __init__(self, local: LocalStep, drivers: Drivers, task: TaskIdentity) -> None:
-        self.turns = StepLease(local.step, task.by, roots=local.roots)
+        self.lease = StepLease(local.step, task.by, roots=local.roots)
         self._local = local
         self._drivers = drivers
         self._task = task
         self._next_notice = 0.0
-        self._given_up = 0
+        self._lost_attempts = 0
 
     def task(self) -> TaskIdentity:
         return self._task
@@ -210,7 +210,7 @@ class _ScriptAttemptHandler(AttemptHandler[None]):
     def wait(self, lease: Lease) -> None:
         """Pause: the running attempt continues until its end, in this or another process."""
         if self._task.waited_for != lease.attempt or time.monotonic() >= self._next_notice:
-            _say_who_is_at_work(self._local, lease)
+            _report_owner(self._local, lease)
             self._next_notice = time.monotonic() + NOTICE_INTERVAL_S
         self._task = replace(self._task, waited_for=lease.attempt)
         self._drivers.pause(POLL_S)
@@ -222,10 +222,10 @@ class _ScriptAttemptHandler(AttemptHandler[None]):
         return Continuation.RECHECK
 
     def claim(self, over: Lease | None, withdraws: bool) -> ClaimedAttempt | None:
-        if self._given_up:
+        if self._lost_attempts:
             self._drivers.pause(POLL_S)
         try:
-            return self.turns.claim(over, lambda: self._local.spec, withdraws=withdraws)
+            return self.lease.claim(over, lambda: self._local.spec, withdraws=withdraws)
         except OccupiedFolderError as error:
             raise LocalStepFailedError(f"Step {self._local.version_name} cannot run. {error}") from error
 
@@ -234,19 +234,20 @@ class _ScriptAttemptHandler(AttemptHandler[None]):
             f"Step {self._local.version_name} cannot run. {error} Run the script again."
         ) from error
 
-    def run(self, turn: ClaimedAttempt) -> Continuation | None:
-        local, attempt = self._local, turn.attempt
-        code = self._drivers.run(local.step.name, attempt_path(self.turns.path, attempt.number), attempt)
-        seen = resolve_finished_job(
-            self.turns, attempt.job, _driver_end(local, code), _DriverOutcomeHandler(local, code)
+    def run(self, claimed: ClaimedAttempt) -> Continuation | None:
+        local, attempt = self._local, claimed.attempt
+        code = self._drivers.run(local.step.name, attempt_path(self.lease.path, attempt.number), attempt)
+        continuation = resolve_finished_job(
+            self.lease, attempt.job, _driver_end(local, code), _DriverOutcomeHandler(local, code)
         )
-        if seen is Continuation.RECHECK:
-            self._given_up += 1
-            if self._given_up > MAX_GIVE_UPS:
+        if continuation is Continuation.RECHECK:
+            self._lost_attempts += 1
+            if self._lost_attempts > MAX_LOST_ATTEMPTS:
                 raise LocalStepFailedError(
-                    f"Step {local.version_name} failed: its driver gave up {self._given_up} times, see above."
+                    f"Step {local.version_name} failed: its driver gave up {self._lost_attempts} times; see its output "
+                    "above."
                 )
-        return seen
+        return continuation
 
 
 class _DriverOutcomeHandler(JobOutcomeHandler[None]):
@@ -259,25 +260,24 @@ class _DriverOutcomeHandler(JobOutcomeHandler[None]):
     def succeeded(self, lease: Lease) -> None:
         """Do nothing: the step has its result."""
 
-    def failure(self, verdict: NextAction, lease: Lease) -> LocalStepFailedError:
-        match verdict:
+    def failure(self, action: NextAction, lease: Lease) -> LocalStepFailedError:
+        match action:
             case NextAction.FAILED:
                 return _failure(self._local, lease)
             case NextAction.STOPPED:
                 return self._stopped()
             case NextAction.SPEC_CHANGED:
-                why = "what it was to run was changed after the claim; see above."
-                return LocalStepFailedError(f"Step {self._local.version_name}: {why}")
+                name = self._local.version_name
+                return LocalStepFailedError(f"Step {name} failed: its spec changed after the claim; see above.")
         return self._died()
 
     def show_log(self) -> None:
         """Do nothing: the log has been printed."""
 
-    def lost(self, lease: Lease, *, may_live_on: bool) -> Continuation:
-        if may_live_on:
+    def lost(self, lease: Lease, *, may_survive: bool) -> Continuation:
+        if may_survive:
             raise LocalStepFailedError(
-                f"{self._died()} Its hosts may be at work for a while yet, so the next attempt waits until its lease "
-                "is stale."
+                f"{self._died()} Its hosts may still be running, so the next attempt waits until its lease is stale."
             )
         if lease.phase is not Phase.STOPPED:
             raise self._died()
@@ -304,10 +304,11 @@ def _driver_end(local: LocalStep, code: int) -> JobResult:
     return JobResult.LOST if isinstance(local.spec.load_resources(), (TpuSlice, Hosts)) else JobResult.CHILDREN_ENDED
 
 
-def _say_who_is_at_work(local: LocalStep, lease: Lease) -> None:
-    who = ", ".join(f"{key} {value}" for key, value in lease.by.items()) or lease.worker_id
+def _report_owner(local: LocalStep, lease: Lease) -> None:
+    owner = ", ".join(f"{key} {value}" for key, value in lease.by.items()) or lease.worker_id
     print(
-        f"Step {local.step.name!r}: attempt {lease.attempt} is at work at {local.step.output_path} ({who}): waiting.",
+        f"Step {local.step.name!r}: attempt {lease.attempt} of {owner} is running at {local.step.output_path}. "
+        "Waiting.",
         flush=True,
     )
 

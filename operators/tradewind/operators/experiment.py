@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pendulum
-from airflow.sdk import DAG, Asset, CronDataIntervalTimetable
+from airflow.sdk import DAG, CronDataIntervalTimetable
 from airflow.sdk import Param as AirflowParam
 
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError, slice_type
@@ -77,30 +77,36 @@ def build_dag(
     wanted = wanted_steps(steps)
     if not wanted:
         raise ExperimentError(f"DAG {dag_id!r} has no steps.")
-    every = outline.steps  # also steps referenced without waiting: a run may select them
-    check_given_places(each.step for each in every)
-    check_no_overlap(every)
-    check_slice_types(resolved.step for resolved in every)
-    for each in every:
+    all_steps = outline.steps  # also steps referenced without waiting: a run may select them
+    check_given_places(each.step for each in all_steps)
+    check_no_overlap(all_steps)
+    check_slice_types(each.step for each in all_steps)
+    for each in all_steps:
         check_function_place(each.step)
-    task_ids = _task_ids(every)
-    settings = _with_dags_own(settings, params, every)
+    task_ids = _task_ids(all_steps)
+    settings = _with_author_places(settings, params, all_steps)
     with DAG(
         dag_id,
-        schedule=_timetable(schedule, settings.timezone),
+        schedule=(  # a cron text means data intervals: a night's data ends when its run starts
+            CronDataIntervalTimetable(schedule, timezone=settings.timezone) if isinstance(schedule, str) else schedule
+        ),
         params={name: _airflow_param(param) for name, param in params.items()},
         **_dag_arguments(dag_id, dag_arguments, settings, options.max_concurrent),
     ) as dag:
         plan = PlanOperator(
             task_id=PLAN_TASK_ID,
-            steps={task_ids[resolved]: resolved.step for resolved in every},
+            steps={task_ids[resolved]: resolved.step for resolved in all_steps},
             wanted={task_ids[outline.of(step)] for step in wanted},
             settings=settings,
             allow_cross_region=options.allow_cross_region,
-            doc_md="Decides which steps run and which outputs are reused. The table is in the log.",
-            outlets=_assets(every) if options.asset_events_of_reused else [],
+            doc_md="Decides which steps run and which outputs are reused. The log shows the plan as a table.",
+            outlets=(
+                [step_asset(name) for name in dict.fromkeys(step.name for step in all_steps)]
+                if options.asset_events_of_reused
+                else []
+            ),
         )
-        _add_step_tasks(plan, every, task_ids, settings, options)
+        _add_step_tasks(plan, all_steps, task_ids, settings, options)
     add_run_params(dag, options.selection)
     return dag
 
@@ -109,7 +115,7 @@ def _check_texts(needed: Mapping[str, Any], optional: Mapping[str, Any]) -> None
     """Check texts before a message includes any of them, which takes forever for some values."""
     for name, value in (*needed.items(), *optional.items()):
         if not isinstance(value, str) and not (value is None and name in optional):
-            raise ExperimentError(f"{name} must be a text, but is {truncated_repr(value)}.")
+            raise ExperimentError(f"{name} must be text, but is {truncated_repr(value)}.")
 
 
 def _check_timezone(dag_id: str, timezone: str) -> None:
@@ -117,7 +123,7 @@ def _check_timezone(dag_id: str, timezone: str) -> None:
         pendulum.timezone(timezone)
     except (ValueError, OSError):  # OSError: a name that no file can have
         raise ExperimentError(
-            f"DAG {truncated_repr(dag_id)}: there is no time zone {truncated_repr(timezone)}: write such as "
+            f"DAG {truncated_repr(dag_id)}: there is no time zone {truncated_repr(timezone)}. Use a name like "
             "'Europe/Berlin'."
         ) from None
 
@@ -125,7 +131,7 @@ def _check_timezone(dag_id: str, timezone: str) -> None:
 def _check_params(dag_id: str, params: Mapping[str, Any]) -> None:
     """Refuse defaults that Airflow would walk forever, or show whole in its own error."""
     if not isinstance(params, Mapping) or not all(isinstance(name, str) for name in params):
-        raise ExperimentError(f"DAG {truncated_repr(dag_id)}: params must be a dictionary of names and defaults.")
+        raise ExperimentError(f"DAG {truncated_repr(dag_id)}: params must map names to defaults.")
     for name, param in params.items():
         default = param.default if isinstance(param, Param) else getattr(param, "value", param)
         where = f"DAG {truncated_repr(dag_id)}: param {truncated_repr(name)}"
@@ -134,15 +140,15 @@ def _check_params(dag_id: str, params: Mapping[str, Any]) -> None:
             json.dumps(default)
         except (TypeError, ValueError):
             raise ExperimentError(
-                f"{where} has the default {truncated_repr(default)}, which JSON has no form for: give a text, a "
-                "number, a list or a dictionary of them."
+                f"{where} has the default {truncated_repr(default)}, which JSON cannot represent. Use text, a number, "
+                "or a list or dictionary of them."
             ) from None
 
 
-def _with_dags_own(
+def _with_author_places(
     settings: ExperimentSettings, params: Mapping[str, Any], steps: Sequence[ResolvedStep]
 ) -> ExperimentSettings:
-    """Add the author's other arguments about output locations to the settings."""
+    """Add to the settings the author's other arguments that decide where outputs may be."""
     param = params.get(PREFIX)
     default = getattr(param, "default", getattr(param, "value", param))
     clusters = tuple(dict.fromkeys(each.step.cluster for each in steps if each.step.cluster))
@@ -187,10 +193,6 @@ def _add_step_tasks(
         task.set_upstream(upstream or plan)  # the plan skips any task of the run, with or without an edge
 
 
-def _assets(steps: Sequence[ResolvedStep]) -> list[Asset]:
-    return [step_asset(name) for name in dict.fromkeys(step.name for step in steps)]
-
-
 def _bounds(resources: Resources | None, options: DagOptions) -> dict[str, Any]:
     """Return the limits on concurrent tasks of this kind.
 
@@ -220,10 +222,10 @@ def _pool_key(resources: Resources | None) -> str:
 
 def _check_pools(dag_id: str, pools: Mapping[str, str]) -> None:
     if not isinstance(pools, Mapping) or not all(isinstance(text, str) for pair in pools.items() for text in pair):
-        raise ExperimentError(f"DAG {dag_id!r}: pools must be a dictionary of texts, such as {{'v4-8': 'my-pool'}}.")
-    for kind in pools.keys() - {_CPU_POOL, _GPU_POOL}:
+        raise ExperimentError(f"DAG {dag_id!r}: pools must map text to text, such as {{'v4-8': 'my-pool'}}.")
+    for key in pools.keys() - {_CPU_POOL, _GPU_POOL}:
         try:
-            slice_type(kind)
+            slice_type(key)
         except UnknownSliceTypeError as error:
             raise ExperimentError(
                 f"DAG {dag_id!r}: pools are for slice types, {_CPU_POOL!r} and {_GPU_POOL!r}: {error}"
@@ -244,11 +246,6 @@ def _task_ids(steps: Sequence[ResolvedStep]) -> dict[ResolvedStep, str]:
         taken.add(task_id)
         task_ids[step] = task_id
     return task_ids
-
-
-def _timetable(schedule: Any, timezone: str) -> Any:
-    """Return the timetable. A cron text means data intervals: a night's data ends when its run starts."""
-    return CronDataIntervalTimetable(schedule, timezone=timezone) if isinstance(schedule, str) else schedule
 
 
 def _airflow_param(param: Any) -> Any:

@@ -25,10 +25,28 @@ from tradewind.fleet.upkeep import (
 from tradewind.tasks.errors import BadInputError
 
 if TYPE_CHECKING:
-    from tradewind.fleet.clusters import Fleet
+    from tradewind.fleet.clusters import Fleet, FleetCluster
 
 MARKERS: Final = "markers"
 """The XCom of a ``FleetClustersOperator`` with the state of the cluster locks."""
+
+
+def task_fleet(task_id: str, names: Sequence[str] | None = None) -> tuple[Fleet, list[FleetCluster]]:
+    """Return the fleet of this deployment, and its clusters of these ``names``, or else all of them.
+
+    Raises:
+        BadInputError: The fleet file is missing or unusable, or lacks a cluster.
+    """
+    try:
+        fleet = configured_fleet()
+        if fleet is not None:
+            return fleet, [fleet.cluster(name) for name in names or fleet.clusters]
+    except FleetError as error:
+        raise BadInputError(f"Task {task_id!r}: {error}") from error
+    raise BadInputError(
+        f"Task {task_id!r}: this deployment has no fleet file. Set fleet_file in the [tradewind] section of "
+        "airflow.cfg, or the variable TRADEWIND_FLEET."
+    )
 
 
 class FleetClustersOperator(BaseOperator):
@@ -55,16 +73,12 @@ class FleetClustersOperator(BaseOperator):
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Read the fleet file."""
-        fleet = _fleet(self.task_id)
-        try:
-            wanted = [fleet.cluster(name) for name in self.clusters or fleet.clusters]
-        except FleetError as error:
-            raise BadInputError(f"Task {self.task_id!r}: {error}") from error
+        _, wanted = task_fleet(self.task_id, self.clusters)
         notes = [note for cluster in wanted if (note := lock_note(cluster))]
         for note in notes:
             self.log.info("%s", note.sentence)
         context["ti"].xcom_push(key=MARKERS, value=[asdict(note) for note in notes])
-        left_out = {note.cluster for note in notes if note.is_left_out}
+        skipped = {note.cluster for note in notes if note.is_left_out}
         return [
             {
                 "name": cluster.name,
@@ -75,7 +89,7 @@ class FleetClustersOperator(BaseOperator):
                 "dry_run": bool(context["params"].get("dry_run", False)),
             }
             for cluster in wanted
-            if cluster.name not in left_out
+            if cluster.name not in skipped
         ]
 
 
@@ -121,17 +135,17 @@ class FleetReportOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Read the tasks' results, and list the nodes of each zone."""
-        noted = [LockNote(**fields).line() for fields in self.markers]
-        seen = [noted, *self._told(context), *self._orphans()]
-        lines = [line for found in seen if not isinstance(found, UncheckedItem) for line in found]
-        report = UpkeepReport(lines, [found for found in seen if isinstance(found, UncheckedItem)])
+        locks = [LockNote(**fields).line() for fields in self.markers]
+        parts = [locks, *self._task_results(context), *self._orphans()]
+        lines = [line for part in parts if not isinstance(part, UncheckedItem) for line in part]
+        report = UpkeepReport(lines, [part for part in parts if isinstance(part, UncheckedItem)])
         self.log.info("%s", report.table())
-        told = report.to_json()
+        fields = report.to_json()
         for asset in self.outlets:
-            context["outlet_events"][asset].extra = told
-        return told
+            context["outlet_events"][asset].extra = fields
+        return fields
 
-    def _told(self, context: Context) -> Iterator[Iterable[UpkeepLine] | UncheckedItem]:
+    def _task_results(self, context: Context) -> Iterator[Iterable[UpkeepLine] | UncheckedItem]:
         tasks: Mapping[str, Callable[..., Iterable[UpkeepLine]]] = {
             self.slices: slice_lines,
             self.jobs: job_lines,
@@ -139,16 +153,16 @@ class FleetReportOperator(BaseOperator):
         }
         for index, cluster in enumerate(self.clusters):
             for task_id, lines_of in tasks.items():
-                told = context["ti"].xcom_pull(task_ids=task_id, map_indexes=index)
-                if told is None:
-                    yield UncheckedItem(cluster["name"], f"task {task_id} told nothing: see its log")
+                result = context["ti"].xcom_pull(task_ids=task_id, map_indexes=index)
+                if result is None:
+                    yield UncheckedItem(cluster["name"], f"task {task_id} has no result: see its log")
                 else:
-                    yield lines_of(cluster["name"], told, is_dry=cluster["dry_run"])
+                    yield lines_of(cluster["name"], result, is_dry=cluster["dry_run"])
 
     def _orphans(self) -> Iterator[Iterable[UpkeepLine] | UncheckedItem]:
         from tradewind.deployment.cloud_tpu import CloudTpuHook
 
-        fleet = _fleet(self.task_id)
+        fleet, _ = task_fleet(self.task_id)
         for project, zone in sorted({(cluster["project_id"], cluster["zone"]) for cluster in self.clusters}):
             try:
                 nodes = CloudTpuHook(self.gcp_conn_id).tpu_api(zone, project).nodes()
@@ -156,16 +170,3 @@ class FleetReportOperator(BaseOperator):
                 yield UncheckedItem(f"{project}, {zone}", f"its nodes cannot be listed: {error}")
             else:
                 yield orphan_lines(fleet, project, zone, nodes)
-
-
-def _fleet(task_id: str) -> Fleet:
-    try:
-        fleet = configured_fleet()
-    except FleetError as error:
-        raise BadInputError(f"Task {task_id!r}: {error}") from error
-    if fleet is None:
-        raise BadInputError(
-            f"Task {task_id!r}: nothing says which clusters there are: set fleet_file in the [tradewind] section of "
-            "airflow.cfg, or the variable TRADEWIND_FLEET."
-        )
-    return fleet

@@ -27,7 +27,7 @@ from tradewind.tasks.plan_lines import push_plan, push_skipped_tasks
 from tradewind.tasks.regions import refuse_cross_region_reads
 from tradewind.tasks.step_job import claimed_spec
 
-_AT_WORK = frozenset({"running", "deferred", "queued"})
+_ACTIVE = frozenset({"running", "deferred", "queued"})
 _TO_DO = frozenset({Decision.RUN, Decision.WAIT, Decision.BLOCKED})
 """Decisions whose tasks are not skipped: they make the output, wait for it, or report why it is blocked."""
 
@@ -77,7 +77,7 @@ class PlanOperator(BaseOperator):
             emit_nothing(context, [step.name for step in plan.steps])
         else:
             emit_reused(context, plan.steps)
-        if to_skip := self._not_at_work(skipped, context):
+        if to_skip := self._not_active(skipped, context):
             raise DownstreamTasksSkipped(tasks=to_skip)
 
     def _plan(self, placed: PlacedExperiment, context: Context) -> Plan:
@@ -89,7 +89,7 @@ class PlanOperator(BaseOperator):
     def _skipped(self, plan: Plan, experiment: ResolvedExperiment, context: Context) -> list[str]:
         """Return the tasks without work under this plan; raise if the plan cannot be executed."""
         if is_dry_run(context):
-            self.log.info("A dry run: no step runs.")
+            self.log.info("Dry run: no step runs.")
             return [step.task_id for step in plan.steps]
         code = code_folder(context["dag"])
         to_run = [experiment.of(self.steps[planned.task_id]) for planned in plan.decided(Decision.RUN)]
@@ -107,7 +107,7 @@ class PlanOperator(BaseOperator):
             write_experiment_info(plan.prefix, context["dag"].dag_id, infos, file, folder.commit())
         return [step.task_id for step in plan.steps if step.decision not in _TO_DO]
 
-    def _not_at_work(self, task_ids: list[str], context: Context) -> list[str]:
+    def _not_active(self, task_ids: list[str], context: Context) -> list[str]:
         """Exclude running tasks from the skip, when the plan is made again while steps run.
 
         A task that waits for this plan may start before Airflow's skip, which spares it too. That includes a first
@@ -118,4 +118,4 @@ class PlanOperator(BaseOperator):
         if not task_ids or context["ti"].try_number == 1:
             return task_ids
         state_of = states_now(context, task_ids)
-        return [task_id for task_id in task_ids if state_of.get(task_id) not in _AT_WORK]
+        return [task_id for task_id in task_ids if state_of.get(task_id) not in _ACTIVE]

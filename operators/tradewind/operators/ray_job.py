@@ -44,17 +44,10 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class JobDone:
+class _TaskResult:
     """The task has its result."""
 
     result: Any
-
-
-@dataclass(frozen=True)
-class NextJob:
-    """The next job is due, under ``claim``."""
-
-    claim: JobClaim
 
 
 class RayJobOperator(BaseOperator):
@@ -178,22 +171,19 @@ class RayJobOperator(BaseOperator):
         claim = load_claim(context)
         if claim is None:
             with failing_without_retry():
-                check_cluster_access([self.ray_conn_id], self.owner, self._who)
+                check_cluster_access([self.ray_conn_id], self.owner, self._subject)
         jobs = self._connect(has_job=claim is not None and not claim.was_judged)
-        with translated_cluster_errors(self._who):
-            claim = self._claimed(jobs, context)
-        return self._go_round(jobs, claim, context)
+        with translated_cluster_errors(self._subject):
+            claim = self._claim(jobs, context)
+        return self._result(jobs, claim, context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Judge how the job ended, from the trigger's event."""
-        claim, outcome = (
-            JobClaim.from_json(event["claim"]),
-            JobOutcome(Ending.from_json(event["ending"]), event["result"]),
-        )
-        seen = self._judge(claim, outcome, context)
-        if not isinstance(seen, NextJob):
-            return seen.result
-        return self._go_round(self._connect(has_job=True), seen.claim, context)
+        """Act on the end of the job, from the trigger's event."""
+        outcome = JobOutcome(Ending.from_json(event["ending"]), event["result"])
+        progress = self._after_end(JobClaim.from_json(event["claim"]), outcome, context)
+        if isinstance(progress, _TaskResult):
+            return progress.result
+        return self._result(self._connect(has_job=True), progress, context)
 
     def on_kill(self) -> None:
         """Stop the job that this worker follows, if a user marked or cleared the task."""
@@ -202,24 +192,24 @@ class RayJobOperator(BaseOperator):
             stop_from_on_kill(lambda: stop_plain_job(cluster, job), address)
 
     @property
-    def _who(self) -> str:
+    def _subject(self) -> str:
         return f"Task {self.task_id!r}"
 
     def _connect(self, *, has_job: bool) -> RayJobs:
         """Return the cluster's jobs. An outage or a refused token ends only a task without a submitted job."""
         get_conn = RayHook(self.ray_conn_id).get_conn
-        with translated_cluster_errors(self._who):
+        with translated_cluster_errors(self._subject):
             if has_job:
                 return retry_always(get_conn, self.log.warning)
             return retry_for(get_conn, self.connect_timeout, self.log.warning)
 
-    def _asked(self, jobs: RayJobs, ask: Callable[[RayJobs], T], *, has_job: bool) -> T:
+    def _retried(self, jobs: RayJobs, call: Callable[[RayJobs], T], *, has_job: bool) -> T:
         """Return the cluster's answer; wait without limit if the task has, or had, a job there."""
         if not has_job:
-            return retry_for(lambda: ask(jobs), self.connect_timeout, self.log.warning)
-        return retry_always(lambda: ask(RayHook(self.ray_conn_id).get_conn()), self.log.warning)
+            return retry_for(lambda: call(jobs), self.connect_timeout, self.log.warning)
+        return retry_always(lambda: call(RayHook(self.ray_conn_id).get_conn()), self.log.warning)
 
-    def _claimed(self, jobs: RayJobs, context: Context) -> JobClaim:
+    def _claim(self, jobs: RayJobs, context: Context) -> JobClaim:
         """Store and return this try's claim, once earlier jobs that it must not leave running have ended."""
         names, tries_allowed = TaskKey.of(context).names, context["ti"].max_tries
         claim = load_claim(context)
@@ -227,28 +217,28 @@ class RayJobOperator(BaseOperator):
             chosen = self.submission_id
             new = JobClaim.named(chosen, tries_allowed) if chosen else JobClaim.first(names, tries_allowed)
             return save_claim(context, new)
-        details = self._asked(jobs, lambda jobs: jobs.details(claim.job), has_job=not claim.was_judged)
+        details = self._retried(jobs, lambda jobs: jobs.details(claim.job), has_job=not claim.was_judged)
         clears = clears_now(context)
         decision = decide_submission(claim, details, tries_allowed, clears=clears, durable=self.durable)
-        if isinstance(decision, Submit) and decision.stop_first:
-            self.log.info("The task was cleared: stopping Ray job %s before it is run again.", decision.stop_first)
-            stop_in_worker(jobs.cluster, decision.stop_first, self.log.info)
+        if isinstance(decision, Submit) and decision.cancel_previous:
+            self.log.info("The task was cleared. Stopping Ray job %s before it runs again.", decision.cancel_previous)
+            stop_in_worker(jobs.cluster, decision.cancel_previous, self.log.info)
         return claim if decision.claim == claim else save_claim(context, decision.claim)
 
-    def _go_round(self, jobs: RayJobs, claim: JobClaim, context: Context) -> Any:
+    def _result(self, jobs: RayJobs, claim: JobClaim, context: Context) -> Any:
         """Run the job until it has a result: a loop, since a try's job can queue and be lost many times."""
-        while isinstance(seen := self._run(jobs, claim, context), NextJob):
-            jobs, claim = self._connect(has_job=True), seen.claim
-        return seen.result
+        while isinstance(progress := self._run(jobs, claim, context), JobClaim):
+            jobs, claim = self._connect(has_job=True), progress
+        return progress.result
 
-    def _run(self, jobs: RayJobs, claim: JobClaim, context: Context) -> JobDone | NextJob:
-        """Submit under ``claim`` unless that is done, and follow the job."""
+    def _run(self, jobs: RayJobs, claim: JobClaim, context: Context) -> _TaskResult | JobClaim:
+        """Submit under ``claim`` unless that is done, and follow the job; return the result or the next claim."""
         with (
             failing_without_retry(),
             job_request(self, claim.job, context) as request,
-            translated_cluster_errors(self._who),
+            translated_cluster_errors(self._subject),
         ):
-            is_new = claim.submitted_at is None and self._asked(
+            is_new = claim.submitted_at is None and self._retried(
                 jobs, lambda jobs: jobs.submit_or_attach(request), has_job=claim.attempt > 1
             )
         if claim.submitted_at is None:
@@ -258,10 +248,10 @@ class RayJobOperator(BaseOperator):
         context["ti"].xcom_push(key="submission_id", value=claim.job)
         push_links(context["ti"], jobs.cluster, claim.job)
         if not self.wait_for_completion:
-            return JobDone(claim.job)
-        return self._follow(jobs.cluster, claim, self._watch(claim, request), context)
+            return _TaskResult(claim.job)
+        return self._follow(jobs.cluster, claim, self._follow_request(claim, request), context)
 
-    def _watch(self, claim: JobClaim, request: JobRequest) -> FollowRequest:
+    def _follow_request(self, claim: JobClaim, request: JobRequest) -> FollowRequest:
         submitted_at = claim.submitted_at or time.time()
         timeout, queue_timeout = as_seconds(self.timeout), as_seconds(self.queue_timeout)
         queued_before_s = submitted_at - (claim.queued_since or submitted_at)
@@ -275,14 +265,14 @@ class RayJobOperator(BaseOperator):
         )
 
     def _follow(
-        self, cluster: RayCluster, claim: JobClaim, watch: FollowRequest, context: Context
-    ) -> JobDone | NextJob:
+        self, cluster: RayCluster, claim: JobClaim, request: FollowRequest, context: Context
+    ) -> _TaskResult | JobClaim:
         """Wait for the end of the job, in the triggerer or here."""
         full_log = cluster.job_url(claim.job)
         if self.deferrable:
             trigger = RayJobTrigger(
                 self.ray_conn_id,
-                watch.to_json(),
+                request.to_json(),
                 log_bytes=self.log_bytes,
                 full_log=full_log,
                 owns_job=True,
@@ -290,25 +280,25 @@ class RayJobOperator(BaseOperator):
             )
             self.defer(trigger=trigger, method_name=self.execute_complete.__name__)
         self._followed = (cluster, claim.job, TaskKey.of(context).address)
-        outcome = follow_in_worker(cluster, watch, self.log_bytes, full_log)
-        return self._judge(claim, outcome, context)
+        outcome = follow_in_worker(cluster, request, self.log_bytes, full_log)
+        return self._after_end(claim, outcome, context)
 
-    def _judge(self, claim: JobClaim, outcome: JobOutcome, context: Context) -> JobDone | NextJob:
-        """End the task according to the job's ending, or continue with the next attempt."""
+    def _after_end(self, claim: JobClaim, outcome: JobOutcome, context: Context) -> _TaskResult | JobClaim:
+        """End the task according to the job's ending, or return the claim of the next attempt."""
         ending = outcome.ending
         context["ti"].xcom_push(key="status", value=ending.kind.name)
         if ending.kind is EndingKind.SUCCEEDED:
             save_claim(context, claim.judged(succeeded=True, clears=clears_now(context)))
             self.log.info("%s", ending.sentence)
             if self.python_callable is None:
-                return JobDone(claim.job)
+                return _TaskResult(claim.job)
             with failing_without_retry():
-                return JobDone(decode_result(outcome.result, claim.job))
+                return _TaskResult(decode_result(outcome.result, claim.job))
         if ending.kind is EndingKind.NOT_STARTED:
             self.log.info("%s It queues again.", ending.sentence)
-            return NextJob(save_claim(context, claim.requeued()))
+            return save_claim(context, claim.requeued())
         if ending.kind in LOSSES and claim.losses < self.max_losses:
-            return NextJob(self._next_claim(claim, ending, context))
+            return self._next_claim(claim, ending, context)
         save_claim(context, claim.judged(succeeded=False, clears=clears_now(context)))
         log_last_lines(self.log, ending)
         raise job_error(ending, at_once=self.retry_policy is None)

@@ -58,7 +58,7 @@ class RayReconcileOperator(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.ray_conn_ids = list(ray_conn_ids)
-        self.only_say = dry_run
+        self.is_dry_run = dry_run
 
     def execute(self, context: Context) -> list[str]:
         """Check each cluster once."""
@@ -66,7 +66,7 @@ class RayReconcileOperator(BaseOperator):
         problems: list[ClusterUnreachableError | ClusterRefusedError] = []
         for ray_conn_id in dict.fromkeys(self.ray_conn_ids):
             if sentence := current_operation(ray_conn_id):
-                self.log.info("%s It is left alone until then.", sentence)
+                self.log.info("%s This run skips the cluster.", sentence)
                 continue
             try:
                 with translated_cluster_errors(f"Task {self.task_id!r}"):
@@ -74,12 +74,14 @@ class RayReconcileOperator(BaseOperator):
             except (ClusterUnreachableError, ClusterRefusedError) as error:
                 self.log.warning("%s", error)
                 problems.append(error)
-            except Exception as error:  # check the other clusters whatever one answers
+            except Exception as error:  # an invalid answer of one cluster must not stop the check of the others
                 self.log.warning("Connection %r:", ray_conn_id, exc_info=True)
                 problems.append(ClusterUnreachableError(f"Task {self.task_id!r}: {ray_conn_id!r}: {error!r}."))
         if problems:
             context["ti"].xcom_push(key="return_value", value=stopped)  # a task that fails returns nothing
-            raise _worth_a_retry(problems)(" ".join(str(problem) for problem in problems))
+            is_retried = any(isinstance(problem, ClusterUnreachableError) for problem in problems)
+            error_type = ClusterUnreachableError if is_retried else ClusterRefusedError  # a refusal persists
+            raise error_type(" ".join(map(str, problems)))
         return stopped
 
     def _reconcile(self, ray_conn_id: str, stopped: list[str], context: Context) -> None:
@@ -88,10 +90,10 @@ class RayReconcileOperator(BaseOperator):
         active = jobs_with_tasks(jobs.jobs())
         states = _states_of([key for _, key in active], context)
         unwanted = orphans(active, states, knows_all=bool(conf.get("tradewind", "deployment", fallback="")))
-        verb = "it would be stopped" if self.only_say else "stopping it"
+        action = "Dry run: it continues" if self.is_dry_run else "Stopping it"
         for job in unwanted:
-            self.log.info("Nobody waits for Ray job %s any more: %s.", job.job, verb)
-        if self.only_say:
+            self.log.info("No task waits for Ray job %s any more. %s.", job.job, action)
+        if self.is_dry_run:
             stopped += [job.job for job in unwanted]
             return
         try:
@@ -99,8 +101,8 @@ class RayReconcileOperator(BaseOperator):
         except TimeoutError:
             names = ", ".join(job.job for job in unwanted if job.job not in stopped)
             raise ClusterUnreachableError(
-                f"Task {self.task_id!r}: {jobs.cluster} was told to stop {names}, which have not ended within "
-                f"{STOP_TIMEOUT_S:.0f} s: the next run looks again."
+                f"Task {self.task_id!r}: jobs {names} on {jobs.cluster} have not ended within {STOP_TIMEOUT_S:.0f} s "
+                "after the request to stop. The next run checks them again."
             ) from None
 
     async def _stop(self, cluster: RayCluster, jobs: Sequence[JobDetails], stopped: list[str]) -> None:
@@ -133,11 +135,9 @@ def orphans(jobs: Iterable[tuple[JobDetails, TaskKey]], states: States, *, knows
 
     An unknown task was deleted, or never was this deployment's; ``knows_all`` means that it was.
     """
-    return [job for job, key in jobs if _is_over(key.address, states, knows_all)]
-
-
-def _is_over(task: TaskAddress, states: States, knows_all: bool) -> bool:
-    return states[task] in FINISHED_STATES if task in states else knows_all
+    return [
+        job for job, key in jobs if (states[key.address] in FINISHED_STATES if key.address in states else knows_all)
+    ]
 
 
 def _states_of(keys: Iterable[TaskKey], context: Context) -> dict[TaskAddress, str | None]:
@@ -146,31 +146,25 @@ def _states_of(keys: Iterable[TaskKey], context: Context) -> dict[TaskAddress, s
     for key in keys:
         by_dag[key.dag].add(key.address)
     ti: Any = context["ti"]
-    found: dict[TaskAddress, str | None] = {}
-    for dag, ours in by_dag.items():
-        runs = sorted({task.run_id for task in ours})
-        for task_ids in _questions({task.task_id for task in ours}):
-            answer = ti.get_task_states(dag_id=dag, task_ids=task_ids, run_ids=runs)
-            for task in (task for task in ours if task.task_id in task_ids):
-                states = answer.get(task.run_id, {})
-                if task.name in states:
-                    found[task] = states[task.name]
-    return found
+    states: dict[TaskAddress, str | None] = {}
+    for dag, tasks in by_dag.items():
+        run_ids = sorted({task.run_id for task in tasks})
+        for task_ids in _queries({task.task_id for task in tasks}):
+            answer = ti.get_task_states(dag_id=dag, task_ids=task_ids, run_ids=run_ids)
+            for task in tasks:
+                of_run = answer.get(task.run_id, {})
+                if task.task_id in task_ids and task.name in of_run:
+                    states[task] = of_run[task.name]
+    return states
 
 
-def _questions(task_ids: set[str]) -> Iterator[list[str]]:
+def _queries(task_ids: set[str]) -> Iterator[list[str]]:
     """Group the task ids by query.
 
     Airflow's answer names a mapped task by id and map index: index 1 of ``train`` looks like a plain task ``train_1``.
     So an id that may be another's with an index gets its own query.
     """
-    doubtful = {task_id for task_id in task_ids if _INDEX.sub("", task_id) in task_ids - {task_id}}
-    if clear := sorted(task_ids - doubtful):
-        yield clear
-    yield from ([task_id] for task_id in sorted(doubtful))
-
-
-def _worth_a_retry(problems: Sequence[Exception]) -> type[ClusterUnreachableError | ClusterRefusedError]:
-    """Whether a retry may help: an unresponsive cluster may answer Airflow's next try, a refusal stays."""
-    silent = any(isinstance(problem, ClusterUnreachableError) for problem in problems)
-    return ClusterUnreachableError if silent else ClusterRefusedError
+    ambiguous = {task_id for task_id in task_ids if _INDEX.sub("", task_id) in task_ids - {task_id}}
+    if rest := sorted(task_ids - ambiguous):
+        yield rest
+    yield from ([task_id] for task_id in sorted(ambiguous))

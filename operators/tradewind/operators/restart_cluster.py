@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from tradewind.deployment.fleet import configured_fleet
 from tradewind.fleet.errors import FleetError
+from tradewind.operators.fleet import task_fleet
 from tradewind.ray_jobs.details import is_managed, owner_of
 from tradewind.tasks.errors import BadInputError
 from tradewind.text import format_columns
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tradewind.ray_jobs.details import JobDetails
     from tradewind.ray_jobs.job_restore import RestoreResult
 
-_HEAD: Final = ("JOB", "STATUS", "WHOSE")
+_HEAD: Final = ("JOB", "STATUS", "OWNER")
 
 
 class ClusterRestartError(AirflowException):
@@ -57,19 +57,20 @@ class RayClusterPeopleOperator(BaseOperator):
         from tradewind.ray_jobs.client import RayJobs
         from tradewind.ray_jobs.errors import RayJobsError
 
-        cluster = _cluster(self.task_id, self.cluster)[1]
+        _, [cluster] = task_fleet(self.task_id, [self.cluster])
         run: Any = context["dag_run"]
         try:
-            with connected(cluster) as there:
-                found = others_jobs(RayJobs(there).jobs(), getattr(run, "triggering_user_name", None))
+            with connected(cluster) as connection:
+                jobs = others_jobs(RayJobs(connection).jobs(), getattr(run, "triggering_user_name", None))
         except (FleetError, RayJobsError) as error:
-            table = f"Whose jobs run there is not known: {error}"
+            table = f"The jobs on cluster {cluster.name} and their users are unknown: {error}"
             self.log.warning("%s", table)
             return {"ask": True, "jobs": [], "table": table}
-        rows = [(job.job, job.status, owner_of(job.metadata)) for job in found]
-        table = "\n".join(format_columns([_HEAD, *rows])) if rows else "No job of anybody else runs there."
+        rows = [(job.job, job.status, owner_of(job.metadata)) for job in jobs]
+        no_jobs = f"Cluster {cluster.name} runs no job of another user."
+        table = "\n".join(format_columns([_HEAD, *rows])) if rows else no_jobs
         self.log.info("%s", table)
-        return {"ask": bool(found), "jobs": [job.job for job in found], "table": table}
+        return {"ask": bool(jobs), "jobs": [job.job for job in jobs], "table": table}
 
 
 RayClusterUsersOperator = RayClusterPeopleOperator
@@ -122,22 +123,24 @@ class RayClusterRestartOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Restart the cluster, or continue an interrupted restart."""
-        fleet, cluster = _cluster(self.task_id, self.cluster)
+        fleet, [cluster] = task_fleet(self.task_id, [self.cluster])
         may_preserve = _as_bool(self.task_id, "preserve_jobs", self.preserve_jobs)
         may_abandon = _as_bool(self.task_id, "abandon_kept_jobs", self.abandon_kept_jobs)
         holder = f"task {self.task_id} of {context['ti'].dag_id}, {context['ti'].run_id}"
         self._announce(f"Cluster {cluster.name} is being restarted. {self.reason}".strip(), cluster)
         try:
-            found = self._restarted(fleet, cluster, holder, may_preserve=may_preserve, may_abandon=may_abandon)
+            jobs = self._restart(fleet, cluster, holder, may_preserve=may_preserve, may_abandon=may_abandon)
         except FleetError as error:
             raise ClusterRestartError(f"Task {self.task_id!r}: {error}") from error
-        told = {"cluster": cluster.name, "jobs": [{"job": one.job, "new": one.new, "why": one.why} for one in found]}
-        if lost := [one.job for one in found if one.is_lost]:
-            context["ti"].xcom_push(key="return_value", value=told)  # a task that fails returns nothing
-            raise JobsLostError(f"Task {self.task_id!r}: not brought back: {', '.join(lost)}; the log says why.")
-        return told
+        result = {"cluster": cluster.name, "jobs": [{"job": job.job, "new": job.new, "why": job.why} for job in jobs]}
+        if lost := [job.job for job in jobs if job.is_lost]:
+            context["ti"].xcom_push(key="return_value", value=result)  # a task that fails returns nothing
+            raise JobsLostError(
+                f"Task {self.task_id!r}: not restored on {cluster.name}: {', '.join(lost)}. The log has the reasons."
+            )
+        return result
 
-    def _restarted(
+    def _restart(
         self, fleet: Fleet, cluster: FleetCluster, holder: str, *, may_preserve: bool, may_abandon: bool
     ) -> list[RestoreResult]:
         from tradewind.fleet.lifecycle.cluster_manager import cluster_manager
@@ -145,17 +148,17 @@ class RayClusterRestartOperator(BaseOperator):
         from tradewind.fleet.lifecycle.restart import ClusterRestart, Readiness
         from tradewind.fleet.lock import ClusterLock
 
-        def tell(line: str) -> None:
+        def log(line: str) -> None:
             self.log.info("%s", line)
 
         root = Path(self.backups) if self.backups else None
-        kept = ClusterJobBackup(cluster, tell, root=root)
-        jobs = JobPreservation(cluster, kept, tell, is_to_keep=may_preserve, may_abandon=may_abandon)
-        acts = cluster_manager(cluster, fleet, tell, tell)
-        found = ClusterRestart(acts, ClusterLock.of(cluster), jobs, tell).run(holder=holder)
+        backup = ClusterJobBackup(cluster, log, root=root)
+        jobs = JobPreservation(cluster, backup, log, is_to_keep=may_preserve, may_abandon=may_abandon)
+        manager = cluster_manager(cluster, fleet, log, log)
+        restored = ClusterRestart(manager, ClusterLock.of(cluster), jobs, log).run(holder=holder)
         if self.wait:
-            Readiness(tell).wait(cluster, self.timeout_s)
-        return found
+            Readiness(log).wait(cluster, self.timeout_s)
+        return restored
 
     def _announce(self, text: str, cluster: FleetCluster) -> None:
         """Notify users, if this deployment has notifiers; a failing notifier does not stop the restart."""
@@ -168,28 +171,15 @@ class RayClusterRestartOperator(BaseOperator):
             self.log.warning("%s", error)
 
 
-def others_jobs(jobs: Sequence[JobDetails], asker: str | None) -> list[JobDetails]:
-    """Return the running or waiting unmanaged jobs that are not ``asker``'s."""
+def others_jobs(jobs: Sequence[JobDetails], user: str | None) -> list[JobDetails]:
+    """Return the running or waiting unmanaged jobs that are not those of ``user``."""
     active = (job for job in jobs if not job.has_ended and not is_managed(job.metadata))
-    return [job for job in active if not asker or owner_of(job.metadata) != asker]
-
-
-def _cluster(task_id: str, name: str) -> tuple[Fleet, FleetCluster]:
-    try:
-        fleet = configured_fleet()
-        if fleet is not None:
-            return fleet, fleet.cluster(name)
-    except FleetError as error:
-        raise BadInputError(f"Task {task_id!r}: {error}") from error
-    raise BadInputError(
-        f"Task {task_id!r}: nothing says which clusters there are: set fleet_file in the [tradewind] section of "
-        "airflow.cfg, or the variable TRADEWIND_FLEET."
-    )
+    return [job for job in active if not user or owner_of(job.metadata) != user]
 
 
 def _as_bool(task_id: str, field: str, value: bool | str) -> bool:
     """Parse a template's boolean."""
-    found = {"true": True, "false": False}.get(str(value).strip().lower())
-    if found is None:
+    parsed = {"true": True, "false": False}.get(str(value).strip().lower())
+    if parsed is None:
         raise BadInputError(f"Task {task_id!r}: {field} is {value!r}, neither true nor false.")
-    return found
+    return parsed

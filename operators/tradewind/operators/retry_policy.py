@@ -9,16 +9,13 @@ from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 _JOB = "tradewind.tasks.jobs.errors"
 _CLUSTER = "tradewind.ray_jobs.errors"
 
-WORTH_A_RETRY = (
+_RETRIED = (
     f"{_JOB}.RayJobLostError",
     f"{_CLUSTER}.RayUnreachableError",
     "tradewind.tasks.errors.ClusterUnreachableError",
     "tradewind.tasks.errors.StepLostError",
 )
-NOT_WORTH_A_RETRY = (
-    f"{_JOB}.RayJobError",
-    f"{_CLUSTER}.RayJobsError",
-)
+_FINAL = (f"{_JOB}.RayJobError", f"{_CLUSTER}.RayJobsError")
 
 
 def ray_retry_policy(
@@ -32,8 +29,8 @@ def ray_retry_policy(
     failed = [RetryRule(f"{_JOB}.RayJobFailedError", RetryAction.RETRY, delay, "the job failed")]
     return ExceptionRetryPolicy(
         rules=[
-            RetryRule(list(WORTH_A_RETRY), RetryAction.RETRY, delay, "the cluster's fault"),
+            RetryRule(list(_RETRIED), RetryAction.RETRY, delay, "an infrastructure error"),
             *(failed if retry_failed_jobs else []),
-            RetryRule(list(NOT_WORTH_A_RETRY), RetryAction.FAIL, reason="trying again would end the same"),
+            RetryRule(list(_FINAL), RetryAction.FAIL, reason="a retry would fail the same way"),
         ]
     )

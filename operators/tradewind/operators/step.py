@@ -55,36 +55,36 @@ class StepOperator(BaseOperator):
         self.plan_task_id = plan_task_id
         self.index = index
         self.deferrable = deferrable
-        self._turn_taker: StepAttemptRunner | None = None
+        self._runner: StepAttemptRunner | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run an attempt or wait for another task's; return the output's path and its attempt."""
         if self._may_overtake_plan:
             await_plan(context, self.plan_task_id)
-        with self._asking_store():
-            return self._taker(context, Progress()).result()
+        with self._translated_errors():
+            return self._new_runner(context, Progress()).result()
 
     def execute_waited(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Continue once no other attempt is running."""
-        with self._asking_store():
-            return self._taker(context, Progress.after_wait(event)).result()
+        with self._translated_errors():
+            return self._new_runner(context, Progress.after_wait(event)).result()
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Judge the attempt whose job has ended, by its lease."""
+        """Act on the end of an attempt's job, by its lease."""
         ending, progress = Ending.from_json(event["ending"]), Progress(**event["progress"])
-        with self._asking_store():
-            return self._taker(context, progress).result_after(event["job"], ending)
+        with self._translated_errors():
+            return self._new_runner(context, progress).result_after(event["job"], ending)
 
     def on_kill(self) -> None:
         """Stop the job that this worker follows, if a user marked or cleared the task."""
-        if self._turn_taker is not None:
-            self._turn_taker.stop_if_user_acted()
+        if self._runner is not None:
+            self._runner.stop_if_user_acted()
 
     def _new_try(self, context: Context, progress: Progress) -> StepTry:
         """Create one try of this task."""
         # A waiting task does not run: ``max_concurrent`` does not count it.
         waits_deferred = self.deferrable or _DEFERS_BY_DEFAULT
-        given = StepTask(
+        arguments = StepTask(
             self.step,
             self.settings,
             self.plan_task_id,
@@ -95,11 +95,11 @@ class StepOperator(BaseOperator):
             partial(self._defer_to, self.execute_complete) if self.deferrable else None,
             partial(self._defer_to, self.execute_waited) if waits_deferred else None,
         )
-        return StepTry(given, context, progress)
+        return StepTry(arguments, context, progress)
 
-    def _taker(self, context: Context, progress: Progress) -> StepAttemptRunner:
-        self._turn_taker = StepAttemptRunner(self._new_try(context, progress))
-        return self._turn_taker
+    def _new_runner(self, context: Context, progress: Progress) -> StepAttemptRunner:
+        self._runner = StepAttemptRunner(self._new_try(context, progress))
+        return self._runner
 
     def _defer_to(self, method: Callable[..., Any], trigger: BaseTrigger) -> NoReturn:
         self.defer(trigger=trigger, method_name=method.__name__)
@@ -109,5 +109,5 @@ class StepOperator(BaseOperator):
         """Whether Airflow may start this task before the plan's task has ended: no edge connects them."""
         return bool(self.plan_task_id) and self.plan_task_id not in self.upstream_task_ids
 
-    def _asking_store(self) -> AbstractContextManager[None]:
+    def _translated_errors(self) -> AbstractContextManager[None]:
         return translated_store_errors(f"Step {self.step.name!r}")

@@ -49,7 +49,7 @@ class RayStopJobOperator(BaseOperator):
             query = JobQuery(self.submission_id or None, self.metadata or None)
         with translated_cluster_errors(f"Task {self.task_id!r}"):
             stopped = asyncio.run(self._stop(RayHook(self.ray_conn_id).cluster(), query))
-        self.log.info("Stopped %s.", ", ".join(stopped) if stopped else f"nothing: {query} is not at work")
+        self.log.info("Stopped %s.", ", ".join(stopped) if stopped else f"no job: {query} is not running")
         return stopped
 
     async def _stop(self, cluster: RayCluster, query: JobQuery) -> list[str]:

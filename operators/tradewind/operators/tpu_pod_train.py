@@ -56,8 +56,8 @@ class TpuPodTrainOperator(StepOperator):
     ) -> None:
         limits = {"max_preemptions": max_preemptions, "max_failures": max_failures}
         counts = num_slices if isinstance(num_slices, int) else tuple(num_slices)
-        given: dict[str, Any] = {key: value for key, value in limits.items() if value is not None}
-        resources = TpuSlice(slice_type, counts, **given)
+        budgets: dict[str, Any] = {key: value for key, value in limits.items() if value is not None}
+        resources = TpuSlice(slice_type, counts, **budgets)
         if "{{" not in slice_type:
             named_slice_type(slice_type)
         step = ExecutorStep(
@@ -72,7 +72,7 @@ class TpuPodTrainOperator(StepOperator):
     def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
         """Render the templates, and apply slice type, cluster and prefix to the step."""
         super().render_template_fields(context, jinja_env)
-        assert isinstance(self.step.resources, TpuSlice), "made so above"
+        assert isinstance(self.step.resources, TpuSlice), "__init__ sets it"
         with failing_without_retry():
             slice_type = named_slice_type(self.slice_type).name
         self.step = replace(self.step, resources=replace(self.step.resources, slice_type=slice_type))

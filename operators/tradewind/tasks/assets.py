@@ -28,7 +28,9 @@ def step_asset(name: str) -> Asset:
     try:
         return Asset(name)
     except ValueError as error:
-        raise ExperimentError(f"Step {name!r} cannot be called so, as its asset could not: {error}.") from error
+        raise ExperimentError(
+            f"Step {name!r} cannot have this name, since Airflow refuses its asset: {error}."
+        ) from error
 
 
 def emit_made(context: Context, name: str, version: str, path: str, producer: str) -> None:
@@ -62,9 +64,9 @@ def emit_reused(context: Context, steps: Sequence[PlannedStep]) -> None:
 def _emit_only(context: Context, extras: Mapping[str, dict[str, Any]], *, declared: Iterable[str]) -> None:
     """Of the assets of the steps ``declared``, emit those with an extra; other outlets belong to the user."""
     task: Any = context["task"]
-    silent = {(asset.name, asset.uri) for asset in map(Asset, declared) if asset.name not in extras}
+    removed = {(asset.name, asset.uri) for asset in map(Asset, declared) if asset.name not in extras}
     keys = [(outlet.name, outlet.uri) if isinstance(outlet, Asset) else None for outlet in task.outlets]
-    task.outlets = [outlet for outlet, key in zip(task.outlets, keys, strict=True) if key not in silent]
+    task.outlets = [outlet for outlet, key in zip(task.outlets, keys, strict=True) if key not in removed]
     for asset in map(Asset, extras):
         if (asset.name, asset.uri) in keys:
             context["outlet_events"][asset].extra = extras[asset.name]

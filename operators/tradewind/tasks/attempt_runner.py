@@ -65,9 +65,12 @@ from tradewind.triggers.step_job import StepJobTrigger
 if TYPE_CHECKING:
     from tradewind.ray_jobs.cluster import RayCluster
 
-# How a step's job ended, in the lease's terms.
-
-_ENDS = {
+_DATABASE: Final = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
+_NO_DATABASE: Final = "sqlite://"
+"""Blocks database access like Airflow's own address for tasks, which would break a child's import of Airflow."""
+MAX_ATTEMPTS_WITHOUT_DRIVER: Final = 3
+"""After this many consecutive attempts whose driver never started, a dying node is an unlikely cause."""
+_RESULTS: Final = {
     EndingKind.SUCCEEDED: JobResult.SUCCEEDED,
     EndingKind.RUNTIME_ENV: JobResult.UNRUNNABLE,
     EndingKind.INFEASIBLE: JobResult.UNRUNNABLE,
@@ -84,53 +87,43 @@ def to_job_result(ending: Ending) -> JobResult:
         return JobResult.SPEC_CHANGED
     if ending.exit_code == SUPERSEDED:
         return JobResult.CHILDREN_ENDED if ending.last_lines[-1:] == (NOTHING_LEFT,) else JobResult.SUPERSEDED
-    return _ENDS.get(ending.kind, JobResult.LOST)
+    return _RESULTS.get(ending.kind, JobResult.LOST)
 
 
 def process_ending(exit_code: int) -> Ending:
     """Return the ending of a driver that ran in the worker."""
     if exit_code == 0:
-        return Ending(EndingKind.SUCCEEDED, "Its driver in the worker ended well.", exit_code)
-    sentence = f"Its driver in the worker ended with exit code {exit_code} and without saying why."
+        return Ending(EndingKind.SUCCEEDED, "Its driver in the worker succeeded.", exit_code)
+    sentence = f"Its driver in the worker ended with exit code {exit_code} and recorded no reason."
     return Ending(EndingKind.USER_ERROR, sentence, exit_code)
 
 
-MAX_ATTEMPTS_WITHOUT_DRIVER: Final = 3
-"""After this many consecutive attempts whose driver never started, a dying node is an unlikely cause."""
-
-
-def after_loss(turns: StepLease, lease: Lease, ending: Ending, progress: Progress) -> Progress:
-    """Return the try's progress after the loss of the attempt of ``lease``, whose job ended so.
+def after_loss(step_lease: StepLease, lease: Lease, ending: Ending, progress: Progress) -> Progress:
+    """Return the try's progress after the loss of the attempt of ``lease``, whose job had this ``ending``.
 
     Raises:
         StepLostError: Airflow's next try may succeed.
         StepFailedError: No driver of this step has started. The step itself is not marked as failed.
     """
-    name, lost = turns.step.name, progress.after_loss(lease)
-    attempt = turns.attempt(lease.attempt)
+    name, progress = step_lease.step.name, progress.after_loss(lease)
+    attempt = step_lease.attempt(lease.attempt)
     if attempt is not None and attempt.outcome is AttemptOutcome.LOST and attempt.error is not None:
         raise StepLostError(
             f"Step {name!r}, attempt {lease.attempt}: {attempt.error.message} Airflow's next try makes a new attempt."
         )
-    if progress.losses >= MAX_LOSSES:
+    if progress.losses > MAX_LOSSES:
         raise StepLostError(
-            f"Step {name!r}, attempt {lease.attempt}: {ending.sentence} It is the {lost.losses}th that was lost in "
-            "this try; Airflow's next try makes a new attempt."
+            f"Step {name!r}, attempt {lease.attempt}: {ending.sentence} This try has lost {progress.losses} attempts. "
+            "Airflow's next try makes a new attempt."
         )
-    if lost.without_keeper >= MAX_ATTEMPTS_WITHOUT_DRIVER:
+    if progress.without_keeper >= MAX_ATTEMPTS_WITHOUT_DRIVER:
         error = StepLostError if ending.kind in LOSSES else StepFailedError
         raise error(
-            f"Step {name!r}, attempt {lease.attempt}: {ending.sentence} The drivers of {lost.without_keeper} attempts "
-            "in a row have ended before they began; what the last one said is above. Look there, and at its node."
+            f"Step {name!r}, attempt {lease.attempt}: {ending.sentence} The drivers of {progress.without_keeper} "
+            "attempts in a row ended before they owned the lease. The log of the last one is above; check it and its "
+            "node."
         )
-    return lost
-
-
-# Running a step's driver in the Airflow worker, for steps that request it.
-
-_DATABASE: Final = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
-_NO_DATABASE: Final = "sqlite://"
-"""Blocks database access like Airflow's own address for tasks, which would break a child's import of Airflow."""
+    return progress
 
 
 def run_in_worker(attempt: Attempt, code_folder: Path, log: logging.Logger) -> int:
@@ -144,12 +137,12 @@ def run_in_worker(attempt: Attempt, code_folder: Path, log: logging.Logger) -> i
     command = [sys.executable, "-u", "-m", "tradewind.runtime.run_step", *driver_arguments(STDIN_ARGUMENT, attempt)]
     env = {**os.environ, _DATABASE: _NO_DATABASE} if _DATABASE in os.environ else None
     with (
-        as_stdin_file(attempt) as given,
+        as_stdin_file(attempt) as attempt_file,
         subprocess.Popen(
             guard_command(command, watch=[], with_input=True),
             cwd=code_folder,
             env=env,
-            stdin=given,
+            stdin=attempt_file,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -167,18 +160,18 @@ class StepAttemptRunner(AttemptHandler[dict[str, Any]]):
 
     def __init__(self, step_try: StepTry) -> None:
         self._try = step_try
-        self._turns = step_try.turns
-        self._log = step_try.given.log
+        self._step_lease = step_try.step_lease
+        self._log = step_try.arguments.log
         self._has_job = False
         self._followed: tuple[RayCluster, str] | None = None
 
     def result(self) -> dict[str, Any]:
         """Return the result, after any number of polls and attempts; a task that defers leaves here."""
-        return AttemptProtocol(self._turns, self).result()
+        return AttemptProtocol(self._step_lease, self).result()
 
     def result_after(self, job: str, ending: Ending) -> dict[str, Any]:
         """Return the result for a task that resumes because its ``job`` ended."""
-        return AttemptProtocol(self._turns, self).result_after(
+        return AttemptProtocol(self._step_lease, self).result_after(
             job, to_job_result(ending), StepJobOutcomeHandler(self._try, job, ending)
         )
 
@@ -187,7 +180,7 @@ class StepAttemptRunner(AttemptHandler[dict[str, Any]]):
         if self._followed is None:
             return
         cluster, job = self._followed
-        key, path = TaskKey.of(self._try.context), self._turns.path
+        key, path = TaskKey.of(self._try.context), self._step_lease.path
         by = asdict(key)
         stop_from_on_kill(lambda: stop_step_job(cluster, job, path, by, job_logger.info), key.address)
 
@@ -207,52 +200,53 @@ class StepAttemptRunner(AttemptHandler[dict[str, Any]]):
         return self._try.failure(lease)
 
     def ownership_unknown(self, lease: Lease) -> NoReturn:
-        raise unnamed_deployment(self._turns.name, lease, self._turns.by)
+        raise unnamed_deployment(self._step_lease.name, lease, self._step_lease.by)
 
     def wait(self, lease: Lease) -> None:
-        whose, name = describe_claimer(lease.by), self._turns.name
-        self._log.info("Attempt %d at %s is in progress in %s; waiting.", lease.attempt, name, whose)
-        self._try.wait(self._turns.path, lease.attempt, is_theirs=True)
+        claimer, name = describe_claimer(lease.by), self._step_lease.name
+        self._log.info("Attempt %d at %s is in progress in %s. Waiting for its end.", lease.attempt, name, claimer)
+        self._try.wait(self._step_lease.path, lease.attempt, is_theirs=True)
 
     def cancel_previous(self, lease: Lease) -> None:
-        turns = self._turns
-        self._log.info("The task was cleared: attempt %d is stopped before the step runs again.", lease.attempt)
+        step_lease = self._step_lease
+        self._log.info("The task was cleared. Stopping attempt %d before the step runs again.", lease.attempt)
         if lease.cluster:
-            cluster = connect(turns.step.name, lease.cluster, has_job=True).cluster
-            asyncio.run(stop_step_job(cluster, lease.job, turns.path, turns.by, self._log.info))
+            cluster = connect(step_lease.step.name, lease.cluster, has_job=True).cluster
+            asyncio.run(stop_step_job(cluster, lease.job, step_lease.path, step_lease.by, self._log.info))
         else:
-            turns.stop(lease)
-        asyncio.run(wait_for_release(turns.path, lease.attempt, self._log.info))
+            step_lease.stop(lease)
+        asyncio.run(wait_for_release(step_lease.path, lease.attempt, self._log.info))
 
     def reattach(self, lease: Lease) -> dict[str, Any] | Continuation:
-        turns = self._turns
-        cluster = cluster_of_job(turns.step.name, lease.cluster, lease.job) if lease.cluster else None
+        step_lease = self._step_lease
+        cluster = cluster_of_job(step_lease.step.name, lease.cluster, lease.job) if lease.cluster else None
         if cluster is not None:
-            self._log.info("Attempt %d at %s joined: Ray job %s.", lease.attempt, turns.name, lease.job)
+            self._log.info("Attempt %d at %s joined: Ray job %s.", lease.attempt, step_lease.name, lease.job)
             return self._follow(cluster, lease)
         if lease.phase is Phase.CLAIMED:
             self._log.info("Attempt %d was claimed by a try that died before it submitted it.", lease.attempt)
             return Continuation.RECLAIM
-        self._log.info("Attempt %d is lost; what it left may live on for a while.", lease.attempt)
-        self._try.wait(turns.path, lease.attempt, is_theirs=False)
+        self._log.info("Attempt %d is lost. Waiting until its lease is stale.", lease.attempt)
+        self._try.wait(step_lease.path, lease.attempt, is_theirs=False)
         return Continuation.RECHECK
 
     def claim(self, over: Lease | None, withdraws: bool) -> ClaimedAttempt | None:
-        turns, given, code = self._turns, self._try.given, self._code
-        if given.may_overtake_plan:
-            skip_if_not_planned(self._try.context, given.plan_task_id)
+        step_lease, arguments, code = self._step_lease, self._try.arguments, self._code
+        step, cluster_of = step_lease.step, arguments.settings.cluster_of
+        if arguments.may_overtake_plan:
+            skip_if_not_planned(self._try.context, arguments.plan_task_id)
         self._has_job = over is not None and self._may_have_job(over)
-        cluster = "" if self._is_in_worker else given.settings.cluster_of(given.step)
+        cluster = "" if self._is_in_worker else cluster_of(arguments.step)
         if cluster:
-            connect(turns.step.name, cluster, has_job=self._has_job)  # no claim for an unusable cluster
+            connect(step.name, cluster, has_job=self._has_job)  # no claim for an unusable cluster
         with failing_without_retry():
             if cluster:
                 task: Any = self._try.context["task"]
-                check_cluster_access([cluster], task.owner, f"Step {turns.step.name!r}")
-            refuse_missing_slice_types([turns.step], given.settings.cluster_of)
-            return turns.claim(
+                check_cluster_access([cluster], task.owner, f"Step {step.name!r}")
+            refuse_missing_slice_types([step], cluster_of)
+            return step_lease.claim(
                 over,
-                lambda: claimed_spec(turns.step, code),
+                lambda: claimed_spec(step, code),
                 withdraws=withdraws,
                 cluster=cluster,
                 code_commit=CodeFolder(code).commit(),
@@ -260,35 +254,35 @@ class StepAttemptRunner(AttemptHandler[dict[str, Any]]):
 
     def missing_input(self, error: MissingInputError) -> None:
         if error.at_work is None:
-            raise PlanOutdatedError(f"{error} Clear the plan task too, and it will be made.") from error
-        self._log.info("%s It is being made; waiting.", error)
+            raise PlanOutdatedError(f"{error} Clear the plan task too, so that the run makes it.") from error
+        self._log.info("%s An attempt is making it. Waiting for its end.", error)
         self._try.wait(error.output_path, error.at_work.attempt, is_theirs=False)
 
-    def run(self, turn: ClaimedAttempt) -> dict[str, Any] | Continuation:
-        turns, attempt = self._turns, turn.attempt
+    def run(self, claimed: ClaimedAttempt) -> dict[str, Any] | Continuation:
+        step_lease, attempt = self._step_lease, claimed.attempt
         if self._is_in_worker:
-            self._log.info("Attempt %d at %s runs in this worker.", attempt.number, turns.name)
-            return self._judge(attempt.job, process_ending(run_in_worker(attempt, self._code, job_logger)))
+            self._log.info("Attempt %d at %s runs in this worker.", attempt.number, step_lease.name)
+            return self._resolve(attempt.job, process_ending(run_in_worker(attempt, self._code, job_logger)))
         try:
-            with renewing_while_claimed(turns.path, attempt.job):  # uploading a large folder takes time
+            with renewing_while_claimed(step_lease.path, attempt.job):  # uploading a large folder takes time
                 cluster = submit(attempt, self._code, has_job=self._has_job)
         except AirflowException:  # release the claim now instead of letting it expire
-            turns.end_unstarted(attempt.job, AttemptOutcome.LOST)
+            step_lease.end_unstarted(attempt.job, AttemptOutcome.LOST)
             raise
-        self._log.info("Attempt %d at %s submitted as Ray job %s.", attempt.number, turns.name, attempt.job)
-        return self._follow(cluster, turn.held.lease)
+        self._log.info("Attempt %d at %s submitted as Ray job %s.", attempt.number, step_lease.name, attempt.job)
+        return self._follow(cluster, claimed.held.lease)
 
     def _follow(self, cluster: RayCluster, lease: Lease) -> dict[str, Any] | Continuation:
         """Wait for the end of an attempt's job, in the triggerer or here."""
-        given, path = self._try.given, self._turns.path
+        arguments, path = self._try.arguments, self._step_lease.path
         push_links(self._try.context["ti"], cluster, lease.job)
-        watch = FollowRequest(lease.job, demand_of(lease.job, given.step))
+        request = FollowRequest(lease.job, demand_of(lease.job, arguments.step))
         full_log = posixpath.join(attempt_folder(path, lease.attempt), DRIVER_LOG)
-        if given.defer_job is not None:
-            given.defer_job(
+        if arguments.defer_job is not None:
+            arguments.defer_job(
                 StepJobTrigger(
                     lease.cluster,
-                    watch.to_json(),
+                    request.to_json(),
                     log_bytes=DEFAULT_LOG_BYTES,
                     full_log=full_log,
                     owns_job=True,
@@ -297,17 +291,17 @@ class StepAttemptRunner(AttemptHandler[dict[str, Any]]):
             )
         self._followed = (cluster, lease.job)
         with renewing_while_claimed(path, lease.job):
-            ending = follow_in_worker(cluster, watch, DEFAULT_LOG_BYTES, full_log).ending
-        return self._judge(lease.job, ending)
+            ending = follow_in_worker(cluster, request, DEFAULT_LOG_BYTES, full_log).ending
+        return self._resolve(lease.job, ending)
 
-    def _judge(self, job: str, ending: Ending) -> dict[str, Any] | Continuation:
+    def _resolve(self, job: str, ending: Ending) -> dict[str, Any] | Continuation:
         return resolve_finished_job(
-            self._turns, job, to_job_result(ending), StepJobOutcomeHandler(self._try, job, ending)
+            self._step_lease, job, to_job_result(ending), StepJobOutcomeHandler(self._try, job, ending)
         )
 
     def _may_have_job(self, lease: Lease) -> bool:
         """Whether this task may have a running job, or had one in this try."""
-        return self._try.owns(lease) and (lease.is_live or lease.by.get("try") == self._turns.by.get("try"))
+        return self._try.owns(lease) and (lease.is_live or lease.by.get("try") == self._step_lease.by.get("try"))
 
     @property
     def _code(self) -> Path:
@@ -315,7 +309,7 @@ class StepAttemptRunner(AttemptHandler[dict[str, Any]]):
 
     @property
     def _is_in_worker(self) -> bool:
-        return isinstance(self._try.given.step.resources, AirflowWorker)
+        return isinstance(self._try.arguments.step.resources, AirflowWorker)
 
 
 class StepJobOutcomeHandler(JobOutcomeHandler[dict[str, Any]]):
@@ -323,50 +317,50 @@ class StepJobOutcomeHandler(JobOutcomeHandler[dict[str, Any]]):
 
     def __init__(self, step_try: StepTry, job: str, ending: Ending) -> None:
         self._try = step_try
-        self._turns = step_try.turns
-        self._log = step_try.given.log
+        self._step_lease = step_try.step_lease
+        self._log = step_try.arguments.log
         self._job = job
         self._ending = ending
         self.fault = AttemptError(ending.kind.name, ending.sentence, "\n".join(ending.last_lines))
 
     def succeeded(self, lease: Lease) -> dict[str, Any]:
-        self._log.info("Step %r is finished: %s", self._turns.step.name, self._turns.path)
-        self._tell_story(lease)
+        self._log.info("Step %r is finished: %s", self._step_lease.step.name, self._step_lease.path)
+        self._log_pod_summary(lease)
         return self._try.finish_made(lease)
 
-    def failure(self, verdict: NextAction, lease: Lease) -> Exception:
-        turns, name = self._turns, repr(self._turns.step.name)
-        match verdict:
+    def failure(self, action: NextAction, lease: Lease) -> Exception:
+        name, path = repr(self._step_lease.step.name), self._step_lease.path
+        match action:
             case NextAction.STOPPED:
-                return StepStoppedError(f"Step {name}: Ray job {self._job} was stopped; clear the task to try again.")
+                return StepStoppedError(f"Step {name}: Ray job {self._job} was stopped. Clear the task to try again.")
             case NextAction.SPEC_CHANGED:
                 return StepFailedError(
-                    f"Step {name}: what attempt {lease.attempt} was to run has been changed below {turns.path} since "
-                    "it was claimed, so nothing was run. Look who may write there, and clear the task to try again."
+                    f"Step {name}: the spec of attempt {lease.attempt} was changed below {path} after the claim, so "
+                    "nothing was run. Check which users can write there, and clear the task to try again."
                 )
             case NextAction.CONTRADICTION:
                 return StepFailedError(
-                    f"Step {name}: Ray says that job {self._job} succeeded, but its lease was never committed; its "
-                    "output is not used. Look at the job's log, and clear the task to try again."
+                    f"Step {name}: Ray says that job {self._job} succeeded, but its lease was never committed, so its "
+                    "output is not used. Check the job's log, and clear the task to try again."
                 )
             case NextAction.UNRUNNABLE_JOB:
                 return StepFailedError(self._sentence(lease))
-        self._tell_story(lease)
+        self._log_pod_summary(lease)
         return self._try.failure(lease)
 
     def show_log(self) -> None:
         log_last_lines(self._log, self._ending)
 
-    def lost(self, lease: Lease, *, may_live_on: bool) -> Continuation:
+    def lost(self, lease: Lease, *, may_survive: bool) -> Continuation:
         sentence = self._sentence(lease)
         if self._ending.kind is EndingKind.NOT_STARTED:
             self._log.info("%s It queues again.", sentence)
             return Continuation.RECHECK
         losses = self._try.progress.losses
-        self._try.progress = after_loss(self._turns, lease, self._ending, self._try.progress)
-        if may_live_on:
-            self._log.warning("%s The next attempt follows when its lease has run out.", sentence)
-            self._try.wait(self._turns.path, lease.attempt, is_theirs=False)
+        self._try.progress = after_loss(self._step_lease, lease, self._ending, self._try.progress)
+        if may_survive:
+            self._log.warning("%s The next attempt follows when its lease is stale.", sentence)
+            self._try.wait(self._step_lease.path, lease.attempt, is_theirs=False)
             return Continuation.RECHECK
         pause_s = pause_before_attempt(losses)
         self._log.warning("%s The next attempt follows in %.0f s.", sentence, pause_s)
@@ -374,9 +368,9 @@ class StepJobOutcomeHandler(JobOutcomeHandler[dict[str, Any]]):
         return Continuation.RECHECK
 
     def _sentence(self, lease: Lease) -> str:
-        return f"Step {self._turns.step.name!r}, attempt {lease.attempt}: {self._ending.sentence}"
+        return f"Step {self._step_lease.step.name!r}, attempt {lease.attempt}: {self._ending.sentence}"
 
-    def _tell_story(self, lease: Lease) -> None:
+    def _log_pod_summary(self, lease: Lease) -> None:
         """Log one line about an attempt whose slices or hosts restarted."""
-        if story := pod_summary(self._turns.path, lease.attempt, self._turns.step.step.resources):
-            self._log.info("Attempt %d at %s: %s", lease.attempt, self._turns.name, story)
+        if summary := pod_summary(self._step_lease.path, lease.attempt, self._step_lease.step.step.resources):
+            self._log.info("Attempt %d at %s: %s", lease.attempt, self._step_lease.name, summary)

@@ -25,11 +25,11 @@ def refuse_missing_slice_types(steps: Iterable[ResolvedStep], cluster_of: Callab
     for step in steps:
         if isinstance(step.step.resources, TpuSlice):
             wanted, cluster = step.step.resources.slice_type, cluster_of(step.step)
-            has = types_of(cluster)
-            if has and wanted not in has:
+            available = types_of(cluster)
+            if available and wanted not in available:
                 problems.append(
                     f"Step {step.name!r}: resources.slice_type is {wanted!r}, but cluster {cluster!r} has only "
-                    f"{', '.join(has)}: take one of these, or add it to 'slice_types' of the connection."
+                    f"{', '.join(available)}. Use one of these, or add it to 'slice_types' of the connection."
                 )
     if problems:
         raise BadRequestError("\n".join(problems))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-
 _OWN_FOLDER: Final = "tradewind_code_folder"
 
 

@@ -26,7 +26,6 @@ from tradewind.tasks.params import PREFIX, is_builtin_param, without_run_params
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-
 logger = logging.getLogger(__name__)
 
 
@@ -103,14 +102,14 @@ class ExperimentSettings:
         roots = deployment_roots().also(self.roots)
         if conf.get("tradewind", "allowed_roots", fallback=None):
             return roots
-        authors = [self.prefix if self.has_own_prefix else None, self.default_param]
+        of_author = [self.prefix if self.has_own_prefix else None, self.default_param]
         for cluster in dict.fromkeys((self.cluster_of(None), *self.clusters)):
             with suppress(RayJobsError):
-                authors.append(RayHook(cluster).bucket())
-        return roots.also(path for path in authors if path and Roots((path,)).allow(path))
+                of_author.append(RayHook(cluster).bucket())
+        return roots.also(path for path in of_author if path and Roots((path,)).allow(path))
 
     def values_of(self, context: Context) -> RunValues:
-        """Return the run values of the task's DAG run."""
+        """Return the values of the task's DAG run."""
         run: Any = context["dag_run"]
         interval = run.data_interval_start, run.data_interval_end
         return self.values_for(context["dag"], context["params"], run.partition_key, interval, run.run_after)
@@ -140,7 +139,7 @@ def _params(dag: DAG, given: Mapping[str, Any]) -> dict[str, Any]:
     params = {}
     for name, value in given.items():
         if name == PREFIX and name not in declared:
-            logger.warning("The run's conf names a prefix and DAG %r declares no such param: ignored.", dag.dag_id)
+            logger.warning("DAG %r declares no param 'prefix', so the prefix in the run's conf is ignored.", dag.dag_id)
             continue
         if name == PREFIX and value is None and is_builtin_param(declared.get_param(name)):
             continue  # an empty field of the trigger form

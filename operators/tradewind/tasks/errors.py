@@ -84,8 +84,8 @@ def failing_without_retry() -> Iterator[None]:
 
 
 @contextmanager
-def translated_store_errors(who: str) -> Iterator[None]:
-    """Add the affected step to errors of the store.
+def translated_store_errors(subject: str) -> Iterator[None]:
+    """Add the ``subject``, such as a step, to errors of the store.
 
     Raises:
         StoreSilentError: The store does not answer.
@@ -94,14 +94,14 @@ def translated_store_errors(who: str) -> Iterator[None]:
     try:
         yield
     except UnreadableLeaseError as error:
-        raise BadInputError(f"{who}: {error}") from error
+        raise BadInputError(f"{subject}: {error}") from error
     except StoreUnavailableError as error:
-        raise StoreSilentError(f"{who}: {error}") from error
+        raise StoreSilentError(f"{subject}: {error}") from error
 
 
 @contextmanager
-def translated_cluster_errors(who: str) -> Iterator[None]:
-    """Add the affected step to errors of the cluster. Only an unreachable cluster is worth a retry.
+def translated_cluster_errors(subject: str) -> Iterator[None]:
+    """Add the ``subject``, such as a step, to errors of the cluster. Only an unreachable cluster is worth a retry.
 
     Raises:
         ClusterUnreachableError: The cluster does not answer.
@@ -110,9 +110,9 @@ def translated_cluster_errors(who: str) -> Iterator[None]:
     try:
         yield
     except RayUnreachableError as error:
-        raise ClusterUnreachableError(f"{who}: {error}") from error
+        raise ClusterUnreachableError(f"{subject}: {error}") from error
     except RayJobsError as error:
-        raise ClusterRefusedError(f"{who}: {error}") from error
+        raise ClusterRefusedError(f"{subject}: {error}") from error
 
 
 def unnamed_deployment(name: str, lease: Lease, by: Mapping[str, Any]) -> UnnamedDeploymentError:
@@ -120,7 +120,7 @@ def unnamed_deployment(name: str, lease: Lease, by: Mapping[str, Any]) -> Unname
     theirs, ours = (repr(each.get("deployment") or "(no name)") for each in (lease.by, by))
     return UnnamedDeploymentError(
         f"Attempt {lease.attempt} at {name} is in progress in a task of the same name, claimed by the Airflow "
-        f"{theirs}, and this is the Airflow {ours}: it cannot be said that the attempt is this task's. Where several "
-        "Airflows share a prefix, set `[tradewind] deployment` to a name of its own in each of them; then, or if this "
-        "run was deleted and created again, clear this task when that attempt has ended."
+        f"{theirs}. This is the Airflow {ours}, so the attempt may be another task's. Where several Airflows share a "
+        "prefix, set `[tradewind] deployment` to a name of its own in each of them. Then, or if this run was deleted "
+        "and created again, clear this task when that attempt has ended."
     )

@@ -28,41 +28,41 @@ _FORM: Final[Mapping[str, tuple[str, dict[str, Any], str]]] = {
     "run_only": (
         "Run only",
         _REGEXES,
-        "Run these steps and what they need, no others. One regular expression a line, searched for in the steps' "
-        "names. Empty: all steps.",
+        "Run only these steps and the steps that they require. One regular expression per line, searched for in the "
+        "steps' names. Empty: all steps.",
     ),
     "force": (
         "Force",
         _REGEXES,
-        "Make these steps again, also where their output is there. One regular expression a line, searched for in the "
-        "steps' names.",
+        "Rerun these steps even if their outputs exist. One regular expression per line, searched for in the steps' "
+        "names.",
     ),
     "force_downstream": (
         "Force downstream",
         {"type": "boolean"},
-        "Make again, too, every step that reads the output of a forced one, at any depth.",
+        "Also rerun every step that reads the output of a forced step, at any depth.",
     ),
     "force_run_failed": (
         "Run failed steps again",
         {"type": "boolean"},
-        "Run steps again that failed in an earlier run. Off: they are blocked, and so is what reads them.",
+        "Rerun steps that failed in an earlier run. Off: these steps and those that read them are blocked.",
     ),
     VERIFY: (
         "Verify",
         {"type": "boolean"},
-        "Compare every output that would be reused with its manifest, file by file, and make damaged ones again. This "
-        "reads local outputs whole.",
+        "Compare every output that would be reused with its manifest, file by file, and rerun the steps of damaged "
+        "ones. This reads local outputs completely.",
     ),
     DRY_RUN: (
         "Dry run",
         {"type": "boolean"},
-        "Only plan: the table is in the log of the plan task, and no step runs.",
+        "Only plan: no step runs. The table is in the log of the plan task.",
     ),
 }
 """Param -> title, schema and description, in the form's order."""
 
 RUN_PARAMS: Final = frozenset(_FORM)
-_OF_SELECTION: Final = tuple(name for name in _FORM if name not in (VERIFY, DRY_RUN))
+_SELECTION_PARAMS: Final = tuple(name for name in _FORM if name not in (VERIFY, DRY_RUN))
 
 
 def add_run_params(dag: DAG, defaults: Selection) -> None:
@@ -75,20 +75,12 @@ def add_run_params(dag: DAG, defaults: Selection) -> None:
     """
     if taken := sorted(RUN_PARAMS & set(dag.params)):
         raise ExperimentError(
-            f"DAG {dag.dag_id!r}: every experiment has {', '.join(map(repr, taken))} in its trigger form already: give "
-            "your own param another name, or set its default in experiment_dag."
+            f"DAG {dag.dag_id!r}: every experiment has {', '.join(map(repr, taken))} in its trigger form already. "
+            "Rename your own param, or set its default in experiment_dag."
         )
     dag.params.update(_form(defaults))
     if PREFIX not in dag.params:
         dag.params.update({PREFIX: _prefix_param()})
-
-
-def _prefix_param() -> AirflowParam:
-    """Return the param of this run's prefix. It is a param of the experiment, since an author may declare it too."""
-    description = "Where this run's outputs go, if not where others do: a path below an allowed root."
-    return AirflowParam(
-        None, description, source="dag", title="Prefix", section=FORM_SECTION, type=["string", "null"], maxLength=4096
-    )
 
 
 def is_builtin_param(param: AirflowParam) -> bool:
@@ -116,7 +108,7 @@ def selection_in(params: Mapping[str, Any]) -> Selection:
     Raises:
         SelectionError: An expression is not a regular expression.
     """
-    given = {name: params[name] for name in _OF_SELECTION if params.get(name) is not None}
+    given = {name: params[name] for name in _SELECTION_PARAMS if params.get(name) is not None}
     for name in ("run_only", "force"):
         if isinstance(given.get(name), list):
             given[name] = [line for line in given[name] if line.strip()]  # empty lines of the form
@@ -128,8 +120,13 @@ def is_dry_run(context: Context) -> bool:
     return bool(context["params"].get(DRY_RUN, False))
 
 
+def is_verified(context: Context) -> bool:
+    """Whether reused outputs are compared with their manifests."""
+    return bool(context["params"].get(VERIFY, False))
+
+
 def _form(defaults: Selection) -> dict[str, AirflowParam]:
-    values = {name: getattr(defaults, name) for name in _OF_SELECTION} | {VERIFY: False, DRY_RUN: False}
+    values = {name: getattr(defaults, name) for name in _SELECTION_PARAMS} | {VERIFY: False, DRY_RUN: False}
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
     return {
         name: AirflowParam(plain[name], description, source="dag", title=title, section=FORM_SECTION, **schema)
@@ -137,6 +134,9 @@ def _form(defaults: Selection) -> dict[str, AirflowParam]:
     }
 
 
-def is_verified(context: Context) -> bool:
-    """Whether reused outputs are compared with their manifests."""
-    return bool(context["params"].get(VERIFY, False))
+def _prefix_param() -> AirflowParam:
+    """Return the param of this run's prefix. It is a param of the experiment, since an author may declare it too."""
+    description = "The prefix of this run's outputs, if not the usual one: a path below an allowed root."
+    return AirflowParam(
+        None, description, source="dag", title="Prefix", section=FORM_SECTION, type=["string", "null"], maxLength=4096
+    )

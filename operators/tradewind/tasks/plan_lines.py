@@ -12,15 +12,15 @@ from tradewind.steps import ResolvedStep
 from tradewind.tasks.address import clears_now
 from tradewind.tasks.errors import PlanOutdatedError
 
-_LEFT_ALONE: Final = "left_alone"
+_SKIPPED_KEY: Final = "left_alone"
 
 
-def push_plan(context: Context, plan: Plan, pieces: dict[str, dict[str, Any]]) -> None:
+def push_plan(context: Context, plan: Plan, chunks: dict[str, dict[str, Any]]) -> None:
     """Push the plan as the ``plan`` task's XCom: whole for users, in chunks for steps' tasks, if any has work."""
     ti: Any = context["ti"]
     ti.xcom_push(key="return_value", value=plan.to_json())
-    for key, piece in pieces.items():
-        ti.xcom_push(key=key, value=piece)
+    for key, chunk in chunks.items():
+        ti.xcom_push(key=key, value=chunk)
 
 
 def planned_step(context: Context, plan_task_id: str, index: int) -> PlannedStep | None:
@@ -32,9 +32,9 @@ def planned_step(context: Context, plan_task_id: str, index: int) -> PlannedStep
         PlanOutdatedError: The XCom is not a plan.
     """
     ti: Any = context["ti"]
-    piece = ti.xcom_pull(task_ids=plan_task_id, key=chunk_key(index)) or ti.xcom_pull(task_ids=plan_task_id)
+    chunk = ti.xcom_pull(task_ids=plan_task_id, key=chunk_key(index)) or ti.xcom_pull(task_ids=plan_task_id)
     try:
-        return planned_in(piece, ti.task_id) if piece else None
+        return planned_in(chunk, ti.task_id) if chunk else None
     except BadPlanError as error:
         raise PlanOutdatedError(str(error)) from None
 
@@ -42,14 +42,14 @@ def planned_step(context: Context, plan_task_id: str, index: int) -> PlannedStep
 def push_skipped_tasks(context: Context, task_ids: Sequence[str]) -> None:
     """List the tasks that the plan skips; Airflow spares those that run by then."""
     ti: Any = context["ti"]
-    ti.xcom_push(key=_LEFT_ALONE, value={"task_ids": list(task_ids), "clear_number": clears_now(context)})
+    ti.xcom_push(key=_SKIPPED_KEY, value={"task_ids": list(task_ids), "clear_number": clears_now(context)})
 
 
 def was_skipped_by_plan(context: Context, plan_task_id: str) -> bool:
     """Whether the plan would skip the present task, and no user has cleared a task of the run since."""
     ti: Any = context["ti"]
-    left: Any = ti.xcom_pull(task_ids=plan_task_id, key=_LEFT_ALONE) or {}
-    return ti.task_id in left.get("task_ids", []) and left.get("clear_number") == clears_now(context)
+    skipped: Any = ti.xcom_pull(task_ids=plan_task_id, key=_SKIPPED_KEY) or {}
+    return ti.task_id in skipped.get("task_ids", []) and skipped.get("clear_number") == clears_now(context)
 
 
 def push_unplanned(context: Context, step: ResolvedStep) -> None:

@@ -48,12 +48,12 @@ def await_plan(context: Context, plan_task_id: str) -> None:
             return
         if state in _FAILED:
             raise PlanOutdatedError(
-                f"The task {plan_task_id!r} failed, so nobody knows what is to run: clear it and this task."
+                f"Task {plan_task_id!r} failed, so this run has no plan. Clear {plan_task_id!r} and this task."
             )
         if state != "running":
             break
         time.sleep(POLL_S)
-    logger.info("The task %r has not ended yet: waiting for the new plan.", plan_task_id)
+    logger.info("Task %r has not ended yet. Waiting for the new plan.", plan_task_id)
     raise AirflowRescheduleException(datetime.now(UTC) + timedelta(seconds=RESCHEDULE_S))
 
 
@@ -64,4 +64,4 @@ def skip_if_not_planned(context: Context, plan_task_id: str) -> None:
         AirflowSkipException: The plan has no work for this task, and no user has cleared a task since.
     """
     if was_skipped_by_plan(context, plan_task_id):
-        raise AirflowSkipException("The plan that was made meanwhile has nothing to do for this step.")
+        raise AirflowSkipException("The new plan has no work for this step.")

@@ -26,7 +26,7 @@ def pod_summary(output_path: str, attempt: int, resources: Resources | None) -> 
             read_timeline(posixpath.join(attempt_folder(output_path, attempt), TIMELINE_FILE)), output_path
         )
     except Exception as error:  # the step's end matters more than its summary
-        logger.warning("What happened to the pod of attempt %d at %s cannot be told: %s", attempt, output_path, error)
+        logger.warning("Attempt %d at %s: its pod's timeline cannot be summarized: %s", attempt, output_path, error)
         return None
 
 
@@ -35,19 +35,19 @@ def format_summary(events: Sequence[TimelineEvent], output_path: str) -> str | N
 
     Goodput is included for a training that left its metrics in the output.
     """
-    found = summary(events)
-    if not found.restarts and not found.preemptions and not found.failures:
+    pod = summary(events)
+    if not pod.restarts and not pod.preemptions and not pod.failures:
         return None
-    parts = [pluralize(found.preemptions, "preemption"), pluralize(found.failures, "failure")]
-    parts.append(f"{pluralize(found.lost_steps, 'step')} lost")
-    if found.waiting_s >= 1:
-        parts.append(f"waited {format_hours(found.waiting_s / 3600)}")
-    share = _goodput(found, read_text(posixpath.join(output_path, METRICS_FILE)))
+    parts = [pluralize(pod.preemptions, "preemption"), pluralize(pod.failures, "failure")]
+    parts.append(f"{pluralize(pod.lost_steps, 'step')} lost")
+    if pod.waiting_s >= 1:
+        parts.append(f"waited {format_hours(pod.waiting_s / 3600)}")
+    share = _goodput(pod, read_text(posixpath.join(output_path, METRICS_FILE)))
     return ", ".join([*parts, f"goodput {share:.2f}"] if share is not None else parts)
 
 
-def _goodput(found: Summary, metrics: str | None) -> float | None:
+def _goodput(pod: Summary, metrics: str | None) -> float | None:
     rows = metrics_rows(metrics or "")
-    if found.started_at is None or not (productive_s := CountedSteps(rows).seconds):
+    if pod.started_at is None or not (productive_s := CountedSteps(rows).seconds):
         return None
-    return goodput(productive_s, found.started_at + found.wall_s - first_start(rows, found.started_at))
+    return goodput(productive_s, pod.started_at + pod.wall_s - first_start(rows, pod.started_at))

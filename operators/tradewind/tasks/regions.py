@@ -75,10 +75,10 @@ def location_of(bucket: str) -> str | None:
     try:
         return bucket_region(bucket, retry=DEFAULT_RETRY.with_timeout(LOOKUP_TIMEOUT_S))
     except ClientError as error:
-        logger.warning("Reads from bucket %s are not checked, as it does not say where it is: %s", bucket, error)
+        logger.warning("Reads from bucket %s are not checked, since its location is unknown: %s", bucket, error)
         return None
     except (GoogleAPIError, GoogleAuthError, OSError) as error:
-        raise StoreUnavailableError(f"Nothing says which region bucket {bucket!r} is in: {error}") from error
+        raise StoreUnavailableError(f"The region of bucket {bucket!r} is unknown: {error}") from error
 
 
 def stored_size(path: str) -> int | None:
@@ -93,5 +93,5 @@ def stored_size(path: str) -> int | None:
         fs, name = file_system_at(path)
         return int(fs.size(name))
     except Exception as error:  # clients have their own exceptions, and the read matters more
-        logger.debug("The size of %s is not known: %s", path, error)
+        logger.debug("The size of %s is unknown: %s", path, error)
         return None

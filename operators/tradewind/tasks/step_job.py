@@ -70,7 +70,7 @@ def connect(step_name: str, cluster: str, *, has_job: bool = False) -> RayJobs:
         ClusterRefusedError: The connection is missing or invalid.
     """
     with translated_cluster_errors(f"Step {step_name!r}"):
-        return _asked(RayHook(cluster).get_conn, has_job)
+        return _retried(RayHook(cluster).get_conn, has_job)
 
 
 def cluster_of_job(step_name: str, cluster: str, job: str) -> RayCluster | None:
@@ -80,12 +80,12 @@ def cluster_of_job(step_name: str, cluster: str, job: str) -> RayCluster | None:
         ClusterRefusedError: The connection is missing or invalid.
     """
 
-    def look() -> RayCluster | None:
+    def find() -> RayCluster | None:
         jobs = RayHook(cluster).get_conn()
         return jobs.cluster if jobs.details(job) is not None else None
 
     with translated_cluster_errors(f"Step {step_name!r}"):
-        return _asked(look, has_job=True)
+        return _retried(find, has_job=True)
 
 
 def submit(attempt: Attempt, code: Path, *, has_job: bool = False) -> RayCluster:
@@ -101,15 +101,15 @@ def submit(attempt: Attempt, code: Path, *, has_job: bool = False) -> RayCluster
     with translated_cluster_errors(f"Step {spec.name!r}"):
         request = check_request(step_request(attempt, spec, code))
 
-        def submitted() -> RayCluster:
+        def submit_request() -> RayCluster:
             jobs = RayHook(attempt.cluster).get_conn()
             jobs.submit_or_attach(request)
             return jobs.cluster
 
-        return _asked(submitted, has_job)
+        return _retried(submit_request, has_job)
 
 
-def _asked(call: Callable[[], T], has_job: bool) -> T:
+def _retried(call: Callable[[], T], has_job: bool) -> T:
     return retry_always(call, logger.warning) if has_job else retry_for(call, CONNECT_TIMEOUT_S, logger.warning)
 
 
@@ -124,12 +124,13 @@ def step_request(attempt: Attempt, spec: StepSpec, code: Path) -> JobRequest:
         runtime_env["working_dir"] = str(code)
         if sources := CodeFolder(code).sources():
             runtime_env["env_vars"]["PYTHONPATH"] = ":".join(sources)  # relative: a job starts in its working directory
-    file = attempt_path(spec.output_path, attempt.number)
+    file, by = attempt_path(spec.output_path, attempt.number), attempt.by
+    task = TaskKey(by["dag"], by["run"], by["task"], by["map_index"], by["try"]).metadata() if "dag" in by else {}
     return JobRequest(
         submission_id=attempt.job,
         entrypoint=shlex.join(["python", "-u", "-m", "tradewind.runtime.run_step", *driver_arguments(file, attempt)]),
         runtime_env=prepare_runtime_env(runtime_env),
-        metadata={"step": spec.version, "output_path": spec.output_path, **_task_metadata(attempt)},
+        metadata={"step": spec.version, "output_path": spec.output_path, **task},
         **place_driver(spec.load_resources()).fields(),
     )
 
@@ -141,18 +142,12 @@ def demand_of(job: str, step: ExecutorStep) -> Demand:
     return Demand.of(JobRequest(job, "", **place_driver(step.resources or Cpu()).fields()))
 
 
-def _task_metadata(attempt: Attempt) -> dict[str, str]:
-    """Return the task that claimed the attempt."""
-    by = attempt.by
-    return TaskKey(by["dag"], by["run"], by["task"], by["map_index"], by["try"]).metadata() if "dag" in by else {}
-
-
 def _environment(step: ExecutorStep, environments: Environments) -> dict[str, Any]:
     groups = step.pip_dependency_groups or []
     if groups and isinstance(step.resources, AirflowWorker):
         raise BadDependencyGroupError(
-            f"Step {step.name!r} has pip_dependency_groups and runs in the Airflow worker, which has an environment "
-            "already: give it a place on a cluster, such as resources=Cpu()."
+            f"Step {step.name!r} has pip_dependency_groups and runs in the Airflow worker, whose environment is fixed. "
+            "Run it on a cluster, for example with resources=Cpu()."
         )
     try:
         options = uv_options(conf.get("tradewind", "uv_options", fallback=None) or "")

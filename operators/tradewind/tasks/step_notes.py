@@ -1,4 +1,4 @@
-"""Notes of a step's task: written when it succeeds, read when it runs again.
+"""Notes of a step's task: its result, written when it succeeds and read when it runs again, and its claims.
 
 Airflow keeps the note across retries and Clear. A Clear sets ``max_tries`` to the tries so far plus the retries; a
 crash leaves it. That distinguishes a user's rerun from a worker that died between its note and its end. If the retries
@@ -21,7 +21,9 @@ from tradewind.plans.plan import PlannedStep
 from tradewind.tasks.address import clears_now
 
 RESULT_KEY: Final = "finished"
-"""Key of the note in the task state store."""
+CLAIMS_KEY: Final = "claimed"
+"""Keys of the notes in the task state store."""
+MAX_NOTED_JOBS: Final = 10
 TRIES: Final = "max_tries"
 CLEARS: Final = "clear_number"
 
@@ -31,11 +33,11 @@ def tries_now(context: Context) -> dict[str, int]:
     return {TRIES: context["ti"].max_tries, CLEARS: clears_now(context)}
 
 
-def compared(asked: RerunRequest, note: Mapping[str, Any], context: Context) -> RerunRequest:
-    """Return ``asked`` with what Airflow allowed the task at the time of the note and allows it now."""
+def with_tries(rerun: RerunRequest, note: Mapping[str, Any], context: Context) -> RerunRequest:
+    """Return ``rerun`` with what Airflow allowed the task at the time of the note and allows it now."""
     now = tries_now(context)
     return replace(
-        asked,
+        rerun,
         tries_allowed_then=note.get(TRIES, 0),
         tries_allowed_now=now[TRIES],
         clears_then=note.get(CLEARS, now[CLEARS]),  # older notes lack the run's Clears
@@ -52,13 +54,13 @@ class StepNotes:
 
     def finished(self, output_path: str, attempt: int) -> dict[str, Any]:
         """Note that the task succeeds with ``attempt``; return the task's XCom."""
-        upstream = self._upstream_results()
-        seen: dict[str, Any] = {
-            "upstream": {task_id: result[TRIES] for task_id, result in upstream.items()},
-            "upstream_clears": {task_id: result.get(CLEARS, 0) for task_id, result in upstream.items()},
+        results = self._upstream_results()
+        upstream: dict[str, Any] = {
+            "upstream": {task_id: result[TRIES] for task_id, result in results.items()},
+            "upstream_clears": {task_id: result.get(CLEARS, 0) for task_id, result in results.items()},
         }
         result: Any = {"attempt": attempt, **tries_now(self._context)}
-        self._context["task_state_store"].set(RESULT_KEY, {**result, **seen})
+        self._context["task_state_store"].set(RESULT_KEY, {**result, **upstream})
         return {"output_path": output_path, **result}
 
     def has_succeeded_with(self, attempt: int) -> bool:
@@ -66,13 +68,13 @@ class StepNotes:
         note = self._note()
         return note.get("attempt") == attempt and self._was_cleared_since(note)
 
-    def rerun_request(self, planned: PlannedStep | None, turns: StepLease) -> RerunRequest:
+    def rerun_request(self, planned: PlannedStep | None, step_lease: StepLease) -> RerunRequest:
         """Return the rerun request for this task."""
         note = self._note()
         return replace(
-            compared(RerunRequest.from_plan(planned), note, self._context),
+            with_tries(RerunRequest.from_plan(planned), note, self._context),
             finished_attempt=note.get("attempt"),
-            came_along=self._came_along(note, turns),
+            came_along=self._came_along(note, step_lease),
         )
 
     def _note(self) -> dict[str, Any]:
@@ -80,12 +82,13 @@ class StepNotes:
         return note or {}
 
     def _was_cleared_since(self, note: Mapping[str, Any]) -> bool:
-        return compared(RerunRequest(), note, self._context).was_cleared
+        return with_tries(RerunRequest(), note, self._context).was_cleared
 
-    def _came_along(self, note: Mapping[str, Any], turns: StepLease) -> bool:
+    def _came_along(self, note: Mapping[str, Any], step_lease: StepLease) -> bool:
+        """Whether the task was cleared only because a step above it was, and its inputs are unchanged."""
         if not note or not self._was_cleared_since(note):
             return False
-        return self._ran_above_since(note) and turns.has_inputs_of(note["attempt"])
+        return self._ran_above_since(note) and step_lease.has_inputs_of(note["attempt"])
 
     def _ran_above_since(self, note: Mapping[str, Any]) -> bool:
         """Whether a step above was cleared and has run again since the note."""
@@ -105,22 +108,12 @@ class StepNotes:
         return {task_id: result for task_id, result in pairs if isinstance(result, dict) and TRIES in result}
 
 
-# Leases that a task claimed, noted in its task state store where its claims are ambiguous. A claim names the Airflow
-# that made it, its dag, run, task and map index. Airflows without a name can share all of those on one prefix, but not
-# their own databases. So a task of such an Airflow notes a claim's job before the claim, and owns only leases that it
-# noted.
-
-CLAIMS_KEY: Final = "claimed"
-"""Key of the note in the task state store."""
-MAX_NOTED_JOBS: Final = 10
-
-
 class ClaimNotes:
-    """The claims of one task.
+    """Claims of one task, noted in its task state store where claims are ambiguous.
 
-    Args:
-        context: The task's context.
-        by: The task's name in its claims.
+    A claim names the Airflow that made it, its dag, run, task and map index. Airflows without a name can share all of
+    those on one prefix, but not their own databases. So a task of such an Airflow notes a claim's job before the claim,
+    and owns only leases that it noted. ``by`` is the task's name in its claims.
     """
 
     def __init__(self, context: Context, by: Mapping[str, Any]) -> None:

@@ -45,8 +45,8 @@ class Progress:
 
     def after_loss(self, lease: Lease) -> Progress:
         """Return the progress after the loss of the attempt of ``lease``."""
-        had_keeper = lease.incarnation is not None
-        return replace(self, losses=self.losses + 1, without_keeper=0 if had_keeper else self.without_keeper + 1)
+        had_owner = lease.incarnation is not None
+        return replace(self, losses=self.losses + 1, without_keeper=0 if had_owner else self.without_keeper + 1)
 
     @staticmethod
     def after_wait(event: Mapping[str, Any]) -> Progress:
@@ -86,56 +86,42 @@ class StepTry:
     """One try.
 
     Attributes:
-        given: The operator's arguments.
+        arguments: The operator's arguments.
         context: Airflow's context.
-        turns: The attempts of the step.
+        step_lease: The lease and attempts of the step.
         progress: The progress of the try.
     """
 
-    def __init__(self, given: StepTask, context: Context, progress: Progress) -> None:
-        self.given = given
+    def __init__(self, arguments: StepTask, context: Context, progress: Progress) -> None:
+        self.arguments = arguments
         self.context = context
         self.progress = progress
         with failing_without_retry():
-            placed = given.settings.resolve([given.step], given.settings.values_of(context))
+            placed = arguments.settings.resolve([arguments.step], arguments.settings.values_of(context))
         by = TaskKey.of(context).claim(context)
-        step = placed.experiment.of(given.step)
+        step = placed.experiment.of(arguments.step)
         self._planned: PlannedStep | None = None
         self._claims = ClaimNotes(context, by)
-        self._notes = StepNotes(context, given.upstream)
-        self.turns = StepLease(step, by, heartbeat_s(), self._claims.add, placed.roots)
+        self._notes = StepNotes(context, arguments.upstream)
+        self.step_lease = StepLease(step, by, heartbeat_s(), self._claims.add, placed.roots)
 
-    def _planned_now(self) -> PlannedStep | None:
-        """Return the plan's line of the step, read anew on each pass.
+    def task(self) -> TaskIdentity:
+        """Return the task as it decides now, by the plan's present line of the step.
 
         Raises:
             PlanOutdatedError: The line is for another version.
         """
-        given, step = self.given, self.turns.step
-        if not given.plan_task_id:
-            push_unplanned(self.context, step)
-            return None
-        planned = planned_step(self.context, given.plan_task_id, given.index)
-        if planned is not None and planned.hash != step.hash:
-            raise PlanOutdatedError(
-                f"Step {step.name!r} is version {step.hash} now, but this run was planned with {planned.hash}: its "
-                "config was edited meanwhile. Clear the plan task too."
-            )
-        return planned
-
-    def task(self) -> TaskIdentity:
-        """Return the task's view of a lease."""
-        self._planned = self._planned_now()
+        self._planned = self._read_plan()
         retries = self._planned is None or self._planned.decision is not Decision.BLOCKED
-        return TaskIdentity(self.turns.by, self.progress.waited_for, retries, self._claims.jobs())
+        return TaskIdentity(self.step_lease.by, self.progress.waited_for, retries, self._claims.jobs())
 
     def rerun_request(self) -> RerunRequest:
         """Return the rerun request for the task, by the plan that its last ``task`` used."""
-        return self._notes.rerun_request(self._planned, self.turns)
+        return self._notes.rerun_request(self._planned, self.step_lease)
 
     def owns(self, lease: Lease) -> bool:
         """Whether any try of this task claimed that lease."""
-        return TaskIdentity(self.turns.by, claimed=self._claims.jobs()).owns(lease)
+        return TaskIdentity(self.step_lease.by, claimed=self._claims.jobs()).owns(lease)
 
     def wait(self, output_path: str, attempt: int, *, is_theirs: bool) -> None:
         """Wait until no attempt runs at an output, in the triggerer or here.
@@ -143,44 +129,48 @@ class StepTry:
         ``is_theirs`` means that it is this step's own output, and another task's attempt runs there.
         """
         payload = {"progress": asdict(self.progress), "is_theirs": is_theirs}
-        if self.given.defer_wait is not None:
-            self.given.defer_wait(LeaseTrigger(output_path, attempt, payload=payload))
-        last = asyncio.run(wait_for_release(output_path, attempt, self.given.log.info))
+        if self.arguments.defer_wait is not None:
+            self.arguments.defer_wait(LeaseTrigger(output_path, attempt, payload=payload))
+        last = asyncio.run(wait_for_release(output_path, attempt, self.arguments.log.info))
         self.progress = Progress.after_wait({"attempt": last, **payload})
 
     def failure(self, lease: Lease | None) -> StepFailedError:
         """Return the failure of an attempt, possibly another task's."""
-        attempt = self.turns.attempt(lease.attempt) if lease is not None else None
-        name = repr(self.turns.step.name)
-        if attempt is None or attempt.error is None:
-            return StepFailedError(f"Step {name} failed before, and is not to be tried again in this run.")
-        whose = (
-            "" if lease is None or lease.by.get("run") == self.turns.by["run"] else f" in {describe_claimer(lease.by)}"
-        )
-        return StepFailedError(f"Step {name} failed{whose} with {attempt.error.type}: {attempt.error.message}")
+        attempt = self.step_lease.attempt(lease.attempt) if lease is not None else None
+        name = repr(self.step_lease.step.name)
+        if lease is None or attempt is None or attempt.error is None:
+            return StepFailedError(f"Step {name} failed before, and this run does not retry it.")
+        where = "" if lease.by.get("run") == self.step_lease.by["run"] else f" in {describe_claimer(lease.by)}"
+        return StepFailedError(f"Step {name} failed{where} with {attempt.error.type}: {attempt.error.message}")
 
     def finish_reused(self, lease: Lease | None) -> dict[str, Any]:
-        """Succeed with an existing output; emit events only if this task made it and died before it said so."""
-        step = self.turns.step
-        by = (
-            f"by {describe_claimer(lease.by)}, attempt {lease.attempt}"
-            if lease is not None and lease.by
-            else "elsewhere"
-        )
-        self.given.log.info("Step %r, version %s, is finished: made %s.", step.name, step.hash, by)
-        if (
-            lease is not None
-            and not lease.written_by_marin
-            and self.owns(lease)
-            and not self._notes.has_succeeded_with(lease.attempt)
-        ):
+        """Succeed with an existing output; emit events only if this task made it and died before its note."""
+        step = self.step_lease.step
+        by = f"by {describe_claimer(lease.by)}, attempt {lease.attempt}" if lease and lease.by else "elsewhere"
+        self.arguments.log.info("Step %r, version %s, is finished: made %s.", step.name, step.hash, by)
+        if lease is not None and lease.written_by_marin:
+            lease = None  # it names no attempt
+        if lease is not None and self.owns(lease) and not self._notes.has_succeeded_with(lease.attempt):
             return self.finish_made(lease)
         emit_nothing(self.context, [step.name])
-        return self._notes.finished(self.turns.path, 0 if lease is None or lease.written_by_marin else lease.attempt)
+        return self._notes.finished(step.output_path, lease.attempt if lease is not None else 0)
 
     def finish_made(self, lease: Lease) -> dict[str, Any]:
         """Succeed with this task's output: emit events and note its attempt."""
-        turns = self.turns
+        step = self.step_lease.step
         producer = f"attempt {lease.attempt} of {describe_claimer(lease.by)}"
-        emit_made(self.context, turns.step.name, turns.name, turns.path, producer)
-        return self._notes.finished(turns.path, lease.attempt)
+        emit_made(self.context, step.name, step.version_name, step.output_path, producer)
+        return self._notes.finished(step.output_path, lease.attempt)
+
+    def _read_plan(self) -> PlannedStep | None:
+        task, step = self.arguments, self.step_lease.step
+        if not task.plan_task_id:
+            push_unplanned(self.context, step)
+            return None
+        planned = planned_step(self.context, task.plan_task_id, task.index)
+        if planned is not None and planned.hash != step.hash:
+            raise PlanOutdatedError(
+                f"Step {step.name!r} is version {step.hash} now, but this run was planned with {planned.hash}: its "
+                "config was edited meanwhile. Clear the plan task too."
+            )
+        return planned

@@ -96,7 +96,7 @@ async def test_followers_continue_with_reloaded_connection_token(proxy: Proxy, j
         assert not any(one.done() for one in followed)
         assert connection.readings <= 6, "one of the fifty reads for all"
         connection.renew()
-        await until_async(lambda: not refusals._readmissions.get(asyncio.get_running_loop()))
+        await until_async(lambda: not refusals._reloads.get(asyncio.get_running_loop()))
         go.touch()
         outcomes = await asyncio.wait_for(asyncio.gather(*followed), 60)
     assert {(one.ending.kind, one.result) for one in outcomes} == {(EndingKind.SUCCEEDED, "7")}
@@ -154,7 +154,7 @@ async def test_who_is_cancelled_while_refused_leaves_nobody_asking(proxy: Proxy,
             one.cancel()
         await asyncio.wait(followed)
         await asyncio.sleep(0)
-        assert not any("_Readmission" in str(task) for task in asyncio.all_tasks())
+        assert not any("_ConnectionReload" in str(task) for task in asyncio.all_tasks())
 
 
 async def test_without_a_connection_to_read_a_refusal_is_an_error(proxy: Proxy, job: str) -> None:
@@ -213,4 +213,4 @@ def test_a_worker_tells_of_a_refusal_now_and_then(monkeypatch: pytest.MonkeyPatc
         return "accepted"
 
     assert following.retry_always(call, told.append) == "accepted"
-    assert len(told) == 1 and told[0].startswith("refused. Its job is not judged by that")
+    assert len(told) == 1 and told[0].startswith("refused. The job's state is unknown")

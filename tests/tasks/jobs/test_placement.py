@@ -41,7 +41,7 @@ def test_each_kind_of_resources_has_its_place(resources: Resources | None, place
 
 
 def test_the_airflow_worker_is_no_place_for_a_job() -> None:
-    with pytest.raises(BadRequestError, match="no place on a Ray cluster"):
+    with pytest.raises(BadRequestError, match="not a place on a Ray cluster"):
         place_driver(on_airflow_worker())
 
 
@@ -67,7 +67,7 @@ def test_plain_job_on_several_hosts_is_refused_with_alternatives(name: str) -> N
 
 @pytest.mark.parametrize("resources", [TpuSlice("v4-8", num_slices=2), TpuSlice("v4-8", (2, 1)), Hosts(1), Hosts(2)])
 def test_plain_job_on_several_slices_or_host_group_is_refused(resources: Resources) -> None:
-    with pytest.raises(BadRequestError, match=r"A plain job runs on one node .*: make it a step"):
+    with pytest.raises(BadRequestError, match=r"A plain job runs on one node, .*\. Make it a step"):
         place_entrypoint(resources)
 
 
@@ -95,7 +95,7 @@ TPU_FUNCTIONS = [
 @pytest.mark.parametrize("function", TPU_FUNCTIONS)
 def test_function_requesting_tpu_is_refused_without_tpu(function: Any, resources: Any) -> None:
     with pytest.raises(
-        BadRequestError, match=r"Step 'train': its function asks for TPU .*resources=TpuSlice\('v4-8'\)"
+        BadRequestError, match=r"Step 'train': its function requests TPU .*resources=TpuSlice\('v4-8'\)"
     ):
         check_function_place(ExecutorStep("train", function, {}, resources=resources))
 

@@ -13,10 +13,10 @@ from tradewind.ray_jobs.secret_patterns import detect_secret, secret_assignment,
 from tradewind.serialization.callables import Call
 from tradewind.serialization.spec import StepSpec
 
-_SHORTEST_IN_CONFIG: Final = 8
-"""Shorter values under a name like a secret's are mostly settings, and users ignore a warning that is always there."""
-
 logger = logging.getLogger(__name__)
+
+_MIN_LENGTH_IN_CONFIG: Final = 8
+"""Shorter values under a name like a secret's are mostly settings, and users ignore a warning that always appears."""
 
 
 def uv_options(text: str) -> list[str]:
@@ -30,12 +30,12 @@ def uv_options(text: str) -> list[str]:
         words = shlex.split(text)
     except ValueError:
         raise BadDependencyGroupError(
-            "[tradewind] uv_options (not shown, for it may hold a secret) has a quotation mark without its other half."
+            "[tradewind] uv_options (not shown, since it may hold a secret) has an unclosed quotation mark."
         ) from None
     if any(detect_secret(word) for word in words) or secret_assignment(text) is not None:
         raise ExposedSecretError(
-            "[tradewind] uv_options holds a password or a token, which everybody who may ask the cluster for its jobs "
-            "can read: take it out, and give the cluster's nodes a .netrc file or a keyring for that index."
+            "[tradewind] uv_options holds a password or a token, which every user of the cluster can read. Remove it, "
+            "and give the cluster's nodes a .netrc file or a keyring for that index."
         )
     return words
 
@@ -46,26 +46,26 @@ def check_spec(spec: StepSpec) -> StepSpec:
     Raises:
         ExposedSecretError: Its environment or the options of its Ray task hold a secret.
     """
-    whose = f"Step {spec.name!r}"
-    check_no_known_secret(spec.environment, f"{whose}: its environment")
-    for_task = (spec.ray_task or {}).get("runtime_env")
-    if isinstance(for_task, Mapping):
-        check_no_known_secret(for_task, f"{whose}: the runtime_env of its function")
-        check_env_vars(for_task.get("env_vars") or {})
-    warn_of_secrets(whose, spec.config)
+    subject = f"Step {spec.name!r}"
+    check_no_known_secret(spec.environment, f"{subject}: its environment")
+    task_env = (spec.ray_task or {}).get("runtime_env")
+    if isinstance(task_env, Mapping):
+        check_no_known_secret(task_env, f"{subject}: the runtime_env of its function")
+        check_env_vars(task_env.get("env_vars") or {})
+    warn_of_secrets(subject, spec.config)
     return spec
 
 
-def warn_of_secrets(whose: str, config: Any) -> None:
-    """Name each field of a JSON config that looks like a secret; the warning begins with ``whose``."""
-    for path, why in secrets_in_config(config):
+def warn_of_secrets(subject: str, config: Any) -> None:
+    """Name each field of a JSON config that looks like a secret; the warning begins with ``subject``."""
+    for path, reason in secrets_in_config(config):
         logger.warning(
-            "%s: %s looks like a secret (%s), and the step's records show its config to everybody who may read them: "
-            "take it out, and give the step secrets={NAME: 'projects/PROJECT/secrets/SECRET'} or 'env:VARIABLE'; its "
-            "function finds the value in os.environ[NAME].",
-            whose,
+            "%s: %s looks like a secret (%s), and every reader of the step's records can read its config. Remove it, "
+            "and give the step secrets={NAME: 'projects/PROJECT/secrets/SECRET'} or 'env:VARIABLE'. Its function finds "
+            "the value in os.environ[NAME].",
+            subject,
             path,
-            why,
+            reason,
         )
 
 
@@ -78,11 +78,11 @@ def check_call(call: Call) -> Call:
     arguments = {f"argument {number}": value for number, value in enumerate(call.args, 1)}
     for where, value in (*arguments.items(), *((f"argument {name!r}", value) for name, value in call.kwargs.items())):
         name = where.removeprefix("argument ").strip("'")
-        for path, why in _found(value, where, name, shortest=1):
+        for path, reason in _secrets_in(value, where, name, min_length=1):
             raise ExposedSecretError(
-                f"The call's {path} looks like a secret ({why}), and can be read by everybody who may ask the cluster "
-                "for its jobs: take it out, and give secrets={NAME: 'projects/PROJECT/secrets/SECRET'} or "
-                "'env:VARIABLE'; the function finds the value in os.environ[NAME]."
+                f"The call's {path} looks like a secret ({reason}), and every user of the cluster can read it. Remove "
+                "it, and give secrets={NAME: 'projects/PROJECT/secrets/SECRET'} or 'env:VARIABLE'. The function finds "
+                "the value in os.environ[NAME]."
             )
     if call.function.source is not None:
         check_no_known_secret(call.function.source.to_json(), f"The code of {call.function}")
@@ -91,25 +91,25 @@ def check_call(call: Call) -> Call:
 
 def secrets_in_config(config: Any) -> Iterator[tuple[str, str]]:
     """Return the paths of possible secrets in a step's encoded config, each with the reason."""
-    yield from _found(config, "config", "", _SHORTEST_IN_CONFIG)
+    yield from _secrets_in(config, "config", "", _MIN_LENGTH_IN_CONFIG)
 
 
-def _found(value: Any, path: str, name: str, shortest: int) -> Iterator[tuple[str, str]]:
+def _secrets_in(value: Any, path: str, name: str, min_length: int) -> Iterator[tuple[str, str]]:
     if isinstance(value, str):
-        if (why := secret_field(name, value, shortest)) is not None:
-            yield path, why
+        if (reason := secret_field(name, value, min_length)) is not None:
+            yield path, reason
     elif isinstance(value, dict):
         tag = next((key for key in value if key.startswith("$")), None)
         if tag is None or "fields" in value:
             fields = value if tag is None else value["fields"]
             for key, inner in fields.items():
-                shown = key if detect_secret(key) is None else "(a key that is not shown)"
-                yield from _found(inner, f"{path}.{shown}", key, shortest)
+                masked = key if detect_secret(key) is None else "(a key that is not shown)"
+                yield from _secrets_in(inner, f"{path}.{masked}", key, min_length)
         elif tag == "$dict":
             for number, (key, inner) in enumerate(value[tag]):
-                yield from _found(inner, f"{path}.[{number}]", key if isinstance(key, str) else "", shortest)
+                yield from _secrets_in(inner, f"{path}.[{number}]", key if isinstance(key, str) else "", min_length)
         else:
-            yield from _found(value.get("items", value[tag]), path, name, shortest)
+            yield from _secrets_in(value.get("items", value[tag]), path, name, min_length)
     elif isinstance(value, list):
         for number, inner in enumerate(value):
-            yield from _found(inner, f"{path}.[{number}]", name, shortest)
+            yield from _secrets_in(inner, f"{path}.[{number}]", name, min_length)

@@ -26,16 +26,16 @@ NOTICE_INTERVAL_S = 300.0
 T = TypeVar("T")
 
 
-def follow_in_worker(cluster: RayCluster, watch: FollowRequest, log_bytes: int, full_log: str) -> JobOutcome:
+def follow_in_worker(cluster: RayCluster, request: FollowRequest, log_bytes: int, full_log: str) -> JobOutcome:
     """Wait in the worker for the end of a job; its lines go to the task's log."""
     from tradewind.ray_jobs.follow.log_lines import JobLog
 
     log = JobLog(emit_lines, max_bytes=log_bytes, full_log=full_log) if log_bytes else None
-    read_again = partial(RayHook.reload_cluster, cluster.name)  # a cluster's name is its connection's
-    return asyncio.run(await_outcome(cluster, watch, log, job_logger.info, read_again))
+    reload_connection = partial(RayHook.reload_cluster, cluster.name)  # a cluster's name is its connection's
+    return asyncio.run(await_outcome(cluster, request, log, job_logger.info, reload_connection))
 
 
-def retry_for(call: Callable[[], T], longest_s: float, say: Callable[[str], None]) -> T:
+def retry_for(call: Callable[[], T], timeout_s: float, say: Callable[[str], None]) -> T:
     """Retry ``call()`` while the cluster does not answer, for a limited time, with growing random pauses.
 
     Raises:
@@ -46,9 +46,9 @@ def retry_for(call: Callable[[], T], longest_s: float, say: Callable[[str], None
         try:
             return call()
         except RayUnreachableError as error:
-            if time.monotonic() - started + pause_s > longest_s:
+            if time.monotonic() - started + pause_s > timeout_s:
                 raise
-            say(f"{error} Asking again.")
+            say(f"{error} Retrying for {timeout_s:g} s at most.")
         time.sleep(pause_s * random.uniform(0.5, 1.0))
         pause_s = min(2 * pause_s, MAX_RETRY_PAUSE_S)
 
@@ -60,35 +60,30 @@ def retry_always(call: Callable[[], T], say: Callable[[str], None]) -> T:
     could be stopped, yet neither an outage nor a refusal says anything about the job. ``call`` reads the connection
     anew.
     """
-    pause_s, said_at, said = 1.0, float("-inf"), None
+    pause_s, logged_at, was_outage = 1.0, float("-inf"), None
     while True:
         try:
             return call()
         except (RayUnreachableError, RayAuthenticationError, BadTokenError) as error:
-            is_silent = isinstance(error, RayUnreachableError)
-            if is_silent is not said or time.monotonic() - said_at >= NOTICE_INTERVAL_S:
-                said_at, said = time.monotonic(), is_silent
-                until = (
-                    "it is asked again until it answers"
-                    if is_silent
-                    else "the connection is read again until it is accepted"
-                )
-                say(f"{error} Its job is not judged by that; {until}.")
+            is_outage = isinstance(error, RayUnreachableError)
+            if is_outage is not was_outage or time.monotonic() - logged_at >= NOTICE_INTERVAL_S:
+                logged_at, was_outage = time.monotonic(), is_outage
+                until = "the cluster answers" if is_outage else "the token of the reloaded connection is accepted"
+                say(f"{error} The job's state is unknown. Retrying until {until}.")
         time.sleep(pause_s * random.uniform(0.5, 1.0))
         pause_s = min(2 * pause_s, MAX_RETRY_PAUSE_S)
 
 
 def stop_in_worker(cluster: RayCluster, job: str, say: Callable[[str], None]) -> None:
     """Stop a job and wait in the worker until it has ended."""
-    asyncio.run(_stop(cluster, job, say))
-
-
-async def _stop(cluster: RayCluster, job: str, say: Callable[[str], None]) -> None:
     from tradewind.ray_jobs.api import JobsApi
     from tradewind.ray_jobs.follow.stopping import stop_job
 
-    async with JobsApi(cluster) as api:
-        await stop_job(api, job, say)
+    async def stop() -> None:
+        async with JobsApi(cluster) as api:
+            await stop_job(api, job, say)
+
+    asyncio.run(stop())
 
 
 def log_last_lines(log: Logger, ending: Ending) -> None:

@@ -73,7 +73,7 @@ def place_driver(resources: Resources | None) -> Placement:
         case TpuSlice() | Hosts():
             return Placement(DRIVER_CPUS_OF_POD)
     raise BadRequestError(
-        f"{resources!r} is no place on a Ray cluster: use Cpu, Gpu, TpuSlice, Hosts or on_head_node()."
+        f"{resources!r} is not a place on a Ray cluster. Use Cpu, Gpu, TpuSlice, Hosts or on_head_node()."
     )
 
 
@@ -81,28 +81,27 @@ def place_entrypoint(resources: Resources | None) -> Placement:
     """Return where the entrypoint of a plain job runs, which does its work itself.
 
     Raises:
-        BadRequestError: It requests several hosts or slices.
+        BadRequestError: It requests several hosts or slices, or nothing on a cluster.
         UnknownSliceTypeError: There is no such slice type.
-        BadRequestError: It requests nothing on a cluster.
     """
     if isinstance(resources, Hosts):
         raise BadRequestError(
-            f"A plain job runs on one node and {resources!r} is a group of them: make it a step with these resources, "
-            "which runs on every host, or take Cpu or Gpu."
+            f"A plain job runs on one node, but {resources!r} is a group of nodes. Make it a step with these "
+            "resources, which runs on every host, or use Cpu or Gpu."
         )
     if not isinstance(resources, TpuSlice):
         return place_driver(resources)
     shape = slice_type(resources.slice_type)
     if resources.num_slices not in (1, (1,)):
         raise BadRequestError(
-            f"A plain job runs on one node and this one asks for num_slices={resources.num_slices!r}: make it a step, "
+            f"A plain job runs on one node, but this one requests num_slices={resources.num_slices!r}. Make it a step, "
             "which runs on every host of every slice."
         )
     if shape.is_multi_host:
         one_host = {"v4": "v4-8", "v5p": "v5p-8"}.get(shape.generation, f"{shape.generation}-8")
         raise BadRequestError(
-            f"A {shape.name} slice has {shape.hosts} hosts and a plain job would use one of them: make it a step with "
-            f"resources=TpuSlice({shape.name!r}), which runs on every host, or take a slice of one host such as "
+            f"A {shape.name} slice has {shape.hosts} hosts, but a plain job uses only one. Make it a step with "
+            f"resources=TpuSlice({shape.name!r}), which runs on every host, or use a slice of one host such as "
             f"{one_host}."
         )
     return Placement(
@@ -136,24 +135,22 @@ def check_function_place(step: ExecutorStep) -> None:
     that it requests have no effect there, and an environment of its own is refused.
 
     Raises:
-        BadRequestError: It requests TPU while the step has none.
-        BadRequestError: It requests an environment on hosts that cannot provide it.
+        BadRequestError: It requests TPU while the step has none, or an environment on hosts that cannot provide it.
     """
     options = _task_options(step.fn)
     if isinstance(step.resources, (TpuSlice, Hosts)) and options.get("runtime_env"):
         raise BadRequestError(
             f"Step {step.name!r}: @remote(runtime_env=...) has no effect on {step.resources!r}, where the function is "
-            "a process on each host: name packages in the step's pip_dependency_groups, and give variables in its "
-            "config."
+            "a process on each host. Name packages in the step's pip_dependency_groups, and variables in its config."
         )
     if isinstance(step.resources, TpuSlice):
         return
-    wish = _tpu_wish(options)
-    if wish is not None:
-        place = repr(step.resources) if step.resources is not None else "Cpu(), as it names no resources"
+    option = _tpu_option(options)
+    if option is not None:
+        place = repr(step.resources) if step.resources is not None else "Cpu(), since it names no resources"
         raise BadRequestError(
-            f"Step {step.name!r}: its function asks for TPU (@remote({wish})), but the step runs on {place}: give the "
-            "step resources=TpuSlice('v4-8') or another slice type, and take the TPU out of @remote."
+            f"Step {step.name!r}: its function requests TPU (@remote({option})), but the step runs on {place}. Give "
+            "the step resources=TpuSlice('v4-8') or another slice type, and remove the TPU from @remote."
         )
 
 
@@ -161,11 +158,11 @@ def _task_options(function: Any) -> Mapping[str, Any]:
     """Return what a step's function requests from Ray, also if Ray's own decorator marked it."""
     if isinstance(function, RemoteFunction):
         return function.options
-    found = getattr(function, "_default_options", None)
-    return found if isinstance(found, Mapping) else {}
+    options = getattr(function, "_default_options", None)
+    return options if isinstance(options, Mapping) else {}
 
 
-def _tpu_wish(options: Mapping[str, Any]) -> str | None:
+def _tpu_option(options: Mapping[str, Any]) -> str | None:
     """Return the option that requests TPU, as written, or None."""
     for name, amount in (options.get("resources") or {}).items():
         if name == "TPU" or name.upper().startswith(("TPU-", "ACCELERATOR_TYPE:TPU")):

@@ -1,4 +1,4 @@
-"""Build the job of a task from its fields, and check it before submission."""
+"""Build the job of a task from its fields, check it before submission, and store the task's claim on it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ from tradewind.tasks.jobs.placement import Placement, place_entrypoint
 
 if TYPE_CHECKING:
     from tradewind.steps import Resources
+
+CLAIM_KEY = "ray_job"
+"""Key of a task's claim on its job in Airflow's task state store: it survives the try, the worker and a Clear."""
 
 
 class JobDescription(Protocol):
@@ -58,9 +61,9 @@ def job_request(operator: JobDescription, job: str, context: Context) -> Iterato
         SecretReferenceError: A secret is given as something other than a reference.
     """
     key = TaskKey.of(context)
-    with _what_runs(operator, job, context) as (command, runtime_env):
-        secrets, kept = operator.secrets or {}, [result_marker(job)] if operator.python_callable else []
-        entrypoint, secret_env = with_secrets(command, secrets, f"Task {key.task!r}", kept)
+    with _entrypoint(operator, job, context) as (command, runtime_env):
+        secrets, unmasked = operator.secrets or {}, [result_marker(job)] if operator.python_callable else []
+        entrypoint, secret_env = with_secrets(command, secrets, f"Task {key.task!r}", unmasked)
         if secret_env:
             runtime_env = {**runtime_env, "env_vars": {**(runtime_env.get("env_vars") or {}), **secret_env}}
         if operator.ship_tradewind and (operator.python_callable or operator.secrets):
@@ -76,11 +79,11 @@ def job_request(operator: JobDescription, job: str, context: Context) -> Iterato
 
 
 @contextmanager
-def _what_runs(operator: JobDescription, job: str, context: Context) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Return the entrypoint and its runtime environment."""
+def _entrypoint(operator: JobDescription, job: str, context: Context) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Provide the entrypoint and its runtime environment."""
     runtime_env = dict(operator.runtime_env or {})
     if (operator.entrypoint is None) == (operator.python_callable is None):
-        raise BadRequestError(f"Task {operator.task_id!r} needs an entrypoint or a python_callable, one of them.")
+        raise BadRequestError(f"Task {operator.task_id!r} needs either an entrypoint or a python_callable.")
     if operator.entrypoint is not None:
         check_entrypoint(operator.entrypoint)  # before wrapping
         yield operator.entrypoint, runtime_env
@@ -91,8 +94,8 @@ def _what_runs(operator: JobDescription, job: str, context: Context) -> Iterator
     if call.travels:
         runtime_env.setdefault("working_dir", str(code))
     check_call(call)
-    with call_runtime_env(call, runtime_env) as described:
-        yield CALL_ENTRYPOINT, described
+    with call_runtime_env(call, runtime_env) as call_env:
+        yield CALL_ENTRYPOINT, call_env
 
 
 def _with_context(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], context: Context) -> dict[str, Any]:
@@ -115,7 +118,7 @@ def _placement(operator: JobDescription) -> Placement:
     if operator.runs_on is None:
         return amounts
     if any(amounts.fields().values()):
-        raise BadRequestError(f"Task {operator.task_id!r} has runs_on and amounts as well: give one or the other.")
+        raise BadRequestError(f"Task {operator.task_id!r} has both runs_on and amounts: give only one of them.")
     return place_entrypoint(operator.runs_on)
 
 
@@ -126,18 +129,13 @@ def _number(value: float | str | None, name: str) -> float | None:
     try:
         return float(value)
     except ValueError:
-        raise BadRequestError(f"{name}={value!r} is no number.") from None
-
-
-# The claim on a task's Ray job, in Airflow's task state store: it survives the try, the worker and a Clear.
-
-CLAIM_KEY = "ray_job"
+        raise BadRequestError(f"{name}={value!r} is not a number.") from None
 
 
 def load_claim(context: Context) -> JobClaim | None:
     """Return the claim of an earlier try, if any."""
-    found: Any = context["task_state_store"].get(CLAIM_KEY)
-    return JobClaim.from_json(found) if found else None
+    fields: Any = context["task_state_store"].get(CLAIM_KEY)
+    return JobClaim.from_json(fields) if fields else None
 
 
 def save_claim(context: Context, claim: JobClaim) -> JobClaim:
