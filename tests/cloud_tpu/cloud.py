@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.support.waiting import until
-from tradewind.cloud_tpu.api import TpuApi
+from tradewind.cloud_tpu.api import TpuApi, TpuOperation
 from tradewind.cloud_tpu.repair.passes import SliceRepair
 from tradewind.cloud_tpu.repair.records import RepairLock, SliceRecords
 from tradewind.cloud_tpu.repair.terms import RepairSettings, Scope
 from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
 from tradewind.rehearsal.tpu.state import NodeState, QueueState
-from tradewind.storage.swap import read_stored, write_if
 
 BODY = {
     "acceleratorType": "v4-16",
@@ -31,7 +31,44 @@ def queued(*nodes: str, body: Mapping[str, Any] = BODY, **fields: Any) -> dict[s
     return {"tpu": {"nodeSpec": [{"nodeId": node, "node": dict(body)} for node in nodes]}, "spot": {}, **fields}
 
 
-class World:
+C = TypeVar("C", bound=LocalTpuCloud)
+
+
+@contextmanager
+def serving(cloud: C) -> Iterator[C]:
+    cloud.start()
+    try:
+        yield cloud
+    finally:
+        cloud.service.lives.end_all()
+        cloud.stop()
+
+
+class MortalApi(TpuApi):
+    """A client that raises around an action, like a killed process: at the ``lives``-th moment before or after one."""
+
+    lives: int | None = None
+
+    def begin_delete(self, *args: Any, **options: Any) -> TpuOperation | None:
+        return self._around(lambda: TpuApi.begin_delete(self, *args, **options))
+
+    def begin_create(self, name: str, body: Any) -> TpuOperation:
+        return self._around(lambda: TpuApi.begin_create(self, name, body))
+
+    def _around(self, call: Any) -> Any:
+        self._lose_life()
+        operation = call()
+        self._lose_life()
+        return operation
+
+    def _lose_life(self) -> None:
+        if self.lives is not None:
+            self.lives -= 1
+            if self.lives <= 0:
+                raise KeyboardInterrupt
+
+
+class TpuEnvironment:
     """Test environment: the cloud, the repair's clock and Ray.
 
     Ray counts the hosts of every READY node, except the lost hosts.
@@ -45,9 +82,14 @@ class World:
         self.lost_hosts: dict[str, int] = {}
         self.ray_answers = True
 
-    def new_api(self, **options: Any) -> TpuApi:
-        given = {"endpoint": self.cloud.url, "poll_s": 0.01, "patience_s": 5.0, "sleep": self._sleep, **options}
-        return TpuApi("rehearsal", "us-central2-b", **given)
+    def new_api(self, kind: type[TpuApi] = TpuApi, **options: Any) -> Any:
+        given = {"endpoint": self.cloud.url, "poll_s": 0.01, "retry_timeout_s": 5.0, "sleep": self._sleep, **options}
+        return kind("rehearsal", "us-central2-b", **given)
+
+    def mortal_api(self, lives: int | None) -> MortalApi:
+        api: MortalApi = self.new_api(MortalApi)
+        api.lives = lives
+        return api
 
     def _sleep(self, seconds: float) -> None:
         time.sleep(min(seconds, 0.02))
@@ -65,12 +107,22 @@ class World:
             scope or Scope(labels={"cluster": "one"}),
             SliceRecords(str(self.folder)),
             settings,
-            **{"clock": lambda: self.now, "turn": self.turn(), **options},
+            **{"clock": lambda: self.now, "lock": self.lock(), **options},
         )
 
-    def turn(self, **times: float) -> RepairLock:
+    def repair_until_well(self, repair: SliceRepair | None = None, passes: int = 100) -> None:
+        """Make passes until no further one would change anything; then every slice works."""
+        repair = repair or self.repair()
+        for _ in range(passes):
+            report = repair.run_once()
+            if report.is_over:
+                break
+            self.now += 1.0
+        assert report.is_well, report.table()
+
+    def lock(self, **times: float) -> RepairLock:
         """Return the folder's repair lock for one repair."""
-        return RepairLock(str(self.folder / "turn"), read_stored, write_if, **times)
+        return RepairLock(str(self.folder / "turn"), **times)
 
     def create(self, name: str, body: Mapping[str, Any] = BODY) -> None:
         self.api.create(name, body)
@@ -78,6 +130,14 @@ class World:
             until(lambda node=node: self.api.wait_until_ready(node), f"{node} to be READY", pause_s=0.01)
         if "tpu" in body:
             until(lambda: self.api.queued_resource(name).state == "ACTIVE", f"{name} to be ACTIVE", pause_s=0.01)
+
+    def create_preempted(self, *names: str) -> None:
+        for name in names:
+            self.create(name)
+            self.preempt(name)
+
+    def names(self) -> list[str]:
+        return [node.name for node in self.api.nodes()]
 
     def nodes_of(self, name: str) -> list[str]:
         queues = [one for one in self.api.queued_resources() if one.name == name]
@@ -101,9 +161,5 @@ class World:
 
     def calls(self, *names: str) -> list[str]:
         """Return the calls of these names that the cloud answered with OK, for example ``DeleteNode slice-a``."""
-        log = self.cloud.service.log()
-        return [
-            f"{one['call']} {one['about'].rpartition('/')[2]}"
-            for one in log
-            if one["call"] in names and one["answer"] == "OK"
-        ]
+        answered = [one for one in self.cloud.service.log() if one["call"] in names and one["answer"] == "OK"]
+        return [f"{one['call']} {one['about'].rpartition('/')[2]}" for one in answered]

@@ -7,16 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cloud_tpu.cloud import World
+from tests.cloud_tpu.cloud import TpuEnvironment, serving
 from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    cloud = LocalTpuCloud()
-    cloud.start()
-    try:
-        yield World(cloud, tmp_path / "records")
-    finally:
-        cloud.service.lives.end_all()
-        cloud.stop()
+def env(tmp_path: Path) -> Iterator[TpuEnvironment]:
+    with serving(LocalTpuCloud()) as cloud:
+        yield TpuEnvironment(cloud, tmp_path / "records")

@@ -14,9 +14,8 @@ HELD = DevSlice("one", (DevHostInfo("10.0.0.7", "10.0.0.7/12/345"), DevHostInfo(
 def test_a_laptop_reads_what_the_holder_wrote_last() -> None:
     assert DevSlice.in_log("Waiting.\n") is None
     assert DevSlice.in_log(f"{DevSlice(refused='none').line()}\n{HELD.line()}\nLater\n") == HELD
-    assert DevSlice.in_log(DevSlice(refused="No v4-8 slice is free.").line()) == DevSlice(
-        refused="No v4-8 slice is free."
-    )
+    refused = DevSlice(refused="No v4-8 slice is free.")
+    assert DevSlice.in_log(refused.line()) == refused
 
 
 @pytest.mark.parametrize(
@@ -32,7 +31,7 @@ def test_a_laptop_reads_what_the_holder_wrote_last() -> None:
         {"hosts": 5},
     ],
 )
-def test_what_names_no_slice_and_no_hosts_is_refused(fields: dict[str, object]) -> None:
+def test_invalid_slice_or_hosts_are_refused(fields: dict[str, object]) -> None:
     good = json.loads(HELD.line().partition(" ")[2])
     with pytest.raises(BadDevSliceError):
         DevSlice.in_log(f"TRADEWIND_DEV_SLICE {json.dumps({**good, **fields})}")

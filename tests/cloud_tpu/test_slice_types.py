@@ -1,8 +1,5 @@
 """The TPU table: names and shapes; Ray agrees with every topology in it."""
 
-import subprocess
-import sys
-
 import pytest
 
 from tradewind.cloud_tpu.slice_types import SLICE_TYPES, SliceType, UnknownSliceTypeError, slice_type
@@ -45,12 +42,9 @@ def test_an_unknown_name_is_refused_with_the_nearest_valid_ones(name, nearest):
     with pytest.raises(UnknownSliceTypeError) as caught:
         slice_type(name)
     assert str(caught.value) == f"There is no TPU slice type {name!r}; the nearest valid names are {nearest}."
-
-
-@pytest.mark.parametrize("name", ["", "gpu", "a100-8", "v4-16 "])
-def test_anything_else_is_refused_too(name):
-    with pytest.raises(UnknownSliceTypeError, match="the nearest valid names are v"):
-        slice_type(name)
+    for other in ("", "gpu", "a100-8", "v4-16 "):
+        with pytest.raises(UnknownSliceTypeError, match="the nearest valid names are v"):
+            slice_type(other)
 
 
 @pytest.mark.slow
@@ -70,13 +64,3 @@ def test_ray_accepts_each_topology_with_same_name_and_hosts():
         assert get_num_chips_from_topology(row.topology) == row.chips
         assert get_chips_per_host(row.topology, row.generation) == row.chips_per_host or row.hosts == 1, row
     assert [row.name for row in SLICE_TYPES.values() if row.topology is None] == ["v4-4096", "v5litepod-2"]
-
-
-def test_the_module_loads_nothing_heavy():
-    heavy = {"ray", "jax", "google", "airflow"}
-    code = (
-        "import sys; before = set(sys.modules)\n"  # Google's packages import their namespace at every start
-        f"import tradewind.cloud_tpu.slice_types; print(sorted({heavy!r} & (set(sys.modules) - before)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

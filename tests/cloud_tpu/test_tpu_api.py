@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from google.cloud.tpu_v2 import types
 
-from tests.cloud_tpu.cloud import BODY, World, queued
+from tests.cloud_tpu.cloud import BODY, TpuEnvironment, queued
 from tests.support.waiting import until
 from tradewind.cloud_tpu.api import MAX_CONCURRENT_CALLS, TpuApi
 from tradewind.cloud_tpu.errors import (
@@ -30,24 +31,24 @@ from tradewind.rehearsal.tpu.grpc import TpuGrpcServer
 
 
 @pytest.fixture(params=["rest", "grpc"])
-def api(request: pytest.FixtureRequest, world: World) -> Iterator[TpuApi]:
+def api(request: pytest.FixtureRequest, env: TpuEnvironment) -> Iterator[TpuApi]:
     if request.param == "rest":
-        yield world.api
+        yield env.api
         return
-    server = TpuGrpcServer(world.cloud.service)
+    server = TpuGrpcServer(env.cloud.service)
     server.start()
-    yield world.new_api(endpoint=f"http://{server.address}", transport="grpc")
+    yield env.new_api(endpoint=f"http://{server.address}", transport="grpc")
     server.stop()
 
 
-def test_a_node_is_created_read_listed_and_deleted(api: TpuApi, world: World) -> None:
+def test_a_node_is_created_read_listed_and_deleted(api: TpuApi, env: TpuEnvironment) -> None:
     api.create("slice-a", BODY)
     node = api.wait_until_ready("slice-a")
     assert (node.name, node.slice_type, node.hosts, node.labels) == ("slice-a", "v4-16", 2, {"cluster": "one"})
     assert node.body.items() >= BODY.items()
-    assert node.created_at == pytest.approx(world.now, abs=60)
+    assert node.created_at == pytest.approx(env.now, abs=60)
     assert [one.name for one in api.nodes()] == ["slice-a"]
-    with pytest.raises(TpuConflictError, match="another one"):
+    with pytest.raises(TpuConflictError, match="another resource"):
         api.delete_node("slice-a", "an older one's")
     api.delete_node("slice-a", node.identity)
     assert api.nodes() == []
@@ -70,23 +71,17 @@ def test_queued_resource_is_recreated_from_its_read_body(api: TpuApi) -> None:
     assert (again.body, again.nodes) == (found.body, found.nodes)
 
 
-def test_every_page_of_a_list_is_read(world: World) -> None:
+def test_every_page_of_a_list_is_read(env: TpuEnvironment) -> None:
     names = sorted(f"slice-{number}" for number in range(101))
-    state = world.cloud.service.state
+    state = env.cloud.service.state
     with state.changed:
         for name in names:
-            state.add_node(f"{world.api.parent}/nodes/{name}", types.Node(), slice_type("v4-8"))
-    assert sorted(node.name for node in world.api.nodes()) == names
+            state.add_node(f"{env.api.parent}/nodes/{name}", types.Node(), slice_type("v4-8"))
+    assert sorted(node.name for node in env.api.nodes()) == names
 
 
-def test_a_name_that_is_taken_is_a_conflict(api: TpuApi) -> None:
-    api.create("slice-a", BODY)
-    with pytest.raises(TpuConflictError, match="slice-a"):
-        api.create("slice-a", BODY)
-
-
-def test_a_stock_out_and_a_used_up_quota_are_told_apart(api: TpuApi, world: World) -> None:
-    supply = world.cloud.service.state.supply
+def test_a_stock_out_and_a_used_up_quota_are_told_apart(api: TpuApi, env: TpuEnvironment) -> None:
+    supply = env.cloud.service.state.supply
     supply.is_out = True
     with pytest.raises(StockOutError, match="no more capacity"):
         api.create("slice-a", BODY)
@@ -95,53 +90,50 @@ def test_a_stock_out_and_a_used_up_quota_are_told_apart(api: TpuApi, world: Worl
         api.create("slice-a", BODY)
 
 
-def test_an_unanswered_call_is_tried_again_for_a_while(api: TpuApi, world: World) -> None:
-    world.cloud.service.fail_next(3, 503)
+@pytest.mark.parametrize("status", [408, 499, 503])
+def test_passing_http_failure_is_retried(env: TpuEnvironment, status: int) -> None:
+    env.cloud.service.fail_next(2, status)
+    assert env.api.nodes() == []
+    assert len(env.cloud.service.log()) == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "error"),
+    [
+        ("UNAVAILABLE", "The service is down", "listing the nodes"),
+        ("CANCELLED", "The operation was cancelled", "listing the nodes"),
+        ("RESOURCE_EXHAUSTED", "Resource has been exhausted (e.g. check quota).", "less often"),
+    ],
+)
+def test_passing_refusal_is_retried_for_a_while(
+    api: TpuApi, env: TpuEnvironment, code: str, message: str, error: str
+) -> None:
+    env.cloud.service.refuse_next(2, code, message)
     assert api.nodes() == []
-    api.patience_s = 0.0
-    world.cloud.service.fail_next(1, 503)
-    with pytest.raises(TpuUnreachableError, match="listing the nodes"):
+    api.retry_timeout_s = 0.0
+    env.cloud.service.refuse_next(1, code, message)
+    with pytest.raises(TpuUnreachableError, match=error):
         api.nodes()
 
 
-@pytest.mark.parametrize("status", [408, 499])
-def test_timeout_or_cancelled_response_is_retried(world: World, status: int) -> None:
-    world.cloud.service.fail_next(2, status)
-    assert world.api.nodes() == []
-    assert len(world.cloud.service.log()) == 3
-
-
-def test_a_cancelled_call_is_tried_again(api: TpuApi, world: World) -> None:
-    world.cloud.service.refuse_next(2, "CANCELLED", "The operation was cancelled")
-    assert api.nodes() == []
-
-
-def test_rate_limited_list_is_retried_later(api: TpuApi, world: World) -> None:
-    words = "Resource has been exhausted (e.g. check quota)."
-    world.cloud.service.refuse_next(2, "RESOURCE_EXHAUSTED", words)
-    assert api.nodes() == []
-    api.patience_s = 0.0
-    world.cloud.service.refuse_next(1, "RESOURCE_EXHAUSTED", words)
-    with pytest.raises(TpuUnreachableError, match="less often"):
-        api.nodes()
-
-
-def test_only_a_name_that_is_taken_is_a_conflict(api: TpuApi, world: World) -> None:
-    world.cloud.service.refuse_next(1, "ABORTED", "The resource is being changed", "CreateNode")
+def test_only_a_name_that_is_taken_is_a_conflict(api: TpuApi, env: TpuEnvironment) -> None:
+    env.cloud.service.refuse_next(1, "ABORTED", "The resource is being changed", "CreateNode")
     with pytest.raises(TpuAbortedError, match="being changed"):
         api.create("slice-a", BODY)
-    world.cloud.service.fail_operations(1, "create", "ABORTED", "The zone is being served")
+    env.cloud.service.fail_operations(1, "create", "ABORTED", "The zone is being served")
     with pytest.raises(TpuAbortedError, match="being served"):
         api.create("slice-a", BODY)
-    world.cloud.service.refuse_next(1, "FAILED_PRECONDITION", "Enable the API", "CreateNode")
+    env.cloud.service.refuse_next(1, "FAILED_PRECONDITION", "Enable the API", "CreateNode")
     with pytest.raises(TpuPreconditionError, match="Enable"):
         api.create("slice-a", BODY)
     api.create("slice-a", BODY)
+    with pytest.raises(TpuConflictError, match="slice-a"):
+        api.create("slice-a", BODY)
 
 
-def test_server_filled_fields_are_left_out_on_recreation(api: TpuApi, world: World) -> None:
+def test_server_filled_fields_are_left_out_on_recreation(api: TpuApi, env: TpuEnvironment) -> None:
     api.create("slice-a", BODY)
-    assert world._held("slice-a").node.cidr_block
+    assert env._held("slice-a").node.cidr_block
     node = api.node("slice-a")
     api.delete_node("slice-a", node.identity)
     api.create("slice-a", node.body)
@@ -149,21 +141,21 @@ def test_server_filled_fields_are_left_out_on_recreation(api: TpuApi, world: Wor
         api.create("slice-b", {**BODY, "cidrBlock": "10.128.0.0/29"})
 
 
-def test_a_lost_connection_is_tried_again(world: World) -> None:
-    api = world.new_api(patience_s=60.0)
+def test_a_lost_connection_is_tried_again(env: TpuEnvironment) -> None:
+    api = env.new_api(retry_timeout_s=60.0)
     api.nodes()
-    world.cloud.stop()
-    back = threading.Timer(0.3, world.cloud.start)
+    env.cloud.stop()
+    back = threading.Timer(0.3, env.cloud.start)
     back.start()
     assert api.nodes() == []
     back.join()
 
 
-def test_a_refusal_is_not_tried_again(world: World) -> None:
-    world.cloud.service.fail_next(1, 403)
+def test_a_refusal_is_not_tried_again(env: TpuEnvironment) -> None:
+    env.cloud.service.fail_next(1, 403)
     with pytest.raises(TpuDeniedError, match=r"roles/tpu\.admin"):
-        world.api.nodes()
-    assert len(world.cloud.service.log()) == 1
+        env.api.nodes()
+    assert len(env.cloud.service.log()) == 1
 
 
 def test_a_body_with_an_unknown_field_or_type_is_refused_by_name(api: TpuApi) -> None:
@@ -174,15 +166,15 @@ def test_a_body_with_an_unknown_field_or_type_is_refused_by_name(api: TpuApi) ->
 
 
 @pytest.mark.slow
-def test_delete_waits_for_concurrent_deletion(api: TpuApi, world: World) -> None:
-    world.create("slice-a")
-    world.set_state("slice-a", "DELETING")
+def test_delete_waits_for_concurrent_deletion(api: TpuApi, env: TpuEnvironment) -> None:
+    env.create("slice-a")
+    env.set_state("slice-a", "DELETING")
     identity = api.node("slice-a").identity
 
     def drop() -> None:
-        state = world.cloud.service.state
+        state = env.cloud.service.state
         with state.changed:
-            state.drop(world._held("slice-a"))
+            state.drop(env._held("slice-a"))
 
     gone = threading.Timer(0.3, drop)
     gone.start()
@@ -191,10 +183,10 @@ def test_delete_waits_for_concurrent_deletion(api: TpuApi, world: World) -> None
     api.delete_node("slice-a", identity)  # deleting a missing node is no error
 
 
-def test_endless_operation_wait_times_out(world: World) -> None:
-    world.cloud.service.state.supply.slow_s = 60.0
+def test_endless_operation_wait_times_out(env: TpuEnvironment) -> None:
+    env.cloud.service.state.supply.slow_s = 60.0
     with pytest.raises(OperationTimeoutError, match="slice-a"):
-        world.api.create("slice-a", BODY, timeout_s=0.2)
+        env.api.create("slice-a", BODY, timeout_s=0.2)
 
 
 @pytest.mark.parametrize(
@@ -206,32 +198,28 @@ def test_endpoint_needs_tls_or_loopback_and_is_never_quoted(endpoint: str) -> No
     with pytest.raises(BadEndpointError, match="https") as refused:
         TpuApi("p", "z", endpoint=endpoint)
     assert "sesame" not in str(refused.value)
-    with pytest.raises(BadEndpointError, match="say 'rest' or 'grpc'"):
+    with pytest.raises(BadEndpointError, match="write 'rest' or 'grpc'"):
         TpuApi("p", "z", endpoint="http://127.0.0.1:1", transport="carrier pigeon")
 
 
-def test_loopback_endpoint_bypasses_environment_proxy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loopback_endpoint_bypasses_environment_proxy(env: TpuEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    monkeypatch.delenv("no_proxy", raising=False)
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    assert world.new_api(patience_s=0.0).nodes() == []
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    assert env.new_api(retry_timeout_s=0.0).nodes() == []
 
 
 def test_as_many_connections_are_kept_as_there_are_calls_at_once(
-    world: World, caplog: pytest.LogCaptureFixture
+    env: TpuEnvironment, caplog: pytest.LogCaptureFixture
 ) -> None:
-    api, together = world.new_api(), threading.Barrier(MAX_CONCURRENT_CALLS)
-    world.cloud.latency_s = 0.1
+    api, together = env.new_api(), threading.Barrier(MAX_CONCURRENT_CALLS)
+    env.cloud.latency_s = 0.1
 
-    def ask() -> None:
+    def list_nodes(_: int) -> None:
         together.wait()
         api.nodes()
 
-    for _ in range(2):
-        threads = [threading.Thread(target=ask) for _ in range(MAX_CONCURRENT_CALLS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with ThreadPoolExecutor(MAX_CONCURRENT_CALLS) as pool:
+        list(pool.map(list_nodes, range(2 * MAX_CONCURRENT_CALLS)))
     assert "pool is full" not in caplog.text

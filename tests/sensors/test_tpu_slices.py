@@ -13,7 +13,7 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 from airflow.triggers.base import TriggerEvent
 
-from tests.cloud_tpu.cloud import BODY, World
+from tests.cloud_tpu.cloud import BODY, TpuEnvironment
 from tests.support.waiting import until
 from tradewind.cloud_tpu.errors import BadEndpointError
 from tradewind.ray_jobs.nodes import NodeInfo, RegisteredSlice, hosts_alive, registered_slices
@@ -30,14 +30,14 @@ from tradewind.triggers.tpu_slices import TpuSliceReadyTrigger, TpuSliceRecovery
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TpuEnvironment]:
     """Test environment: a cloud at connection ``tpus``, an unresponsive Ray cluster and a bucket."""
     cloud = LocalTpuCloud()
     cloud.start()
     connect(monkeypatch, "tpus", "google_cloud_platform", project="rehearsal", tpu_endpoint=cloud.url)
     connect(monkeypatch, "silent", "ray", host="http://127.0.0.1:9", bucket=str(tmp_path / "bucket"))
     try:
-        yield World(cloud, tmp_path / "records")
+        yield TpuEnvironment(cloud, tmp_path / "records")
     finally:
         cloud.service.lives.end_all()
         cloud.stop()
@@ -76,9 +76,8 @@ async def event_of(trigger: Any) -> dict[str, Any]:
     return dict(event.payload)
 
 
-async def test_a_recovery_tells_what_it_would_do(world: World) -> None:
-    world.create("slice-a")
-    world.set_state("slice-a", "PREEMPTED")
+async def test_a_recovery_tells_what_it_would_do(env: TpuEnvironment) -> None:
+    env.create_preempted("slice-a")
     sensor = recovery(dry_run=True)
     trigger = trigger_of(sensor)
     assert isinstance(trigger, TpuSliceRecoveryTrigger)
@@ -89,13 +88,13 @@ async def test_a_recovery_tells_what_it_would_do(world: World) -> None:
     assert (await asyncio.to_thread(sensor.poke, {})).xcom_value == result
 
 
-async def test_a_cluster_without_slices_is_done_at_once(world: World) -> None:
+async def test_a_cluster_without_slices_is_done_at_once(env: TpuEnvironment) -> None:
     found = recovery().execute_complete({}, await event_of(trigger_of(recovery())))
     assert found == {"slices": [], "done": [], "stuck": []}
 
 
-async def test_one_pass_is_enough_where_that_is_asked_for(world: World) -> None:
-    world.create("slice-a")  # READY, but Ray does not answer: without ``once`` the sensor polls on
+async def test_one_pass_is_enough_where_that_is_asked_for(env: TpuEnvironment) -> None:
+    env.create("slice-a")  # READY, but Ray does not answer: without ``once`` the sensor polls on
     for sensor in (recovery(once=True), recovery(once=True, deferrable=False)):
         if sensor.deferrable:
             event = await asyncio.wait_for(event_of(trigger_of(sensor)), 60.0)
@@ -106,30 +105,29 @@ async def test_one_pass_is_enough_where_that_is_asked_for(world: World) -> None:
     assert not (await asyncio.to_thread(recovery().poke, {})).is_done
 
 
-async def test_slice_needing_manual_recovery_fails_task_by_name(world: World) -> None:
-    world.create("slice-a", {**BODY, "schedulingConfig": {"reserved": True}})
-    world.set_state("slice-a", "PREEMPTED")
+async def test_slice_needing_manual_recovery_fails_task_by_name(env: TpuEnvironment) -> None:
+    env.create("slice-a", {**BODY, "schedulingConfig": {"reserved": True}})
+    env.set_state("slice-a", "PREEMPTED")
     told = Told()
     with pytest.raises(SliceNeedsPersonError, match=r"slice-a.*reserved"):
         recovery().execute_complete({"ti": told}, await event_of(trigger_of(recovery())))
     assert [text.partition(":")[0] for text in told.xcoms["return_value"]["stuck"]] == ["slice-a"]
 
 
-async def test_a_refusal_of_the_api_fails_the_task_with_its_words(world: World) -> None:
-    world.cloud.service.fail_next(1, 403)
+async def test_a_refusal_of_the_api_fails_the_task_with_its_words(env: TpuEnvironment) -> None:
+    env.cloud.service.fail_next(1, 403)
     with pytest.raises(SliceRepairError, match=r"roles/tpu\.admin"):
         recovery().execute_complete({}, await event_of(trigger_of(recovery())))
-    world.cloud.service.fail_next(1, 403)
+    env.cloud.service.fail_next(1, 403)
     with pytest.raises(SliceRepairError, match=r"roles/tpu\.admin"):
         recovery().poke({})
 
 
-async def test_a_trigger_that_is_cancelled_leaves_no_thread_at_work(world: World) -> None:
-    world.create("slice-a")
-    world.set_state("slice-a", "PREEMPTED")
-    world.cloud.service.state.supply.slow_s = 60.0
+async def test_a_trigger_that_is_cancelled_leaves_no_thread_at_work(env: TpuEnvironment) -> None:
+    env.create_preempted("slice-a")
+    env.cloud.service.state.supply.slow_s = 60.0
     task = asyncio.create_task(event_of(trigger_of(recovery())))
-    await asyncio.to_thread(until, lambda: len(world.calls("CreateNode")) == 2, "the creation to begin", 60.0)
+    await asyncio.to_thread(until, lambda: len(env.calls("CreateNode")) == 2, "the creation to begin", 60.0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -148,25 +146,27 @@ def test_recovery_without_slices_or_with_bad_option_is_refused() -> None:
     assert trigger_of(recovery(expected=["slice-a"])).request["expected"] == {"slice-a": None}
 
 
-def test_a_recovery_needs_a_place_for_its_records(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recovery_needs_a_place_for_its_records(env: TpuEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
     connect(monkeypatch, "silent", "ray", host="http://127.0.0.1:9")
     with pytest.raises(SliceRepairError, match="records"):
         recovery().poke({})
 
 
-def test_the_hook_follows_the_connection_and_its_own_arguments(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hook_follows_the_connection_and_its_own_arguments(
+    env: TpuEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tradewind.hooks.cloud_tpu import CloudTpuHook
 
-    world.create("slice-a")
+    env.create("slice-a")
     assert [node.name for node in CloudTpuHook("tpus").tpu_api("us-central2-b").nodes()] == ["slice-a"]
-    server = TpuGrpcServer(world.cloud.service)
+    server = TpuGrpcServer(env.cloud.service)
     server.start()
     endpoint = f"http://{server.address}"
     connect(monkeypatch, "bare", "google_cloud_platform")
     hook = CloudTpuHook("bare", endpoint=endpoint, transport="grpc")
     assert [node.name for node in hook.tpu_api("us-central2-b", "rehearsal").nodes()] == ["slice-a"]
     server.stop()
-    assert world.cloud.service.log()[-1]["transport"] == "grpc"
+    assert env.cloud.service.log()[-1]["transport"] == "grpc"
     with pytest.raises(BadEndpointError, match="project"):
         hook.tpu_api("us-central2-b")
 

@@ -39,12 +39,26 @@ from tradewind.cloud_tpu.errors import (
 )
 from tradewind.cloud_tpu.resources import QueuedTpu, TpuNode, is_queue_body
 
+RETRY_TIMEOUT_S: Final = 60.0
+"""How long a call without a response is retried."""
+CALL_TIMEOUT_S: Final = 30.0
+OPERATION_TIMEOUT_S: Final = 30 * 60.0
+POLL_S: Final = 5.0
+PAGE_SIZE: Final = 500
+MAX_CONCURRENT_CALLS: Final = 16
+"""Maximum number of concurrent calls, over all callers."""
+_FIRST_PAUSE_S: Final = 0.5
+_MAX_PAUSE_S: Final = 15.0
 _NO_CAPACITY: Final = ("no more capacity", "stockout", "insufficient capacity", "not enough resources")
 _TOO_FAST: Final = ("per minute", "ratelimit", "rate limit", "too many requests", "e.g. check quota")
 _QUOTA: Final = ("quota",)
 _TAKEN: Final = ("already exist",)
 _UNANSWERED: Final = frozenset({408, 499})
 """HTTP's Request Timeout, and CANCELLED: a proxy or the server gave up waiting."""
+
+T = TypeVar("T")
+Resource = TpuNode | QueuedTpu
+R = TypeVar("R", TpuNode, QueuedTpu)
 
 
 def is_retryable(error: Exception, *, is_creation: bool = True) -> bool:
@@ -59,15 +73,9 @@ def is_retryable(error: Exception, *, is_creation: bool = True) -> bool:
         return False
     if getattr(error, "code", None) in _UNANSWERED:
         return True
-    silent = (exceptions.ServiceUnavailable, exceptions.GatewayTimeout, exceptions.BadGateway, exceptions.RetryError)
-    lost = (
-        exceptions.InternalServerError,
-        exceptions.Unknown,
-        requests.ConnectionError,
-        requests.Timeout,
-        TransportError,
-    )
-    return isinstance(error, silent + lost)
+    unanswered = (exceptions.ServiceUnavailable, exceptions.GatewayTimeout, exceptions.BadGateway)
+    lost = (exceptions.RetryError, requests.ConnectionError, requests.Timeout, TransportError)
+    return isinstance(error, (exceptions.InternalServerError, exceptions.Unknown, *unanswered, *lost))
 
 
 def is_rate_limited(error: Exception, *, is_creation: bool) -> bool:
@@ -99,23 +107,15 @@ def _kind(error: Exception, is_creation: bool) -> tuple[type[TpuApiError], str]:
     if isinstance(error, exceptions.NotFound):
         return TpuNotFoundError, ""
     if isinstance(error, exceptions.Conflict):  # includes AlreadyExists and Aborted
-        return (TpuConflictError, "") if _is_taken(error) else (TpuAbortedError, "Try again later.")
+        code = _code(error)
+        is_taken = code == "ALREADY_EXISTS" if code else _says(error, _TAKEN)
+        return (TpuConflictError, "") if is_taken else (TpuAbortedError, "Try again later.")
     if isinstance(error, exceptions.Forbidden | exceptions.Unauthorized | GoogleAuthError):
         return TpuDeniedError, "Grant the account roles/tpu.admin."
     if isinstance(error, exceptions.BadRequest):
-        return _bad_request(error)
+        is_precondition = _code(error) == "FAILED_PRECONDITION"
+        return (TpuPreconditionError, "") if is_precondition else (BadSliceError, "Correct the body of the slice.")
     return TpuApiError, ""
-
-
-def _bad_request(error: Exception) -> tuple[type[TpuApiError], str]:
-    if _code(error) == "FAILED_PRECONDITION":
-        return TpuPreconditionError, ""
-    return BadSliceError, "Correct what is wanted of the slice."
-
-
-def _is_taken(error: Exception) -> bool:
-    code = _code(error)
-    return code == "ALREADY_EXISTS" if code else _says(error, _TAKEN)
 
 
 def _code(error: Any) -> str:
@@ -143,22 +143,6 @@ def _says(error: Exception, phrases: tuple[str, ...]) -> bool:
     return any(phrase in words for phrase in phrases)
 
 
-RETRY_TIMEOUT_S: Final = 60.0
-"""How long a call without a response is retried."""
-CALL_TIMEOUT_S: Final = 30.0
-OPERATION_TIMEOUT_S: Final = 30 * 60.0
-POLL_S: Final = 5.0
-PAGE_SIZE: Final = 500
-MAX_CONCURRENT_CALLS: Final = 16
-"""Maximum number of concurrent calls, over all callers."""
-_FIRST_PAUSE_S: Final = 0.5
-_LONGEST_PAUSE_S: Final = 15.0
-
-T = TypeVar("T")
-Resource = TpuNode | QueuedTpu
-R = TypeVar("R", TpuNode, QueuedTpu)
-
-
 @dataclass(frozen=True)
 class TpuOperation:
     """An accepted creation or deletion; ``TpuApi.has_ended`` reports its progress."""
@@ -179,7 +163,7 @@ class TpuApi:
         transport: ``rest`` or ``grpc``.
         credentials: Google credentials; None finds the default ones.
         poll_s: Interval between checks of an operation.
-        patience_s: How long a call without a response is retried.
+        retry_timeout_s: How long a call without a response is retried.
         clock: Monotonic clock, in seconds.
         sleep: Waits; it may raise, which ends the call.
 
@@ -197,14 +181,14 @@ class TpuApi:
         transport: str = "rest",
         credentials: Any = None,
         poll_s: float = POLL_S,
-        patience_s: float = RETRY_TIMEOUT_S,
+        retry_timeout_s: float = RETRY_TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.project = project
         self.zone = zone
         self.poll_s = poll_s
-        self.patience_s = patience_s
+        self.retry_timeout_s = retry_timeout_s
         self._clock = clock
         self._sleep = sleep
         self._quiet_until = clock()
@@ -285,7 +269,7 @@ class TpuApi:
             if next(tries):
                 self._check_identity(name, is_queue, identity, what)
             if not may_send():
-                raise TpuAbortedError(f"Cloud TPU API, {what}: it took too long since it was looked at. Look again.")
+                raise TpuAbortedError(f"Cloud TPU API, {what}: its state was read too long ago. Read it again.")
 
         try:
             return self._begin(what, f"delete_{kind}", request, check=check)
@@ -294,8 +278,8 @@ class TpuApi:
         except (TpuUnreachableError, TpuConflictError):
             raise
         except TpuApiError:
-            there = self.found(name, is_queue)
-            if there is not None and there.state != "DELETING":
+            existing = self.find(name, is_queue)
+            if existing is not None and existing.state != "DELETING":
                 raise
             return None
 
@@ -308,7 +292,7 @@ class TpuApi:
             raise TpuApiError(str(refused)) if isinstance(refused, TpuUnreachableError) else refused  # it did answer
         return True
 
-    def found(self, name: str, is_queue: bool) -> Resource | None:
+    def find(self, name: str, is_queue: bool) -> Resource | None:
         """Return the node or queued resource ``name``; None if there is none."""
         try:
             return self.queued_resource(name) if is_queue else self.node(name)
@@ -355,7 +339,7 @@ class TpuApi:
             try:
                 node = self.node(name)
             except TpuNotFoundError:
-                state = "not there"
+                state = "missing"
             else:
                 if node.state == "READY":
                     return node
@@ -384,9 +368,9 @@ class TpuApi:
         """Delete, or wait for another client's deletion. A new resource of the same name is not waited for."""
         what = f"deleting {self._label('queued_resource' if is_queue else 'node', name)}"
         deadline = self._clock() + timeout_s
-        if (there := self.found(name, is_queue)) is None:
+        if (existing := self.find(name, is_queue)) is None:
             return
-        if there.identity != identity:
+        if existing.identity != identity:
             raise _another(what)
 
         def may_send() -> bool:
@@ -395,15 +379,15 @@ class TpuApi:
 
         if (operation := self.begin_delete(name, is_queue, identity, may_send)) is not None:
             self._wait_for(operation, deadline)
-        while (there := self.found(name, is_queue)) and there.identity == identity:
-            self._pause_until(deadline, f"{what}: it is still there")
+        while (existing := self.find(name, is_queue)) and existing.identity == identity:
+            self._pause_until(deadline, f"{what}: it still exists")
 
     def _check_identity(self, name: str, is_queue: bool, identity: str, what: str) -> None:
         """Raise unless the resource to delete exists and is not being deleted."""
-        there = self.found(name, is_queue)
-        if there is None or there.state == "DELETING":
+        existing = self.find(name, is_queue)
+        if existing is None or existing.state == "DELETING":
             raise TpuNotFoundError(f"Cloud TPU API, {what}: it is gone.")
-        if there.identity != identity:
+        if existing.identity != identity:
             raise _another(what)
 
     def _once(self, listed: Sequence[R], *, is_queue: bool) -> list[R]:
@@ -413,7 +397,7 @@ class TpuApi:
             by_name.setdefault(one.name, []).append(one)
         found = [same[0] if same.count(same[0]) == len(same) else None for same in by_name.values()]
         if None in found:
-            again = [one or self.found(name, is_queue) for name, one in zip(by_name, found, strict=True)]
+            again = [one or self.find(name, is_queue) for name, one in zip(by_name, found, strict=True)]
             return [one for one in again if one is not None]  # type: ignore[misc]
         return found  # type: ignore[return-value]
 
@@ -440,7 +424,7 @@ class TpuApi:
 
     def _call(self, what: str, call: Callable[[], T], *, is_creation: bool = False) -> T:
         """Return the result of ``call``, retried while the API does not answer; a rate limit delays all calls."""
-        deadline, pause = self._clock() + self.patience_s, _FIRST_PAUSE_S
+        deadline, pause = self._clock() + self.retry_timeout_s, _FIRST_PAUSE_S
         while True:
             if (quiet_s := self._quiet_until - self._clock()) > 0:
                 self._sleep(quiet_s * random.uniform(1.0, 1.5))
@@ -455,11 +439,11 @@ class TpuApi:
                 if not is_lost or self._clock() + pause > deadline:
                     raise translate_error(what, error, is_creation=is_creation) from error
             self._sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            pause = min(2 * pause, _MAX_PAUSE_S)
 
     def _pause_until(self, deadline: float, what: str) -> None:
         if self._clock() >= deadline:
-            raise OperationTimeoutError(f"Waited in vain for {what}; look at it in the Cloud console.")
+            raise OperationTimeoutError(f"Timeout while waiting for {what}. Check it in the Cloud console.")
         self._sleep(self.poll_s * random.uniform(0.8, 1.2))
 
     def _method(self, name: str) -> Any:
@@ -471,20 +455,17 @@ class TpuApi:
     def _parse(self, message: Any, name: str, body: Mapping[str, Any]) -> Any:
         from google.protobuf.json_format import ParseError
 
-        whole = _with_parents(body, self.parent) if is_queue_body(body) else body
+        if is_queue_body(body):
+            specs = [{"parent": self.parent, **spec} for spec in body["tpu"].get("nodeSpec") or []]
+            body = {**body, "tpu": {**body["tpu"], "nodeSpec": specs}}
         try:
-            return message.from_json(json.dumps(whole))
+            return message.from_json(json.dumps(body))
         except ParseError as error:
             raise BadSliceError(f"Slice {name!r} cannot be created: {error}") from error
 
 
 def _another(what: str) -> TpuConflictError:
-    return TpuConflictError(f"Cloud TPU API, {what}: it is another one by now, which is left alone.")
-
-
-def _with_parents(body: Mapping[str, Any], parent: str) -> dict[str, Any]:
-    specs = [{"parent": parent, **spec} for spec in body["tpu"].get("nodeSpec") or []]
-    return {**body, "tpu": {**body["tpu"], "nodeSpec": specs}}
+    return TpuConflictError(f"Cloud TPU API, {what}: another resource has this name by now. It stays.")
 
 
 def _to_json(message: Any) -> dict[str, Any]:

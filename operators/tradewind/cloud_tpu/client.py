@@ -23,8 +23,8 @@ def make_client(endpoint: str | None, transport: str, credentials: Any, at_once:
     """
     if transport not in TRANSPORTS:
         raise BadEndpointError(
-            "What is given as the transport to the Cloud TPU API (not shown, for it may be a secret in the wrong "
-            "field) is none: say 'rest' or 'grpc'."
+            "The transport of the Cloud TPU API is invalid (not shown, for it may be a secret in the wrong field): "
+            "write 'rest' or 'grpc'."
         )
     from google.api_core.client_options import ClientOptions
     from google.auth.exceptions import GoogleAuthError
@@ -41,7 +41,7 @@ def make_client(endpoint: str | None, transport: str, credentials: Any, at_once:
         return _with_connections(client, at_once)
     except GoogleAuthError as error:
         raise TpuDeniedError(
-            f"No Google credentials for the Cloud TPU API were found here ({type(error).__name__}): name a connection "
+            f"There are no Google credentials for the Cloud TPU API here ({type(error).__name__}): name a connection "
             "that has some, or give the machine a service account."
         ) from None
 
@@ -69,7 +69,7 @@ def tpu_endpoint(endpoint: str) -> tuple[str, str, bool]:
     parsed = parse_endpoint(endpoint)
     if parsed is None:
         raise BadEndpointError(
-            "What is given as the endpoint of the Cloud TPU API (not shown, for it may hold a password) is none: write "
+            "The endpoint of the Cloud TPU API is invalid (not shown, for it may contain a password): write "
             "https://HOST or https://HOST:PORT, nothing else (http only on the loopback)."
         )
     return parsed

@@ -16,7 +16,7 @@ METRICS_FILE: Final = "metrics.jsonl"
 STEP_SECONDS: Final = "step_seconds"
 """Key of a metrics row: duration of the step."""
 _TIMES: Final = ("time", STEP_SECONDS)
-_LONGEST_S: Final = 1e11
+_MAX_S: Final = 1e11
 """Maximum duration, and time since 1970. Longer values and non-numbers are ignored."""
 
 
@@ -76,4 +76,4 @@ def metrics_rows(text: str) -> list[dict[str, Any]]:
 
 
 def _is_time(value: Any) -> bool:
-    return value is None or (isinstance(value, (int, float)) and 0 <= value <= _LONGEST_S)
+    return value is None or (isinstance(value, (int, float)) and 0 <= value <= _MAX_S)

@@ -27,8 +27,8 @@ METADATA: Final = "dev_tpu"
 """Metadata key of a holder's job: the session's name, chosen by its user."""
 _MARKER: Final = "TRADEWIND_DEV_SLICE "
 _MARK: Final = re.compile(r"[0-9A-Fa-f.:]{1,45}/[0-9]{1,10}/[0-9]{1,20}")
-_MOST_HOSTS: Final = 4096
-_LONGEST_WHY: Final = 1000
+_MAX_HOSTS: Final = 4096
+_MAX_REFUSED_CHARS: Final = 1000
 _NAME: Final = re.compile(r"[a-z](-?[a-z0-9]){0,29}")
 
 
@@ -89,10 +89,10 @@ def is_dev_name(text: str) -> bool:
 
 
 def _parsed(fields: Mapping[str, Any]) -> DevSlice:
-    name, refused, hosts = str(fields["name"]), str(fields["refused"])[:_LONGEST_WHY], fields["hosts"]
+    name, refused, hosts = str(fields["name"]), str(fields["refused"])[:_MAX_REFUSED_CHARS], fields["hosts"]
     if refused:
         return DevSlice(refused=refused)
-    if not is_name(name) or not isinstance(hosts, Sequence) or not 1 <= len(hosts) <= _MOST_HOSTS:
+    if not is_name(name) or not isinstance(hosts, Sequence) or not 1 <= len(hosts) <= _MAX_HOSTS:
         raise ValueError("no name of a slice, or no hosts")
     return DevSlice(name, tuple(_host(host) for host in hosts))
 

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 HOST_VARIABLE: Final = "GCE_METADATA_HOST"
 _DEFAULT_HOST: Final = "169.254.169.254"  # an address, because name lookups can be slow elsewhere
 _HEADER: Final = "Metadata-Flavor"
-_LONGEST_WAIT_S: Final = 60.0
+_MAX_WAIT_S: Final = 60.0
 _PAUSE_S: Final = 1.0
 _PREEMPTED: Final = "instance/preempted"
 _MAINTENANCE: Final = "instance/maintenance-event"
@@ -47,22 +47,24 @@ def wait_for_maintenance(timeout_s: float, *, stopped: Callable[[], bool] = lamb
 def wait_for_preemption(timeout_s: float, *, stopped: Callable[[], bool] = lambda: False) -> bool | None:
     """Wait for this host's preemption; return whether it has occurred, or None without a response.
 
-    The server holds each request until a change, so the news arrives at once. ``stopped`` is called between two
+    The server holds each request until a change, so this returns at once. ``stopped`` is called between two
     requests, at least once a minute.
     """
     return _wait(_PREEMPTED, _is_true, timeout_s, stopped)
 
 
-def _wait(path: str, is_news: Callable[[_Value], bool], timeout_s: float, stopped: Callable[[], bool]) -> bool | None:
+def _wait(path: str, has_come: Callable[[_Value], bool], timeout_s: float, stopped: Callable[[], bool]) -> bool | None:
     deadline = time.monotonic() + timeout_s
     known = _get(path, min(timeout_s, _SLACK_S))
-    while known is not None and not is_news(known):
+    while known is not None and not has_come(known):
         left = deadline - time.monotonic()
         if left <= 0 or stopped():
             return False
         began = time.monotonic()
-        known = _changed(path, known, min(left, _LONGEST_WAIT_S))
-        if time.monotonic() - began < _PAUSE_S and known is not None and not is_news(known):
+        seconds = min(left, _MAX_WAIT_S)
+        query = {"wait_for_change": "true", "timeout_sec": str(max(1, round(seconds))), "last_etag": known.etag}
+        known = _get(f"{path}?{urlencode(query)}", max(1.0, seconds) + _SLACK_S)
+        if time.monotonic() - began < _PAUSE_S and known is not None and not has_come(known):
             time.sleep(min(_PAUSE_S, left))  # for a server that does not hold requests
     return None if known is None else True
 
@@ -81,12 +83,6 @@ def attribute(name: str, timeout_s: float = 1.0) -> str | None:
 
 def _is_true(value: _Value) -> bool:
     return value.text.strip().upper() == "TRUE"
-
-
-def _changed(path: str, known: _Value, seconds: float) -> _Value | None:
-    """Return the value once it has changed, or the same one after ``seconds``."""
-    query = {"wait_for_change": "true", "timeout_sec": str(max(1, round(seconds))), "last_etag": known.etag}
-    return _get(f"{path}?{urlencode(query)}", max(1.0, seconds) + _SLACK_S)
 
 
 def _get(path: str, timeout_s: float) -> _Value | None:

@@ -34,13 +34,13 @@ def read_secret(version: str) -> str:
     import google_crc32c
 
     if "data_crc32c" not in payload or google_crc32c.value(payload.data) != payload.data_crc32c:
-        raise SecretManagerError("its checksum does not fit what arrived; try again")
+        raise SecretManagerError("its checksum does not match the received data; try again")
     try:
         text = bytes(payload.data).decode()
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise SecretManagerError("it holds bytes that no environment variable can hold: store text") from None
+        raise SecretManagerError("it contains bytes that no environment variable can hold: store text") from None
     return text
 
 
@@ -59,24 +59,18 @@ def _client() -> Any:
     try:
         if endpoint is None:  # REST: gRPC conflicts with processes that are started later
             return SecretManagerServiceClient(transport="rest")
-        scheme, host, is_here = _parse(endpoint)
+        if (parsed := parse_endpoint(endpoint)) is None:
+            raise SecretManagerError(f"{ENDPOINT_VARIABLE} must be https://HOST (http only on the loopback)")
+        scheme, host, is_here = parsed
         credentials: Any = AnonymousCredentials() if is_here else None
         transport = SecretManagerServiceRestTransport(host=host, credentials=credentials, url_scheme=scheme)
         return SecretManagerServiceClient(transport=transport)
+    except SecretManagerError:
+        raise
     except Exception as error:
-        if isinstance(error, SecretManagerError):
-            raise
         raise SecretManagerError(
-            f"no Google credentials were found there ({type(error).__name__}): give the machine a service account"
+            f"there are no Google credentials there ({type(error).__name__}): give the machine a service account"
         ) from None
-
-
-def _parse(endpoint: str) -> tuple[str, str, bool]:
-    """Return scheme, host with port, and whether it is on this machine."""
-    parsed = parse_endpoint(endpoint)
-    if parsed is None:
-        raise SecretManagerError(f"{ENDPOINT_VARIABLE} must be https://HOST (http only on the loopback)")
-    return parsed
 
 
 def _access(client: Any, version: str) -> Any:

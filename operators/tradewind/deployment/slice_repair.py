@@ -39,7 +39,7 @@ class RepairRequest:
     def __post_init__(self) -> None:
         if not self.expected and not self.labels:
             raise BadSliceError(
-                "Say which slices belong to the cluster: their names in `expected`, or `labels` that they have."
+                "Name the slices that belong to the cluster: their names in `expected`, or `labels` that they have."
             )
         known = [setting.name for setting in fields(RepairSettings)]
         if unknown := sorted(set(self.settings) - set(known)):
@@ -66,7 +66,6 @@ def build_repair(request: RepairRequest, sleep: Callable[[float], None] = time.s
     from tradewind.cloud_tpu.repair.records import RepairLock, SliceRecords
     from tradewind.deployment.cloud_tpu import CloudTpuHook
     from tradewind.deployment.ray_connection import RayHook
-    from tradewind.storage.swap import read_stored, write_if
 
     ray = RayHook(request.ray_conn_id)
     cluster = ray.cluster()
@@ -81,7 +80,7 @@ def build_repair(request: RepairRequest, sleep: Callable[[float], None] = time.s
         SliceRecords(folder),
         RepairSettings(**request.settings),  # type: ignore[arg-type]
         dry_run=request.dry_run,
-        turn=RepairLock(f"{folder}/{LOCK_FILE}", read_stored, write_if),
+        lock=RepairLock(f"{folder}/{LOCK_FILE}"),
     )
 
 
@@ -108,7 +107,7 @@ def _folder(request: RepairRequest, bucket: str | None, project: str) -> str:
     """Return a folder per zone: slice names are unique only within one."""
     if not request.records and not bucket:
         raise BadSliceError(
-            f"Slices that are being replaced must be written down: name a folder in `records`, or a bucket in "
+            f"A repair needs a folder for its records: name one in `records`, or a bucket in "
             f"connection {request.ray_conn_id!r}."
         )
     root = request.records or f"{str(bucket).rstrip('/')}/{RECORDS_FOLDER}"

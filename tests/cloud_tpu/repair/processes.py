@@ -27,7 +27,6 @@ from tradewind.cloud_tpu.api import TpuApi
 from tradewind.cloud_tpu.repair.passes import SliceRepair
 from tradewind.cloud_tpu.repair.records import RepairLock, SliceRecords
 from tradewind.cloud_tpu.repair.terms import RepairSettings, Scope
-from tradewind.storage.swap import read_stored, write_if
 
 HOLD_S, STALE_S = 0.4, 0.6
 LABELS = {"cluster": "one"}
@@ -51,20 +50,20 @@ def main() -> None:
 
 
 def _one_pass(url: str, folder: str, step: int, what: signal.Signals) -> None:
-    count, lock = itertools.count(1), threading.Lock()
+    count, counting = itertools.count(1), threading.Lock()
 
     def reach() -> None:
-        with lock:
+        with counting:
             number = next(count)
         if number == step:
             signal.pthread_kill(threading.get_ident(), what)  # to this thread, which then stops at once
 
-    def is_no_guarded(*paths: Any) -> bool:
+    def is_unguarded(*paths: Any) -> bool:
         """Skip steps that write the repair lock: on a local disk, a process frozen there blocks all others."""
         return what is signal.SIGKILL or not any(os.path.basename(str(path)).startswith("turn") for path in paths)
 
     for name in ("replace", "rename", "unlink", "remove"):
-        setattr(os, name, _around(getattr(os, name), reach, is_no_guarded, is_no_guarded))
+        setattr(os, name, _around(getattr(os, name), reach, is_unguarded, is_unguarded))
     adapter = requests.adapters.HTTPAdapter
 
     def counts_before(_: Any, request: Any) -> bool:
@@ -72,17 +71,16 @@ def _one_pass(url: str, folder: str, step: int, what: signal.Signals) -> None:
 
     adapter.send = _around(adapter.send, reach, counts_before)  # type: ignore[method-assign]
     api = TpuApi(
-        "rehearsal", "us-central2-b", endpoint=url, poll_s=0.01, patience_s=5.0, sleep=lambda _: time.sleep(0.01)
+        "rehearsal", "us-central2-b", endpoint=url, poll_s=0.01, retry_timeout_s=5.0, sleep=lambda _: time.sleep(0.01)
     )
 
     def hosts() -> dict[str, int]:
         return {node.name: node.hosts or 0 for node in api.nodes() if node.state == "READY"}
 
     settings = RepairSettings(start_grace_s=0.0, host_grace_s=0.0, stock_out_pause_s=0.1)
-    turn = RepairLock(f"{folder}/turn", read_stored, write_if, hold_s=HOLD_S, stale_s=STALE_S)
-    repair = SliceRepair(api, hosts, Scope(labels=LABELS), SliceRecords(folder), settings, turn=turn)
+    lock = RepairLock(f"{folder}/turn", hold_s=HOLD_S, stale_s=STALE_S)
     try:
-        repair.run_once()
+        SliceRepair(api, hosts, Scope(labels=LABELS), SliceRecords(folder), settings, lock=lock).run_once()
     finally:
         os._exit(0)
 

@@ -11,16 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests.cloud_tpu.cloud import AT_ONCE, BODY, World, queued
+from tests.cloud_tpu.cloud import AT_ONCE, BODY, TpuEnvironment, queued, serving
 from tests.support.waiting import until
 from tradewind.cloud_tpu.repair import actions as repair_actions
-from tradewind.cloud_tpu.repair.passes import SliceRepair
 from tradewind.cloud_tpu.repair.records import KEEP_S
-from tradewind.cloud_tpu.repair.terms import RepairReport, RepairSettings, Scope
+from tradewind.cloud_tpu.repair.terms import RepairSettings, Scope
 from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest
 from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
-
-WRITES = ("CreateNode", "DeleteNode", "CreateQueuedResource", "DeleteQueuedResource")
 
 
 class LyingCloud(LocalTpuCloud):
@@ -46,222 +43,195 @@ class LyingCloud(LocalTpuCloud):
         self.twist = twist
 
 
-class LyingWorld(World):
+class LyingEnvironment(TpuEnvironment):
     cloud: LyingCloud
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[LyingWorld]:
-    cloud = LyingCloud()
-    cloud.start()
-    try:
-        yield LyingWorld(cloud, tmp_path / "records")
-    finally:
-        cloud.service.lives.end_all()
-        cloud.stop()
+def env(tmp_path: Path) -> Iterator[LyingEnvironment]:
+    with serving(LyingCloud()) as cloud:
+        yield LyingEnvironment(cloud, tmp_path / "records")
 
 
-def until_well(repair: SliceRepair, world: World, passes: int = 30) -> RepairReport:
-    for _ in range(passes):
-        report = repair.run_once()
-        if report.is_well:
-            return report
-        world.now += 1.0
-    raise AssertionError(report.table())
-
-
-def create_all(world: World, names: list[str]) -> None:
-    for name in names:
-        world.api.begin_create(name, BODY)
-    until(lambda: [node.state for node in world.api.nodes()] == ["READY"] * len(names), "all slices to be READY")
-
-
-def test_lost_deletion_response_does_not_delete_successor(world: LyingWorld) -> None:
-    world.create("slice-a")
-    world.preempt("slice-a")
+def test_lost_deletion_response_does_not_delete_successor(env: LyingEnvironment) -> None:
+    env.create_preempted("slice-a")
     successors: list[str] = []
 
     def meanwhile(seconds: float) -> None:
-        if not world.cloud.lost_answers and not successors:
-            until(lambda: world.api.found("slice-a", is_queue=False) is None, "slice-a to be gone")
-            world.create("slice-a")
-            successors.append(world.api.node("slice-a").identity)
+        if not env.cloud.lost_answers and not successors:
+            until(lambda: env.api.find("slice-a", is_queue=False) is None, "slice-a to be gone")
+            env.create("slice-a")
+            successors.append(env.api.node("slice-a").identity)
         time.sleep(min(seconds, 0.01))
 
-    world.cloud.writes, world.cloud.lost_answers = frozenset({"DeleteNode"}), 1
-    world.repair(api=world.new_api(sleep=meanwhile)).run_once()
-    assert successors == [world.api.node("slice-a").identity]
-    assert world.calls("DeleteNode") == ["DeleteNode slice-a"]
+    env.cloud.writes, env.cloud.lost_answers = frozenset({"DeleteNode"}), 1
+    env.repair(api=env.new_api(sleep=meanwhile)).run_once()
+    assert successors == [env.api.node("slice-a").identity]
+    assert env.calls("DeleteNode") == ["DeleteNode slice-a"]
 
 
 @pytest.mark.slow
-def test_stale_list_does_not_delete_replaced_slice_again(world: LyingWorld) -> None:
+def test_stale_list_does_not_delete_replaced_slice_again(env: LyingEnvironment) -> None:
     names = [f"slice-{number:02}" for number in range(20)]
-    create_all(world, names)
-    for name in names:
-        world.preempt(name)
-    old = [json.loads(json.dumps(one)) for one in _listed(world)]
-    assert set(world.repair().run_once().done.values()) == {"replaced"}
-    world.cloud.twists("ListNodes", lambda fields: fields.update(nodes=old))
+    env.create_preempted(*names)
+    old = [json.loads(json.dumps(one)) for one in _listed(env)]
+    assert set(env.repair().run_once().done.values()) == {"replaced"}
+    env.cloud.twists("ListNodes", lambda fields: fields.update(nodes=old))
     pauses = iter(range(5))
-    world.repair(api=world.new_api(sleep=lambda seconds: [next(pauses)])).run_once()
-    world.cloud.twist = lambda answer: answer
-    assert len(world.calls("DeleteNode")) == 20
-    assert until_well(world.repair(), world).is_well
+    env.repair(api=env.new_api(sleep=lambda seconds: [next(pauses)])).run_once()
+    env.cloud.twist = lambda answer: answer
+    assert len(env.calls("DeleteNode")) == 20
+    env.repair_until_well()
 
 
-def _listed(world: LyingWorld) -> list[dict[str, Any]]:
-    call = HttpRequest("GET", f"/v2/{world.api.parent}/nodes", {"pageSize": "500"}, {}, b"")
-    nodes: list[dict[str, Any]] = json.loads(world.cloud.answer(call).body)["nodes"]
+def _listed(env: LyingEnvironment) -> list[dict[str, Any]]:
+    call = HttpRequest("GET", f"/v2/{env.api.parent}/nodes", {"pageSize": "500"}, {}, b"")
+    nodes: list[dict[str, Any]] = json.loads(env.cloud.answer(call).body)["nodes"]
     return nodes
 
 
 @pytest.mark.parametrize("second_state", ["PREEMPTED", "READY"])
-def test_a_node_that_a_list_tells_of_twice_is_one_node(world: LyingWorld, second_state: str) -> None:
-    world.create("slice-a")
+def test_node_listed_twice_is_one_node(env: LyingEnvironment, second_state: str) -> None:
+    env.create("slice-a")
     state = "READY" if second_state == "PREEMPTED" else "PREEMPTED"
-    world.set_state("slice-a", state)
+    env.set_state("slice-a", state)
 
     def twice(fields: dict[str, Any]) -> None:
         if fields.get("nodes"):
             fields["nodes"].append({**fields["nodes"][0], "state": second_state})
 
-    world.cloud.twists("ListNodes", twice)
-    world.hosts = lambda: {"slice-a": 2 if state == "READY" else 0}  # type: ignore[method-assign]
-    report = world.repair().run_once()
+    env.cloud.twists("ListNodes", twice)
+    env.hosts = lambda: {"slice-a": 2 if state == "READY" else 0}  # type: ignore[method-assign]
+    report = env.repair().run_once()
     assert len(report.findings) == 1
-    assert len(world.calls("DeleteNode")) == (1 if state == "PREEMPTED" else 0)
+    assert len(env.calls("DeleteNode")) == (1 if state == "PREEMPTED" else 0)
 
 
-def test_working_slice_missing_from_list_keeps_queued_resource(world: LyingWorld) -> None:
-    world.create("queue", queued("slice-a", "slice-b"))
-    world.preempt("slice-a")  # the cloud also sets the queued resource to SUSPENDED
-    world.cloud.twists("ListNodes", lambda fields: fields.update(nodes=[]))
-    world.hosts = lambda: {"slice-b": 2}  # type: ignore[method-assign]
-    report = world.repair().run_once()
+def test_working_slice_missing_from_list_keeps_queued_resource(env: LyingEnvironment) -> None:
+    env.create("queue", queued("slice-a", "slice-b"))
+    env.preempt("slice-a")  # the cloud also sets the queued resource to SUSPENDED
+    env.cloud.twists("ListNodes", lambda fields: fields.update(nodes=[]))
+    env.hosts = lambda: {"slice-b": 2}  # type: ignore[method-assign]
+    report = env.repair().run_once()
     assert report.done == {} and "slice-b" in report.table()
-    assert world.calls("DeleteQueuedResource") == []
+    assert env.calls("DeleteQueuedResource") == []
 
 
-def test_foreign_queued_resource_without_spec_is_tolerated(world: LyingWorld) -> None:
-    world.create("slice-a")
-    world.create("queue", queued("theirs", body={**BODY, "labels": {"cluster": "two"}}))
-    world.preempt("slice-a")
-    world.cloud.twists("ListQueuedResources", lambda fields: fields["queuedResources"][0].pop("tpu"))
-    assert world.repair().run_once().done == {"slice-a": "replaced"}
+def test_foreign_queued_resource_without_spec_is_tolerated(env: LyingEnvironment) -> None:
+    env.create("slice-a")
+    env.create("queue", queued("theirs", body={**BODY, "labels": {"cluster": "two"}}))
+    env.preempt("slice-a")
+    env.cloud.twists("ListQueuedResources", lambda fields: fields["queuedResources"][0].pop("tpu"))
+    assert env.repair().run_once().done == {"slice-a": "replaced"}
 
 
 @pytest.mark.parametrize("state", [97, "GONE_FISHING"])
-def test_a_state_that_nobody_knows_is_waited_for(world: LyingWorld, state: int | str) -> None:
-    world.create("slice-a")
-    world.create("queue", queued("slice-b"))
+def test_unknown_state_is_waited_for(env: LyingEnvironment, state: int | str) -> None:
+    env.create("slice-a")
+    env.create("queue", queued("slice-b"))
 
     def unknown(fields: dict[str, Any]) -> None:
         for node in fields.get("nodes", []):
             node["state"] = state
 
-    world.cloud.twists("ListNodes", unknown)
-    world.hosts = dict  # type: ignore[method-assign]
+    env.cloud.twists("ListNodes", unknown)
+    env.hosts = dict  # type: ignore[method-assign]
     for _ in range(3):
-        report = world.repair().run_once()
+        report = env.repair().run_once()
         assert report.done == {} and not report.is_well and report.table()
-        world.now += 10_000.0
-    assert world.calls("DeleteNode", "DeleteQueuedResource") == []
+        env.now += 10_000.0
+    assert env.calls("DeleteNode", "DeleteQueuedResource") == []
 
 
 @pytest.mark.slow
-def test_failing_queued_resource_leaves_others_their_limits(world: LyingWorld) -> None:
-    world.create("a-queue", queued("slice-q"))
-    world.create("slice-z")
+def test_failing_queued_resource_leaves_others_their_limits(env: LyingEnvironment) -> None:
+    env.create("a-queue", queued("slice-q"))
+    env.create("slice-z")
     settings = replace(AT_ONCE, stock_out_pause_s=60.0, max_deletes_per_hour=10)
-    world.lost_hosts["slice-q"] = 2
+    env.lost_hosts["slice-q"] = 2
 
     def failed(fields: dict[str, Any]) -> None:
         for one in fields.get("queuedResources", []):
             one["state"] = {"state": "FAILED"}
 
-    world.cloud.twists("ListQueuedResources", failed)
+    env.cloud.twists("ListQueuedResources", failed)
     for _ in range(60):
-        world.repair(settings=settings).run_once()
-        world.now += 15.0
-    assert 2 <= len(world.calls("DeleteQueuedResource")) <= 6
-    world.lost_hosts["slice-z"] = 1
+        env.repair(settings=settings).run_once()
+        env.now += 15.0
+    assert 2 <= len(env.calls("DeleteQueuedResource")) <= 6
+    env.lost_hosts["slice-z"] = 1
     for _ in range(3):
-        world.repair(settings=settings).run_once()
-        world.now += 5.0
-    assert world.calls("DeleteNode") == ["DeleteNode slice-z"]
+        env.repair(settings=settings).run_once()
+        env.now += 5.0
+    assert env.calls("DeleteNode") == ["DeleteNode slice-z"]
 
 
-def test_invalid_name_needs_user_and_delays_no_other_slice(world: LyingWorld) -> None:
-    world.create("slice-a")
-    world.preempt("slice-a")
+def test_invalid_name_needs_user_and_delays_no_other_slice(env: LyingEnvironment) -> None:
+    env.create_preempted("slice-a")
     hostile = ["Slice_A", "../slice-a", "slice\na", "", "s" * 5000]
-    report = world.repair(Scope(expected={"slice-a": BODY, **dict.fromkeys(hostile, BODY)})).run_once()
+    report = env.repair(Scope(expected={"slice-a": BODY, **dict.fromkeys(hostile, BODY)})).run_once()
     assert report.done == {"slice-a": "replaced"}
     assert sorted(one.name for one in report.needs_attention) == sorted(hostile)
     assert len(report.table().splitlines()) == 1 + len(report.findings)
 
 
 @pytest.mark.slow
-def test_recreation_body_is_rewritten_when_deletion_is_retried(world: LyingWorld) -> None:
-    world.create("slice-a")
-    world.create("slice-b")
-    world.lost_hosts["slice-a"] = 1
-    world.repair().run_once()
-    world.now += AT_ONCE.host_grace_s + 1.0
-    world.cloud.service.refuse_next(100, "PERMISSION_DENIED", "Not now", "DeleteNode")
-    world.repair().run_once()
-    world.cloud.service.refuse_next(0, "PERMISSION_DENIED", "Not now", "DeleteNode")
-    world.now += KEEP_S + 1.0
-    world.cloud.service.state.supply.is_out = True
-    assert "no capacity" in world.repair().run_once().done["slice-a"]
-    world.cloud.service.state.supply.is_out = False
-    world.lost_hosts.clear()
-    world.now += AT_ONCE.max_stock_out_pause_s
-    assert until_well(world.repair(), world).is_well
-    assert sorted(node.name for node in world.api.nodes()) == ["slice-a", "slice-b"]
+def test_recreation_body_is_rewritten_when_deletion_is_retried(env: LyingEnvironment) -> None:
+    env.create("slice-a")
+    env.create("slice-b")
+    env.lost_hosts["slice-a"] = 1
+    env.repair().run_once()
+    env.now += AT_ONCE.host_grace_s + 1.0
+    env.cloud.service.refuse_next(100, "PERMISSION_DENIED", "Not now", "DeleteNode")
+    env.repair().run_once()
+    env.cloud.service.refuse_next(0, "PERMISSION_DENIED", "Not now", "DeleteNode")
+    env.now += KEEP_S + 1.0
+    env.cloud.service.state.supply.is_out = True
+    assert "no capacity" in env.repair().run_once().done["slice-a"]
+    env.cloud.service.state.supply.is_out = False
+    env.lost_hosts.clear()
+    env.now += AT_ONCE.max_stock_out_pause_s
+    env.repair_until_well()
+    assert sorted(node.name for node in env.api.nodes()) == ["slice-a", "slice-b"]
 
 
 @pytest.mark.slow
-def test_records_do_not_grow_while_a_deletion_is_refused(world: LyingWorld) -> None:
-    world.create("slice-a")
-    world.preempt("slice-a")
-    world.cloud.service.refuse_next(10**6, "PERMISSION_DENIED", "Not now", "DeleteNode")
+def test_records_do_not_grow_while_a_deletion_is_refused(env: LyingEnvironment) -> None:
+    env.create_preempted("slice-a")
+    env.cloud.service.refuse_next(10**6, "PERMISSION_DENIED", "Not now", "DeleteNode")
     for _ in range(30):
-        world.repair(settings=RepairSettings()).run_once()
-        world.now += 60.0
-    files = list(world.folder.glob("*.json"))
+        env.repair(settings=RepairSettings()).run_once()
+        env.now += 60.0
+    files = list(env.folder.glob("*.json"))
     assert len(files) <= 4 and sum(len(json.loads(file.read_text())) for file in files) <= 12
-    world.cloud.service.refuse_next(0, "PERMISSION_DENIED", "Not now", "DeleteNode")
-    assert until_well(world.repair(), world).is_well
-    world.now += KEEP_S + 1.0
-    world.repair().run_once()
-    assert [json.loads(file.read_text()) for file in world.folder.glob("*.json")] in ([], [{}])
+    env.cloud.service.refuse_next(0, "PERMISSION_DENIED", "Not now", "DeleteNode")
+    env.repair_until_well()
+    env.now += KEEP_S + 1.0
+    env.repair().run_once()
+    assert [json.loads(file.read_text()) for file in env.folder.glob("*.json")] in ([], [{}])
 
 
 @pytest.mark.slow
-def test_nothing_is_deleted_while_another_repair_has_the_turn(
-    world: LyingWorld, monkeypatch: pytest.MonkeyPatch
+def test_nothing_is_deleted_while_another_repair_has_the_lock(
+    env: LyingEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.create("slice-a")
-    world.preempt("slice-a")
-    world.folder.mkdir()
-    another = world.turn()
+    env.create_preempted("slice-a")
+    env.folder.mkdir()
+    another = env.lock()
     assert another.acquire()
     with monkeypatch.context() as patch:
         patch.setattr(repair_actions, "LOCK_TIMEOUT_S", 0.5)
-        assert "another repair" in world.repair().run_once().done["slice-a"]
-    assert world.calls("DeleteNode") == []
+        assert "another repair" in env.repair().run_once().done["slice-a"]
+    assert env.calls("DeleteNode") == []
     another.release()
-    assert world.repair().run_once().done == {"slice-a": "replaced"}
+    assert env.repair().run_once().done == {"slice-a": "replaced"}
 
 
-def test_nothing_is_deleted_by_a_look_that_is_long_over(world: LyingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.create("slice-a")
-    world.preempt("slice-a")
+def test_old_snapshot_deletes_nothing(env: LyingEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+    env.create_preempted("slice-a")
     late = iter(range(0, 10**6, 100))
     monkeypatch.setattr(repair_actions, "boot_time", lambda: float(next(late)))
-    assert "took too long" in world.repair().run_once().done["slice-a"]
+    assert "too long ago" in env.repair().run_once().done["slice-a"]
     monkeypatch.undo()
-    assert world.calls("DeleteNode") == []
-    assert world.repair().run_once().done == {"slice-a": "replaced"}
+    assert env.calls("DeleteNode") == []
+    assert env.repair().run_once().done == {"slice-a": "replaced"}

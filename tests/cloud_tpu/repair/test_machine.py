@@ -10,15 +10,13 @@ import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.cloud_tpu.cloud import AT_ONCE, World, queued
-from tradewind.cloud_tpu.api import TpuApi, TpuOperation
+from tests.cloud_tpu.cloud import AT_ONCE, TpuEnvironment, queued
 from tradewind.cloud_tpu.errors import TpuApiError
 from tradewind.cloud_tpu.repair.records import SliceRecords
 from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
@@ -29,30 +27,6 @@ CODES = ("ABORTED", "INTERNAL", "UNAVAILABLE", "CANCELLED", "PERMISSION_DENIED",
 CALLS = ("CreateNode", "DeleteNode", "CreateQueuedResource", "DeleteQueuedResource")
 
 
-class MortalApi(TpuApi):
-    """A client that raises around the ``lives``-th action from now, like a killed process."""
-
-    lives: int | None = None
-
-    def begin_delete(self, *args: Any, **options: Any) -> TpuOperation | None:
-        return self._around(lambda: TpuApi.begin_delete(self, *args, **options))
-
-    def begin_create(self, name: str, body: Any) -> TpuOperation:
-        return self._around(lambda: TpuApi.begin_create(self, name, body))
-
-    def _around(self, call: Any) -> Any:
-        self._lose_life()
-        told = call()
-        self._lose_life()
-        return told
-
-    def _lose_life(self) -> None:
-        if self.lives is not None:
-            self.lives -= 1
-            if self.lives <= 0:
-                raise KeyboardInterrupt
-
-
 class RepairMachine(RuleBasedStateMachine):
     """Three slices, one of them from a queued resource; the cloud may preempt each at any time."""
 
@@ -61,20 +35,20 @@ class RepairMachine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.cloud = LocalTpuCloud()
         self.cloud.start()
-        self.world = World(self.cloud, self.folder / "records")
+        self.env = TpuEnvironment(self.cloud, self.folder / "records")
         self.deaths = dict.fromkeys(SLICES, 0)
         self.came: dict[str, set[str]] = {name: set() for name in SLICES}
         for name in ("bare-a", "bare-b"):
-            self.world.create(name)
-        self.world.create("queue", queued("queued-c"))
+            self.env.create(name)
+        self.env.create("queue", queued("queued-c"))
         self._count()
 
     @rule(name=st.sampled_from(SLICES))
     def take(self, name: str) -> None:
         """Preempt a slice that exists."""
-        if any(node.name == name and node.state == "READY" for node in self.world.api.nodes()):
+        if any(node.name == name and node.state == "READY" for node in self.env.api.nodes()):
             self._count()
-            self.world.preempt(name)
+            self.env.preempt(name)
             self.deaths[name] += 1
 
     @rule(call=st.sampled_from(CALLS), code=st.sampled_from(CODES), count=st.integers(1, 2))
@@ -92,22 +66,20 @@ class RepairMachine(RuleBasedStateMachine):
     @rule(lives=st.none() | st.integers(1, 6), seconds=st.sampled_from([1.0, 20.0, 4000.0]))
     def repair(self, lives: int | None, seconds: float) -> None:
         """Run one pass, which the machine may kill."""
-        api = MortalApi("rehearsal", "us-central2-b", endpoint=self.cloud.url, poll_s=0.01, sleep=self.world._sleep)
-        api.lives = lives
         with suppress(KeyboardInterrupt, TpuApiError):
-            self.world.repair(api=api).run_once()
-        self.world.now += seconds
+            self.env.repair(api=self.env.mortal_api(lives)).run_once()
+        self.env.now += seconds
 
     @invariant()
-    def each_slice_is_there_or_written_down(self) -> None:
+    def each_slice_exists_or_is_recorded(self) -> None:
         if not hasattr(self, "cloud"):
             return
         self._count()
-        records = SliceRecords(str(self.world.folder)).read()
-        there = {one.name for one in (*self.world.api.nodes(), *self.world.api.queued_resources())}
+        records = SliceRecords(str(self.env.folder)).read()
+        existing = {one.name for one in (*self.env.api.nodes(), *self.env.api.queued_resources())}
         for name, owner in OWNERS.items():
             wanted = owner in records and records[owner].is_wanted
-            assert owner in there or wanted, f"{name} is lost"
+            assert owner in existing or wanted, f"{name} is lost"
             assert len(self.came[name]) <= 1 + self.deaths[name], f"{name} was paid for twice"
 
     def teardown(self) -> None:
@@ -121,12 +93,12 @@ class RepairMachine(RuleBasedStateMachine):
                 self.cloud.service.fail_operations(0, verb, "INTERNAL", "")
             self.cloud.lost_answers = 0
             for _ in range(60):
-                if self.world.repair().run_once().is_well:
+                if self.env.repair().run_once().is_well:
                     break
-                self.world.now += AT_ONCE.max_stock_out_pause_s
-            nodes = {node.name: node.state for node in self.world.api.nodes()}
+                self.env.now += AT_ONCE.max_stock_out_pause_s
+            nodes = {node.name: node.state for node in self.env.api.nodes()}
             assert nodes == dict.fromkeys(SLICES, "READY")
-            self.each_slice_is_there_or_written_down()
+            self.each_slice_exists_or_is_recorded()
         finally:
             self.cloud.service.lives.end_all()
             self.cloud.stop()
@@ -134,7 +106,7 @@ class RepairMachine(RuleBasedStateMachine):
 
     def _count(self) -> None:
         """Record the READY nodes under each name: the cloud bills each of them."""
-        for node in self.world.api.nodes():
+        for node in self.env.api.nodes():
             if node.state == "READY":
                 self.came[node.name].add(node.identity)
 

@@ -15,19 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.cloud_tpu.cloud import World
+from tests.cloud_tpu.cloud import TpuEnvironment
 from tests.cloud_tpu.repair.processes import HOLD_S, STALE_S
 from tradewind.cloud_tpu.repair.records import KEEP_S
 
 pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).parents[3]
-MOST_STEPS = 60
+MAX_STEPS = 60
 
 
 @contextmanager
-def processes(world: World) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.cloud_tpu.repair.processes", world.cloud.url, str(world.folder)]
+def processes(env: TpuEnvironment) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "tests.cloud_tpu.repair.processes", env.cloud.url, str(env.folder)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, text=True, cwd=REPOSITORY, **pipes) as process:  # type: ignore[call-overload]
         try:
@@ -37,45 +37,45 @@ def processes(world: World) -> Iterator[subprocess.Popen[str]]:
             process.stdin.close()
 
 
-def told(process: subprocess.Popen[str]) -> tuple[str, int]:
+def read_report(process: subprocess.Popen[str]) -> tuple[str, int]:
     assert process.stdout is not None
     word, number = process.stdout.readline().split()
     return word, int(number)
 
 
-def repair_all(world: World) -> None:
-    turn = world.turn(hold_s=HOLD_S, stale_s=STALE_S)
+def repair_all(env: TpuEnvironment) -> None:
+    lock = env.lock(hold_s=HOLD_S, stale_s=STALE_S)
     for _ in range(100):
-        if world.repair(turn=turn).run_once().is_well:
+        if env.repair(lock=lock).run_once().is_well:
             return
-        world.now += 100.0
+        env.now += 100.0
     raise AssertionError("the slices do not come back")
 
 
 @pytest.mark.parametrize("what", [signal.SIGKILL, signal.SIGSTOP], ids=lambda one: str(one.name))
-def test_a_repair_may_be_killed_or_frozen_at_any_step(world: World, what: signal.Signals) -> None:
-    world.create("slice-a")
-    with processes(world) as process:
+def test_a_repair_may_be_killed_or_frozen_at_any_step(env: TpuEnvironment, what: signal.Signals) -> None:
+    env.create("slice-a")
+    with processes(env) as process:
         assert process.stdin is not None
-        for step in range(1, MOST_STEPS):
-            world.preempt("slice-a")
-            before = len(world.calls("CreateNode")), len(world.calls("DeleteNode"))
+        for step in range(1, MAX_STEPS):
+            env.preempt("slice-a")
+            before = len(env.calls("CreateNode")), len(env.calls("DeleteNode"))
             process.stdin.write(f"{step} {what.name}\n")
             process.stdin.flush()
-            word, number = told(process)
-            repair_all(world)
-            identity = world.api.node("slice-a").identity
+            word, number = read_report(process)
+            repair_all(env)
+            identity = env.api.node("slice-a").identity
             if word == "stopped":
                 os.kill(number, signal.SIGCONT)
-                assert told(process) == ("ended", 0)
-            repair_all(world)
-            assert world.api.node("slice-a").identity == identity, f"deleted while it worked, frozen at step {step}"
-            assert (len(world.calls("CreateNode")), len(world.calls("DeleteNode"))) == (before[0] + 1, before[1] + 1)
+                assert read_report(process) == ("ended", 0)
+            repair_all(env)
+            assert env.api.node("slice-a").identity == identity, f"deleted while it worked, frozen at step {step}"
+            assert (len(env.calls("CreateNode")), len(env.calls("DeleteNode"))) == (before[0] + 1, before[1] + 1)
             if (word, number) == ("ended", 0):
                 break
-            world.now += KEEP_S + 1.0
-            repair_all(world)
-            assert not list(world.folder.glob("deleted-*")), f"a record is left, {what.name} at step {step}"
+            env.now += KEEP_S + 1.0
+            repair_all(env)
+            assert not list(env.folder.glob("deleted-*")), f"a record is left, {what.name} at step {step}"
         else:
             raise AssertionError("a pass has more steps than are tried")
     assert step > 15, "the steps were not counted"

@@ -48,10 +48,10 @@ LOCK_TIMEOUT_S: Final = 15.0
 """How long to wait for the repair lock while another repair holds it."""
 _BATCH: Final = 512
 """Deletions per snapshot: it is two seconds old at the last of them."""
+_REPLACED: Final = "left alone: another process has replaced it"
 
-_NO_PLACE: Final = (StockOutError, QuotaError)
-_FOR_ANY: Final = (TpuDeniedError,)
-_FOR_A_PERSON: Final = (BadSliceError, TpuDeniedError, TpuNotFoundError, TpuPreconditionError)
+_NO_CAPACITY: Final = (StockOutError, QuotaError)
+_NEEDS_USER: Final = (BadSliceError, TpuDeniedError, TpuNotFoundError, TpuPreconditionError)
 T = TypeVar("T")
 
 
@@ -59,10 +59,10 @@ class _Stage(Enum):
     """Stage of the action on one slice."""
 
     DELETE = "to be deleted"
-    GOING = "being deleted"
+    DELETING = "being deleted"
     CREATE = "to be created"
-    COMING = "being created"
-    OVER = "over"
+    CREATING = "being created"
+    DONE = "done"
 
 
 @dataclass
@@ -72,21 +72,21 @@ class _Work:
     finding: Finding
     record: SliceRecord
     stage: _Stage
-    words: str = ""
+    result: str = ""
     operation: TpuOperation | None = None
-    next_ask: int = 0
-    asks: int = 0
+    next_check: int = 0
+    checks: int = 0
 
-    def end(self, words: str) -> None:
+    def end(self, result: str) -> None:
         """End it for this pass."""
-        self.stage, self.words = _Stage.OVER, words
+        self.stage, self.result = _Stage.DONE, result
 
-    def may_ask(self, poll: int) -> bool:
+    def may_check(self, poll: int) -> bool:
         """Return whether to poll the operation itself: at the first, second, fourth, eighth poll…"""
-        if self.operation is None or poll < self.next_ask:
+        if self.operation is None or poll < self.next_check:
             return False
-        self.asks += 1
-        self.next_ask = poll + 2**self.asks
+        self.checks += 1
+        self.next_check = poll + 2**self.checks
         return True
 
 
@@ -100,7 +100,7 @@ class RepairActions:
         settings: Waits and limits.
         records: Persistent records.
         clock: Seconds since the epoch.
-        turn: Repair lock, if several repairs share the records.
+        lock: Repair lock, if several repairs share the records.
 
     Attributes:
         denied: Slices whose creation was refused in a way that waiting does not mend.
@@ -114,7 +114,7 @@ class RepairActions:
         settings: RepairSettings,
         records: SliceRecords,
         clock: Callable[[], float],
-        turn: RepairLock | None = None,
+        lock: RepairLock | None = None,
     ) -> None:
         self.denied: set[str] = set()
         self._api = api
@@ -123,7 +123,7 @@ class RepairActions:
         self._settings = settings
         self._records = records
         self._clock = clock
-        self._turn = turn
+        self._lock = lock
         self._refused: dict[str, str] = {}
         self._pool: ThreadPoolExecutor
 
@@ -131,7 +131,7 @@ class RepairActions:
         """Carry out the due actions; return their results in words, by name."""
         done: dict[str, str] = {}
         with ThreadPoolExecutor(MAX_CONCURRENT_CALLS, thread_name_prefix="slice-repair") as self._pool:
-            for wave, patience_s in waves(due):
+            for wave, timeout_s in waves(due):
                 works = [
                     _Work(
                         finding,
@@ -141,48 +141,48 @@ class RepairActions:
                     for finding in wave
                 ]
                 try:
-                    self._work_off(works, patience_s)
+                    self._work_off(works, timeout_s)
                 finally:
                     self._write_notes(works, records)
-                done |= {work.finding.name: work.words for work in works}
+                done |= {work.finding.name: work.result for work in works}
         return done
 
-    def _work_off(self, works: Sequence[_Work], patience_s: float) -> None:
-        self._delete_in_turn(_at(works, _Stage.DELETE))
+    def _work_off(self, works: Sequence[_Work], timeout_s: float) -> None:
+        self._delete_under_lock(_at(works, _Stage.DELETE))
         self._each(self._create, _at(works, _Stage.CREATE))
         poll, pause, waited_s = 0, min(_FIRST_PAUSE_S, self._api.poll_s), 0.0
-        while waiting := _at(works, _Stage.GOING, _Stage.COMING):
+        while waiting := _at(works, _Stage.DELETING, _Stage.CREATING):
             # Only the API's lists: hosts registered with Ray do not matter here.
             snapshot = Snapshot(self._api.nodes(), self._api.queued_resources(), None, {}, self._clock())
             self._each(lambda work, snapshot=snapshot, poll=poll: self._follow(work, snapshot, poll), waiting)  # type: ignore[misc]
             self._each(self._create, _at(works, _Stage.CREATE))
-            if not _at(works, _Stage.GOING, _Stage.COMING) or waited_s > patience_s:
+            if not _at(works, _Stage.DELETING, _Stage.CREATING) or waited_s > timeout_s:
                 break
             self._api.pause(pause)
             waited_s, pause, poll = waited_s + pause, min(2 * pause, self._api.poll_s), poll + 1
-        for work in _at(works, _Stage.GOING, _Stage.COMING):
-            is_going = work.stage is _Stage.GOING
-            work.end("still being deleted: the next pass goes on" if is_going else "being created")
+        for work in _at(works, _Stage.DELETING, _Stage.CREATING):
+            is_deleting = work.stage is _Stage.DELETING
+            work.end("still being deleted: the next pass continues" if is_deleting else "being created")
 
-    def _delete_in_turn(self, works: Sequence[_Work]) -> None:
+    def _delete_under_lock(self, works: Sequence[_Work]) -> None:
         """Start these deletions under the repair lock."""
         works = [work for work in works if not self._is_put_off(work)]
         try:
             for begin in range(0, len(works), _BATCH):
-                here = works[begin : begin + _BATCH]
-                if self._has_turn():
-                    self._delete(here)
+                batch = works[begin : begin + _BATCH]
+                if self._acquire_lock():
+                    self._delete(batch)
                 else:
-                    for work in here:
+                    for work in batch:
                         work.end("left alone: another repair is deleting slices at present")
         finally:
-            if self._turn is not None:
-                self._turn.release()
+            if self._lock is not None:
+                self._lock.release()
 
-    def _has_turn(self) -> bool:
+    def _acquire_lock(self) -> bool:
         """Acquire the repair lock, waiting a while for another repair; renewed fully with each batch."""
         waited_s, pause = 0.0, _FIRST_PAUSE_S
-        while self._turn is not None and not self._turn.acquire():
+        while self._lock is not None and not self._lock.acquire():
             if waited_s >= LOCK_TIMEOUT_S:
                 return False
             self._api.pause(pause * random.uniform(0.5, 1.0))
@@ -195,7 +195,7 @@ class RepairActions:
         snapshot = self._observe()
         again = {finding.name: finding for finding in decide(snapshot, self._scope, self._settings)}
         for work in works:
-            if why := _why_not(work.finding, again.get(work.finding.name), snapshot):
+            if why := _reason_to_skip(work.finding, again.get(work.finding.name), snapshot):
                 work.end(why)
         works = _at(works, _Stage.DELETE)
         now = self._clock()
@@ -213,35 +213,35 @@ class RepairActions:
         is_old = boot_time() - observed_at > SNAPSHOT_TTL_S / 2
         if is_few or is_old or work.record.identity == finding.identity:
             observed_at = boot_time()
-            there = self._api.found(finding.name, finding.is_queue)
-            if there is not None and there.identity != finding.identity:
-                work.end("left alone: somebody else has replaced it")
+            existing = self._api.find(finding.name, finding.is_queue)
+            if existing is not None and existing.identity != finding.identity:
+                work.end(_REPLACED)
                 return
 
         def may_send() -> bool:
-            is_ours = self._turn is None or self._turn.is_held
-            return is_ours and boot_time() - observed_at < SNAPSHOT_TTL_S
+            is_held = self._lock is None or self._lock.is_held
+            return is_held and boot_time() - observed_at < SNAPSHOT_TTL_S
 
         logger.info("Deleting slice %s: %s.", finding.name, finding.reason)
         operation = self._api.begin_delete(finding.name, finding.is_queue, finding.identity, may_send)
-        work.stage, work.operation, work.next_ask = _Stage.GOING, operation, 2
+        work.stage, work.operation, work.next_check = _Stage.DELETING, operation, 2
 
     def _follow(self, work: _Work, snapshot: Snapshot, poll: int) -> None:
-        if work.stage is _Stage.GOING:
+        if work.stage is _Stage.DELETING:
             self._follow_deletion(work, snapshot, poll)
         else:
             self._follow_creation(work, snapshot, poll)
 
     def _follow_deletion(self, work: _Work, snapshot: Snapshot, poll: int) -> None:
         finding = work.finding
-        there: Any = snapshot.queues_by_name if finding.is_queue else snapshot.nodes_by_name
-        there = there.get(finding.name)
-        if there is not None and there.identity == finding.identity:
-            if there.state != "DELETING" and work.may_ask(poll):
+        resources: Mapping[str, Any] = snapshot.queues_by_name if finding.is_queue else snapshot.nodes_by_name
+        existing = resources.get(finding.name)
+        if existing is not None and existing.identity == finding.identity:
+            if existing.state != "DELETING" and work.may_check(poll):
                 assert work.operation is not None
                 self._api.has_ended(work.operation)
-        elif there is not None:
-            work.end("left alone: somebody else has replaced it")
+        elif existing is not None:
+            work.end(_REPLACED)
         elif finding.action is Action.DELETE:
             work.end("deleted")
         elif not any(node.queue == finding.name or node.name in finding.slices for node in snapshot.nodes):
@@ -255,40 +255,40 @@ class RepairActions:
         try:
             work.operation = self._api.begin_create(finding.name, finding.body)
         except TpuConflictError:
-            self._came(work, "there already")
+            self._end_creation(work, "exists already")
             return
-        work.stage, work.next_ask, work.asks = _Stage.COMING, 0, 0
+        work.stage, work.next_check, work.checks = _Stage.CREATING, 0, 0
 
     def _follow_creation(self, work: _Work, snapshot: Snapshot, poll: int) -> None:
         """Check the operation of a creation that is not listed. A queued resource is accepted or refused."""
-        finding, word = work.finding, "created" if work.finding.action is Action.CREATE else "replaced"
+        finding, result = work.finding, "created" if work.finding.action is Action.CREATE else "replaced"
         node = snapshot.nodes_by_name.get(finding.name)
         if finding.name in snapshot.queues_by_name if finding.is_queue else node is not None and node.state == "READY":
-            self._came(work, word)
-        elif node is None and work.may_ask(poll):
+            self._end_creation(work, result)
+        elif node is None and work.may_check(poll):
             assert work.operation is not None
             if self._api.has_ended(work.operation):
-                self._came(work, word)
+                self._end_creation(work, result)
 
-    def _came(self, work: _Work, word: str) -> None:
-        work.record = work.record.begun()
-        work.end(word)
-        logger.info("Slice %s: %s.", work.finding.name, word)
+    def _end_creation(self, work: _Work, result: str) -> None:
+        work.record = work.record.with_creation()
+        work.end(result)
+        logger.info("Slice %s: %s.", work.finding.name, result)
 
     def _refuse(self, work: _Work, error: TpuApiError) -> None:
         """Schedule a retry, later each time. The slice stays wanted."""
         pause = self._settings.stock_out_pause_s * 2.0 ** min(work.record.refusals, 30)
         pause = min(pause, self._settings.max_stock_out_pause_s) * random.uniform(0.8, 1.0)
-        denied = self._denied(work.finding, error) if isinstance(error, _FOR_A_PERSON) else ""
-        work.record = work.record.refused(str(error), self._clock() + pause, denied)
-        if isinstance(error, _NO_PLACE):
+        denied = self._denied(work.finding, error) if isinstance(error, _NEEDS_USER) else ""
+        work.record = work.record.with_refusal(str(error), self._clock() + pause, denied)
+        if isinstance(error, _NO_CAPACITY):
             work.end(f"no capacity or quota; next try in {pause:.0f} s")
         else:
             work.end(f"{type(error).__name__}: {error}".splitlines()[0])
         logger.warning("Slice %s cannot be created: %s Next try in %.0f s.", work.finding.name, error, pause)
 
     def _denied(self, finding: Finding, error: TpuApiError) -> str:
-        kind = ANY_KIND if isinstance(error, _FOR_ANY) else body_kind(finding.body or {})
+        kind = ANY_KIND if isinstance(error, TpuDeniedError) else body_kind(finding.body or {})
         self._refused[kind] = finding.name
         self.denied.add(finding.name)
         return kind
@@ -305,8 +305,8 @@ class RepairActions:
     def _each(self, action: Callable[[_Work], None], works: Iterable[_Work]) -> None:
         """Apply ``action`` to each, several at once; one failure does not stop the others."""
 
-        def careful(work: _Work) -> None:
-            is_creation = work.stage in (_Stage.CREATE, _Stage.COMING)
+        def apply(work: _Work) -> None:
+            is_creation = work.stage in (_Stage.CREATE, _Stage.CREATING)
             try:
                 action(work)
             except TpuApiError as error:
@@ -316,7 +316,7 @@ class RepairActions:
                     logger.warning("Slice %s: %s", work.finding.name, error)
                     work.end(f"{type(error).__name__}: {error}".splitlines()[0])
 
-        for _ in self._pool.map(careful, works):
+        for _ in self._pool.map(apply, works):
             pass
 
     def _write_notes(self, works: Sequence[_Work], records: Mapping[str, SliceRecord]) -> None:
@@ -345,12 +345,12 @@ def _at(works: Iterable[_Work], *stages: _Stage) -> list[_Work]:
     return [work for work in works if work.stage in stages]
 
 
-def _why_not(finding: Finding, again: Finding | None, snapshot: Snapshot) -> str:
+def _reason_to_skip(finding: Finding, again: Finding | None, snapshot: Snapshot) -> str:
     """Return why it is not deleted after all; empty if it is."""
     if again is None or again.action is Action.CREATE:
         return "left alone: it is gone already"
     if again.identity != finding.identity:
-        return "left alone: somebody else has replaced it"
+        return _REPLACED
     if again.hosts_alive > finding.hosts_alive:
         return "left alone: its hosts are back"
     if snapshot.hosts is None and finding.trouble == "HOSTS":

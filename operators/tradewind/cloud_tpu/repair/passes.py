@@ -33,7 +33,7 @@ class SliceRepair:
         settings: Waits and limits.
         dry_run: Only report the actions.
         clock: Seconds since the epoch.
-        turn: Repair lock; None if no other repair has these records.
+        lock: Repair lock; None if no other repair has these records.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class SliceRepair:
         *,
         dry_run: bool = False,
         clock: Callable[[], float] = time.time,
-        turn: RepairLock | None = None,
+        lock: RepairLock | None = None,
     ) -> None:
         self.api = api
         self.registered_hosts = registered_hosts
@@ -54,7 +54,7 @@ class SliceRepair:
         self.records = records
         self.settings = settings or RepairSettings()
         self.dry_run = dry_run
-        self.turn = turn
+        self.lock = lock
         self._clock = clock
 
     def run_once(self) -> RepairReport:
@@ -82,13 +82,13 @@ class SliceRepair:
             self.settings,
             self.records,
             self._clock,
-            self.turn,
+            self.lock,
         )
         done = actions.carry_out(due, records)
-        told = [
+        findings = [
             replace(finding, needs_person=True) if finding.name in actions.denied else finding for finding in findings
         ]
-        return RepairReport(told, done)
+        return RepairReport(findings, done)
 
     def _observe(self, read: Callable[[], Mapping[str, SliceRecord]]) -> Snapshot:
         return Snapshot(
@@ -104,9 +104,9 @@ class SliceRepair:
         records, changed = {}, {}
         for finding in findings:
             old = snapshot.records.get(finding.name) or SliceRecord(finding.name)
-            new = old.in_trouble(finding.trouble, snapshot.now)
+            new = old.with_trouble(finding.trouble, snapshot.now)
             if finding.verdict is SliceHealth.WORKS:
-                new = new.begun()
+                new = new.with_creation()
             if new.notes() != old.notes():
                 changed[finding.name] = new
             records[finding.name] = new

@@ -23,29 +23,33 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from fsspec.implementations.local import LocalFileSystem
 
 from tradewind.cloud_tpu.api import CALL_TIMEOUT_S
 from tradewind.machine import boot_time, write_private_file
 from tradewind.storage import file_system_at
+from tradewind.storage.filesystems import remove_file
+from tradewind.storage.swap import StoredObject, read_stored, write_if
 
 RECORDS_FOLDER: Final = "slice-records"
 """Folder of records in the cluster's bucket, unless a task names another."""
 KEEP_S: Final = 3600.0
 """How long a deletion is kept and counts towards the limits."""
+HOLD_S: Final = 60.0
+STALE_S: Final = HOLD_S + CALL_TIMEOUT_S
 _NOTES: Final = "notes.json"
 _DELETED: Final = "deleted-"
 _SUFFIX: Final = ".json"
-_MANY_FILES: Final = 8
+_MAX_FILES: Final = 8
 _READERS: Final = 16
-_NOTED: Final = ("trouble", "since", "refusals", "refusal", "retry_at", "denied")
-_MOST_BYTES: Final = 64 << 20
+_NOTE_FIELDS: Final = ("trouble", "since", "refusals", "refusal", "retry_at", "denied")
+_MAX_BYTES: Final = 64 << 20
 """Limit of one file; a deletion has a few thousand bytes."""
-_LATEST: Final = 1e11
+_MAX_TIME_S: Final = 1e11
 """In seconds since 1970; the range of calendars."""
-_MOST_REFUSALS: Final = 10**9
+_MAX_REFUSALS: Final = 10**9
 
 T = TypeVar("T")
 
@@ -103,21 +107,21 @@ class SliceRecord:
     retry_at: float = 0.0
     denied: str = ""
 
-    def in_trouble(self, trouble: str, now: float) -> SliceRecord:
+    def with_trouble(self, trouble: str, now: float) -> SliceRecord:
         """Return the record of the slice, seen in this trouble at ``now``."""
         if trouble == self.trouble:
             return self
         return replace(self, trouble=trouble, since=now if trouble else None)
 
-    def begun(self) -> SliceRecord:
+    def with_creation(self) -> SliceRecord:
         """Return the record once its creation was accepted."""
         return replace(self, refusals=0, refusal="", retry_at=0.0, denied="")
 
-    def refused(self, refusal: str, retry_at: float, denied: str = "") -> SliceRecord:
+    def with_refusal(self, refusal: str, retry_at: float, denied: str = "") -> SliceRecord:
         """Return the record after a refused creation."""
         return replace(self, refusals=self.refusals + 1, refusal=refusal, retry_at=retry_at, denied=denied)
 
-    def deleted(self, deletion: Deletion) -> SliceRecord:
+    def with_deletion(self, deletion: Deletion) -> SliceRecord:
         """Return the record with one more deletion."""
         is_counted = deletion.is_certain or deletion.at in self.deleted_at  # two repairs may have settled at once
         counted = self.deleted_at if is_counted else (*self.deleted_at, deletion.at)
@@ -127,8 +131,7 @@ class SliceRecord:
 
     def notes(self) -> dict[str, Any]:
         """Return the fields for the notes; empty if there are none."""
-        noted = {key: getattr(self, key) for key in _NOTED}
-        return noted if self.trouble or self.refusals else {}
+        return {key: getattr(self, key) for key in _NOTE_FIELDS} if self.trouble or self.refusals else {}
 
 
 class SliceRecords:
@@ -157,23 +160,20 @@ class SliceRecords:
             texts = list(pool.map(self._text, paths))
         found = {path: text for path, text in zip(paths, texts, strict=True) if text is not None}
         notes = {path: text for path, text in found.items() if path.endswith(f"/{_NOTES}")}
-        self._files = {path: _parsed(path, text, _deletions) for path, text in found.items() if path not in notes}
+        self._files = {path: _parse(path, text, _deletions_of) for path, text in found.items() if path not in notes}
         records: dict[str, SliceRecord] = {}
         for path, text in notes.items():
-            records.update(_parsed(path, text, _noted))
-        for deletion in sorted(
-            (deletion for file in self._files.values() for deletion in file), key=lambda deletion: deletion.at
-        ):
-            records[deletion.name] = records.get(deletion.name, SliceRecord(deletion.name)).deleted(deletion)
+            records.update(_parse(path, text, _notes_of))
+        for deletion in sorted(self._deletions(), key=lambda deletion: deletion.at):
+            records[deletion.name] = records.get(deletion.name, SliceRecord(deletion.name)).with_deletion(deletion)
         return records
 
     def write_notes(self, records: Mapping[str, SliceRecord]) -> None:
         """Write the notes of these slices; those of all others stay unchanged."""
         path = f"{self._root}/{_NOTES}"
         text = self._text(path)
-        known = _parsed(path, text, _noted) if text is not None else {}
-        notes = {name: record.notes() for name, record in known.items()}
-        notes |= {name: record.notes() for name, record in records.items()}
+        known = _parse(path, text, _notes_of) if text is not None else {}
+        notes = {name: record.notes() for name, record in {**known, **records}.items()}
         self._write(path, {name: note for name, note in notes.items() if note})
 
     def write_deletions(self, deletions: Sequence[Deletion]) -> None:
@@ -189,24 +189,24 @@ class SliceRecords:
 
     def settle(self, is_back: Callable[[Deletion], bool], now: float) -> None:
         """Remove read bodies of slices that are back, and deletions that are long over."""
-        deletions = [deletion for file in self._files.values() for deletion in file]
-        kept = [
+        deletions = self._deletions()
+        remaining = [
             replace(deletion, body=None) if deletion.body is not None and is_back(deletion) else deletion
             for deletion in _newest(deletions)
         ]
-        kept = [
+        remaining = [
             deletion
-            for deletion in kept
+            for deletion in remaining
             if deletion.body is not None or (deletion.at > now - KEEP_S and not deletion.is_certain)
         ]
-        if kept == deletions and len(self._files) <= _MANY_FILES:
+        if remaining == deletions and len(self._files) <= _MAX_FILES:
             return
-        self.write_deletions(kept)
+        self.write_deletions(remaining)
         for path in self._files:
-            try:
-                self._fs.rm_file(path)
-            except FileNotFoundError:  # another repair has done the same
-                continue
+            remove_file(self._fs, path)  # another repair may have done the same
+
+    def _deletions(self) -> list[Deletion]:
+        return [deletion for file in self._files.values() for deletion in file]
 
     def _text(self, path: str) -> bytes | None:
         try:
@@ -239,24 +239,24 @@ def _newest(deletions: Sequence[Deletion]) -> list[Deletion]:
     ]
 
 
-def _noted(fields: Any) -> dict[str, SliceRecord]:
-    _check(isinstance(fields, dict), "it holds no JSON object")
+def _notes_of(fields: Any) -> dict[str, SliceRecord]:
+    _check(isinstance(fields, dict), "it is not a JSON object")
     return {name: SliceRecord(name, **_fields(entry, _NOTE_KINDS, ())) for name, entry in fields.items()}
 
 
-def _deletions(fields: Any) -> list[Deletion]:
-    _check(isinstance(fields, list), "it holds no list")
+def _deletions_of(fields: Any) -> list[Deletion]:
+    _check(isinstance(fields, list), "it is not a list")
     return [Deletion(**_fields(entry, _DELETION_KINDS, ("name", "identity", "at"))) for entry in fields]
 
 
 def _fields(value: Any, kinds: Mapping[str, Callable[[Any], bool]], required: Sequence[str]) -> dict[str, Any]:
     """Return an entry's fields. An unknown field is refused: its information must not be lost."""
-    _check(isinstance(value, dict), "an entry is no object")
-    _check(value.keys() <= kinds.keys(), "an entry has a field that is not known")
+    _check(isinstance(value, dict), "an entry is not an object")
+    _check(value.keys() <= kinds.keys(), "an entry has an unknown field")
     for name in required:
         _check(name in value, f"an entry has no {name}")
     for name, field in value.items():
-        _check(kinds[name](field), f"what an entry has as {name} is not of its kind")
+        _check(kinds[name](field), f"{name} of an entry is invalid")
     return dict(value)
 
 
@@ -270,11 +270,11 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_moment(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= _LATEST
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= _MAX_TIME_S
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_REFUSALS
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_REFUSALS
 
 
 _NOTE_KINDS: Final[Mapping[str, Callable[[Any], bool]]] = {
@@ -296,13 +296,13 @@ _DELETION_KINDS: Final[Mapping[str, Callable[[Any], bool]]] = {
 
 def _check_file(path: str, is_file: bool, size: int) -> None:
     flaw = "" if is_file else "it is no regular file"
-    if is_file and size > _MOST_BYTES:
-        flaw = f"it has more than {_MOST_BYTES:,} bytes"
+    if is_file and size > _MAX_BYTES:
+        flaw = f"it has more than {_MAX_BYTES:,} bytes"
     if flaw:
         raise _damaged(path, flaw)
 
 
-def _parsed(path: str, text: bytes, parse: Callable[[Any], T]) -> T:
+def _parse(path: str, text: bytes, parse: Callable[[Any], T]) -> T:
     try:
         fields = json.loads(text)
     except RecursionError:
@@ -317,28 +317,8 @@ def _parsed(path: str, text: bytes, parse: Callable[[Any], T]) -> T:
 
 def _damaged(path: str, flaw: str) -> SliceRecordError:
     return SliceRecordError(
-        f"The slice record {path} is damaged ({flaw}): see that its slices are there, and remove the file."
+        f"The slice record {path} is damaged ({flaw}): check that its slices exist, and remove the file."
     )
-
-
-HOLD_S: Final = 60.0
-STALE_S: Final = HOLD_S + CALL_TIMEOUT_S
-
-
-class Seen(Protocol):
-    """A stored object: its text, the tag that a write must match, and its age by the store's clock."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def tag(self) -> str: ...
-    @property
-    def age_s(self) -> float: ...
-
-
-Read = Callable[[str], Seen | None]
-Write = Callable[[str, str, str | None], Seen | None]
-"""Path, text, and tag of the object to replace (None: create it); None if another object exists."""
 
 
 class RepairLock:
@@ -346,8 +326,8 @@ class RepairLock:
 
     Args:
         path: A file that is written by compare-and-swap only.
-        read: Reads it.
-        write: Swaps it.
+        read: Reads it, as ``read_stored`` does.
+        write: Swaps it, as ``write_if`` does.
         hold_s: Maximum time for which it is held.
         stale_s: Time without a change after which other repairs take it over.
         clock: Seconds, continuing while the machine is suspended.
@@ -356,8 +336,8 @@ class RepairLock:
     def __init__(
         self,
         path: str,
-        read: Read,
-        write: Write,
+        read: Callable[[str], StoredObject | None] = read_stored,
+        write: Callable[[str, str, str | None], StoredObject | None] = write_if,
         *,
         hold_s: float = HOLD_S,
         stale_s: float = STALE_S,
@@ -369,7 +349,7 @@ class RepairLock:
         self._hold_s = hold_s
         self._stale_s = stale_s
         self._clock = clock
-        self._held: Seen | None = None
+        self._held: StoredObject | None = None
         self._until = 0.0
 
     @property
@@ -380,13 +360,13 @@ class RepairLock:
     def acquire(self) -> bool:
         """Acquire the lock, or renew it for its whole time; False: another repair holds it."""
         began = self._clock()
-        there = self._read(self._path)
-        if there is not None:
-            is_own = self._held is not None and there.tag == self._held.tag
-            if not (is_own or there.age_s >= self._stale_s or _holder(there.text) == ""):
+        existing = self._read(self._path)
+        if existing is not None:
+            is_own = self._held is not None and existing.tag == self._held.tag
+            if not (is_own or existing.age_s >= self._stale_s or _holder(existing.text) == ""):
                 self._held = None
                 return False
-        self._held = self._write(self._path, _text(uuid.uuid4().hex), there.tag if there else None)
+        self._held = self._write(self._path, _text(uuid.uuid4().hex), existing.tag if existing else None)
         self._until = began + self._hold_s
         return self.is_held
 

@@ -40,17 +40,17 @@ def decide(snapshot: Snapshot, scope: Scope, settings: RepairSettings) -> list[F
     nodes_of = _nodes_by_queue(snapshot)
     queued = {node.name for nodes in nodes_of.values() for node in nodes}
     for queue in snapshot.queues:
-        if (share := _share(queue, nodes_of[queue.name], scope)) is not None:
-            findings.append(_queue_finding(queue, nodes_of[queue.name], share, snapshot, scope, settings))
+        if (others := _foreign_nodes(queue, nodes_of[queue.name], scope)) is not None:
+            findings.append(_queue_finding(queue, nodes_of[queue.name], others, snapshot, scope, settings))
     findings += [
         _node_finding(node, snapshot, scope, settings)
         for node in snapshot.nodes
         if node.name not in queued and not node.is_head and scope.has([node.name], node.labels)
     ]
-    there = {name for finding in findings for name in (finding.name, *finding.slices)}
-    there |= snapshot.nodes_by_name.keys() | snapshot.queues_by_name.keys()
-    wanted = {name for name, record in snapshot.records.items() if record.is_wanted and _record_is_ours(record, scope)}
-    findings += [_absent(name, snapshot, scope) for name in {*scope.expected, *wanted} - there]
+    existing = {name for finding in findings for name in (finding.name, *finding.slices)}
+    existing |= snapshot.nodes_by_name.keys() | snapshot.queues_by_name.keys()
+    wanted = {name for name, record in snapshot.records.items() if record.is_wanted and _is_in_scope(record, scope)}
+    findings += [_absent(name, snapshot, scope) for name in {*scope.expected, *wanted} - existing]
     findings = _under_refusals(sorted(findings, key=lambda finding: finding.name), snapshot)
     return _within_limits(findings, snapshot, settings)
 
@@ -84,22 +84,19 @@ def _node_state(node: TpuNode, unit: str, snapshot: Snapshot, settings: RepairSe
     """Return the state of ``node``; ``unit`` names its unit of repair: itself, or its queued resource."""
     alive = None if snapshot.hosts is None else snapshot.hosts.get(node.name, 0)
     if alive and alive >= (node.hosts or 1):
-        return _all_hosts_live(node, alive)
+        if node.state == "READY":
+            return _State(SliceHealth.WORKS, f"READY, and all {alive} hosts are registered with Ray")
+        reason = f"Google says {node.state}, but all of its hosts are still registered with Ray"
+        return _State(SliceHealth.GRACE, reason, "LEAVING")
     if node.state in _GONE:
         if node.state == "UNKNOWN" and alive is None:
-            return _State(SliceHealth.GRACE, "Google lost sight of it (UNKNOWN), and Ray does not answer", "UNKNOWN")
+            return _State(SliceHealth.GRACE, "Google says UNKNOWN, and Ray does not answer", "UNKNOWN")
         return _State(SliceHealth.DEAD, f"Google says {node.state}", node.state)
     if node.state in _ON_ITS_WAY:
         return _waiting(unit, node.state, f"Google says {node.state}", settings.transition_grace_s, snapshot)
     if node.state == "READY":
         return _ready_without_hosts(node, unit, snapshot, settings)
     return _State(SliceHealth.GRACE, f"Google says {node.state}", node.state)
-
-
-def _all_hosts_live(node: TpuNode, alive: int) -> _State:
-    if node.state == "READY":
-        return _State(SliceHealth.WORKS, f"READY, and all {alive} hosts are registered with Ray")
-    return _State(SliceHealth.GRACE, f"Google says {node.state}, but all of its hosts are still with Ray", "LEAVING")
 
 
 def _ready_without_hosts(node: TpuNode, unit: str, snapshot: Snapshot, settings: RepairSettings) -> _State:
@@ -128,7 +125,7 @@ def _waiting(unit: str, trouble: str, words: str, grace_s: float, snapshot: Snap
 def _node_finding(node: TpuNode, snapshot: Snapshot, scope: Scope, settings: RepairSettings) -> Finding:
     state = _node_state(node, node.name, snapshot, settings)
     if node.queue and state.verdict is SliceHealth.DEAD:
-        words = f"{state.reason}, and its queued resource {node.queue} is not there"
+        words = f"{state.reason}, and its queued resource {node.queue} does not exist"
         state = _waiting(node.name, "ORPHAN", words, settings.transition_grace_s, snapshot)
     finding = Finding(
         node.name,
@@ -148,18 +145,19 @@ def _node_finding(node: TpuNode, snapshot: Snapshot, scope: Scope, settings: Rep
 def _queue_finding(
     queue: QueuedTpu,
     nodes: Sequence[TpuNode],
-    share: _Share,
+    others: Sequence[str],
     snapshot: Snapshot,
     scope: Scope,
     settings: RepairSettings,
 ) -> Finding:
     state = _queue_state(queue, nodes, snapshot, settings)
+    [first, *_] = (queue.body.get("tpu") or {}).get("nodeSpec") or [{}]
     finding = Finding(
         queue.name,
         state.verdict,
         state.reason,
         slices=tuple(dict.fromkeys([*queue.nodes, *(node.name for node in nodes)])),
-        slice_type=nodes[0].slice_type if nodes else _queue_type(queue),
+        slice_type=nodes[0].slice_type if nodes else str((first.get("node") or {}).get("acceleratorType", "")),
         hosts=_hosts(nodes, snapshot),
         trouble=state.trouble,
         is_queue=True,
@@ -167,8 +165,8 @@ def _queue_finding(
         body=scope.expected.get(queue.name) or labelled_body(queue, nodes),
         is_certain=state.verdict is SliceHealth.DEAD and _is_certainly_gone(queue, nodes),
     )
-    if share.others and finding.verdict is SliceHealth.DEAD:
-        reason = f"{finding.reason}; it also has {', '.join(share.others)} of others: repair it by hand"
+    if others and finding.verdict is SliceHealth.DEAD:
+        reason = f"{finding.reason}; it also has {', '.join(others)} of others: repair it by hand"
         return replace(finding, reason=reason, needs_person=True)
     is_reserved = queue.is_reserved or any(node.is_reserved for node in nodes)
     return _with_action(finding, is_reserved, is_left_to_autoscaler=False)
@@ -182,9 +180,10 @@ def _queue_state(queue: QueuedTpu, nodes: Sequence[TpuNode], snapshot: Snapshot,
         return _State(
             SliceHealth.WORKS, "; ".join(dict.fromkeys(state.reason for state in states.values())) or "ACTIVE"
         )
-    there = [node.name for node in nodes if _may_work(node, snapshot)]
-    if keeper := next(iter([*there, *(name for name in missing if (snapshot.hosts or {}).get(name))]), None):
-        return _kept(queue, keeper, troubled, missing)
+    working = [node.name for node in nodes if _may_work(node, snapshot)]
+    working += [name for name in missing if (snapshot.hosts or {}).get(name)]
+    if working:
+        return _state_beside(working[0], queue, troubled, missing)
     if queue.state in _QUEUE_GONE:
         return _State(
             SliceHealth.DEAD, f"Google says {queue.state}{f' ({queue.why})' if queue.why else ''}", queue.state
@@ -208,12 +207,12 @@ def _is_certainly_gone(queue: QueuedTpu, nodes: Sequence[TpuNode]) -> bool:
     return queue.state != "FAILED" and all(node.state in _CERTAIN for node in nodes)
 
 
-def _kept(queue: QueuedTpu, keeper: str, troubled: Mapping[str, _State], missing: Sequence[str]) -> _State:
+def _state_beside(working: str, queue: QueuedTpu, troubled: Mapping[str, _State], missing: Sequence[str]) -> _State:
     """Return the state of a queued resource with a working node: it is deleted whole or not at all."""
-    others = [f"slice {name} of it is not well: {state.reason}" for name, state in troubled.items() if name != keeper]
-    others += [f"slice {name} of it is not there" for name in missing if name != keeper]
+    others = [f"its slice {name} does not work: {state.reason}" for name, state in troubled.items() if name != working]
+    others += [f"its slice {name} does not exist" for name in missing if name != working]
     words = "; ".join(others) or f"Google says {queue.state}"
-    return _State(SliceHealth.GRACE, f"{words}; left alone while slice {keeper} of it may be at work", "SIBLING")
+    return _State(SliceHealth.GRACE, f"{words}; left alone while its slice {working} may work", "SIBLING")
 
 
 def _may_work(node: TpuNode, snapshot: Snapshot) -> bool:
@@ -234,40 +233,28 @@ def _nodes_by_queue(snapshot: Snapshot) -> dict[str, list[TpuNode]]:
     return found
 
 
-@dataclass(frozen=True)
-class _Share:
-    """Share of the cluster in a queued resource: all of it but these nodes, which belong to others."""
-
-    others: tuple[str, ...] = ()
-
-
-def _share(queue: QueuedTpu, nodes: Sequence[TpuNode], scope: Scope) -> _Share | None:
-    """Return the cluster's share; None if it has none, or the resource has a cluster's head.
+def _foreign_nodes(queue: QueuedTpu, nodes: Sequence[TpuNode], scope: Scope) -> list[str] | None:
+    """Return the nodes that belong to others; None if all of them do, or the resource has a cluster's head.
 
     Labels may be on the nodes only.
     """
     if any(node.is_head for node in nodes):
         return None
     if scope.has([queue.name, *queue.nodes, *(node.name for node in nodes)], queue.labels):
-        return _Share()
-    others = tuple(node.name for node in nodes if not scope.has([], node.labels))
-    return _Share(others) if len(others) < len(nodes) else None
-
-
-def _queue_type(queue: QueuedTpu) -> str:
-    specs = (queue.body.get("tpu") or {}).get("nodeSpec") or [{}]
-    return str((specs[0].get("node") or {}).get("acceleratorType", ""))
+        return []
+    others = [node.name for node in nodes if not scope.has([], node.labels)]
+    return others if len(others) < len(nodes) else None
 
 
 def _absent(name: str, snapshot: Snapshot, scope: Scope) -> Finding:
     record = snapshot.records.get(name) or SliceRecord(name)
     body = scope.expected.get(name) or (record.body if record.is_wanted else None)
-    why = "deleted for repair, and not created again yet" if record.is_wanted else "expected, but not there"
+    why = "deleted for repair, and not created again yet" if record.is_wanted else "expected, but missing"
     if body is None:
-        reason = f"{why}, and nothing says what creates it: create it by hand, or give its body in `expected`"
+        reason = f"{why}, and its body is unknown: create it by hand, or give its body in `expected`"
         return Finding(name, SliceHealth.DEAD, reason, trouble="ABSENT", slices=(name,), needs_person=True)
     if not is_name(name):
-        reason = f"{why}; {name[:80]!r} is no name that Google takes: lower-case letters, digits and hyphens, up to 63"
+        reason = f"{why}; Google does not accept the name {name[:80]!r}: lower-case letters, digits, hyphens, up to 63"
         return Finding(name, SliceHealth.DEAD, reason, trouble="ABSENT", slices=(name,), needs_person=True)
     is_queue = is_queue_body(body)
     finding = Finding(
@@ -289,7 +276,7 @@ def _absent(name: str, snapshot: Snapshot, scope: Scope) -> Finding:
     return finding
 
 
-def _record_is_ours(record: SliceRecord, scope: Scope) -> bool:
+def _is_in_scope(record: SliceRecord, scope: Scope) -> bool:
     body = record.body or {}
     specs = (body.get("tpu") or {}).get("nodeSpec") or [{"node": body}]
     return all(scope.has([record.name], (spec.get("node") or {}).get("labels") or {}) for spec in specs)
@@ -302,7 +289,7 @@ def _with_action(finding: Finding, is_reserved: bool, is_left_to_autoscaler: boo
         reason = f"{finding.reason}; it is reserved capacity, which is never deleted: repair it by hand"
         return replace(finding, reason=reason, needs_person=True)
     if is_left_to_autoscaler:
-        return replace(finding, action=Action.DELETE, reason=f"{finding.reason}; Ray's autoscaler made it")
+        return replace(finding, action=Action.DELETE, reason=f"{finding.reason}; Ray's autoscaler created it")
     return replace(finding, action=Action.REPLACE)
 
 
@@ -315,14 +302,8 @@ def _under_refusals(findings: Sequence[Finding], snapshot: Snapshot) -> list[Fin
     """Prevent deletions whose recreation would be refused like a standing refusal."""
     standing: dict[str, str] = {}
     for finding in findings:
-        record = snapshot.records.get(finding.name)
-        if (
-            record
-            and record.denied
-            and finding.trouble == "ABSENT"
-            and finding.body
-            and not is_corrected(record, finding.body)
-        ):
+        record, body = snapshot.records.get(finding.name), finding.body
+        if record and record.denied and body and finding.trouble == "ABSENT" and not is_corrected(record, body):
             standing.setdefault(record.denied, finding.name)
     if not standing:
         return list(findings)
@@ -342,23 +323,20 @@ def _unless_refused(finding: Finding, standing: Mapping[str, str], snapshot: Sna
 
 def _within_limits(findings: Sequence[Finding], snapshot: Snapshot, settings: RepairSettings) -> list[Finding]:
     """Keep the first actions that the limits allow, and defer the others."""
-    lately = sum(at > snapshot.now - KEEP_S for record in snapshot.records.values() for at in record.deleted_at)
-    left = min(settings.max_deletes_per_pass, settings.max_deletes_per_hour - lately)
-    kept = []
+    recent = sum(at > snapshot.now - KEEP_S for record in snapshot.records.values() for at in record.deleted_at)
+    left = min(settings.max_deletes_per_pass, settings.max_deletes_per_hour - recent)
+    limited = []
     for finding in findings:
+        why = ""
         if finding.is_deletion and not finding.is_certain:
             if wait_s := _pause_s(finding, snapshot, settings):
-                finding = _put_off(
-                    finding, f"deleted before in the last hour, and again in {wait_s:.0f} s at the soonest"
-                )
+                why = f"deleted before in the last hour; next deletion in {wait_s:.0f} s at the earliest"
             elif (left := left - 1) < 0:
-                finding = _put_off(finding, f"{lately} were deleted in the last hour, or enough in this pass")
-        kept.append(finding)
-    return kept
-
-
-def _put_off(finding: Finding, why: str) -> Finding:
-    return replace(finding, action=Action.NOTHING, reason=f"{finding.reason}; put off: {why}")
+                why = f"{recent} were deleted in the last hour, or enough in this pass"
+        if why:
+            finding = replace(finding, action=Action.NOTHING, reason=f"{finding.reason}; put off: {why}")
+        limited.append(finding)
+    return limited
 
 
 def _pause_s(finding: Finding, snapshot: Snapshot, settings: RepairSettings) -> float:

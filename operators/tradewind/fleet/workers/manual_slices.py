@@ -460,13 +460,13 @@ class ManualSlices:
     def _get(self, name: str) -> ManualSlice | None:
         """Return a slice and its queued resource, either of which may have the name."""
         with translated_tpu_errors():
-            node, queue = self._api.found(name, False), self._api.found(name, True)
+            node, queue = self._api.find(name, False), self._api.find(name, True)
             assert not isinstance(node, QueuedTpu) and not isinstance(queue, TpuNode)
             if queue is None and node is not None and node.queue is not None:
-                other = self._api.found(node.queue, True)
+                other = self._api.find(node.queue, True)
                 queue = other if isinstance(other, QueuedTpu) else None
             if queue is not None and node is None and len(queue.nodes) == 1 and queue.nodes[0] != name:
-                found = self._api.found(queue.nodes[0], False)
+                found = self._api.find(queue.nodes[0], False)
                 node = found if isinstance(found, TpuNode) else None
         return None if node is None and queue is None else ManualSlice(name, node, queue)
 

@@ -114,7 +114,7 @@ class DrillEnvironment:
         return sorted([*unwanted, *queued, *bad])
 
     def _repair(self, done: threading.Event) -> None:
-        api = TpuApi(self.cloud.project, self.cloud.zone, endpoint=self.cloud.url, poll_s=0.2, patience_s=5.0)
+        api = TpuApi(self.cloud.project, self.cloud.zone, endpoint=self.cloud.url, poll_s=0.2, retry_timeout_s=5.0)
         runtime = {"runtimeVersion": "rehearsal"}
         bodies = {name: {"acceleratorType": kind, **runtime} for name, kind in self.required.items()}
         records = SliceRecords(str(self.stack.root / "slice-records"))
