@@ -10,7 +10,7 @@ from tradewind.ray_jobs.details import JobDetails, submitted_jobs
 from tradewind.ray_jobs.errors import RayUnreachableError
 
 JOB: Final[dict[str, Any]] = {"submission_id": "j", "status": "RUNNING", "start_time": 5, "metadata": {"a": "b"}}
-REFUSAL: Final = "^Cluster 'mad' answered about jobs what Ray never answers"
+REFUSAL: Final = "^Cluster 'mad' sent invalid jobs, as Ray never does"
 WRONG: Final = [
     *([], "x", 7, True, {}),
     *(JOB | {"status": value} for value in (None, 5, [], {}, "")),

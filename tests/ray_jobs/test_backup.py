@@ -46,7 +46,7 @@ def test_what_was_not_written_to_its_end_is_no_backup(tmp_path: Path) -> None:
     one = JobBackup(tmp_path / "abc")
     (one.folder / "packages").mkdir(parents=True)
     (one.folder / ".1.new").write_text("[")
-    assert not one.is_there and backups_of(tmp_path) == []
+    assert not one.exists and backups_of(tmp_path) == []
     with pytest.raises(BadBackupError, match="There is no backup of jobs in"):
         one.jobs()
     (one.folder / "jobs.json").write_text("[")
@@ -65,9 +65,9 @@ def test_backup_shrinks_to_unrestored_jobs_and_then_vanishes(tmp_path: Path) -> 
 
 def test_the_ending_of_a_job_is_remembered(tmp_path: Path) -> None:
     one = backup(tmp_path)
-    assert not one.is_ended_by_us("a")
+    assert not one.has_noted_ending("a")
     one.note_ending("a")
-    assert one.is_ended_by_us("a") and not one.is_ended_by_us("b")
+    assert one.has_noted_ending("a") and not one.has_noted_ending("b")
 
 
 @pytest.mark.parametrize("uri", ["gcs://../../x", "gcs://", "gcs://a/b.zip"])
@@ -79,6 +79,6 @@ def test_a_package_lies_in_the_backup_and_nowhere_else(tmp_path: Path, uri: str)
 def test_job_ending_is_noted_for_long_or_unusual_job_ids(tmp_path: Path) -> None:
     backup = JobBackup(tmp_path / "1a2b")
     for job in ("a" * 200, "../b", "\ud800"):
-        assert not backup.is_ended_by_us(job)
+        assert not backup.has_noted_ending(job)
         backup.note_ending(job)
-        assert backup.is_ended_by_us(job)
+        assert backup.has_noted_ending(job)

@@ -87,7 +87,7 @@ def test_an_amount_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
 def test_resource_with_own_field_is_refused_as_custom_resource(name: str, field: str) -> None:
     error = refused(resources={name: 1})
     assert isinstance(error, BadRequestError)
-    assert str(error).endswith(f"say {field}.")
+    assert str(error).endswith(f"use {field}.")
 
 
 @pytest.mark.parametrize("metadata", [{"n": 1}, {1: "n"}, {"n": None}])

@@ -58,7 +58,7 @@ def test_succeeded_job_not_rerun_after_try_dies_unreported() -> None:
 
 def test_clear_stops_what_runs_and_makes_a_new_job() -> None:
     for claim in (CLAIM, SUBMITTED, SUBMITTED.judged(succeeded=True)):
-        assert decide_submission(claim, job("RUNNING"), 4) == Submit(claim.next(4), stop_first=claim.job)
+        assert decide_submission(claim, job("RUNNING"), 4) == Submit(claim.next(4), cancel_previous=claim.job)
         assert decide_submission(claim, job("SUCCEEDED"), 4) == Submit(claim.next(4))
         assert decide_submission(claim, None, 4) == Submit(claim.next(4))
 
@@ -85,7 +85,7 @@ def test_user_clear_resets_loss_budget() -> None:
 
 def test_a_job_that_is_not_durable_is_stopped_by_the_next_try() -> None:
     running = decide_submission(SUBMITTED, job("RUNNING"), 3, durable=False)
-    assert running == Submit(SUBMITTED.next(3), stop_first=SUBMITTED.job)
+    assert running == Submit(SUBMITTED.next(3), cancel_previous=SUBMITTED.job)
     assert decide_submission(SUBMITTED, job("SUCCEEDED"), 3, durable=False) == Attach(SUBMITTED)
 
 

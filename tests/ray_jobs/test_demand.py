@@ -51,11 +51,9 @@ def test_a_demand_is_made_of_what_the_request_names() -> None:
 
 def test_demand_infeasible_without_autoscaler_after_grace_only() -> None:
     early, late = judged(TPUS, HEAD), judged(TPUS, HEAD, waited_s=61.0)
-    assert early.text.startswith(
-        "no node of the cluster can serve it: asked 4 TPU; the most that one node has is 0 TPU"
-    )
+    assert early.text.startswith("no node of the cluster can serve 4 TPU; the most that one node has is 0 TPU")
     assert early.text.endswith("waiting, since a node may still join.") and not early.is_infeasible
-    assert late.is_infeasible and "asked 4 TPU" in late.text
+    assert late.is_infeasible and "can serve 4 TPU" in late.text
 
 
 def test_a_node_that_died_may_come_back_however_long_it_takes() -> None:
@@ -67,32 +65,34 @@ def test_a_node_that_died_may_come_back_however_long_it_takes() -> None:
 def test_a_busy_cluster_is_told_with_what_is_free() -> None:
     judgement = judged(Demand({"CPU": 4.0}), HEAD, waited_s=1e6)
     assert judgement == PendingReason(
-        "every node that can serve 4 CPU is busy (10.0.0.1: 2 of 8 CPU free); waiting for room."
+        "every node that can serve 4 CPU is busy (10.0.0.1: 2 of 8 CPU free); waiting for free resources."
     )
 
 
 def test_job_reported_starting_when_capacity_free_or_unknown() -> None:
-    assert "has room for 2 CPU" in judged(Demand({"CPU": 2.0}), HEAD).text
-    assert "s1 can serve 4 TPU, but Ray has not started it yet" in judged(TPUS, HEAD, HOST).text
+    assert "has 2 CPU free" in judged(Demand({"CPU": 2.0}), HEAD).text
+    assert "s1 can serve 4 TPU, but Ray has not started it: " in judged(TPUS, HEAD, HOST).text
     assert "environment" in judged(Demand(), HEAD).text
 
 
 def test_job_waits_for_autoscaler_node_type_with_no_nodes() -> None:
-    kinds = [NodeType("v4", {"CPU": 4.0, "TPU": 4.0}, most=2)]
+    kinds = [NodeType("v4", {"CPU": 4.0, "TPU": 4.0}, max_count=2)]
     assert judged(TPUS, HEAD, kinds=kinds, waited_s=1e6) == PendingReason(
         "the autoscaler can add v4 for 4 TPU; waiting for a node."
     )
 
 
 def test_what_no_node_type_has_is_infeasible_at_once() -> None:
-    kinds = [NodeType("v4", {"CPU": 4.0, "TPU": 4.0}, most=2), NodeType("off", {"GPU": 9.0}, most=0)]
+    kinds = [NodeType("v4", {"CPU": 4.0, "TPU": 4.0}, max_count=2), NodeType("off", {"GPU": 9.0}, max_count=0)]
     judgement = judged(Demand({"GPU": 1.0}), HEAD, kinds=kinds)
     assert judgement.is_infeasible
-    assert "asked 1 GPU" in judgement.text and judgement.text.endswith("can add is v4 with 4 CPU, 4 TPU.")
+    assert "can serve 1 GPU" in judgement.text and judgement.text.endswith(
+        "the autoscaler can add v4 with 4 CPU, 4 TPU."
+    )
 
 
 def test_resources_added_at_node_start_not_missing_in_node_type() -> None:
-    kinds = [NodeType("v4", {"CPU": 4.0, "TPU": 4.0}, most=2)]
+    kinds = [NodeType("v4", {"CPU": 4.0, "TPU": 4.0}, max_count=2)]
     added = {"TPU": 4.0, "TPU-v4-8-head": 1.0, "accelerator_type:TPU-V4": 0.01, "memory": 1.0 * GB}
     assert not judged(Demand(added, {"ray.io/tpu-topology": "2x2x1"}), HEAD, kinds=kinds).is_infeasible
     assert judged(Demand({"TPU": 4.0}, {"zone": "b"}), HEAD, kinds=kinds).is_infeasible

@@ -191,7 +191,7 @@ def test_a_lock_goes_before_other_requirements(project: Path) -> None:
 
 def test_a_pin_that_the_project_does_not_want_is_refused(project: Path) -> None:
     (project / "requirements.lock").write_text("speaker==2.0\n")
-    assert "pins speaker==2.0, and the project wants speaker<2: write the lock anew." in refused(["speak-up"], project)
+    assert "pins speaker==2.0, and the project wants speaker<2: update the lock." in refused(["speak-up"], project)
 
 
 def test_ray_is_left_to_the_cluster(project: Path) -> None:
@@ -236,7 +236,7 @@ def test_cyclic_and_unknown_group_includes_refused(project: Path) -> None:
         '[dependency-groups]\na = [{include-group = "b"}]\nb = [{include-group = "a"}]\nc = [{include-group = "z"}]\n'
     )
     assert "'a' includes itself" in refused(["a"], project)
-    assert "includes 'z', which is none" in refused(["c"], project)
+    assert "includes 'z', which does not exist" in refused(["c"], project)
 
 
 def test_a_project_that_cannot_be_read_is_refused(project: Path) -> None:

@@ -74,8 +74,8 @@ def test_managed_and_ended_jobs_not_backed_up() -> None:
         "of-nobody": {**INFO, "metadata": {**TASK, "airflow_waits": "no"}},
         "bare": {**INFO, "metadata": None},
     }
-    kept, unkept = jobs_to_back_up(infos)
-    assert [job.job for job in kept] == ["bare", "mine", "of-nobody", "waiting"] and not unkept
+    kept, skipped = jobs_to_back_up(infos)
+    assert [job.job for job in kept] == ["bare", "mine", "of-nobody", "waiting"] and not skipped
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -115,20 +115,21 @@ ODD: dict[str, Any] = {
 
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: ascii(odd[:30]))
 def test_invalid_job_reported_as_skipped_and_others_backed_up(odd: str) -> None:
-    kept, [unkept] = jobs_to_back_up({"a": INFO, odd: ODD[odd], "z": INFO})
-    assert [job.job for job in kept] == ["a", "z"] and unkept.job == odd
+    kept, [skipped] = jobs_to_back_up({"a": INFO, odd: ODD[odd], "z": INFO})
+    assert [job.job for job in kept] == ["a", "z"] and skipped.job == odd
     assert (
-        unkept.sentence.startswith("Job ") and "is not kept and will not be brought back, because " in unkept.sentence
+        skipped.sentence.startswith("Job ")
+        and "is not backed up and will not be restored, because " in skipped.sentence
     )
-    assert len(unkept.sentence) < 1000 and unkept.sentence.isprintable() and "hidden" not in unkept.sentence
+    assert len(skipped.sentence) < 1000 and skipped.sentence.isprintable() and "hidden" not in skipped.sentence
     assert json.loads(json.dumps([job.to_json() for job in kept]))
 
 
 def test_what_is_merely_unusual_is_kept() -> None:
     env = {**nested(50), "py_modules": ["gcs://torch-2.1+cpu-py3-none-any.whl"]}
     info = {**INFO, "runtime_env_json": json.dumps(env), "entrypoint": "", "entrypoint_num_cpus": 0.5}
-    kept, unkept = jobs_to_back_up({"ein Versuch": info, "a" * 500: info})
-    assert len(kept) == 2 and not unkept and kept[0].runtime_env == env
+    kept, skipped = jobs_to_back_up({"ein Versuch": info, "a" * 500: info})
+    assert len(kept) == 2 and not skipped and kept[0].runtime_env == env
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[" * 200_000], ids=len)

@@ -102,4 +102,4 @@ def test_such_a_job_is_a_loss_that_costs_no_retry(node: NodeInfo | None, kind: E
     lost = JobDetails("j", "RUNNING", node_id="n").without_node()
     ending = classify("j", lost, [], node)
     assert ending.kind is kind
-    assert "the next attempt may go on" in ending.sentence
+    assert "the next attempt may continue" in ending.sentence

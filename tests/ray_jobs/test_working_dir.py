@@ -78,8 +78,8 @@ def test_ray_makes_a_package_of_just_these_files_and_this_size(folder: Path, tmp
         ("key", "/proc/self/environ", "leads out of it, to /proc/"),
         ("pkg/keys", "../../outside", "leads out of it, to "),
         ("up", "..", "leads out of it, to "),
-        ("pkg/settings", "../.env", "leads to .env, which stays here"),
-        ("shown", "ignored", "leads to ignored, which stays here"),
+        ("pkg/settings", "../.env", "leads to .env, which is not uploaded"),
+        ("shown", "ignored", "leads to ignored, which is not uploaded"),
         ("pkg/again", "..", "leads to a folder around it"),
         ("again", ".", "leads to a folder around it"),
     ],
@@ -118,7 +118,7 @@ def test_links_within_the_folder_go_as_what_they_lead_to(folder: Path) -> None:
 
 def test_reincluded_git_history_refused(folder: Path) -> None:
     message = refused({"working_dir": str(folder), "excludes": ["!.git"]})
-    assert f"working_dir {folder} would carry " in message and "'!.git'" in message
+    assert f"working_dir {folder} would include " in message and "'!.git'" in message
 
 
 def test_folder_over_limit_refused_naming_largest_entries(folder: Path) -> None:

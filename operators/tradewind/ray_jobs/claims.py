@@ -17,7 +17,7 @@ from typing import Any
 
 from tradewind.ray_jobs.details import JobDetails
 
-_LONGEST_SLUG = 60
+_MAX_SLUG_CHARS = 60
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,10 @@ class JobClaim:
 
 @dataclass(frozen=True)
 class Submit:
-    """Store ``claim`` and submit under it; first stop the job ``stop_first`` and wait until it has ended."""
+    """Store ``claim`` and submit under it; first stop the job ``cancel_previous`` and wait until it has ended."""
 
     claim: JobClaim
-    stop_first: str | None = None
+    cancel_previous: str | None = None
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,11 @@ def decide_submission(
     """
     active = details is not None and not details.has_ended
     if claim.was_cleared(tries_allowed, clears):
-        return Submit(claim.next(tries_allowed), stop_first=claim.job if active else None)
+        return Submit(claim.next(tries_allowed), cancel_previous=claim.job if active else None)
     if claim.was_judged:
         return Attach(claim) if claim.has_succeeded else Submit(claim.next(tries_allowed))
     if not durable and active:
-        return Submit(claim.next(tries_allowed), stop_first=claim.job)
+        return Submit(claim.next(tries_allowed), cancel_previous=claim.job)
     if details is None:
         return Submit(claim.next(tries_allowed, lost=True) if claim.submitted_at else claim)
     return Attach(claim)
@@ -140,7 +140,7 @@ def decide_submission(
 def _slug(names: Sequence[str]) -> str:
     """Return the names in the characters of an ID. Long ones end with a digest of all names."""
     text = re.sub(r"[^a-zA-Z0-9_.]+", "-", "-".join(names)).strip("-.")
-    if len(text) <= _LONGEST_SLUG:
+    if len(text) <= _MAX_SLUG_CHARS:
         return text
     digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:8]
-    return f"{text[: _LONGEST_SLUG - 9].rstrip('-.')}-{digest}"
+    return f"{text[: _MAX_SLUG_CHARS - 9].rstrip('-.')}-{digest}"

@@ -36,8 +36,8 @@ REQUEST_TIMEOUT_S = 60
 OLDEST_RAY = "2.30"
 PLAIN_FIELDS = frozenset({"env_vars"})
 """Fields of a runtime environment that go to the cluster unchanged."""
-_TLS_PROBE_S = 5.0
-_Answer = TypeVar("_Answer")
+_TLS_TIMEOUT_S = 5.0
+_Response = TypeVar("_Response")
 
 
 class RayJobs:
@@ -65,26 +65,26 @@ class RayJobs:
             )
 
     def submit_or_attach(self, job: JobRequest) -> bool:
-        """Submit ``job`` unless its ID is taken, that is submitted before; return whether it was submitted.
+        """Submit ``job`` unless its ID was submitted before; return whether it was submitted.
 
         Raises:
             RayJobRefusedError: The cluster refuses the job, or Ray's client does.
         """
-        return self._submitted_once(job.submission_id, lambda: self._submit(job))
+        return self._submit_once(job.submission_id, lambda: self._submit(job))
 
     def resubmit(self, fields: Mapping[str, Any]) -> bool:
         """Submit a job given as fields of the Jobs API, whose packages are on the cluster, in the same way.
 
         Returns and raises the same as ``submit_or_attach``.
         """
-        return self._submitted_once(fields["submission_id"], lambda: self._post(fields))
+        return self._submit_once(fields["submission_id"], lambda: self._post(fields))
 
     def has_package(self, uri: str) -> bool:
         """Return whether the cluster has the package at ``gcs://``; it then keeps it for at least ten minutes."""
         response = self._request("GET", _package_path(uri))
         if response.ok or response.status_code == 404:
             return response.ok
-        raise RayUnreachableError(f"{self.cluster} answered {response.status_code} when asked for {uri}.")
+        raise RayUnreachableError(f"{self.cluster} answered {response.status_code} to GET {_package_path(uri)}.")
 
     def put_package(self, uri: str, file: Path) -> None:
         """Upload the package in ``file``.
@@ -95,7 +95,7 @@ class RayJobs:
         with file.open("rb") as opened:
             response = self._request("PUT", _package_path(uri), data=opened)
         if not response.ok:
-            raise RayUnreachableError(f"{self.cluster} did not take {uri}: {_last_line(response.text)}")
+            raise RayUnreachableError(f"{self.cluster} refuses package {uri}: {_last_line(response.text)}")
 
     def details(self, job: str) -> JobDetails | None:
         """Return the job, or None if the cluster knows no job with this ID."""
@@ -119,7 +119,7 @@ class RayJobs:
             raise RayUnreachableError(f"{self.cluster} answers, but not as a Ray dashboard does: correct its address.")
         return version
 
-    def _submitted_once(self, job: str, submit: Callable[[], None]) -> bool:
+    def _submit_once(self, job: str, submit: Callable[[], None]) -> bool:
         try:
             submit()
         except (RuntimeError, ValueError, TypeError) as error:
@@ -150,7 +150,7 @@ class RayJobs:
             return self._post(fields)
         from tradewind.ray_jobs.ray_client import submit_with_packages
 
-        self._asking(lambda: submit_with_packages(self.cluster, fields, REQUEST_TIMEOUT_S))
+        self._call(lambda: submit_with_packages(self.cluster, fields, REQUEST_TIMEOUT_S))
 
     def _post(self, fields: Mapping[str, Any]) -> None:
         response = self._request("POST", "/api/jobs/", json=fields)
@@ -159,7 +159,7 @@ class RayJobs:
 
     def _request(self, method: str, path: str, **kwargs: Any) -> requests.Response:
         """Send one request. Return every response but a refusal of the token, which raises."""
-        response = self._asking(
+        response = self._call(
             lambda: self._session.request(
                 method,
                 self.cluster.address.rstrip("/") + path,
@@ -187,7 +187,7 @@ class RayJobs:
         self._check_scheme()
         raise RayUnreachableError(f"{self.cluster} answered {response.status_code} to GET {path}.")
 
-    def _asking(self, call: Callable[[], _Answer]) -> _Answer:
+    def _call(self, call: Callable[[], _Response]) -> _Response:
         """Return the result, or raise a ``RayJobsError`` without its cause: some causes hold the token."""
         try:
             return call()
@@ -224,7 +224,7 @@ def _package_path(uri: str) -> str:
 def _speaks_tls(host: str, port: int) -> bool:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent
-    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=_TLS_PROBE_S) as plain:
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=_TLS_TIMEOUT_S) as plain:
         context.wrap_socket(plain, server_hostname=host).close()
         return True
     return False
@@ -238,4 +238,4 @@ def _minor(version: str) -> tuple[int, int]:
 def _last_line(text: str) -> str:
     """Return the last line of a response: Ray puts its own tracebacks before the message."""
     lines = [line.strip() for line in text.replace("\\n", "\n").splitlines() if line.strip(" .'\"")]
-    return lines[-1] if lines else "it does not say why"
+    return lines[-1] if lines else "no reason given"

@@ -38,21 +38,21 @@ class RayCluster:
     verify: bool | str = True
 
     def __post_init__(self) -> None:
-        if any(sign in self.address for sign in "@?#"):
+        if any(mark in self.address for mark in "@?#"):
             raise BadAddressError(
-                f"Ray cluster {self.name!r}: its address has a user name, a query or a fragment (it is not shown, for "
-                "that may be a secret, and every log names the address): write it as http://HOST:8265, and put the "
+                f"Ray cluster {self.name!r}: its address has a user name, a query or a fragment (not shown, since "
+                "that may be a secret and every log names the address): write it as http://HOST:8265, and put the "
                 "token into the password field of the connection."
             )
         if not _is_dashboard(self.address):
             raise BadAddressError(
-                f"Ray cluster {self.name!r}: its address (not shown, for it may hold a secret) is no dashboard "
+                f"Ray cluster {self.name!r}: its address (not shown, as it may hold a secret) is no dashboard "
                 "address; write it as http://HOST:8265 in the host field of the connection."
             )
         if self.token and not is_token(self.token):
             raise BadTokenError(
                 f"Ray cluster {self.name!r}: the token holds a space, a line break or another character that no HTTP "
-                "header can carry, or more than 4096: enter it anew."
+                "header can carry, or more than 4096 of them: enter it again."
             )
 
     @property
@@ -80,7 +80,7 @@ def _is_dashboard(address: str) -> bool:
         return False
 
 
-_LARGEST_BYTES: Final = 64 * 1024
+_MAX_BYTES: Final = 64 * 1024
 
 
 class BadTokenFileError(Exception):
@@ -97,13 +97,15 @@ def read_token_file(file: str | Path) -> str:
     with open(file, "rb") as opened:
         mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise BadTokenFileError(f"can be used by others than its owner (mode {mode:04o}): do 'chmod 600' on it.")
-        token = opened.read(_LARGEST_BYTES).decode(errors="replace").strip()
+            raise BadTokenFileError(
+                f"is accessible to users other than its owner (mode {mode:04o}): run 'chmod 600' on it."
+            )
+        token = opened.read(_MAX_BYTES).decode(errors="replace").strip()
     if not token:
         raise BadTokenFileError("is empty.")
     if not is_token(token):
         raise BadTokenFileError(
-            "holds what is no token (it is not shown): up to 4096 letters, digits and signs without spaces or lines "
-            "between them."
+            "holds no valid token (not shown): a token has up to 4096 letters, digits and signs, without spaces "
+            "or line breaks."
         )
     return token

@@ -46,7 +46,7 @@ def _has_failed(task: asyncio.Task[Any]) -> bool:
 
 GRACE_S = 15 * 60.0
 _ADDED_BY_RAY = re.compile(r"memory|object_store_memory|node:.*|accelerator_type:.*")
-_SHOWN = 3
+_MAX_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Demand:
         """Return whether a node of this type may satisfy it: the configuration lacks what Ray adds at start."""
         amounts = {name: amount for name, amount in self.resources.items() if not self._is_added(name, kind.resources)}
         labels = {key: value for key, value in self.label_selector.items() if not self._is_added(key, kind.labels)}
-        return kind.most != 0 and Demand(amounts, labels).fits(kind.resources, kind.labels)
+        return kind.max_count != 0 and Demand(amounts, labels).fits(kind.resources, kind.labels)
 
     @staticmethod
     def _is_added(name: str, configured: Mapping[str, Any]) -> bool:
@@ -97,7 +97,7 @@ class Demand:
 
     def __str__(self) -> str:
         labels = ", ".join(f"label {key}={value}" for key, value in self.label_selector.items())
-        return ", ".join(part for part in (_amounts(self.resources), labels) if part) or "nothing but a place"
+        return ", ".join(part for part in (_amounts(self.resources), labels) if part) or "no resources"
 
 
 @dataclass(frozen=True)
@@ -133,31 +133,31 @@ def explain_pending(
         return PendingReason(_waiting_for(demand, able))
     if gone := [node for node in nodes if not node.is_alive and demand.fits(node.total, node.labels)]:
         return PendingReason(
-            f"no node can serve {demand} now: {_names(gone)} could, but is gone ({gone[-1].why or 'Ray says not why'});"
-            " waiting for it or another like it."
+            f"no node can serve {demand} now: {_names(gone)} could, but is gone "
+            f"({gone[-1].why or 'Ray gives no reason'}); waiting for it or for a similar one."
         )
-    asked = f"no node of the cluster can serve it: asked {demand}; {_largest(demand, alive)}"
+    missing = f"no node of the cluster can serve {demand}; {_largest(demand, alive)}"
     if kinds is not None:
         if addable := [kind for kind in kinds if demand.may_fit(kind)]:
             types = " or ".join(kind.name for kind in addable)
             return PendingReason(f"the autoscaler can add {types} for {demand}; waiting for a node.")
-        offers = "; ".join(f"{kind.name} with {_amounts(kind.resources)}" for kind in kinds if kind.most != 0)
-        return PendingReason(f"{asked}; and what the autoscaler can add is {offers or 'nothing'}.", is_infeasible=True)
+        offers = "; ".join(f"{kind.name} with {_amounts(kind.resources)}" for kind in kinds if kind.max_count != 0)
+        return PendingReason(f"{missing}; the autoscaler can add {offers or 'nothing'}.", is_infeasible=True)
     if waited_s < grace_s:
-        return PendingReason(f"{asked}; waiting, since a node may still join.")
-    return PendingReason(f"{asked}; none has joined in {waited_s / 60:.0f} min.", is_infeasible=True)
+        return PendingReason(f"{missing}; waiting, since a node may still join.")
+    return PendingReason(f"{missing}; none has joined in {waited_s / 60:.0f} min.", is_infeasible=True)
 
 
 def _waiting_for(demand: Demand, able: Sequence[NodeInfo]) -> str:
     """Explain why a job waits although these nodes could run it."""
     if not demand.resources:
-        return "Ray is starting it: its environment is being made."
+        return "Ray is starting it: its environment is being built."
     if any(node.free is not None and demand.fits(node.free, node.labels) for node in able):
-        return f"{_names(able)} has room for {demand}: Ray is starting it, or its environment is being made."
+        return f"{_names(able)} has {demand} free: Ray is starting it, or its environment is being built."
     if all(node.free is None for node in able):
-        return f"{_names(able)} can serve {demand}, but Ray has not started it yet: most likely it waits for room."
-    shares = "; ".join(f"{node.name}: {_shares(demand, node)}" for node in able[:_SHOWN])
-    return f"every node that can serve {demand} is busy ({shares}{_more(able)}); waiting for room."
+        return f"{_names(able)} can serve {demand}, but Ray has not started it: it probably waits for free resources."
+    shares = "; ".join(f"{node.name}: {_shares(demand, node)}" for node in able[:_MAX_SHOWN])
+    return f"every node that can serve {demand} is busy ({shares}{_more(able)}); waiting for free resources."
 
 
 def _shares(demand: Demand, node: NodeInfo) -> str:
@@ -171,11 +171,11 @@ def _shares(demand: Demand, node: NodeInfo) -> str:
 def _largest(demand: Demand, alive: Sequence[NodeInfo]) -> str:
     """Return the largest available amount of each requested resource."""
     most = {name: max((node.total.get(name, 0.0) for node in alive), default=0.0) for name in demand.resources}
-    there = f"the most that one node has is {_amounts(most)}" if most else "the nodes that there are differ"
+    largest = f"the most that one node has is {_amounts(most)}" if most else "its nodes differ"
     if not demand.label_selector:
-        return there
+        return largest
     values = {key: sorted({node.labels[key] for node in alive if key in node.labels}) for key in demand.label_selector}
-    return there + "".join(f", label {key} is {' or '.join(found) or 'nowhere'}" for key, found in values.items())
+    return largest + "".join(f", label {key} is {' or '.join(found) or 'nowhere'}" for key, found in values.items())
 
 
 def _selects(wanted: str, value: str | None) -> bool:
@@ -195,8 +195,8 @@ def _amount(name: str, amount: float) -> str:
 
 
 def _names(nodes: Sequence[NodeInfo]) -> str:
-    return ", ".join(node.name for node in nodes[:_SHOWN]) + _more(nodes)
+    return ", ".join(node.name for node in nodes[:_MAX_SHOWN]) + _more(nodes)
 
 
 def _more(nodes: Sequence[NodeInfo]) -> str:
-    return f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+    return f" and {len(nodes) - _MAX_SHOWN} more" if len(nodes) > _MAX_SHOWN else ""

@@ -87,7 +87,7 @@ class PinnedRequirements:
         if not wanted.specifier.contains(version, prereleases=True):
             raise BadDependencyGroupError(
                 f"{self.file} pins {wanted.name}=={version}, and the project wants {wanted.name}{wanted.specifier}: "
-                "write the lock anew."
+                "update the lock."
             )
         pinned = Requirement(str(wanted))
         pinned.specifier = pins[0].specifier
@@ -295,7 +295,7 @@ class Project:
 
     def _included(self, name: str, path: tuple[str, ...]) -> Iterator[Requirement]:
         if name not in self.extras and name not in self.groups:
-            raise BadDependencyGroupError(f"{self.file}: the group {path[-1]!r} includes {name!r}, which is none.")
+            raise BadDependencyGroupError(f"{self.file}: group {path[-1]!r} includes {name!r}, which does not exist.")
         yield from self.requirements(name, path)
 
 
@@ -333,7 +333,7 @@ def environment_of(groups: Sequence[str], code: Path, uv_options: Sequence[str] 
     """
     if isinstance(groups, str):
         raise BadDependencyGroupError(
-            "pip_dependency_groups is a text (not shown, for it may hold a secret): write a list of texts, such as "
+            "pip_dependency_groups is a text (not shown, as it may hold a secret): write a list of texts, such as "
             "['scipy==1.14']."
         )
     if not groups:
@@ -414,8 +414,8 @@ def _parsed(entry: object, where: str) -> Requirement:
         return Requirement(str(entry))
     except InvalidRequirement:
         raise BadDependencyGroupError(
-            f"{where} holds what is neither a group nor a requirement such as 'scipy==1.14' (not shown, for it may "
-            "hold a secret)."
+            f"{where} holds an entry that is neither a group nor a requirement such as 'scipy==1.14' (not shown, as it "
+            "may hold a secret)."
         ) from None  # the cause would show the entry
 
 

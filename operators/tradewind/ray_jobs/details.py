@@ -11,7 +11,7 @@ from tradewind.ray_jobs.errors import RayUnreachableError
 TERMINAL = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 NODE_GONE = "NODE_GONE"
 """``error_type`` of a job whose node is gone although Ray reports it as running."""
-_LARGEST: Final = 10**15
+_MAX_NUMBER: Final = 10**15
 """Of times in ms and of exit codes."""
 
 
@@ -54,66 +54,66 @@ class JobDetails:
 
     def without_node(self) -> JobDetails:
         """Return the job as ended with its node."""
-        message = "The job ended because its node has died, though Ray still calls it running."
+        message = "The job ended because its node has died, although Ray still reports it as running."
         return replace(self, status="FAILED", message=message, error_type=NODE_GONE)
 
     @staticmethod
-    def from_json(fields: Any, whose: object) -> JobDetails:
-        """Return the job in a response of the Jobs API of the cluster ``whose``.
+    def from_json(fields: Any, cluster: object) -> JobDetails:
+        """Return the job in a response of ``cluster``'s Jobs API.
 
         Raises:
             RayUnreachableError: The response is no job, or a field has another type than Ray's.
         """
         if not isinstance(fields, dict):
-            raise _no_job(whose, "it is no object")
-        started, ended = _number(fields, whose, "start_time"), _number(fields, whose, "end_time")
+            raise _no_job(cluster, "it is no object")
+        started, ended = _number(fields, cluster, "start_time"), _number(fields, cluster, "end_time")
         metadata = fields.get("metadata") or {}
         if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-            raise _no_job(whose, "its metadata are no texts")
-        if not (status := _text(fields, whose, "status")):
-            raise _no_job(whose, "its status is missing")
+            raise _no_job(cluster, "its metadata are no texts")
+        if not (status := _text(fields, cluster, "status")):
+            raise _no_job(cluster, "its status is missing")
         return JobDetails(
-            job=_text(fields, whose, "submission_id") or _text(fields, whose, "job_id") or "",
+            job=_text(fields, cluster, "submission_id") or _text(fields, cluster, "job_id") or "",
             status=status,
-            entrypoint=_text(fields, whose, "entrypoint") or "",
-            message=_text(fields, whose, "message") or "",
-            error_type=_text(fields, whose, "error_type"),
-            exit_code=_number(fields, whose, "driver_exit_code"),
-            node_id=_text(fields, whose, "driver_node_id"),
+            entrypoint=_text(fields, cluster, "entrypoint") or "",
+            message=_text(fields, cluster, "message") or "",
+            error_type=_text(fields, cluster, "error_type"),
+            exit_code=_number(fields, cluster, "driver_exit_code"),
+            node_id=_text(fields, cluster, "driver_node_id"),
             metadata=metadata,
             started_ms=started,
             ended_ms=ended,
         )
 
 
-def submitted_jobs(answer: Any, whose: object) -> list[JobDetails]:
-    """Return the submitted jobs in a list response of the cluster ``whose``; None is an empty list.
+def submitted_jobs(answer: Any, cluster: object) -> list[JobDetails]:
+    """Return the submitted jobs in a list response of ``cluster``; None is an empty list.
 
     Raises:
         RayUnreachableError: The response is no such list.
     """
     if answer is not None and not isinstance(answer, list):
-        raise _no_job(whose, "they are no list")
+        raise _no_job(cluster, "they are no list")
     found = (fields for fields in answer or [] if not isinstance(fields, dict) or fields.get("submission_id"))
-    return [JobDetails.from_json(fields, whose) for fields in found]
+    return [JobDetails.from_json(fields, cluster) for fields in found]
 
 
-def _text(fields: Mapping[str, Any], whose: object, name: str) -> str | None:
+def _text(fields: Mapping[str, Any], cluster: object, name: str) -> str | None:
     value = fields.get(name)
     if value is not None and not isinstance(value, str):
-        raise _no_job(whose, f"its {name} is no text")
+        raise _no_job(cluster, f"its {name} is no text")
     return value
 
 
-def _number(fields: Mapping[str, Any], whose: object, name: str) -> int | None:
+def _number(fields: Mapping[str, Any], cluster: object, name: str) -> int | None:
     value = fields.get(name)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or abs(value) > _LARGEST):
-        raise _no_job(whose, f"its {name} is no whole number, or too large")
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or abs(value) > _MAX_NUMBER):
+        raise _no_job(cluster, f"its {name} is no whole number, or too large")
     return value
 
 
-def _no_job(whose: object, flaw: str) -> RayUnreachableError:
-    return RayUnreachableError(f"{whose} answered about jobs what Ray never answers ({flaw}): correct its address.")
+def _no_job(cluster: object, problem: str) -> RayUnreachableError:
+    return RayUnreachableError(f"{cluster} sent invalid jobs, as Ray never does ({problem}): correct its address.")
 
 
 # Metadata keys, written at submission. They alone decide whether a job is managed; its ID and its submitter do not.
@@ -126,7 +126,7 @@ STEP: Final = "step"
 OUTPUT_PATH: Final = "output_path"
 USER: Final = "user"
 _USER_KEYS: Final = (USER, "owner")
-_NOBODY: Final = "-"
+_NO_OWNER: Final = "-"
 
 
 def is_managed(metadata: Mapping[str, str]) -> bool:
@@ -145,4 +145,4 @@ def owner_of(metadata: Mapping[str, str]) -> str:
         return f"task {metadata[AIRFLOW_TASK]} of run {run} of {dag}"
     if STEP in metadata and OUTPUT_PATH in metadata:
         return f"step {metadata[STEP]}"
-    return next((metadata[key] for key in _USER_KEYS if metadata.get(key)), _NOBODY)
+    return next((metadata[key] for key in _USER_KEYS if metadata.get(key)), _NO_OWNER)

@@ -21,8 +21,8 @@ from tradewind.ray_jobs.job_backup import SavedJob, SkippedJob, jobs_to_back_up
 _JOB_KEY: Final = "_ray_internal_job_info_"
 _JOBS: Final = "read.json"
 _TIMEOUT_S: Final = 600.0
-_CALL_S: Final = 60.0
-_LONGEST_REASON: Final = 300
+_CALL_TIMEOUT_S: Final = 60.0
+_MAX_REASON_CHARS: Final = 300
 
 
 class GcsReadError(RuntimeError):
@@ -35,12 +35,12 @@ class HeadJobs:
 
     Attributes:
         packages: Files of their packages.
-        unkept: Jobs that cannot be saved.
+        skipped: Jobs that cannot be saved.
     """
 
     jobs: Sequence[SavedJob]
     packages: Mapping[str, Path]
-    unkept: Sequence[SkippedJob] = ()
+    skipped: Sequence[SkippedJob] = ()
 
 
 def read_head(address: str, token: str | None, folder: Path) -> HeadJobs:
@@ -62,15 +62,15 @@ def read_head(address: str, token: str | None, folder: Path) -> HeadJobs:
             timeout=_TIMEOUT_S, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise GcsReadError(f"The head's memory at {address} was not read within {_TIMEOUT_S:.0f} s.") from None
+        raise GcsReadError(f"The head's GCS at {address} was not read within {_TIMEOUT_S:.0f} s.") from None
     if done.returncode:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        why = lines[-1][:_LONGEST_REASON] if lines else f"the reader ended with {done.returncode}"
-        raise GcsReadError(f"The head's memory at {address} cannot be read: {why}")
+        why = lines[-1][:_MAX_REASON_CHARS] if lines else f"the reader ended with {done.returncode}"
+        raise GcsReadError(f"The head's GCS at {address} cannot be read: {why}")
     found = json.loads((folder / _JOBS).read_text())
     jobs = [SavedJob.from_json(fields) for fields in found["jobs"]]
     packages = {uri: folder / str(number) for number, uri in enumerate(_uris(jobs))}
-    return HeadJobs(jobs, packages, [SkippedJob(**fields) for fields in found["unkept"]])
+    return HeadJobs(jobs, packages, [SkippedJob(**fields) for fields in found["skipped"]])
 
 
 def main(address: str, folder: Path) -> None:
@@ -79,11 +79,11 @@ def main(address: str, folder: Path) -> None:
 
     os.umask(0o077)
     client: Any = GcsClient(address=address)
-    found, unkept = jobs_to_back_up(_infos(client))
+    found, skipped = jobs_to_back_up(_infos(client))
     jobs = [_with_missing(job, client) for job in found]
     for number, uri in enumerate(_uris(jobs)):
-        (folder / str(number)).write_bytes(client.internal_kv_get(uri.encode(), None, timeout=_CALL_S))
-    written = {"jobs": [job.to_json() for job in jobs], "unkept": [asdict(job) for job in unkept]}
+        (folder / str(number)).write_bytes(client.internal_kv_get(uri.encode(), None, timeout=_CALL_TIMEOUT_S))
+    written = {"jobs": [job.to_json() for job in jobs], "skipped": [asdict(job) for job in skipped]}
     (folder / _JOBS).write_text(json.dumps(written))
 
 
@@ -92,8 +92,8 @@ def _uris(jobs: Sequence[SavedJob]) -> list[str]:
 
 
 def _infos(client: Any) -> dict[str, Any]:
-    keys = client.internal_kv_keys(_JOB_KEY.encode(), b"job", timeout=_CALL_S)
-    texts = {key: client.internal_kv_get(key, b"job", timeout=_CALL_S) for key in keys}
+    keys = client.internal_kv_keys(_JOB_KEY.encode(), b"job", timeout=_CALL_TIMEOUT_S)
+    texts = {key: client.internal_kv_get(key, b"job", timeout=_CALL_TIMEOUT_S) for key in keys}
     return {key.decode(errors="replace").removeprefix(_JOB_KEY): info_in(text) for key, text in texts.items() if text}
 
 
@@ -107,7 +107,7 @@ def info_in(text: bytes) -> Any:
 
 def _with_missing(job: SavedJob, client: Any) -> SavedJob:
     """Return ``job`` with the packages that the head has lost."""
-    lost = [uri for uri in job.packages if not client.internal_kv_exists(uri.encode(), None, timeout=_CALL_S)]
+    lost = [uri for uri in job.packages if not client.internal_kv_exists(uri.encode(), None, timeout=_CALL_TIMEOUT_S)]
     return SavedJob.from_json({**job.to_json(), "missing": lost})
 
 

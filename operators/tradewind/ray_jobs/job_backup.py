@@ -29,8 +29,8 @@ PACKAGE_SCHEME: Final = "gcs://"
 """Packages that the head itself stores, and loses with its memory."""
 MAX_JOB_ID_CHARS: Final = 500
 """Limit in characters: a cluster's lock object holds job IDs."""
-_LONGEST_NAME_BYTES: Final = 200
-_MOST_DEEP: Final = 100
+_MAX_NAME_BYTES: Final = 200
+_MAX_DEPTH: Final = 100
 
 
 class InvalidJobError(ValueError):
@@ -73,12 +73,12 @@ class SavedJob:
         resources = info.get("entrypoint_resources") or {}
         cpus, gpus, memory = (info.get(f"entrypoint_{what}") for what in ("num_cpus", "num_gpus", "memory"))
         if not isinstance(resources, dict) or not all(map(_is_amount, [*resources.values(), cpus, gpus, memory])):
-            raise InvalidJobError("what its entrypoint asks for are no amounts")
+            raise InvalidJobError("the resources of its entrypoint are no amounts")
         if not isinstance(info.get("entrypoint"), str):
             raise InvalidJobError("its entrypoint is no text")
         if not (0 < len(job) <= MAX_JOB_ID_CHARS and job.isprintable()):
-            raise InvalidJobError(f"its id has more than {MAX_JOB_ID_CHARS} characters, or some that nobody can see")
-        kept = SavedJob(
+            raise InvalidJobError(f"its id is empty, longer than {MAX_JOB_ID_CHARS} characters, or not printable")
+        saved = SavedJob(
             job,
             str(info["status"]),
             info["entrypoint"],
@@ -90,11 +90,11 @@ class SavedJob:
             dict(resources) or None,
             info.get("driver_node_id"),
         )
-        if odd := [uri for uri in kept.packages if not _is_package(uri)]:
+        if invalid := [uri for uri in saved.packages if not _is_package(uri)]:
             raise InvalidJobError(
-                f"its environment names {odd[0][:_LONGEST_NAME_BYTES]!r}, which is no package of Ray's"
+                f"its environment names {invalid[0][:_MAX_NAME_BYTES]!r}, which is no package of Ray's"
             )
-        return kept
+        return saved
 
     @property
     def packages(self) -> list[str]:
@@ -144,7 +144,7 @@ class SkippedJob:
     @property
     def sentence(self) -> str:
         """Return a sentence about it for users."""
-        return f"Job {self.job[:MAX_JOB_ID_CHARS]!r} is not kept and will not be brought back, because {self.why}."
+        return f"Job {self.job[:MAX_JOB_ID_CHARS]!r} is not backed up and will not be restored, because {self.why}."
 
 
 def jobs_to_back_up(infos: Mapping[str, Any]) -> tuple[list[SavedJob], list[SkippedJob]]:
@@ -156,20 +156,20 @@ def jobs_to_back_up(infos: Mapping[str, Any]) -> tuple[list[SavedJob], list[Skip
     Returns:
         Jobs that can be saved, and the others.
     """
-    kept: list[SavedJob] = []
-    unkept: list[SkippedJob] = []
+    saved: list[SavedJob] = []
+    skipped: list[SkippedJob] = []
     for job, info in sorted(infos.items()):
         try:
-            if _is_kept(info):
-                kept.append(SavedJob.from_info(job, info))
+            if _needs_backup(info):
+                saved.append(SavedJob.from_info(job, info))
         except InvalidJobError as error:
-            unkept.append(SkippedJob(job, str(error)))
-    return kept, unkept
+            skipped.append(SkippedJob(job, str(error)))
+    return saved, skipped
 
 
-def _is_kept(info: Any) -> bool:
+def _needs_backup(info: Any) -> bool:
     if not isinstance(info, dict) or not isinstance(info.get("status"), str):
-        raise InvalidJobError("what the head has written down of it cannot be read")
+        raise InvalidJobError("the head's record of it cannot be parsed")
     if info["status"] in TERMINAL:
         return False
     metadata = info.get("metadata") or {}
@@ -208,7 +208,7 @@ def _environment(text: Any) -> dict[str, Any]:
 def _is_deep(value: Any) -> bool:
     """Return whether recursion through ``value`` could exhaust the stack."""
     level = [value]
-    for _ in range(_MOST_DEEP):
+    for _ in range(_MAX_DEPTH):
         inner = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
         level = [one for values in inner for one in values]
     return bool(level)
@@ -223,7 +223,7 @@ def _is_package(uri: str) -> bool:
     """Return whether ``uri`` is a package address as Ray makes them, whose name is a valid file name."""
     name = uri.removeprefix(PACKAGE_SCHEME)
     is_name = name.isprintable() and "/" not in name and name not in ("", ".", "..")
-    return is_name and len(name.encode()) <= _LONGEST_NAME_BYTES
+    return is_name and len(name.encode()) <= _MAX_NAME_BYTES
 
 
 def _packages_in(value: Any) -> Iterator[str]:
@@ -264,7 +264,7 @@ class JobBackup:
         return self.folder.name
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether it was written."""
         return (self.folder / _JOBS).is_file()
 
@@ -288,7 +288,7 @@ class JobBackup:
         Args:
             without: IDs of jobs to remove.
         """
-        kept = {job.job: job for job in (self.jobs() if self.is_there else []) if job.job not in without}
+        kept = {job.job: job for job in (self.jobs() if self.exists else []) if job.job not in without}
         kept |= {job.job: job for job in jobs}
         private_folder(self.folder)
         private_folder(self.folder / _PACKAGES)
@@ -313,7 +313,7 @@ class JobBackup:
         private_folder(self.folder / _ENDING)
         write_private_file(self._ending(job), "")
 
-    def is_ended_by_us(self, job: str) -> bool:
+    def has_noted_ending(self, job: str) -> bool:
         """Return whether ``note_ending`` recorded it."""
         return self._ending(job).exists()
 
@@ -339,9 +339,9 @@ class JobBackup:
 
 def backups_of(folder: Path) -> list[JobBackup]:
     """Return the backups below ``folder``, the newest last."""
-    found = [JobBackup(one) for one in folder.iterdir()] if folder.is_dir() else []
-    there = [one for one in found if one.is_there and not one.folder.name.endswith(".gone")]
-    return sorted(there, key=lambda one: (one.folder / _JOBS).stat().st_mtime)
+    found = [JobBackup(path) for path in folder.iterdir()] if folder.is_dir() else []
+    complete = [one for one in found if one.exists and not one.folder.name.endswith(".gone")]
+    return sorted(complete, key=lambda one: (one.folder / _JOBS).stat().st_mtime)
 
 
 def private_folder(folder: Path) -> None:

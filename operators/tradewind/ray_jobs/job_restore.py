@@ -23,50 +23,50 @@ from tradewind.ray_jobs.job_backup import LABEL_SELECTOR, BadBackupError, JobBac
 from tradewind.ray_jobs.nodes import fetch_living
 from tradewind.timeouts import within
 
-_PENDING_S: Final = 20.0
+_PENDING_TIMEOUT_S: Final = 20.0
 """How long a job may wait on the new head before the restorer ends its wait."""
-_RUNNING_S: Final = 90.0
+_RUNNING_TIMEOUT_S: Final = 90.0
 """How long a job may appear to run: the head corrects stored states when it misses the node, at 20 s."""
-_ENDING_S: Final = 60.0
-_LOOK_S: Final = 1.0
+_ENDING_TIMEOUT_S: Final = 60.0
+_POLL_S: Final = 1.0
 
 
 class RestoreAction(Enum):
     """Action for one saved job, from the state of its former instance on the new head."""
 
     SUBMIT = "it is submitted again"
-    END = "its wait there is ended first"
-    LOOK_AGAIN = "it is looked at again"
-    LEAVE_ALONE = "there is nothing to bring back"
-    LOST = "it cannot be brought back"
+    END = "its wait on the new head is ended first"
+    WAIT = "its state is fetched again"
+    LEAVE_ALONE = "it needs no restore"
+    LOST = "it cannot be restored"
 
 
 def decide_restore(
-    job: SavedJob, found: JobDetails | None, *, waited_s: float, is_ended_by_us: bool, is_node_gone: bool = False
+    job: SavedJob, found: JobDetails | None, *, waited_s: float, is_ended_here: bool, is_node_gone: bool = False
 ) -> tuple[RestoreAction, str]:
     """Return the action for ``job``, and the reason.
 
     Args:
         found: Its former instance on the new head; None if the head does not know it.
         waited_s: How long the restorer has observed it.
-        is_ended_by_us: The restorer ended its wait on the new head.
+        is_ended_here: The restorer ended its wait on the new head.
         is_node_gone: Its node is gone, whatever the head reports of the job.
     """
     if job.missing:
-        return RestoreAction.LOST, f"the head had lost {', '.join(job.missing)} before it could be kept"
+        return RestoreAction.LOST, f"the head had lost {', '.join(job.missing)} before the backup"
     if not job.has_readable_labels:
-        return RestoreAction.LOST, f"what its metadata have as {LABEL_SELECTOR} are no labels"
+        return RestoreAction.LOST, f"its metadata hold no valid labels in {LABEL_SELECTOR}"
     if found is None or found.status == "FAILED":
         return RestoreAction.SUBMIT, ""
     if found.status == "SUCCEEDED":
         return RestoreAction.LEAVE_ALONE, "it succeeded before the restart"
     if found.status == "STOPPED":
-        return (RestoreAction.SUBMIT, "") if is_ended_by_us else (RestoreAction.LEAVE_ALONE, "somebody stopped it")
-    if waited_s < (_PENDING_S if found.status == "PENDING" else _RUNNING_S):
-        return RestoreAction.LOOK_AGAIN, ""
+        return (RestoreAction.SUBMIT, "") if is_ended_here else (RestoreAction.LEAVE_ALONE, "a user stopped it")
+    if waited_s < (_PENDING_TIMEOUT_S if found.status == "PENDING" else _RUNNING_TIMEOUT_S):
+        return RestoreAction.WAIT, ""
     if found.status == "PENDING":
         return RestoreAction.END, ""
-    return (RestoreAction.SUBMIT, "") if is_node_gone else (RestoreAction.LEAVE_ALONE, "it runs on under its old id")
+    return (RestoreAction.SUBMIT, "") if is_node_gone else (RestoreAction.LEAVE_ALONE, "it continues under its old id")
 
 
 @dataclass(frozen=True)
@@ -78,21 +78,21 @@ class RestoreResult:
         new: Its new ID; None if it was not restored.
         why: Why it was not restored, or how it has ended since.
         is_lost: It should have been restored, or has since ended through no fault of its own.
-        may_come_back: It is lost, and another restore may succeed.
+        is_retryable: It is lost, and another restore may succeed.
     """
 
     job: str
     new: str | None = None
     why: str = ""
     is_lost: bool = False
-    may_come_back: bool = False
+    is_retryable: bool = False
 
     @property
     def sentence(self) -> str:
         """Return a sentence about it for users."""
         if self.new is not None:
-            return f"Job {self.job} is back as {self.new}{f', and has ended: {self.why}' if self.why else ''}."
-        return f"Job {self.job} {'is not back' if self.is_lost else 'stays as it is'}: {self.why}."
+            return f"Job {self.job} is restored as {self.new}{f', and has ended: {self.why}' if self.why else ''}."
+        return f"Job {self.job} {'is not restored' if self.is_lost else 'needs no restore'}: {self.why}."
 
 
 def resolve_restored_job(job: str, found: JobDetails) -> RestoreResult:
@@ -148,23 +148,23 @@ class JobRestorer:
                     yield done
             waiting = again
             if waiting:
-                self._sleep(_LOOK_S)
+                self._sleep(_POLL_S)
 
     def _next(self, job: SavedJob, known: dict[str, JobDetails], waited_s: float) -> RestoreResult | None:
         if (new := restored_id(job.job, self._backup.restart)) in known:
             return resolve_restored_job(job.job, known[new])
-        ours = self._backup.is_ended_by_us(job.job)
+        is_ended_here = self._backup.has_noted_ending(job.job)
         found = known.get(job.job)
         is_gone = found is not None and found.running_on is not None and self._is_gone(job, found.running_on)
-        what, why = decide_restore(job, found, waited_s=waited_s, is_ended_by_us=ours, is_node_gone=is_gone)
+        what, why = decide_restore(job, found, waited_s=waited_s, is_ended_here=is_ended_here, is_node_gone=is_gone)
         match what:
             case RestoreAction.SUBMIT:
-                return self._submitted(job, new)
+                return self._submit(job, new)
             case RestoreAction.END:
                 self._backup.note_ending(job.job)  # recorded first: otherwise a user would seem to have ended it
                 asyncio.run(self._end(job.job))
                 return None
-            case RestoreAction.LOOK_AGAIN:
+            case RestoreAction.WAIT:
                 self._jobs.log_text(job.job)  # a head checks its remembered jobs once a client requests a log
                 return None
         return RestoreResult(job.job, why=why, is_lost=what is RestoreAction.LOST)
@@ -177,21 +177,20 @@ class JobRestorer:
         async with JobsApi(self._jobs.cluster) as api:
             return node in await fetch_living(api, [node])
 
-    def _submitted(self, job: SavedJob, new: str) -> RestoreResult:
+    def _submit(self, job: SavedJob, new: str) -> RestoreResult:
         try:
             for uri in job.packages:
                 if not self._jobs.has_package(uri):
                     self._jobs.put_package(uri, self._backup.package(uri))
             self._jobs.resubmit(job.submission(self._backup.restart))
         except (RayJobRefusedError, BadBackupError, OSError) as error:
-            return RestoreResult(job.job, why=str(error).rstrip("."), is_lost=True, may_come_back=True)
+            return RestoreResult(job.job, why=str(error).rstrip("."), is_lost=True, is_retryable=True)
         return RestoreResult(job.job, new)
 
     async def _end(self, job: str) -> None:
         """End the wait of a job on the new head; a job that starts meanwhile continues."""
-        said: list[str] = []
         try:
-            async with within(_ENDING_S), JobsApi(self._jobs.cluster) as api:
-                await stop_job(api, job, said.append)
+            async with within(_ENDING_TIMEOUT_S), JobsApi(self._jobs.cluster) as api:
+                await stop_job(api, job, lambda notice: None)
         except TimeoutError:
-            raise RayUnreachableError(f"Job {job} waits on the new head and could not be ended: try again.") from None
+            raise RayUnreachableError(f"Job {job} waits on the new head and could not be stopped: try again.") from None

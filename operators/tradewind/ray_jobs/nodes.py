@@ -80,13 +80,13 @@ class NodeType:
         name: Its name in the cluster's configuration.
         resources: Configured resources of such a node.
         labels: Configured labels; Ray adds others when the node starts.
-        most: Maximum number of such nodes.
+        max_count: Maximum number of such nodes.
     """
 
     name: str
     resources: Mapping[str, float] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
-    most: int | None = None
+    max_count: int | None = None
 
 
 async def fetch_nodes(api: JobsApi) -> list[NodeInfo]:
@@ -127,7 +127,7 @@ async def fetch_living(api: JobsApi, nodes: Collection[str]) -> frozenset[str]:
 
 
 def _no_nodes(api: JobsApi) -> RayUnreachableError:
-    return RayUnreachableError(f"{api.cluster} answered about nodes what Ray never answers: correct its address.")
+    return RayUnreachableError(f"{api.cluster} sent invalid nodes, as Ray never does: correct its address.")
 
 
 async def fetch_node_types(api: JobsApi, head: str) -> list[NodeType] | None:
@@ -202,7 +202,7 @@ def _node(fields: Mapping[str, Any], free: Mapping[str, Mapping[str, float]]) ->
         is_head=bool(fields.get("is_head_node")),
         why=fields.get("state_message") or "",
         total=total,
-        free=None if left is None else {name: left.get(_googled(name), amount) for name, amount in total.items()},
+        free=None if left is None else {name: left.get(_camel_case(name), amount) for name, amount in total.items()},
         labels=fields.get("labels") or {},
     )
 
@@ -214,7 +214,7 @@ def _free(answer: Any) -> dict[str, dict[str, float]]:
     return {node: {name: total - used for name, (used, total) in amounts.items()} for node, amounts in usage.items()}
 
 
-def _googled(name: str) -> str:
+def _camel_case(name: str) -> str:
     """Convert a resource's name as the dashboard does in some of its responses."""
     first, *others = name.split("_")
     return first + "".join(part.title() for part in others)
@@ -241,15 +241,15 @@ class LostNodes:
 
     def __init__(self, api: JobsApi) -> None:
         self._api = api
-        self._look_at = time.monotonic() + CHECK_INTERVAL_S
+        self._check_at = time.monotonic() + CHECK_INTERVAL_S
         self._missing_since: dict[str, float] = {}
         self._gone: frozenset[str] = frozenset()
 
-    def look_soon(self) -> None:
+    def check_soon(self) -> None:
         """Check soon after an outage: nodes may have gone meanwhile."""
-        self._look_at = time.monotonic()
+        self._check_at = time.monotonic()
 
-    async def judged(
+    async def judge(
         self, found: Mapping[str, JobDetails | None], proven: Collection[str] = ()
     ) -> dict[str, JobDetails | None]:
         """Return the jobs of ``found``; a running one whose node is gone has failed.
@@ -259,23 +259,23 @@ class LostNodes:
         nodes = {
             node for job, details in found.items() if details and job not in proven and (node := details.running_on)
         }
-        if nodes and time.monotonic() >= self._look_at:
-            await self._look(nodes)
+        if nodes and time.monotonic() >= self._check_at:
+            await self._check(nodes)
         return {
             job: details.without_node() if details and details.running_on in self._gone else details
             for job, details in found.items()
         }
 
-    async def _look(self, nodes: Collection[str]) -> None:
+    async def _check(self, nodes: Collection[str]) -> None:
         now = time.monotonic()
         try:
             living = await fetch_living(self._api, nodes)
         except (RayUnreachableError, RayAuthenticationError, KeyError, TypeError):  # outage, refusal, or another Ray
-            self._look_at = now + CHECK_INTERVAL_S
+            self._check_at = now + CHECK_INTERVAL_S
             return
         self._missing_since = {node: self._missing_since.get(node, now) for node in nodes if node not in living}
         self._gone = frozenset(node for node, since in self._missing_since.items() if now - since >= CONFIRM_S)
-        self._look_at = now + (RECHECK_S if self._missing_since else CHECK_INTERVAL_S)
+        self._check_at = now + (RECHECK_S if self._missing_since else CHECK_INTERVAL_S)
 
 
 @dataclass(frozen=True)
@@ -284,11 +284,11 @@ class HeadView:
 
     Attributes:
         nodes: Nodes that have contacted it since its start, dead ones included.
-        looked_at: Time of its autoscaler's last update, by the head's clock; None if there was none since its start.
+        updated_at: Time of its autoscaler's last update, by the head's clock; None if there was none since its start.
     """
 
     nodes: Sequence[NodeInfo]
-    looked_at: float | None
+    updated_at: float | None
 
 
 async def fetch_view(api: JobsApi) -> HeadView:
@@ -315,16 +315,16 @@ def parse_view(nodes: Mapping[str, Any], summary: Mapping[str, Any], status: Map
     heads = [row.get("start_time_ms") or 0 for row in rows if row.get("is_head_node") and row.get("state") == "ALIVE"]
     return HeadView(
         [node for node in parse_nodes(nodes, status) if node.node_id in heard or not node.is_alive],
-        _looked_at(status, max(heads, default=0) / 1000.0),
+        _updated_at(status, max(heads, default=0) / 1000.0),
     )
 
 
-def _looked_at(status: Mapping[str, Any] | None, started_at: float) -> float | None:
+def _updated_at(status: Mapping[str, Any] | None, started_at: float) -> float | None:
     report = ((status or {}).get("data") or {}).get("clusterStatus") or {}
-    looked_at = report.get("time")
-    if not isinstance(looked_at, int | float) or not report.get("autoscalerReport"):
+    updated_at = report.get("time")
+    if not isinstance(updated_at, int | float) or not report.get("autoscalerReport"):
         return None
-    return float(looked_at) if looked_at > started_at else None
+    return float(updated_at) if updated_at > started_at else None
 
 
 @dataclass(frozen=True)

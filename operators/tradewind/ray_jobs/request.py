@@ -39,7 +39,7 @@ class JobRequest:
 
 
 MAX_ID_CHARS: Final = 128
-_MOST: Final = 2**63 - 1
+_MAX_AMOUNT: Final = 2**63 - 1
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _JINJA: Final = (("{{", "}}"), ("{%", "%}"))
 _OWN_FIELDS: Final = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory_bytes"}
@@ -78,7 +78,7 @@ def check_submission_id(submission_id: str) -> None:
         )
     if not _ID.fullmatch(submission_id):
         raise BadRequestError(
-            "The submission id (not shown, for it may hold a secret) would not be found again in Ray's URLs: use "
+            "The submission id (not shown, as it may hold a secret) would not be found again in Ray's URLs: use "
             "letters, digits, '-', '_' and '.', beginning with a letter or digit."
         )
 
@@ -102,15 +102,15 @@ def check_entrypoint(entrypoint: str) -> None:
     if starts:
         raise BadRequestError(
             f"The entrypoint still holds a Jinja expression at character {min(starts) + 1} (not shown, as it may hold "
-            "a secret): it was not rendered, because it stands where Airflow renders no templates or was itself the "
-            "result of one."
+            "a secret): it was not rendered, because its field is not templated or it was itself the result of a "
+            "template."
         )
     check_no_known_secret(entrypoint, "The entrypoint")
     name = secret_assignment(entrypoint)
     if name is not None:
         raise ExposedSecretError(
-            f"The entrypoint sets {name}, which looks like a secret; commands can be read by everybody who may ask the "
-            f"cluster for its jobs: {_instead(_variable(name))}"
+            f"The entrypoint sets {name}, which looks like a secret; commands can be read by every user who may list "
+            f"the cluster's jobs: {_instead(_variable(name))}"
         )
 
 
@@ -118,7 +118,7 @@ def check_amounts(request: JobRequest) -> None:
     """Require amounts that a node could have."""
     for name, each_field in _OWN_FIELDS.items():
         if name in (request.resources or {}):
-            raise BadRequestError(f"resources holds {name!r}, which has a field of its own: say {each_field}.")
+            raise BadRequestError(f"resources holds {name!r}, which has a field of its own: use {each_field}.")
     amounts: dict[str, Any] = {
         "num_cpus": request.num_cpus,
         "num_gpus": request.num_gpus,
@@ -130,7 +130,7 @@ def check_amounts(request: JobRequest) -> None:
             continue
         if isinstance(amount, bool) or not isinstance(amount, (int, float)):
             raise BadRequestError(f"{where} is a {type(amount).__name__}: give a number.")
-        if not 0 <= amount <= _MOST:  # NaN fails both comparisons
+        if not 0 <= amount <= _MAX_AMOUNT:  # NaN fails both comparisons
             shown = amount if isinstance(amount, float) else f"a whole number of {amount.bit_length()} bits"
             raise BadRequestError(
                 f"{where} is {shown}: give a finite number that is not below zero and fits into 64 bits."
@@ -153,8 +153,8 @@ def check_metadata(metadata: Mapping[str, str]) -> None:
         check_no_known_secret(value, f"The metadata value of {key!r}")
         if (why := secret_field(key, value, shortest=1)) is not None:
             raise ExposedSecretError(
-                f"The metadata value of {key!r} looks like a secret ({why}), and metadata can be read by everybody who "
-                f"may ask the cluster for its jobs: take it out, and {_instead('NAME')}"
+                f"The metadata value of {key!r} looks like a secret ({why}), and metadata can be read by every user "
+                f"who may list the cluster's jobs: remove it, and {_instead('NAME')}"
             )
 
 
@@ -183,18 +183,18 @@ def check_env_vars(env_vars: Mapping[str, str]) -> None:
         if why is not None:
             raise ExposedSecretError(
                 f"The environment variable {name!r} looks like a secret ({why}), and a runtime_env can be read by "
-                f"everybody who may ask the cluster for its jobs: {_instead(str(name))}"
+                f"every user who may list the cluster's jobs: {_instead(str(name))}"
             )
 
 
 def check_no_known_secret(value: Any, where: str) -> None:
     """Refuse text in ``value`` that has the form of a known kind of secret."""
-    for place, text in texts_in(value, where):
+    for where_in, text in texts_in(value, where):
         form = detect_secret(text)
         if form is not None:
             raise ExposedSecretError(
-                f"{place} holds what has the form of {form}, and can be read by everybody who may ask the cluster for "
-                f"its jobs: take it out and {_instead('NAME')}"
+                f"{where_in} holds text with the form of {form}, and can be read by every user who may list the "
+                f"cluster's jobs: remove it, and {_instead('NAME')}"
             )
 
 

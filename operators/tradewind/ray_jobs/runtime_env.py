@@ -107,8 +107,8 @@ class WorkingDirPackage:
             parts = Path(history).parts
             where = Path(*parts[: parts.index(".git") + 1])
             raise BadRequestError(
-                f"{self.field} {self.path} would carry {str(where)!r}, the history of a repository: take the pattern "
-                "that brings it back ('!.git') out of excludes."
+                f"{self.field} {self.path} would include {str(where)!r}, the history of a repository: remove the "
+                "pattern that includes it ('!.git') from excludes."
             )
         check_size(f"{self.field} {self.path}", self.package_bytes(files), _largest(files))
 
@@ -123,7 +123,7 @@ class _Walk:
     def __init__(self, root: Path, what: str) -> None:
         self.found: list[Path] = []
         self._root = root
-        self._place = os.path.realpath(root)
+        self._real_root = os.path.realpath(root)
         self._what = what
         self._links: set[Path] = set()
 
@@ -137,12 +137,12 @@ class _Walk:
         if path == self._root or not path.is_symlink() or not path.exists():  # dangling links are not uploaded
             return
         place = os.path.realpath(path)
-        if not _is_below(place, self._place):
-            raise self._refused(path, f"leads out of it, to {place}")
+        if not _is_below(place, self._real_root):
+            raise self._refusal(path, f"leads out of it, to {place}")
         # Otherwise two links could contain each other without end, twice as many at each level.
         is_around = _is_below(os.path.realpath(path.parent), place) or self._is_by_link(path)
         if path.is_dir() and is_around:
-            raise self._refused(path, "leads to a folder around it, or from one link to another")
+            raise self._refusal(path, "leads to a folder around it, or from one link to another")
         self._links.add(path)
 
     def check(self) -> None:
@@ -158,18 +158,18 @@ class _Walk:
             str(path.relative_to(self._root)) for path in by_link
         )
         for path in by_link:
-            place = os.path.relpath(os.path.realpath(path), self._place)
+            place = os.path.relpath(os.path.realpath(path), self._real_root)
             if place not in itself:
-                raise self._refused(path, f"leads to {place}, which stays here")
+                raise self._refusal(path, f"leads to {place}, which is not uploaded")
 
     def _is_by_link(self, path: Path) -> bool:
         return not self._links.isdisjoint(path.parents)
 
-    def _refused(self, path: Path, why: str) -> BadRequestError:
+    def _refusal(self, path: Path, why: str) -> BadRequestError:
         name = str(path.relative_to(self._root))
         return BadRequestError(
-            f"{self._what}: the link {name!r} {why}: leave it out with excludes, .gitignore or .rayignore, or put what "
-            "is needed in its place."
+            f"{self._what}: the link {name!r} {why}: exclude it with excludes, .gitignore or .rayignore, or replace "
+            "it by the files that the job needs."
         )
 
 
@@ -191,7 +191,7 @@ def check_size(what: str, size: int, largest: Sequence[tuple[str, int]] = ()) ->
     raise BadRequestError(
         f"{what} would be a package of {_mib(size)}, and Ray's Jobs API takes less than {_mib(limit)}"
         + (f"; the largest in it are {names}" if names else "")
-        + ": leave out what the job does not read, with excludes, .gitignore or .rayignore, or give the URI of an "
+        + ": exclude files that the job does not read, with excludes, .gitignore or .rayignore, or give the URI of an "
         "archive in a bucket."
     )
 
@@ -332,13 +332,13 @@ def _local(value: Any, field: str) -> Path | None:
         return Path(value)
     if scheme not in URI_SCHEMES:
         raise BadRequestError(
-            f"{field} is a URI (not shown, for it may hold a secret) of another kind: Ray can fetch only from "
+            f"{field} is a URI (not shown, as it may hold a secret) of another kind: Ray can fetch only from "
             f"{', '.join(URI_SCHEMES)}."
         )
     is_archive = rest.partition("?")[0].endswith((*PACKAGE_SUFFIXES, ".whl"))
     if scheme not in ("gcs", "local") and not is_archive:
         raise BadRequestError(
-            f"{field} is a URI (not shown, for it may hold a secret) that is no archive: Ray fetches whole archives "
+            f"{field} is a URI (not shown, as it may hold a secret) that is no archive: Ray fetches whole archives "
             f"({', '.join(PACKAGE_SUFFIXES)}), not folders."
         )
     return None
@@ -350,7 +350,7 @@ def _check_env_vars(env_vars: Any) -> None:
     for number, (name, value) in enumerate(env_vars.items(), 1):
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             raise BadRequestError(
-                f"runtime_env['env_vars']: variable {number} (not shown, for it may hold a secret) has no valid name."
+                f"runtime_env['env_vars']: variable {number} (not shown, as it may hold a secret) has no valid name."
             )
         if not isinstance(value, str):
             raise BadRequestError(

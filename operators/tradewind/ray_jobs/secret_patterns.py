@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from typing import Any, Final
 
-_SHORT: Final = 200
+_MAX_CACHED_CHARS: Final = 200
 """Longest text whose result is cached, in characters: configs of many steps repeat names and values."""
 _TOKENS: Final[Mapping[str, str]] = {
     "a Hugging Face token": r"(?:hf_[A-Za-z0-9]{30,}|api_org_[A-Za-z0-9]{30,})",
@@ -109,27 +109,27 @@ def redact_tokens(text: str) -> str:
     return _pattern()[0].sub("***", text)
 
 
-def detect_token(text: str) -> str | None:
+def detect_secret(text: str) -> str | None:
     """Return the kind of secret whose form is in the text, such as ``"a GitHub token"``, or None."""
-    return _found_before(text) if len(text) <= _SHORT else _found(text)
+    return _detect_cached(text) if len(text) <= _MAX_CACHED_CHARS else _detect(text)
 
 
-def _found(text: str) -> str | None:
+def _detect(text: str) -> str | None:
     pattern, kinds = _pattern()
     found = pattern.search(text)
     return None if found is None or found.lastindex is None else kinds[found.lastindex - 1]
 
 
-_found_before = lru_cache(maxsize=4096)(_found)
+_detect_cached = lru_cache(maxsize=4096)(_detect)
 
 # In any case, or as an option, a name must say more than KEY or AUTH, which tables and samplers have.
-_TELLING: Final = (
+_CLEAR: Final = (
     r"SECRET(?!AR)|PASSW(?!ORDLESS)|PASSPHRASE|CREDENTIAL|PRIVATE_?KEY|API_?KEY|ACCESS_?KEY|MASTER_?KEY"
     r"|(?:^|_)(?:PWD|PASS|TOKEN)(?:_?\d+)?$|(?:^|_)(?:DB|PG|MYSQL|SMTP|FTP|LDAP)(?:PWD|PASS)$"
     r"|(?:AUTH|ACCESS|REFRESH|SESSION|BEARER|HF|GITHUB|GITLAB|GH|NPM|PYPI|SLACK|WANDB|RAY|API)TOKEN$"
 )
-_TELLING_NAME: Final = re.compile(_TELLING)
-_SECRET_NAME: Final = re.compile(rf"{_TELLING}|(?:^|_)(?:KEY|PAT|PW|AUTH|BEARER|CREDS?|COOKIE)(?:_?\d+)?$")
+_CLEAR_NAME: Final = re.compile(_CLEAR)
+_SECRET_NAME: Final = re.compile(rf"{_CLEAR}|(?:^|_)(?:KEY|PAT|PW|AUTH|BEARER|CREDS?|COOKIE)(?:_?\d+)?$")
 # Names with such a suffix describe where a secret is, or its name, not its value.
 _ABOUT_A_SECRET: Final = re.compile(
     r"_(?:FILE|PATH|DIR|NAME|ID|REF|URL|URI|TTL|TIMEOUT|LENGTH|COUNT|PARALLELISM|SIZE|BUDGET|LIMIT|TYPE|ENV|VAR|VARIABLE"
@@ -184,11 +184,6 @@ _COMMANDS: Final[Mapping[str, re.Pattern[str]]] = {
 }
 
 
-def detect_secret(text: str) -> str | None:
-    """Return the kind of secret whose form is in the text, such as ``"a GitHub token"``, or None."""
-    return detect_token(text)
-
-
 def secret_variable(name: str, value: str) -> str | None:
     """Return the end of ``"it looks like a secret: ..."`` for an environment variable, or None."""
     form = detect_secret(value)
@@ -197,7 +192,7 @@ def secret_variable(name: str, value: str) -> str | None:
     plain = _plain_name(name)
     if plain.startswith("WANDB_") and _FORTY_HEX.fullmatch(value) and not _COMMIT_NAME.search(plain):
         return "its value has the form of a W&B key"
-    return "so its name says" if _is_secret(_SECRET_NAME, plain) and not _is_harmless_value(value) else None
+    return "by its name" if _is_secret(_SECRET_NAME, plain) and not _is_harmless_value(value) else None
 
 
 def secret_field(name: str, value: str, shortest: int) -> str | None:
@@ -209,17 +204,17 @@ def secret_field(name: str, value: str, shortest: int) -> str | None:
     form = detect_secret(value)
     if form is not None:
         return f"its value has the form of {form}"
-    is_told = _is_secret(_TELLING_NAME, _plain_name(name)) and not _is_harmless_value(value)
-    return "so its name says" if is_told and len(value) >= shortest and " " not in value else None
+    is_secret = _is_secret(_CLEAR_NAME, _plain_name(name)) and not _is_harmless_value(value)
+    return "by its name" if is_secret and len(value) >= shortest and " " not in value else None
 
 
 def secret_assignment(command: str) -> str | None:
     """Return the first secret variable, field or option of a shell command by its name, or None."""
     for name, value in _ASSIGNMENT.findall(command):
-        if _gives_secret(name, value) and (name.isupper() or _is_secret(_TELLING_NAME, _plain_name(name))):
+        if _gives_secret(name, value) and (name.isupper() or _is_secret(_CLEAR_NAME, _plain_name(name))):
             return str(name)
     for name, value in _OPTION.findall(command):
-        if not value.startswith("-") and _gives_secret(name, value) and _is_secret(_TELLING_NAME, _plain_name(name)):
+        if not value.startswith("-") and _gives_secret(name, value) and _is_secret(_CLEAR_NAME, _plain_name(name)):
             return f"--{name}"
     return next((option for option, pattern in _COMMANDS.items() if pattern.search(command)), None)
 
@@ -232,7 +227,7 @@ def redacted_name(text: object, known: Iterable[str] | None = None) -> str:
     is_name = isinstance(text, str) and _PLAIN_WORD.fullmatch(text) and detect_secret(text) is None
     if is_name and (known is None or difflib.get_close_matches(str(text), list(known), n=1)):
         return repr(text)
-    return "what is not shown here, for it may hold a secret"
+    return "a text (not shown, as it may hold a secret)"
 
 
 def texts_in(value: Any, where: str) -> Iterator[tuple[str, str]]:
@@ -260,8 +255,8 @@ def _plain_name(name: str) -> str:
     return _CAMEL.sub("_", name).upper().replace("-", "_").replace(".", "_")
 
 
-def _is_secret(signs: re.Pattern[str], plain: str) -> bool:
-    return bool(signs.search(plain) and not _ABOUT_A_SECRET.search(plain) and not _HARMLESS_NAME.search(plain))
+def _is_secret(pattern: re.Pattern[str], plain: str) -> bool:
+    return bool(pattern.search(plain) and not _ABOUT_A_SECRET.search(plain) and not _HARMLESS_NAME.search(plain))
 
 
 def _is_harmless_value(value: str) -> bool:

@@ -88,11 +88,11 @@ class RayJobTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Follow the job to its end."""
-        from tradewind.ray_jobs.follow.follow import first_reading
+        from tradewind.ray_jobs.follow.follow import read_connection_first
 
         watch = FollowRequest.from_json(self.watch)
         read_again = functools.partial(RayHook.reload_cluster, self.ray_conn_id)
-        cluster = await first_reading(
+        cluster = await read_connection_first(
             watch.job, functools.partial(RayHook.cluster_from_trigger, self.ray_conn_id), job_logger.info
         )
         self._job_log = await self._open_log(watch.job) if self.log_bytes else None
@@ -140,7 +140,7 @@ class RayJobTrigger(BaseTrigger):
         if saved is not None and not saved.is_exact:
             job_logger.info("The triggerer was killed; lines of its last seconds may come again below.")
         start = LogPosition.from_json(saved.position) if saved else LogPosition()
-        return JobLog(self._give, start, max_bytes=self.log_bytes, full_log=self.full_log, pace=_pace())
+        return JobLog(self._give, start, max_bytes=self.log_bytes, full_log=self.full_log, schedule=_pace())
 
     async def _save_positions(self) -> None:
         """Save the log position with the first lines, and then whenever it has changed."""

@@ -289,7 +289,7 @@ def test_local_backup_is_deleted_after_restart_ended_elsewhere(
         backup = JobBackup(tmp_path / "tradewind" / "jobs" / PROJECT / "here" / held.marker.run[:8])
         backup.add([SavedJob("train", "RUNNING", "true")], {})
         held.advance("bringing jobs back", **BackupNote("bob@desk", "desk", "/home/bob/kept", ()).to_details())
-        assert "Deleted" not in run(capsys, command)[2] and backup.is_there, "it goes on"
+        assert "Deleted" not in run(capsys, command)[2] and backup.exists, "it goes on"
         held.finish()
     assert f"Deleted {backup.folder}: restart of here was finished by bob@desk." in run(capsys, command)[2]
     assert not backup.folder.exists()

@@ -61,12 +61,12 @@ class FiledJobs(ClusterJobBackup):
             check()
             new = restored_id(job.job, backup.restart)
             if job.job in self.lost:
-                found.append(RestoreResult(job.job, why="refused", is_lost=True, may_come_back=True))
+                found.append(RestoreResult(job.job, why="refused", is_lost=True, is_retryable=True))
                 continue
             if new not in self.running:
                 self.file.write_text("\n".join([*self.running, new]))
             found.append(RestoreResult(job.job, new))
-        rest = [one.job for one in found if one.may_come_back]
+        rest = [one.job for one in found if one.is_retryable]
         note_rest(rest)
         backup.keep_only(rest)
         return found

@@ -283,7 +283,7 @@ def test_nothing_is_read_or_deleted_where_a_marker_says(ada: Laptop, tmp_path: P
         own.delete()
         with pytest.raises(AbandonedJobsError):
             ada.restart()
-        assert theirs.is_there
+        assert theirs.exists
 
 
 # ---- the note

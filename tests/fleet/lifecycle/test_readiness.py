@@ -146,8 +146,8 @@ def test_a_host_counts_once_it_has_told_of_itself() -> None:
 
 
 def test_a_report_counts_if_it_is_of_this_life_of_the_head() -> None:
-    assert parse_view(ROWS, told(), report(99.0)).looked_at is None
-    assert parse_view(ROWS, told(), report(101.0)).looked_at == 101.0
-    assert parse_view(ROWS, told(), report(101.0, autoscalerReport=None)).looked_at is None
+    assert parse_view(ROWS, told(), report(99.0)).updated_at is None
+    assert parse_view(ROWS, told(), report(101.0)).updated_at == 101.0
+    assert parse_view(ROWS, told(), report(101.0, autoscalerReport=None)).updated_at is None
     for status in (None, {}, {"data": {"clusterStatus": None}}):
-        assert parse_view(ROWS, told(), status).looked_at is None
+        assert parse_view(ROWS, told(), status).updated_at is None

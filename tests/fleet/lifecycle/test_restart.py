@@ -189,7 +189,7 @@ def settled(head: Head) -> bool:
             return await fetch_view(api)
 
     found = asyncio.run(view())
-    return [node.is_head for node in found.nodes if node.is_alive] == [True] and found.looked_at is not None
+    return [node.is_head for node in found.nodes if node.is_alive] == [True] and found.updated_at is not None
 
 
 def marker_of(head: Head) -> Any:
@@ -280,7 +280,7 @@ def test_a_restart_that_is_killed_anywhere_is_gone_on_with(fleet_cluster: FleetC
         ends = [restart_killed_at(head, point) for point in points]
         assert ends[:-1] == [None, None, None, None], ends
         restart = marker_of(head).run[:8]
-        assert ends[-1] == [f"Job {job} is back as {job}-r-{restart}." for job in ("code", "plain", "waits")]
+        assert ends[-1] == [f"Job {job} is restored as {job}-r-{restart}." for job in ("code", "plain", "waits")]
         check_all_back(head, restart)
         assert marker_of(head).state is LockState.DONE
         assert not any((tmp_path / "state").rglob("*.json"))

@@ -51,7 +51,7 @@ def test_lines_that_come_together_are_given_together() -> None:
 def test_logs_that_share_a_pace_give_together_and_not_too_often() -> None:
     reader, pace = Reader(), FlushSchedule(2.0)
     moments: list[float] = []
-    logs = [JobLog(reader.give, pace=pace, clock=lambda: reader.now) for _ in range(3)]
+    logs = [JobLog(reader.give, schedule=pace, clock=lambda: reader.now) for _ in range(3)]
     for tenth in range(100):  # each of three logs gets one line per second, at different times
         reader.now = tenth / 10
         if tenth % 10 in (0, 3, 6):
@@ -66,7 +66,7 @@ def test_logs_that_share_a_pace_give_together_and_not_too_often() -> None:
 
 def test_a_line_after_a_pause_does_not_wait_for_the_pace() -> None:
     reader, pace = Reader(), FlushSchedule(2.0)
-    log = JobLog(reader.give, pace=pace, clock=lambda: reader.now)
+    log = JobLog(reader.give, schedule=pace, clock=lambda: reader.now)
     for reader.now in (0.0, 7.0):
         log.read("a\n")
         assert log.wait_s() == pytest.approx(BATCH_S)

@@ -37,15 +37,15 @@ async def test_head_with_slow_counts_is_polled_per_job_and_rarely(monkeypatch: p
     app.router.add_get("/api/jobs/{job}", one)
     async with TestServer(app) as server, JobsApi(RayCluster("slow", str(server.make_url("")).rstrip("/"))) as api:
         jobs = JobStatusFetcher(api)
-        found = await jobs.look(dict.fromkeys(JOBS), JOBS)
-        found = await jobs.look(found, [])  # the first count; the fetcher has no earlier one to compare
+        found = await jobs.fetch(dict.fromkeys(JOBS), JOBS)
+        found = await jobs.fetch(found, [])  # the first count; the fetcher has no earlier one to compare
         assert asked == {"count": 1, "one": 10}
         for _ in range(5):
-            found = await jobs.look(found, [])
+            found = await jobs.fetch(found, [])
         assert asked == {"count": 1, "one": 10}
-        jobs._looked_at["job-3"] -= poller.SLOW_POLL_S
-        await jobs.look(found, ["job-5"])
+        jobs._fetched_at["job-3"] -= poller.SLOW_POLL_S
+        await jobs.fetch(found, ["job-5"])
         assert asked == {"count": 1, "one": 12}
         jobs._slow_until -= poller.REFRESH_S
-        await jobs.look(found, [])
+        await jobs.fetch(found, [])
         assert asked["count"] == 2, "it may have become faster"

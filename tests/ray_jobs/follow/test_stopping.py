@@ -94,7 +94,7 @@ def test_stopped_pending_jobs_never_start_when_capacity_joins(ray: LocalRay, job
     before = len([one for one in jobs.jobs() if one.job.startswith(KILLER_PREFIX)])
     ends = stop(jobs, *ids, say=said.append)
     assert [end and end.status for end in ends] == ["STOPPED"] * 5
-    assert any("still waiting to start" in line for line in said)
+    assert any("is still pending" in line for line in said)
     assert len([one for one in jobs.jobs() if one.job.startswith(KILLER_PREFIX)]) < before + 5, "they shared a helper"
     ray.start_slice(LocalSlice("late", "v4-8"))
     witness = tmp_path / "witness"
@@ -122,7 +122,7 @@ def test_supervisor_killer_spares_running_job(jobs: RayJobs, tmp_path: Path) -> 
 
     async def end() -> str | None:
         async with JobsApi(jobs.cluster) as api:
-            return await stopping._SupervisorKiller().end(api, job)
+            return await stopping._SupervisorKiller().kill(api, job)
 
     assert asyncio.run(end()) is None
     assert state(jobs, job) == "RUNNING"

@@ -47,5 +47,5 @@ def test_little_is_held_back() -> None:
 
 @pytest.mark.parametrize("body", ["<html>" + "x" * 200, json.dumps({"detail": "x" * 200})])
 def test_another_answer_is_no_log(body: str) -> None:
-    with pytest.raises(ValueError, match="no log in an answer"):
+    with pytest.raises(ValueError, match="no log in a response"):
         decoded(body.encode(), 50)

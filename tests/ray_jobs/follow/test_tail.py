@@ -43,7 +43,7 @@ async def test_pending_lines_are_emitted_early_when_stream_ends() -> None:
     app.router.add_get("/api/jobs/j", running)
     async with TestServer(app) as server:
         cluster = RayCluster("ends", str(server.make_url("")).rstrip("/"))
-        log = JobLog(give, pace=pace)
+        log = JobLog(give, schedule=pace)
         async with watching(cluster, "j") as watched, tailing(watched, log, print), asyncio.timeout(10):
             await has_lines.wait()
     assert given == ["the last words of a head"]

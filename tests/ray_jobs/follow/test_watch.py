@@ -289,7 +289,7 @@ async def test_a_stream_that_hangs_hides_nothing_for_ever(proxy: Proxy) -> None:
         watcher = watched._watcher
         with watched.streamed():
             before = proxy.asked.copy()
-            watcher._looks._looked_at["running"] -= poller.REFRESH_S
+            watcher._fetcher._fetched_at["running"] -= poller.REFRESH_S
             await watcher._poll()
             assert proxy.asked - before == {RUNNING: 1}
             await watcher._poll()
@@ -302,7 +302,7 @@ async def test_node_is_checked_for_silent_stream_not_for_active_one(proxy: Proxy
         watcher = watched._watcher
         with watched.streamed():
             before = proxy.asked.copy()
-            watcher._lost_nodes.look_soon()
+            watcher._lost_nodes.check_soon()
             await watcher._poll()
             assert proxy.asked == before, "a line has just come"
             watched._line_at -= 2 * lost_nodes.CHECK_INTERVAL_S

@@ -120,7 +120,7 @@ def report_lost_jobs(found: Iterable[RestoreResult]) -> int:
     lost = [one for one in found if one.is_lost]
     if lost:
         say(f"Not brought back: {', '.join(one.job for one in lost)}.")
-    if any(one.may_come_back for one in lost):
+    if any(one.is_retryable for one in lost):
         say("What may come back is still kept: 'tradewind cluster restore-jobs' tries again.")
     return 1 if lost else 0
 

@@ -288,12 +288,12 @@ async def _until_ended(api: JobsApi, job: str, poll_s: float) -> JobDetails | No
     status, is_silent, lost_nodes = None, False, LostNodes(api)
     while True:
         try:
-            details = (await lost_nodes.judged({job: await api.details(job)}))[job]
+            details = (await lost_nodes.judge({job: await api.details(job)}))[job]
         except RayUnreachableError as error:
             if not is_silent:
                 say(f"{error} Going on with waiting.")
             is_silent = True
-            lost_nodes.look_soon()
+            lost_nodes.check_soon()
         else:
             is_silent = False
             if details is not None and details.status != status:

@@ -139,8 +139,8 @@ class ClusterJobBackup:
         except (FleetError, RayJobsError, GcsReadError, BadBackupError) as error:
             raise JobBackupError(f"Cluster {self._cluster.name}: its jobs cannot be backed up: {error}") from None
         self._tell(f"Backed up {pluralize(len(jobs), 'unmanaged job')} in {backup.folder}.")
-        for unkept in found.unkept:
-            self._tell(unkept.sentence)
+        for skipped in found.skipped:
+            self._tell(skipped.sentence)
         for job in jobs:
             if job.missing:
                 self._tell(f"Job {job.job} cannot be restored: the head has lost {', '.join(job.missing)}.")
@@ -181,7 +181,7 @@ class ClusterJobBackup:
             except RayJobsError as error:
                 raise JobRestoreError(f"Cluster {self._cluster.name}: {error}") from None
             time.sleep(_POLL_S)
-        rest = [one.job for one in found.values() if one.may_come_back]
+        rest = [one.job for one in found.values() if one.is_retryable]
         note_rest(rest)
         backup.keep_only(rest)
         return list(found.values())
@@ -330,7 +330,7 @@ def prune_backups(
         try:
             if is_its and found is not None:
                 _delete_restored(cluster, backup, found, tell)
-            if backup.is_there:
+            if backup.exists:
                 tell(_remaining_message(cluster, backup))
         except (FleetError, BadBackupError) as error:
             tell(str(error))
@@ -399,9 +399,9 @@ class JobPreservation:
         """
         held.check()
         before, backup = self._note(held), self._backup(held)
-        is_all_here = before is None or (backup.is_there and before.is_in(this_host(), str(backup.folder)))
+        is_all_here = before is None or (backup.exists and before.is_in(this_host(), str(backup.folder)))
         over = self._back_up_current(held, is_first=before is None) if self.is_to_keep else frozenset[str]()
-        there = [job.job for job in backup.jobs()] if backup.is_there else []
+        there = [job.job for job in backup.jobs()] if backup.exists else []
         if not self.is_to_keep and before is None:
             return {}
         note = BackupNote(held.marker.holder, this_host(), str(backup.folder), tuple(there))
@@ -423,7 +423,7 @@ class JobPreservation:
         if note is None or not note.jobs:
             backup.delete()
             return []
-        there = [job.job for job in backup.jobs()] if backup.is_there else []
+        there = [job.job for job in backup.jobs()] if backup.exists else []
         missing = note.missing(there)
         self._leave_behind(note, missing, held)
         if not there:

@@ -193,8 +193,8 @@ class Readiness:
         if not missing_slices(cluster, {}):
             return ""
         view = self._fetch(there)
-        if view.looked_at is not None:
-            updates.add(view.looked_at)
+        if view.updated_at is not None:
+            updates.add(view.updated_at)
         if few := missing_slices(cluster, complete_slice_counts(view.nodes, self._slices(cluster))):
             return few
         return "" if len(updates) >= _MIN_UPDATES else "all, which the autoscaler has not checked yet"

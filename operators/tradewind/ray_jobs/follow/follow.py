@@ -48,20 +48,20 @@ class OutageNotifier:
         await self.watched.wait_for_update(timeout_s)
         outage, now = self.watched.outage, time.monotonic()
         if outage:
-            self._tell_of(outage, now)
+            self._notice_outage(outage, now)
         elif self._noticed_at is not None:
             self._noticed_at = None
             self.notice(f"{self.watched.api.cluster} answers again.")
 
-    def _tell_of(self, outage: Outage, now: float) -> None:
-        lasts_s = now - outage.since
-        if lasts_s < OUTAGE_NOTICE_AFTER_S:
+    def _notice_outage(self, outage: Outage, now: float) -> None:
+        duration_s = now - outage.since
+        if duration_s < OUTAGE_NOTICE_AFTER_S:
             return
         if self._noticed_at is None or now - self._noticed_at >= NOTICE_INTERVAL_S:
             self._noticed_at = now
             self.notice(
-                f"{outage.error} It has been silent for {format_duration(lasts_s)}; that says nothing about job "
-                f"{self.watched.job}, which is waited for."
+                f"{outage.error} No answer for {format_duration(duration_s)}. This says nothing about job "
+                f"{self.watched.job}; still waiting for it."
             )
 
 
@@ -87,12 +87,12 @@ async def wait_for_start(
             if left_s + (now - watched.heard_at) <= 0:  # still pending at the timeout
                 return StartTimeout(queue_timed_out=True)
         if watched.heard_at is not None and now >= explain_at and not watched.outage:
-            judgement = await _ask(explain, watched.api)
-            if judgement.is_infeasible:
-                return StartTimeout(infeasible=judgement.text)
+            reason = await _explain(explain, watched.api)
+            if reason.is_infeasible:
+                return StartTimeout(infeasible=reason.text)
             if now >= notice_at:
                 since = format_duration(waited_s(watched, started))
-                listener.notice(f"Ray job {watched.job} has been waiting for {since}: {judgement.text}")
+                listener.notice(f"Ray job {watched.job} has been waiting for {since}: {reason.text}")
                 notice_at = now + NOTICE_INTERVAL_S
             explain_at = notice_at
         if left_s is not None and left_s <= 0:
@@ -109,7 +109,7 @@ def waited_s(watched: WatchedJob, since: float) -> float:
     return max(0.0, time.time() + ahead_s - details.started_ms / 1000)
 
 
-async def _ask(explain: Explain | None, api: JobsApi) -> PendingReason:
+async def _explain(explain: Explain | None, api: JobsApi) -> PendingReason:
     if explain is not None:
         try:
             return await explain(api)
@@ -172,10 +172,10 @@ async def follow_job(
         log.hide_lines_starting_with(result_marker)
     async with watching(cluster, job) as watched:
         listener = OutageNotifier(watched, notice)
-        vain = await wait_for_start(listener, explain_wait, queue_timeout_s)
-        if vain is not None:
-            return FollowResult(watched.details, queue_timed_out=vain.queue_timed_out, infeasible=vain.infeasible)
-        details = await _until_ended(listener, log)
+        timeout = await wait_for_start(listener, explain_wait, queue_timeout_s)
+        if timeout is not None:
+            return FollowResult(watched.details, queue_timed_out=timeout.queue_timed_out, infeasible=timeout.infeasible)
+        details = await _follow_to_end(listener, log)
         if details is None:
             if log is not None:
                 log.finish()
@@ -184,16 +184,16 @@ async def follow_job(
     return FollowResult(details, end.last_lines, end.result)
 
 
-async def _until_ended(listener: OutageNotifier, log: JobLog | None) -> JobDetails | None:
+async def _follow_to_end(listener: OutageNotifier, log: JobLog | None) -> JobDetails | None:
     """Return the job once it has ended, following its log meanwhile; None if it is unknown."""
-    if log is None or log.is_cut or _is_over(listener):
-        return await _over(listener)
+    if log is None or log.is_cut or _has_ended(listener):
+        return await _wait_for_end(listener)
     async with tailing(listener.watched, log, listener.notice):
-        return await _over(listener)
+        return await _wait_for_end(listener)
 
 
-async def _over(listener: OutageNotifier) -> JobDetails | None:
-    while not _is_over(listener):
+async def _wait_for_end(listener: OutageNotifier) -> JobDetails | None:
+    while not _has_ended(listener):
         had_outage = listener.watched.outage is not None
         await listener.wait_for_update()
         if had_outage and listener.watched.outage is None:
@@ -201,7 +201,7 @@ async def _over(listener: OutageNotifier) -> JobDetails | None:
     return listener.watched.details
 
 
-def _is_over(listener: OutageNotifier) -> bool:
+def _has_ended(listener: OutageNotifier) -> bool:
     watched = listener.watched
     return watched.is_unknown or (watched.details is not None and watched.details.has_ended)
 
@@ -212,16 +212,16 @@ CALM_S = 60.0
 """A refusal that follows the last one within this time continues it: the pauses keep growing."""
 
 
-async def first_reading(job: str, read_again: ReloadConnection, notice: Callable[[str], None]) -> RayCluster:
+async def read_connection_first(job: str, reload: ReloadConnection, notice: Callable[[str], None]) -> RayCluster:
     """Return the cluster of ``job`` once its connection is readable: an earlier follower used it."""
     failures, noticed_at = 0, float("-inf")
     while True:
         try:
-            return await read_again()
+            return await reload()
         except RayJobsError as error:
             if time.monotonic() - noticed_at >= NOTICE_INTERVAL_S:
                 noticed_at = time.monotonic()
-                notice(f"{error} That says nothing about job {job}; the connection is read again now and then.")
+                notice(f"{error} This says nothing about job {job}; retrying at intervals.")
         failures += 1
         await asyncio.sleep(backoff_s(failures))
 
@@ -229,34 +229,34 @@ async def first_reading(job: str, read_again: ReloadConnection, notice: Callable
 class TokenRefusalHandler:
     """Token refusals that one follower of ``job`` meets: waited out, and reported if they are long."""
 
-    def __init__(self, job: str, read_again: ReloadConnection, notice: Callable[[str], None]) -> None:
+    def __init__(self, job: str, reload: ReloadConnection, notice: Callable[[str], None]) -> None:
         self._job = job
-        self._read_again = read_again
+        self._reload = reload
         self._notice = notice
         self._in_a_row = 0
-        self._over_at = float("-inf")
+        self._accepted_at = float("-inf")
 
     async def wait(self, refused: RayCluster) -> RayCluster:
         """Return the cluster once it accepts the connection's token, or does not answer, which is no refusal."""
-        self._in_a_row = self._in_a_row + 1 if time.monotonic() - self._over_at < CALM_S else 0
+        self._in_a_row = self._in_a_row + 1 if time.monotonic() - self._accepted_at < CALM_S else 0
         if self._in_a_row:  # it refuses only some requests
             await asyncio.sleep(backoff_s(self._in_a_row))
-        with _waiting_together(refused, self._job, self._read_again) as together:
-            accepted = await self._told(together)
-        self._over_at = time.monotonic()
+        with _sharing_reload(refused, self._job, self._reload) as shared:
+            accepted = await self._wait_with_notices(shared)
+        self._accepted_at = time.monotonic()
         return accepted
 
-    async def _told(self, together: _ConnectionReload) -> RayCluster:
-        is_told, pause_s = False, OUTAGE_NOTICE_AFTER_S
-        while not (await asyncio.wait({together.task}, timeout=pause_s))[0]:
-            lasts = format_duration(time.monotonic() - together.since)
+    async def _wait_with_notices(self, shared: _ConnectionReload) -> RayCluster:
+        has_noticed, pause_s = False, OUTAGE_NOTICE_AFTER_S
+        while not (await asyncio.wait({shared.task}, timeout=pause_s))[0]:
+            lasts = format_duration(time.monotonic() - shared.since)
             self._notice(
-                f"{together.why} It has been so for {lasts}; that says nothing about job {self._job}, which is "
-                "waited for. The connection is read again now and then."
+                f"{shared.why} The refusal has lasted for {lasts} and says nothing about job {self._job}; still "
+                "waiting for it. The connection is reloaded at intervals."
             )
-            is_told, pause_s = True, NOTICE_INTERVAL_S
-        accepted = together.task.result()
-        if is_told:
+            has_noticed, pause_s = True, NOTICE_INTERVAL_S
+        accepted = shared.task.result()
+        if has_noticed:
             self._notice(f"{accepted} no longer refuses the token.")
         return accepted
 
@@ -264,17 +264,17 @@ class TokenRefusalHandler:
 class _ConnectionReload:
     """Shared connection reload of all followers that one cluster refuses at the moment."""
 
-    def __init__(self, refused: RayCluster, job: str, read_again: ReloadConnection) -> None:
+    def __init__(self, refused: RayCluster, job: str, reload: ReloadConnection) -> None:
         self.since = time.monotonic()
         self.why = token_refused(refused)
         self.waiting = 0
-        self.task = asyncio.create_task(self._until_accepted(job, read_again))
+        self.task = asyncio.create_task(self._until_accepted(job, reload))
 
-    async def _until_accepted(self, job: str, read_again: ReloadConnection) -> RayCluster:
+    async def _until_accepted(self, job: str, reload: ReloadConnection) -> RayCluster:
         failures = 0
         while True:
             try:
-                cluster = await read_again()
+                cluster = await reload()
                 if await _is_accepted(cluster, job):
                     return cluster
                 self.why = token_refused(cluster)
@@ -295,23 +295,23 @@ async def _is_accepted(cluster: RayCluster, job: str) -> bool:
     return True
 
 
-_readmissions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[RayCluster, _ConnectionReload]]
-_readmissions = weakref.WeakKeyDictionary()
+_reloads: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[RayCluster, _ConnectionReload]]
+_reloads = weakref.WeakKeyDictionary()
 
 
 @contextlib.contextmanager
-def _waiting_together(refused: RayCluster, job: str, read_again: ReloadConnection) -> Iterator[_ConnectionReload]:
+def _sharing_reload(refused: RayCluster, job: str, reload: ReloadConnection) -> Iterator[_ConnectionReload]:
     """Share one reload among all followers that ``refused`` refuses; it ends with its last waiter."""
-    known = _readmissions.setdefault(asyncio.get_running_loop(), {})
-    together = known.get(refused)
-    if together is None or together.task.done():
-        together = known[refused] = _ConnectionReload(refused, job, read_again)
-    together.waiting += 1
+    known = _reloads.setdefault(asyncio.get_running_loop(), {})
+    shared = known.get(refused)
+    if shared is None or shared.task.done():
+        shared = known[refused] = _ConnectionReload(refused, job, reload)
+    shared.waiting += 1
     try:
-        yield together
+        yield shared
     finally:
-        together.waiting -= 1
-        if not together.waiting:
-            together.task.cancel()
-            if known.get(refused) is together:
+        shared.waiting -= 1
+        if not shared.waiting:
+            shared.task.cancel()
+            if known.get(refused) is shared:
                 del known[refused]

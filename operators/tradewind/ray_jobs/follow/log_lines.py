@@ -22,17 +22,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-__all__ = [
-    "MAX_BYTES",
-    "FlushSchedule",
-    "JobLog",
-    "LogPosition",
-]
-
-
 SHOW_INTERVAL_S = 30.0
-_MOST_EMPTY_LINES = 20
-_LONGEST_STATE = 1000
+_MAX_EMPTY_LINES = 20
+_MAX_STATE_CHARS = 1000
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _TIMES = r"\[\d+:\d\d(?::\d\d)?(?:<[^,\]]+)?(?:, [^\]]*)?\]"
@@ -53,14 +45,14 @@ class ProgressBarState:
     bar: tuple[str, str]
     done: int
 
-    def goes_on_from(self, former: ProgressBarState | None) -> bool:
+    def continues(self, former: ProgressBarState | None) -> bool:
         """Return whether it is a later state of the same bar; a restarted bar is another one."""
         return former is not None and self.bar == former.bar and self.done >= former.done
 
 
 def parse_progress_bar(line: str) -> ProgressBarState | None:
     """Return the state in ``line``, or None for an ordinary line."""
-    if "/" not in line or ("[" not in line and "━" not in line) or len(line) > _LONGEST_STATE:
+    if "/" not in line or ("[" not in line and "━" not in line) or len(line) > _MAX_STATE_CHARS:
         return None
     plain = _ANSI.sub("", line).strip()
     for shape in _SHAPES:
@@ -84,7 +76,7 @@ class ProgressBarFilter:
         state = parse_progress_bar(line)
         if state is None:
             return self._ordinary(line)
-        if state.goes_on_from(self._last):
+        if state.continues(self._last):
             self.held, out = [line], []
         else:
             out, self.held = self.held, [line]
@@ -112,7 +104,7 @@ class ProgressBarFilter:
 
     def _ordinary(self, line: str) -> list[str]:
         is_empty = not _ANSI.sub("", line).strip()
-        if is_empty and self.held and len(self.held) <= _MOST_EMPTY_LINES:
+        if is_empty and self.held and len(self.held) <= _MAX_EMPTY_LINES:
             self.held.append(line)  # nested bars have such lines between their states
             return []
         return [*self.end(), line]
@@ -238,7 +230,7 @@ class JobLog:
         start: Position that this or another process had reached.
         max_bytes: Byte budget; after it, one line names the location of the rest. None: no limit.
         full_log: Location of the whole log, for that line.
-        pace: Schedule of the batches; its own if None.
+        schedule: Schedule of the batches; its own if None.
         clock: Monotonic clock, in seconds.
     """
 
@@ -249,13 +241,13 @@ class JobLog:
         max_bytes: int | None = MAX_BYTES,
         full_log: str = "",
         *,
-        pace: FlushSchedule | None = None,
+        schedule: FlushSchedule | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.full_log = full_log
         self._give = give
         self._max_bytes = max_bytes
-        self._pace = pace or FlushSchedule()
+        self._schedule = schedule or FlushSchedule()
         self._clock = clock
         self._hidden: str | None = None
         self._given = self._taken = self._shown = start
@@ -336,7 +328,7 @@ class JobLog:
 
     def _show(self, lines: Sequence[str]) -> None:
         if lines and not self._batch:
-            self._give_at = self._pace.next_moment(self._clock())
+            self._give_at = self._schedule.next_moment(self._clock())
         self._batch.extend(lines)
 
     def _within_budget(self, lines: list[str]) -> tuple[list[str], int, bool]:
@@ -353,4 +345,4 @@ class JobLog:
 
     def _cut_line(self, max_bytes: int) -> str:
         where = f"full log at {self.full_log}" if self.full_log else "the cluster's dashboard has the full log"
-        return f"[The rest of the log is not shown here, which is limited to {max_bytes:,} bytes; {where}]"
+        return f"[Log cut here, at its limit of {max_bytes:,} bytes; {where}]"

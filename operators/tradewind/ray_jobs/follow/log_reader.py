@@ -65,25 +65,25 @@ def _pass_on(done: asyncio.Task[None], watched: WatchedJob) -> None:
 
 
 async def _tail(watched: WatchedJob, log: JobLog, notice: Callable[[str], None]) -> None:
-    vain = 0
+    empty_reads = 0
     while not log.is_cut:
         while watched.outage:
             await asyncio.sleep(FIRST_PAUSE_S)
-            vain = 0
+            empty_reads = 0
         before, opened = log.taken_chars, time.monotonic()
         with contextlib.suppress(RayUnreachableError):  # the watcher reports it
             await _read(watched, log)
         log.flush()  # lines are given before the stream is reopened
         went_well = log.taken_chars > before or time.monotonic() - opened > _QUIET_S
-        vain = 0 if went_well else vain + 1
-        if vain <= 1:
+        empty_reads = 0 if went_well else empty_reads + 1
+        if empty_reads <= 1:
             watched.poll_soon()  # the job may have ended
-        if vain == MAX_EMPTY_READS:
+        if empty_reads == MAX_EMPTY_READS:
             notice(
                 f"The log of Ray job {watched.job} cannot be followed beyond its character {before:,}: Ray ends the "
-                "stream there each time, as it does at bytes that are no UTF-8. The rest follows after the job's end."
+                "stream there each time, as it does at bytes that are not UTF-8. The rest follows after the job's end."
             )
-        await asyncio.sleep(min(FIRST_PAUSE_S * 2.0 ** max(0, vain - 1), MAX_PAUSE_S))
+        await asyncio.sleep(min(FIRST_PAUSE_S * 2.0 ** max(0, empty_reads - 1), MAX_PAUSE_S))
 
 
 async def touch(watched: WatchedJob) -> None:
@@ -113,8 +113,8 @@ async def _read_stream(stream: aiohttp.ClientWebSocketResponse, watched: Watched
             message = await stream.receive(min(waits, default=None))
         except TimeoutError:
             log.tick()
-            if pauses.is_one_to_look_at():
-                watched.look()
+            if pauses.is_long_now():
+                watched.refresh_soon()
             continue
         if message.type is not aiohttp.WSMsgType.TEXT:
             return
@@ -140,7 +140,7 @@ class _Pauses:
         """Return the delay after which this pause is long; None: no poll is due."""
         return None if self._due_at is None else max(0.01, self._due_at - time.monotonic())
 
-    def is_one_to_look_at(self) -> bool:
+    def is_long_now(self) -> bool:
         """Return whether the pause is long now; true once."""
         now = time.monotonic()
         if self._due_at is None or now < self._due_at:
@@ -199,7 +199,7 @@ class JsonLogDecoder:
             self._held = self._held[opening.end() :]
             self._is_open = True
         elif len(self._held) > 100:
-            raise ValueError(f"no log in an answer that begins with {self._held[:100]!r}")
+            raise ValueError(f"no log in a response that begins with {self._held[:100]!r}")
         return self._is_open
 
 
@@ -218,7 +218,7 @@ async def whole_log(api: JobsApi, job: JobDetails) -> AsyncIterator[str]:
             try:
                 text = decoder.text(body)
             except ValueError as error:
-                raise RayUnreachableError(f"{api.cluster} sent something that is not the log: {error}") from error
+                raise RayUnreachableError(f"{api.cluster} sent an invalid log: {error}") from error
             yield text
     if not decoder.has_ended:
         raise RayUnreachableError(f"{api.cluster} sent only the beginning of the log of job {job.job!r}.")
@@ -238,7 +238,7 @@ async def whole_log_file(api: JobsApi, job: JobDetails) -> AsyncIterator[str]:
 
 
 LAST_LINES = 50
-_LONGEST_LAST_LINE = 2000
+_MAX_LINE_CHARS = 2000
 _PAUSES_S = (1.0, 3.0, 0.0)
 
 
@@ -276,7 +276,7 @@ class LogEnd:
             self.result = line[len(self._marker) :]
             return
         state = parse_progress_bar(line)
-        if state is not None and state.goes_on_from(self._bar):
+        if state is not None and state.continues(self._bar):
             self._last.pop()
         self._bar = state
         self._last.append(line)
@@ -312,4 +312,4 @@ def _finished(end: LogEnd, log: JobLog | None) -> LogEnd:
 
 
 def _shortened(line: str) -> str:
-    return line if len(line) <= _LONGEST_LAST_LINE else f"{line[:_LONGEST_LAST_LINE]}..."
+    return line if len(line) <= _MAX_LINE_CHARS else f"{line[:_MAX_LINE_CHARS]}..."

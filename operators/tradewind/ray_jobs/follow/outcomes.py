@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _FIRST_LINE = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(\(\w+\))?(: |$)")
-_RAYS_OWN = "ray.exceptions."
+_RAY_EXCEPTION = "ray.exceptions."
 
 
 def last_traceback(lines: Sequence[str]) -> str | None:
@@ -45,7 +45,7 @@ def last_traceback(lines: Sequence[str]) -> str | None:
     end = next((number for number, line in enumerate(found) if number and line and not line[0].isspace()), None)
     if end is None:
         return "\n".join(found)
-    if not found[end].startswith(_RAYS_OWN):  # Ray's exceptions continue in further lines, to the end of the log
+    if not found[end].startswith(_RAY_EXCEPTION):  # Ray's exceptions continue in further lines, to the end of the log
         rest = found[end + 1 :]
         found = found[: end + 1 + next((n for n, line in enumerate(rest) if not line[:1].isspace()), len(rest))]
     return "\n".join(found).rstrip()
@@ -60,7 +60,7 @@ def last_exception(lines: Sequence[str], longest: int = 300) -> str | None:
     return named[0][:longest] if named else None
 
 
-LAST_LINES = 50
+_MAX_LAST_LINES = 50
 SETTLE_S = 20.0
 """How long a dead node can appear alive: Ray first misses heartbeats for about 17 s."""
 _SETTLE_STEP_S = 2.0
@@ -162,7 +162,7 @@ def classify(
         sentence,
         details.exit_code if details else None,
         None if kind is EndingKind.SUCCEEDED else last_traceback(lines),
-        tuple(lines[-LAST_LINES:]),
+        tuple(lines[-_MAX_LAST_LINES:]),
     )
 
 
@@ -182,7 +182,7 @@ async def judge_ending(
     wanted = node_in_question(details, last_lines)
     if wanted is None or details is None:
         return classify(job, details, last_lines)
-    actor = _silent_actor(list(last_lines) or details.message.splitlines())
+    actor = _unresponsive_actor(list(last_lines) or details.message.splitlines())
     if actor is not None:
         wanted = await _node_of_actor(api, actor) or wanted
     node = await _node(api, wanted)
@@ -231,14 +231,14 @@ _Judged = tuple[EndingKind, str]
 
 def _judge(job: str, details: JobDetails | None, lines: Sequence[str], node: NodeInfo | None) -> _Judged:
     if details is None:
-        return EndingKind.HEAD_LOST, f"{job} is unknown to its cluster, whose head has lost its memory: submit it anew."
+        return EndingKind.HEAD_LOST, f"{job} is unknown to its cluster: the head lost its memory. Submit it again."
     if details.status == "SUCCEEDED":
         return EndingKind.SUCCEEDED, f"{job} succeeded."
     if details.status == "STOPPED":
-        return EndingKind.STOPPED, f"{job} was stopped: submit it anew if that was not meant."
+        return EndingKind.STOPPED, f"{job} was stopped: submit it again if that was not intended."
     if details.status != "FAILED":
         return EndingKind.UNKNOWN, f"{job} has not ended: Ray says {details.status}."
-    judge = _JUDGES.get(details.error_type or "", _of_the_unknown)
+    judge = _JUDGES.get(details.error_type or "", _of_unknown_error)
     return judge(job, details, lines, node)
 
 
@@ -247,15 +247,15 @@ def _of_entrypoint(job: str, details: JobDetails, lines: Sequence[str], node: No
     gone = node is not None and not node.is_alive and not node.is_head
     if (death := _remote_death(lines)) and (node is None or gone):
         return EndingKind.PREEMPTED, f"{job} lost the node that its work ran on ({_why(node, death)}): {_TRY_AGAIN}."
-    if gone and _silent_actor(lines):
+    if gone and _unresponsive_actor(lines):
         return EndingKind.PREEMPTED, f"{job} lost the node that its work ran on ({_why(node, '')}): {_TRY_AGAIN}."
     if (signal := _killed_by(code)) and gone:
         return EndingKind.PREEMPTED, f"{job} was ended with its node ({_why(node, '')}): {_TRY_AGAIN}."
     if signal == "SIGKILL":
-        advice = "most often because memory ran out: ask for more of it, or use less"
+        advice = "most often because memory ran out: request more, or use less"
         return EndingKind.USER_ERROR, f"{job} was killed by SIGKILL (exit code {code}), {advice}."
     if signal:
-        advice = "by something on its node: look there for what did it"
+        advice = "by another process of its node: find the cause there"
         return EndingKind.USER_ERROR, f"{job} was ended by {signal} (exit code {code}), {advice}."
     if code == 127:
         return EndingKind.USER_ERROR, f"{job} failed with exit code 127: its command is not on the cluster's PATH."
@@ -267,7 +267,7 @@ def _of_entrypoint(job: str, details: JobDetails, lines: Sequence[str], node: No
 def _of_dead_supervisor(job: str, details: JobDetails, lines: Sequence[str], node: NodeInfo | None) -> _Judged:
     message = details.message
     if "killed by `ray.kill`" in message:
-        return EndingKind.STOPPED, f"{job} was stopped before it ran: submit it anew if that was not meant."
+        return EndingKind.STOPPED, f"{job} was stopped before it ran: submit it again if that was not intended."
     said_gone = any(words in message for words in _NODE_GONE)
     if not said_gone and (node is None or node.is_alive):
         return EndingKind.START_FAILED, f"{job} lost its supervisor process, perhaps to a lack of memory: {_TRY_AGAIN}."
@@ -285,31 +285,31 @@ def _of_failed_start(job: str, details: JobDetails, lines: Sequence[str], node: 
 def _of_runtime_env(job: str, details: JobDetails, lines: Sequence[str], node: NodeInfo | None) -> _Judged:
     return (
         EndingKind.RUNTIME_ENV,
-        f"{job} never ran, because its runtime_env could not be made ({_last(details.message)}): correct that.",
+        f"{job} never ran, because its runtime_env could not be built ({_last(details.message)}): correct that.",
     )
 
 
 def _of_late_start(job: str, details: JobDetails, lines: Sequence[str], node: NodeInfo | None) -> _Judged:
     return (
         EndingKind.NOT_STARTED,
-        f"{job} waited in the queue for longer than the head allows, and never ran: submit it anew, or set "
+        f"{job} waited in the queue for longer than the head allows, and never ran: submit it again, or set "
         "RAY_JOB_START_TIMEOUT_SECONDS higher on the head.",
     )
 
 
 def _of_unschedulable(job: str, details: JobDetails, lines: Sequence[str], node: NodeInfo | None) -> _Judged:
-    asks = "ask for what the cluster has"
-    return EndingKind.INFEASIBLE, f"{job} can be placed nowhere, says Ray ({_last(details.message)}): {asks}."
+    advice = "request resources that the cluster has"
+    return EndingKind.INFEASIBLE, f"{job} can run on no node, says Ray ({_last(details.message)}): {advice}."
 
 
-def _of_the_unknown(job: str, details: JobDetails, lines: Sequence[str], node: NodeInfo | None) -> _Judged:
+def _of_unknown_error(job: str, details: JobDetails, lines: Sequence[str], node: NodeInfo | None) -> _Judged:
     if node is not None and not node.is_alive:
         return _of_dead_supervisor(job, details, lines, node)
     kind = details.error_type or "no type"
-    return EndingKind.UNKNOWN, f"{job} failed with an error that only Ray knows ({kind}: {_last(details.message)})."
+    return EndingKind.UNKNOWN, f"{job} failed with an unknown error of Ray ({kind}: {_last(details.message)})."
 
 
-_TRY_AGAIN = "the next attempt may go on"
+_TRY_AGAIN = "the next attempt may continue"
 _JUDGES: Mapping[str, Callable[[str, JobDetails, Sequence[str], NodeInfo | None], _Judged]] = {
     "JOB_ENTRYPOINT_COMMAND_ERROR": _of_entrypoint,
     "JOB_ENTRYPOINT_COMMAND_START_ERROR": _of_failed_start,
@@ -332,10 +332,10 @@ def _remote_death(lines: Sequence[str]) -> str | None:
     return text if any(words in text for words in _NODE_GONE) else None
 
 
-def _silent_actor(lines: Sequence[str]) -> str | None:
+def _unresponsive_actor(lines: Sequence[str]) -> str | None:
     """Return the unresponsive actor that ended the driver, if there is one."""
-    last_words = last_traceback(lines) or next((line for line in reversed(lines) if line.strip()), "")
-    found = _UNAVAILABLE_ACTOR.search(last_words)
+    end = last_traceback(lines) or next((line for line in reversed(lines) if line.strip()), "")
+    found = _UNAVAILABLE_ACTOR.search(end)
     return found[1] if found else None
 
 
@@ -397,7 +397,7 @@ async def await_outcome(
     watch: FollowRequest,
     log: JobLog | None,
     notice: Callable[[str], None],
-    read_again: ReloadConnection | None = None,
+    reload: ReloadConnection | None = None,
 ) -> JobOutcome:
     """Follow the job of ``watch`` until it has ended; stop it at its deadline.
 
@@ -406,17 +406,17 @@ async def await_outcome(
         watch: The job and its limits.
         log: Takes its log lines.
         notice: Takes sentences for the waiting user.
-        read_again: Returns the cluster as its connection describes it now. With it, a token refusal is waited out, and
+        reload: Returns the cluster as its connection describes it now. With it, a token refusal is waited out, and
             the interrupted operation is repeated once the cluster accepts the token.
 
     Raises:
-        RayAuthenticationError: The cluster refuses the token, and ``read_again`` is not given.
+        RayAuthenticationError: The cluster refuses the token, and ``reload`` is not given.
     """
-    if read_again is None:
+    if reload is None:
         return await _outcome(cluster, watch, log, notice)
     from tradewind.ray_jobs.follow.follow import TokenRefusalHandler
 
-    refusals = TokenRefusalHandler(watch.job, read_again, notice)
+    refusals = TokenRefusalHandler(watch.job, reload, notice)
     while True:
         try:
             return await _outcome(cluster, watch, log, notice)
@@ -461,7 +461,7 @@ async def _follow(api: JobsApi, watch: FollowRequest, log: JobLog | None, notice
         ending = Ending(
             EndingKind.QUEUE_TIMED_OUT,
             f"Ray job {watch.job!r} was not started within {watch.queue_timeout_s:.0f} s, its queue timeout, and is "
-            "taken out of the queue: give it more time, or the cluster more room.",
+            "removed from the queue: raise the queue timeout, or add nodes to the cluster.",
         )
         return await _stopped(api, watch, ending, notice)
     return JobOutcome(await judge_ending(api, watch.job, end.details, end.last_lines), end.result)

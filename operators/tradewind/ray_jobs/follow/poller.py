@@ -67,13 +67,13 @@ class JobStatusFetcher:
 
     def __init__(self, api: JobsApi) -> None:
         self._api = api
-        self._told: dict[_Question, tuple[int, int] | None] = {}
-        self._looked_at: dict[str, float] = {}
+        self._counts: dict[_Question, tuple[int, int] | None] = {}
+        self._fetched_at: dict[str, float] = {}
         self._all_jobs: int | None = None
         """Reported number of jobs that the head remembers; None before the first report."""
         self._slow_until = float("-inf")
 
-    async def look(
+    async def fetch(
         self, known: Mapping[str, JobDetails | None], doubtful: Collection[str]
     ) -> dict[str, JobDetails | None]:
         """Return the jobs of ``known`` with their present details; None where there is no such job.
@@ -89,30 +89,30 @@ class JobStatusFetcher:
         now = time.monotonic()
         counts_slowly = now < self._slow_until and self._are_few(known)
         again_s = SLOW_POLL_S if counts_slowly else REFRESH_S
-        changed = {job for job in known if job in doubtful or now - self.looked_at(job) >= again_s}
-        told: dict[_Question, tuple[int, int] | None] = {}
+        changed = {job for job in known if job in doubtful or now - self.fetched_at(job) >= again_s}
+        counts: dict[_Question, tuple[int, int] | None] = {}
         if len(known) <= MAX_SINGLE_REQUESTS:
             changed = set(known)
         elif not counts_slowly:
             for question, jobs in _by_question(known).items():
                 if jobs - changed:
-                    told[question] = await self._ask(question)
-                    if told[question] is None or told[question] != self._told.get(question):
+                    counts[question] = await self._count(question)
+                    if counts[question] is None or counts[question] != self._counts.get(question):
                         changed |= jobs
-        found = await self._ask_for(changed)
-        self._told |= told  # only now: after a failed fetch, jobs would seem unchanged next time
-        self._looked_at |= dict.fromkeys(changed, now)
+        found = await self._fetch(changed)
+        self._counts |= counts  # only now: after a failed fetch, jobs would seem unchanged next time
+        self._fetched_at |= dict.fromkeys(changed, now)
         return {**known, **found}
 
-    def looked_at(self, job: str) -> float:
+    def fetched_at(self, job: str) -> float:
         """Return when the job itself was last fetched, by this process's monotonic clock."""
-        return self._looked_at.get(job, float("-inf"))
+        return self._fetched_at.get(job, float("-inf"))
 
     def forget(self, job: str) -> None:
         """Drop a job that has no followers any more."""
-        self._looked_at.pop(job, None)
+        self._fetched_at.pop(job, None)
 
-    async def _ask(self, question: _Question) -> tuple[int, int] | None:
+    async def _count(self, question: _Question) -> tuple[int, int] | None:
         """Return the number of jobs, and of those that match ``question``; None if not reported."""
         params = [("limit", "0"), ("timeout", "20")]
         for predicate, status in question:
@@ -128,7 +128,7 @@ class JobStatusFetcher:
         except (RayUnreachableError, RayAuthenticationError, KeyError, TypeError):
             return None  # the fetches that follow show whether the cluster answers at all
 
-    async def _ask_for(self, jobs: Collection[str]) -> dict[str, JobDetails | None]:
+    async def _fetch(self, jobs: Collection[str]) -> dict[str, JobDetails | None]:
         if len(jobs) <= MAX_SINGLE_REQUESTS or self._are_few(jobs):
             return await self._one_by_one(jobs)
         listed = {details.job: details for details in await self._api.jobs()}
@@ -149,10 +149,10 @@ class JobStatusFetcher:
 
         try:
             async with asyncio.TaskGroup() as group:  # the first failure cancels all others
-                looks = {job: group.create_task(details_of(job)) for job in jobs}
+                fetches = {job: group.create_task(details_of(job)) for job in jobs}
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
-        return {job: look.result() for job, look in looks.items()}
+        return {job: fetch.result() for job, fetch in fetches.items()}
 
 
 def _by_question(known: Details) -> dict[_Question, set[str]]:
@@ -223,10 +223,10 @@ class WatchedJob:
         self.is_doubtful = True
         self._watcher.poll_soon()
 
-    def look(self) -> None:
+    def refresh_soon(self) -> None:
         """Request an early refresh of this job alone, which may have ended."""
         self.is_doubtful = True
-        self._watcher.look()
+        self._watcher.refresh_soon()
 
     @contextlib.contextmanager
     def streamed(self) -> Iterator[None]:
@@ -252,7 +252,7 @@ class WatchedJob:
         self._failure = error
         self._news.set()
 
-    def tell(self, details: JobDetails | None, now: float) -> bool:
+    def update(self, details: JobDetails | None, now: float) -> bool:
         """Record the cluster's response; return whether anything has changed."""
         is_change = self.heard_at is None or details != self.details
         self.details, self.heard_at = details, now
@@ -279,9 +279,9 @@ class ClusterWatcher:
         self._regular_ended_at = float("-inf")
         self._took_s = 0.0
         """Duration of the last regular poll, in seconds."""
-        self._found: dict[str, JobDetails | None] = {}
+        self._responses: dict[str, JobDetails | None] = {}
         """Last response per job, before lost nodes are considered."""
-        self._looks = JobStatusFetcher(self.api)
+        self._fetcher = JobStatusFetcher(self.api)
         self._lost_nodes = lost_nodes.LostNodes(self.api)
         self._task = asyncio.create_task(self._run(), context=contextvars.Context())
 
@@ -296,8 +296,8 @@ class ClusterWatcher:
         """Stop following it; return whether it was the last one."""
         self._watched.discard(watched)
         if all(other.job != watched.job for other in self._watched):
-            self._found.pop(watched.job, None)
-            self._looks.forget(watched.job)
+            self._responses.pop(watched.job, None)
+            self._fetcher.forget(watched.job)
         return not self._watched
 
     def poll_soon(self) -> None:
@@ -305,7 +305,7 @@ class ClusterWatcher:
         self._interval = MIN_INTERVAL_S
         self._hurried.set()
 
-    def look(self) -> None:
+    def refresh_soon(self) -> None:
         """Refresh the doubtful jobs soon."""
         self._hurried.set()
 
@@ -336,21 +336,23 @@ class ClusterWatcher:
             watched.is_doubtful = False  # before the request: later changes are news
         due = doubtful | ({watched.job for watched in asked if self._is_due(watched, started)} if is_regular else set())
         try:
-            found = await self._looks.look({job: self._found.get(job) for job in due}, doubtful) if due else {}
-            known = {watched.job: found.get(watched.job, self._found.get(watched.job)) for watched in asked}
+            found = await self._fetcher.fetch({job: self._responses.get(job) for job in due}, doubtful) if due else {}
+            known = {watched.job: found.get(watched.job, self._responses.get(watched.job)) for watched in asked}
             proven = {watched.job for watched in asked if watched.has_recent_output(started)}
-            answers = await self._lost_nodes.judged(known, proven)
+            answers = await self._lost_nodes.judge(known, proven)
         except RayUnreachableError as error:
             self._failed_polls += 1
             self.outage = Outage(self.outage.since if self.outage else time.monotonic(), str(error))
-            self._lost_nodes.look_soon()
+            self._lost_nodes.check_soon()
             for watched in asked:
                 watched.is_doubtful = True
                 watched.wake()
             return
-        self._found = known
+        self._responses = known
         now = time.monotonic()
-        changes = [watched.tell(answers[watched.job], now) for watched in asked if self._is_news(watched, answers, due)]
+        changes = [
+            watched.update(answers[watched.job], now) for watched in asked if self._is_news(watched, answers, due)
+        ]
         if any(changes) or self.outage is not None:
             self._interval = MIN_INTERVAL_S
         elif is_regular:
@@ -361,10 +363,10 @@ class ClusterWatcher:
 
     def _is_due(self, watched: WatchedJob, now: float) -> bool:
         """Return whether a regular poll includes it: not while a stream of its log would report its end."""
-        found = self._found.get(watched.job)
+        found = self._responses.get(watched.job)
         if found is not None and found.has_ended:
             return False
-        return not watched.is_streamed or self._looks.looked_at(watched.job) + REFRESH_S <= now
+        return not watched.is_streamed or self._fetcher.fetched_at(watched.job) + REFRESH_S <= now
 
     def _is_news(self, watched: WatchedJob, answers: Mapping[str, JobDetails | None], due: Collection[str]) -> bool:
         return watched.job in due or (watched.heard_at is not None and answers[watched.job] != watched.details)

@@ -29,16 +29,16 @@ KILLER_PREFIX = "tradewind-stop-"
 """Prefix of the small jobs' IDs."""
 PENDING_TIMEOUT_S = 2.0
 """How long a job may stay pending after the stop request."""
-_AGAIN_S = 10.0
+_RETRY_S = 10.0
 _POLL_S = 0.3
 _GATHER_S = 0.2
-_LONGEST_PAUSE_S = 30.0
-_SILENCE_NOTICE_S = 60.0
-_MOST_JOBS = 500
+_MAX_PAUSE_S = 30.0
+_OUTAGE_NOTICE_S = 60.0
+_MAX_JOBS = 500
 _SOURCE = Path(__file__).with_name("supervisor_killer.py")
 
 
-async def stop_job(api: JobsApi, job: str, say: Callable[[str], None]) -> JobDetails | None:
+async def stop_job(api: JobsApi, job: str, notice: Callable[[str], None]) -> JobDetails | None:
     """Stop ``job`` and return it once it has ended; None if the cluster does not know it.
 
     A job that had not started never will. Outages are waited out, until cancellation.
@@ -46,17 +46,17 @@ async def stop_job(api: JobsApi, job: str, say: Callable[[str], None]) -> JobDet
     Raises:
         RayAuthenticationError: The cluster refuses the token.
     """
-    stop = _Stop(api, job, say)
+    stop = _Stop(api, job, notice)
     failures, noticed_at = 0, float("-inf")
     while True:
         try:
             details = await stop.advance()
         except RayUnreachableError as error:
-            if time.monotonic() - noticed_at >= _SILENCE_NOTICE_S:
+            if time.monotonic() - noticed_at >= _OUTAGE_NOTICE_S:
                 noticed_at = time.monotonic()
-                say(f"{error} Going on with stopping job {job}.")
+                notice(f"{error} Still stopping job {job}.")
             failures += 1
-            await asyncio.sleep(min(2.0 ** min(failures, 10) / 2, _LONGEST_PAUSE_S) * random.uniform(0.5, 1.0))
+            await asyncio.sleep(min(2.0 ** min(failures, 10) / 2, _MAX_PAUSE_S) * random.uniform(0.5, 1.0))
             continue
         if details is None or details.has_ended:
             return details
@@ -67,52 +67,52 @@ async def stop_job(api: JobsApi, job: str, say: Callable[[str], None]) -> JobDet
 class _Stop:
     """The stop of one job: last actions and their times."""
 
-    def __init__(self, api: JobsApi, job: str, say: Callable[[str], None]) -> None:
+    def __init__(self, api: JobsApi, job: str, notice: Callable[[str], None]) -> None:
         self._api = api
         self._job = job
-        self._say = say
+        self._notice = notice
         self._lost_nodes = LostNodes(api)
-        self._tell_at = float("-inf")
-        self._end_at: float | None = None
+        self._stop_at = float("-inf")
+        self._kill_at: float | None = None
 
     async def advance(self) -> JobDetails | None:
         """Fetch the job, act if due, and return the fetched details."""
-        found = await self._lost_nodes.judged({self._job: await self._api.details(self._job)})
+        found = await self._lost_nodes.judge({self._job: await self._api.details(self._job)})
         details = found[self._job]
         if details is None or details.has_ended:
             return details
         now = time.monotonic()
-        if now >= self._tell_at:
+        if now >= self._stop_at:
             async with self._api.request("POST", f"/api/jobs/{self._job}/stop"):
                 pass  # Ray's response means little; the job's status decides
-            self._tell_at = now + _AGAIN_S
-            self._end_at = self._end_at or now + PENDING_TIMEOUT_S
-        elif details.status == "PENDING" and self._end_at is not None and now >= self._end_at:
-            self._say(f"Ray job {self._job} is still waiting to start, where Ray's stop does nothing: ending its wait.")
-            ender = _killers.setdefault(asyncio.get_running_loop(), {}).setdefault(
+            self._stop_at = now + _RETRY_S
+            self._kill_at = self._kill_at or now + PENDING_TIMEOUT_S
+        elif details.status == "PENDING" and self._kill_at is not None and now >= self._kill_at:
+            self._notice(f"Ray job {self._job} is still pending, which Ray's stop ignores: killing its supervisor.")
+            killer = _killers.setdefault(asyncio.get_running_loop(), {}).setdefault(
                 self._api.cluster, _SupervisorKiller()
             )
-            if problem := await ender.end(self._api, self._job):
-                self._say(f"That failed, and is tried again: {problem}")
-            self._end_at = time.monotonic() + _AGAIN_S
+            if problem := await killer.kill(self._api, self._job):
+                self._notice(f"Its supervisor was not killed, and the kill is retried: {problem}")
+            self._kill_at = time.monotonic() + _RETRY_S
         return details
 
 
 class _SupervisorKiller:
-    """Ends the supervisors of pending jobs; concurrent requests share one run."""
+    """Kills the supervisors of pending jobs; concurrent requests share one run."""
 
     def __init__(self) -> None:
         self._wanted: set[str] = set()
-        self._at_work = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
-    async def end(self, api: JobsApi, job: str) -> str | None:
-        """End the supervisor of ``job``; return an error message, or None."""
+    async def kill(self, api: JobsApi, job: str) -> str | None:
+        """Kill the supervisor of ``job``; return an error message, or None."""
         self._wanted.add(job)
-        async with self._at_work:
+        async with self._lock:
             await asyncio.sleep(_GATHER_S)
             if job not in self._wanted:  # it was part of another run
                 return None
-            jobs = sorted({job, *sorted(self._wanted)[:_MOST_JOBS]})
+            jobs = sorted({job, *sorted(self._wanted)[:_MAX_JOBS]})
             self._wanted.difference_update(jobs)
             return await _run_killer(api, jobs)
 
@@ -122,12 +122,12 @@ _killers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[RayCluster, _Supervi
 
 async def _run_killer(api: JobsApi, jobs: list[str]) -> str | None:
     """Run the killer to its end. It stays in Ray's list: Ray lists a deleted one again, as failed."""
-    ender = KILLER_PREFIX + secrets.token_hex(6)
+    killer = KILLER_PREFIX + secrets.token_hex(6)
     entrypoint = shlex.join(["python", "-c", _SOURCE.read_text(encoding="utf-8"), *jobs])
-    async with api.request("POST", "/api/jobs/", json={"submission_id": ender, "entrypoint": entrypoint}):
+    async with api.request("POST", "/api/jobs/", json={"submission_id": killer, "entrypoint": entrypoint}):
         pass
-    while (details := await api.details(ender)) is not None and not details.has_ended:
+    while (details := await api.details(killer)) is not None and not details.has_ended:
         await asyncio.sleep(_POLL_S)
     if details is None or details.status != "SUCCEEDED":
-        return f"job {ender} ended as {details.status}: {details.message[-500:]}" if details else f"{ender} is unknown"
+        return f"{killer} ended as {details.status}: {details.message[-500:]}" if details else f"{killer} is unknown"
     return None
