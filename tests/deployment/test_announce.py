@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fleet.fleets import many_clusters, write_fleet
+from tests.support.http_server import serving
 from tradewind.cli.main import main
 from tradewind.deployment.announce import MAX_MESSAGE_CHARS, FleetError, announce
 from tradewind.fleet.access.connect import free_port
@@ -31,19 +31,16 @@ class Board:
 def board() -> Iterator[Board]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            there.posted.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            board.posted.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
             self.send_response(204)
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
             """Print no log line."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    there = Board(f"http://127.0.0.1:{server.server_port}/hook")
-    yield there
-    server.shutdown()
-    server.server_close()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
+        board = Board(f"http://127.0.0.1:{server.server_port}/hook")
+        yield board
 
 
 @pytest.fixture
@@ -54,7 +51,7 @@ def configure(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return set_up
 
 
-def test_every_notifier_tells_it_and_nothing_in_it_is_a_template(board: Board, configure: Callable[..., None]) -> None:
+def test_every_notifier_sends_text_that_is_no_template(board: Board, configure: Callable[..., None]) -> None:
     text = "{{ clusters }}: {{ announcement }} ({{ announced_by }})"
     configure(
         {"classpath": POST, "kwargs": {"url": board.url}},
@@ -74,22 +71,22 @@ def test_failing_notifier_blocks_no_other_and_its_url_is_hidden(board: Board, co
 
 
 @pytest.mark.parametrize(
-    ("entry", "says"),
+    ("entry", "error"),
     [
         ({"classpath": "nowhere.Notifier"}, "nowhere.Notifier cannot be imported here"),
         ({"classpath": "Notifier"}, "Notifier cannot be imported here"),
         ({"classpath": "tests.deployment.notifiers.Gone"}, "cannot be imported here"),
-        ({"classpath": "json.JSONDecoder"}, "json.JSONDecoder is no notifier of Airflow"),
-        ({"classpath": POST, "kwargs": {"uri": "s3cret"}}, r"does not take these kwargs \(TypeError.*: uri\."),
-        ({"classpath": POST, "kwarg": {}}, "is no JSON list of a classpath and kwargs each"),
-        ("s3cret", "is no JSON list"),
+        ({"classpath": "json.JSONDecoder"}, "json.JSONDecoder is not an Airflow notifier"),
+        ({"classpath": POST, "kwargs": {"uri": "s3cret"}}, r"does not accept these kwargs \(TypeError.*: uri\."),
+        ({"classpath": POST, "kwarg": {}}, "is not a JSON list of a classpath and kwargs each"),
+        ("s3cret", "is not a JSON list"),
     ],
 )
 def test_invalid_notifier_is_reported_before_any_announcement(
-    board: Board, configure: Callable[..., None], entry: object, says: str
+    board: Board, configure: Callable[..., None], entry: object, error: str
 ) -> None:
     configure({"classpath": POST, "kwargs": {"url": board.url}}, entry)
-    with pytest.raises(FleetError, match=says) as failed:
+    with pytest.raises(FleetError, match=error) as failed:
         announce("hello", ["here"])
     assert not board.posted and "s3cret" not in str(failed.value)
 
@@ -98,10 +95,10 @@ def test_without_a_notifier_or_a_text_nothing_is_announced(
     board: Board, configure: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__TRADEWIND__ANNOUNCE_NOTIFIERS", "[s3cret")
-    with pytest.raises(FleetError, match="is no JSON list"):
+    with pytest.raises(FleetError, match="is not a JSON list"):
         announce("hello", ["here"])
     configure()
-    with pytest.raises(FleetError, match="No notifier is set up, so nothing was announced"):
+    with pytest.raises(FleetError, match="No notifier is configured, so nothing was announced"):
         announce("hello", ["here"])
     configure({"classpath": POST, "kwargs": {"url": board.url}})
     for text in (" \n", "a" * (MAX_MESSAGE_CHARS + 1)):
@@ -110,7 +107,7 @@ def test_without_a_notifier_or_a_text_nothing_is_announced(
     assert not board.posted
 
 
-def test_the_command_needs_to_know_what_it_is_about(
+def test_command_requires_clusters_and_message(
     board: Board, configure: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -124,8 +121,8 @@ def test_the_command_needs_to_know_what_it_is_about(
         return int(end.value.code or 0), capsys.readouterr().err
 
     assert run("here")[0] == run("--all", "here", "hello")[0] == run("hear", "hello")[0] == 2
-    code, said = run("here", "hello", "--dry-run")
-    assert code == 0 and f"Of here would be announced, through {POST}: hello" in said and not board.posted
+    code, err = run("here", "hello", "--dry-run")
+    assert code == 0 and f"Would announce for here, through {POST}: hello" in err and not board.posted
     assert run("here", "hello") == (0, "tradewind: Announced through PostNotifier.\n")
     assert run("--all", "bye")[0] == 0
     assert board.posted == ["here: hello", "here, extra-0: bye"]

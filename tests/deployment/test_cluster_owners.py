@@ -41,10 +41,10 @@ def test_invalid_fleet_file_warns_and_blocks_no_user(fleet: Path, caplog: pytest
     fleet.write_text("clusters: 3")
     with caplog.at_level(logging.WARNING):
         check_cluster_access(["here"], "airflow", "Task 'it'")
-    assert "Whose clusters these are is not known" in caplog.text
+    assert "owners of clusters are not checked" in caplog.text
 
 
-def test_an_operator_is_refused_before_it_asks_the_cluster(fleet: Path) -> None:
+def test_operator_is_refused_before_any_request(fleet: Path) -> None:
     with DAG("d"):
         RayJobOperator(task_id="t", entrypoint="true", ray_conn_id="here", owner="ada")
         dag = RayJobOperator(task_id="u", entrypoint="true", ray_conn_id="here").dag

@@ -42,14 +42,12 @@ def both(name: str) -> set[str]:
     return {RayHook(name).cluster().address, asyncio.run(RayHook.cluster_from_trigger(name)).address}
 
 
-def test_unconnected_cluster_resolves_by_labels_and_secret(
-    compute: LocalCompute,
-) -> None:
+def test_unconnected_cluster_resolves_by_labels_and_secret(compute: LocalCompute) -> None:
     for name in ("here", "ray_here"):
         cluster = RayHook(name).cluster()
         assert (cluster.name, cluster.address, cluster.token) == (name, "http://10.0.0.7:8265", TOKEN)
     assert both("here") == {"http://10.0.0.7:8265"}
-    assert compute.requests["instances.list"] == 1, "a head is not asked for by every task"
+    assert compute.requests["instances.list"] == 1, "the address is cached"
     hook = RayHook("here")
     assert (hook.bucket(), hook.region(), hook.slice_types()[0]) == ("my-bucket", "us-central2", "v4-8")
 
@@ -64,7 +62,7 @@ def test_same_name_connection_precedes_one_from_fleet_file(
     assert not compute.requests
 
 
-def test_what_is_neither_is_answered_with_the_nearest_of_both(compute: LocalCompute) -> None:
+def test_unknown_name_suggests_nearest_connections_and_clusters(compute: LocalCompute) -> None:
     with pytest.raises(BadAddressError, match="no connection 'ray_her', and .* did you mean ray_here"):
         RayHook("ray_her").cluster()
     with pytest.raises(BadAddressError, match="did you mean here or ray_here"):
@@ -72,7 +70,7 @@ def test_what_is_neither_is_answered_with_the_nearest_of_both(compute: LocalComp
     assert RayHook("ray_her").slice_types() == () and RayHook("ray_her").region() is None
 
 
-def test_a_head_that_is_gone_is_no_judgement_about_the_job(compute: LocalCompute) -> None:
+def test_missing_head_is_unreachable_and_denied_list_bad_address(compute: LocalCompute) -> None:
     compute.remove("my-project", "us-central2-b", "ray-here-head-1")
     with pytest.raises(RayUnreachableError, match="has no head that runs"):
         RayHook("here").cluster()
@@ -87,15 +85,15 @@ def test_invalid_fleet_file_is_reported_only_without_connection(
     bad = tmp_path / "bad.yaml"
     bad.write_text("clusters: 1\n")
     monkeypatch.setenv("TRADEWIND_FLEET", str(bad))
-    with pytest.raises(BadAddressError, match=r"There is no connection 'here', and what the fleet has .*bad\.yaml:1"):
+    with pytest.raises(BadAddressError, match=r"There is no connection 'here', and the fleet file .*bad\.yaml:1"):
         RayHook("here").cluster()
     connect(monkeypatch, "here", "http://10.0.0.3:8265")
     assert both("here") == {"http://10.0.0.3:8265"}
 
 
-def test_an_address_is_kept_for_a_while_only() -> None:
+def test_address_cache_expires() -> None:
     now, found = [0.0], iter(["a", "b"])
-    kept = AddressCache(lambda: now[0])
-    assert [kept.get("here", lambda: next(found)) for _ in range(3)] == ["a"] * 3
+    cache = AddressCache(lambda: now[0])
+    assert [cache.get("here", lambda: next(found)) for _ in range(3)] == ["a"] * 3
     now[0] += 31.0
-    assert kept.get("here", lambda: next(found)) == "b"
+    assert cache.get("here", lambda: next(found)) == "b"

@@ -16,9 +16,6 @@ from tradewind.deployment import log_position
 from tradewind.deployment.log_position import PositionFile, PositionSaver, SavedPosition
 from tradewind.deployment.task_instances import TaskAddress
 
-UNCONNECTED = "import socket; from tradewind.deployment.log_position import _unix_sockets as found"
-
-
 TASK = TaskAddress("dag", "run", "task", -1)
 
 
@@ -33,7 +30,13 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_newer_position_of_the_same_follower_counts(logs: Path) -> None:
+def replace_folder_by_file(logs: Path) -> None:
+    """Make every write of a position fail."""
+    (logs / log_position.FILES).rmdir()
+    (logs / log_position.FILES).write_text("no folder")
+
+
+def test_newer_position_of_same_follower_counts(logs: Path) -> None:
     assert PositionFile(TASK).newer_than(position(1)) == position(1), "there is no file yet"
     assert PositionFile(TASK).write(position(5))
     assert PositionFile(TASK).newer_than(position(1)) == position(5)
@@ -47,14 +50,13 @@ def test_position_file_of_other_follower_or_try_is_ignored(logs: Path, other: Sa
     assert PositionFile(elsewhere).newer_than(position(1)) == position(1)
 
 
-def test_a_file_that_was_torn_or_cannot_be_written_does_no_harm(logs: Path) -> None:
+def test_torn_or_unwritable_position_file_is_ignored(logs: Path) -> None:
     PositionFile(TASK).write(position(5))
     [file] = (logs / log_position.FILES).iterdir()
     file.write_text("{")
     assert PositionFile(TASK).newer_than(position(1)) == position(1)
     PositionFile(TASK).delete()
-    (logs / log_position.FILES).rmdir()
-    (logs / log_position.FILES).write_text("no folder")
+    replace_folder_by_file(logs)
     assert not PositionFile(TASK).write(position(6))
 
 
@@ -70,57 +72,45 @@ def test_log_read_to_end_deletes_its_position_file_and_old_files(logs: Path) -> 
 async def test_airflow_position_save_is_throttled_unless_file_fails(
     logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[SavedPosition] = []
+    saved: list[SavedPosition] = []
 
-    async def tell(task: TaskAddress, position: SavedPosition) -> bool:
-        told.append(position)
+    async def save(task: TaskAddress, position: SavedPosition) -> bool:
+        saved.append(position)
         return True
 
-    keeper = PositionSaver(TASK, tell)
+    saver = PositionSaver(TASK, save)
     for chars in (1, 2, 3, 3):
-        await keeper.keep(position(chars))
-    assert told == [position(1)]
-    assert PositionFile(TASK).newer_than(told[-1]) == position(3)
+        await saver.save(position(chars))
+    assert saved == [position(1)]
+    assert PositionFile(TASK).newer_than(saved[-1]) == position(3)
     monkeypatch.setattr(log_position, "SAVE_TO_AIRFLOW_S", 0.0)
-    await keeper.keep(position(3))  # no new lines, and Airflow still receives the position
+    await saver.save(position(3))  # no new lines, and Airflow still receives the position
     monkeypatch.setattr(log_position, "SAVE_TO_AIRFLOW_S", 15.0)
-    await keeper.end()
-    (logs / log_position.FILES).rmdir()
-    (logs / log_position.FILES).write_text("no folder")
-    await keeper.keep(position(4))
-    assert told == [position(1), position(3), position(4)]
+    await saver.end()
+    replace_folder_by_file(logs)
+    await saver.save(position(4))
+    assert saved == [position(1), position(3), position(4)]
 
 
 @pytest.fixture
 def channel() -> Iterator[tuple[socket.socket, socket.socket]]:
-    ours, theirs = socket.socketpair()
+    process, airflow = socket.socketpair()
     log_position._unix_sockets.cache_clear()
-    yield ours, theirs
-    ours.close()
-    theirs.close()
+    with process, airflow:
+        yield process, airflow
     log_position._unix_sockets.cache_clear()
 
 
-async def test_what_the_other_side_has_not_read_is_waited_for(channel: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = channel
-    assert await log_position._lines_are_taken()
-    ours.send(b"line\n" * 100)
-    waiting = asyncio.create_task(log_position._lines_are_taken())
-    done, _ = await asyncio.wait({waiting}, timeout=10 * log_position._DRAIN_POLL_S)
-    assert not done
-    assert theirs.recv(1000) == b"line\n" * 100
-    assert await waiting
-
-
-async def test_a_trigger_does_not_end_before_its_last_lines_are_taken(
+async def test_trigger_ends_after_airflow_has_taken_its_last_lines(
     logs: Path, channel: tuple[socket.socket, socket.socket]
 ) -> None:
-    ours, theirs = channel
-    ours.send(b"last line\n")
+    process, airflow = channel
+    assert await log_position._lines_are_taken()
+    process.send(b"line\n" * 100)
     ending = asyncio.create_task(PositionSaver(TASK).end())
     done, _ = await asyncio.wait({ending}, timeout=10 * log_position._DRAIN_POLL_S)
     assert not done
-    theirs.recv(1000)
+    assert airflow.recv(1000) == b"line\n" * 100
     await ending
 
 
@@ -135,7 +125,7 @@ def test_looking_for_sockets_leaves_no_descriptor_open(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_only_connected_unix_sockets_are_asked() -> None:
     code = (
-        f"{UNCONNECTED}\n"
+        "import socket; from tradewind.deployment.log_position import _unix_sockets as found\n"
         "kept = [socket.socket(socket.AF_UNIX), socket.socket(socket.AF_INET), *socket.socketpair()]\n"
         "assert sorted(found()) == sorted(one.fileno() for one in kept[2:]), found()\n"
     )

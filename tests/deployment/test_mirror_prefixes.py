@@ -29,7 +29,7 @@ def work(config: Config) -> None: ...
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in (MIRROR_VARIABLE, SETTING, "TRADEWIND_FLEET"):
         monkeypatch.delenv(name, raising=False)
     fleet_bucket_regions.cache_clear()
@@ -51,22 +51,16 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRADEWIND_FLEET", str(file))
 
 
-def test_mirror_prefixes_default_to_fleet_file_buckets(fleet: None) -> None:
-    assert deployment_mirrors() == ("gs://near", "gs://far")
-
-
 def test_mirror_prefixes_environment_over_config_over_fleet_file(fleet: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert deployment_mirrors() == ("gs://near", "gs://far")
     monkeypatch.setenv(SETTING, "gs://a/x,\n gs://b/x ,")
     assert deployment_mirrors() == ("gs://a/x", "gs://b/x")
     monkeypatch.setenv(MIRROR_VARIABLE, "/data")
     assert deployment_mirrors() == ("/data",)
 
 
-def test_a_deployment_that_says_nothing_has_none() -> None:
+def test_mirror_prefixes_are_absolute_and_none_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     assert deployment_mirrors() == ()
-
-
-def test_a_relative_one_is_refused_by_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SETTING, "gs://a, data")
     with pytest.raises(UnusablePathError, match=r"^mirror_prefixes in the \[tradewind\] section .* is relative"):
         deployment_mirrors()

@@ -6,8 +6,8 @@ import asyncio
 import os
 import ssl
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.deployment.conftest import OTHER, SECRET
+from tests.support.http_server import serving
 from tests.support.shared_clusters import TOKEN, shared_cluster
 from tradewind.hooks.ray import RayHook
 from tradewind.ray_jobs.errors import BadAddressError, RayAuthenticationError
@@ -24,9 +25,6 @@ from tradewind.rehearsal.local.processes import LocalStack, free_port
 from tradewind.rehearsal.local.ray import LocalRay
 
 RAY = version("ray")
-
-
-# ---- the Test button with real heads
 
 
 @pytest.fixture(scope="module")
@@ -45,29 +43,21 @@ def open_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]
 
 
 @pytest.mark.ray
-def test_the_button_says_that_the_right_token_is_accepted(
+def test_button_reports_accepted_refused_and_missing_token(
     connected: Any, guarded: LocalRay, token_file: Path, manager: LocalSecretManager
 ) -> None:
     manager.put(SECRET, TOKEN)
     for fields in ({"password": TOKEN}, {"token_file": str(token_file)}, {"token_secret": SECRET}):
         ok, text = connected(guarded.address, **fields).test_connection()
         assert (ok, text) == (True, f"Ray cluster 'mine' ({guarded.address}) runs Ray {RAY} on 1 node; token accepted.")
-
-
-@pytest.mark.ray
-def test_the_button_says_that_a_wrong_token_is_refused(connected: Any, guarded: LocalRay) -> None:
     ok, text = connected(guarded.address, password=OTHER).test_connection()
     assert not ok and "refuses the connection's token" in text and OTHER not in text
-
-
-@pytest.mark.ray
-def test_the_button_says_that_a_token_is_missing(connected: Any, guarded: LocalRay) -> None:
     ok, text = connected(guarded.address).test_connection()
     assert not ok and "asks for a token, and the connection has none" in text
 
 
 @pytest.mark.ray
-def test_the_button_says_when_no_token_is_asked_for(connected: Any, open_cluster: LocalRay) -> None:
+def test_button_reports_that_no_token_is_required(connected: Any, open_cluster: LocalRay) -> None:
     ok, text = connected(open_cluster.address).test_connection()
     assert ok and text.endswith(f"runs Ray {RAY} on 1 node; it asks for no token.")
     ok, text = connected(open_cluster.address, password=TOKEN).test_connection()
@@ -126,14 +116,11 @@ def test_a_trigger_gets_the_cluster_without_blocking_its_loop(
     assert asyncio.run(follow()).token == TOKEN
 
 
-def test_a_trigger_whose_connection_is_gone_says_so() -> None:
+def test_trigger_names_missing_connection() -> None:
     with pytest.raises(
         BadAddressError, match="There is no connection 'nowhere': add one of type 'Ray' .*TRADEWIND_FLEET"
     ):
         asyncio.run(RayHook.cluster_from_trigger("nowhere"))
-
-
-# ---- the Test button with other servers
 
 
 @pytest.fixture(scope="module")
@@ -159,22 +146,18 @@ class NoDashboard(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., str]]:
-    servers = []
+    with ExitStack() as servers:
 
-    def start_server(certificate: Path | None = None) -> str:
-        server = ThreadingHTTPServer(("127.0.0.1", 0), NoDashboard)
-        if certificate is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate.with_suffix(".pem"), certificate.with_suffix(".key"))
-            server.socket = context.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        servers.append(server)
-        return f"{'https' if certificate else 'http'}://127.0.0.1:{server.server_port}"
+        def start_server(certificate: Path | None = None) -> str:
+            server = ThreadingHTTPServer(("127.0.0.1", 0), NoDashboard)
+            if certificate is not None:
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+                context.load_cert_chain(certificate.with_suffix(".pem"), certificate.with_suffix(".key"))
+                server.socket = context.wrap_socket(server.socket, server_side=True)
+            servers.enter_context(serving(server))
+            return f"{'https' if certificate else 'http'}://127.0.0.1:{server.server_port}"
 
-    yield start_server
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+        yield start_server
 
 
 def button(hook: RayHook) -> str:
@@ -185,7 +168,7 @@ def button(hook: RayHook) -> str:
 
 
 @pytest.mark.slow
-def test_the_button_names_what_is_wrong_with_a_certificate(connected: Any, serve: Any, certificates: Path) -> None:
+def test_button_names_problem_of_certificate(connected: Any, serve: Any, certificates: Path) -> None:
     right, other = serve(certificates / "right"), serve(certificates / "other")
     assert "is self-signed: name it as 'CA bundle'" in button(connected(right, password=TOKEN))
     trusting = str(certificates / "other.pem")
@@ -194,22 +177,16 @@ def test_the_button_names_what_is_wrong_with_a_certificate(connected: Any, serve
     assert "answers, but not as a Ray dashboard" in button(connected(other, verify=False))
 
 
-def test_the_button_says_that_a_port_speaks_no_tls(connected: Any, serve: Any) -> None:
+def test_button_names_wrong_scheme_missing_and_foreign_server(connected: Any, serve: Any) -> None:
+    assert "answers, but not as a Ray dashboard does" in button(connected(serve(), password=TOKEN))
     address = serve().replace("http:", "https:")
     assert "it does not speak TLS: write http:// instead of https://" in button(connected(address, password=TOKEN))
-
-
-def test_the_button_says_that_nobody_answers(connected: Any) -> None:
     address = f"http://127.0.0.1:{free_port()}"
     assert "does not answer (ConnectionError)" in button(connected(address, password=TOKEN))
 
 
-def test_the_button_says_that_something_else_answers(connected: Any, serve: Any) -> None:
-    assert "answers, but not as a Ray dashboard does" in button(connected(serve(), password=TOKEN))
-
-
-def test_the_button_says_what_is_wrong_with_the_token_source(connected: Any, token_file: Path) -> None:
+def test_button_names_wrong_token_source_and_address(connected: Any, token_file: Path) -> None:
     token_file.chmod(0o644)
-    assert "do 'chmod 600' on it" in button(connected("http://127.0.0.1:1", token_file=str(token_file)))
+    assert "run 'chmod 600' on it" in button(connected("http://127.0.0.1:1", token_file=str(token_file)))
     assert "is no dashboard address" in button(connected("ray://127.0.0.1:10001", password=TOKEN))
     assert "There is no connection 'nowhere'" in button(RayHook("nowhere"))

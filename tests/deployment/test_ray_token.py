@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +38,6 @@ def refused(**fields: Any) -> str:
     return str(refusal.value)
 
 
-# ---- source of the token
-
-
 def test_the_token_comes_from_any_one_of_the_three(token_file: Path, manager: LocalSecretManager) -> None:
     manager.put(SECRET, f"{TOKEN}\n")
     for fields in ({"password": TOKEN}, {"token_file": str(token_file)}, {"token_secret": SECRET}):
@@ -48,15 +47,15 @@ def test_the_token_comes_from_any_one_of_the_three(token_file: Path, manager: Lo
 
 
 def test_two_tokens_are_one_too_many(token_file: Path) -> None:
-    assert "names its token more than once" in refused(password=TOKEN, token_file=str(token_file))
-    assert "names its token more than once" in refused(password=TOKEN, token_secret=SECRET)
-    assert "names its token more than once" in refused(token_file=str(token_file), token_secret=SECRET)
+    sources = {"password": TOKEN, "token_file": str(token_file), "token_secret": SECRET}
+    for pair in itertools.combinations(sources.items(), 2):
+        assert "names its token more than once" in refused(**dict(pair))
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o620])
 def test_a_token_file_that_others_can_use_is_refused(token_file: Path, mode: int) -> None:
     token_file.chmod(mode)
-    assert f"(mode {mode:04o}): do 'chmod 600' on it." in refused(token_file=str(token_file))
+    assert f"(mode {mode:04o}): run 'chmod 600' on it." in refused(token_file=str(token_file))
 
 
 def test_token_file_must_exist_be_nonempty_and_absolute(tmp_path: Path, token_file: Path) -> None:
@@ -67,12 +66,9 @@ def test_token_file_must_exist_be_nonempty_and_absolute(tmp_path: Path, token_fi
     assert "is empty" in refused(token_file=str(token_file))
 
 
-@pytest.mark.parametrize("reference", [TOKEN, "env:RAY_TOKEN", "ray-token"])
-def test_invalid_token_secret_name_is_refused_and_not_shown(reference: str) -> None:
-    assert "token_secret is no name of a secret" in refused(token_secret=reference)
-
-
-def test_a_secret_that_cannot_be_had_is_named(manager: LocalSecretManager) -> None:
+def test_invalid_token_secret_is_not_shown_and_missing_one_named(manager: LocalSecretManager) -> None:
+    for reference in (TOKEN, "env:RAY_TOKEN", "ray-token"):
+        assert "token_secret is not the name of a secret" in refused(token_secret=reference)
     assert f"cannot be read from {SECRET}/versions/latest: there is no such secret" in refused(token_secret=SECRET)
 
 
@@ -101,12 +97,9 @@ def test_verify_option_accepts_common_spellings(given: Any, verify: bool) -> Non
     assert cluster_of(connection(verify=given)).verify is verify
 
 
-# ---- cached tokens
-
-
 def test_token_cache_fetches_once_per_ttl_for_many_threads() -> None:
     now = [0.0]
-    kept, fetched = TokenCache(lambda: now[0]), []
+    cache, fetched = TokenCache(lambda: now[0]), []
     gate = threading.Event()
 
     def fetch() -> str:
@@ -114,44 +107,34 @@ def test_token_cache_fetches_once_per_ttl_for_many_threads() -> None:
         fetched.append(1)
         return TOKEN
 
-    found: list[str] = []
-    threads = [threading.Thread(target=lambda: found.append(kept.get("s", fetch))) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    gate.set()
-    for thread in threads:
-        thread.join()
-    assert (found, len(fetched)) == ([TOKEN] * 20, 1)
-    now[0] = CACHE_TTL_S - 1
-    kept.get("s", fetch)
-    assert len(fetched) == 1
-    now[0] = CACHE_TTL_S
-    kept.get("s", fetch)
-    assert len(fetched) == 2
+    with ThreadPoolExecutor(20) as pool:
+        tokens = [pool.submit(cache.get, "s", fetch) for _ in range(20)]
+        gate.set()
+    assert [token.result() for token in tokens] == [TOKEN] * 20
+    for now[0], fetches in ((0.0, 1), (CACHE_TTL_S - 1, 1), (CACHE_TTL_S, 2)):
+        cache.get("s", fetch)
+        assert len(fetched) == fetches
+    assert TOKEN not in repr(cache.__dict__)
 
 
-def test_a_failure_is_kept_for_a_short_while_too() -> None:
+def test_failure_is_cached_for_a_shorter_time() -> None:
     now = [0.0]
-    kept, asked = TokenCache(lambda: now[0]), []
+    cache, failed = TokenCache(lambda: now[0]), []
 
     def fail() -> str:
-        asked.append(1)
+        failed.append(1)
         raise RayUnreachableError("no answer")
 
     for now[0] in (0.0, FAILURE_TTL_S - 1, FAILURE_TTL_S):
         with pytest.raises(RayUnreachableError, match="no answer"):
-            kept.get("s", fail)
-    assert len(asked) == 2
-    assert TOKEN not in repr(kept.__dict__)
+            cache.get("s", fail)
+    assert len(failed) == 2
 
 
 def test_a_hundred_tasks_of_one_process_ask_secret_manager_once(manager: LocalSecretManager) -> None:
     manager.put(SECRET, TOKEN)
     assert {cluster_of(connection(token_secret=SECRET)).token for _ in range(100)} == {TOKEN}
     assert len(manager.accesses) == 1
-
-
-# ---- logs and the form
 
 
 LOGGING = """
@@ -191,10 +174,8 @@ def test_the_form_fits_airflows_schema_and_explains_every_field() -> None:
 @pytest.mark.slow
 def test_airflow_reads_the_form() -> None:
     code = (
-        "from airflow.providers_manager import ProvidersManager\n"
-        "manager = ProvidersManager()\n"
-        "hook = manager.hooks['ray']\n"
-        "print(hook.hook_name, hook.connection_type)\n"
+        "from airflow.providers_manager import ProvidersManager; hook = ProvidersManager().hooks['ray']; "
+        "print(hook.hook_name, hook.connection_type)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "Ray ray"

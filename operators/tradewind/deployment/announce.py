@@ -48,13 +48,13 @@ class ConfiguredNotifier:
                 f"[tradewind] {OPTION}: {self.classpath} cannot be imported here: is its package installed?"
             ) from None
         if not (isinstance(kind, type) and issubclass(kind, BaseNotifier)):
-            raise FleetError(f"[tradewind] {OPTION}: {self.classpath} is no notifier of Airflow.")
+            raise FleetError(f"[tradewind] {OPTION}: {self.classpath} is not an Airflow notifier.")
         try:
             return kind(**self.kwargs)
         except (TypeError, ValueError) as error:
             raise FleetError(
-                f"[tradewind] {OPTION}: {self.classpath} does not take these kwargs ({type(error).__name__}; they are "
-                f"not shown): {', '.join(sorted(self.kwargs)) or 'none'}."
+                f"[tradewind] {OPTION}: {self.classpath} does not accept these kwargs ({type(error).__name__}; they "
+                f"are not shown): {', '.join(sorted(self.kwargs)) or 'none'}."
             ) from None
 
 
@@ -71,7 +71,8 @@ def configured_notifiers() -> list[ConfiguredNotifier]:
             raise ValueError
     except ValueError:
         raise FleetError(
-            f"[tradewind] {OPTION} is no JSON list of a classpath and kwargs each (it is not shown): write {_EXAMPLE}."
+            f"[tradewind] {OPTION} is not a JSON list of a classpath and kwargs each (it is not shown): write "
+            f"{_EXAMPLE}."
         ) from None
     return [ConfiguredNotifier(entry["classpath"], entry.get("kwargs") or {}) for entry in entries]
 
@@ -97,23 +98,24 @@ def announce(
     chosen = notifiers()
     if not chosen:
         raise FleetError(
-            f"No notifier is set up, so nothing was announced: name some in [tradewind] {OPTION}, such as {_EXAMPLE}."
+            f"No notifier is configured, so nothing was announced: name some in [tradewind] {OPTION}, for "
+            f"example {_EXAMPLE}."
         )
     built = [(one.classpath.rpartition(".")[2], one.build()) for one in chosen]
     context = {
         "announcement": announcement, "clusters": ", ".join(clusters), "announced_by": announced_by or this_user(),
     }  # fmt: skip
-    told, failed = [], []
+    sent, failed = [], []
     for name, notifier in built:
         try:
             notifier(dict(context))
-            told.append(name)
+            sent.append(name)
         except Exception as error:
             failed.append(f"{name} ({type(error).__name__})")  # its text may hold the address of a webhook
     if failed:
-        also = f" {', '.join(told)} did announce it." if told else ""
+        also = f" {', '.join(sent)} did announce it." if sent else ""
         raise FleetError(f"These notifiers failed: {', '.join(failed)}.{also}")
-    return told
+    return sent
 
 
 def _is_entry(entry: Any) -> bool:

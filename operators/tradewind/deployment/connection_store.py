@@ -75,7 +75,7 @@ def compare_connection(cluster: FleetCluster, address: str | None) -> ComparedCo
     Raises:
         ConnectionStoreError: Airflow's database cannot be used.
     """
-    source, found = _found(cluster.connection)
+    source, found = _find_connection(cluster.connection)
     if found is None:
         return ComparedConnection(cluster.connection, cluster.name, ConnectionState.MISSING)
     differences = tuple(_differences(found, cluster, address))
@@ -99,16 +99,10 @@ def write_connection(cluster: FleetCluster, address: str | None) -> None:
                 host, schema, port = row.host, row.schema, row.port
             session.delete(row)
             session.flush()
-        kept = {key: value for key, value in extra.items() if key != "token_file"}
-        fields: dict[str, Any] = {
-            "host": host,
-            "schema": schema,
-            "port": port,
-            "login": login,
-            "description": _DESCRIPTION,
-        }
-        new = Connection(conn_id=cluster.connection, conn_type=RayHook.conn_type, **fields)
-        new.set_extra(json.dumps({**kept, **cluster.connection_extra}))
+        extra = {key: value for key, value in extra.items() if key != "token_file"}
+        fields: dict[str, Any] = {"host": host, "schema": schema, "port": port, "login": login}
+        new = Connection(conn_id=cluster.connection, conn_type=RayHook.conn_type, description=_DESCRIPTION, **fields)
+        new.set_extra(json.dumps({**extra, **cluster.connection_extra}))
         session.add(new)
 
 
@@ -121,7 +115,7 @@ def ray_connection_ids() -> list[str]:
         return []
 
 
-def _found(conn_id: str) -> tuple[str, Connection | None]:
+def _find_connection(conn_id: str) -> tuple[str, Connection | None]:
     """Return the connection, and its source if that is not Airflow's database."""
     from airflow.configuration import ensure_secrets_loaded
     from airflow.secrets.metastore import MetastoreBackend
@@ -139,8 +133,8 @@ def _found(conn_id: str) -> tuple[str, Connection | None]:
 def _state(found: Connection, source: str, cluster: FleetCluster) -> ConnectionState:
     if source:
         return ConnectionState.ELSEWHERE
-    is_ours = found.extra_dejson.get(_MARK) == cluster.name
-    return ConnectionState.DIFFERS if is_ours else ConnectionState.BY_HAND
+    is_own = found.extra_dejson.get(_MARK) == cluster.name
+    return ConnectionState.DIFFERS if is_own else ConnectionState.BY_HAND
 
 
 def _differences(found: Connection, cluster: FleetCluster, address: str | None) -> Iterator[FieldDifference]:
@@ -151,9 +145,9 @@ def _differences(found: Connection, cluster: FleetCluster, address: str | None) 
         yield FieldDifference("address", "(not shown)" if "@" in shown else shown, address)
     extra, wanted = found.extra_dejson, cluster.connection_extra
     for name in ("region", "bucket", "slice_types", "token_secret"):
-        is_, should = _normal(name, extra.get(name)), _normal(name, wanted[name])
-        if is_ != should:
-            yield FieldDifference(name, is_, should)
+        actual, expected = _normal(name, extra.get(name)), _normal(name, wanted[name])
+        if actual != expected:
+            yield FieldDifference(name, actual, expected)
     for name, value in (("password", found.password), ("token_file", extra.get("token_file"))):
         if value:
             yield FieldDifference(name, _SET, "")

@@ -51,9 +51,9 @@ def configured_fleet() -> Fleet | None:
 
 def lock_note(cluster: FleetCluster) -> LockNote | None:
     """Return the note for upkeep in the lock of ``cluster``; None if there is none that matters."""
-    marker = ClusterLock.of(cluster)
+    lock = ClusterLock.of(cluster)
     try:
-        return LockNote.of(cluster.name, marker.read(), marker.now())
+        return LockNote.of(cluster.name, lock.read(), lock.now())
     except StorageError as error:
         return LockNote.unreadable(cluster.name, error)
 
@@ -68,24 +68,21 @@ def current_operation(name: str) -> str | None:
         cluster = fleet.called(name) if fleet else None
         if cluster is None:
             return None
-        marker = ClusterLock.of(cluster)
-        found = marker.read()
+        lock = ClusterLock.of(cluster)
+        operation = lock.read()
     except (FleetError, StorageError) as error:
-        logger.warning("Whether somebody is changing cluster %s is not known: %s", name, error)
+        logger.warning("Cannot read the lock of cluster %s, so its current operation is unknown: %s", name, error)
         return None
-    return found.sentence(cluster.name, marker.now()) if found and found.is_held else None
+    return operation.sentence(cluster.name, lock.now()) if operation and operation.is_held else None
 
 
-def check_cluster_access(clusters: Iterable[str], owner: str, who: str) -> None:
-    """Refuse clusters that are reserved for others than ``owner``: one name, or several with commas.
-
-    An unusable fleet file blocks no task; it only logs a warning.
-
-    The owner of a task is Airflow's: ``owner`` of the operator, or of the DAG's ``default_args``.
+def check_cluster_access(clusters: Iterable[str], owner: str, subject: str) -> None:
+    """Refuse clusters that are reserved for others than ``owner``. An unusable fleet file only logs a warning.
 
     Args:
         clusters: Their names in the fleet file, or their connections.
-        who: The task, for the message.
+        owner: Airflow's ``owner`` of the operator or of the DAG's ``default_args``; several with commas.
+        subject: The task, for the message.
 
     Raises:
         NotTheOwnerError: A cluster is reserved for others; the message names the first.
@@ -93,13 +90,13 @@ def check_cluster_access(clusters: Iterable[str], owner: str, who: str) -> None:
     try:
         fleet = configured_fleet()
     except FleetError as error:
-        logger.warning("Whose clusters these are is not known: %s", error)
+        logger.warning("Cannot read the fleet file, so owners of clusters are not checked: %s", error)
         return
     names = {name.strip() for name in owner.split(",")}
     for cluster in filter(None, map(fleet.called, clusters)) if fleet else ():
         if cluster.owner not in (None, *names):
             raise NotTheOwnerError(
-                f"{who}: {cluster.not_for(owner)} Set 'owner' of the task if it is, or name another cluster."
+                f"{subject}: {cluster.not_for(owner)} Set 'owner' of the task if it is, or name another cluster."
             )
 
 
@@ -116,7 +113,7 @@ def fleet_bucket_regions() -> Mapping[str, str]:
         fleet = configured_fleet()
         return fleet.bucket_regions() if fleet else {}
     except FleetError as error:
-        logger.warning("The fleet file does not say where buckets are, so the store is asked: %s", error)
+        logger.warning("Cannot read the fleet file, so regions of buckets come from the store: %s", error)
         return {}
 
 

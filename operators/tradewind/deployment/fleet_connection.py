@@ -33,9 +33,7 @@ def fleet_cluster(name: str) -> FleetCluster | None:
     try:
         fleet = configured_fleet()
     except FleetError as error:
-        raise BadAddressError(
-            f"There is no connection {name!r}, and what the fleet has cannot be said: {error}"
-        ) from None
+        raise BadAddressError(f"There is no connection {name!r}, and the fleet file is invalid: {error}") from None
     return None if fleet is None else fleet.called(name)
 
 
@@ -75,23 +73,23 @@ class AddressCache:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._kept: dict[str, tuple[str, float]] = {}
+        self._cached: dict[str, tuple[str, float]] = {}
 
     def get(self, name: str, find: Callable[[], str]) -> str:
         """Return the address of the head of cluster ``name``."""
         with self._lock:
-            address, until = self._kept.get(name, ("", 0.0))
+            address, until = self._cached.get(name, ("", 0.0))
         if self._clock() < until:
             return address
         address = find()
         with self._lock:
-            self._kept[name] = (address, self._clock() + CACHE_TTL_S)
+            self._cached[name] = (address, self._clock() + CACHE_TTL_S)
         return address
 
     def clear(self) -> None:
         """Drop all addresses."""
         with self._lock:
-            self._kept.clear()
+            self._cached.clear()
 
 
 head_addresses = AddressCache()

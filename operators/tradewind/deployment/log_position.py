@@ -41,9 +41,9 @@ MAX_SAVES_PER_SECOND = 10
 FILES = ".ray_log_places"
 _OLD_S = 7 * 86400.0
 _DRAIN_POLL_S = 0.01
-_LONGEST_DRAIN_S = 5.0
-_LAST_ANSWER_S = 1.0
-_next_turn = 0.0
+_MAX_DRAIN_S = 5.0
+_LAST_SAVE_TIMEOUT_S = 1.0
+_next_slot_at = 0.0
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,12 @@ class PositionFile:
 
     def write(self, position: SavedPosition) -> bool:
         """Save ``position``; return whether that succeeded."""
-        mine = self._file.with_suffix(f".{position.follower}")
+        own = self._file.with_suffix(f".{position.follower}")
         try:
             if not self._file.parent.exists():
                 self._file.parent.mkdir(parents=True, exist_ok=True)
-            mine.write_text(json.dumps(vars(position)), encoding="utf-8")
-            mine.replace(self._file)
+            own.write_text(json.dumps(vars(position)), encoding="utf-8")
+            own.replace(self._file)
         except OSError:
             return False
         return True
@@ -119,10 +119,10 @@ async def save_position(task: TaskAddress, position: SavedPosition) -> bool:
 
 async def wait_for_save_slot() -> None:
     """Wait for this trigger's slot: slots limit writes to Airflow's database over all triggers."""
-    global _next_turn
+    global _next_slot_at
     now = time.monotonic()
-    _next_turn = max(now, _next_turn + 1 / MAX_SAVES_PER_SECOND)
-    await asyncio.sleep(_next_turn - now)
+    _next_slot_at = max(now, _next_slot_at + 1 / MAX_SAVES_PER_SECOND)
+    await asyncio.sleep(_next_slot_at - now)
 
 
 class PositionSaver:
@@ -130,29 +130,29 @@ class PositionSaver:
 
     Args:
         task: The follower's task.
-        tell: Saves it with Airflow; returns whether that succeeded in time.
+        save: Saves it with Airflow; returns whether that succeeded in time.
     """
 
     def __init__(
-        self, task: TaskAddress, tell: Callable[[TaskAddress, SavedPosition], Awaitable[bool]] = save_position
+        self, task: TaskAddress, save: Callable[[TaskAddress, SavedPosition], Awaitable[bool]] = save_position
     ) -> None:
         self.follower = secrets.token_hex(8)
         self._task = task
-        self._tell = tell
+        self._save = save
         self._file = PositionFile(task)
         self._in_airflow: SavedPosition | None = None
-        self._told_at = float("-inf")
-        self._kept: SavedPosition | None = None
+        self._saved_at = float("-inf")
+        self._in_file: SavedPosition | None = None
 
-    async def keep(self, position: SavedPosition) -> None:
+    async def save(self, position: SavedPosition) -> None:
         """Save ``position`` if it is new; the first one goes to Airflow at once, for a successor."""
-        if position != self._kept and self._in_airflow is not None and await _lines_are_taken():
-            self._kept = position if await asyncio.to_thread(self._file.write, position) else None
-        due_at = self._told_at + (SAVE_TO_AIRFLOW_S if position == self._kept else 0.0)
+        if position != self._in_file and self._in_airflow is not None and await _lines_are_taken():
+            self._in_file = position if await asyncio.to_thread(self._file.write, position) else None
+        due_at = self._saved_at + (SAVE_TO_AIRFLOW_S if position == self._in_file else 0.0)
         if position != self._in_airflow and time.monotonic() >= due_at:
             await wait_for_save_slot()
-            if await self._tell(self._task, position):
-                self._in_airflow, self._told_at = position, time.monotonic()
+            if await self._save(self._task, position):
+                self._in_airflow, self._saved_at = position, time.monotonic()
 
     async def end(self) -> None:
         """Finish after the log's end. Wait for Airflow to take all lines: it closes the log with the trigger."""
@@ -164,14 +164,14 @@ async def save_last_position(task: TaskAddress, position: SavedPosition) -> None
     """Save ``position`` while the triggerer shuts down: it still reads messages, but may not answer."""
     if await _lines_are_taken():
         sending = asyncio.ensure_future(XCom.aset(POSITION_KEY, vars(position), **vars(task)))
-        await asyncio.wait({sending}, timeout=_LAST_ANSWER_S)
+        await asyncio.wait({sending}, timeout=_LAST_SAVE_TIMEOUT_S)
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
 
 
 async def _lines_are_taken() -> bool:
     """Return whether the log process has read all data of this process, within a few seconds."""
-    for _ in range(round(_LONGEST_DRAIN_S / _DRAIN_POLL_S)):
+    for _ in range(round(_MAX_DRAIN_S / _DRAIN_POLL_S)):
         if not _unread_bytes():
             return True
         await asyncio.sleep(_DRAIN_POLL_S)

@@ -34,8 +34,6 @@ from tradewind.ray_jobs.errors import (
 from tradewind.steps import SecretReference
 
 if TYPE_CHECKING:
-    from airflow.sdk import Connection
-
     from tradewind.ray_jobs.client import RayJobs
 
 
@@ -51,7 +49,7 @@ def token_of(connection: Connection) -> str | None:
         BadTokenError: There are two sources, or the source yields no token.
         RayUnreachableError: Secret Manager does not answer.
     """
-    token = _read(connection)
+    token = _token(connection)
     if token:
         from airflow.sdk.log import mask_secret
 
@@ -64,18 +62,18 @@ def drop_cached_token(connection: Connection) -> bool:
     return secret_tokens.forget(_text(connection.extra_dejson, "token_secret"))
 
 
-def _read(connection: Connection) -> str | None:
+def _token(connection: Connection) -> str | None:
     extra = connection.extra_dejson
     file, secret = _text(extra, "token_file"), _text(extra, "token_secret")
-    whose = f"Connection {connection.conn_id!r}"
+    subject = f"Connection {connection.conn_id!r}"
     if sum(map(bool, (connection.password, file, secret))) > 1:
         raise BadTokenError(
-            f"{whose} names its token more than once: fill in one of password, token_file and token_secret."
+            f"{subject} names its token more than once: fill in one of password, token_file and token_secret."
         )
     if file:
-        return _token_in_file(file, whose)
+        return _token_in_file(file, subject)
     if secret:
-        return _token_in_secret(secret, whose)
+        return _token_in_secret(secret, subject)
     return connection.password or None
 
 
@@ -83,47 +81,43 @@ def _text(extra: Mapping[str, Any], name: str) -> str:
     return str(extra.get(name) or "").strip()
 
 
-def _token_in_file(path: str, whose: str) -> str:
+def _token_in_file(path: str, subject: str) -> str:
     if not os.path.isabs(path) or "\0" in path:
-        raise BadTokenError(
-            f"{whose}: token_file names no whole path (it is not shown, for it may be the token itself): give an "
-            "absolute path."
-        )
+        raise BadTokenError(f"{subject}: token_file is not an absolute path {_NOT_SHOWN}: give an absolute path.")
     try:
         return read_token_file(path)
     except BadTokenFileError as error:
-        raise BadTokenError(f"{whose}: token_file {path} {error}") from None
+        raise BadTokenError(f"{subject}: token_file {path} {error}") from None
     except OSError as error:
         shown = path if os.path.isdir(os.path.dirname(path)) and path.count("/") > 1 else _NOT_SHOWN
-        raise BadTokenError(f"{whose}: token_file {shown} cannot be read here ({error.strerror}).") from None
+        raise BadTokenError(f"{subject}: token_file {shown} cannot be read here ({error.strerror}).") from None
 
 
-def _token_in_secret(name: str, whose: str) -> str:
+def _token_in_secret(name: str, subject: str) -> str:
     reference = SecretReference.parse(name)
     if reference is None or reference.version is None:
         raise BadTokenError(
-            f"{whose}: token_secret is no name of a secret (it is not shown, for it may be the token itself): write "
-            "projects/PROJECT/secrets/SECRET."
+            f"{subject}: token_secret is not the name of a secret {_NOT_SHOWN}: write projects/PROJECT/secrets/SECRET."
         )
-    return secret_tokens.get(name, lambda: _fetch(reference, whose))
+    return secret_tokens.get(name, lambda: _fetch(reference, subject))
 
 
-def _fetch(reference: SecretReference, whose: str) -> str:
+def _fetch(reference: SecretReference, subject: str) -> str:
     from tradewind.cloud_tpu.secret_manager import SecretManagerError, SecretManagerUnreachableError, read_secret
 
     try:
         token = read_secret(str(reference)).strip()
     except SecretManagerUnreachableError as error:
-        raise RayUnreachableError(f"{whose}: the token cannot be read from {reference}: {error}.") from None
+        raise RayUnreachableError(f"{subject}: the token cannot be read from {reference}: {error}.") from None
     except SecretManagerError as error:
-        raise BadTokenError(f"{whose}: the token cannot be read from {reference}: {error}.") from None
+        raise BadTokenError(f"{subject}: the token cannot be read from {reference}: {error}.") from None
     if not token:
-        raise BadTokenError(f"{whose}: {reference} is empty.")
+        raise BadTokenError(f"{subject}: {reference} is empty.")
     return token
 
 
 @dataclass
-class _Kept:
+class _CachedToken:
     lock: threading.Lock = field(default_factory=threading.Lock)
     found: str | RayJobsError | None = field(default=None, repr=False)
     until: float = 0.0
@@ -138,31 +132,31 @@ class TokenCache:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._kept: dict[str, _Kept] = {}
+        self._cached: dict[str, _CachedToken] = {}
 
     def get(self, name: str, fetch: Callable[[], str]) -> str:
         """Return the token in the secret ``name``."""
         with self._lock:
-            kept = self._kept.setdefault(name, _Kept())
-        with kept.lock:
-            if kept.found is None or self._clock() >= kept.until:
-                self._renew(kept, fetch)
-            if isinstance(kept.found, RayJobsError):
-                raise type(kept.found)(*kept.found.args)
-            assert kept.found is not None
-            return kept.found
+            cached = self._cached.setdefault(name, _CachedToken())
+        with cached.lock:
+            if cached.found is None or self._clock() >= cached.until:
+                self._renew(cached, fetch)
+            if isinstance(cached.found, RayJobsError):
+                raise type(cached.found)(*cached.found.args)
+            assert cached.found is not None
+            return cached.found
 
     def forget(self, name: str) -> bool:
         """Drop the entry, so that the next call fetches it; return whether there was one."""
         with self._lock:
-            return self._kept.pop(name, None) is not None
+            return self._cached.pop(name, None) is not None
 
-    def _renew(self, kept: _Kept, fetch: Callable[[], str]) -> None:
+    def _renew(self, cached: _CachedToken, fetch: Callable[[], str]) -> None:
         try:
-            kept.found, lifetime = fetch(), CACHE_TTL_S
+            cached.found, lifetime = fetch(), CACHE_TTL_S
         except RayJobsError as error:
-            kept.found, lifetime = error.with_traceback(None), FAILURE_TTL_S
-        kept.until = self._clock() + lifetime
+            cached.found, lifetime = error.with_traceback(None), FAILURE_TTL_S
+        cached.until = self._clock() + lifetime
 
 
 secret_tokens = TokenCache()
@@ -234,7 +228,7 @@ class RayHook(BaseHook):
         Raises:
             BadAddressError: The connection names a type that does not exist.
         """
-        connection = self._found()
+        connection = self._find()
         return () if connection is None else _slice_types(_of_type_ray(connection))
 
     def _connection(self) -> Connection:
@@ -247,7 +241,7 @@ class RayHook(BaseHook):
         Raises:
             BadAddressError: There is no such connection and no such cluster.
         """
-        connection = self._found()
+        connection = self._find()
         if connection is None:
             raise no_such_cluster(self.ray_conn_id)
         return _of_type_ray(connection)
@@ -259,7 +253,7 @@ class RayHook(BaseHook):
         except AirflowNotFoundException:
             return None
 
-    def _found(self) -> Connection | None:
+    def _find(self) -> Connection | None:
         with suppress(AirflowNotFoundException):
             return self.get_connection(self.ray_conn_id)
         cluster = fleet_cluster(self.ray_conn_id)
@@ -270,7 +264,7 @@ class RayHook(BaseHook):
         return synthetic_connection(cluster, self.ray_conn_id)
 
     @classmethod
-    async def _found_from_trigger(cls, ray_conn_id: str) -> Connection:
+    async def _find_from_trigger(cls, ray_conn_id: str) -> Connection:
         with suppress(AirflowNotFoundException):
             return await cls.aget_connection(ray_conn_id)
         cluster = await asyncio.to_thread(fleet_cluster, ray_conn_id)
@@ -283,13 +277,13 @@ class RayHook(BaseHook):
     @classmethod
     async def cluster_from_trigger(cls, ray_conn_id: str) -> RayCluster:
         """Return the same as ``cluster`` without blocking the triggerer's event loop."""
-        connection = _of_type_ray(await cls._found_from_trigger(ray_conn_id))
+        connection = _of_type_ray(await cls._find_from_trigger(ray_conn_id))
         return await asyncio.to_thread(lambda: cluster_of(_with_address(connection)))
 
     @classmethod
     async def reload_cluster(cls, ray_conn_id: str) -> RayCluster:
         """Return the same without cached tokens, because the cluster refuses the token."""
-        connection = _of_type_ray(await cls._found_from_trigger(ray_conn_id))
+        connection = _of_type_ray(await cls._find_from_trigger(ray_conn_id))
         drop_cached_token(connection)
         return await asyncio.to_thread(lambda: cluster_of(_with_address(connection)))
 

@@ -61,7 +61,7 @@ def was_changed_by_user(task: TaskAddress) -> bool:
 async def stop_if_user_acted(stop: Callable[[], Coroutine[Any, Any, None]], task: TaskAddress) -> None:
     """``stop()`` the work of ``task``, if a user marked or cleared the task."""
     if await asyncio.to_thread(was_changed_by_user, task):
-        logger.info("Somebody has marked or cleared the task: stopping its Ray job.")
+        logger.info("Task %s was marked or cleared by a user: stopping its Ray job.", task.name)
         await stop()
 
 

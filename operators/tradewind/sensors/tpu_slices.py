@@ -172,7 +172,7 @@ class TpuSliceRecoverySensor(BaseSensorOperator):
         self.labels = labels
         self.records = records
         self.settings = settings
-        self.only_say = dry_run
+        self.only_report = dry_run
         self.once = once
         self.deferrable = deferrable
 
@@ -235,7 +235,7 @@ class TpuSliceRecoverySensor(BaseSensorOperator):
                 labels=dict(self.labels or {}),
                 records=self.records,
                 settings=dict(self.settings or {}),
-                dry_run=self.only_say,
+                dry_run=self.only_report,
             )
         except BadSliceError as error:
             raise BadInputError(f"Task {self.task_id!r}: {error}") from error

@@ -107,21 +107,21 @@ class LeaseTrigger(BaseTrigger):
         yield TriggerEvent({"attempt": attempt, **self.payload})
 
 
-async def wait_for_release(output_path: str, attempt: int, say: Callable[[str], None]) -> int:
+async def wait_for_release(output_path: str, attempt: int, log: Callable[[str], None]) -> int:
     """Wait until no attempt at ``output_path`` is live; return the last live one."""
     pause_s, noticed_at = FIRST_PAUSE_S, time.monotonic()
     while True:
         try:
             record = await read_record_batched(output_path)
         except StoreError as error:
-            say(f"Cannot read the lease of {output_path}: {error} Retrying in {pause_s:.0f} s.")
+            log(f"Cannot read the lease of {output_path}: {error} Retrying in {pause_s:.0f} s.")
         else:
             if record.state is not RecordState.AT_WORK:
                 return attempt
             attempt, pause_s = _next_read(record, attempt, pause_s)
             if time.monotonic() - noticed_at >= NOTICE_S:
                 noticed_at = time.monotonic()
-                say(f"Still waiting: attempt {attempt} at {output_path} is running.")
+                log(f"Still waiting: attempt {attempt} at {output_path} is running.")
         await asyncio.sleep(pause_s)
         pause_s = min(1.5 * pause_s, MAX_PAUSE_S)
 

@@ -91,14 +91,14 @@ class RayJobTrigger(BaseTrigger):
         from tradewind.ray_jobs.follow.follow import read_connection_first
 
         watch = FollowRequest.from_json(self.watch)
-        read_again = functools.partial(RayHook.reload_cluster, self.ray_conn_id)
+        reload_cluster = functools.partial(RayHook.reload_cluster, self.ray_conn_id)
         cluster = await read_connection_first(
             watch.job, functools.partial(RayHook.cluster_from_trigger, self.ray_conn_id), job_logger.info
         )
         self._job_log = await self._open_log(watch.job) if self.log_bytes else None
         saving = asyncio.create_task(self._save_positions())
         try:
-            outcome = await await_outcome(cluster, watch, self._job_log, job_logger.info, read_again)
+            outcome = await await_outcome(cluster, watch, self._job_log, job_logger.info, reload_cluster)
         finally:
             saving.cancel()
         log, self._job_log = self._job_log, None  # it has been read to its end
@@ -149,15 +149,10 @@ class RayJobTrigger(BaseTrigger):
             position = self._position(is_exact=False)
             if position is not None:
                 try:
-                    await self._saver.keep(position)
-                except (
-                    Exception
-                ) as error:  # an error of Airflow's API: the log continues, and the next save may succeed
-                    logger.warning(
-                        "Ray job %s: cannot save its log position, so lines may repeat after a restart: %s",
-                        self._job,
-                        error,
-                    )
+                    await self._saver.save(position)
+                except Exception as error:  # an error of Airflow's API: the next save may succeed
+                    text = "Ray job %s: cannot save its log position, so lines may repeat after a restart: %s"
+                    logger.warning(text, self._job, error)
             with contextlib.suppress(TimeoutError):  # no new line, but Airflow may lack the position
                 async with within(SAVE_TO_AIRFLOW_S):
                     await self._lines_given.wait()

@@ -39,6 +39,6 @@ class RayJobSensorTrigger(BaseTrigger):
         async with JobsApi(cluster) as api:
             job = (await await_job(api, JobQuery(self.submission_id, self.metadata))).job
         logger.info("Waiting for Ray job %s: %s", job, cluster.job_url(job))
-        read_again = partial(RayHook.reload_cluster, self.ray_conn_id)
-        outcome = await await_outcome(cluster, FollowRequest(job, Demand()), None, logger.info, read_again)
+        reload_cluster = partial(RayHook.reload_cluster, self.ray_conn_id)
+        outcome = await await_outcome(cluster, FollowRequest(job, Demand()), None, logger.info, reload_cluster)
         yield TriggerEvent({"job": job, "ending": outcome.ending.to_json()})

@@ -163,12 +163,12 @@ async def find_free_slices(api: JobsApi, slice_type: str, hosts: int) -> tuple[l
     """
     from tradewind.ray_jobs.nodes import fetch_nodes
 
-    ours = [known for known in registered_slices(await fetch_nodes(api)) if known.slice_type == slice_type]
-    words = "; ".join(f"{known.name}: {_how(known, hosts)}" for known in ours) or "The cluster has none of this type."
-    return [known.name for known in ours if known.hosts >= hosts and known.is_free], words
+    slices = [one for one in registered_slices(await fetch_nodes(api)) if one.slice_type == slice_type]
+    words = "; ".join(f"{one.name}: {_state(one, hosts)}" for one in slices) or "The cluster has none of this type."
+    return [one.name for one in slices if one.hosts >= hosts and one.is_free], words
 
 
-def _how(known: RegisteredSlice, hosts: int) -> str:
-    if known.hosts < hosts:
-        return f"{known.hosts} of {hosts} hosts registered"
-    return {True: "free", False: "busy", None: "Ray does not report whether it is free"}[known.is_free]
+def _state(one: RegisteredSlice, hosts: int) -> str:
+    if one.hosts < hosts:
+        return f"{one.hosts} of {hosts} hosts registered"
+    return {True: "free", False: "busy", None: "Ray does not report whether it is free"}[one.is_free]
