@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.operators.loopback_head import LoopbackHead
-from tradewind.operators.reconcile import RayReconcileOperator, orphans, task_of
+from tradewind.operators.reconcile import RayReconcileOperator, orphans
 from tradewind.ray_jobs.details import JobDetails
 from tradewind.records.lease_store import LeaseClaim, LeaseStore
 from tradewind.tasks.address import TaskKey
@@ -89,12 +89,12 @@ def test_jobs_of_deleted_runs_stop_only_in_named_deployment() -> None:
 
 
 def test_a_job_says_in_its_metadata_whose_it_is() -> None:
-    assert task_of(job(KEY)) == KEY
-    assert task_of(job(MAPPED)) == MAPPED
-    assert task_of(job(KEY, waits=False)) is None
-    assert task_of(JobDetails("theirs", "RUNNING", metadata={"owner": "somebody"})) is None
+    assert TaskKey.from_metadata(job(KEY).metadata) == KEY
+    assert TaskKey.from_metadata(job(MAPPED).metadata) == MAPPED
+    assert TaskKey.from_metadata(job(KEY, waits=False).metadata) is None
+    assert TaskKey.from_metadata(JobDetails("theirs", "RUNNING", metadata={"owner": "somebody"}).metadata) is None
     elsewhere = {**KEY.metadata(), "airflow_deployment": "another"}
-    assert task_of(JobDetails("theirs", "RUNNING", metadata=elsewhere)) is None
+    assert TaskKey.from_metadata(JobDetails("theirs", "RUNNING", metadata=elsewhere).metadata) is None
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from tradewind.operators.retry_policy import ray_retry_policy
 from tradewind.ray_jobs.errors import BadRequestError, RayAuthenticationError, RayUnreachableError
 from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind
 from tradewind.tasks.errors import ClusterUnreachableError
-from tradewind.tasks.jobs.errors import WORTH_ANOTHER_ATTEMPT, RayJobError, RayJobFailedError, job_error
+from tradewind.tasks.jobs.errors import LOSSES, RayJobError, RayJobFailedError, job_error
 
 FOR_GOOD = [
     EndingKind.USER_ERROR,
@@ -20,7 +20,7 @@ FOR_GOOD = [
     EndingKind.TIMED_OUT,
     EndingKind.QUEUE_TIMED_OUT,
 ]
-LOST = [*sorted(WORTH_ANOTHER_ATTEMPT, key=lambda kind: kind.name), EndingKind.UNKNOWN]
+LOST = [*sorted(LOSSES, key=lambda kind: kind.name), EndingKind.NOT_STARTED, EndingKind.UNKNOWN]
 
 
 def error_of(kind: EndingKind, *, at_once: bool) -> RayJobError:

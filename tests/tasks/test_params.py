@@ -144,6 +144,16 @@ def test_our_params_are_no_values_of_the_run() -> None:
     assert values.params == {"lr": 0.1}
 
 
+@pytest.mark.parametrize(("length_h", "night"), [(0, "2026-03-07"), (23, "2026-03-08")])
+def test_empty_data_interval_counts_as_none(length_h: int, night: str) -> None:
+    """In New York, 02:00 does not exist on 8 March 2026, so a manual run of ``0 2 * * *`` gets an empty interval."""
+    settings, start = ExperimentSettings(timezone="America/New_York"), pendulum.datetime(2026, 3, 8, 7)
+    interval = start, start.add(hours=length_h)
+    values = settings.values_for(make(), {}, None, interval, pendulum.datetime(2026, 3, 8, 16))
+    assert str(values.night) == night
+    assert (values.data_interval_start is None) == (length_h == 0)
+
+
 # ---- concurrency
 
 

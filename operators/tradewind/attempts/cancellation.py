@@ -39,8 +39,8 @@ async def stop_step_job(
     from tradewind.ray_jobs.follow.stopping import stop_job
 
     store = LeaseStore(output_path)
-    asked = await asyncio.to_thread(store.request_stop, job, by)
-    if asked is not None and asked.lease.phase is Phase.RUNNING:
+    requested = await asyncio.to_thread(store.request_stop, job, by)
+    if requested is not None and requested.lease.phase is Phase.RUNNING:
         await _await_end(store, job)
     async with JobsApi(cluster) as api:
         await stop_job(api, job, say)

@@ -275,6 +275,21 @@ class NextAction(Enum):
     """Ray says that the job succeeded, the lease that the attempt still runs: the task fails and trusts neither."""
 
 
+_AFTER_CLAIM: Final = {
+    JobResult.UNRUNNABLE: NextAction.UNRUNNABLE_JOB,
+    JobResult.STOPPED: NextAction.STOPPED,
+    JobResult.SUCCEEDED: NextAction.CONTRADICTION,
+    JobResult.SPEC_CHANGED: NextAction.SPEC_CHANGED,
+}
+"""The driver never became the lease owner, and never will: an ID is submitted once."""
+_AFTER_START: Final = {
+    JobResult.SUCCEEDED: NextAction.CONTRADICTION,
+    JobResult.STOPPED: NextAction.STOPPED,
+    JobResult.CHILDREN_ENDED: NextAction.NEXT_ATTEMPT,
+}
+"""The driver ended without a record. Ray stops a job only on request."""
+
+
 def next_action(lease: Lease | None, job: str, end: JobResult) -> NextAction:
     """Decide what follows the end of ``job``, when the output's lease is ``lease``."""
     if lease is None or lease.job != job:
@@ -287,9 +302,9 @@ def next_action(lease: Lease | None, job: str, end: JobResult) -> NextAction:
         case Phase.STOPPED:
             return _of_stopped(lease, end)
         case Phase.CLAIMED:
-            return _of_claimed(end)
+            return _AFTER_CLAIM.get(end, NextAction.NEXT_ATTEMPT)
         case Phase.RUNNING:
-            return _of_running(end)
+            return _AFTER_START.get(end, NextAction.WAIT_UNTIL_STALE)
     return NextAction.START_OVER
 
 
@@ -297,31 +312,5 @@ def _of_stopped(lease: Lease, end: JobResult) -> NextAction:
     """The driver ended in order: on request, before a preemption, or because it gave up."""
     if end is JobResult.SPEC_CHANGED:
         return NextAction.SPEC_CHANGED
-    was_asked = lease.stop_requested is not None or end is JobResult.STOPPED
-    return NextAction.STOPPED if was_asked else NextAction.NEXT_ATTEMPT
-
-
-def _of_claimed(end: JobResult) -> NextAction:
-    """The driver never became the lease owner, and never will: an ID is submitted once."""
-    match end:
-        case JobResult.UNRUNNABLE:
-            return NextAction.UNRUNNABLE_JOB
-        case JobResult.STOPPED:
-            return NextAction.STOPPED
-        case JobResult.SUCCEEDED:
-            return NextAction.CONTRADICTION
-        case JobResult.SPEC_CHANGED:
-            return NextAction.SPEC_CHANGED
-    return NextAction.NEXT_ATTEMPT
-
-
-def _of_running(end: JobResult) -> NextAction:
-    """The driver ended without a record. Ray stops a job only on request."""
-    match end:
-        case JobResult.SUCCEEDED:
-            return NextAction.CONTRADICTION
-        case JobResult.STOPPED:
-            return NextAction.STOPPED
-        case JobResult.CHILDREN_ENDED:
-            return NextAction.NEXT_ATTEMPT
-    return NextAction.WAIT_UNTIL_STALE
+    was_requested = lease.stop_requested is not None or end is JobResult.STOPPED
+    return NextAction.STOPPED if was_requested else NextAction.NEXT_ATTEMPT

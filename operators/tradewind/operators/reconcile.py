@@ -119,14 +119,9 @@ class RayReconcileOperator(BaseOperator):
                 raise error
 
 
-def task_of(job: JobDetails) -> TaskKey | None:
-    """Return the task of this deployment that waits for ``job``, if there is one."""
-    return TaskKey.from_metadata(job.metadata)
-
-
 def jobs_with_tasks(jobs: Iterable[JobDetails]) -> list[tuple[JobDetails, TaskKey]]:
     """Return the unfinished jobs that a task of this deployment waits for, without duplicates."""
-    active = {job.job: (job, key) for job in jobs if not job.has_ended and (key := task_of(job))}
+    active = {job.job: (job, key) for job in jobs if not job.has_ended and (key := TaskKey.from_metadata(job.metadata))}
     return list(active.values())
 
 

@@ -62,6 +62,26 @@ class AttemptOutcome(Enum):
     """It ended without a result and without an error of its function: its job or its lease was lost."""
 
 
+_KINDS: Final[Mapping[str, FieldType]] = {
+    "number": COUNT,
+    "job": TEXT,
+    "cluster": TEXT,
+    "by": OBJECT,
+    "spec": OBJECT,
+    "inputs": object_of(TEXT.or_null()),
+    "found": list_of(RAW_TEXT).or_null(),
+    "withdraws": FLAG,
+    "has_withdrawn": FLAG,
+    "code_commit": TEXT.or_null(),
+    "started_at": TEXT,
+    "ended_at": TEXT,
+    "outcome": one_of(outcome.value for outcome in AttemptOutcome).or_null(),
+    "error": OBJECT.or_null(),
+}
+_REQUIRED: Final = ("number", "job", "cluster", "by", "spec")
+_KINDS_OF_AN_ERROR: Final = {"type": RAW_TEXT, "message": RAW_TEXT, "traceback": RAW_TEXT}
+
+
 @dataclass(frozen=True)
 class AttemptError:
     """Error of an attempt: the exception's type and message, and the traceback as text."""
@@ -155,6 +175,16 @@ def attempt_folder(output_path: str, number: int) -> str:
     return posixpath.join(output_path, ATTEMPTS_FOLDER, str(number))
 
 
+def step_job_id(name: str, output_path: str, version_hash: str, attempt: int) -> str:
+    """Return a new submission ID for one attempt at a step: readable, and unique.
+
+    Without the random suffix, an equal attempt whose records were deleted could have a job of the same ID.
+    """
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_MAX_SLUG].strip("-") or "step"
+    path_digest = hashlib.sha256(output_path.encode()).hexdigest()[:8]
+    return f"{slug}-{path_digest}-{version_hash}-{attempt}-{secrets.token_hex(3)}"
+
+
 def read_attempt(path: str) -> Attempt | None:
     """Return the attempt in the file ``path``, or None if there is no file.
 
@@ -212,33 +242,3 @@ def write_attempt(output_path: str, attempt: Attempt) -> Attempt:
     """Write the file of ``attempt``, as only the holder of its lease may."""
     write_text(attempt_path(output_path, attempt.number), attempt.to_json())
     return attempt
-
-
-_KINDS: Final[Mapping[str, FieldType]] = {
-    "number": COUNT,
-    "job": TEXT,
-    "cluster": TEXT,
-    "by": OBJECT,
-    "spec": OBJECT,
-    "inputs": object_of(TEXT.or_null()),
-    "found": list_of(RAW_TEXT).or_null(),
-    "withdraws": FLAG,
-    "has_withdrawn": FLAG,
-    "code_commit": TEXT.or_null(),
-    "started_at": TEXT,
-    "ended_at": TEXT,
-    "outcome": one_of(outcome.value for outcome in AttemptOutcome).or_null(),
-    "error": OBJECT.or_null(),
-}
-_REQUIRED: Final = ("number", "job", "cluster", "by", "spec")
-_KINDS_OF_AN_ERROR: Final = {"type": RAW_TEXT, "message": RAW_TEXT, "traceback": RAW_TEXT}
-
-
-def step_job_id(name: str, output_path: str, version_hash: str, attempt: int) -> str:
-    """Return a new submission ID for one attempt at a step: readable, and unique.
-
-    Without the random suffix, an equal attempt whose records were deleted could have a job of the same ID.
-    """
-    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_MAX_SLUG].strip("-") or "step"
-    path_digest = hashlib.sha256(output_path.encode()).hexdigest()[:8]
-    return f"{slug}-{path_digest}-{version_hash}-{attempt}-{secrets.token_hex(3)}"

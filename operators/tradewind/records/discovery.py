@@ -121,30 +121,6 @@ def output_ages_s(output_paths: Sequence[str]) -> dict[str, float]:
         return dict(zip(output_paths, pool.map(output_age_s, output_paths), strict=True))
 
 
-def _list(folder: str) -> _Listing:
-    fs, name = file_system_at(folder)
-    fs.invalidate_cache(name)
-    try:
-        entries = fs.ls(name, detail=True)
-    except (FileNotFoundError, NotADirectoryError):
-        entries = []
-    files: set[str] = set()
-    folders: list[str] = []
-    is_prefix = False
-    for entry in entries:
-        base = posixpath.basename(entry["name"].rstrip("/"))
-        if entry["type"] != "directory":
-            files.add(base)
-        elif base == OWN_FOLDER:
-            is_prefix = True
-        elif base and not base.startswith(".") and not entry.get("islink"):
-            below = posixpath.join(folder, base)
-            with suppress(StorageError):  # a path outside the roots holds no output of a step
-                Location.of(below)
-                folders.append(below)
-    return _Listing(folder, frozenset(files), tuple(folders), is_prefix)
-
-
 def list_preexisting_files(output_path: str, over: Lease | None) -> tuple[str, ...]:
     """List the files that an attempt claimed now may not remove, relative to ``output_path``.
 
@@ -200,6 +176,30 @@ def check_no_nested_outputs(output_path: str) -> list[StoredFile]:
                 "override_output_path. Nothing was claimed."
             )
     return files
+
+
+def _list(folder: str) -> _Listing:
+    fs, name = file_system_at(folder)
+    fs.invalidate_cache(name)
+    try:
+        entries = fs.ls(name, detail=True)
+    except (FileNotFoundError, NotADirectoryError):
+        entries = []
+    files: set[str] = set()
+    folders: list[str] = []
+    is_prefix = False
+    for entry in entries:
+        base = posixpath.basename(entry["name"].rstrip("/"))
+        if entry["type"] != "directory":
+            files.add(base)
+        elif base == OWN_FOLDER:
+            is_prefix = True
+        elif base and not base.startswith(".") and not entry.get("islink"):
+            below = posixpath.join(folder, base)
+            with suppress(StorageError):  # a path outside the roots holds no output of a step
+                Location.of(below)
+                folders.append(below)
+    return _Listing(folder, frozenset(files), tuple(folders), is_prefix)
 
 
 def _find_preexisting_files(output_path: str) -> tuple[str, ...]:

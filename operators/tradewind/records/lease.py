@@ -110,6 +110,24 @@ class Phase(Enum):
 
 
 LIVE_PHASES: Final = frozenset({Phase.CLAIMED, Phase.RUNNING})
+_KINDS: Final[Mapping[str, FieldType]] = {
+    "worker_id": TEXT,
+    "timestamp": MOMENT,
+    "phase": one_of(phase.value for phase in Phase).or_null(),
+    "attempt": COUNT,
+    "job": TEXT,
+    "cluster": TEXT,
+    "by": OBJECT,
+    "version": TEXT,
+    "heartbeat_s": FieldType(lambda value: is_number(value) and 0 < value <= _DAY_S, "a number above 0, a day at most"),
+    "incarnation": TEXT.or_null(),
+    "digest": TEXT.or_null(),
+    "witness": RELATIVE_PATH.or_null(),
+    "stop_requested": OBJECT.or_null(),
+    "removing": OBJECT.or_null(),
+    "counter": COUNT,
+}
+"""Type of each field. Unknown fields of a later version are ignored; unknown phases make the lease unreadable."""
 
 
 @dataclass(frozen=True)
@@ -223,26 +241,6 @@ def lease_path(output_path: str) -> str:
 def new_owner_id() -> str:
     """Return a new, unique worker ID."""
     return uuid.uuid4().hex
-
-
-_KINDS: Final[Mapping[str, FieldType]] = {
-    "worker_id": TEXT,
-    "timestamp": MOMENT,
-    "phase": one_of(phase.value for phase in Phase).or_null(),
-    "attempt": COUNT,
-    "job": TEXT,
-    "cluster": TEXT,
-    "by": OBJECT,
-    "version": TEXT,
-    "heartbeat_s": FieldType(lambda value: is_number(value) and 0 < value <= _DAY_S, "a number above 0, a day at most"),
-    "incarnation": TEXT.or_null(),
-    "digest": TEXT.or_null(),
-    "witness": RELATIVE_PATH.or_null(),
-    "stop_requested": OBJECT.or_null(),
-    "removing": OBJECT.or_null(),
-    "counter": COUNT,
-}
-"""Type of each field. Unknown fields of a later version are ignored; unknown phases make the lease unreadable."""
 
 
 class UnreadableLeaseError(RecordsError):

@@ -24,6 +24,10 @@ from tradewind.storage.swap import StoredObject, read_stored, write_if
 Result = TypeVar("Result")
 
 
+class OutputBusyError(RecordsError):
+    """Another process is at work on the output, or has just changed it."""
+
+
 class Read(Protocol):
     """Reads one object with its tag."""
 
@@ -97,11 +101,11 @@ class LeaseStore:
         Raises:
             StoreUnavailableError: The store does not answer.
         """
-        asked_at = self.clock()
+        requested_at = self.clock()
         stored = self._read(self._path)
         if stored is None:
             return None
-        return HeldLease(Lease.of(stored), stored.tag, stored.age_s, asked_at - stored.age_s)
+        return HeldLease(Lease.of(stored), stored.tag, stored.age_s, requested_at - stored.age_s)
 
     def claim(self, over: HeldLease | None, claim: LeaseClaim) -> HeldLease | None:
         """Claim the next attempt if the lease is still ``over``; None if another process has changed it.
@@ -207,13 +211,14 @@ class LeaseStore:
     def _swap(self, held: HeldLease | None, lease: Lease) -> HeldLease | None:
         if held is not None and held.lease.flaw is not None:
             raise UnreadableLeaseError(self._output_path, held.lease)
-        asked_at = self.clock()
+        requested_at = self.clock()
         stored = self._write(self._path, lease.to_json(), held.tag if held else None)
-        return None if stored is None else HeldLease(lease, stored.tag, stored.age_s, asked_at)
+        return None if stored is None else HeldLease(lease, stored.tag, stored.age_s, requested_at)
 
 
-class OutputBusyError(RecordsError):
-    """Another process is at work on the output, or has just changed it."""
+def is_in_use(held: HeldLease | None) -> bool:
+    """Whether a process is at work on the output, by its lease."""
+    return held is not None and held.lease.is_live and held.age_s <= held.lease.stale_s
 
 
 class LeaseHolder(Protocol):
@@ -246,8 +251,3 @@ def check_still_held(holder: LeaseHolder) -> None:
     holder.check()
     if holder.end is not None:
         raise LeaseLostError("The work at this output must end: its lease is lost, or a stop was requested.")
-
-
-def is_in_use(held: HeldLease | None) -> bool:
-    """Whether a process is at work on the output, by its lease."""
-    return held is not None and held.lease.is_live and held.age_s <= held.lease.stale_s

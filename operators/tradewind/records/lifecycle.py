@@ -77,7 +77,8 @@ def claim_attempt(
     if held is None:
         return None
     if over is not None:
-        _record_end(output_path, over.lease)
+        if outcome := _UNRECORDED_OUTCOMES.get(over.lease.phase):
+            _record_end(output_path, over.lease.attempt, outcome)
         attempt = replace(attempt, withdraws=attempt.withdraws or _has_pending_withdrawal(output_path, over.lease))
     write_attempt(output_path, attempt)
     if attempt.withdraws:
@@ -138,9 +139,7 @@ def end_unstarted_attempt(
     held, phase = store.read(), Phase.FAILED if outcome is AttemptOutcome.FAILED else Phase.STOPPED
     if held is None or held.lease.job != job or not store.end_unstarted(job, phase):
         return False
-    attempt = read_attempt_or_none(output_path, held.lease.attempt)
-    if attempt is not None and attempt.outcome is None:
-        write_attempt(output_path, attempt.ended(outcome, error))
+    _record_end(output_path, held.lease.attempt, outcome, error)
     return True
 
 
@@ -150,9 +149,7 @@ def end_abandoned_attempt(store: LeaseStore, output_path: str, held: HeldLease) 
         store.change(held, phase=Phase.STOPPED)
     except LeaseLostError:
         return False
-    attempt = read_attempt_or_none(output_path, held.lease.attempt)
-    if attempt is not None and attempt.outcome is None:
-        write_attempt(output_path, attempt.ended(AttemptOutcome.LOST))
+    _record_end(output_path, held.lease.attempt, AttemptOutcome.LOST)
     return True
 
 
@@ -210,11 +207,8 @@ def _has_pending_withdrawal(output_path: str, before: Lease) -> bool:
     return before.incarnation is None and newest.outcome is AttemptOutcome.SUCCEEDED
 
 
-def _record_end(output_path: str, before: Lease) -> None:
-    """Write the end of the previous attempt, if it died before it did so."""
-    outcome = _UNRECORDED_OUTCOMES.get(before.phase)
-    if outcome is None:
-        return
-    attempt = read_attempt_or_none(output_path, before.attempt)
+def _record_end(output_path: str, number: int, outcome: AttemptOutcome, error: AttemptError | None = None) -> None:
+    """Write the end of an attempt whose owner died before it did so."""
+    attempt = read_attempt_or_none(output_path, number)
     if attempt is not None and attempt.outcome is None:
-        write_attempt(output_path, attempt.ended(outcome))
+        write_attempt(output_path, attempt.ended(outcome, error))

@@ -89,7 +89,11 @@ class Manifest:
     @property
     def sentinel_file(self) -> str | None:
         """A file whose absence means that the output is gone: the largest not hidden, else the step's result."""
-        visible = [file for file in self.files if is_relative(file.path) and not _is_hidden(file.path)]
+        visible = [
+            file
+            for file in self.files
+            if is_relative(file.path) and not any(part.startswith(".") for part in file.path.split("/"))
+        ]
         if visible:
             return min(visible, key=lambda file: (-file.size, file.path)).path
         return next((file.path for file in self.files if file.path == RESULT_FILE), None)
@@ -189,12 +193,12 @@ def verify_output(output_path: str, manifest: Manifest, digest: str | None = Non
         digest: The digest in the lease; a manifest with another one is the first problem.
     """
     expected = {file.path: file for file in manifest.files}
-    found = {file.path: file for file in _with_checksums(output_path, expected)}
+    present = {file.path: file for file in _with_checksums(output_path, expected)}
     problems = []
     if digest not in (None, manifest.digest):
         problems.append(Problem(MANIFEST_FILE, "not the one that was committed"))
-    for path in sorted(expected.keys() | found.keys()):
-        what = _difference(expected.get(path), found.get(path))
+    for path in sorted(expected.keys() | present.keys()):
+        what = _difference(expected.get(path), present.get(path))
         if what is not None:
             problems.append(Problem(path, what))
     return problems
@@ -213,18 +217,18 @@ def _with_checksums(output_path: str, expected: dict[str, StoredFile]) -> Iterat
     yield from read_files(output_path, to_read)
 
 
-def _difference(expected: StoredFile | None, found: StoredFile | None) -> str | None:
+def _difference(expected: StoredFile | None, present: StoredFile | None) -> str | None:
     if expected is None:
         return "not in the manifest"
-    if found is None:
+    if present is None:
         return "missing"
-    if found.size != expected.size:
-        return f"{found.size} bytes instead of {expected.size}"
-    if expected.checksum in (None, found.checksum):
+    if present.size != expected.size:
+        return f"{present.size} bytes instead of {expected.size}"
+    if expected.checksum in (None, present.checksum):
         return None
-    if _kind(expected) == _kind(found):
+    if _kind(expected) == _kind(present):
         return "checksum differs"
-    return f"cannot be compared: the manifest has its {_kind(expected)}, and the store keeps {_kind(found) or 'none'}"
+    return f"cannot be compared: the manifest has its {_kind(expected)}, and the store keeps {_kind(present) or 'none'}"
 
 
 def _kind(file: StoredFile | None) -> str:
@@ -235,7 +239,3 @@ def _kind(file: StoredFile | None) -> str:
 def _file(fields: object) -> StoredFile:
     known = parse_fields(fields, _KINDS_OF_A_FILE, _KINDS_OF_A_FILE, whose="a file's")
     return StoredFile(known["path"], known["size"], known["checksum"])
-
-
-def _is_hidden(path: str) -> bool:
-    return any(part.startswith(".") for part in path.split("/"))

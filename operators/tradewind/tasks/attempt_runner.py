@@ -235,7 +235,12 @@ class StepAttemptRunner(AttemptHandler[dict[str, Any]]):
         step, cluster_of = step_lease.step, arguments.settings.cluster_of
         if arguments.may_overtake_plan:
             skip_if_not_planned(self._try.context, arguments.plan_task_id)
-        self._has_job = over is not None and self._may_have_job(over)
+        # It may have a running job, or had one in this try.
+        self._has_job = (
+            over is not None
+            and self._try.owns(over)
+            and (over.is_live or over.by.get("try") == step_lease.by.get("try"))
+        )
         cluster = "" if self._is_in_worker else cluster_of(arguments.step)
         if cluster:
             connect(step.name, cluster, has_job=self._has_job)  # no claim for an unusable cluster
@@ -298,10 +303,6 @@ class StepAttemptRunner(AttemptHandler[dict[str, Any]]):
         return resolve_finished_job(
             self._step_lease, job, to_job_result(ending), StepJobOutcomeHandler(self._try, job, ending)
         )
-
-    def _may_have_job(self, lease: Lease) -> bool:
-        """Whether this task may have a running job, or had one in this try."""
-        return self._try.owns(lease) and (lease.is_live or lease.by.get("try") == self._step_lease.by.get("try"))
 
     @property
     def _code(self) -> Path:

@@ -122,11 +122,16 @@ class ExperimentSettings:
         interval: tuple[Any, Any],
         run_after: Any,
     ) -> RunValues:
-        """Return the values of a run of ``dag``, due at ``run_after``, with or without a data interval."""
-        start, end = interval
+        """Return the values of a run of ``dag``, due at ``run_after``, with or without a data interval.
+
+        Its night is the date on which the interval starts; without an interval, that of the last midnight. An empty
+        interval is none: Airflow gives one to a manual run on the day on which the clocks skip its schedule's hour.
+        """
+        start, end = interval if interval[0] != interval[1] else (None, None)
+        moment = pendulum.instance(start or run_after).in_timezone(self.timezone)
         return RunValues(
             params=_params(dag, without_run_params(params)),
-            night=_night(start, run_after, self.timezone),
+            night=moment.date() if start else moment.subtract(days=1).date(),
             partition_key=partition_key,
             data_interval_start=_iso(start),
             data_interval_end=_iso(end),
@@ -146,12 +151,6 @@ def _params(dag: DAG, given: Mapping[str, Any]) -> dict[str, Any]:
         param = declared.get_param(name) if name in declared else None
         params[name] = coerce_param(value, param.schema.get("type"), param.value) if param is not None else value
     return params
-
-
-def _night(interval_start: Any, run_after: Any, timezone: str) -> Any:
-    """Return the date on which the data interval starts; without an interval, that of the last midnight."""
-    moment = pendulum.instance(interval_start or run_after).in_timezone(timezone)
-    return moment.date() if interval_start else moment.subtract(days=1).date()
 
 
 def _iso(moment: Any) -> str | None:

@@ -71,10 +71,11 @@ class StepNotes:
     def rerun_request(self, planned: PlannedStep | None, step_lease: StepLease) -> RerunRequest:
         """Return the rerun request for this task."""
         note = self._note()
+        was_cleared_with_others = bool(note) and self._was_cleared_since(note) and self._ran_above_since(note)
         return replace(
             with_tries(RerunRequest.from_plan(planned), note, self._context),
             finished_attempt=note.get("attempt"),
-            came_along=self._came_along(note, step_lease),
+            came_along=was_cleared_with_others and step_lease.has_inputs_of(note["attempt"]),
         )
 
     def _note(self) -> dict[str, Any]:
@@ -83,12 +84,6 @@ class StepNotes:
 
     def _was_cleared_since(self, note: Mapping[str, Any]) -> bool:
         return with_tries(RerunRequest(), note, self._context).was_cleared
-
-    def _came_along(self, note: Mapping[str, Any], step_lease: StepLease) -> bool:
-        """Whether the task was cleared only because a step above it was, and its inputs are unchanged."""
-        if not note or not self._was_cleared_since(note):
-            return False
-        return self._ran_above_since(note) and step_lease.has_inputs_of(note["attempt"])
 
     def _ran_above_since(self, note: Mapping[str, Any]) -> bool:
         """Whether a step above was cleared and has run again since the note."""

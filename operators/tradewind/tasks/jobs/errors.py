@@ -52,8 +52,6 @@ LOSSES = frozenset({EndingKind.PREEMPTED, EndingKind.HEAD_LOST, EndingKind.START
 """Endings that the infrastructure causes."""
 MAX_LOSSES = 100
 """How many consecutive nodes or heads a step or job may lose within one try."""
-WORTH_ANOTHER_ATTEMPT = LOSSES | {EndingKind.NOT_STARTED}
-"""Endings after which the next attempt follows within the same try."""
 
 
 def job_error(ending: Ending, *, at_once: bool) -> RayJobError:

@@ -75,10 +75,8 @@ def check_call(call: Call) -> Call:
     Raises:
         ExposedSecretError: It holds a secret.
     """
-    arguments = {f"argument {number}": value for number, value in enumerate(call.args, 1)}
-    for where, value in (*arguments.items(), *((f"argument {name!r}", value) for name, value in call.kwargs.items())):
-        name = where.removeprefix("argument ").strip("'")
-        for path, reason in _secrets_in(value, where, name, min_length=1):
+    for name, value in (*enumerate(call.args, 1), *call.kwargs.items()):
+        for path, reason in _secrets_in(value, f"argument {name!r}", str(name), min_length=1):
             raise ExposedSecretError(
                 f"The call's {path} looks like a secret ({reason}), and every user of the cluster can read it. Remove "
                 "it, and give secrets={NAME: 'projects/PROJECT/secrets/SECRET'} or 'env:VARIABLE'. The function finds "
