@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tradewind.plans.decisions import EVERYTHING, Explainer, make_plan
-from tradewind.plans.plan import Decision, Plan
+from tradewind.plans.plan import Decision, Plan, PlannedStep
 from tradewind.plans.selection import Selection
 from tradewind.records.lease import Lease, Phase
 from tradewind.records.record import Record, RecordState, Status
@@ -57,13 +57,12 @@ def experiment(reads: Mapping[str, str], roots: Sequence[str] | None = None) -> 
     """
     steps: dict[str, ExecutorStep] = {}
     for name, inputs in reads.items():
-        references = [_reference(steps[each.lstrip("~?")], each[0]) for each in inputs.split()]
+        references: list[ExecutorStep | InputName] = []
+        for each in inputs.split():
+            step = steps[each.lstrip("~?")]
+            references.append({"~": step.nonblocking(), "?": step.even_if_failed()}.get(each[0], step))
         steps[name] = ExecutorStep(name, None, Config(versioned(name), references))
     return resolve([steps[name] for name in roots or reads], "/p")
-
-
-def _reference(step: ExecutorStep, mark: str) -> ExecutorStep | InputName:
-    return {"~": step.nonblocking(), "?": step.even_if_failed()}.get(mark, step)
 
 
 def plan_of(
@@ -77,6 +76,11 @@ def plan_of(
     records = {step.output_path: record_of(step, states.get(step.name, RecordState.NONE)) for step in resolved.steps}
     tasks = [(step.name, step) for step in resolved.steps]
     return make_plan("/p", tasks, wanted, records, selection, explain, now=NOW)
+
+
+def planned_step(index: int, decision: Decision = Decision.RUN, reason: str = "never ran") -> PlannedStep:
+    name, hash_ = f"s{index}", f"{index:06x}"
+    return PlannedStep(name, name, hash_, f"gs://b/p/{name}-{hash_}", decision, reason)
 
 
 def decisions(plan: Plan) -> dict[str, str]:

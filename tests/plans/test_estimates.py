@@ -37,36 +37,26 @@ def test_running_steps_have_estimates_and_plan_has_their_sum() -> None:
     assert estimated.estimate == "about 2.5 h on v4-16, 30 min on 1 CPU"
 
 
-def test_the_path_counts_before_the_name() -> None:
-    path = next(step.output_path for step in plan().steps if step.name == "train")
+def test_estimate_by_path_precedes_estimate_by_name() -> None:
+    [path] = [step.output_path for step in plan().steps if step.name == "train"]
     estimated = with_estimates(plan(), {"train": Estimate(9, "v4-8"), path: Estimate(2.5, "v4-16")})
-    step = estimated.of_task("train")
-    assert step is not None
-    assert step.estimate == "about 2.5 h on v4-16"
+    assert [step.estimate for step in estimated.steps if step.estimate] == ["about 2.5 h on v4-16"]
 
 
-def test_the_sum_says_how_much_it_leaves_out() -> None:
-    estimated = with_estimates(plan(), {"train": Estimate(2, "v4-16")})
-    assert estimated.estimate == "about 2 h on v4-16; unknown for 2 of 3 steps that run"
-
-
-def test_without_any_memory_there_is_no_estimate() -> None:
-    assert with_estimates(plan(), {}) == plan()
-
-
-def test_two_tasks_of_one_version_cost_once() -> None:
-    one = plan()
-    twice = Plan(one.prefix, one.steps + tuple(step for step in one.steps if step.name == "train"))
-    assert with_estimates(twice, {"train": Estimate(2, "v4-16")}).estimate == (
-        "about 2 h on v4-16; unknown for 2 of 3 steps that run"
-    )
+def test_sum_counts_each_version_once_and_names_gaps() -> None:
+    once = plan()
+    twice = Plan(once.prefix, once.steps + tuple(step for step in once.steps if step.name == "train"))
+    for each in (once, twice):
+        estimated = with_estimates(each, {"train": Estimate(2, "v4-16")})
+        assert estimated.estimate == "about 2 h on v4-16; unknown for 2 of 3 steps that run"
+    assert with_estimates(once, {}) == once
 
 
 @pytest.mark.parametrize(
     ("hours", "words"),
     [(2.5, "2.5 h"), (2.04, "2 h"), (9.94, "9.9 h"), (14.6, "15 h"), (0.1, "6 min"), (0.001, "3.6 s"), (0, "0 s")],
 )
-def test_hours_read_as_people_would_say_them(hours: float, words: str) -> None:
+def test_hours_are_rounded_to_two_digits(hours: float, words: str) -> None:
     assert format_hours(hours) == words
 
 
@@ -86,5 +76,5 @@ def test_hours_read_as_people_would_say_them(hours: float, words: str) -> None:
         (on_airflow_worker(), "the Airflow worker"),
     ],
 )
-def test_resources_read_as_people_would_say_them(resources: Any, words: str) -> None:
+def test_resources_are_described_in_words(resources: Any, words: str) -> None:
     assert describe_spec_resources(encode_resources(resources)) == words

@@ -15,77 +15,72 @@ from tradewind.steps import ExperimentError
 FINISHED, FAILED, AT_WORK = RecordState.FINISHED, RecordState.FAILED, RecordState.AT_WORK
 CHAIN = {"a": "", "b": "a", "c": "b", "d": "c"}
 ALL_DONE = dict.fromkeys("abcd", FINISHED)
+B_FAILED = {"a": FINISHED, "b": FAILED, "c": FINISHED}
+NONBLOCKING = {"deep": "", "parent": "deep", "child": "~parent"}
+UNREAD = {"parent": "", "unread": "parent", "child": "~unread"}
+CONSUMERS = {"parent": "", "child": "~parent", "other": "parent", "end": "child other"}
 
 
-def chosen(states: dict[str, RecordState], **selection: Any) -> dict[str, str]:
-    return decisions(plan_of(experiment(CHAIN), states, ["d"], Selection(**selection)))
-
-
-# ---- run_only
-
-
-def test_run_only_runs_the_named_steps_and_what_they_need() -> None:
-    reads = {"a": "", "b": "a", "c": ""}
-    plan = plan_of(experiment(reads), {}, ["b", "c"], Selection(run_only=("^b$",)))
-    assert decisions(plan) == {"a": "RUN", "b": "RUN", "c": "PRUNED"}
-    assert reasons(plan, Decision.PRUNED) == {"c": "not asked for"}
-    assert decisions(plan_of(experiment(reads), {}, ["b", "c"], Selection(run_only=("a", "c")))) == {
-        "a": "RUN",
-        "b": "PRUNED",
-        "c": "RUN",
-    }
-
-
-def test_run_only_searches_anywhere_in_the_name() -> None:
-    plan = plan_of(
-        experiment({"train/small": "", "eval/train": "", "data": ""}), {}, [], Selection(run_only=("train",))
-    )
-    assert decisions(plan) == {"train/small": "RUN", "eval/train": "RUN", "data": "PRUNED"}
-
-
-def test_a_finished_step_stops_the_descent() -> None:
-    assert chosen({"c": FINISHED}, run_only=("^c$",)) == {"a": "PRUNED", "b": "PRUNED", "c": "REUSE", "d": "PRUNED"}
-    assert chosen({"b": FINISHED}, run_only=("^c$",)) == {"a": "PRUNED", "b": "REUSE", "c": "RUN", "d": "PRUNED"}
-
-
-def test_a_nonblocking_input_runs_if_it_is_named() -> None:
-    reads = {"deep": "", "parent": "deep", "child": "~parent"}
-    plan = plan_of(experiment(reads), {}, ["child"], Selection(run_only=("parent",)))
-    assert decisions(plan) == {"deep": "RUN", "parent": "RUN", "child": "PRUNED"}
+@pytest.mark.parametrize(
+    ("reads", "states", "selection", "expected"),
+    [
+        pytest.param({"a": "", "b": "a", "c": ""}, {}, {"run_only": ["^b$"]}, "RUN RUN PRUNED",
+                     id="run_only runs a step with its inputs"),
+        pytest.param({"a": "", "b": "a", "c": ""}, {}, {"run_only": ["a", "c"]}, "RUN PRUNED RUN",
+                     id="run_only runs any of several steps"),
+        pytest.param({"train/small": "", "eval/train": "", "data": ""}, {}, {"run_only": ["train"]}, "RUN RUN PRUNED",
+                     id="run_only searches anywhere in the name"),
+        pytest.param(CHAIN, {"c": FINISHED}, {"run_only": ["^c$"]}, "PRUNED PRUNED REUSE PRUNED",
+                     id="a finished step requires no inputs"),
+        pytest.param(CHAIN, {"b": FINISHED}, {"run_only": ["^c$"]}, "PRUNED REUSE RUN PRUNED",
+                     id="a finished input ends the descent"),
+        pytest.param(NONBLOCKING, {}, {"run_only": ["parent"]}, "RUN RUN PRUNED",
+                     id="a nonblocking input runs if run_only names it"),
+        pytest.param(CHAIN, {"b": FINISHED, "c": FINISHED, "d": FINISHED}, {"force": ["^b$"]}, "RUN RUN REUSE REUSE",
+                     id="the missing inputs of a forced step run"),
+        pytest.param(CHAIN, {"d": FINISHED}, {"force": ["^a$"]}, "RUN PRUNED PRUNED REUSE",
+                     id="a forced step runs although nothing requires it"),
+        pytest.param({"parent": "", "child": "~parent"}, {}, {"force": ["parent"]}, "RUN RUN",
+                     id="a forced nonblocking input runs"),
+        pytest.param(CONSUMERS, dict.fromkeys(CONSUMERS, FINISHED), {"force": ["parent"], "force_downstream": True},
+                     "RUN REUSE RUN RUN", id="force_downstream does not follow nonblocking references"),
+        pytest.param(UNREAD, {}, {"force": ["parent"], "force_downstream": True},
+                     "RUN PRUNED RUN", id="force_downstream does not force what nothing requires"),
+        pytest.param(CHAIN, {"a": FINISHED, "b": FAILED}, {"force": ["^b$"], "force_run_failed": False},
+                     "REUSE RUN RUN RUN", id="a forced step runs although it failed before"),
+        pytest.param(CHAIN, ALL_DONE | {"c": AT_WORK}, {"force": ["c"]}, "REUSE REUSE WAIT REUSE",
+                     id="a forced step that runs already is awaited"),
+        pytest.param(CHAIN, B_FAILED, {"force": ["c"], "force_run_failed": False}, "REUSE BLOCKED BLOCKED BLOCKED",
+                     id="a forced step with a blocked input is blocked"),
+        pytest.param(CHAIN, ALL_DONE, {"run_only": ["^b$"], "force": ["."]}, "RUN RUN REUSE REUSE",
+                     id="run_only restricts force"),
+        pytest.param(CHAIN, ALL_DONE, {"run_only": ["^b$"], "force": ["a"], "force_downstream": True},
+                     "RUN RUN REUSE REUSE", id="run_only restricts force_downstream"),
+    ],
+)  # fmt: skip
+def test_decisions_by_selection(
+    reads: dict[str, str], states: dict[str, RecordState], selection: dict[str, Any], expected: str
+) -> None:
+    """The last step is wanted, unless run_only names others."""
+    plan = plan_of(experiment(reads), states, [*reads][-1:], Selection(**selection))
+    assert decisions(plan) == dict(zip(reads, expected.split(), strict=True))
+    assert all(step.decision is Decision.RUN for step in plan.steps if step.is_forced)
 
 
 def test_unmatched_run_only_expression_runs_nothing_and_warns() -> None:
     plan = plan_of(experiment(CHAIN), {"a": FINISHED}, ["d"], Selection(run_only=("^x", "^y")))
     assert decisions(plan) == {"a": "REUSE", "b": "PRUNED", "c": "PRUNED", "d": "PRUNED"}
     assert plan.warnings == ("run_only: '^x' matches no step.", "run_only: '^y' matches no step.")
-
-
-def test_only_the_unused_expressions_are_reported() -> None:
     plan = plan_of(experiment(CHAIN), {}, ["d"], Selection(run_only=("c", "x"), force=("b", "y")))
     assert plan.warnings == ("run_only: 'x' matches no step.", "force: 'y' matches no step.")
+    assert reasons(plan, Decision.PRUNED) == {"d": "not asked for"}
 
 
-# ---- force
-
-
-def test_a_forced_step_is_made_again_and_its_inputs_are_not() -> None:
+def test_forced_step_runs_again_without_its_inputs() -> None:
     plan = plan_of(experiment(CHAIN), ALL_DONE, ["d"], Selection(force=("^c$",)))
     assert decisions(plan) == {"a": "REUSE", "b": "REUSE", "c": "RUN", "d": "REUSE"}
-    forced = plan.of_task("c")
-    assert forced is not None
-    assert (forced.reason, forced.is_forced, forced.attempt) == ("forced", True, 2)
-    assert [step.name for step in plan.steps if step.is_forced] == ["c"]
-
-
-def test_the_missing_inputs_of_a_forced_step_are_made() -> None:
-    assert chosen({"b": FINISHED, "c": FINISHED, "d": FINISHED}, force=("^b$",))["a"] == "RUN"
-
-
-def test_a_step_that_nothing_needs_runs_if_it_is_forced() -> None:
-    assert chosen({"d": FINISHED}, force=("^a$",)) == {"a": "RUN", "b": "PRUNED", "c": "PRUNED", "d": "REUSE"}
-    reads = {"parent": "", "child": "~parent"}
-    plan = plan_of(experiment(reads), {}, ["child"], Selection(force=("parent",)))
-    assert decisions(plan) == {"parent": "RUN", "child": "RUN"}
+    [forced] = [step for step in plan.steps if step.is_forced]
+    assert (forced.name, forced.reason, forced.attempt) == ("c", "forced", 2)
 
 
 def test_force_downstream_forces_all_consumers_of_forced_step() -> None:
@@ -99,68 +94,21 @@ def test_force_downstream_forces_all_consumers_of_forced_step() -> None:
     assert decisions(plan)["a"] == "REUSE"
 
 
-def test_a_nonblocking_reference_passes_no_force_on() -> None:
-    reads = {"parent": "", "child": "~parent", "other": "parent"}
-    states = dict.fromkeys(reads, FINISHED)
-    plan = plan_of(experiment(reads), states, ["child", "other"], Selection(force=("parent",), force_downstream=True))
-    assert decisions(plan) == {"parent": "RUN", "child": "REUSE", "other": "RUN"}
-
-
-def test_what_nobody_asks_for_is_not_forced_along() -> None:
-    reads = {"parent": "", "unwanted": "parent", "child": "~unwanted"}
-    plan = plan_of(experiment(reads), {}, ["child"], Selection(force=("parent",), force_downstream=True))
-    assert decisions(plan) == {"parent": "RUN", "unwanted": "PRUNED", "child": "RUN"}
-
-
-def test_a_forced_step_that_somebody_is_at_is_waited_for() -> None:
-    plan = plan_of(experiment(CHAIN), ALL_DONE | {"c": AT_WORK}, ["d"], Selection(force=("c",)))
-    assert decisions(plan) == {"a": "REUSE", "b": "REUSE", "c": "WAIT", "d": "REUSE"}
-    assert not any(step.is_forced for step in plan.steps)
-
-
-def test_a_forced_step_runs_although_it_failed_before() -> None:
-    assert chosen({"a": FINISHED, "b": FAILED}, force=("^b$",), force_run_failed=False)["b"] == "RUN"
-
-
-def test_a_forced_step_with_a_blocked_input_is_blocked() -> None:
-    states = {"a": FINISHED, "b": FAILED, "c": FINISHED}
-    plan = plan_of(experiment(CHAIN), states, ["d"], Selection(force=("c",), force_run_failed=False))
-    assert decisions(plan) == {"a": "REUSE", "b": "BLOCKED", "c": "BLOCKED", "d": "BLOCKED"}
-    assert not any(step.is_forced for step in plan.steps)
-
-
-def test_run_only_bounds_what_is_forced() -> None:
-    plan = plan_of(experiment(CHAIN), ALL_DONE, ["d"], Selection(run_only=("^b$",), force=(".",)))
-    assert decisions(plan) == {"a": "RUN", "b": "RUN", "c": "REUSE", "d": "REUSE"}
-    downstream = Selection(run_only=("^b$",), force=("a",), force_downstream=True)
-    assert decisions(plan_of(experiment(CHAIN), ALL_DONE, ["d"], downstream)) == {
-        "a": "RUN",
-        "b": "RUN",
-        "c": "REUSE",
-        "d": "REUSE",
-    }
-
-
 # ---- expressions
 
 
 @pytest.mark.parametrize("param", ["run_only", "force"])
-def test_a_broken_expression_is_refused_by_name(param: str) -> None:
-    arguments: dict[str, Any] = {param: ("fine", "train(")}
+def test_invalid_expression_is_refused_with_its_param(param: str) -> None:
     with pytest.raises(SelectionError, match=rf"^{param}: 'train\(' is not a regular expression: missing \)") as caught:
-        Selection(**arguments)
+        Selection(**{param: ("fine", "train(")})  # type: ignore[arg-type]
     assert isinstance(caught.value, ExperimentError)
 
 
 @pytest.mark.parametrize("value", ["train", None, ["train", 3], {"train": 1}])
-def test_anything_but_a_list_of_texts_is_refused(value: Any) -> None:
+def test_only_a_list_or_tuple_of_texts_is_accepted(value: Any) -> None:
     with pytest.raises(SelectionError, match=r"^run_only must be a list of regular expressions such as"):
         Selection(run_only=value)
-
-
-def test_a_list_is_as_good_as_a_tuple() -> None:
-    lists: Any = ["a"]
-    assert Selection(run_only=lists) == Selection(run_only=("a",))
+    assert Selection(run_only=["a"]) == Selection(run_only=("a",))  # type: ignore[arg-type]
 
 
 def test_each_distinct_name_is_searched_once() -> None:

@@ -32,7 +32,7 @@ from tradewind.steps import (
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 
 PREFIX = "gs://bucket/prefix"
-MOST_STEPS, MOST_REFERENCES = 9, 3
+MAX_STEPS, MAX_REFERENCES = 9, 3
 
 Point = dataclasses.make_dataclass("Point", ["x", "y"], frozen=True)
 Pair = collections.namedtuple("Pair", ["first", "second"])
@@ -200,7 +200,7 @@ rarely = st.sampled_from([False] * 7 + [True])
 def graphs(draw: st.DrawFn) -> list[Described]:
     graph: list[Described] = []
     is_chain = draw(st.sampled_from([True, True, False]))
-    for index in range(draw(st.integers(6 if is_chain else 1, MOST_STEPS))):
+    for index in range(draw(st.integers(6 if is_chain else 1, MAX_STEPS))):
         override = draw(st.sampled_from([None, None, None, f"o/{index}", f"gs://elsewhere/{index}"]))
         if graph and draw(rarely):  # a second definition of the newest or an older step
             again = draw(st.sampled_from([graph[-1], *graph]))
@@ -210,7 +210,7 @@ def graphs(draw: st.DrawFn) -> list[Described]:
         if is_chain and graph:
             link = Reference(index - 1, draw(parts), not draw(rarely), draw(st.integers(0, 2)))
             config = Group("dataclass", (("link", link), ("more", config)))
-        graph.append(Described(draw(names), with_fewer_references(config, [MOST_REFERENCES]), override))
+        graph.append(Described(draw(names), with_fewer_references(config, [MAX_REFERENCES]), override))
     return graph
 
 
