@@ -7,15 +7,17 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 from airflow.triggers.base import TriggerEvent
 
-from tests.cloud_tpu.cloud import BODY, TpuEnvironment
+from tests.cloud_tpu.cloud import BODY, TpuEnvironment, serving
 from tests.support.waiting import until
 from tradewind.cloud_tpu.errors import BadEndpointError
+from tradewind.cloud_tpu.slice_types import POD_TYPE_LABEL, SLICE_NAME_LABEL, WORKER_ID_LABEL
 from tradewind.ray_jobs.nodes import NodeInfo, RegisteredSlice, hosts_alive, registered_slices
 from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
 from tradewind.rehearsal.tpu.grpc import TpuGrpcServer
@@ -32,15 +34,10 @@ from tradewind.triggers.tpu_slices import TpuSliceReadyTrigger, TpuSliceRecovery
 @pytest.fixture
 def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TpuEnvironment]:
     """Test environment: a cloud at connection ``tpus``, an unresponsive Ray cluster and a bucket."""
-    cloud = LocalTpuCloud()
-    cloud.start()
-    connect(monkeypatch, "tpus", "google_cloud_platform", project="rehearsal", tpu_endpoint=cloud.url)
     connect(monkeypatch, "silent", "ray", host="http://127.0.0.1:9", bucket=str(tmp_path / "bucket"))
-    try:
+    with serving(LocalTpuCloud()) as cloud:
+        connect(monkeypatch, "tpus", "google_cloud_platform", project="rehearsal", tpu_endpoint=cloud.url)
         yield TpuEnvironment(cloud, tmp_path / "records")
-    finally:
-        cloud.service.lives.end_all()
-        cloud.stop()
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, name: str, kind: str, host: str = "", **extra: Any) -> None:
@@ -61,28 +58,17 @@ def trigger_of(sensor: Any) -> Any:
     return type(deferred.value.trigger)(**json.loads(json.dumps(arguments)))
 
 
-class Told:
-    """Stub of a task instance that stores pushed XComs."""
-
-    def __init__(self) -> None:
-        self.xcoms: dict[str, Any] = {}
-
-    def xcom_push(self, key: str, value: Any) -> None:
-        self.xcoms[key] = value
-
-
 async def event_of(trigger: Any) -> dict[str, Any]:
     event: TriggerEvent = await anext(trigger.run())
     return dict(event.payload)
 
 
-async def test_a_recovery_tells_what_it_would_do(env: TpuEnvironment) -> None:
+async def test_dry_run_reports_the_same_in_triggerer_and_worker(env: TpuEnvironment) -> None:
     env.create_preempted("slice-a")
     sensor = recovery(dry_run=True)
     trigger = trigger_of(sensor)
     assert isinstance(trigger, TpuSliceRecoveryTrigger)
-    event = await event_of(trigger)
-    result = sensor.execute_complete({}, event)
+    result = sensor.execute_complete({}, await event_of(trigger))
     assert result["done"] == ["slice-a: would delete and create again"]
     assert [row["verdict"] for row in result["slices"]] == ["dead"]
     assert (await asyncio.to_thread(sensor.poke, {})).xcom_value == result
@@ -93,28 +79,26 @@ async def test_a_cluster_without_slices_is_done_at_once(env: TpuEnvironment) -> 
     assert found == {"slices": [], "done": [], "stuck": []}
 
 
-async def test_one_pass_is_enough_where_that_is_asked_for(env: TpuEnvironment) -> None:
+async def test_once_ends_after_one_pass(env: TpuEnvironment) -> None:
     env.create("slice-a")  # READY, but Ray does not answer: without ``once`` the sensor polls on
-    for sensor in (recovery(once=True), recovery(once=True, deferrable=False)):
-        if sensor.deferrable:
-            event = await asyncio.wait_for(event_of(trigger_of(sensor)), 60.0)
-            found = sensor.execute_complete({}, event)
-        else:
-            found = (await asyncio.to_thread(sensor.poke, {})).xcom_value
+    event = await asyncio.wait_for(event_of(trigger_of(recovery(once=True))), 60.0)
+    poke = await asyncio.to_thread(recovery(once=True, deferrable=False).poke, {})
+    for found in (recovery(once=True).execute_complete({}, event), poke.xcom_value):
         assert [row["verdict"] for row in found["slices"]] == ["wait"]
     assert not (await asyncio.to_thread(recovery().poke, {})).is_done
 
 
 async def test_slice_needing_manual_recovery_fails_task_by_name(env: TpuEnvironment) -> None:
     env.create("slice-a", {**BODY, "schedulingConfig": {"reserved": True}})
-    env.set_state("slice-a", "PREEMPTED")
-    told = Told()
+    env.preempt("slice-a")
+    xcoms: dict[str, Any] = {}
+    ti = SimpleNamespace(xcom_push=lambda key, value: xcoms.update({key: value}))
     with pytest.raises(SliceNeedsPersonError, match=r"slice-a.*reserved"):
-        recovery().execute_complete({"ti": told}, await event_of(trigger_of(recovery())))
-    assert [text.partition(":")[0] for text in told.xcoms["return_value"]["stuck"]] == ["slice-a"]
+        recovery().execute_complete({"ti": ti}, await event_of(trigger_of(recovery())))
+    assert [text.partition(":")[0] for text in xcoms["return_value"]["stuck"]] == ["slice-a"]
 
 
-async def test_a_refusal_of_the_api_fails_the_task_with_its_words(env: TpuEnvironment) -> None:
+async def test_api_refusal_fails_the_task_with_its_message(env: TpuEnvironment) -> None:
     env.cloud.service.fail_next(1, 403)
     with pytest.raises(SliceRepairError, match=r"roles/tpu\.admin"):
         recovery().execute_complete({}, await event_of(trigger_of(recovery())))
@@ -123,7 +107,7 @@ async def test_a_refusal_of_the_api_fails_the_task_with_its_words(env: TpuEnviro
         recovery().poke({})
 
 
-async def test_a_trigger_that_is_cancelled_leaves_no_thread_at_work(env: TpuEnvironment) -> None:
+async def test_cancelled_trigger_leaves_no_thread_running(env: TpuEnvironment) -> None:
     env.create_preempted("slice-a")
     env.cloud.service.state.supply.slow_s = 60.0
     task = asyncio.create_task(event_of(trigger_of(recovery())))
@@ -131,11 +115,11 @@ async def test_a_trigger_that_is_cancelled_leaves_no_thread_at_work(env: TpuEnvi
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await asyncio.to_thread(until, lambda: not working_threads(), "the threads to end")
 
+    def is_over() -> bool:
+        return not any(thread.name.startswith("slice-repair") for thread in threading.enumerate())
 
-def working_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("slice-repair")]
+    await asyncio.to_thread(until, is_over, "the threads to end")
 
 
 def test_recovery_without_slices_or_with_bad_option_is_refused() -> None:
@@ -146,13 +130,13 @@ def test_recovery_without_slices_or_with_bad_option_is_refused() -> None:
     assert trigger_of(recovery(expected=["slice-a"])).request["expected"] == {"slice-a": None}
 
 
-def test_a_recovery_needs_a_place_for_its_records(env: TpuEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_needs_a_folder_for_its_records(env: TpuEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
     connect(monkeypatch, "silent", "ray", host="http://127.0.0.1:9")
     with pytest.raises(SliceRepairError, match="records"):
         recovery().poke({})
 
 
-def test_the_hook_follows_the_connection_and_its_own_arguments(
+def test_hook_uses_connection_unless_arguments_override_it(
     env: TpuEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tradewind.hooks.cloud_tpu import CloudTpuHook
@@ -171,7 +155,7 @@ def test_the_hook_follows_the_connection_and_its_own_arguments(
         hook.tpu_api("us-central2-b")
 
 
-def test_a_ready_sensor_hands_its_slice_s_shape_to_the_trigger() -> None:
+def test_ready_sensor_passes_slice_shape_to_trigger() -> None:
     sensor = TpuSliceReadySensor(task_id="wait", slice_type="v4-16", count=2, deferrable=True, poke_interval=5.0)
     trigger = trigger_of(sensor)
     assert isinstance(trigger, TpuSliceReadyTrigger)
@@ -184,11 +168,7 @@ def test_a_ready_sensor_hands_its_slice_s_shape_to_the_trigger() -> None:
 
 
 def host(slice_name: str, worker: int, node_id: str, *, alive: bool = True, free: float | None = 4.0) -> NodeInfo:
-    labels = {
-        "ray.io/tpu-slice-name": slice_name,
-        "ray.io/tpu-worker-id": str(worker),
-        "ray.io/tpu-pod-type": "v4-16",
-    }
+    labels = {SLICE_NAME_LABEL: slice_name, WORKER_ID_LABEL: str(worker), POD_TYPE_LABEL: "v4-16"}
     left = None if free is None else {"TPU": free}
     return NodeInfo(node_id, is_alive=alive, total={"TPU": 4.0}, free=left, labels=labels)
 
