@@ -1,11 +1,10 @@
-"""Inputs of Ray's own autoscaler: the cluster file as on the head, and the head in Google's list."""
+"""Input of Ray's own autoscaler: the cluster file as on the head."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.google import LocalGoogle
 from tradewind.fleet.provider import TradewindNodeProvider
 
 POD: Final = "tpu_slice_v4_16"
@@ -22,12 +21,3 @@ def resolved(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     for node_type in made["available_node_types"].values():
         node_type |= {"min_workers": 0, "max_workers": 0}
     return made
-
-
-def put_head(google: LocalGoogle, ip: str) -> None:
-    """Create the head of ``us-central2``."""
-    labels = {"ray-cluster-name": "us-central2", "ray-node-type": "head", "ray-user-node-type": "head_default"}
-    google.compute.state.add(
-        "projects/my-project/zones/us-central2-b/instances/ray-us-central2-head-1-compute",
-        {"labels": labels, "status": "RUNNING", "networkInterfaces": [{"networkIP": ip}]},
-    )

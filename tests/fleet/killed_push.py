@@ -27,7 +27,7 @@ def write(folder: Path, value: str) -> None:
         (folder / name).chmod(0o600)
 
 
-def found(folder: Path) -> list[str] | None:
+def read(folder: Path) -> list[str] | None:
     return [(folder / name).read_text() for name in NAMES] if folder.exists() else None
 
 
@@ -39,14 +39,14 @@ def push_killed_at(number: int, folder: Path) -> bool:
     if (child := os.fork()) == 0:
         seen = 0
 
-        def look(event: str, args: Any) -> None:
+        def kill_at(event: str, args: Any) -> None:
             nonlocal seen
             if event.startswith(_FIRST):
                 seen += 1
                 if seen == number:
                     os.kill(os.getpid(), signal.SIGKILL)
 
-        sys.addaudithook(look)
+        sys.addaudithook(kill_at)
         order = {"is_dry": False, "secrets": dict.fromkeys(NAMES)}
         push_env_on_host._compared(order, str(folder), str(aside), [])
         os._exit(0)
@@ -68,4 +68,4 @@ if __name__ == "__main__":
         folder = Path(sys.argv[1]) / str(number := number + 1) / "environment"
         write(folder, "old")
         is_killed = push_killed_at(number, folder)
-        print(json.dumps([found(folder), is_killed]))
+        print(json.dumps([read(folder), is_killed]))

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.fleet.clouds import PROJECT, ZONE, add_head, running_google
 from tests.fleet.fleets import write_fleet
 from tests.fleet.sshd import Sshd, running_sshd
 from tests.support.google import LocalGoogle
@@ -21,8 +22,6 @@ from tests.support.machines import gcloud_program
 from tradewind.cloud_tpu.api import TpuApi
 from tradewind.rehearsal.tpu.hosts import NullHosts, SliceMetadata
 
-PLACE: Final = ("my-project", "us-central2-b")
-HEAD: Final = f"projects/{PLACE[0]}/zones/{PLACE[1]}/instances/ray-here-head-1"
 SLICE: Final = "one"
 
 
@@ -71,29 +70,18 @@ def loopback_fleet(
     (folder / "bin").mkdir(parents=True)
     home.mkdir(exist_ok=True)
     path = f"{folder / 'bin'}:{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
-    with (
-        running_sshd(folder / "sshd", env={"HOME": str(home), "PATH": path, **(env or {})}) as sshd,
-        pytest.MonkeyPatch.context() as patch,
-    ):
+    env = {"HOME": str(home), "PATH": path, **(env or {})}
+    with running_sshd(folder / "sshd", env=env) as sshd, pytest.MonkeyPatch.context() as patch:
         hosts = LoopbackHosts(sshd, addresses)
-        google = LocalGoogle(PLACE, hosts=hosts)
-        google.start()
-        (folder / "bin" / "gcloud").write_text(gcloud_program(google.url))
-        (folder / "bin" / "gcloud").chmod(0o755)
-        labels = {"ray-cluster-name": "here", "ray-node-type": "head"}
-        network = [{"networkIP": "127.0.0.1"}]
-        google.compute.state.add(HEAD, {"labels": labels, "status": "RUNNING", "networkInterfaces": network})
-        google.compute.state.guests[HEAD] = dict([sshd.host_key])
-        body: dict[str, Any] = {"acceleratorType": "v4-16", "runtimeVersion": "tpu-ubuntu2204-base", "labels": labels}
-        TpuApi(*PLACE, endpoint=google.url, poll_s=0.02).create(SLICE, body)
-        fields = f"ssh_user: {sshd.user}\nssh_private_key: {sshd.private_key}\n{more}"
-        patch.setenv("TRADEWIND_FLEET", str(write_fleet(folder, fields)))
-        patch.setenv("TRADEWIND_SSH_PORT", str(sshd.port))
-        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        for api in ("COMPUTE", "TPU", "SECRET_MANAGER"):
-            patch.setenv(f"TRADEWIND_{api}_ENDPOINT", google.url)
-        try:
+        with running_google("COMPUTE", "TPU", "SECRET_MANAGER", hosts=hosts) as google:
+            (folder / "bin" / "gcloud").write_text(gcloud_program(google.url))
+            (folder / "bin" / "gcloud").chmod(0o755)
+            google.compute.state.guests[add_head(google, ip="127.0.0.1")] = dict([sshd.host_key])
+            labels = {"ray-cluster-name": "here", "ray-node-type": "worker"}
+            body: dict[str, Any] = {"acceleratorType": "v4-16", "runtimeVersion": "tpu-ubuntu2204-base"}
+            TpuApi(PROJECT, ZONE, endpoint=google.url, poll_s=0.02).create(SLICE, {**body, "labels": labels})
+            fields = f"ssh_user: {sshd.user}\nssh_private_key: {sshd.private_key}\n{more}"
+            patch.setenv("TRADEWIND_FLEET", str(write_fleet(folder, fields)))
+            patch.setenv("TRADEWIND_SSH_PORT", str(sshd.port))
+            patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
             yield LoopbackFleet(folder, google, hosts, home)
-        finally:
-            google.end_all()
-            google.stop()

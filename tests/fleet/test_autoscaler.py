@@ -1,7 +1,4 @@
-"""Ray's own autoscaler with Tradewind's provider.
-
-It decides which slices to delete by the state of each host in Ray's GCS.
-"""
+"""Ray's own autoscaler with Tradewind's provider deletes slices by the state of each host in Ray's GCS."""
 
 from __future__ import annotations
 
@@ -18,7 +15,8 @@ from ray.autoscaler._private.load_metrics import LoadMetrics
 from ray.autoscaler._private.providers import _clear_provider_cache
 from ray.exceptions import RpcError
 
-from tests.fleet.autoscaled import POD, put_head, resolved
+from tests.fleet.autoscaled import POD, resolved
+from tests.fleet.clouds import PROJECT, ZONE, add_head
 from tests.support.google import LocalGoogle
 from tradewind.fleet import provider as ours
 
@@ -77,10 +75,10 @@ class Cluster:
 
     def slices(self) -> list[str]:
         """Return the slices that are not deleted."""
-        state = self.google.tpu["my-project", "us-central2-b"].service.state
+        state = self.google.tpu[PROJECT, ZONE].service.state
         with state.changed:
-            going = [held for held in self.google.slices().values() if held.node.state.name == "DELETING"]
-            assert state.changed.wait_for(lambda: not {held.id for held in going} & self.google.slices().keys(), 20.0)
+            ending = {one.id for one in self.google.slices().values() if one.node.state.name == "DELETING"}
+            assert state.changed.wait_for(lambda: not ending & self.google.slices().keys(), 20.0)
         return sorted(self.google.slices())
 
     def hosts(self, name: str) -> list[str]:
@@ -90,13 +88,13 @@ class Cluster:
 @pytest.fixture
 def cluster(google: LocalGoogle, config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a cluster that wants no slice."""
-    put_head(google, HEAD_IP)
-    settled = resolved(config, tmp_path)
-    settled["provider"]["foreground_node_launch"] = True  # the slice exists when the round ends
-    made = Cluster(google, settled)
-    monkeypatch.setattr(ours, "idle_seconds", made.ask)
-    made.start()
-    return made
+    add_head(google, "us-central2", ip=HEAD_IP, ray_user_node_type="head_default")
+    config = resolved(config, tmp_path)
+    config["provider"]["foreground_node_launch"] = True  # the slice exists when the round ends
+    cluster = Cluster(google, config)
+    monkeypatch.setattr(ours, "idle_seconds", cluster.ask)
+    cluster.start()
+    return cluster
 
 
 def one_slice(cluster: Cluster) -> tuple[str, str, str]:
@@ -130,7 +128,7 @@ def test_nothing_is_deleted_while_gcs_does_not_answer(cluster: Cluster) -> None:
     assert cluster.round() == []
 
 
-def test_a_slice_that_is_taken_into_use_between_two_looks_stays(cluster: Cluster) -> None:
+def test_slice_used_again_between_two_polls_stays(cluster: Cluster) -> None:
     name, first, second = one_slice(cluster)
     cluster.want(1, 2)
     cluster.idle_s = {first: AGES_S, second: AGES_S}
@@ -142,7 +140,7 @@ def test_a_slice_that_is_taken_into_use_between_two_looks_stays(cluster: Cluster
     assert cluster.round() == [name]
 
 
-def test_of_too_many_slices_one_that_nobody_uses_goes(cluster: Cluster) -> None:
+def test_unused_slice_is_deleted_if_there_are_too_many(cluster: Cluster) -> None:
     name, first, second = one_slice(cluster)
     cluster.want(2, 2)
     cluster.idle_s = {first: 250.0, second: 0.0}
@@ -180,7 +178,7 @@ def test_slice_missing_host_1_is_replaced_unless_host_0_busy(cluster: Cluster, m
     assert new != name
 
 
-def test_an_autoscaler_whom_google_refused_often_still_acts(cluster: Cluster) -> None:
+def test_autoscaler_still_acts_after_many_refusals(cluster: Cluster) -> None:
     name, first, second = one_slice(cluster)
     cluster.idle_s = {first: AGES_S, second: AGES_S}
     cluster.google.failures = 10**6

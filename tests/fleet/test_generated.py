@@ -22,14 +22,16 @@ def contents(folder: Path) -> dict[str, str]:
 
 def test_missing_generated_files_are_written_then_up_to_date(tmp_path: Path) -> None:
     file = write_fleet(tmp_path, many_clusters(2), inside=False)
-    said = list(files_of(file).update())
-    assert len(said) == 4 and f"Wrote {tmp_path}/clusters/here.yaml." in said
+    before = contents(tmp_path)
+    assert len(files_of(file).stale) == 4 and contents(tmp_path) == before, "a comparison writes nothing"
+    lines = list(files_of(file).update())
+    assert len(lines) == 4 and f"Wrote {tmp_path}/clusters/here.yaml." in lines
     assert {file.name for file in (tmp_path / "clusters").iterdir()} == {"here.yaml", "extra-0.yaml", "extra-1.yaml"}
     after = files_of(file)
     assert (after.stale, after.surplus) == ((), ()) and list(after.update()) == []
 
 
-def test_only_what_differs_is_written(tmp_path: Path) -> None:
+def test_only_differing_files_are_stale(tmp_path: Path) -> None:
     list(files_of(write_fleet(tmp_path, many_clusters(2), inside=False)).update())
     changed = write_fleet(tmp_path, many_clusters(2).replace("extra-1: {", "extra-1: {tag: new, "), inside=False)
     assert files_of(changed).stale == (tmp_path / "clusters" / "extra-1.yaml",)
@@ -55,7 +57,7 @@ def test_files_of_removed_clusters_go_and_user_files_stay(tmp_path: Path) -> Non
     assert not files.surplus[0].exists() and own.exists() and note.exists()
 
 
-def test_somebodys_own_file_is_not_overwritten(tmp_path: Path) -> None:
+def test_file_of_another_author_is_not_overwritten(tmp_path: Path) -> None:
     file = write_fleet(tmp_path)
     own = tmp_path / "clusters" / "here.yaml"
     own.parent.mkdir()
@@ -66,14 +68,7 @@ def test_somebodys_own_file_is_not_overwritten(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
-def test_to_compare_writes_nothing(tmp_path: Path) -> None:
-    file = write_fleet(tmp_path)
-    before = contents(tmp_path)
-    assert len(files_of(file).stale) == 2
-    assert contents(tmp_path) == before
-
-
-def test_a_file_is_replaced_whole_by_another_one(tmp_path: Path) -> None:
+def test_generated_file_is_replaced_not_rewritten(tmp_path: Path) -> None:
     """A reader that has the file open, for example ``ray up``, continues to read the old one."""
     file = write_fleet(tmp_path)
     list(files_of(file).update())

@@ -1,7 +1,4 @@
-"""A real head whose own autoscaler uses Tradewind's provider, and slices of real Ray nodes.
-
-The autoscaler deletes no slice that works.
-"""
+"""A real head's own autoscaler with Tradewind's provider deletes no slice of real Ray nodes that works."""
 
 from __future__ import annotations
 
@@ -14,7 +11,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.fleet.autoscaled import POD, put_head, resolved
+from tests.fleet.autoscaled import POD, resolved
+from tests.fleet.clouds import PROJECT, ZONE, add_head, running_google
 from tests.support.google import LocalGoogle
 from tests.support.waiting import until
 from tradewind.ray_jobs.client import RayJobs
@@ -28,7 +26,6 @@ from tradewind.rehearsal.tpu.hosts import RayHosts
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
-PLACE: Final = ("my-project", "us-central2-b")
 IDLE_S: Final = 10.0
 """The autoscaler's idle timeout for a slice."""
 
@@ -50,17 +47,21 @@ class AutoscaledHead(LocalRay):
 
 
 @dataclass
-class World:
-    """Test environment: a head and its autoscaler's cloud.
+class Environment:
+    """A head and its autoscaler's cloud.
 
     Attributes:
-        looks: Times at which the autoscaler has listed the slices.
+        polled_at: When the autoscaler last listed the slices.
     """
 
     ray: AutoscaledHead
     google: LocalGoogle
     config: dict[str, Any]
-    looks: list[float]
+    polled_at: float = 0.0
+
+    def note_poll(self, call: HttpRequest) -> None:
+        if call.method == "GET" and call.path.endswith("/nodes"):
+            self.polled_at = time.monotonic()
 
     def want(self, least: int) -> None:
         """Set the minimum number of slices of two hosts (0 or 1); the autoscaler rereads its file each round."""
@@ -74,51 +75,42 @@ class World:
 
 
 @pytest.fixture
-def world(config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def environment(config: dict[str, Any], tmp_path: Path) -> Iterator[Environment]:
     env = {"AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_enable_autoscaler_v2": "0"}
     ray = AutoscaledHead(LocalStack(tmp_path), token="", num_cpus=1, env=env)
     ray.config = tmp_path / "autoscaling.yaml"
-    metadata = MetadataServer(*PLACE)
-    google = LocalGoogle(PLACE, hosts=RayHosts(ray, metadata, dict))
-    for server in (metadata, google):
-        server.start()
+    metadata = MetadataServer(PROJECT, ZONE)
+    metadata.start()
     try:
-        for api in ("COMPUTE", "TPU"):
-            monkeypatch.setenv(f"TRADEWIND_{api}_ENDPOINT", google.url)
-        put_head(google, ray.head_ip)
-        config["idle_timeout_minutes"] = IDLE_S / 60
-        made = World(ray, google, resolved(config, tmp_path), [])
-        google.seen = lambda call: made.looks.append(time.monotonic()) if is_list(call) else None
-        made.want(1)
-        ray.start()
-        yield made
+        with running_google("COMPUTE", "TPU", hosts=RayHosts(ray, metadata, dict)) as google:
+            add_head(google, "us-central2", ip=ray.head_ip, ray_user_node_type="head_default")
+            config["idle_timeout_minutes"] = IDLE_S / 60
+            environment = Environment(ray, google, resolved(config, tmp_path))
+            google.seen = environment.note_poll
+            environment.want(1)
+            ray.start()
+            yield environment
+            ray.stop()
     finally:
-        ray.stop()
-        google.end_all()
-        ray.stack.stop()  # of a slice that was starting
-        for server in (google, metadata):
-            server.stop()
+        ray.stack.stop()  # also of a slice that was starting
+        metadata.stop()
 
 
-def is_list(call: HttpRequest) -> bool:
-    return call.method == "GET" and call.path.endswith("/nodes")
-
-
-def test_slice_stays_while_host_1_is_busy_and_goes_when_idle(world: World) -> None:
-    until(lambda: list(world.slices().values()) == ["READY"], "the slice")
-    before = world.slices()
-    jobs = RayJobs(RayCluster("here", world.ray.address))
-    stop = world.ray.config.with_name("stop")
+def test_slice_stays_while_host_1_is_busy_and_goes_when_idle(environment: Environment) -> None:
+    until(lambda: list(environment.slices().values()) == ["READY"], "the slice")
+    before = environment.slices()
+    jobs = RayJobs(RayCluster("here", environment.ray.address))
+    stop = environment.ray.config.with_name("stop")
     began = stop.with_name("began")
     work = f"touch {began}; until [ -e {stop} ]; do sleep 0.1; done"
     on_host_1 = {"ray.io/tpu-worker-id": "1"}
     jobs.submit_or_attach(JobRequest("works", work, resources={"TPU": 4}, label_selector=on_host_1))
     until(began.exists, "the job")
-    world.want(0)
+    environment.want(0)
     since = time.monotonic()
-    until(lambda: world.looks[-1] > since + 2 * IDLE_S, "the autoscaler to look twice as long as it waits")
-    assert world.slices() == before
+    until(lambda: environment.polled_at > since + 2 * IDLE_S, "polls for twice the idle timeout")
+    assert environment.slices() == before
     details = jobs.details("works")
     assert details is not None and details.status == "RUNNING"
     stop.touch()
-    until(lambda: world.slices() == {}, "the slice to be deleted")
+    until(lambda: environment.slices() == {}, "the slice to be deleted")

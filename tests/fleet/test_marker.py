@@ -1,32 +1,22 @@
-"""Cluster lock: one operation changes a cluster at a time, even if lock owners die.
-
-A later operation completes an interrupted one.
-"""
+"""Cluster lock: one operation changes a cluster at a time; a later one completes an interrupted one."""
 
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from tests.fleet.fleets import write_fleet
 from tests.support.waiting import until
-from tradewind.fleet.fleet_file import load_fleet
+from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.lock import (
     ClusterBusyError,
     ClusterLock,
@@ -46,18 +36,21 @@ QUICK_S = 0.1
 
 @dataclass
 class Store:
-    """One object in a store with its own clock, which loses answers on request."""
+    """One object in a store with its own clock.
+
+    Attributes:
+        lost: Number of writes that succeed but lose their answers.
+        refused: Number of writes that the store refuses.
+        slow_s: Delay of an answer.
+    """
 
     now: float = 1000.0
     text: str | None = None
     written_at: float = 0.0
     texts: list[str] = field(default_factory=list)
     lost: int = 0
-    """Number of writes that succeed but lose their answers."""
     refused: int = 0
-    """Number of writes that the store refuses."""
     slow_s: float = 0.0
-    """Delay of an answer."""
 
     def read(self, path: str) -> StoredObject | None:
         return None if self.text is None else StoredObject(self.text, str(len(self.texts)), self.now - self.written_at)
@@ -76,16 +69,21 @@ class Store:
             raise StoreUnavailableError("no answer")
         return self.read(path)
 
-    def marker(self, clock: Callable[[], float] | None = None) -> ClusterLock:
-        def pause(seconds: float) -> None:
-            self.now += seconds
+    def write_fields(self, **fields: str) -> None:
+        """Change fields of the stored lock."""
+        assert self.text is not None
+        self.write("marker", json.dumps({**json.loads(self.text), **fields}), str(len(self.texts)))
 
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    def lock(self, clock: Callable[[], float] | None = None) -> ClusterLock:
         clock = clock or (lambda: self.now)
-        return ClusterLock("here", "marker", now=clock, clock=clock, read=self.read, write=self.write, pause=pause)
+        return ClusterLock("here", "marker", now=clock, clock=clock, read=self.read, write=self.write, pause=self.wait)
 
 
-def taken(store: Store, operation: str = "restart", who: str = "ann@laptop", **more: Any) -> HeldClusterLock:
-    return store.marker().take(operation, "stop", holder=who, **more)
+def take(store: Store, operation: str = "restart", who: str = "ann@laptop", **more: Any) -> HeldClusterLock:
+    return store.lock().take(operation, "stop", holder=who, **more)
 
 
 # ---- one at a time
@@ -93,98 +91,73 @@ def taken(store: Store, operation: str = "restart", who: str = "ann@laptop", **m
 
 def test_busy_lock_reports_holder_since_and_until() -> None:
     store = Store()
-    taken(store)
+    take(store)
     store.now += 60.0
     with pytest.raises(ClusterBusyError) as busy:
-        taken(store, "stop", "bob@desk")
+        take(store, "stop", "bob@desk")
     at = [time.strftime("%H:%M:%S", time.localtime(moment)) for moment in (1000.0, 1000.0 + TIMES.stale_s)]
     assert "Cluster here: ann@laptop is at restart since" in str(busy.value) and "phase stop" in str(busy.value)
     assert at[0] in str(busy.value) and f"{at[1]} at least. Nothing was done" in str(busy.value)
 
 
-def test_what_is_done_leaves_the_cluster_to_the_next_operation() -> None:
+def test_finished_operation_frees_cluster_for_the_next() -> None:
     store = Store()
-    first = taken(store)
+    first = take(store)
     first.finish()
-    second = taken(store, "start", "bob@desk")
+    second = take(store, "start", "bob@desk")
     assert not second.is_resumed and second.marker.run != first.marker.run and second.marker.holder == "bob@desk"
     with pytest.raises(MarkerLostError):
         first.check()
 
 
-def test_of_two_that_take_it_at_once_one_has_it() -> None:
+def test_claim_between_read_and_write_is_detected() -> None:
     store = Store()
-    slow = store.marker()
-    read = slow._read
+    slow = store.lock()
     winners: list[HeldClusterLock] = []
 
-    def meanwhile(path: str) -> StoredObject | None:
-        found = read(path)
+    def read_then_lose(path: str) -> StoredObject | None:
+        stored = store.read(path)
         if not winners:
-            winners.append(taken(store, who="bob@desk"))
-        return found
+            winners.append(take(store, who="bob@desk"))
+        return stored
 
-    slow._read = meanwhile
+    slow._read = read_then_lose
     with pytest.raises(ClusterBusyError, match="bob@desk is at restart"):
         slow.take("restart", "stop")
     assert winners[0].is_held
 
 
-def _race(path: str, number: int, barrier: Any, won: Any) -> None:
-    barrier.wait()
-    try:
-        ClusterLock("here", path).take("restart", "stop", holder=str(number))
-        won.put(number)
-    except ClusterBusyError:
-        won.put(None)
-
-
-@pytest.mark.slow
-def test_of_four_processes_that_take_it_at_once_one_has_it(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    barrier, won = context.Barrier(4), context.Queue()
-    path = str(tmp_path / "marker.json")
-    processes = [context.Process(target=_race, args=(path, number, barrier, won)) for number in range(4)]
-    for process in processes:
-        process.start()
-    winners = [number for number in (won.get(timeout=60) for _ in processes) if number is not None]
-    for process in processes:
-        process.join()
-    found = ClusterLock("here", path).read()
-    assert found is not None and [found.marker.holder] == [str(number) for number in winners]
-
-
 # ---- renewal and expiry
 
 
-def test_it_is_held_for_as_long_as_it_is_renewed() -> None:
+def test_lock_is_held_while_renewed() -> None:
     store = Store()
-    held = taken(store)
+    held = take(store)
     for _ in range(10):
         store.now += TIMES.fence_s - 1.0
         held.renew()
     assert held.is_held
     with pytest.raises(ClusterBusyError):
-        taken(store)
+        take(store)
 
 
 def test_holder_that_cannot_renew_is_fenced_well_before_stale() -> None:
     store = Store()
-    held = taken(store)
+    held = take(store)
     store.now += TIMES.fence_s
     with pytest.raises(MarkerLostError, match="could not be renewed in time"):
         held.check()
     with pytest.raises(MarkerLostError):
         held.advance("start")
     with pytest.raises(ClusterBusyError):
-        taken(store)
+        take(store)
     store.now += TIMES.stale_s - TIMES.fence_s + 1.0
-    assert taken(store).is_resumed
+    assert take(store).is_resumed
 
 
 def test_holder_counts_lease_from_start_of_its_write() -> None:
     store = Store(slow_s=TIMES.fence_s - 1.0)
-    held = taken(store)
+    held = take(store)
     store.now += 2.0
     assert not held.is_held
     store.now -= 2.0
@@ -193,28 +166,23 @@ def test_holder_counts_lease_from_start_of_its_write() -> None:
     assert not held.is_held
 
 
-def test_a_wrong_clock_of_a_machine_moves_nothing() -> None:
+def test_wrong_wall_clock_changes_no_expiry() -> None:
     store = Store()
-    held = store.marker(clock=lambda: store.now + 86_400.0).take("restart", "stop")
+    held = store.lock(clock=lambda: store.now + 86_400.0).take("restart", "stop")
     with pytest.raises(ClusterBusyError):
-        store.marker(clock=lambda: store.now - 86_400.0).take("restart", "stop")
+        store.lock(clock=lambda: store.now - 86_400.0).take("restart", "stop")
     assert held.is_held
 
 
-def _was_renewed(held: HeldClusterLock, since: int) -> bool:
-    return held.marker.counter > since
-
-
-def test_a_block_renews_it_and_leaves_what_is_not_done() -> None:
+def test_block_renews_and_leaves_unfinished_lock_interrupted() -> None:
     store = Store()
-    with store.marker().take("restart", "stop", heartbeat_s=QUICK_S) as held:
-        first = held.marker.counter
-        for number in range(3):
+    with take(store, heartbeat_s=QUICK_S) as held:
+        for number in range(held.marker.counter, held.marker.counter + 3):
             store.now += 1.5 * QUICK_S
-            until(partial(_was_renewed, held, first + number), "its renewal")
+            until(lambda number=number: held.marker.counter > number, "its renewal")
         held.check()
-    found = store.marker().read()
-    assert found is not None and found.marker.state is LockState.LEFT and found.is_interrupted
+    left = store.lock().read()
+    assert left is not None and left.marker.state is LockState.LEFT and left.is_interrupted
 
 
 # ---- interruptions
@@ -222,62 +190,30 @@ def test_a_block_renews_it_and_leaves_what_is_not_done() -> None:
 
 def test_interrupted_operation_resumes_at_once_from_its_phase() -> None:
     store = Store()
-    with pytest.raises(KeyboardInterrupt), taken(store) as held:
+    with pytest.raises(KeyboardInterrupt), take(store) as held:
         held.advance("start", disk="kept")
         raise KeyboardInterrupt
-    again = taken(store, who="bob@desk", details={"disk": "other"})
+    again = take(store, who="bob@desk", details={"disk": "other"})
     assert again.is_resumed and again.marker.run == held.marker.run
     assert (again.marker.phase, again.marker.details) == ("start", {"disk": "kept"})
 
 
 def test_new_operation_needs_interrupted_one_to_be_abandoned() -> None:
     store = Store()
-    with taken(store) as held:
+    with take(store) as held:
         held.advance("start")
     with pytest.raises(InterruptedOperationError, match=r"was interrupted in phase start\. Run 'restart' again"):
-        taken(store, "apply")
-    anew = taken(store, "apply", is_anew=True)
+        take(store, "apply")
+    anew = take(store, "apply", is_anew=True)
     assert not anew.is_resumed and anew.marker.run != held.marker.run and anew.marker.phase == "stop"
-
-
-CHILD = """
-import sys, time
-from tradewind.fleet.lock import ClusterLock
-with ClusterLock("here", sys.argv[1]).take("restart", "stop", heartbeat_s=float(sys.argv[2])) as held:
-    held.advance("start", jobs=3)
-    print(held.marker.run, flush=True)
-    time.sleep(600)
-"""
-
-
-@pytest.mark.slow
-def test_lock_of_killed_holder_is_resumed_only_once_stale(tmp_path: Path) -> None:
-    path = str(tmp_path / "marker.json")
-    command = [sys.executable, "-c", CHILD, path, "0.5"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        run = child.stdout.readline().strip()
-        os.kill(child.pid, signal.SIGKILL)
-    refused: list[ClusterBusyError] = []
-
-    def take() -> HeldClusterLock | None:
-        try:
-            return ClusterLock("here", path).take("restart", "stop")
-        except ClusterBusyError as busy:
-            refused.append(busy)
-            return None
-
-    held = until(take)
-    assert refused and held is not None and held.is_resumed
-    assert (held.marker.run, held.marker.phase, held.marker.details) == (run, "start", {"jobs": 3})
 
 
 # ---- a store that fails
 
 
-def test_a_lost_answer_is_no_loss() -> None:
+def test_lost_responses_lose_no_lock() -> None:
     store = Store()
-    held = taken(store)
+    held = take(store)
     store.lost = 1
     with pytest.raises(StoreUnavailableError):
         held.renew()
@@ -292,7 +228,7 @@ def test_a_lost_answer_is_no_loss() -> None:
 
 def test_finish_with_lost_response_counts_despite_next_operation() -> None:
     store = Store()
-    held, other = taken(store), store.marker()
+    held, other = take(store), store.lock()
     store.lost = 1
     began: list[HeldClusterLock] = []
     held._store.pause = lambda seconds: began.append(other.take("start", "begin"))
@@ -303,9 +239,9 @@ def test_finish_with_lost_response_counts_despite_next_operation() -> None:
         held.check()
 
 
-def test_a_store_that_refuses_for_too_long_ends_the_work() -> None:
+def test_persistently_refusing_store_ends_the_operation() -> None:
     store = Store()
-    held = taken(store)
+    held = take(store)
     store.refused = 1000
     with pytest.raises(StoreUnavailableError):
         held.advance("start")
@@ -315,7 +251,7 @@ def test_a_store_that_refuses_for_too_long_ends_the_work() -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[1]", '"' + "x" * 100, "[" * 100_000, '{"operation": 1}', "{}", json.dumps({"state": "gone"})]
 )
-def test_what_is_no_marker_is_neither_taken_over_nor_followed(text: str, tmp_path: Path) -> None:
+def test_invalid_lock_object_is_neither_taken_nor_changed(text: str, tmp_path: Path) -> None:
     file = tmp_path / "marker.json"
     file.write_text(text)
     with pytest.raises(BadRecordError, match=r"marker\.json cannot be read, because .* Make sure that no user"):
@@ -323,25 +259,22 @@ def test_what_is_no_marker_is_neither_taken_over_nor_followed(text: str, tmp_pat
     assert file.read_text() == text
 
 
-@pytest.mark.parametrize("run", ["", "../other", "/tmp/abc", "..", "0" * 31, "0" * 32 + "\n", "G" * 32, "-" * 32])
-def test_lock_with_invalid_run_id_is_not_resumed(run: str) -> None:
-    store = Store()
-    taken(store).leave()
-    assert store.text is not None
-    store.write("marker", json.dumps({**json.loads(store.text), "run": run}), str(len(store.texts)))
-    with pytest.raises(BadRecordError, match="run"):
-        taken(store)
+BAD_RUN_IDS = ["", "../other", "/tmp/abc", "..", "0" * 31, "0" * 32 + "\n", "G" * 32, "-" * 32]
+BAD_TEXTS = ["a\nCluster here: all is well", "\x1b[2J", "a\u202eb", "a" * 301]
 
 
-@pytest.mark.parametrize("field", ["operation", "phase", "holder", "token", "after"])
-@pytest.mark.parametrize("text", ["a\nCluster here: all is well", "\x1b[2J", "a\u202eb", "a" * 301], ids=ascii)
-def test_what_would_be_told_in_other_lines_is_no_marker(field: str, text: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("run", text) for text in BAD_RUN_IDS]
+    + [(name, text) for name in ("operation", "phase", "holder", "token", "after") for text in BAD_TEXTS],
+    ids=ascii,
+)
+def test_lock_with_bad_run_id_or_unprintable_text_is_refused(name: str, text: str) -> None:
     store = Store()
-    taken(store).leave()
-    assert store.text is not None
-    store.write("marker", json.dumps({**json.loads(store.text), field: text}), str(len(store.texts)))
-    with pytest.raises(BadRecordError, match=f"its {field} is not a short text of one line"):
-        taken(store)
+    take(store).leave()
+    store.write_fields(**{name: text})
+    with pytest.raises(BadRecordError, match="run" if name == "run" else f"its {name} is not a short text of one line"):
+        take(store)
 
 
 @pytest.mark.parametrize(
@@ -349,77 +282,80 @@ def test_what_would_be_told_in_other_lines_is_no_marker(field: str, text: str) -
 )
 def test_any_holder_name_is_readable_by_other_users(holder: str) -> None:
     store = Store()
-    taken(store, who=holder).leave()
-    assert taken(store, who="next").marker.holder == "next"
+    take(store, who=holder).leave()
+    assert take(store, who="next").marker.holder == "next"
 
 
-def test_each_cluster_has_its_own_in_its_bucket(tmp_path: Path) -> None:
-    fleet = load_fleet(write_fleet(tmp_path))
-    assert lock_path(fleet.cluster()) == "gs://my-bucket/.tradewind/clusters/here/marker.json"
+def test_lock_path_is_in_the_clusters_bucket(cluster: FleetCluster) -> None:
+    assert lock_path(cluster) == "gs://my-bucket/.tradewind/clusters/here/marker.json"
 
 
 # ---- everything at once
 
 
-class Enemy(RuleBasedStateMachine):
+class Users(RuleBasedStateMachine):
     """Users take, renew, advance, freeze, die and finish in any order, on a store that loses answers."""
 
-    people: ClassVar = ("ann", "bob", "cid")
+    names: ClassVar = ("ann", "bob", "cid")
 
     def __init__(self) -> None:
         super().__init__()
         self.store = Store()
-        self.holdings: list[HeldClusterLock] = []
+        self.locks: list[HeldClusterLock] = []
         self.last_phase: dict[str, str] = {}
         self.done: set[str] = set()
 
-    @rule(who=st.sampled_from(people), operation=st.sampled_from(["stop", "restart"]), is_anew=st.booleans())
+    def has_locks(self) -> bool:
+        return bool(self.locks)
+
+    def chosen(self, pick: int) -> HeldClusterLock:
+        return self.locks[-1 - pick % len(self.locks)]
+
+    @rule(who=st.sampled_from(names), operation=st.sampled_from(["stop", "restart"]), is_anew=st.booleans())
     def take(self, who: str, operation: str, is_anew: bool) -> None:
         try:
-            held = taken(self.store, operation, who, is_anew=is_anew)
+            held = take(self.store, operation, who, is_anew=is_anew)
         except (ClusterBusyError, InterruptedOperationError, StoreUnavailableError):
             return
         if held.is_resumed:
             assert held.marker.operation == operation and held.marker.run not in self.done
             assert held.marker.phase == self.last_phase.get(held.marker.run, "stop")
-        self.holdings.append(held)
+        self.locks.append(held)
 
+    @precondition(has_locks)
     @rule(pick=st.integers(0, 9), phase=st.sampled_from(["drain", "start"]))
     def advance(self, pick: int, phase: str) -> None:
-        if self.holdings:
-            held = self.holdings[-1 - pick % len(self.holdings)]
-            try:
-                held.advance(phase)
-            except (MarkerLostError, StoreUnavailableError):
-                self._note_what_is_stored(held)
-                return
-            self.last_phase[held.marker.run] = phase
+        run = self.chosen(pick).marker.run
+        try:
+            self.chosen(pick).advance(phase)
+        except (MarkerLostError, StoreUnavailableError):
+            stored = json.loads(self.store.texts[-1])
+            if stored["run"] == run:
+                self.last_phase[run] = stored["phase"]
+        else:
+            self.last_phase[run] = phase
 
+    @precondition(has_locks)
     @rule(pick=st.integers(0, 9))
     def renew(self, pick: int) -> None:
-        if self.holdings:
-            held = self.holdings[-1 - pick % len(self.holdings)]
-            with suppress(MarkerLostError, StoreUnavailableError):
-                held.renew()
+        with suppress(MarkerLostError, StoreUnavailableError):
+            self.chosen(pick).renew()
 
+    @precondition(has_locks)
     @rule(pick=st.integers(0, 9))
     def leave(self, pick: int) -> None:
-        if self.holdings:
-            self.holdings.pop(-1 - pick % len(self.holdings)).leave()
+        self.locks.pop(-1 - pick % len(self.locks)).leave()
 
+    @precondition(has_locks)
     @rule(pick=st.integers(0, 9))
     def finish(self, pick: int) -> None:
-        if self.holdings:
-            held = self.holdings[-1 - pick % len(self.holdings)]
-            try:
-                held.finish()
-            except (MarkerLostError, StoreUnavailableError):
-                return
-            self.done.add(held.marker.run)
+        with suppress(MarkerLostError, StoreUnavailableError):
+            self.chosen(pick).finish()
+            self.done.add(self.chosen(pick).marker.run)
 
     @rule(seconds=st.sampled_from([1.0, 29.0, 59.0, 61.0, 91.0]))
     def wait(self, seconds: float) -> None:
-        self.store.now += seconds
+        self.store.wait(seconds)
 
     @rule(lost=st.integers(0, 2), refused=st.integers(0, 2))
     def trouble(self, lost: int, refused: int) -> None:
@@ -427,23 +363,17 @@ class Enemy(RuleBasedStateMachine):
 
     @invariant()
     def at_most_one_may_change_the_cluster(self) -> None:
-        at_work = [held for held in self.holdings if held.is_held]
-        assert len({held.marker.token for held in at_work}) <= 1
+        assert len({held.marker.token for held in self.locks if held.is_held}) <= 1
 
     @invariant()
     def no_text_is_written_twice(self) -> None:
         assert len(set(self.store.texts)) == len(self.store.texts)
 
-    def _note_what_is_stored(self, held: HeldClusterLock) -> None:
-        stored = json.loads(self.store.texts[-1])
-        if stored["run"] == held.marker.run:
-            self.last_phase[held.marker.run] = stored["phase"]
-
 
 @pytest.mark.slow
 def test_no_sequence_of_user_and_store_events_gives_two_holders() -> None:
     run_state_machine_as_test(
-        Enemy,
+        Users,
         settings=settings(max_examples=40, stateful_step_count=40, deadline=None, derandomize=True,
                           suppress_health_check=list(HealthCheck)),
     )  # fmt: skip

@@ -1,13 +1,13 @@
-"""Ray's provider in Tradewind's version.
-
-It labels the nodes that it creates, requests only what it may see, and writes nothing to the project.
-"""
+"""Ray's provider in Tradewind's version: its labels, its requests to Google, its view of slices."""
 
 from __future__ import annotations
 
 import copy
 import json
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from ray.autoscaler._private.commands import _bootstrap_config, _set_up_config_f
 from ray.autoscaler._private.providers import _get_node_provider_cls
 from ray.autoscaler.node_launch_exception import NodeLaunchException
 
+from tests.fleet.clouds import PROJECT, ZONE
 from tests.fleet.fleets import SHIPPED
 from tests.support.google import LocalGoogle
 from tradewind.fleet.errors import FleetError
@@ -41,7 +42,7 @@ def requests(google: LocalGoogle) -> list[HttpRequest]:
     return seen
 
 
-def test_the_cluster_files_name_a_class_that_ray_finds(config: dict[str, Any]) -> None:
+def test_ray_finds_the_class_named_in_cluster_files(config: dict[str, Any]) -> None:
     assert _get_node_provider_cls(config["provider"]) is TradewindNodeProvider
     filled = TradewindNodeProvider.fillout_available_node_types_resources(config)
     assert filled["available_node_types"]["tpu_slice_v4_16"]["resources"]["TPU-v4-16-head"] == 1
@@ -58,7 +59,7 @@ def test_ray_launcher_resolves_cluster_file_without_leftovers(
     assert resolved["head_setup_commands"] == [] and resolved["provider"]["type"] == "external"
 
 
-def test_the_bootstrap_only_looks_for_a_subnet(requests: list[HttpRequest], config: dict[str, Any]) -> None:
+def test_bootstrap_requests_only_the_subnet(requests: list[HttpRequest], config: dict[str, Any]) -> None:
     resolved = TradewindNodeProvider.bootstrap_config(config)
     path = "/compute/v1/projects/my-project/regions/us-central2/subnetworks"
     assert [(call.method, call.path) for call in requests] == [("GET", path)]
@@ -70,17 +71,17 @@ def test_the_bootstrap_only_looks_for_a_subnet(requests: list[HttpRequest], conf
 
 
 @pytest.mark.parametrize(
-    ("taken", "says"),
+    ("missing", "says"),
     [
         (("auth", "ssh_private_key"), "auth.ssh_private_key is missing"),
         (("available_node_types", "head_default", "node_config", "serviceAccounts"), "head_default names no service"),
         (("available_node_types", "tpu_worker", "node_config", "serviceAccount"), "tpu_worker names no service"),
     ],
 )  # fmt: skip
-def test_what_ray_would_make_by_itself_is_refused(
-    taken: tuple[str, ...], says: str, requests: list[HttpRequest], config: dict[str, Any]
+def test_file_is_refused_where_ray_would_create_credentials(
+    missing: tuple[str, ...], says: str, requests: list[HttpRequest], config: dict[str, Any]
 ) -> None:
-    *above, last = taken
+    *above, last = missing
     table = config
     for name in above:
         table = table[name]
@@ -91,7 +92,7 @@ def test_what_ray_would_make_by_itself_is_refused(
 
 
 @pytest.mark.parametrize("node_type", ["head_default", "tpu_worker"])
-def test_every_node_is_created_with_the_hash_of_its_file(
+def test_every_node_is_labelled_with_the_hash_of_its_file(
     node_type: str, requests: list[HttpRequest], provider: TradewindNodeProvider, config: dict[str, Any]
 ) -> None:
     node_config = config["available_node_types"][node_type]["node_config"]
@@ -107,157 +108,145 @@ def test_every_node_is_created_with_the_hash_of_its_file(
 # ---- differences from Ray's own provider
 
 
-def make_slices(provider: TradewindNodeProvider, config: dict[str, Any], count: int) -> list[str]:
-    """Create ``count`` workers and return their names."""
-    node_config = config["available_node_types"]["tpu_worker"]["node_config"]
-    return sorted(provider.create_node(copy.deepcopy(node_config), WORKER, count))
+@dataclass
+class Nodes:
+    """The provider's nodes in the local cloud."""
+
+    google: LocalGoogle
+    provider: TradewindNodeProvider
+    config: dict[str, Any]
+
+    def create(
+        self, count: int = 1, kind: str = "tpu_worker", by: TradewindNodeProvider | None = None, **tags: str
+    ) -> list[str]:
+        """Create ``count`` workers and return their names."""
+        body = copy.deepcopy(self.config["available_node_types"][kind]["node_config"])
+        named = {label.replace("_", "-"): value for label, value in tags.items()}
+        return sorted((by or self.provider).create_node(body, {**WORKER, "ray-user-node-type": kind, **named}, count))
+
+    def listed(self) -> list[str]:
+        return list(self.provider.non_terminated_nodes({}))
+
+    @contextmanager
+    def state(self) -> Iterator[Any]:
+        """Hold the lock of the zone's slices."""
+        state = self.google.tpu[PROJECT, ZONE].service.state
+        with state.changed:
+            yield state
+
+    def set_state(self, name: str, value: types.Node.State) -> None:
+        with self.state() as state:
+            state.set_state(state.nodes[f"projects/{PROJECT}/locations/{ZONE}/nodes/{name}"], value)
+
+    def drop(self, path: str) -> None:
+        with self.state() as state:
+            state.drop(state.nodes[path])
 
 
-def set_state(google: LocalGoogle, name: str, state: types.Node.State) -> None:
-    place = google.tpu["my-project", "us-central2-b"].service.state
-    with place.changed:
-        place.set_state(place.nodes[f"projects/my-project/locations/us-central2-b/nodes/{name}"], state)
+@pytest.fixture
+def nodes(google: LocalGoogle, provider: TradewindNodeProvider, config: dict[str, Any]) -> Nodes:
+    return Nodes(google, provider, config)
 
 
-def test_slices_of_all_pages_are_seen(
-    google: LocalGoogle, provider: TradewindNodeProvider, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slices_of_all_pages_but_no_manual_slices_are_listed(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tradewind.fleet.provider_google._PAGE", 2)
-    made = make_slices(provider, config, 5)
-    found = provider.non_terminated_nodes({})
-    assert sorted(name.rpartition("/")[2] for name in found) == made
-
-
-def test_a_slice_that_people_added_is_none_of_the_autoscalers(
-    provider: TradewindNodeProvider, config: dict[str, Any]
-) -> None:
-    body = copy.deepcopy(config["available_node_types"]["tpu_worker"]["node_config"])
-    provider.create_node(body, {**WORKER, "ray-node-type": "unmanaged"}, 1)
-    assert provider.non_terminated_nodes({}) == []
+    created = nodes.create(5)
+    nodes.create(ray_node_type="unmanaged")
+    assert sorted(name.rpartition("/")[2] for name in nodes.listed()) == created
 
 
 @pytest.mark.parametrize("state", [NodeState.REPAIRING, NodeState.REIMAGING])
-def test_a_slice_that_google_mends_is_not_lost_and_not_ready(
-    state: types.Node.State, google: LocalGoogle, provider: TradewindNodeProvider, config: dict[str, Any]
-) -> None:
-    (name,) = make_slices(provider, config, 1)
-    set_state(google, name, state)
-    (found,) = provider.non_terminated_nodes({"ray-node-type": "worker"})
-    assert not provider.is_running(found) and not provider.is_terminated(found)
+def test_slice_under_repair_by_google_is_neither_lost_nor_ready(state: types.Node.State, nodes: Nodes) -> None:
+    nodes.set_state(*nodes.create(), state)
+    (node,) = nodes.provider.non_terminated_nodes({"ray-node-type": "worker"})
+    assert not nodes.provider.is_running(node) and not nodes.provider.is_terminated(node)
 
 
-def test_only_own_preempted_slices_are_deleted_before_create(
-    google: LocalGoogle, provider: TradewindNodeProvider, config: dict[str, Any]
-) -> None:
-    dead, living = make_slices(provider, config, 2)
-    neighbour = TradewindNodeProvider(provider.provider_config, "us-central2-staging")
-    (foreign,) = make_slices(neighbour, config, 1)
-    (of_other_type,) = provider.create_node(
-        copy.deepcopy(config["available_node_types"]["tpu_slice_v4_16"]["node_config"]),
-        {**WORKER, "ray-user-node-type": "tpu_slice_v4_16"}, 1,
-    )  # fmt: skip
+def test_only_own_preempted_slices_are_deleted_before_create(nodes: Nodes) -> None:
+    dead, living = nodes.create(2)
+    (foreign,) = nodes.create(by=TradewindNodeProvider(nodes.provider.provider_config, "us-central2-staging"))
+    (of_other_type,) = nodes.create(kind="tpu_slice_v4_16")
     for name in (dead, foreign, of_other_type):
-        set_state(google, name, NodeState.PREEMPTED)
-    assert [name.rpartition("/")[2] for name in provider.non_terminated_nodes({})] == [living]
-    (new,) = make_slices(provider, config, 1)
+        nodes.set_state(name, NodeState.PREEMPTED)
+    assert [name.rpartition("/")[2] for name in nodes.listed()] == [living]
+    (new,) = nodes.create()
     left = {living, foreign, of_other_type, new}
-    place = google.tpu["my-project", "us-central2-b"].service.state
-    with place.changed:
-        assert place.changed.wait_for(lambda: google.slices().keys() == left, timeout=20)
+    with nodes.state() as state:
+        assert state.changed.wait_for(lambda: nodes.google.slices().keys() == left, timeout=20)
 
 
-def test_who_vanishes_between_two_looks_is_gone_and_no_error(
-    google: LocalGoogle, provider: TradewindNodeProvider, config: dict[str, Any]
-) -> None:
-    (name,) = make_slices(provider, config, 1)
-    (found,) = provider.non_terminated_nodes({})
-    place = google.tpu["my-project", "us-central2-b"].service.state
-    with place.changed:
-        place.drop(place.nodes[found])
+def test_node_that_vanished_between_two_polls_is_terminated(nodes: Nodes) -> None:
+    nodes.create()
+    (node,) = nodes.listed()
+    nodes.drop(node)
+    provider = nodes.provider
     provider.cached_nodes.clear()
-    assert provider.is_terminated(found) and not provider.is_running(found)
-    assert provider.internal_ip(found) is None and provider.node_tags(found) == {}
-    gone = "ray-us-central2-head-00000000-compute"
-    assert provider.is_terminated(gone) and provider.external_ip(gone) is None
-    provider.terminate_node(found)
-    for vanished in (found, gone):
+    assert provider.is_terminated(node) and not provider.is_running(node)
+    assert provider.internal_ip(node) is None and provider.node_tags(node) == {}
+    head = "ray-us-central2-head-00000000-compute"
+    assert provider.is_terminated(head) and provider.external_ip(head) is None
+    provider.terminate_node(node)
+    for vanished in (node, head):
         provider.set_node_tags(vanished, {"ray-node-status": "update-failed"})
 
 
-def test_a_slice_that_vanishes_while_it_is_labelled_is_no_error(
-    google: LocalGoogle, provider: TradewindNodeProvider, config: dict[str, Any]
-) -> None:
-    (name,) = make_slices(provider, config, 1)
-    (found,) = provider.non_terminated_nodes({})
-    place = google.tpu["my-project", "us-central2-b"].service.state
-
-    def drop_it_first(call: HttpRequest) -> None:
-        if call.method == "PATCH":
-            with place.changed:
-                place.drop(place.nodes[found])
-
-    google.seen = drop_it_first
-    provider.set_node_tags(found, {"ray-node-status": "setting-up"})
-    assert google.slices() == {}
+def test_slice_that_vanishes_while_labelled_is_no_error(nodes: Nodes) -> None:
+    nodes.create()
+    (node,) = nodes.listed()
+    nodes.google.seen = lambda call: nodes.drop(node) if call.method == "PATCH" else None
+    nodes.provider.set_node_tags(node, {"ray-node-status": "setting-up"})
+    assert nodes.google.slices() == {}
 
 
-def test_node_labels_written_by_others_after_listing_survive(
-    google: LocalGoogle, provider: TradewindNodeProvider, config: dict[str, Any]
-) -> None:
-    make_slices(provider, config, 1)
-    (found,) = provider.non_terminated_nodes({})
-    place = google.tpu["my-project", "us-central2-b"].service.state
+def test_node_labels_written_by_others_after_listing_survive(nodes: Nodes) -> None:
+    nodes.create()
+    (node,) = nodes.listed()
 
     def write_meanwhile(call: HttpRequest) -> None:
         if not call.path.endswith(("/instances", "/nodes")):  # lists are allowed
-            google.seen = lambda call: None
-            with place.changed:
-                place.nodes[found].node.labels["theirs"] = "1"
+            nodes.google.seen = lambda call: None
+            with nodes.state() as state:
+                state.nodes[node].node.labels["theirs"] = "1"
 
-    google.seen = write_meanwhile
-    provider.set_node_tags(found, {"ray-node-status": "setting-up"})
-    assert {"theirs": "1", "ray-node-status": "setting-up"}.items() <= dict(place.nodes[found].node.labels).items()
+    nodes.google.seen = write_meanwhile
+    nodes.provider.set_node_tags(node, {"ray-node-status": "setting-up"})
+    with nodes.state() as state:
+        assert {"theirs": "1", "ray-node-status": "setting-up"}.items() <= dict(state.nodes[node].node.labels).items()
 
 
-def test_what_takes_google_long_keeps_nobody_from_looking(
-    google: LocalGoogle, provider: TradewindNodeProvider, config: dict[str, Any]
-) -> None:
-    looks = []
+def test_slow_requests_to_google_leave_the_lock_free(nodes: Nodes) -> None:
+    was_free: list[bool] = []
 
-    def look_meanwhile(call: HttpRequest) -> None:
+    def try_lock(call: HttpRequest) -> None:
         if "/operations/" in call.path or call.method == "PATCH":
-            looks.append(provider.lock.acquire(blocking=False))
-            if looks[-1]:
-                provider.lock.release()
+            was_free.append(nodes.provider.lock.acquire(blocking=False))
+            if was_free[-1]:
+                nodes.provider.lock.release()
 
-    google.seen = look_meanwhile
-    make_slices(provider, config, 1)
-    assert looks and all(looks), "another thread could take the lock meanwhile"
-    looks.clear()
-    (found,) = provider.non_terminated_nodes({})
-    provider.set_node_tags(found, {"ray-node-status": "up-to-date"})
-    assert looks and all(looks)
-    assert provider.node_tags(found)["ray-node-type"] == "worker", "the others stay"
+    nodes.google.seen = try_lock
+    nodes.create()
+    assert was_free and all(was_free), "another thread could take the lock meanwhile"
+    was_free.clear()
+    (node,) = nodes.listed()
+    nodes.provider.set_node_tags(node, {"ray-node-status": "up-to-date"})
+    assert was_free and all(was_free)
+    assert nodes.provider.node_tags(node)["ray-node-type"] == "worker", "the others stay"
 
 
-def test_what_google_refuses_is_said_in_its_words(
-    google: LocalGoogle, provider: TradewindNodeProvider, config: dict[str, Any]
-) -> None:
-    types_ = config["available_node_types"]
-    google.compute.state.faults.quota = 0
+def test_refusal_by_google_is_reported_in_its_words(nodes: Nodes) -> None:
+    nodes.google.compute.state.faults.quota = 0
+    head = copy.deepcopy(nodes.config["available_node_types"]["head_default"]["node_config"])
     with pytest.raises(ClickException, match=r"head could not be created: Quota 'CPUS' exceeded.  Limit: 0.0 in reg"):
-        provider.create_node(copy.deepcopy(types_["head_default"]["node_config"]), HEAD_TAGS, 1)
-    google.tpu["my-project", "us-central2-b"].service.state.supply.is_out = True
+        nodes.provider.create_node(head, HEAD_TAGS, 1)
+    with nodes.state() as state:
+        state.supply.is_out = True
     with pytest.raises(NodeLaunchException, match="There is no more capacity in the zone"):
-        make_slices(provider, config, 1)
+        nodes.create()
 
 
-def test_the_head_learns_by_which_command_it_reaches_the_slices(
-    google: LocalGoogle, config: dict[str, Any], tmp_path: Path
-) -> None:
-    key = tmp_path / "key.pem"
-    key.write_text("key")
-    config["auth"] |= {"ssh_proxy_command": "nc -x proxy %h %p", "ssh_private_key": str(key)}
+def test_head_config_keeps_the_ssh_proxy_command(google: LocalGoogle, config: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "key.pem").write_text("key")
+    config["auth"] |= {"ssh_proxy_command": "nc -x proxy %h %p", "ssh_private_key": str(tmp_path / "key.pem")}
     resolved = TradewindNodeProvider.bootstrap_config(config)
     provider = TradewindNodeProvider(resolved["provider"], "us-central2")
     _, file = _set_up_config_for_head_node(resolved, provider, False)

@@ -23,7 +23,7 @@ FIRST, SECOND, THIRD = HOSTS
 TIMEOUT_S = 300.0
 
 
-def stands(idle_s: Mapping[str, float], *lost: str) -> str:
+def chosen_host(idle_s: Mapping[str, float], *lost: str) -> str:
     return representative(HOSTS, idle_s, lost, TIMEOUT_S)
 
 
@@ -38,24 +38,24 @@ def stands(idle_s: Mapping[str, float], *lost: str) -> str:
         ((900.0, 300.0, 300.0), FIRST),  # all hosts are idle
     ],
 )
-def test_the_host_that_was_used_last_stands_for_its_slice(idle_s: tuple[float, ...], expected: str) -> None:
-    assert stands(dict(zip(HOSTS, idle_s, strict=True))) == expected
+def test_host_used_last_represents_its_slice(idle_s: tuple[float, ...], expected: str) -> None:
+    assert chosen_host(dict(zip(HOSTS, idle_s, strict=True))) == expected
 
 
-def test_a_lost_host_stands_for_a_slice_that_nobody_uses() -> None:
-    assert stands({FIRST: 900.0, THIRD: 900.0}, SECOND) == SECOND
-    assert stands({SECOND: 0.0, THIRD: 900.0}, FIRST) == SECOND, "a host works, so nothing is restarted"
-    assert stands({FIRST: 900.0, THIRD: 900.0}) == FIRST, "it is away for a moment only"
-    assert stands({}) == FIRST
+def test_lost_host_represents_an_unused_slice() -> None:
+    assert chosen_host({FIRST: 900.0, THIRD: 900.0}, SECOND) == SECOND
+    assert chosen_host({SECOND: 0.0, THIRD: 900.0}, FIRST) == SECOND, "a host works, so nothing is restarted"
+    assert chosen_host({FIRST: 900.0, THIRD: 900.0}) == FIRST, "it is away for a moment only"
+    assert chosen_host({}) == FIRST
 
 
-def test_a_slice_is_judged_idle_only_if_all_its_hosts_are() -> None:
+def test_slice_is_idle_only_if_all_its_hosts_are() -> None:
     numbers = random.Random(13)
     for _ in range(2000):
         living = [host for host in HOSTS if numbers.random() < 0.8]
         idle_s = {host: numbers.choice([0.0, 1.0, 5.0, 299.0, 300.0, 301.0, 4000.0]) for host in living}
         lost = [host for host in HOSTS if host not in living and numbers.random() < 0.5]
-        chosen = stands(idle_s, *lost)
+        chosen = chosen_host(idle_s, *lost)
         if min(idle_s.values(), default=TIMEOUT_S) < TIMEOUT_S:
             assert idle_s.get(chosen, TIMEOUT_S) < TIMEOUT_S, f"{idle_s}, {lost}: {chosen}"
         else:
@@ -68,19 +68,14 @@ def test_slice_used_again_just_before_idle_deletion_is_detected() -> None:
 
     assert newly_used_slices(look(0, a=298.0), look(5, a=1.0), TIMEOUT_S) == ["a"]
     assert newly_used_slices(look(0, a=298.0), look(5, a=303.0), TIMEOUT_S) == []
-    assert newly_used_slices(look(0, a=200.0), look(5, a=1.0), TIMEOUT_S) == [], "nobody would have deleted it"
+    assert newly_used_slices(look(0, a=200.0), look(5, a=1.0), TIMEOUT_S) == [], "it was not about to be deleted"
     assert newly_used_slices(look(0, a=float("inf")), look(5, a=1.0), TIMEOUT_S) == [], "its hosts came back"
     assert newly_used_slices(look(0), look(5, a=0.0), TIMEOUT_S) == [], "it is new"
 
 
 def test_idle_time_per_address_is_of_most_recent_living_node() -> None:
-    seen = [
-        (FIRST, NodeStatus.IDLE, 900_000),
-        (SECOND, NodeStatus.RUNNING, 0),
-        (THIRD, NodeStatus.DEAD, 0),
-        (FIRST, NodeStatus.DEAD, 0),
-        (SECOND, NodeStatus.IDLE, 4_000),
-    ]
+    idle, running, dead = NodeStatus.IDLE, NodeStatus.RUNNING, NodeStatus.DEAD
+    seen = [(FIRST, idle, 900_000), (SECOND, running, 0), (THIRD, dead, 0), (FIRST, dead, 0), (SECOND, idle, 4_000)]
     nodes = [NodeState(node_ip_address=ip, status=status, idle_duration_ms=ms) for ip, status, ms in seen]
     assert idle_of(nodes) == {FIRST: 900.0, SECOND: 0.0}
 
@@ -103,36 +98,31 @@ class Cluster:
         return self.chosen.choose({"a": HOSTS})
 
 
-def test_nothing_may_be_deleted_while_gcs_does_not_answer(caplog: pytest.LogCaptureFixture) -> None:
+def test_host_is_chosen_only_while_gcs_answers(caplog: pytest.LogCaptureFixture) -> None:
     cluster = Cluster()
     assert cluster.chosen.of("a") is None
     assert cluster.round_at(0.0) and cluster.chosen.of("a") == FIRST
     cluster.idle_s = None
     assert not cluster.round_at(5.0)
     assert "GCS does not say which hosts work: Deadline Exceeded" in caplog.text
-    cluster.idle_s = {**dict.fromkeys(HOSTS, 900.0), THIRD: 0.0}
-    assert cluster.round_at(10.0) and cluster.chosen.of("a") == THIRD
-
-
-def test_who_is_no_autoscaler_cannot_ask() -> None:
-    representatives = Representatives(idle_seconds, idle_timeout_s=TIMEOUT_S, lost_after_s=600.0)
-    assert not representatives.choose({"a": HOSTS})
+    outside = Representatives(idle_seconds, idle_timeout_s=TIMEOUT_S, lost_after_s=600.0)
+    assert not outside.choose({"a": HOSTS}), "this process is no autoscaler, so it cannot ask the GCS"
 
 
 def test_host_counts_as_lost_only_after_uninterrupted_absence() -> None:
     cluster = Cluster()
     away = {FIRST: 900.0, THIRD: 900.0}
-    stands = []
+    hosts = []
     for now, idle_s in ((0.0, away), (599.0, away), (600.0, {**away, SECOND: 900.0}), (605.0, away), (1204.0, away)):
         cluster.idle_s = idle_s
         cluster.round_at(now)
-        stands.append(cluster.chosen.of("a"))
-    assert stands == [FIRST] * 5
+        hosts.append(cluster.chosen.of("a"))
+    assert hosts == [FIRST] * 5
     cluster.round_at(1205.0)
     assert cluster.chosen.of("a") == SECOND
 
 
-def test_a_slice_that_just_woke_makes_the_autoscaler_look_again() -> None:
+def test_slice_used_again_makes_the_autoscaler_poll_again() -> None:
     cluster = Cluster()
     cluster.idle_s = dict.fromkeys(HOSTS, 298.0)
     assert cluster.round_at(0.0)

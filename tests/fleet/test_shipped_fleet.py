@@ -40,28 +40,24 @@ def fleet() -> Fleet:
     return load_fleet(SHIPPED)
 
 
-def test_no_cluster_file_is_stale(fleet: Fleet) -> None:
+def test_shipped_cluster_files_are_current(fleet: Fleet) -> None:
     files = GeneratedFiles.of(fleet)
     assert (files.stale, files.surplus) == ((), ()), "run: tradewind cluster update-configs"
     assert len(FILES) == len(fleet.clusters)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_every_cluster_file_is_what_ray_and_google_take(file: Path) -> None:
+def test_ray_and_google_accept_every_cluster_file(file: Path) -> None:
     check_cluster_file(file)
 
 
-def test_the_fleet_is_marins_and_has_clusters_that_serve(fleet: Fleet) -> None:
+def test_shipped_fleet_is_marins_and_has_serving_clusters(fleet: Fleet) -> None:
     found = {
-        cluster.name: (
-            cluster.zone,
-            cluster.pools[0].kind.name,
-            cluster.pools[0].minimum,
-            {pool.kind.name: pool.minimum for pool in cluster.pools[1:] if pool.minimum},
-        )
-        for cluster in fleet.clusters.values()
-        if "vllm" not in cluster.name
-    }
+        name: (one.zone, one.pools[0].kind.name, one.pools[0].minimum,
+               {pool.kind.name: pool.minimum for pool in one.pools[1:] if pool.minimum})
+        for name, one in fleet.clusters.items()
+        if "vllm" not in name
+    }  # fmt: skip
     assert found == MARINS
     assert fleet.default_cluster == "us-central2"
     assert fleet.cluster("us-central2-staging").staging and fleet.cluster("big-run").owner
@@ -69,7 +65,7 @@ def test_the_fleet_is_marins_and_has_clusters_that_serve(fleet: Fleet) -> None:
     assert serving == set(fleet.clusters) - set(MARINS) and "us-east5-b-vllm" in serving
 
 
-def test_the_page_explains_every_field() -> None:
+def test_page_explains_every_field() -> None:
     definitions = fleet_schema()["$defs"]
     fields = set(definitions["cluster"]["properties"])
     assert fields == set(definitions) - {"cluster"}
@@ -82,18 +78,17 @@ def test_the_page_explains_every_field() -> None:
             assert re.search(rf"^\| `{name}` \| `?{re.escape(str(field['default']))}`? \|", PAGE, re.MULTILINE), name
 
 
-def test_the_example_of_the_page_is_a_fleet(tmp_path: Path) -> None:
+def test_example_of_the_page_is_a_valid_fleet(tmp_path: Path) -> None:
     (tmp_path / "fleet.yaml").write_text(PAGE.partition("```yaml\n")[2].partition("```")[0])
     assert set(load_fleet(tmp_path / "fleet.yaml").clusters) == {"us-central2", "us-central1"}
 
 
 @pytest.mark.slow
-def test_no_secret_and_no_credentials_stand_in_a_cluster_file(fleet: Fleet) -> None:
+def test_cluster_files_hold_no_secret_or_credentials(fleet: Fleet) -> None:
     for file in FILES:
         text = file.read_text()
         assert "gcp_credentials" not in text
-        content = yaml.safe_load(text)
-        options = json.dumps(content["docker"])
+        options = json.dumps(yaml.safe_load(text)["docker"])
         assert not any(secret in options for secret in fleet.clusters[file.stem].environment)
 
 
@@ -104,7 +99,7 @@ def test_loading_fleet_imports_no_ray_google_or_airflow() -> None:
         "before = set(sys.modules)\n"  # Google's packages import their namespace at every start
         "from tradewind.fleet.fleet_file import load_fleet\n"
         "from tradewind.fleet.cluster_files import GeneratedFiles\n"
-        "import tradewind.fleet.cluster_file_checks, tradewind.fleet.cluster_file_checks\n"
+        "import tradewind.fleet.cluster_file_checks\n"
         f"GeneratedFiles.of(load_fleet(pathlib.Path({str(SHIPPED)!r})))\n"
         "heavy = {'ray', 'airflow', 'googleapiclient', 'google.cloud'} & (sys.modules.keys() - before)\n"
         "assert not heavy, heavy\n"

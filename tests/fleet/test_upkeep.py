@@ -41,30 +41,22 @@ def node(name: str, **labels: str) -> TpuNode:
 
 def test_upkeep_report_lists_unhealthy_items_and_user_tasks() -> None:
     lines = [*slice_lines("here", REPAIR), *host_lines("here", HOSTS), *job_lines("here", ["job-1"])]
+    assert [line.done for line in job_lines("here", ["job-1"], is_dry=True)] == ["would be stopped"]
     assert [line.name for line in lines if line.is_well] == ["a", "10.0.0.1"]
     assert [line.name for line in lines if line.needs_person] == ["d", "10.0.0.3"]
-    told = UpkeepReport(lines, [UncheckedItem("there", "task stop_jobs has no result: see its log")]).to_json()
-    assert told["counts"] == {"here": {"slice": 4, "host": 3, "job": 1}}
-    assert [line["name"] for line in told["news"]] == ["b", "c", "d", "10.0.0.2", "10.0.0.3", "job-1"]
-    assert told["for_a_person"] == [
+    report = UpkeepReport(lines, [UncheckedItem("there", "task stop_jobs has no result: see its log")]).to_json()
+    assert report["counts"] == {"here": {"slice": 4, "host": 3, "job": 1}}
+    assert [line["name"] for line in report["news"]] == ["b", "c", "d", "10.0.0.2", "10.0.0.3", "job-1"]
+    assert report["for_a_person"] == [
         "here, slice d: dead: it is reserved",
         "here, host 10.0.0.3: c: does not answer; ?",
     ]
-    assert told["unseen"] == ["there: task stop_jobs has no result: see its log"]
-
-
-def test_a_dry_run_stops_no_job() -> None:
-    [line] = job_lines("here", ["job-1"], is_dry=True)
-    assert line.done == "would be stopped"
+    assert report["unseen"] == ["there: task stop_jobs has no result: see its log"]
 
 
 def test_nodes_of_clusters_not_in_fleet_file_need_a_user(tmp_path: Path) -> None:
     fleet = load_fleet(write_fleet(tmp_path))
-    nodes = [
-        node("ours", ray_cluster_name="here"),
-        node("somebodys"),  # has no Ray label
-        node("left", ray_cluster_name="gone"),
-    ]
+    nodes = [node("ours", ray_cluster_name="here"), node("without-ray"), node("left", ray_cluster_name="gone")]
     assert [line.name for line in orphan_lines(fleet, "my-project", "us-central2-b", nodes)] == ["left"]
     assert [line.name for line in orphan_lines(fleet, "my-project", "us-east5-a", nodes)] == ["ours", "left"]
     [left] = orphan_lines(fleet, "my-project", "us-central2-b", nodes)
@@ -78,7 +70,6 @@ def test_the_table_shows_news_and_counts_the_rest() -> None:
     assert text[1].split("  ")[0] == "here" and text[1].endswith("  replaced")
     assert text[1].index("replaced") == text[0].index("done")
     assert text[-2:] == ["there: silent", "All is well with 1 slices, 1 hosts."]
-    assert UpkeepReport([UpkeepLine("here", Subject.SLICE, "a", "works", is_well=True)]).table() == (
-        "All is well with 1 slices."
-    )
+    well = UpkeepLine("here", Subject.SLICE, "a", "works", is_well=True)
+    assert UpkeepReport([well]).table() == "All is well with 1 slices."
     assert UpkeepReport([]).table() == "There is nothing to look after."

@@ -1,7 +1,4 @@
-"""YAML with lines: the reader returns the same values as PyYAML.
-
-It rejects documents that are too large, too deep or ambiguous.
-"""
+"""YAML with lines: the values of PyYAML; documents that are too large, too deep or ambiguous are refused."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ VALUES = st.recursive(
 @pytest.mark.slow
 @settings(deadline=None)
 @given(value=st.dictionaries(NAMES, VALUES, max_size=4), flow=st.booleans())
-def test_any_document_is_read_as_pyyaml_reads_it(
+def test_any_document_has_the_value_of_pyyaml(
     value: dict[str, Any], flow: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     text = yaml.safe_dump(value, default_flow_style=flow)
@@ -50,25 +47,14 @@ def test_any_document_is_read_as_pyyaml_reads_it(
 def test_value_has_its_line_and_missing_value_that_of_its_parent(tmp_path: Path) -> None:
     read = document(tmp_path, "a:\n  b: 1\n\n  c:\n    - x\n    - y: 2\nd: {e: 3}\n")
     paths: list[tuple[str | int, ...]] = [
-        ("a",),
-        ("a", "b"),
-        ("a", "c"),
-        ("a", "c", 1, "y"),
-        ("d", "e"),
-        ("d", "z"),
-        (),
-    ]
+        ("a",), ("a", "b"), ("a", "c"), ("a", "c", 1, "y"), ("d", "e"), ("d", "z"), (),
+    ]  # fmt: skip
     assert [read.line_of(path) for path in paths] == [1, 2, 4, 6, 7, 7, 1]
 
 
-def test_aliases_and_merges_are_read_as_pyyaml_reads_them(tmp_path: Path) -> None:
-    text = (
-        "base: &base {a: 1, b: {c: 2}}\nother: &other {b: 3, d: 4}\nown:\n  b: 9\n  <<: [*base, *other]\nsame: *base\n"
-    )
-    assert document(tmp_path, text).value == yaml.safe_load(text)
-
-
-def test_an_empty_file_is_an_empty_table(tmp_path: Path) -> None:
+def test_empty_file_is_a_table_and_merges_are_as_in_pyyaml(tmp_path: Path) -> None:
+    merges = "base: &a {a: 1, b: {c: 2}}\nother: &b {b: 3, d: 4}\nown:\n  b: 9\n  <<: [*a, *b]\nsame: *a\n"
+    assert document(tmp_path, merges).value == yaml.safe_load(merges)
     assert document(tmp_path, "# nothing\n").value == {}
 
 
@@ -96,7 +82,7 @@ def test_an_empty_file_is_an_empty_table(tmp_path: Path) -> None:
         ("a: 1\n" * (MAX_FILE_BYTES // 5 + 1), "a.yaml:1: the file is larger than 1 MiB"),
     ],
 )
-def test_what_cannot_be_read_is_said_in_a_sentence_with_its_line(text: str, says: str, tmp_path: Path) -> None:
+def test_unreadable_document_is_reported_with_its_line(text: str, says: str, tmp_path: Path) -> None:
     assert says in refusal(tmp_path, text)
 
 
@@ -106,18 +92,19 @@ def test_aliases_of_aliases_do_not_fill_the_memory(tmp_path: Path) -> None:
     assert "repeat too much" in refusal(tmp_path, "\n".join(lines))
 
 
-def test_all_keys_that_stand_twice_are_named_at_once(tmp_path: Path) -> None:
+def test_all_repeated_keys_are_named_at_once(tmp_path: Path) -> None:
     assert len(refusal(tmp_path, "a: 1\na: 2\nb: {c: 1, c: 2}\n").splitlines()) == 2
 
 
-@pytest.mark.parametrize("name", ["missing.yaml", "folder"])
-def test_a_file_that_is_none_is_said_to_be_none(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("missing.yaml", "missing.yaml:1: the file cannot be read"), ("folder", "folder:1: the file cannot be read"),
+        ("bytes.yaml", "no text in UTF-8"),
+    ],
+)  # fmt: skip
+def test_file_that_is_missing_or_no_text_is_refused(name: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    with pytest.raises(BadFileError, match=f"{name}:1: the file cannot be read"):
+    (tmp_path / "bytes.yaml").write_bytes(b"a: \xff\xfe\n")
+    with pytest.raises(BadFileError, match=says):
         read_yaml(tmp_path / name)
-
-
-def test_what_is_no_text_is_said_to_be_none(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_bytes(b"a: \xff\xfe\n")
-    with pytest.raises(BadFileError, match="no text in UTF-8"):
-        read_yaml(tmp_path / "a.yaml")

@@ -13,55 +13,52 @@ from tradewind.fleet.dev_hosts import DevHosts
 
 
 class Endless(io.RawIOBase):
-    """A host that prints a number of letters, then perhaps ends the line."""
+    """A host that prints a number of letters, then ``end``."""
 
     def __init__(self, count: int, end: bytes = b"") -> None:
         self._left = count
-        self._end = end
+        self._end = io.BytesIO(end)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
+        if not self._left:
+            return self._end.readinto(buffer)
         count = min(len(buffer), self._left)
-        if count:
-            buffer[:count] = b"a" * count
-            self._left -= count
-            return count
-        said, self._end = self._end[: len(buffer)], self._end[len(buffer) :]
-        buffer[: len(said)] = said
-        return len(said)
+        buffer[:count] = b"a" * count
+        self._left -= count
+        return count
 
 
 @pytest.mark.slow
-def test_a_line_that_never_ends_is_cut_and_fills_no_memory() -> None:
+def test_endless_line_is_cut_and_fills_no_memory() -> None:
     tracemalloc.start()
     try:
         lines = list(bounded_lines(io.BufferedReader(Endless(200 << 20)), 1000))
-        _, most = tracemalloc.get_traced_memory()
+        _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert lines == ["a" * 1000 + " ... (cut: the line has 1,000 bytes or more)"]
-    assert most < 10 << 20
+    assert peak < 10 << 20
 
 
-def test_what_comes_after_a_line_that_is_cut_is_whole() -> None:
-    said = io.BufferedReader(Endless(100_000, b"\nnext\r\n\nlast"))
-    first, *others = bounded_lines(said, 1000)
+def test_lines_after_a_cut_line_are_complete() -> None:
+    first, *others = bounded_lines(io.BufferedReader(Endless(100_000, b"\nnext\r\n\nlast")), 1000)
     assert first.endswith("(cut: the line has 1,000 bytes or more)") and others == ["next", "", "last"]
 
 
 @pytest.mark.parametrize("text", ["", "a", "a\n", "a\nb", "a\n\nb\n", "ü\n"])
-def test_lines_come_as_they_are(text: str) -> None:
+def test_short_lines_are_unchanged(text: str) -> None:
     assert list(bounded_lines(io.BytesIO(text.encode()), 1000)) == text.splitlines()
 
 
-def test_what_is_no_text_is_shown_as_far_as_it_is() -> None:
+def test_bytes_that_are_no_text_are_replaced() -> None:
     assert list(bounded_lines(io.BytesIO(b"a\xff\nb"), 1000)) == ["a\ufffd", "b"]
     assert list(bounded_lines(io.BytesIO("ü".encode() * 600), 1001))[0].startswith("ü" * 500 + "\ufffd ... (cut")
 
 
-def test_of_a_log_the_end_is_read() -> None:
+def test_only_the_end_of_a_log_is_read() -> None:
     assert end_of(io.BytesIO(b"a" * (1 << 20) + b"the end")).endswith("the end")
     assert len(end_of(io.BytesIO(b"a" * (1 << 20)))) == 64 * 1024
     assert end_of(io.BytesIO(b"all")) == "all"

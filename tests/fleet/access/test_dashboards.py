@@ -46,21 +46,21 @@ class Reaching:
 
 
 def test_dashboards_have_own_host_name_and_report_no_answer(clusters: list[FleetCluster]) -> None:
-    reaching, told = Reaching(), []
-    with Dashboards(clusters, told.append, reach=reaching.reach) as dashboards:
+    reaching, messages = Reaching(), []
+    with Dashboards(clusters, messages.append, reach=reaching.reach) as dashboards:
         assert [tile.cluster for tile in dashboards.tiles()] == ["here", "extra-0"]
         dashboards.wait_for_first_check()
         here, extra = dashboards.tiles()
     assert here.url.startswith("http://here.localhost:") and extra.url.startswith("http://extra-0.localhost:")
     assert here.why is not None and "does not answer" in here.why and extra.why == "Cluster extra-0 has no head."
-    assert sorted(told)[0] == "extra-0 does not answer: Cluster extra-0 has no head." and len(told) == 2
+    assert sorted(messages)[0] == "extra-0 does not answer: Cluster extra-0 has no head." and len(messages) == 2
     assert not reaching.open
 
 
 def test_unreachable_dashboard_is_retried_and_reported_once(clusters: list[FleetCluster]) -> None:
-    reaching, told = Reaching(), []
-    with Dashboards(clusters, told.append, reach=reaching.reach, look_s=0.01):
+    reaching, messages = Reaching(), []
+    with Dashboards(clusters, messages.append, reach=reaching.reach, look_s=0.01):
         while min(reaching.tried[cluster.name] for cluster in clusters) < 3:
             assert reaching.again.acquire(timeout=60.0)
-    assert len(told) == 2 and not reaching.open
+    assert len(messages) == 2 and not reaching.open
     assert not [thread for thread in threading.enumerate() if "_keep" in thread.name]

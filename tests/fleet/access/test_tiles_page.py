@@ -43,7 +43,7 @@ def test_tiles_link_answering_clusters_and_explain_others() -> None:
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
-def test_it_is_served_under_its_own_address_and_may_load_nothing(page: str, name: str) -> None:
+def test_page_is_served_under_its_own_address_and_loads_nothing(page: str, name: str) -> None:
     status, text, headers = ask(page, f"{name}:{urlsplit(page).port}")
     assert status == 200 and "<h2>here</h2>" in text
     assert headers["Content-Security-Policy"].startswith("default-src 'none'; style-src 'unsafe-inline';")
@@ -51,12 +51,12 @@ def test_it_is_served_under_its_own_address_and_may_load_nothing(page: str, name
 
 
 @pytest.mark.parametrize("host", ["evil.example:{}", "127.0.0.1", "here.localhost:{}", "127.0.0.1.evil.example:{}", ""])
-def test_a_request_that_names_another_host_gets_nothing(page: str, host: str) -> None:
+def test_request_with_another_host_name_gets_nothing(page: str, host: str) -> None:
     status, text, _ = ask(page, host.format(urlsplit(page).port))
     assert status == 421 and "here" not in text
 
 
 def test_request_with_wrong_host_headers_or_path_is_refused(page: str) -> None:
-    ours = urlsplit(page).netloc
-    assert ask(page, ours, "evil.example")[0] == ask(page, "evil.example", ours)[0] == ask(page)[0] == 421
-    assert ask(page, ours, path="/other")[0] == 404
+    own = urlsplit(page).netloc
+    assert ask(page, own, "evil.example")[0] == ask(page, "evil.example", own)[0] == ask(page)[0] == 421
+    assert ask(page, own, path="/other")[0] == 404

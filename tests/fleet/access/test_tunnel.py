@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,15 +15,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.fleet.fleets import write_fleet
 from tests.fleet.sshd import Sshd, running_sshd
 from tests.runtime.marked import descendants_named
+from tests.support.http_server import serving
 from tests.support.waiting import until
 from tradewind.fleet.access.connect import tunnel
 from tradewind.fleet.access.ssh import SshError, SshHost
 from tradewind.fleet.cloud.heads import ClusterHead
 from tradewind.fleet.clusters import FleetCluster
-from tradewind.fleet.fleet_file import load_fleet
 
 HEAD = ClusterHead("ray-here-head-1", "127.0.0.1", None)
 
@@ -46,29 +44,36 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
 
 
 @pytest.fixture
-def cluster(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FleetCluster]:
+def cluster(
+    cluster: FleetCluster, sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[FleetCluster]:
     """Yield a cluster whose head is the server, with another server on its dashboard's port."""
-    dashboard = ThreadingHTTPServer(("127.0.0.1", 0), _Dashboard)
-    threading.Thread(target=dashboard.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    monkeypatch.setenv("TRADEWIND_SSH_PORT", str(sshd.port))
-    monkeypatch.setenv("TRADEWIND_HEAD_DASHBOARD", f"127.0.0.1:{dashboard.server_port}")
-    found = load_fleet(write_fleet(tmp_path)).cluster()
-    yield replace(found, ssh_user=sshd.user, ssh_private_key=str(sshd.private_key))
-    dashboard.shutdown()
-    dashboard.server_close()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), _Dashboard)) as dashboard:
+        monkeypatch.setenv("TRADEWIND_SSH_PORT", str(sshd.port))
+        monkeypatch.setenv("TRADEWIND_HEAD_DASHBOARD", f"127.0.0.1:{dashboard.server_port}")
+        yield replace(cluster, ssh_user=sshd.user, ssh_private_key=str(sshd.private_key))
 
 
-def keys(sshd: Sshd) -> list[str]:
-    return [" ".join(sshd.host_key)]
+@pytest.fixture
+def key(sshd: Sshd) -> str:
+    """Return the head's host key."""
+    return " ".join(sshd.host_key)
 
 
-def head(cluster: FleetCluster, keys: list[str]) -> SshHost:
-    return SshHost.of_head(cluster, HEAD, tuple(keys))
+def new_key(file: Path, kind: str = "ed25519") -> Path:
+    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(file)], check=True)
+    return file
+
+
+def refused(cluster: FleetCluster, key: str, says: str) -> None:
+    """Check that a tunnel to the head with this host key fails with an error that contains ``says``."""
+    with pytest.raises(SshError, match=says), tunnel(SshHost.of_head(cluster, HEAD, (key,))):
+        pytest.fail("the tunnel was opened")
 
 
 @pytest.mark.slow
-def test_tunnel_serves_dashboard_on_loopback_until_closed(cluster: FleetCluster, sshd: Sshd) -> None:
-    with tunnel(head(cluster, keys(sshd))) as address:
+def test_tunnel_serves_dashboard_on_loopback_until_closed(cluster: FleetCluster, sshd: Sshd, key: str) -> None:
+    with tunnel(SshHost.of_head(cluster, HEAD, (key,))) as address:
         assert address.startswith("http://127.0.0.1:") and len(descendants_named("ssh")) == 1
         with urllib.request.urlopen(address, timeout=30) as answer:
             assert answer.read() == b"it is the head"
@@ -80,43 +85,25 @@ def test_tunnel_serves_dashboard_on_loopback_until_closed(cluster: FleetCluster,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ed25519", "rsa"])
-def test_another_machine_at_the_heads_address_is_not_trusted(
+def test_machine_with_other_host_keys_is_not_trusted(
     cluster: FleetCluster, sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    other = tmp_path / "other"
-    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(other)], check=True)
-    pinned = " ".join((tmp_path / "other.pub").read_text().split()[:2])
+    other = new_key(tmp_path / "other", kind).with_suffix(".pub")
     before = sshd.logins()
-    with (
-        pytest.raises(SshError, match="has not the host keys that ray-here-head-1 wrote down"),
-        tunnel(head(cluster, [pinned])),
-    ):
-        pytest.fail("it was let in")
+    refused(cluster, " ".join(other.read_text().split()[:2]), "has not the host keys that ray-here-head-1 wrote down")
     assert not (tmp_path / ".ssh").exists() and not descendants_named("ssh")
-    assert sshd.logins() == before, "nobody logs in on a machine that is not the head"
+    assert sshd.logins() == before, "no client logs in on a machine that is not the head"
 
 
-def test_a_key_that_the_head_does_not_know_is_named(cluster: FleetCluster, sshd: Sshd, tmp_path: Path) -> None:
-    key = tmp_path / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
-    stranger = replace(cluster, ssh_private_key=str(key))
-    with (
-        pytest.raises(SshError, match=f"does not let {sshd.user} in with {key}"),
-        tunnel(head(stranger, keys(sshd))),
-    ):
-        pytest.fail("it was let in")
-
-
-def test_missing_ssh_key_and_unreachable_head_are_reported(
-    cluster: FleetCluster, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
+def test_bad_key_and_unreachable_head_are_reported(
+    cluster: FleetCluster, sshd: Sshd, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    missing = replace(cluster, ssh_private_key="/nowhere/key")
-    with pytest.raises(SshError, match="there is no SSH key /nowhere/key here"), tunnel(head(missing, keys(sshd))):
-        pytest.fail("it was let in")
+    own = new_key(tmp_path / "key")
+    refused(replace(cluster, ssh_private_key=str(own)), key, f"does not let {sshd.user} in with {own}")
+    refused(replace(cluster, ssh_private_key="/nowhere/key"), key, "there is no SSH key /nowhere/key here")
     monkeypatch.setenv("TRADEWIND_SSH_PORT", "1")
-    with pytest.raises(SshError, match="ended: .*refused"), tunnel(head(cluster, keys(sshd))):
-        pytest.fail("it was let in")
+    refused(cluster, key, "ended: .*refused")
 
 
 HOLDER = """
@@ -136,8 +123,8 @@ with tunnel(SshHost.of_head(cluster, ClusterHead("ray-here-head-1", "127.0.0.1",
 
 
 @pytest.mark.slow
-def test_a_command_that_is_killed_takes_its_tunnel_with_it(cluster: FleetCluster, sshd: Sshd, tmp_path: Path) -> None:
-    words = [sys.executable, "-c", HOLDER, str(tmp_path / "fleet.yaml"), sshd.user, str(sshd.private_key), *keys(sshd)]
+def test_tunnel_ends_with_its_killed_command(cluster: FleetCluster, sshd: Sshd, key: str, tmp_path: Path) -> None:
+    words = [sys.executable, "-c", HOLDER, str(tmp_path / "fleet.yaml"), sshd.user, str(sshd.private_key), key]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None and holder.stdout.readline().startswith("http://127.0.0.1:")
         [ssh] = descendants_named("ssh")

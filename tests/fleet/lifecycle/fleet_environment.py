@@ -7,12 +7,12 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from tests.fleet.clouds import PROJECT as PROJECT
+from tests.fleet.clouds import ZONE as ZONE
 from tests.fleet.fleets import HEAD, TEMPLATE
 from tradewind.fleet.cluster_files import GeneratedFiles
 from tradewind.fleet.fleet_file import load_fleet
 
-PROJECT: Final = "my-project"
-ZONE: Final = "us-central2-b"
 IMAGE_TAG: Final = (
     f"projects/{PROJECT}/locations/us-central2/repositories/tradewind/packages/tradewind_cluster/tags/latest"
 )
@@ -31,14 +31,14 @@ def write_key(folder: Path) -> Path:
     return folder / "key"
 
 
-def write_world_fleet(folder: Path, key: Path, more: str = "") -> Path:
+def write_world_fleet(folder: Path, key: Path, more: str = "", *, bucket: str = "my-bucket") -> Path:
     """Write a fleet whose cluster ``here`` wants one slice of two hosts, for machines without Docker.
 
     This also writes its cluster files. ``more`` holds more fields of the cluster, or more clusters, as lines.
     """
     folder.mkdir(exist_ok=True)
     file = folder / "fleet.yaml"
-    file.write_text(HEAD + _FIELDS.format(key=key) + more)
+    file.write_text(HEAD.replace("my-bucket", bucket) + _FIELDS.format(key=key) + more)
     template = TEMPLATE.read_text()
     template = re.sub(r"(?ms)^docker:\n.*?(?=^# On the machine)", "docker: {}\n\n", template)
     template = re.sub(

@@ -1,7 +1,4 @@
-"""Pure decisions: what belongs to a cluster, what a stop deletes, what Ray would relaunch.
-
-The code decides without requests.
-"""
+"""Decisions without requests: what belongs to a cluster, what a stop deletes, what Ray would relaunch."""
 
 from __future__ import annotations
 
@@ -11,8 +8,16 @@ from typing import Any
 import pytest
 
 from tradewind.cloud_tpu.resources import QueuedTpu, TpuNode
+from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.lifecycle.cluster_manager import Teardown, relaunched
-from tradewind.fleet.lifecycle.inventory import ClusterState, Inventory, VirtualMachine
+from tradewind.fleet.lifecycle.inventory import (
+    ClusterReport,
+    ClusterState,
+    Inventory,
+    NodeLine,
+    RayStatus,
+    VirtualMachine,
+)
 
 
 def labels(cluster: str, kind: str = "worker", **more: str) -> dict[str, str]:
@@ -68,24 +73,19 @@ def test_ownership_requires_exact_cluster_label_match() -> None:
 def test_stop_keeps_reserved_slices_and_their_queues() -> None:
     plan = Teardown.of(ZONE.of("a"))
     assert [one.name for one in (*plan.machines, *plan.slices, *plan.queues)] == ["a-head", "a-1"]
-    kept = [one.name for one in (*plan.kept_slices, *plan.kept_queues)]
-    assert sorted(kept) == ["a-2", "mixed-1", "q-a", "q-labelled"]
+    assert sorted(one.name for one in (*plan.kept_slices, *plan.kept_queues)) == ["a-2", "mixed-1", "q-a", "q-labelled"]
+    own = Inventory(slices=[tpu("own", is_reserved=True), tpu("two", queue="q")], queues=[queue("q", labels("a"))])
+    assert Teardown.of(own).is_empty
 
 
-def test_stop_can_include_reserved_slices_and_their_queues() -> None:
-    found = Inventory(
-        slices=[tpu("own", is_reserved=True), tpu("of-queue", queue="q")], queues=[queue("q", labels("a"))]
-    )
-    assert Teardown.of(found).is_empty
-    plan = Teardown.of(found, include_reserved=True)
-    assert ([one.name for one in plan.slices], [one.name for one in plan.queues]) == (["own"], ["q"])
-    assert not plan.kept_slices and not plan.kept_queues
-
-
-def test_a_slice_stays_whose_queued_resource_is_for_others_too() -> None:
+def test_stop_with_reserved_keeps_shared_queued_resources() -> None:
     plan = Teardown.of(ZONE.of("a"), include_reserved=True)
     assert [one.name for one in plan.kept_slices] == ["mixed-1"]
     assert sorted(one.name for one in plan.queues) == ["q-a", "q-labelled"]
+    own = Inventory(slices=[tpu("own", is_reserved=True), tpu("two", queue="q")], queues=[queue("q", labels("a"))])
+    plan = Teardown.of(own, include_reserved=True)
+    assert ([one.name for one in plan.slices], [one.name for one in plan.queues]) == (["own"], ["q"])
+    assert not plan.kept_slices and not plan.kept_queues
 
 
 @pytest.mark.parametrize(
@@ -100,13 +100,13 @@ def test_a_slice_stays_whose_queued_resource_is_for_others_too() -> None:
         ([head(), head("other")], [], ClusterState.DOUBLE),
     ],
 )
-def test_the_state_of_a_cluster_follows_from_its_heads(
+def test_cluster_state_follows_from_its_heads(
     machines: list[VirtualMachine], slices: list[TpuNode], state: ClusterState
 ) -> None:
     assert Inventory(machines, slices).state is state
 
 
-def test_ray_makes_anew_what_was_asked_for_in_other_words() -> None:
+def test_ray_relaunches_nodes_with_another_launch_hash() -> None:
     hashes = {"head_default": "1", "tpu_worker": "2"}
 
     def asked(launch: str, kind: str = "tpu_worker") -> dict[str, str]:
@@ -124,3 +124,15 @@ def test_ray_makes_anew_what_was_asked_for_in_other_words() -> None:
     )
     assert relaunched(found, hashes) == ["other", "type-that-went"]
     assert relaunched(found, {**hashes, "head_default": "9"}) == ["h", "other", "type-that-went"]
+
+
+@pytest.mark.parametrize(
+    ("state", "in_ray", "note"),
+    [("PREEMPTED", 2, "Ray has not noticed yet"), ("PREEMPTED", 0, ""), ("READY", 2, ""), ("PREEMPTED", None, "")],
+)
+def test_report_notes_preempted_slices_that_ray_still_has(
+    state: str, in_ray: int | None, note: str, cluster: FleetCluster
+) -> None:
+    line = NodeLine("v4-16", "mine", state, 60.0, hosts=2, in_ray=in_ray)
+    (row,) = ClusterReport(cluster, "its head was set up", [line], RayStatus()).rows()
+    assert row[-1] == note

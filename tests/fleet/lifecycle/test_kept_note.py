@@ -12,32 +12,26 @@ NOTE = BackupNote("ada@laptop", "laptop", "/home/ada/backup", ("a", "b"))
 DETAILS = NOTE.to_details()
 
 
-def test_what_was_noted_is_read_again() -> None:
-    assert BackupNote.of(DETAILS, "here") == NOTE == NOTE.check("here")
+def test_backup_note_is_read_as_written() -> None:
+    assert BackupNote.of({**DETAILS, "other": 1}, "here") == NOTE == NOTE.check("here")
     assert BackupNote.of({"other": 1}, "here") is None
-    most = BackupNote("a", "b", "c", tuple(str(number) for number in range(5000)))
-    assert BackupNote.of(most.check("here").to_details(), "here") == most
+    largest = BackupNote("a", "b", "c", tuple(str(number) for number in range(5000)))
+    assert BackupNote.of(largest.check("here").to_details(), "here") == largest
 
 
 @pytest.mark.parametrize(
     "details",
     [
-        {**DETAILS, "kept_jobs": ["a"] * 5001},
-        {**DETAILS, "kept_jobs": ["a" * 501]},
-        {**DETAILS, "kept_jobs": [["a"]]},
-        {**DETAILS, "kept_jobs": {"a": 1}},
-        {**DETAILS, "kept_jobs": "ab"},
-        {**DETAILS, "kept_by": None},
-        {**DETAILS, "kept_in": "a" * 5000},
+        *({**DETAILS, "kept_jobs": jobs} for jobs in (["a"] * 5001, ["a" * 501], [["a"]], [1], {"a": 1}, "ab")),
+        *({**DETAILS, **changed} for changed in ({"kept_by": None}, {"kept_in": "a" * 5000}, {"left_behind": "c"})),
         {"kept_jobs": ["a"]},
+        {"kept_on": "laptop", "kept_in": "/x"},
     ],
     ids=lambda details: ascii(details)[-40:],
 )
-def test_what_is_no_note_or_has_no_end_is_refused(details: dict[str, Any]) -> None:
-    with pytest.raises(
-        BadBackupNoteError,
-        match="Cluster here: its lock does not say which unmanaged jobs were backed up, 5,000 at most.",
-    ):
+def test_invalid_or_unbounded_note_is_refused(details: dict[str, Any]) -> None:
+    says = "Cluster here: its lock does not say which unmanaged jobs were backed up, 5,000 at most."
+    with pytest.raises(BadBackupNoteError, match=says):
         BackupNote.of(details, "here")
 
 
@@ -47,6 +41,9 @@ def test_backup_note_too_large_for_lock_is_refused_before_write(jobs: list[str])
         BackupNote("a", "b", "c", tuple(jobs)).check("here")
 
 
-def test_what_others_wrote_into_it_is_told_in_one_line() -> None:
-    sentence = BackupNote("ada\n", "\x1b[2J", "/a\rb", ("a\nb", "c" * 500)).sentence(["a\nb", "c" * 500])
-    assert sentence.isprintable() and len(sentence) < 300
+def test_sentence_of_a_note_is_one_short_line() -> None:
+    assert NOTE.sentence(["a"]) == "1 job that ada@laptop backed up on laptop in /home/ada/backup (a)"
+    many = NOTE.sentence(list("abcdefgh"))
+    assert many.startswith("8 jobs ") and many.endswith("(a, b, c, d, e, 3 more)")
+    hostile = BackupNote("ada\n", "\x1b[2J", "/a\rb", ("a\nb", "c" * 500)).sentence(["a\nb", "c" * 500])
+    assert hostile.isprintable() and len(hostile) < 300
