@@ -8,7 +8,7 @@ import re
 from tradewind.ray_jobs.claims import Attach, JobClaim, Submit, decide_submission
 from tradewind.ray_jobs.details import JobDetails
 
-CLAIM = JobClaim.first(["night", "scheduled__2026-11-21T00:00:00+00:00", "train"], tries_allowed=3)
+CLAIM = JobClaim.first(["daily", "scheduled__2026-11-21T00:00:00+00:00", "train"], tries_allowed=3)
 SUBMITTED = CLAIM.submitted(1_800_000_000.0)
 
 
@@ -16,8 +16,8 @@ def job(status: str, claim: JobClaim = CLAIM) -> JobDetails:
     return JobDetails(claim.job, status)
 
 
-def test_ids_are_readable_legal_and_never_given_twice() -> None:
-    assert re.fullmatch(r"night-scheduled__2026-11-21T00-00-00-00-00-train-[0-9a-f]{8}-1", CLAIM.job)
+def test_ids_are_readable_legal_and_unique() -> None:
+    assert re.fullmatch(r"daily-scheduled__2026-11-21T00-00-00-00-00-train-[0-9a-f]{8}-1", CLAIM.job)
     assert JobClaim.first(["a"], 0).job != JobClaim.first(["a"], 0).job
     long = JobClaim.first(["d" * 200, "r", "t1"], 0).job, JobClaim.first(["d" * 200, "r", "t2"], 0).job
     assert all(len(one) < 80 for one in long)
@@ -37,6 +37,8 @@ def test_worker_killed_after_submission_reattaches_to_job() -> None:
     for claim in (CLAIM, SUBMITTED):
         for status in ("PENDING", "RUNNING", "SUCCEEDED", "FAILED", "STOPPED"):
             assert decide_submission(claim, job(status), 3) == Attach(claim)
+    cleared_others = decide_submission(SUBMITTED, job("RUNNING"), 3, clears=5)
+    assert cleared_others == Attach(SUBMITTED), "the Clear of another task stops no running job"
 
 
 def test_job_unknown_to_cluster_resubmitted_and_counted_as_loss() -> None:
@@ -46,17 +48,13 @@ def test_job_unknown_to_cluster_resubmitted_and_counted_as_loss() -> None:
     assert decision.claim.job != SUBMITTED.job
 
 
-def test_a_retry_after_a_judged_failure_makes_a_new_job() -> None:
-    failed = SUBMITTED.judged(succeeded=False)
+def test_judged_failure_is_resubmitted_and_success_is_not() -> None:
+    failed, succeeded = SUBMITTED.judged(succeeded=False), SUBMITTED.judged(succeeded=True)
     assert decide_submission(failed, job("FAILED"), 3) == Submit(failed.next(3))
-
-
-def test_succeeded_job_not_rerun_after_try_dies_unreported() -> None:
-    succeeded = SUBMITTED.judged(succeeded=True)
     assert decide_submission(succeeded, job("SUCCEEDED"), 3) == Attach(succeeded)
 
 
-def test_clear_stops_what_runs_and_makes_a_new_job() -> None:
+def test_clear_stops_running_job_and_makes_new_one() -> None:
     for claim in (CLAIM, SUBMITTED, SUBMITTED.judged(succeeded=True)):
         assert decide_submission(claim, job("RUNNING"), 4) == Submit(claim.next(4), cancel_previous=claim.job)
         assert decide_submission(claim, job("SUCCEEDED"), 4) == Submit(claim.next(4))
@@ -73,23 +71,19 @@ def test_clear_detected_when_retries_lowered() -> None:
     assert decide_submission(older, job("SUCCEEDED"), 3, clears=5) == Attach(older)
 
 
-def test_the_clear_of_another_task_stops_no_job_that_runs() -> None:
-    assert decide_submission(SUBMITTED, job("RUNNING"), 3, clears=5) == Attach(SUBMITTED)
-
-
 def test_user_clear_resets_loss_budget() -> None:
     lost = SUBMITTED.next(3, lost=True).submitted(1.0)
     decided = decide_submission(lost, job("RUNNING", lost), 4)
     assert (lost.losses, decided.claim.losses) == (1, 0)
 
 
-def test_a_job_that_is_not_durable_is_stopped_by_the_next_try() -> None:
+def test_job_that_is_not_durable_is_stopped_by_next_try() -> None:
     running = decide_submission(SUBMITTED, job("RUNNING"), 3, durable=False)
     assert running == Submit(SUBMITTED.next(3), cancel_previous=SUBMITTED.job)
     assert decide_submission(SUBMITTED, job("SUCCEEDED"), 3, durable=False) == Attach(SUBMITTED)
 
 
-def test_a_claim_survives_being_written_down() -> None:
+def test_claim_survives_json() -> None:
     claim = SUBMITTED.next(5, lost=True).judged(succeeded=True, clears=2)
     assert JobClaim.from_json(json.loads(json.dumps(claim.to_json()))) == claim
 

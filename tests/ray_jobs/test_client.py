@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
+import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,14 +141,25 @@ def test_a_refused_job_is_told_with_the_reason(address: str) -> None:
     assert jobs.details("bad-label") is None
 
 
+DOLLARS = "costs $HOME ${HOME} $UNSET ${UNSET} $$ ${0} \\$a $"
+PRINT_ENVIRONMENT = """
+import os, ray
+print("driver", os.environ["TEXT"])
+print("worker", ray.get(ray.remote(lambda: os.environ["TEXT"]).options(num_cpus=0).remote()))
+"""
+
+
 def test_a_log_is_read_whole_and_an_unknown_one_is_none(address: str) -> None:
+    """The lines also show that Ray expands no variable in the values that a user gave."""
     jobs = RayJobs(RayCluster("mine", address, token=TOKEN))
-    jobs.submit_or_attach(JobRequest("said", "echo one; echo two"))
+    command = f"echo one; echo two; {sys.executable} -c {shlex.quote(PRINT_ENVIRONMENT)}"
+    jobs.submit_or_attach(JobRequest("said", command, {"env_vars": {"TEXT": DOLLARS}}))
 
     def status() -> str:
         details = jobs.details("said")
         return details.status if details and details.has_ended else ""
 
     assert until(status, "the end of the job") == "SUCCEEDED"
-    assert {"one", "two"} <= set((jobs.log_text("said") or "").splitlines())
+    lines = set((jobs.log_text("said") or "").splitlines())
+    assert {"one", "two", f"driver {DOLLARS}", f"worker {DOLLARS}"} <= lines
     assert jobs.log_text("never-said") is None

@@ -9,23 +9,16 @@ from tradewind.ray_jobs.errors import BadAddressError
 from tradewind.records.attempts import step_job_id
 
 
-def test_an_id_is_readable_and_says_step_version_and_attempt() -> None:
+def test_id_is_readable_and_unique() -> None:
     job = step_job_id("tokenized/Fine Web", "/p/tokenized/Fine Web-abc123", "abc123", 2)
-    assert job.startswith("tokenized-fine-web-")
-    assert "-abc123-2-" in job
-
-
-def test_places_and_attempts_have_ids_of_their_own() -> None:
-    places = [("/p/s-1", 1), ("/q/s-1", 1), ("/p/s-1", 2)]
-    assert len({step_job_id("s", path, "1", attempt).rpartition("-")[0] for path, attempt in places}) == 3
-
-
-def test_no_id_is_given_twice() -> None:
+    assert job.startswith("tokenized-fine-web-") and "-abc123-2-" in job
+    attempts = [("/p/s-1", 1), ("/q/s-1", 1), ("/p/s-1", 2)]
+    assert len({step_job_id("s", path, "1", attempt).rpartition("-")[0] for path, attempt in attempts}) == 3
     assert len({step_job_id("s", "/p/s-1", "1", 1) for _ in range(100)}) == 100
 
 
 @pytest.mark.parametrize("name", ["", "☃", "-" * 100, "a" * 100])
-def test_odd_names_give_plain_ids(name: str) -> None:
+def test_unusual_step_name_gives_plain_id(name: str) -> None:
     job = step_job_id(name, "/p", "abc123", 1)
     assert job.isascii() and len(job) < 70 and not job.startswith("-")
 
@@ -33,7 +26,7 @@ def test_odd_names_give_plain_ids(name: str) -> None:
 @pytest.mark.parametrize(
     "address", ["", "10.0.0.1:8265", "ray://10.0.0.1:10001", "http://", "http://[::1", "http://h:no"]
 )
-def test_an_address_that_is_no_dashboard_is_refused(address: str) -> None:
+def test_address_of_no_dashboard_is_refused(address: str) -> None:
     with pytest.raises(BadAddressError, match="Ray cluster 'mine': .* is no dashboard address"):
         RayCluster("mine", address)
 
@@ -47,7 +40,7 @@ def test_address_with_possible_secret_refused_and_redacted(address: str) -> None
     assert "s3cret" not in str(refused.value)
 
 
-def test_the_token_is_a_header_and_shows_nowhere() -> None:
+def test_token_is_sent_as_header_and_never_shown() -> None:
     cluster = RayCluster("mine", "https://ray.example:8265/", token="s3cret")
     assert cluster.headers == {"Authorization": "Bearer s3cret"}
     assert "s3cret" not in repr(cluster) + str(cluster)
