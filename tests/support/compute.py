@@ -17,11 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
-from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest
-
-# Filters of Compute Engine's lists, as Google describes them: ``(labels.a = b) AND (NOT labels.c:*)``.
-#
-# The parser accepts ``=``, ``!=`` and ``:``, joined by AND, OR, NOT and brackets; adjacent terms mean AND.
+from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest, json_answer
 
 Test = Callable[[Mapping[str, Any]], bool]
 
@@ -33,7 +29,10 @@ class BadFilterError(ValueError):
 
 
 def parse_filter(text: str) -> Test:
-    """Parse the filter of a list call; an empty filter matches everything.
+    """Parse the filter of a list call, for example ``(labels.a = b) AND (NOT labels.c:*)``.
+
+    It has ``=``, ``!=`` and ``:``, joined by AND, OR, NOT and brackets; adjacent terms mean AND. An empty filter
+    matches everything.
 
     Raises:
         BadFilterError: The filter is invalid.
@@ -96,7 +95,7 @@ class _FilterParser:
 
 
 def _comparison(field: str, operator: str, value: str) -> Test:
-    def there(fields: Mapping[str, Any]) -> str | None:
+    def actual(fields: Mapping[str, Any]) -> str | None:
         first, _, rest = field.partition(".")
         found = fields.get(first)
         if rest:
@@ -105,15 +104,12 @@ def _comparison(field: str, operator: str, value: str) -> Test:
 
     match operator:
         case "=" | "eq":
-            return lambda fields: there(fields) == value
+            return lambda fields: actual(fields) == value
         case "!=" | "ne":
-            return lambda fields: there(fields) != value
+            return lambda fields: actual(fields) != value
         case _ if value == "*":
-            return lambda fields: there(fields) is not None
-    return lambda fields: value in (there(fields) or "")
-
-
-# Backends of the simulated Compute Engine: an instance is a machine with SSH, or nothing.
+            return lambda fields: actual(fields) is not None
+    return lambda fields: value in (actual(fields) or "")
 
 
 class MachineError(RuntimeError):
@@ -150,7 +146,7 @@ class RunningMachine:
 class MachineBackend(Protocol):
     """Interface that starts and kills machines."""
 
-    def start(self, facts: MachineMetadata) -> RunningMachine:
+    def start(self, described: MachineMetadata) -> RunningMachine:
         """Start a machine; return once it is up.
 
         Raises:
@@ -167,16 +163,11 @@ class NullMachines:
     def __init__(self) -> None:
         self._numbers = itertools.count(2)
 
-    def start(self, facts: MachineMetadata) -> RunningMachine:
+    def start(self, described: MachineMetadata) -> RunningMachine:
         return RunningMachine(f"10.128.0.{next(self._numbers)}", {})
 
     def kill(self, name: str) -> None:
         """Do nothing, since no machine exists."""
-
-
-# Refusals of Compute Engine: HTTP errors, and errors that end an operation.
-
-_JSON: Final = {"Content-Type": "application/json; charset=UTF-8"}
 
 
 class RefusedRequestError(Exception):
@@ -190,10 +181,9 @@ class RefusedRequestError(Exception):
 
     def answer(self, kind: str) -> Answer:
         """Return the error as an HTTP answer."""
-        one = {"message": self.message, "domain": "global", "reason": self.reason}
-        return json_answer(
-            kind, {"error": {"code": self.status, "message": self.message, "errors": [one]}}, self.status
-        )
+        reasons = [{"message": self.message, "domain": "global", "reason": self.reason}]
+        error = {"code": self.status, "message": self.message, "errors": reasons}
+        return json_answer(kind, {"error": error}, self.status)
 
 
 class FailedOperationError(Exception):
@@ -203,11 +193,6 @@ class FailedOperationError(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
-
-
-def json_answer(kind: str, fields: dict[str, Any], status: int = 200) -> Answer:
-    """Return a JSON answer."""
-    return Answer(kind, status, json.dumps(fields).encode(), _JSON)
 
 
 def not_found(path: str) -> RefusedRequestError:
@@ -229,8 +214,6 @@ def invalid(message: str) -> RefusedRequestError:
     """Return the error for an invalid request."""
     return RefusedRequestError(400, "invalid", f"Invalid value for field: {message}")
 
-
-# State of the simulated Compute Engine: instances, disks, operations and faults, behind one lock.
 
 Resource = dict[str, Any]
 _BASE: Final = "https://www.googleapis.com/compute/v1/"
@@ -299,13 +282,12 @@ class ComputeState:
         """Return the resources of a collection, sorted by name."""
         return [self.resources[path] for path in sorted(self.resources) if path.rpartition("/")[0] == prefix]
 
-    def users_of(self, disk: str) -> list[str]:
-        """Return the instances that use the disk at this path."""
-        return [
-            path
-            for path, fields in self.resources.items()
-            if any(one.get("source", "").endswith(disk) for one in fields.get("disks", []))
-        ]
+    def check_unused(self, disk: str) -> None:
+        """Refuse the request if an instance uses the disk at this path."""
+        for path, fields in self.resources.items():
+            if any(used.get("source", "").endswith(disk) for used in fields.get("disks", [])):
+                message = f"The disk resource '{disk}' is already being used by '{path}'"
+                raise RefusedRequestError(400, "resourceInUseByAnotherResource", message)
 
     def check_supply(self, path: str) -> None:
         """Check that the zone can supply a new instance at ``path``.
@@ -314,7 +296,7 @@ class ComputeState:
             FailedOperationError: The zone has no capacity, or the quota is used up.
         """
         zone = path.split("/")[3]
-        count = sum("/instances/" in there for there in self.resources)
+        count = sum("/instances/" in known for known in self.resources)
         if self.faults.quota is not None and count > self.faults.quota:
             raise FailedOperationError(
                 "QUOTA_EXCEEDED", f"Quota 'CPUS' exceeded.  Limit: {self.faults.quota}.0 in region {zone[:-2]}."
@@ -462,15 +444,17 @@ class ComputeService:
             raise RefusedRequestError(412, "conditionNotMet", message)
         instance["labels"] = body.get("labels", {})
         instance["labelFingerprint"] = fingerprint(instance["labels"])
-        operation = self.state.begin("setLabels", path)
-        self.state.end(operation)
-        return operation
+        return self._done("setLabels", path)
 
     def _insert_disk(self, prefix: str, body: dict[str, Any]) -> Resource:
         path = f"{prefix}/{_checked_name(body)}"
         self.state.check_permission("compute.disks.create", path)
         self.state.add(path, body, status="READY")
-        operation = self.state.begin("insert", path)
+        return self._done("insert", path)
+
+    def _done(self, verb: str, path: str) -> Resource:
+        """Return an operation that is done at once."""
+        operation = self.state.begin(verb, path)
         self.state.end(operation)
         return operation
 
@@ -480,9 +464,7 @@ class ComputeService:
         disks = [one["source"].rpartition("/compute/v1/")[2] for one in body.get("disks", []) if "source" in one]
         for disk in disks:
             self.state.get(disk)
-            if users := self.state.users_of(disk):
-                message = f"The disk resource '{disk}' is already being used by '{users[0]}'"
-                raise RefusedRequestError(400, "resourceInUseByAnotherResource", message)
+            self.state.check_unused(disk)
         instance = self.state.add(path, body, status="PROVISIONING")
         operation = self.state.begin("insert", path)
         names = tuple(disk.rpartition("/")[2] for disk in disks)
@@ -490,11 +472,11 @@ class ComputeService:
         return operation
 
     def _bring_up(self, path: str, instance: Resource, operation: Resource, disks: tuple[str, ...]) -> None:
-        facts = MachineMetadata(instance["name"], dict(instance.get("labels", {})), disks)
+        described = MachineMetadata(instance["name"], dict(instance.get("labels", {})), disks)
         try:
             with self.state.changed:
                 self.state.check_supply(path)
-            machine = self._machines.start(facts)
+            machine = self._machines.start(described)
         except (FailedOperationError, MachineError) as error:
             failed = error if isinstance(error, FailedOperationError) else FailedOperationError("INTERNAL", str(error))
             with self.state.changed:
@@ -503,7 +485,7 @@ class ComputeService:
             return
         with self.state.changed:
             if self.state.resources.get(path) is not instance or instance["status"] != "PROVISIONING":
-                self._machines.kill(facts.name)  # a request deleted the instance while its machine started
+                self._machines.kill(described.name)  # a request deleted the instance while its machine started
                 self.state.end(operation, FailedOperationError("RESOURCE_NOT_FOUND", f"'{path}' was deleted"))
                 return
             for interface in instance.setdefault("networkInterfaces", [{}]):
@@ -517,9 +499,8 @@ class ComputeService:
     def _delete(self, path: str, collection: str) -> Resource:
         self.state.check_permission(f"compute.{collection}.delete", path)
         resource = self.state.get(path)
-        if collection == "disks" and (users := self.state.users_of(path)):
-            message = f"The disk resource '{path}' is already being used by '{users[0]}'"
-            raise RefusedRequestError(400, "resourceInUseByAnotherResource", message)
+        if collection == "disks":
+            self.state.check_unused(path)
         operation = self.state.begin("delete", path)
         if collection == "instances":
             resource["status"] = "STOPPING"

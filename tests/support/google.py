@@ -1,7 +1,4 @@
-"""One server for the Google services that a cluster needs.
-
-Slices are separate per project and zone; machines and disks have unique paths.
-"""
+"""Google services on loopback, over their REST protocols: one server for all that a cluster needs, and single ones."""
 
 from __future__ import annotations
 
@@ -10,35 +7,27 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
-from urllib.parse import urlencode
 
-from tests.support.compute import (
-    PREFIX,
-    ComputeService,
-    MachineBackend,
-    RefusedRequestError,
-    denied,
-    json_answer,
-)
-from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest, LoopbackServer
+from tests.support.compute import PREFIX, ComputeService, MachineBackend, RefusedRequestError, denied
+from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest, LoopbackServer, json_answer
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
 from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
 from tradewind.rehearsal.tpu.hosts import SliceHosts
 from tradewind.rehearsal.tpu.state import NodeEntry
 
-# Local Artifact Registry: repositories and their clean-up policies, over the REST protocol.
-#
-# Clients use it if ``TRADEWIND_ARTIFACT_REGISTRY_ENDPOINT`` holds its address.
-
 _REPOSITORY: Final = re.compile(r"/v1/(projects/[^/]+/locations/[^/]+/repositories/[^/:]+)")
 _TAG: Final = re.compile(r"/v1/(projects/[^/]+/locations/[^/]+/repositories/[^/]+/packages/[^/]+/tags/[^/:]+)")
 _POLICY: Final = re.compile(r"/v1/(projects/[^/]+/locations/[^/]+/repositories/[^/:]+):getIamPolicy")
+_TPU: Final = re.compile(r"/v2(?:alpha1)?/projects/([^/]+)/locations/([^/]+)(/.*)")
+_REGISTRY: Final = re.compile(r"/v1/projects/[^/]+/locations/[^/]+/repositories/.*")
+_SECRETS: Final = re.compile(r"/v1/projects/[^/]+/secrets.*")
+_PROJECT_POLICY: Final = re.compile(r"/v3/projects/([^/:]+):(getIamPolicy|testIamPermissions)")
 _STATUSES: Final = {400: "INVALID_ARGUMENT", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 503: "UNAVAILABLE"}
 _CHANGEABLE: Final = {"cleanupPolicies", "cleanupPolicyDryRun", "description", "labels"}
 
 
 class LocalArtifactRegistry(LoopbackServer):
-    """Repositories of all projects and regions.
+    """Artifact Registry (``TRADEWIND_ARTIFACT_REGISTRY_ENDPOINT``): repositories of all projects and regions.
 
     Attributes:
         policies: Repository → the bindings of its own policy.
@@ -66,7 +55,7 @@ class LocalArtifactRegistry(LoopbackServer):
 
     def answer(self, call: HttpRequest) -> Answer:
         if call.method == "GET" and (policy := _POLICY.fullmatch(call.path)):
-            return _told("policy", {"version": 1, "bindings": self.policies.get(policy[1], [])})
+            return json_answer("policy", {"version": 1, "bindings": self.policies.get(policy[1], [])})
         if call.method == "GET" and (tag := _TAG.fullmatch(call.path)):
             return self._tag(tag[1])
         found = _REPOSITORY.fullmatch(call.path)
@@ -82,18 +71,18 @@ class LocalArtifactRegistry(LoopbackServer):
                 return self.refusal(kind, 404, f"Requested entity was not found: {found[1]}")
             if kind == "patch" and (wrong := self._patch(repository, call)):
                 return self.refusal(kind, 400, wrong)
-            return _told(kind, repository)
+            return json_answer(kind, repository)
 
     def refusal(self, kind: str, status: int, message: str) -> Answer:
         error = {"code": status, "message": message, "status": _STATUSES.get(status, "UNKNOWN")}
-        return _told(kind, {"error": error}, status)
+        return json_answer(kind, {"error": error}, status)
 
     def _tag(self, name: str) -> Answer:
         if "artifactregistry.tags.get" in self.denied:
             return self.refusal("tag", 403, f"Permission 'artifactregistry.tags.get' denied on resource '{name}'")
         if name not in self.tags:
             return self.refusal("tag", 404, "Requested entity was not found.")
-        return _told("tag", {"name": name})
+        return json_answer("tag", {"name": name})
 
     def _patch(self, repository: dict[str, Any], call: HttpRequest) -> str:
         """Change the fields in the update mask; return an error message, or an empty text."""
@@ -108,17 +97,8 @@ class LocalArtifactRegistry(LoopbackServer):
         return ""
 
 
-def _told(kind: str, fields: Mapping[str, Any], status: int = 200) -> Answer:
-    return Answer(kind, status, json.dumps(fields).encode(), {"Content-Type": "application/json; charset=UTF-8"})
-
-
-_TPU: Final = re.compile(r"/v2(?:alpha1)?/projects/([^/]+)/locations/([^/]+)(/.*)")
-_REGISTRY: Final = re.compile(r"/v1/projects/[^/]+/locations/[^/]+/repositories/.*")
-_SECRETS: Final = re.compile(r"/v1/projects/[^/]+/secrets.*")
-
-
 class LocalGoogle(LoopbackServer):
-    """One server for all services.
+    """One server for all services; slices are separate per project and zone.
 
     Args:
         places: Projects and zones that exist.
@@ -156,18 +136,16 @@ class LocalGoogle(LoopbackServer):
         if _REGISTRY.fullmatch(call.path):
             return self.registry.answer(call)
         if _SECRETS.fullmatch(call.path):
-            status, fields = self.secrets.answer(call.method, f"{call.path}?{urlencode(call.query)}", call.body)
-            return json_answer("secrets", fields, status)
+            return self.secrets.answer(call)
         return self.refusal("unknown", 404, f"{call.method} {call.path} is not served by the rehearsal")
 
     def refusal(self, kind: str, status: int, message: str) -> Answer:
-        fields = {"error": {"code": status, "message": message, "status": "UNAVAILABLE"}}
-        return Answer(kind, status, json.dumps(fields).encode(), {"Content-Type": "application/json"})
+        return json_answer(kind, {"error": {"code": status, "message": message, "status": "UNAVAILABLE"}}, status)
 
     def slices(self) -> Mapping[str, NodeEntry]:
         """Return every slice, by its id."""
         states = [cloud.service.state for cloud in self.tpu.values()]
-        return {held.id: held for state in states for held in list(state.nodes.values())}
+        return {entry.id: entry for state in states for entry in list(state.nodes.values())}
 
     def end_all(self) -> None:
         """Kill all machines and slices."""
@@ -176,13 +154,8 @@ class LocalGoogle(LoopbackServer):
         self.compute.end_all()
 
 
-# Local Compute Engine at an address of its own, with instances that tests add.
-#
-# Clients use it if ``TRADEWIND_COMPUTE_ENDPOINT`` holds its address.
-
-
 class LocalCompute(LoopbackServer):
-    """Instances of all projects and zones.
+    """Compute Engine alone (``TRADEWIND_COMPUTE_ENDPOINT``), with instances that tests add.
 
     Attributes:
         service: The API.
@@ -232,15 +205,8 @@ class LocalCompute(LoopbackServer):
         return RefusedRequestError(status, "backendError", message).answer(kind)
 
 
-# Local Resource Manager: the roles of accounts in a project, over the REST protocol.
-#
-# Clients use it if ``TRADEWIND_RESOURCE_MANAGER_ENDPOINT`` holds its address.
-
-_CALL: Final = re.compile(r"/v3/projects/([^/:]+):(getIamPolicy|testIamPermissions)")
-
-
 class LocalResourceManager(LoopbackServer):
-    """IAM policies of all projects.
+    """Resource Manager (``TRADEWIND_RESOURCE_MANAGER_ENDPOINT``): IAM policies of all projects.
 
     Attributes:
         missing: Permissions that the caller lacks; it has all others.
@@ -262,15 +228,15 @@ class LocalResourceManager(LoopbackServer):
         self.bindings.setdefault(project, []).append(binding)
 
     def answer(self, call: HttpRequest) -> Answer:
-        found = _CALL.fullmatch(call.path)
+        found = _PROJECT_POLICY.fullmatch(call.path)
         if found is None or call.method != "POST":
             return self.refusal("unknown", 404, f"{call.method} {call.path} is not served here")
         if found[2] == "testIamPermissions":
-            asked = json.loads(call.body)["permissions"]
-            return _told("test", {"permissions": [name for name in asked if name not in self.missing]})
+            requested = json.loads(call.body)["permissions"]
+            return json_answer("test", {"permissions": [name for name in requested if name not in self.missing]})
         if "resourcemanager.projects.getIamPolicy" in self.denied:
             return self.refusal("policy", 403, "The caller does not have permission")
-        return _told("policy", {"version": 1, "etag": "BwY=", "bindings": self.bindings.get(found[1], [])})
+        return json_answer("policy", {"version": 1, "etag": "BwY=", "bindings": self.bindings.get(found[1], [])})
 
     def refusal(self, kind: str, status: int, message: str) -> Answer:
-        return _told(kind, {"error": {"code": status, "message": message}}, status)
+        return json_answer(kind, {"error": {"code": status, "message": message}}, status)

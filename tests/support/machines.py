@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -27,10 +28,13 @@ from tradewind.rehearsal.cloud.loopback_server import LoopbackServer
 from tradewind.rehearsal.local.ray import host_name, tpu_host_env
 from tradewind.rehearsal.tpu.hosts import HostsError, SliceMetadata
 
-# Network on this machine alone: a bridge for simulated machines, without forwarding.
-
 _CLONE_NEWNET: Final = 0x40000000
 _TRIES: Final = 20
+SSHD: Final = "/usr/sbin/sshd"
+HOME: Final = "/tmp/home"
+_PACKAGES: Final = Path(__file__).parents[2]
+"""Folder that contains this package."""
+_TOOLS: Final = ("unshare", "ip", "ssh-keygen", "rsync")
 
 
 class NetworkError(RuntimeError):
@@ -38,7 +42,7 @@ class NetworkError(RuntimeError):
 
 
 class BridgeNetwork:
-    """A bridge with a /24 subnet of its own, from ``start`` until ``stop``."""
+    """A bridge with its own /24 subnet on this machine alone, from ``start`` until ``stop``."""
 
     def __init__(self) -> None:
         self._name = f"tw{os.getpid() % 1_000_000}x{random.randrange(1000)}"
@@ -102,32 +106,21 @@ def listening_socket_in(pid: int, port: int) -> socket.socket:
     Raises:
         NetworkError: This process cannot enter the namespace, or the port is in use there.
     """
-    made: list[socket.socket | OSError] = []
 
-    def make() -> None:
+    def listen() -> socket.socket:
+        with open(f"/proc/{pid}/ns/net") as namespace:
+            libc = ctypes.CDLL(None, use_errno=True)
+            if libc.setns(namespace.fileno(), _CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), "setns")
+        return socket.create_server(("127.0.0.1", port))
+
+    with ThreadPoolExecutor(1) as pool:  # only its thread enters the namespace, and it then ends
         try:
-            with open(f"/proc/{pid}/ns/net") as namespace:
-                libc = ctypes.CDLL(None, use_errno=True)
-                if libc.setns(namespace.fileno(), _CLONE_NEWNET):
-                    raise OSError(ctypes.get_errno(), "setns")
-            listener = socket.create_server(("127.0.0.1", port))
-            made.append(listener)
+            return pool.submit(listen).result()
         except OSError as error:
-            made.append(error)
-
-    thread = threading.Thread(target=make)  # only this thread enters the namespace, and it then ends
-    thread.start()
-    thread.join()
-    if isinstance(made[0], OSError):
-        raise NetworkError(f"No server can listen in the namespace of process {pid}: {made[0]}.")
-    return made[0]
+            raise NetworkError(f"No server can listen in the namespace of process {pid}: {error}.") from None
 
 
-SSHD: Final = "/usr/sbin/sshd"
-HOME: Final = "/tmp/home"
-_PACKAGES: Final = Path(__file__).parents[2]
-"""Folder that contains this package."""
-_TOOLS: Final = ("unshare", "ip", "ssh-keygen", "rsync")
 _SSHD_CONFIG: Final = """\
 ListenAddress {address}
 HostKey /tmp/sshd/host_key
@@ -223,11 +216,9 @@ class Machine:
             disk=_DISK.format(disk=self._disk, folder=self.folder) if self._disk else ":", code=self._code(),
         )  # fmt: skip
         words = ["unshare", "--net", "--pid", "--mount", "--uts", "--fork", "--mount-proc", "--kill-child"]
-        log = (self.folder / "machine.log").open("w")
-        self._process = subprocess.Popen(
-            [*words, "bash", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
-        )
-        log.close()
+        words, pipe = [*words, "bash", "-c", script], subprocess.PIPE
+        with (self.folder / "machine.log").open("w") as log:
+            self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=log, text=True)
         try:
             self._expect("born")
             self._network.plug_in(self.pid, self.address)
@@ -242,9 +233,9 @@ class Machine:
     def _code(self) -> str:
         """Return commands that keep Python and this package visible if they are below the hidden ``/tmp``."""
         below = sorted({Path(place) for place in (sys.prefix, sys.base_prefix, _PACKAGES)}, reverse=True)
-        kept = {place: self.folder / place.relative_to("/tmp") for place in below if place.is_relative_to("/tmp")}
-        words = [["mkdir", "-p", str(there)] for there in kept.values()]
-        words += [["mount", "--rbind", str(place), str(there)] for place, there in kept.items()]
+        visible = {place: self.folder / place.relative_to("/tmp") for place in below if place.is_relative_to("/tmp")}
+        words = [["mkdir", "-p", str(target)] for target in visible.values()]
+        words += [["mount", "--rbind", str(place), str(target)] for place, target in visible.items()]
         return "; ".join(map(shlex.join, words)) or ":"
 
     def kill(self) -> None:
@@ -260,8 +251,8 @@ class Machine:
 
     def _write_files(self) -> None:
         home, sshd = self.folder / "home", self.folder / "sshd"
-        for made in (home, sshd, self.folder / "ray", self.folder / "bin"):
-            made.mkdir(parents=True)
+        for folder in (home, sshd, self.folder / "ray", self.folder / "bin"):
+            folder.mkdir(parents=True)
         if self._disk is not None:
             (self._disk / "gcs").mkdir(parents=True, exist_ok=True)
             (self._disk / "ray").mkdir(exist_ok=True)
@@ -273,14 +264,10 @@ class Machine:
         (home / ".bashrc").write_text(f"{exports}export PATH=/tmp/bin:{Path(sys.executable).parent}:$PATH\n")
         (sshd / "config").write_text(_SSHD_CONFIG.format(address=self.address))
         (sshd / "authorized_keys").write_text(self._public_key)
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(sshd / "host_key")], check=True, timeout=60
-        )
+        keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(sshd / "host_key")]
+        subprocess.run(keygen, check=True, timeout=60)
 
 
-# Simulated machines for the instances and slices of a simulated Google Cloud, which they can reach.
-
-# Commands that cluster files call on each machine and Debian lacks.
 _GCLOUD: Final = """\
 #!{python}
 import base64, json, os, sys, urllib.request
@@ -293,6 +280,7 @@ with urllib.request.urlopen("{url}/v1/" + name) as answer:
 with open(os.open(options["out-file"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
     file.write(data)
 """
+"""Cluster files call ``gcloud`` on each machine, and Debian lacks it."""
 
 
 def gcloud_program(url: str) -> str:
@@ -301,7 +289,7 @@ def gcloud_program(url: str) -> str:
 
 
 class SimulatedMachines:
-    """All machines of one rehearsal: heads are instances of Compute Engine, the others hosts of slices.
+    """All machines of one simulated Google Cloud: heads are instances, the others hosts of slices.
 
     Args:
         folder: Folder with the files of each machine; they survive the machine.
@@ -356,15 +344,14 @@ class SimulatedMachines:
             disk=self._folder / "disks" / disk if disk else None,
         )  # fmt: skip
         machine.start()
-        assert self._servers, "told of the servers first"
+        assert self._servers, "call serve first"
         gcloud = folder / "bin" / "gcloud"
         gcloud.write_text(gcloud_program(self._google))
         gcloud.chmod(0o755)
-        listeners = []
-        for server in self._servers:
-            port = int(server.url.rpartition(":")[2])
-            listeners.append((server, server.add_address(listening_socket_in(machine.pid, port))))
-        self._listeners[name] = listeners
+        self._listeners[name] = [
+            (server, server.add_address(listening_socket_in(machine.pid, int(server.url.rpartition(":")[2]))))
+            for server in self._servers
+        ]
         with self._lock:
             self.running[name] = machine
         return machine
@@ -385,9 +372,9 @@ class HeadMachines:
     def __init__(self, machines: SimulatedMachines) -> None:
         self._machines = machines
 
-    def start(self, facts: MachineMetadata) -> RunningMachine:
+    def start(self, described: MachineMetadata) -> RunningMachine:
         try:
-            machine = self._machines.start(facts.name, {}, facts.disks[0] if facts.disks else None)
+            machine = self._machines.start(described.name, {}, described.disks[0] if described.disks else None)
             kind, key = machine.host_key
             return RunningMachine(machine.address, {kind: key})
         except NetworkError as error:
@@ -403,30 +390,29 @@ class SliceMachines:
     def __init__(self, machines: SimulatedMachines) -> None:
         self._machines = machines
 
-    def start(self, facts: SliceMetadata) -> list[str]:
-        numbers = range(facts.shape.hosts)
+    def start(self, described: SliceMetadata) -> list[str]:
+        name, shape = described.name, described.shape
         try:
-            return [
-                self._machines.start(
-                    host_name(facts.name, number), tpu_host_env(facts.name, number, facts.shape)
-                ).address
-                for number in numbers
+            machines = [
+                self._machines.start(host_name(name, number), tpu_host_env(name, number, shape))
+                for number in range(shape.hosts)
             ]
         except NetworkError as error:
-            self.kill(facts.name)
+            self.kill(name)
             raise HostsError(str(error)) from None
+        return [machine.address for machine in machines]
 
     def kill(self, name: str) -> None:
-        for host in [host for host in self._machines.running if host.rpartition(".")[0] == name]:
-            self._machines.kill(host)
+        for machine in self._of_slice(name):
+            self._machines.kill(machine.name)
 
     def notice(self, name: str) -> None:
         """Do nothing: these machines have no metadata server."""
 
     def host_keys(self, name: str) -> Sequence[Mapping[str, str]]:
-        hosts = {
-            int(host.rpartition(".")[2]): machine
-            for host, machine in self._machines.running.items()
-            if host.rpartition(".")[0] == name
-        }
-        return [dict([hosts[number].host_key]) for number in sorted(hosts)]
+        return [dict([machine.host_key]) for machine in self._of_slice(name)]
+
+    def _of_slice(self, name: str) -> list[Machine]:
+        """Return the machines of the slice by their numbers."""
+        hosts = [machine for host, machine in self._machines.running.items() if host.rpartition(".")[0] == name]
+        return sorted(hosts, key=lambda machine: int(machine.name.rpartition(".")[2]))

@@ -5,6 +5,7 @@ The old token stays valid as long as a cluster may need it.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -34,7 +35,7 @@ from tradewind.fleet.lifecycle.job_preservation import AbandonedJobsError, JobBa
 from tradewind.fleet.lifecycle.rotation import OPERATION, FleetError, RotationPhase
 from tradewind.fleet.lock import ClusterBusyError, ClusterLock, InterruptedOperationError, LockState
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
-from tradewind.rehearsal.cloud.loopback_server import HttpRequest
+from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +65,8 @@ class World:
         return load_fleet(self.file)
 
     def versions(self) -> list[str]:
-        count = len(self.google.secrets.answer("GET", f"/v1/{SECRET}/versions", b"")[1]["versions"])
+        listed = self.google.secrets.answer(HttpRequest("GET", f"/v1/{SECRET}/versions", {}, {}, b""))
+        count = len(json.loads(listed.body)["versions"])
         return [self.google.secrets.state(f"{SECRET}/versions/{number}") for number in range(1, count + 1)]
 
     def markers(self) -> set[tuple[str, LockState] | None]:
@@ -217,21 +219,21 @@ class LateVersion:
     path: str
     """The end of that request's path."""
     number: int
-    _held_back: bytes = b""
+    _held_back: HttpRequest | None = None
 
     def __post_init__(self) -> None:
         self._answer = self.world.google.secrets.answer
         self.world.google.secrets.answer = self.answer  # type: ignore[method-assign]
 
-    def answer(self, method: str, target: str, body: bytes) -> tuple[int, dict[str, Any]]:
-        if target.partition("?")[0].endswith(":addVersion") and not self._held_back:
-            self._held_back = body
-            return 503, {"error": {"code": 503, "message": "try again", "status": "UNAVAILABLE"}}
-        if self._held_back and target.partition("?")[0].endswith(self.path):
+    def answer(self, call: HttpRequest) -> Answer:
+        if call.path.endswith(":addVersion") and self._held_back is None:
+            self._held_back = call
+            return self.world.google.secrets.refusal("add", 503, "try again")
+        if self._held_back is not None and call.path.endswith(self.path):
             self.number -= 1
             if self.number == 0:
-                self._answer("POST", f"/v1/{SECRET}:addVersion", self._held_back)
-        return self._answer(method, target, body)
+                self._answer(self._held_back)
+        return self._answer(call)
 
 
 def test_token_version_without_response_is_awaited_not_readded(world: World) -> None:

@@ -26,7 +26,7 @@ def test_all_client_endpoints_point_to_this_machine() -> None:
 
 
 @pytest.mark.parametrize("api", ENDPOINT_VARIABLES)
-def test_each_client_asks_there_and_shows_nobodys_credentials(api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_client_needs_no_credentials_there(api: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in ENV.items():
         monkeypatch.setenv(name, value)
     client: Any = google_api(api)

@@ -7,7 +7,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 import requests
@@ -15,7 +16,7 @@ import requests
 from tradewind.rehearsal.cloud.metadata_server import HostMetadata, MetadataServer
 
 IP = "127.77.0.1"
-FACTS = HostMetadata("slice-a", 1, "v4-16", {"cluster": "one"}, {"startup-script": "start ray"}, True)
+METADATA = HostMetadata("slice-a", 1, "v4-16", {"cluster": "one"}, {"startup-script": "start ray"}, True)
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def server() -> Iterator[MetadataServer]:
 
 @pytest.fixture
 def host(server: MetadataServer) -> str:
-    return server.add_host("slice-a.1", IP, FACTS)
+    return server.add_host("slice-a.1", IP, METADATA)
 
 
 def ask(host: str, path: str, **query: str) -> requests.Response:
@@ -36,7 +37,7 @@ def ask(host: str, path: str, **query: str) -> requests.Response:
     return requests.get(url, params=query, headers={"Metadata-Flavor": "Google"}, timeout=30)
 
 
-def test_a_host_learns_who_it_is_at_an_address_of_its_own(host):
+def test_host_reads_its_metadata_at_its_own_address(host):
     assert host.startswith(f"{IP}:")
     expected = {
         "instance/preempted": "FALSE",
@@ -60,11 +61,21 @@ def test_metadata_refused_without_header_or_for_unknown_key(host):
     assert ask(host, "instance/attributes/secret").status_code == 404
 
 
-def test_a_notice_reaches_who_waits_for_it_at_once(server, host):
+@contextmanager
+def waiting_for_preemption(host) -> Iterator[Future[requests.Response]]:
+    """Yield a request that waits for a change."""
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(ask, host, "instance/preempted", wait_for_change="true")
         with pytest.raises(TimeoutError):
             waiting.result(timeout=0.3)
+        yield waiting
+
+
+def test_notice_ends_waits_on_hosts_of_its_slice_only(server, host):
+    other = server.add_host("slice-b.0", "127.77.0.2", METADATA)
+    with waiting_for_preemption(host) as waiting:
+        server.preempt_slice("slice-b")
+        assert (ask(host, "instance/preempted").text, ask(other, "instance/preempted").text) == ("FALSE", "TRUE")
         server.preempt_slice("slice-a")
         assert waiting.result(timeout=5).text == "TRUE"
 
@@ -80,17 +91,8 @@ def test_metadata_wait_answers_on_change_or_timeout(server, host):
     assert ask(host, "instance/preempted", wait_for_change="true", last_etag=before).text == "TRUE"
 
 
-def test_a_notice_is_for_one_slice_alone(server, host):
-    other = server.add_host("slice-b.0", "127.77.0.2", FACTS)
-    server.preempt_slice("slice-b")
-    assert (ask(host, "instance/preempted").text, ask(other, "instance/preempted").text) == ("FALSE", "TRUE")
-
-
-def test_a_host_that_is_gone_answers_nobody(server, host):
-    with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(ask, host, "instance/preempted", wait_for_change="true")
-        with pytest.raises(TimeoutError):
-            waiting.result(timeout=0.3)
+def test_removed_host_cuts_waits_and_answers_no_request(server, host):
+    with waiting_for_preemption(host) as waiting:
         server.drop_slice("slice-a")
         with pytest.raises(requests.ConnectionError):
             waiting.result(timeout=10)
@@ -108,12 +110,8 @@ print(type(credentials).__module__, project, credentials.token, credentials.serv
 
 
 @pytest.mark.slow
-def test_googles_own_library_finds_its_credentials_there(host, tmp_path):
+def test_google_auth_library_finds_credentials(host, tmp_path):
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "GCE_METADATA_HOST": host, "GCE_METADATA_IP": host}
     done = subprocess.run([sys.executable, "-c", GOOGLE], env=env, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == [
-        "google.auth.compute_engine.credentials",
-        "rehearsal",
-        "rehearsal-token",
-        "tpu@rehearsal.iam.gserviceaccount.com",
-    ], done.stderr
+    account = "rehearsal rehearsal-token tpu@rehearsal.iam.gserviceaccount.com"
+    assert done.stdout == f"google.auth.compute_engine.credentials {account}\n", done.stderr

@@ -13,7 +13,7 @@ from tradewind.rehearsal.local.processes import NoFreePortError, free_port
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.9.8.7"])
-def test_a_port_that_is_taken_at_any_address_is_not_free(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+def test_port_in_use_at_any_address_is_not_free(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     with socket.socket() as taken:
         taken.bind((address, 0))
         port = taken.getsockname()[1]
@@ -22,28 +22,30 @@ def test_a_port_that_is_taken_at_any_address_is_not_free(monkeypatch: pytest.Mon
             free_port()
 
 
-def test_no_two_parts_of_a_stack_get_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_call_gives_another_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_PORTS", range(31_000, 31_200))
     monkeypatch.setattr(processes, "_given", {})
     given = [free_port() for _ in range(60)]
     assert len(set(given)) == len(given)
 
 
-def test_port_reserved_by_other_process_not_given_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+RESERVE = """
+import sys
+from tradewind.rehearsal.local import processes
+processes._PORTS = range(31_200, 31_201)
+print(processes.free_port(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_port_reserved_by_other_process_not_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_PORTS", range(31_200, 31_201))
     monkeypatch.setattr(processes, "_given", {})
-    code = (
-        "import sys; from tradewind.rehearsal.local import processes as ports; ports._PORTS = range(31_200, 31_201)\n"
-    )
-    code += "print(ports.free_port(), flush=True); sys.stdin.read()"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", RESERVE], stdin=pipe, stdout=pipe, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "31200\n"
         with pytest.raises(NoFreePortError):
             free_port()
         other.communicate()
-    assert free_port() == 31_200, "what its process left with is free again"
+    assert free_port() == 31_200, "the port is free once its process has ended"

@@ -16,8 +16,6 @@ from tradewind.rehearsal.local.ray import LocalRay, LocalRayError, LocalSlice, h
 from tradewind.rehearsal.local.ray_start import DASHBOARD_MODULES
 
 pytestmark = pytest.mark.ray
-
-
 MODULES = {DASHBOARD_MODULES: "JobHead,NodeHead,ReportHead,StateHead"}
 
 
@@ -53,22 +51,20 @@ def run_job(cluster: LocalRay, entrypoint: str) -> str:
     return log
 
 
-def test_each_cluster_has_its_own_nodes_and_nobody_elses(two_clusters):
+def test_each_cluster_has_only_its_own_nodes(two_clusters):
     east, west = two_clusters
     assert (len(east.status().nodes), east.status().slices) == (2, {"tpu-east": 1})
     (head,) = west.status().nodes
     assert head.resources["CPU"] == 3
-    assert not [name for name in head.resources if "TPU" in name], (
-        "a head must not offer TPUs, whatever its caller's env"
-    )
+    assert not any("TPU" in name for name in head.resources), "a head offers no TPUs, whatever its caller's env"
     assert west.status().slices == {}
 
 
-def test_a_simulated_host_looks_to_ray_like_a_real_one(two_clusters):
+def test_simulated_host_has_labels_and_resources_of_real_one(two_clusters):
     nodes = two_clusters[0].status().nodes
     (host,) = [node for node in nodes if "TPU" in node.resources]
     assert host.ip.startswith("127.") and host.ip != "127.0.0.1"
-    assert len({node.ip for node in nodes}) == len(nodes), "every node has an address of its own"
+    assert len({node.ip for node in nodes}) == len(nodes), "every node has its own address"
     expected = {"slice-name": "tpu-east", "worker-id": "0", "topology": "2x2x1", "pod-type": "v4-8"}
     assert {name: host.labels[f"ray.io/tpu-{name}"] for name in expected} == expected
     assert [host.resources[name] for name in ("TPU", "TPU-v4-8-head", "tpu-east")] == [4, 1, 1]
@@ -82,7 +78,7 @@ def test_caller_environment_and_home_do_not_reach_job(two_clusters):
     assert list((east.stack.root / "home").rglob("auth_token")) == []
 
 
-def test_a_slice_can_come_vanish_and_come_back(two_clusters):
+def test_slice_can_be_added_and_killed(two_clusters):
     _, west = two_clusters
     west.start_slice(LocalSlice("tpu-west", "v4-8"))
     assert west.status().slices == {"tpu-west": 1}
@@ -93,7 +89,7 @@ def test_a_slice_can_come_vanish_and_come_back(two_clusters):
 
 
 @pytest.mark.long
-def test_a_host_that_ray_has_given_up_on_is_started_once_more(two_clusters):
+def test_host_rejected_by_ray_is_started_again(two_clusters):
     _, west = two_clusters
     host = west.host_stack("slow", 0)
     with ThreadPoolExecutor() as pool:
@@ -107,7 +103,7 @@ def test_a_host_that_ray_has_given_up_on_is_started_once_more(two_clusters):
     west.kill_slice("slow")
 
 
-def test_a_cluster_that_cannot_start_says_why_and_leaves_nothing(tmp_path):
+def test_failed_start_reports_why_and_leaves_no_process(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -121,19 +117,15 @@ def test_a_cluster_that_cannot_start_says_why_and_leaves_nothing(tmp_path):
             cluster.stop()
 
 
-def test_hosts_wait_for_a_head_as_long_as_its_start_may_take(tmp_path):
+def test_hosts_wait_for_head_as_long_as_its_start_may_take(tmp_path):
     start_s = inspect.signature(LocalRay.start_head).parameters["timeout_seconds"].default
     assert float(head_memory(tmp_path)["RAY_gcs_rpc_server_reconnect_timeout_s"]) >= start_s
 
 
-def test_no_server_for_ray_client_runs_beside_a_head(two_clusters):
-    commands = [" ".join(process.cmdline()) for process in two_clusters[1].stack.processes()]
+def test_head_runs_named_dashboard_modules_but_no_client_server(two_clusters):
+    commands = [" ".join(process.cmdline()) for process in two_clusters[0].stack.processes()]
     assert any("gcs_server" in command for command in commands)
     assert not any("ray.util.client.server" in command for command in commands)
-
-
-def test_a_head_loads_only_the_dashboard_modules_that_are_named(two_clusters):
-    commands = [" ".join(process.cmdline()) for process in two_clusters[0].stack.processes()]
     loaded = [found[1] for command in commands if (found := re.match(r"ray-dashboard-(\w+)-", command))]
     assert sorted(loaded) == MODULES[DASHBOARD_MODULES].split(",")
 

@@ -19,21 +19,21 @@ from tradewind.rehearsal.local.ray_start import WORKER
 COMMAND = ["/ray/default_worker.py", "--node-ip-address=127.0.0.1", "--a=b c'd", "--startup-token=7"]
 
 
-class BecameError(Exception):
+class ExecutedError(Exception):
     """Raised instead of replacing this process with another program."""
 
 
 @pytest.fixture
-def became(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def executed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Return the programs that this process would have executed, with their environments."""
-    seen: list[Any] = []
+    programs: list[Any] = []
 
-    def becomes(file: str, args: list[str]) -> None:
-        seen.append((file, args, dict(os.environ)))
-        raise BecameError
+    def execute(file: str, args: list[str]) -> None:
+        programs.append((file, args, dict(os.environ)))
+        raise ExecutedError
 
-    monkeypatch.setattr(os, "execvp", becomes)
-    return seen
+    monkeypatch.setattr(os, "execvp", execute)
+    return programs
 
 
 @pytest.mark.parametrize(
@@ -47,19 +47,19 @@ def became(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     ],
     ids=str,
 )
-def test_setup_worker_executes_same_command_as_ray(context: dict[str, Any], became: list[Any]) -> None:
+def test_setup_worker_executes_same_command_as_ray(context: dict[str, Any], executed: list[Any]) -> None:
     words = json.dumps(RuntimeEnvContext(**context).__dict__)
-    with patch.dict(os.environ, SET="here"), pytest.raises(BecameError):
+    with patch.dict(os.environ, SET="here"), pytest.raises(ExecutedError):
         RuntimeEnvContext.deserialize(words).exec_worker([*COMMAND], Language.PYTHON)
-    with patch.dict(os.environ, SET="here"), pytest.raises(BecameError):
+    with patch.dict(os.environ, SET="here"), pytest.raises(ExecutedError):
         setup_worker.main([COMMAND[0], f"--serialized-runtime-env-context={words}", *COMMAND[1:], "--language=PYTHON"])
-    theirs, ours = became
-    assert ours == theirs
+    of_ray, of_rehearsal = executed
+    assert of_rehearsal == of_ray
 
 
-def test_it_imports_nothing_of_ray() -> None:
-    told = [sys.executable, "-X", "importtime", str(WORKER), "--version", "--language=PYTHON"]
-    told += ["--serialized-runtime-env-context={}"]
-    done = subprocess.run(told, capture_output=True, text=True, check=True)
+def test_setup_worker_imports_nothing_of_ray() -> None:
+    command = [sys.executable, "-X", "importtime", str(WORKER), "--version", "--language=PYTHON"]
+    command += ["--serialized-runtime-env-context={}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("Python 3.")
     assert "argparse" in done.stderr and "ray" not in done.stderr.replace("array", "")

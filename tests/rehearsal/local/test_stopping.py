@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.support.waiting import until
 from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.processes import LocalStack
 
@@ -21,23 +21,13 @@ def start(name):
     os.replace(name + ".new", name)
 """
 CALM = START + "start('child'); time.sleep(600)"
-STUBBORN = (
-    START
-    + """
-signal.signal(signal.SIGTERM, lambda *_: start('late'))
-start('child')
-while True:
-    time.sleep(600)
-"""
-)
+ON_SIGTERM = "signal.signal(signal.SIGTERM, lambda *_: start('late'))\n"
+STUBBORN = START + ON_SIGTERM + "start('child')\nwhile True: time.sleep(600)"
 
 
 def started_pid(file: Path) -> int:
     """Return the PID that a component wrote for the process that it started."""
-    deadline = time.monotonic() + 60.0
-    while not file.exists():
-        assert time.monotonic() < deadline, f"{file.name} was not started"
-        time.sleep(0.01)
+    until(file.exists, file.name)
     return int(file.read_text())
 
 
@@ -49,14 +39,13 @@ def test_a_component_leaves_nothing_behind(
     monkeypatch.chdir(tmp_path)
     stack = LocalStack(tmp_path / "stack")
     airflow = LocalAirflow(stack, dags_folder=tmp_path, connections={}, settings={})
-    airflow._children["scheduler"] = stack.start(
-        "scheduler", [sys.executable, "-c", program], {"PATH": "/usr/bin:/bin"}
-    )
+    command = [sys.executable, "-c", program]
+    airflow._children["scheduler"] = stack.start("scheduler", command, {"PATH": "/usr/bin:/bin"})
     try:
-        found = [psutil.Process(started_pid(tmp_path / "child"))]
+        started = [psutil.Process(started_pid(tmp_path / "child"))]
         airflow.stop_components(grace_seconds=2.0)
-        found += [psutil.Process(pid) for name in names[1:] if psutil.pid_exists(pid := started_pid(tmp_path / name))]
-        left = [process for process in found if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+        started += [psutil.Process(pid) for name in names[1:] if psutil.pid_exists(pid := started_pid(tmp_path / name))]
+        left = [process for process in started if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
         assert left == [] and stack.processes() == []
     finally:
         stack.stop()

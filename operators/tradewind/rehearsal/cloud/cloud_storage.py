@@ -21,17 +21,9 @@ from urllib.parse import unquote
 
 import google_crc32c
 
-from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest, LoopbackServer
+from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest, LoopbackServer, RefusedError, json_answer
 
 _CHANGEABLE = ("contentType", "cacheControl", "contentEncoding", "contentDisposition", "contentLanguage", "metadata")
-
-
-class RefusedError(Exception):
-    """Answer with this status instead of a resource."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 @dataclass(frozen=True)
@@ -311,16 +303,16 @@ class LocalCloudStorage(LoopbackServer):
         if status == 304:
             return Answer(kind, status)
         error = {"code": status, "message": message, "errors": [{"message": message, "domain": "global"}]}
-        return _json(kind, {"error": error}, status)
+        return json_answer(kind, {"error": error}, status)
 
     def _get(self, call: HttpRequest, bucket: str, name: str) -> Answer:
         found = self.buckets.get(bucket, name, call.query)
         if call.query.get("alt") == "media":
             return _content(found, call.headers.get("Range", ""))
-        return _json("get", found.resource())
+        return json_answer("get", found.resource())
 
     def _list(self, call: HttpRequest, bucket: str) -> Answer:
-        return _json("list", self.buckets.list(bucket, call.query))
+        return json_answer("list", self.buckets.list(bucket, call.query))
 
     def _upload(self, call: HttpRequest, bucket: str) -> Answer:
         match call.query.get("uploadType"):
@@ -362,49 +354,45 @@ class LocalCloudStorage(LoopbackServer):
 
     def _put(self, bucket: str, fields: Mapping[str, Any], data: bytes, query: Mapping[str, str]) -> Answer:
         name = str(fields.get("name") or query["name"])
-        return _json("write", self.buckets.put(bucket, name, data, fields, query).resource())
+        return json_answer("write", self.buckets.put(bucket, name, data, fields, query).resource())
 
     def _delete(self, call: HttpRequest, bucket: str, name: str) -> Answer:
         self.buckets.delete(bucket, name, call.query)
         return Answer("delete", 204)
 
     def _patch(self, call: HttpRequest, bucket: str, name: str) -> Answer:
-        return _json("patch", self.buckets.patch(bucket, name, _fields_of(call), call.query).resource())
+        return json_answer("patch", self.buckets.patch(bucket, name, _fields_of(call), call.query).resource())
 
     def _copy(self, call: HttpRequest, bucket: str, name: str, how: str, to_bucket: str, to_name: str) -> Answer:
         source = self.buckets.get(bucket, name, call.query, about="ifSource")
         copied_bytes = int(call.query.get("rewriteToken", "0")) + self.rewrite_bytes
         if how == "rewriteTo" and copied_bytes < len(source.data):
-            return _json("copy", {"done": False, "rewriteToken": str(copied_bytes)})
+            return json_answer("copy", {"done": False, "rewriteToken": str(copied_bytes)})
         fields = {**source.fields, **_fields_of(call)}
         copied = self.buckets.put(to_bucket, to_name, source.data, fields, call.query).resource()
         if how == "copyTo":
-            return _json("copy", copied)
+            return json_answer("copy", copied)
         size = str(len(source.data))
         progress = {"kind": "storage#rewriteResponse", "done": True, "objectSize": size, "totalBytesRewritten": size}
-        return _json("copy", progress | {"resource": copied})
+        return json_answer("copy", progress | {"resource": copied})
 
     def _get_bucket(self, call: HttpRequest, bucket: str) -> Answer:
-        return _json("bucket", self.buckets.bucket(bucket).resource())
+        return json_answer("bucket", self.buckets.bucket(bucket).resource())
 
     def _drop_bucket(self, call: HttpRequest, bucket: str) -> Answer:
         self.buckets.drop(bucket)
         return Answer("bucket", 204)
 
     def _list_buckets(self, call: HttpRequest) -> Answer:
-        return _json("bucket", {"items": [bucket.resource() for bucket in self.buckets.buckets()]})
+        return json_answer("bucket", {"items": [bucket.resource() for bucket in self.buckets.buckets()]})
 
     def _create_bucket(self, call: HttpRequest) -> Answer:
         fields = _fields_of(call)
-        return _json("bucket", self.buckets.create(fields["name"], fields.get("location", "US")).resource())
+        return json_answer("bucket", self.buckets.create(fields["name"], fields.get("location", "US")).resource())
 
 
 def _fields_of(call: HttpRequest) -> dict[str, Any]:
     return dict(json.loads(call.body)) if call.body else {}
-
-
-def _json(kind: str, resource: Mapping[str, Any], status: int = 200) -> Answer:
-    return Answer(kind, status, json.dumps(resource).encode(), {"Content-Type": "application/json; charset=UTF-8"})
 
 
 def _content(found: CloudObject, wanted: str) -> Answer:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 from tradewind.rehearsal.cloud.control_client import RehearsalControl, RehearsalControlError
-from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest, LoopbackServer
+from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest, LoopbackServer, json_answer
 
 MAX_BODY_BYTES: Final = 64 * 1024
 _LONGEST_TEXT: Final = 200
@@ -102,14 +102,14 @@ class ControlServer(LoopbackServer):
         if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
             return self.refusal(name, 401, "Show the token of the control file.")
         if call.method == "GET" and name in self._questions:
-            return _json(name, self._questions[name]())
+            return json_answer(name, self._questions[name]())
         if call.method == "POST" and name in self._actions:
             return self._act(name, call.body)
         known = ", ".join([*sorted(self._actions), *sorted(self._questions)])
         return self.refusal(name, 404, f"There is no {call.method} {call.path}; there are {known}.")
 
     def refusal(self, kind: str, status: int, message: str) -> Answer:
-        return _json(kind, {"error": message}, status)
+        return json_answer(kind, {"error": message}, status)
 
     def _act(self, name: str, body: bytes) -> Answer:
         action = self._actions[name]
@@ -118,10 +118,6 @@ class ControlServer(LoopbackServer):
         except BadArgumentError as error:
             return self.refusal(name, 400, f"{name}{inspect.signature(action)} does not take that: {error}.")
         try:
-            return _json(name, action(**arguments))
+            return json_answer(name, action(**arguments))
         except RehearsalControlError as error:
             return self.refusal(name, 409, str(error))
-
-
-def _json(kind: str, answer: Any, status: int = 200) -> Answer:
-    return Answer(kind, status, json.dumps(answer).encode(), {"Content-Type": "application/json; charset=UTF-8"})

@@ -6,6 +6,7 @@ No await separates reading and changing the state, so a precondition that held s
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import threading
 import time
@@ -14,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from typing import ClassVar
+from typing import Any, ClassVar
 from urllib.parse import parse_qsl
 
 from aiohttp import web
@@ -42,6 +43,19 @@ class Answer:
     status: int = 200
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class RefusedError(Exception):
+    """Answer with this status instead of a resource."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def json_answer(kind: str, content: Any, status: int = 200) -> Answer:
+    """Return an answer whose body is ``content`` as JSON."""
+    return Answer(kind, status, json.dumps(content).encode(), {"Content-Type": "application/json; charset=UTF-8"})
 
 
 class LoopbackServer(ABC):

@@ -22,10 +22,10 @@ from tradewind.rehearsal.drill.report import DrillReport
 from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.airflow_api import FINISHED_RUN_STATES, AirflowApi, AirflowApiError
 
-# Monitor of one run under faults: inject each fault at its step, and time its recovery.
-#
-# A fault ends when training continues, in other processes if the fault ended the running ones. The next fault waits for
-# that, so every figure belongs to one fault.
+DEFAULT_SLICES: Final = ("v4-16", "v4-16")
+_DAG_TIMEOUT_S: Final = 120.0
+_RUN_TIMEOUT_S: Final = 3600.0
+_QUIET_TIMEOUT_S: Final = 90.0
 
 
 class FaultInjector(Protocol):
@@ -59,7 +59,10 @@ class _Open:
 
 
 class RunMonitor:
-    """Observations of one run; ``observe`` receives one snapshot after the other.
+    """Monitor of one run: injects each fault at its step, and times its recovery.
+
+    A fault ends when training continues, in other processes if the fault ended the running ones. The next fault waits
+    for that, so every figure belongs to one fault.
 
     Args:
         faults: The scheduled faults, in order.
@@ -84,14 +87,7 @@ class RunMonitor:
         self._clock = clock
         self._open: _Open | None = None
         self._closed: list[FaultResult] = []
-        self._first_at: float | None = None
-        self._last_at: float | None = None
         self.last_step = -1
-
-    @property
-    def training_s(self) -> float:
-        """Time from the first step to the last, interruptions included."""
-        return (self._last_at or 0.0) - (self._first_at or 0.0)
 
     @property
     def results(self) -> tuple[FaultResult, ...]:
@@ -107,7 +103,7 @@ class RunMonitor:
     def observe(self, snapshot: TrainingSnapshot) -> None:
         """Record a snapshot, and inject a fault that is due."""
         if snapshot.step is not None:
-            self._note(snapshot)
+            self.last_step = max(self.last_step, snapshot.step)
         if self._open is not None:
             if self._is_over(self._open, snapshot):
                 at = min((host.step_at for host in snapshot.hosts if host.step_at is not None), default=self._clock())
@@ -122,12 +118,6 @@ class RunMonitor:
         if self._open is not None and succeeded:
             self._say(f"the run has ended {self.open_for_s:.1f} s after the fault")
             self._close(self._open, self._clock(), None)
-
-    def _note(self, snapshot: TrainingSnapshot) -> None:
-        at = max((host.step_at for host in snapshot.hosts if host.step_at is not None), default=self._clock())
-        self._first_at = at if self._first_at is None else self._first_at
-        if snapshot.step is not None and snapshot.step > self.last_step:
-            self.last_step, self._last_at = snapshot.step, at
 
     def _inject(self, fault: PlannedFault, snapshot: TrainingSnapshot) -> None:
         checkpoint, refused, at = self._store.newest_checkpoint(), self._store.refused_requests(), self._clock()
@@ -163,12 +153,6 @@ class RunMonitor:
         return result
 
 
-DEFAULT_SLICES: Final = ("v4-16", "v4-16")
-_DAG_TIMEOUT_S: Final = 120.0
-_RUN_TIMEOUT_S: Final = 3600.0
-_QUIET_TIMEOUT_S: Final = 90.0
-
-
 class DrillError(RuntimeError):
     """The DAG failed even without faults, or trains nothing."""
 
@@ -193,10 +177,8 @@ class StartedRun(Protocol):
     def state(self) -> str: ...
 
 
-class RunStarter(Protocol):
-    """Starts a run whose outputs go below a prefix."""
-
-    def __call__(self, prefix: str) -> StartedRun: ...
+RunStarter = Callable[[str], StartedRun]
+"""Starts a run whose outputs go below a prefix."""
 
 
 def hold_drill(plan: DrillPlan, root: Path, say: Callable[[str], object]) -> DrillReport:
@@ -302,14 +284,13 @@ class Drill:
     def _leaks(self) -> list[str]:
         """Return what remains after a settling time: pods' processes, and unneeded slices."""
         deadline = time.monotonic() + _QUIET_TIMEOUT_S
-        while (leaks := self._leaks_now()) and time.monotonic() < deadline:
+        while True:
+            hosts = observe_training(self._environment.stack).hosts
+            processes = [f"training process {host.pid} on {host.slice_name}" for host in hosts]
+            leaks = [*processes, *self._environment.leaked_slices()]
+            if not leaks or time.monotonic() > deadline:
+                return leaks
             time.sleep(POLL_S)
-        return leaks
-
-    def _leaks_now(self) -> list[str]:
-        at_work = observe_training(self._environment.stack)
-        processes = [f"training process {host.pid} on {host.slice_name}" for host in at_work.hosts]
-        return [*processes, *self._environment.leaked_slices()]
 
 
 class _AirflowRun:
@@ -325,10 +306,8 @@ class _AirflowRun:
         """State of the run; Airflow judges by the last tasks alone, so earlier failed tasks count here."""
         self._airflow.raise_if_a_component_died()
         state = str(self._api.dag_run(self._dag, self._run)["state"])
-        if state == "success":
-            tasks = self._api.task_instances(self._dag, self._run)
-            return "failed" if any(task["state"] == "failed" for task in tasks) else state
-        return state
+        tasks = self._api.task_instances(self._dag, self._run) if state == "success" else []
+        return "failed" if any(task["state"] == "failed" for task in tasks) else state
 
 
 @contextmanager

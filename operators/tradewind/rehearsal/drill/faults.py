@@ -1,4 +1,4 @@
-"""Fault schedule from a seed: kinds of faults, their order, and a training step for each.
+"""Fault schedule from a seed: kinds of faults, their order, and a training step for each; and the effects of a fault.
 
 Moments are training steps, not seconds, so a seed hits the same points of a run on fast and slow machines. Consecutive
 seeds deal from one shuffled deck after the other: enough of them to deal a deck cover every kind of fault.
@@ -43,16 +43,6 @@ class Fault(Enum):
     """The newest complete checkpoint is damaged, and the slice is killed, so that a restore needs it."""
     STORE = "store"
     """Cloud Storage answers every request with 503 for a while."""
-
-    @property
-    def preempts(self) -> bool:
-        """Whether it loses a slice."""
-        return self in (Fault.HOST, Fault.SLICE, Fault.DRAIN, Fault.STOCK_OUT, Fault.CHECKPOINT)
-
-    @property
-    def ends_attempt(self) -> bool:
-        """Whether it loses the driver, so that another attempt must follow."""
-        return self in (Fault.DRIVER, Fault.HEAD)
 
 
 @dataclass(frozen=True)
@@ -117,9 +107,6 @@ def _dealt(kinds: Sequence[Fault]) -> Iterator[Fault]:
         random.Random(f"deck {deck}").shuffle(cards)
         yield from cards
         deck += 1
-
-
-# Observation of one fault of a drill: the victim, the time, and where training continued.
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,11 @@
-"""Compare the outputs of a run under faults with a baseline run's, file by file, by their manifests.
+"""Read what a run has made: compare its outputs with a baseline run's, file by file, and sum up its attempts.
 
 Two differences are ignored: the time of a metric, and the prefix of an output. Checkpoints and logs are skipped:
 checkpoint files have random names, and their content shows in the export and in every later loss. An unreadable file,
 such as a truncated one, counts as a difference and does not end the drill.
+
+The record of a run (attempts, preemptions, failures, goodput) comes from the files beside its outputs, ``.attempts/``
+and ``metrics.jsonl``. An unreadable file is named, and the others count.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ _OF_INPUTS: Final = ".tokenization"
 """Lists the tokenized input files by path and modification time."""
 _OF_THE_CLOCK: Final = frozenset({"time", "step_seconds"})
 _LOSS: Final = "train/loss"
+_ATTEMPT: Final = re.compile(r"(?P<output>.*)/\.attempts/\d+\.json")
+_TIMELINE: Final = re.compile(r"(?P<output>.*)/\.attempts/(?P<attempt>\d+)/timeline\.json")
 
 
 @dataclass(frozen=True)
@@ -171,14 +176,6 @@ def _last_loss(tree: _Tree, metrics: str) -> float | None:
         return None
     losses = [rows[step][_LOSS] for step in sorted(rows) if _LOSS in rows[step]]
     return losses[-1] if losses and is_number(losses[-1]) else None
-
-
-# A run's own record: attempts, preemptions, failures and goodput, from the files beside the outputs.
-#
-# The files are ``.attempts/`` and ``metrics.jsonl``, of any run. An unreadable file is named, and the others count.
-
-_ATTEMPT: Final = re.compile(r"(?P<output>.*)/\.attempts/\d+\.json")
-_TIMELINE: Final = re.compile(r"(?P<output>.*)/\.attempts/(?P<attempt>\d+)/timeline\.json")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,13 @@
-"""Report of a drill: faults, their costs, and whether the outputs equal those of the baseline run."""
+"""Report of a drill: faults, their costs, and whether the outputs equal those of the baseline run.
+
+A drill that only ended well proves nothing. Every fault must have found its victim, the run's own record must charge it
+to its cause, and it may cost at most the steps since the newest checkpoint. A fault's share of the record is what the
+pods recorded from its moment to the next fault's, which comes only after training has continued.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
@@ -10,12 +16,6 @@ from tradewind.rehearsal.drill.faults import Fault, FaultResult
 from tradewind.rehearsal.drill.outputs import OutputVerdict, PodEvent, RunRecord
 from tradewind.runtime.pods.verdicts import Cause
 from tradewind.text import format_columns
-
-# Required evidence and allowed cost of each fault: a drill that only ended well proves nothing.
-#
-# Every fault must have found its victim, the run's own record must charge it to its cause, and it may cost at most the
-# steps since the newest checkpoint. A fault's share of the record is what the pods recorded from its moment to the next
-# fault's, which comes only after training has continued. These functions use values only.
 
 
 @dataclass(frozen=True)
@@ -55,19 +55,14 @@ CHARGES: Final = {
 
 def charge_problems(results: Sequence[FaultResult], record: RunRecord) -> Iterator[str]:
     """Yield a sentence for every deviation from the expected charges of the injected faults."""
-    injected = [result for result in results if result.at is not None]
-    first = injected[0].at if injected else None
+    injected = [(result.at, result) for result in results if result.at is not None]
+    times = [*(at for at, _ in injected), math.inf]
     for event in record.events:
-        if event.is_end and (first is None or event.at < first):
+        if event.is_end and event.at < times[0]:
             yield f"Before any fault, the pod {event.name}: {event.cause}."
-    for number, result in enumerate(injected):
-        until = injected[number + 1].at if number + 1 < len(injected) else None
-        share = [event for event in record.events if _is_between(event, result.at, until)]
+    for (at, result), until in zip(injected, times[1:], strict=True):
+        share = [event for event in record.events if at <= event.at < until]
         yield from (f"The fault {result.fault} {problem}." for problem in _problems(result, share, record))
-
-
-def _is_between(event: PodEvent, since: float | None, until: float | None) -> bool:
-    return since is not None and event.at >= since and (until is None or event.at < until)
 
 
 def _problems(result: FaultResult, share: Sequence[PodEvent], record: RunRecord) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Processes of a local stack: started in their own sessions, and all stopped by process ID.
+"""Processes of a local stack, started in their own sessions and all stopped by process ID, and ports for them.
 
 Every process that a stack starts inherits a marker in its environment, and so do that process's descendants (including
 Ray's workers and jobs), whatever session they move to. Stopping looks for the marker, never for a name.
@@ -21,6 +21,10 @@ import psutil
 
 MARKER = "TRADEWIND_STACK"
 SCRATCH_SUFFIX = ".scratch"
+_PORTS: Final = range(12_000, 32_000)
+"""Below the range from which Linux assigns ports itself (32768 and up), so that no client socket takes one first."""
+_given: Final[dict[int, socket.socket]] = {}
+"""Ports that this process returned, with the socket that reserves each against other processes."""
 
 
 class LocalStack:
@@ -124,14 +128,6 @@ def write_private(path: Path, text: str) -> None:
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
     temporary.replace(path)
-
-
-# Ports for the servers of local stacks, several of which may run on this machine.
-
-# Below the range from which Linux assigns ports itself (32768 and up), so that no client socket takes one first.
-_PORTS: Final = range(12_000, 32_000)
-_given: Final[dict[int, socket.socket]] = {}
-"""Ports that this process returned, with the socket that reserves each against other processes."""
 
 
 class NoFreePortError(RuntimeError):

@@ -35,14 +35,11 @@ from tradewind.cloud_tpu.slice_types import SIMULATED_VARIABLE, SLICE_NAME_LABEL
 from tradewind.rehearsal.local.processes import LocalStack, free_port, kill_together, write_private
 from tradewind.rehearsal.local.ray_start import DASHBOARD_MODULES
 
-# Start parameters of one Ray node of a local cluster: its command, environment and address.
-#
-# No process inherits the caller's environment beyond ``_INHERITED``.
-
 _INHERITED: Final = (
     "JAX_COMPILATION_CACHE_DIR", "JAX_DISABLE_MOST_OPTIMIZATIONS", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH",
     "PYTHONPYCACHEPREFIX", "PYTHONUNBUFFERED", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER", "XLA_FLAGS", DASHBOARD_MODULES,
 )  # fmt: skip
+"""Variables of the caller that the processes of a node inherit; they get no others."""
 _RAY_SETTINGS: Final = {
     # No usage reports.
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -61,7 +58,12 @@ _RAY_SETTINGS: Final = {
 }
 _OBJECT_STORE_BYTES: Final = 100 * 1024 * 1024
 _HOST_CPUS: Final = 2
+_POLL_S: Final = 0.1
+_STARTING_AT_ONCE: Final = 2
+"""Nodes that ``start`` starts in parallel: Ray's 30 s are too short for many on a slow machine."""
 RAY_START: Final = "tradewind.rehearsal.local.ray_start"
+HostEnv = Callable[[int, str], Mapping[str, str]]
+"""Environment of a host besides the cluster's, from its number in the slice and its address."""
 
 
 def node_command(ip: str, temp_dir: Path, agent_port: int, options: Sequence[str]) -> list[str]:
@@ -118,14 +120,6 @@ def loopback_addresses() -> Iterator[str]:
     """Yield addresses that very probably no other cluster on this machine uses."""
     first = ipaddress.IPv4Address("127.1.0.1") + 1024 * random.randrange(16_000)
     return (str(first + number) for number in itertools.count())
-
-
-_POLL_S: Final = 0.1
-_STARTING_AT_ONCE: Final = 2
-"""Nodes that ``start`` starts in parallel: Ray's 30 s are too short for many on a slow machine."""
-
-HostEnv = Callable[[int, str], Mapping[str, str]]
-"""Environment of a host besides the cluster's, from its number in the slice and its address."""
 
 
 class LocalRayError(RuntimeError):

@@ -13,7 +13,7 @@ from typing import Any, Final
 from google.longrunning import operations_pb2  # type: ignore[import-untyped]
 from google.protobuf import json_format
 
-from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest, LoopbackServer
+from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest, LoopbackServer, json_answer
 from tradewind.rehearsal.tpu.hosts import NullHosts, SliceHosts
 from tradewind.rehearsal.tpu.requests import ProjectZone, RefusedCallError, code_of, invalid
 from tradewind.rehearsal.tpu.service import GET_OPERATION, REQUESTS, WRITES, TpuService
@@ -40,6 +40,7 @@ _RULES: Final = [
 ]
 """HTTP method, path, call, the request field in the path, and the one in the body, or ``_WHOLE``."""
 _ROUTES: Final = [(method, re.compile(path), name, field, body) for method, path, name, field, body in _RULES]
+_ZONE_PATH: Final = re.compile(r"/v2/(projects/[^/]+/locations/[^/]+)/")
 _OF_THE_TRANSPORT: Final = ("$", "alt", "key", "prettyPrint")
 
 
@@ -62,12 +63,32 @@ class LocalTpuCloud(LoopbackServer):
         for method, pattern, name, field, body in _ROUTES:
             if method == call.method and (match := pattern.fullmatch(call.path)):
                 try:
-                    request = _request(name, call, field, match[1], body)
-                    return _ok(name, self.service.call(name, request, "rest"))
+                    answer = self.service.call(name, _request(name, call, field, match[1], body), "rest")
+                    message = answer if isinstance(answer, operations_pb2.Operation) else type(answer).pb(answer)
+                    return json_answer(name, json_format.MessageToDict(message))
                 except RefusedCallError as error:
                     return _refused(name, error)
         unknown = RefusedCallError("UNIMPLEMENTED", f"{call.method} {call.path} is not served by the rehearsal")
         return _refused("unknown", unknown)
+
+    def refusal(self, kind: str, status: int, message: str) -> Answer:
+        return _refused(kind, RefusedCallError(code_of(status), message, status))
+
+
+class ZonedTpuCloud(LoopbackServer):
+    """Forwards each request to the cloud of its zone, which need not run its own server."""
+
+    writes = WRITES
+
+    def __init__(self, clouds: Iterable[LocalTpuCloud]) -> None:
+        super().__init__()
+        self._clouds = {cloud.service.state.place.path: cloud for cloud in clouds}
+
+    def answer(self, call: HttpRequest) -> Answer:
+        match = _ZONE_PATH.match(call.path)
+        if match is None or match[1] not in self._clouds:
+            return self.refusal("unknown", 403, f"Permission denied on '{call.path}' (or it may not exist)")
+        return self._clouds[match[1]].answer(call)
 
     def refusal(self, kind: str, status: int, message: str) -> Answer:
         return _refused(kind, RefusedCallError(code_of(status), message, status))
@@ -97,38 +118,5 @@ def _request(name: str, call: HttpRequest, field: str, path: str, body: str) -> 
         raise invalid(f"Invalid JSON payload received. {error}") from None
 
 
-def _ok(name: str, answer: Any) -> Answer:
-    message = answer if isinstance(answer, operations_pb2.Operation) else type(answer).pb(answer)
-    return _json(name, json_format.MessageToDict(message))
-
-
 def _refused(name: str, error: RefusedCallError) -> Answer:
-    return _json(name, error.body(), error.status)
-
-
-def _json(name: str, fields: dict[str, Any], status: int = 200) -> Answer:
-    return Answer(name, status, json.dumps(fields).encode(), {"Content-Type": "application/json; charset=UTF-8"})
-
-
-_ZONE_PATH: Final = re.compile(r"/v2/(projects/[^/]+/locations/[^/]+)/")
-
-
-class ZonedTpuCloud(LoopbackServer):
-    """Forwards each request to the cloud of its zone, which need not run its own server."""
-
-    writes = WRITES
-
-    def __init__(self, clouds: Iterable[LocalTpuCloud]) -> None:
-        super().__init__()
-        self._clouds = {cloud.service.state.place.path: cloud for cloud in clouds}
-
-    def answer(self, call: HttpRequest) -> Answer:
-        match = _ZONE_PATH.match(call.path)
-        if match is None or match[1] not in self._clouds:
-            return self.refusal("unknown", 403, f"Permission denied on '{call.path}' (or it may not exist)")
-        return self._clouds[match[1]].answer(call)
-
-    def refusal(self, kind: str, status: int, message: str) -> Answer:
-        refused = RefusedCallError(code_of(status), message, status)
-        body = json.dumps(refused.body()).encode()
-        return Answer(kind, status, body, {"Content-Type": "application/json; charset=UTF-8"})
+    return json_answer(name, error.body(), error.status)

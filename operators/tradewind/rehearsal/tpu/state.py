@@ -1,6 +1,9 @@
-"""State of the simulated Cloud TPU: nodes, queued resources, operations and supply, behind one lock.
+"""State of the simulated Cloud TPU: nodes, queued resources, operations, supply and faults, behind one lock.
 
 Every reader and writer holds ``changed``, and notifies it after a change that other threads may wait for.
+
+Google reports errors in two places. A refused call changes nothing. An accepted operation can fail later; its effect
+may have happened all the same, so its error proves nothing.
 """
 
 from __future__ import annotations
@@ -29,10 +32,17 @@ from tradewind.rehearsal.tpu.requests import (
     not_found,
 )
 
-# Injected faults of the simulated Cloud TPU: refused calls, and operations that end in an error.
-#
-# Google reports errors in two places. A refused call changes nothing. An accepted operation can fail later; its effect
-# may have happened all the same, so its error proves nothing.
+# Any, because the type checker takes their members for numbers.
+NodeState: Final[Any] = types.Node.State
+QueueState: Final[Any] = types.QueuedResourceState.State
+Initiator: Final[Any] = types.QueuedResourceState.StateInitiator
+
+_WITHOUT_CHIPS: Final = frozenset({NodeState.PREEMPTED, NodeState.TERMINATED, NodeState.STOPPED})
+_API_VERSION: Final[Any] = types.Node.ApiVersion.V2
+_CONFIG_TYPES: Final = {"v4": "V4", "v5litepod": "V5LITE_POD", "v5p": "V5P", "v6e": "V6E"}
+_DEFAULT_PAGE: Final = 100
+_LARGEST_PAGE: Final = 1000
+Entry = TypeVar("Entry")
 
 
 @dataclass
@@ -86,18 +96,6 @@ class TpuFaults:
                 fault.count -= 1
                 return fault
         return None
-
-
-# Any, because the type checker takes their members for numbers.
-NodeState: Final[Any] = types.Node.State
-QueueState: Final[Any] = types.QueuedResourceState.State
-Initiator: Final[Any] = types.QueuedResourceState.StateInitiator
-
-_WITHOUT_CHIPS: Final = frozenset({NodeState.PREEMPTED, NodeState.TERMINATED, NodeState.STOPPED})
-_API_VERSION: Final[Any] = types.Node.ApiVersion.V2
-_DEFAULT_PAGE: Final = 100
-_LARGEST_PAGE: Final = 1000
-Kept = TypeVar("Kept")
 
 
 @dataclass
@@ -295,16 +293,13 @@ class TpuState:
         self.changed.notify_all()
 
 
-_CONFIG_TYPES: Final = {"v4": "V4", "v5litepod": "V5LITE_POD", "v5p": "V5P", "v6e": "V6E"}
-
-
-def page_of(kept: Mapping[str, Kept], page_size: int, page_token: str) -> tuple[list[Kept], str]:
+def page_of(entries: Mapping[str, Entry], page_size: int, page_token: str) -> tuple[list[Entry], str]:
     """Return one page in the order of names, and the next page's token: the last name of this one."""
     if page_size < 0:
         raise invalid("page_size must not be negative")
-    after = [name for name in sorted(kept) if name > page_token]
-    here = after[: min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)]
-    return [kept[name] for name in here], here[-1] if len(here) < len(after) else ""
+    after = [name for name in sorted(entries) if name > page_token]
+    page = after[: min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)]
+    return [entries[name] for name in page], page[-1] if len(page) < len(after) else ""
 
 
 def copied(operation: operations_pb2.Operation) -> Any:
