@@ -70,13 +70,12 @@ def test_override_invalid_for_any_prefix_is_dag_file_error(override: str, why: s
     assert "Step 'mine': override_output_path" in str(refused.value) and "hunter2" not in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["a", "a/b", "data/raw v2", "x:y", "a.b", "...", "a..b", ".", "é", "~", "a=1"])
-def test_other_names_are_fine(name: str) -> None:
-    check_given_places([step(name)])
+def test_other_names_are_accepted() -> None:
+    check_given_places(map(step, ["a", "a/b", "data/raw v2", "x:y", "a.b", "...", "a..b", ".", "é", "~", "a=1"]))
 
 
 @pytest.mark.slow
-def test_a_dag_file_with_such_a_step_cannot_be_loaded() -> None:
+def test_dag_file_with_invalid_output_path_is_refused() -> None:
     with pytest.raises(ExperimentError, match="override_output_path: the path '../other'"):
         experiment_dag("made", [step("s", "../other")])
 
@@ -85,11 +84,12 @@ def checked(override: str | None, prefix: str, roots: Roots = NO_ROOTS, outside:
     return check_output_places(resolve([step("s", override)], prefix).steps, prefix, lambda: roots, outside)
 
 
-def test_an_absolute_output_is_judged_when_the_prefix_is_known() -> None:
+def test_absolute_output_must_be_below_prefix_root_or_allowed() -> None:
     assert checked("/store/mine", "/store") == Roots(("/store",))
-    assert checked("gs://b/x", "/store", Roots(("gs://b",))) == Roots(("/store", "gs://b/x"))
-    assert checked("gs://b/x", "/store", outside=("s",)) == Roots(("/store", "gs://b/x"))
-    assert checked("gs://b/x", "/store", outside=("gs://b",)) == Roots(("/store", "gs://b/x"))
+    both = Roots(("/store", "gs://b/x"))
+    assert checked("gs://b/x", "/store", Roots(("gs://b",))) == both
+    assert checked("gs://b/x", "/store", outside=("s",)) == both
+    assert checked("gs://b/x", "/store", outside=("gs://b",)) == both
     for outside in ((), ("gs://b/y",), ("other",), ("gs://b2",)):
         with pytest.raises(ExperimentError, match=r"Step 's': override_output_path: .*allow_outside=\('s',\)"):
             checked("gs://b/x", "/store", Roots(("gs://other",)), outside)
@@ -119,7 +119,7 @@ def test_linked_folder_may_be_output_unless_it_is_the_prefix(tmp_path: Path) -> 
         checked("top", f"{tmp_path}/store")
 
 
-def test_the_configuration_names_roots_by_line_or_comma() -> None:
+def test_configured_roots_are_separated_by_line_or_comma() -> None:
     assert roots_in(None) is None and roots_in(" \n,") is None
     assert roots_in("gs://a, gs://b/c\n /data ") == Roots(("gs://a", "gs://b/c", "/data"))
     with pytest.raises(StorageError, match="^allowed_roots in the .tradewind. section"):

@@ -18,9 +18,9 @@ from tradewind.steps import ResolvedStep
 
 pytestmark = pytest.mark.slow
 
-FINISHED, FAILED, AT_WORK = RecordState.FINISHED, RecordState.FAILED, RecordState.AT_WORK
-UNREADABLE = RecordState.UNREADABLE
-STATES = st.sampled_from(list(RecordState))
+FINISHED, FAILED = RecordState.FINISHED, RecordState.FAILED
+AT_WORK, UNREADABLE = RecordState.AT_WORK, RecordState.UNREADABLE
+STATES = st.sampled_from(RecordState)
 
 
 @st.composite
@@ -45,15 +45,20 @@ def inputs_of(reads: dict[str, str], name: str) -> list[str]:
 
 
 @given(situations())
-def test_unfinished_input_of_running_step_runs_or_waits(situation: Any) -> None:
+def test_decisions_agree_with_states_and_inputs(situation: Any) -> None:
     reads, states, wanted, selection = situation
     decided = decisions(plan_of(experiment(reads), states, wanted, selection))
     for name, decision in decided.items():
-        for each in inputs_of(reads, name) if decision == "RUN" else ():
+        inputs = inputs_of(reads, name)
+        for each in inputs if decision == "RUN" else ():
             assert decided[each] in ("RUN", "REUSE", "WAIT")
             assert (decided[each] == "WAIT") == (states[each] is AT_WORK)
-            if decided[each] == "REUSE":
-                assert states[each] is FINISHED
+            assert decided[each] != "REUSE" or states[each] is FINISHED
+        if decision == "BLOCKED":
+            is_failed = states[name] is FAILED and not selection.force_run_failed
+            is_cause = is_failed or states[name] is UNREADABLE
+            assert is_cause or any(decided[each] == "BLOCKED" for each in inputs)
+        assert states[name] is not UNREADABLE or decision in ("BLOCKED", "PRUNED")
 
 
 @given(situations())
@@ -73,7 +78,7 @@ def test_running_step_is_requested_forced_or_read_by_running(situation: Any) -> 
 
 
 @given(situations())
-def test_a_result_is_always_reused_unless_it_is_forced(situation: Any) -> None:
+def test_result_is_reused_unless_forced(situation: Any) -> None:
     reads, states, wanted, selection = situation
     plan = plan_of(experiment(reads), states, wanted, dataclasses.replace(selection, force=()))
     assert {line.name for line in plan.decided(Decision.REUSE)} == {
@@ -81,21 +86,8 @@ def test_a_result_is_always_reused_unless_it_is_forced(situation: Any) -> None:
     }
 
 
-@given(situations())
-def test_only_unreadable_lease_or_unretried_failure_blocks(situation: Any) -> None:
-    reads, states, wanted, selection = situation
-    decided = decisions(plan_of(experiment(reads), states, wanted, selection))
-    for name, decision in decided.items():
-        if decision == "BLOCKED":
-            is_failed = states[name] is FAILED and not selection.force_run_failed
-            is_cause = is_failed or states[name] is UNREADABLE
-            assert is_cause or any(decided[each] == "BLOCKED" for each in inputs_of(reads, name))
-        if states[name] is UNREADABLE:
-            assert decision in ("BLOCKED", "PRUNED")
-
-
 @given(situations(), st.randoms(use_true_random=False))
-def test_the_order_of_the_roots_does_not_matter(situation: Any, random: Any) -> None:
+def test_order_of_roots_does_not_matter(situation: Any, random: Any) -> None:
     reads, states, wanted, selection = situation
     shuffled = list(reads)
     random.shuffle(shuffled)
@@ -115,7 +107,7 @@ class Counting(tuple[ResolvedStep, ...]):
             yield each
 
 
-def test_the_work_grows_with_steps_and_references_only() -> None:
+def test_work_grows_with_steps_and_references_only() -> None:
     reads = {
         f"s{index}": " ".join(f"s{index - back}" for back in (1, 2, 3) if index >= back) for index in range(10_000)
     }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.plans.planning import decisions
 from tradewind import ExecutorStep, this_output_path, versioned
 from tradewind.attempts.decisions import Claim, Finished, RerunRequest, TaskIdentity, decide_start, start_warning
 from tradewind.plans.decisions import EVERYTHING
@@ -21,15 +23,14 @@ from tradewind.records.record import RecordState, Status, read_record, write_sta
 from tradewind.steps import ResolvedStep, output_path_of, resolve
 
 
-def nothing(config: Any) -> None:
-    """Function of the steps; it does nothing."""
+def work(config: Any) -> None: ...
 
 
-first = ExecutorStep("first", nothing, {"n": versioned(1), "out": this_output_path()})
-second = ExecutorStep("second", nothing, {"data": output_path_of(first), "out": this_output_path()})
+first = ExecutorStep("first", work, {"n": versioned(1), "out": this_output_path()})
+second = ExecutorStep("second", work, {"data": output_path_of(first), "out": this_output_path()})
 
 
-def made(step: ResolvedStep, attempt: int = 1) -> None:
+def make(step: ResolvedStep, number: int = 1) -> None:
     """Make the output of ``step`` as its driver does."""
     folder = Path(step.output_path)
     folder.mkdir(parents=True, exist_ok=True)
@@ -37,33 +38,31 @@ def made(step: ResolvedStep, attempt: int = 1) -> None:
     (folder / "more").write_text("01234")
     store = LeaseStore(step.output_path)
     spec = {"resources": {"kind": "cpu"}}
-    turn = Attempt(attempt, f"{step.name}-job-{attempt}", "", {"script": "test"}, spec, started_at=utc_now())
-    held = claim_attempt(store, step.output_path, store.read(), turn, step.digest, 30.0)
-    assert held is not None
-    begun = store.take_over(turn.job, "keeper")
-    commit_attempt(lambda **changes: store.change(begun, **changes), step.output_path, turn, lambda: None)
+    attempt = Attempt(number, f"{step.name}-job-{number}", "", {"script": "test"}, spec, started_at=utc_now())
+    assert claim_attempt(store, step.output_path, store.read(), attempt, step.digest, 30.0) is not None
+    running = store.take_over(attempt.job, "owner")
+    commit_attempt(partial(store.change, running), step.output_path, attempt, lambda: None)
+
+
+Tasks = list[tuple[str, ResolvedStep]]
 
 
 @pytest.fixture
-def tasks(tmp_path: Path) -> list[tuple[str, ResolvedStep]]:
+def tasks(tmp_path: Path) -> Tasks:
     experiment = resolve([second], str(tmp_path))
     for step in experiment.steps:
-        made(step)
+        make(step)
     return [(step.name, step) for step in experiment.steps]
 
 
-def plan(tasks: list[tuple[str, ResolvedStep]], *, verify: bool = False, selection: Selection = EVERYTHING) -> Plan:
+def plan(tasks: Tasks, *, verify: bool = False, selection: Selection = EVERYTHING) -> Plan:
     outputs = read_outputs([step.output_path for _, step in tasks], verify=verify)
     return plan_now("/", tasks, ["second"], outputs, selection)
 
 
-def decided(made: Plan) -> dict[str, Decision]:
-    return {step.name: step.decision for step in made.steps}
-
-
-def test_finished_outputs_are_reused_and_verified_ones_too(tasks: list[tuple[str, ResolvedStep]]) -> None:
+def test_finished_outputs_are_reused_and_verified_ones_too(tasks: Tasks) -> None:
     for verify in (False, True):
-        assert decided(plan(tasks, verify=verify)) == {"first": Decision.REUSE, "second": Decision.REUSE}
+        assert decisions(plan(tasks, verify=verify)) == {"first": "REUSE", "second": "REUSE"}
 
 
 @pytest.mark.parametrize(
@@ -76,56 +75,54 @@ def test_finished_outputs_are_reused_and_verified_ones_too(tasks: list[tuple[str
     ],
     ids=["missing", "changed", "added", "no manifest"],
 )
-def test_damage_is_found_where_it_is_looked_for(
-    tasks: list[tuple[str, ResolvedStep]], damage: Any, reason: str
-) -> None:
+def test_full_check_finds_damage(tasks: Tasks, damage: Any, reason: str) -> None:
     damage(Path(tasks[1][1].output_path))
-    assert decided(plan(tasks))["second"] is Decision.REUSE, "the cheap check looks at the largest file only"
+    assert decisions(plan(tasks))["second"] == "REUSE", "the cheap check reads only the largest file"
     thorough = plan(tasks, verify=True)
-    assert decided(thorough) == {"first": Decision.REUSE, "second": Decision.RUN}
+    assert decisions(thorough) == {"first": "REUSE", "second": "RUN"}
     assert thorough.steps[1].reason == reason
 
 
 def test_unread_damaged_output_is_reported_but_not_remade(
-    tasks: list[tuple[str, ResolvedStep]],
+    tasks: Tasks,
 ) -> None:
     (Path(tasks[0][1].output_path) / "more").unlink()
-    made = plan(tasks, verify=True)
-    assert decided(made) == {"first": Decision.PRUNED, "second": Decision.REUSE}
-    assert made.warnings == (
+    checked = plan(tasks, verify=True)
+    assert decisions(checked) == {"first": "PRUNED", "second": "REUSE"}
+    assert checked.warnings == (
         "verify: 'first' ran, output damaged: more: missing; nothing that runs reads it, so it is not made again "
         "unless it is forced.",
     )
 
 
-def test_damage_found_by_plan_makes_task_rerun_step(tasks: list[tuple[str, ResolvedStep]]) -> None:
+def test_damage_found_by_plan_makes_task_rerun_step(tasks: Tasks) -> None:
     step = tasks[1][1]
     (Path(step.output_path) / "more").write_text("01235")
     lines = json.loads(json.dumps(chunks(plan(tasks, verify=True))[chunk_key(0)]))
-    asked = RerunRequest.from_plan(planned_in(lines, "second"))  # as the task reads it in an XCom
+    request = RerunRequest.from_plan(planned_in(lines, "second"))  # as the task reads it in an XCom
     record = read_record(step.output_path)
-    assert record.state is RecordState.FINISHED, "the step's task looks at the largest file only"
-    assert decide_start(record, TaskIdentity({"run": "ours"}), asked) == Claim(withdraws=True)
+    assert record.state is RecordState.FINISHED, "the step's task reads only the largest file"
+    assert decide_start(record, TaskIdentity({"run": "ours"}), request) == Claim(withdraws=True)
 
 
 def test_step_remade_after_plan_found_damage_is_reused(
-    tasks: list[tuple[str, ResolvedStep]],
+    tasks: Tasks,
 ) -> None:
     step = tasks[1][1]
     (Path(step.output_path) / "more").unlink()
-    asked = RerunRequest.from_plan(plan(tasks, verify=True).of_task("second"))
-    made(step, attempt=2)
-    start = decide_start(read_record(step.output_path), TaskIdentity({"run": "ours"}), asked)
+    request = RerunRequest.from_plan(plan(tasks, verify=True).of_task("second"))
+    make(step, number=2)
+    start = decide_start(read_record(step.output_path), TaskIdentity({"run": "ours"}), request)
     assert isinstance(start, Finished) and start.lease is not None and start.lease.attempt == 2
 
 
 def test_task_reusing_other_version_warns_like_the_plan(tmp_path: Path) -> None:
     def at_one_path(n: int) -> ResolvedStep:
-        step = ExecutorStep("first", nothing, {"n": versioned(n)}, override_output_path=f"{tmp_path}/shared")
+        step = ExecutorStep("first", work, {"n": versioned(n)}, override_output_path=f"{tmp_path}/shared")
         return resolve([step], str(tmp_path)).of(step)
 
     mine, other = at_one_path(1), at_one_path(2)
-    made(other)  # another run makes it after this plan
+    make(other)  # another run makes it after this plan
     start = decide_start(read_record(mine.output_path), TaskIdentity({"run": "mine"}), RerunRequest())
     assert (
         start_warning(start, mine)
@@ -135,37 +132,36 @@ def test_task_reusing_other_version_warns_like_the_plan(tmp_path: Path) -> None:
     assert start_warning(start, other) is None and start_warning(Claim(), mine) is None
 
 
-def test_a_full_check_says_which_outputs_it_cannot_compare(tmp_path: Path) -> None:
+def test_full_check_names_outputs_without_manifest(tmp_path: Path) -> None:
     experiment = resolve([first], str(tmp_path))
     (step,) = experiment.steps
     Path(step.output_path).mkdir(parents=True)
     Path(step.output_path, "data").write_text("Marin's")
     write_status(step.output_path, Status.SUCCESS)
-    outputs = read_outputs([step.output_path], verify=True)
-    made = plan_now(str(tmp_path), [("first", step)], ["first"], outputs)
-    assert (made.steps[0].decision, made.steps[0].is_damaged) == (Decision.REUSE, False)
-    assert made.warnings == (
+    checked = plan([("first", step)], verify=True)
+    assert (checked.steps[0].decision, checked.steps[0].is_damaged) == (Decision.REUSE, False)
+    assert checked.warnings == (
         "verify: 1 outputs that Marin's executor made have no manifest and were not compared, such as "
         f"{step.output_path}.",
     )
 
 
-def test_an_output_whose_witness_is_gone_is_never_reused(tasks: list[tuple[str, ResolvedStep]]) -> None:
+def test_output_without_its_sentinel_file_is_not_reused(tasks: Tasks) -> None:
     (Path(tasks[1][1].output_path) / "data").unlink()
     assert plan(tasks).steps[1].reason == "ran, output gone"
 
 
-def test_an_estimate_comes_from_the_attempt_that_made_it(tasks: list[tuple[str, ResolvedStep]]) -> None:
+def test_estimate_is_that_of_the_earlier_attempt(tasks: Tasks) -> None:
     forced = plan(tasks, selection=Selection(force=("second",)))
     assert forced.steps[1].decision is Decision.RUN
     assert str(forced.steps[1].estimate).endswith(" s on 1 CPU")
 
 
 def test_forced_input_warns_about_reused_consumers(
-    tasks: list[tuple[str, ResolvedStep]],
+    tasks: Tasks,
 ) -> None:
     forced = plan(tasks, selection=Selection(force=("first",)))
-    assert decided(forced) == {"first": Decision.RUN, "second": Decision.REUSE}
+    assert decisions(forced) == {"first": "RUN", "second": "REUSE"}
     assert forced.warnings == (
         "'second' is reused although its input 'first' runs again: force_downstream reruns both.",
     )

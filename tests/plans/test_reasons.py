@@ -17,7 +17,6 @@ from tradewind.records.record import Record, Status
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve, versioned
 from tradewind.storage import Roots
 from tradewind.storage.files import write_text
-from tradewind.text import format_producer
 
 NOW = 1_800_000_000.0
 EVERYWHERE = Roots(("/", "memory://"))
@@ -43,9 +42,9 @@ def lease(phase: Phase | None, **fields: Any) -> Lease:
         (Record(None, lease(Phase.COMMITTED), has_output=True), "finished before by run r1 of nightly"),
         (Record(Status.SUCCESS), "ran, output gone"),
         (Record(None, lease(Phase.COMMITTED)), "ran, output gone"),
-        (Record(Status.FAILED), "failed before"),
+        (Record(Status.FAILED), "failed before: ValueError: no"),
         (Record(Status.DEP_FAILED), "an input failed before"),
-        (Record(None, lease(Phase.FAILED)), "failed before"),
+        (Record(None, lease(Phase.FAILED)), "failed before: ValueError: no"),
         (Record(None, lease(Phase.STOPPED)), "stopped before"),
         (
             Record(None, lease(Phase.STOPPED, stop_requested={"dag": "d", "run": "r2", "try": 3})),
@@ -53,39 +52,17 @@ def lease(phase: Phase | None, **fields: Any) -> Lease:
         ),
         (Record(None, lease(Phase.RUNNING), lease_age_s=1000), "started before, then its lease expired"),
         (Record(Status.RUNNING), "started before, then its lease expired"),
-        (Record(None, lease(Phase.RUNNING)), "in progress in run r1 of nightly on job job-7"),
-        (Record(None, lease(Phase.CLAIMED, job="", by={})), "in progress"),
+        (Record(None, lease(Phase.RUNNING)), "in progress in run r1 of nightly since 8:00 on job job-7"),
+        (Record(None, lease(Phase.CLAIMED, job="", by={})), "in progress since 8:00"),
         (
-            Record(Status.RUNNING, Lease("host-1", NOW)),
-            "in progress in Marin's executor, worker host-1",
+            Record(None, lease(Phase.CLAIMED, job="", by={"hook": "mine", "try": 2})),
+            "in progress in hook mine since 8:00",
         ),
+        (Record(Status.RUNNING, Lease("host-1", NOW)), "in progress in Marin's executor, worker host-1"),
     ],
 )
-def test_every_state_has_its_words(record: Record, reason: str) -> None:
-    assert state_reason(STEP, record, lambda path: None) == reason
-
-
-def test_a_failure_is_told_with_the_first_line_of_its_error() -> None:
-    record = Record(None, lease(Phase.FAILED))
-    assert state_reason(STEP, record, {STEP.output_path: "ValueError: no"}.get) == "failed before: ValueError: no"
-
-
-def test_work_under_way_is_told_with_its_begin() -> None:
-    told = state_reason(STEP, Record(None, lease(Phase.RUNNING)), lambda path: None, "2027-01-15 08:00 UTC")
-    assert told == "in progress in run r1 of nightly since 2027-01-15 08:00 UTC on job job-7"
-
-
-@pytest.mark.parametrize(
-    ("by", "text"),
-    [
-        ({}, ""),
-        ({"run": "r"}, "run r"),
-        ({"script": "exp.py", "host": "h", "pid": 3}, "script exp.py on h"),
-        ({"hook": "mine", "try": 2}, "hook mine"),
-    ],
-)
-def test_a_producer_is_named_by_what_it_says_of_itself(by: dict[str, Any], text: str) -> None:
-    assert format_producer(by) == text
+def test_reason_describes_the_state(record: Record, reason: str) -> None:
+    assert state_reason(STEP, record, {STEP.output_path: "ValueError: no"}.get, since="8:00") == reason
 
 
 # ---- reads
@@ -96,7 +73,7 @@ def attempt(number: int, error: AttemptError | None = None, started_at: str = ""
     return made.ended(AttemptOutcome.FAILED, error) if error else made
 
 
-def test_the_errors_of_all_failed_steps_are_read_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_all_failed_steps_are_read_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = make(f"memory://{tmp_path.name}", "a", "b", "c", "d")
     errors = [
         AttemptError("ValueError", "\n  bad rate\nsecond line", "Traceback"),
@@ -108,30 +85,30 @@ def test_the_errors_of_all_failed_steps_are_read_together(tmp_path: Path, monkey
     reads: list[int] = []
     cat: Callable[..., Any] = MemoryFileSystem.cat_ranges
 
-    def noted(self: MemoryFileSystem, paths: Any, *args: Any, **kwargs: Any) -> Any:
+    def record(self: MemoryFileSystem, paths: Any, *args: Any, **kwargs: Any) -> Any:
         reads.append(len(paths))
         return cat(self, paths, *args, **kwargs)
 
-    monkeypatch.setattr(MemoryFileSystem, "cat_ranges", noted)
-    told = explain_steps([(step, Record(None, lease(Phase.FAILED))) for step in steps], now=NOW, roots=EVERYWHERE)
+    monkeypatch.setattr(MemoryFileSystem, "cat_ranges", record)
+    explained = explain_steps([(step, Record(None, lease(Phase.FAILED))) for step in steps], now=NOW, roots=EVERYWHERE)
     assert reads == [4]
-    assert [told[step.output_path] for step in (*steps[:2], steps[3])] == [
+    assert [explained[step.output_path] for step in (*steps[:2], steps[3])] == [
         "failed before: ValueError: bad rate",
         "failed before: package.OutOfMemoryError",
         "failed before",
     ]
-    assert len(told[steps[2].output_path]) < 200
+    assert len(explained[steps[2].output_path]) < 200
 
 
-def test_the_begin_of_work_under_way_is_read(tmp_path: Path) -> None:
+def test_start_of_running_attempt_is_read(tmp_path: Path) -> None:
     (step,) = make(tmp_path, "a")
     write_attempt(step.output_path, attempt(2, started_at="2027-01-15T09:00:30+01:00"))
-    told = explain_steps([(step, Record(None, lease(Phase.CLAIMED)))], now=NOW, roots=EVERYWHERE)
-    assert told[step.output_path] == ("in progress in run r1 of nightly since 2027-01-15 08:00 UTC on job job-7")
+    explained = explain_steps([(step, Record(None, lease(Phase.CLAIMED)))], now=NOW, roots=EVERYWHERE)
+    assert explained == {step.output_path: "in progress in run r1 of nightly since 2027-01-15 08:00 UTC on job job-7"}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"error": 3}', '{"started_at": "yesterday"}', '{"error": {}}'])
-def test_a_broken_story_is_no_error(tmp_path: Path, text: str) -> None:
+def test_invalid_attempt_file_has_an_empty_summary(tmp_path: Path, text: str) -> None:
     (step,) = make(tmp_path, "a")
     write_text(attempt_path(step.output_path, 2), text)
     assert read_attempt_summaries({step.output_path: Record(None, lease(Phase.FAILED))}) == {
@@ -139,22 +116,18 @@ def test_a_broken_story_is_no_error(tmp_path: Path, text: str) -> None:
     }
 
 
-def test_every_step_that_is_not_finished_has_a_reason(tmp_path: Path) -> None:
+def test_every_unfinished_step_has_a_reason(tmp_path: Path) -> None:
     (old,) = make(tmp_path, "a", rate=0.5)
     write_step_info(old, "f")
     new, failed, done = make(tmp_path, "a", "b", "c")
-    told = explain_steps(
-        [(new, Record()), (failed, Record(Status.FAILED)), (done, Record(Status.SUCCESS, has_output=True))],
-        now=NOW,
-        roots=EVERYWHERE,
-    )
-    assert told == {
+    records = [(new, Record()), (failed, Record(Status.FAILED)), (done, Record(Status.SUCCESS, has_output=True))]
+    assert explain_steps(records, now=NOW, roots=EVERYWHERE) == {
         new.output_path: f"differs from version `{old.hash}`: config.rate 0.5 → 0.1",
         failed.output_path: "failed before",
     }
 
 
-def test_a_store_that_fails_leaves_the_states(
+def test_unavailable_store_leaves_the_states(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*args: Any, **kwargs: Any) -> Any:
@@ -163,8 +136,7 @@ def test_a_store_that_fails_leaves_the_states(
     steps = make(f"memory://{tmp_path.name}", "a", "b")
     monkeypatch.setattr(MemoryFileSystem, "cat_file", fail)
     monkeypatch.setattr(MemoryFileSystem, "ls", fail)
-    told = explain_steps(
-        [(steps[0], Record(None, lease(Phase.FAILED))), (steps[1], Record())], now=NOW, roots=EVERYWHERE
-    )
-    assert list(told.values()) == ["failed before", "never ran"]
+    records = [(steps[0], Record(None, lease(Phase.FAILED))), (steps[1], Record())]
+    explained = explain_steps(records, now=NOW, roots=EVERYWHERE)
+    assert list(explained.values()) == ["failed before", "never ran"]
     assert caplog.text.count("the disk is gone") == 2
