@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from scripts.marin.class_rows import bases_of, class_row, wanted_classes
 from scripts.marin.sources import MARIN, VERSIONS, Library, Module, read_sources
-from tradewind.marin.legacy.methods import NAMES
+from tradewind.marin.legacy.classes import NAMES
 
 TABLES: Final = Path(__file__).resolve().parents[2] / "operators/tradewind/marin/legacy"
 LONGEST_CONSTANT: Final = 400

@@ -26,7 +26,7 @@ from pathlib import Path
 from airflow.sdk import DAG
 
 from tradewind.marin.loading import (
-    MOST_STEPS,
+    MAX_STEPS,
     TIME_LIMIT_S,
     RefusedFileError,
     dags_of,
@@ -56,7 +56,7 @@ def plainly(checkout: Path) -> Sequence[DAG]:
         try:
             run = run_file(world, file, TIME_LIMIT_S, _as_it_is)
             outcome = Evaluated(run, (0,) * len(run.calls))
-            made += dags_of(outcome, checkout, f"plain{number}", MOST_STEPS, {"prefix": PREFIX})
+            made += dags_of(outcome, checkout, f"plain{number}", MAX_STEPS, {"prefix": PREFIX})
         except RefusedFileError:
             continue
     return made

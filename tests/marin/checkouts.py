@@ -5,6 +5,9 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+import pytest
+
+from tradewind.marin import RefusedFileError
 from tradewind.marin.sandbox.evaluation import Evaluated, evaluate
 from tradewind.marin.sandbox.running import Run
 from tradewind.steps import ExecutorStep, InputName
@@ -13,6 +16,8 @@ EXECUTOR = (
     "from marin.execution.executor import ExecutorStep, executor_main, output_path_of, this_output_path, versioned\n"
 )
 STEP = "step = ExecutorStep(name='made', fn=None, config=None)\n"
+MAKE = "executor_main([ExecutorStep(name, None, None)])\n"
+"""End of a file that makes one step, whose name is the value of ``name``."""
 
 SOURCES = {
     "experiments/defaults.py": """
@@ -115,6 +120,24 @@ def run(root: Path, name: str, limit_s: float = 20.0) -> Run:
     if isinstance(outcome, Evaluated):
         return outcome.run
     raise outcome
+
+
+def run_text(root: Path, text: str, limit_s: float = 20.0) -> Run:
+    """Write ``experiments/a.py``, whose first line imports Marin's executor, and run it."""
+    write_checkout(root, a=EXECUTOR + text)
+    return run(root, "a", limit_s)
+
+
+def made_name(root: Path, text: str) -> str:
+    """Return the name of the one step that such a file makes of ``name``."""
+    return names(run_text(root, text + MAKE))[0][0]
+
+
+def refusal(root: Path, text: str, match: str, limit_s: float = 20.0) -> RefusedFileError:
+    """Return the error of such a file; ``match`` is the pattern of its text after ``experiments/a.py``."""
+    with pytest.raises(RefusedFileError, match=f"^experiments/a.py{match}") as caught:
+        run_text(root, text, limit_s)
+    return caught.value
 
 
 def names(found: Run) -> list[list[str]]:

@@ -46,7 +46,7 @@ def test_the_checkouts_runs_where_it_can_be_imported(checkout: Path, monkeypatch
     monkeypatch.setitem(REPLACEMENTS, THEIRS, DECODE)  # type: ignore[arg-type]
     told: list[str] = []
     assert spec_of(THEIRS).load_function(told.append).__module__ == "marin.working.work"
-    assert told == ["marin.working.work:work runs as the checkout has it."]
+    assert told == ["marin.working.work:work runs from the checkout."]
 
 
 def test_ours_runs_where_the_checkouts_needs_what_is_gone(
@@ -65,8 +65,8 @@ def test_ours_runs_where_the_checkouts_needs_what_is_gone(
     assert _call(spec_of(THEIRS)) == {"a": [1]}
     assert tasks == [None], "it runs in this process, and Ray is asked for nothing"
     assert capsys.readouterr().out.startswith(
-        "marin.working.work:work is tradewind.serialization.spec:decode here: it cannot be imported (ImportError: "
-        "cannot import name 'GoneSince' from 'tradewind.steps'"
+        "marin.working.work:work is replaced by tradewind.serialization.spec:decode: it cannot be imported "
+        "(ImportError: cannot import name 'GoneSince' from 'tradewind.steps'"
     )
 
 
@@ -84,7 +84,7 @@ def test_training_and_the_results_of_a_speedrun_are_always_ours(
     monkeypatch.setitem(REPLACEMENTS, THEIRS, ReplacementFunction(DECODE.name, always="it is so."))  # type: ignore[arg-type]
     told: list[str] = []
     assert spec_of(THEIRS, TpuSlice("v4-8")).load_function(told.append)({"a": 1}) == {"a": 1}
-    assert told == [f"{THEIRS} is {DECODE.name} here: it is so."]
+    assert told == [f"{THEIRS} is replaced by {DECODE.name}: it is so."]
     assert {name for name, ours in REPLACEMENTS.items() if ours.always} >= {
         "marin.training.training:run_levanter_train_lm", "marin.speedrun.speedrun:speedrun_results"
     }  # fmt: skip

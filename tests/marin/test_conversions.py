@@ -282,7 +282,7 @@ def test_a_case_is_translated_or_refused_with_its_field(answers: Mapping[str, An
     refused = {
         "eras": "config.shuffle is 1000", "ignored token": "config.ignore_token_id is 5",
         "single turn": "config.single_turn is True", "single": "config is a levanter.data.text.UrlSingle",
-        "epochs": "config.epoch is 2, which levanter.main.train_lm.TrainLmConfig of levanter 1.2.dev1644 took, and "
+        "epochs": "config.epoch is 2, a value for levanter.main.train_lm.TrainLmConfig of levanter 1.2.dev1644, and "
         "levanter 0.2.",
     }  # fmt: skip
     for name, why in refused.items():

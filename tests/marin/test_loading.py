@@ -17,18 +17,15 @@ from tradewind.marin.loading import id_of, runnable_files
 from tradewind.serialization.references import CodeFolder
 from tradewind.tasks.code import code_folder
 
+FILE = "experiments/tutorials/train_tiny.py"
 ONE = EXECUTOR + STEP + "if __name__ == '__main__':\n    executor_main(steps=[step], description='Said.')\n"
 
 
 def test_an_experiment_is_a_dag_with_what_the_dag_file_says(tmp_path: Path) -> None:
     write_checkout(tmp_path)
-    file = tmp_path / "experiments/tutorials/train_tiny.py"
-    (dag,) = marin_experiment(file, schedule="@daily", prefix="gs://bucket", tags=["marin"])
+    (dag,) = marin_experiment(tmp_path / FILE, schedule="@daily", prefix="gs://bucket", tags=["marin"])
     assert dag.dag_id == "tutorials.train_tiny" and dag.description == "Tiny models."
-    about = (
-        f"The experiment `experiments/tutorials/train_tiny.py`, from line 12, in the Marin checkout `{tmp_path.name}`."
-    )
-    assert dag.doc_md == about
+    assert dag.doc_md == f"The experiment `{FILE}`, from line 12, in the Marin checkout `{tmp_path.name}`."
     assert {"tokenized_corpus", "checkpoints_tiny-0.1", "checkpoints_tiny-0.01"} <= set(dag.task_ids)
     assert dag.get_task("checkpoints_tiny-0.1").upstream_task_ids == {"tokenized_corpus"}
     assert dag.tags == {"marin"} and "CronDataInterval" in type(dag.timetable).__name__
@@ -52,11 +49,9 @@ def test_two_files_do_not_share_an_id(tmp_path: Path) -> None:
     put(tmp_path / "experiments/a b.py", ONE)
     dags = marin_experiments(tmp_path / "experiments", exclude=["tutorials/*"])
     assert [dag.dag_id for dag in dags] == ["a_b", "x.2"]
-    told = "its DAG would be called {}, as one of experiments/{} is: give one of the files another name."
-    assert [error.reason and error.reason.text for error in dags.refused] == [
-        told.format("a_b", "a b.py"),
-        told.format("x.2", "x/2.py"),
-    ]
+    reason = "its DAG would have the id {}, like one of experiments/{}: rename one of the files."
+    reasons = [error.reason and error.reason.text for error in dags.refused]
+    assert reasons == [reason.format("a_b", "a b.py"), reason.format("x.2", "x/2.py")]
 
 
 def test_what_airflow_does_not_take_costs_the_others_nothing(tmp_path: Path) -> None:
@@ -80,7 +75,7 @@ def test_only_files_that_call_executor_main_are_taken(tmp_path: Path) -> None:
     assert files == ["a.py", "d.py", "train_tiny.py"]
     chosen = runnable_files(tmp_path / "experiments", include=["tut*", "d.py"], exclude=["d*"])
     assert [file.name for file in chosen] == ["train_tiny.py"]
-    with pytest.warns(MarinFileWarning, match="experiments/d.py calls executor_main nowhere when it is run"):
+    with pytest.warns(MarinFileWarning, match="experiments/d.py does not call executor_main when it is run"):
         marin_experiments(tmp_path / "experiments")
 
 
@@ -97,12 +92,10 @@ def test_a_file_that_cannot_be_a_dag_costs_the_others_nothing(tmp_path: Path, ca
 
 @pytest.mark.slow
 def test_a_large_dag_is_refused_until_the_limit_is_raised(tmp_path: Path) -> None:
-    text = EXECUTOR + "executor_main([ExecutorStep(f's{n}', None, None) for n in range(12)])\n"
-    write_checkout(tmp_path, a=text)
+    write_checkout(tmp_path, a=EXECUTOR + "executor_main([ExecutorStep(f's{n}', None, None) for n in range(12)])\n")
     file = tmp_path / "experiments/a.py"
-    with pytest.raises(
-        RefusedFileError, match=r"^experiments/a.py:2 .* it has 12 steps, and at most 10 .* most_steps="
-    ):
+    reason = "^experiments/a.py:2 .* it has 12 steps, and the limit is 10: raise most_steps="
+    with pytest.raises(RefusedFileError, match=reason):
         marin_experiment(file, most_steps=10)
     assert len(marin_experiment(file, most_steps=12)[0].task_ids) == 13
 
@@ -113,31 +106,24 @@ def test_dag_file_overrides_prefix_and_selection_of_marin_file(tmp_path: Path) -
     text = "from marin.execution import ExecutorMainConfig, ExecutorStep, executor_main\n"
     text += f"executor_main({config}, [ExecutorStep('s', None, None)])\n"
     write_checkout(tmp_path, a=text)
-    (dag,) = marin_experiment(tmp_path / "experiments/a.py")
-    assert prefix_of(dag) == "gs://own" and dag.max_active_tasks == 3
-    (dag,) = marin_experiment(tmp_path / "experiments/a.py", prefix="gs://theirs")
-    assert prefix_of(dag) == "gs://theirs"
-
-
-def prefix_of(dag: Any) -> Any:
-    return dag.get_task("plan").settings.prefix
+    for given, prefix in (({}, "gs://own"), ({"prefix": "gs://theirs"}, "gs://theirs")):
+        (dag,) = marin_experiment(tmp_path / "experiments/a.py", **given)
+        plan: Any = dag.get_task("plan")
+        assert (plan.settings.prefix, dag.max_active_tasks) == (prefix, 3)
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reason"),
     [
-        (
-            "experiments/no.py",
-            r"There is no experiments/no.py of a Marin checkout in .*: put the checkout there, give the",
-        ),
-        ("experiments", r"experiments is no file: give one, or marin_experiments\(\) a folder"),
+        ("experiments/no.py", r"No experiments/no.py of a Marin checkout in .*: put the checkout there, give the"),
+        ("experiments", r"experiments is no file: give a file, or use marin_experiments\(\) for a folder"),
     ],
 )
 def test_wrong_path_error_lists_searched_locations(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, reason: str
 ) -> None:
     monkeypatch.setenv("TRADEWIND_MARIN_CHECKOUT", str(write_checkout(tmp_path)))
-    with pytest.raises(RefusedFileError, match=told):
+    with pytest.raises(RefusedFileError, match=reason):
         marin_experiment(given)
     with pytest.raises(RefusedFileError, match="is no folder around"):
         marin_experiment("experiments/defaults.py", checkout=tmp_path / "src")
@@ -180,22 +166,14 @@ print("RESULT" + json.dumps({
 def test_refused_file_is_import_error_beside_dags_of_others(tmp_path: Path) -> None:
     """The test uses a separate process, as the DAG processor does: 10 s."""
     dags = tmp_path / "dags"
-    put(
-        dags / "marin_dags.py",
-        '"""Marin as Airflow DAGs."""\nimport tradewind.marin as m\nm.marin_experiments("experiments/")\n',
-    )
+    put(dags / "marin_dags.py", "# Airflow DAGs\nimport tradewind.marin as m\nm.marin_experiments('experiments/')\n")
     text = EXECUTOR + "import transformers\nexecutor_main([ExecutorStep('s', None, None)] * len(transformers.x))\n"
     write_checkout(tmp_path / "marin", a=ONE, b=text)
-    done = subprocess.run(
-        [sys.executable, "-c", BAG, str(dags)],
-        env={**os.environ, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    env = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
+    done = subprocess.run([sys.executable, "-c", BAG, str(dags)], env=env, capture_output=True, text=True)
     result = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
     assert result, done.stderr
     found = json.loads(result[0].removeprefix("RESULT"))
     assert found["dags"] == {"a": True, "tutorials.train_tiny": True} and found["heavy"] == []
     assert list(found["errors"]) == ["experiments/b.py"]
-    assert found["errors"]["experiments/b.py"].startswith("experiments/b.py:3 cannot become a DAG: how many elements")
+    assert found["errors"]["experiments/b.py"].startswith("experiments/b.py:3 cannot become a DAG: it needs the length")

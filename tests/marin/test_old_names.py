@@ -128,6 +128,6 @@ def test_legacy_field_without_counterpart_is_refused_on_import(libraries: Path) 
     put(libraries / "levanter/models/llama.py", MODEL)
     put(libraries / "broken_file.py", "from levanter.models.llama import LlamaConfig\nLlamaConfig(use_bias=True)\n")
     with pytest.raises(
-        FunctionImportError, match=r"TranslationError: LlamaConfig\.use_bias is True, which levanter\.mo"
+        FunctionImportError, match=r"TranslationError: LlamaConfig\.use_bias is True, a value for levanter\.mo"
     ):
         Reference("broken_file", "MODEL").load()

@@ -26,7 +26,7 @@ def load(reference: Reference, tell: Callable[[str], object]) -> Any:
         return reference.load()
     if ours.always:
         function = Reference.parse(ours.name).load()
-        tell(f"{reference} is {ours.name} here: {ours.always}")
+        tell(f"{reference} is replaced by {ours.name}: {ours.always}")
         return function
     try:
         function = reference.load()
@@ -35,9 +35,9 @@ def load(reference: Reference, tell: Callable[[str], object]) -> Any:
             raise
         function = Reference.parse(ours.name).load()
         cause = error.__cause__
-        tell(f"{reference} is {ours.name} here: it cannot be imported ({type(cause).__name__}: {cause}).")
+        tell(f"{reference} is replaced by {ours.name}: it cannot be imported ({type(cause).__name__}: {cause}).")
     else:
-        tell(f"{reference} runs as the checkout has it.")
+        tell(f"{reference} runs from the checkout.")
     return function
 
 

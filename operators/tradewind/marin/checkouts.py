@@ -36,8 +36,8 @@ def find_given(given: str | os.PathLike[str], dag_file: str | None) -> Path:
         if place.exists():
             return _behind_links(place)
     raise RefusedFileError(
-        f"There is no {given} of a Marin checkout in {', '.join(str(place.parent) for place in places)}: put the "
-        f"checkout there, give the whole path, or set {CHECKOUT_VARIABLE}."
+        f"No {given} of a Marin checkout in {', '.join(str(place.parent) for place in places)}: put the checkout "
+        f"there, give the absolute path, or set {CHECKOUT_VARIABLE}."
     )
 
 
@@ -77,9 +77,9 @@ def check_executor_version(root: Path) -> None:
                 what = "imports fray, which steps run on since the end of 2025"
             else:
                 continue
-            raise _of_another_time(root, f"its {folder}/executor.py {what}")
+            raise _unsupported(root, f"its {folder}/executor.py {what}")
         if (root / folder / "step_spec.py").is_file():
-            raise _of_another_time(
+            raise _unsupported(
                 root, f"its {folder} has no executor.py, and in step_spec.py StepSpec, which came in 2026"
             )
 
@@ -102,10 +102,10 @@ def required_libraries(root: Path) -> frozenset[str]:
     return frozenset(found)
 
 
-def _of_another_time(root: Path, what: str) -> RefusedFileError:
+def _unsupported(root: Path, what: str) -> RefusedFileError:
     return RefusedFileError(
-        f"{root} is a Marin checkout of another time: {what}. Taken are checkouts from before, such as that of "
-        "November 3, 2025 (commit 1237e82a)."
+        f"{root} is a Marin checkout of an unsupported version: {what}. Use an earlier one, such as that of November "
+        "3, 2025 (commit 1237e82a)."
     )
 
 

@@ -18,7 +18,7 @@ from tradewind.marin.checkouts import checkout_of, find_given
 from tradewind.marin.refusals import Reason, RefusedFileError, refused_file
 from tradewind.marin.sandbox.evaluation import Evaluated, evaluate
 from tradewind.marin.sandbox.executor_api import Captured
-from tradewind.marin.sandbox.import_map import MOST_BYTES
+from tradewind.marin.sandbox.import_map import MAX_BYTES
 from tradewind.marin.sandbox.process_state import is_by_signal, reduced_gc, tracked_signals
 from tradewind.marin.sandbox.running import Run, error_message
 from tradewind.serialization.spec import STEP_VARIABLE
@@ -60,7 +60,7 @@ def _result() -> Any:
 
 
 TIME_LIMIT_S: Final = 20.0
-MOST_STEPS: Final = 2000
+MAX_STEPS: Final = 2000
 _CALLS_EXECUTOR_MAIN = re.compile(rb"^(?!\s*(#|def\s)).*\bexecutor_main\s*\(", re.M)
 
 
@@ -82,7 +82,7 @@ def marin_experiment(
     dag_id: str | None = None,
     checkout: str | os.PathLike[str] | None = None,
     time_limit_s: float = TIME_LIMIT_S,
-    most_steps: int = MOST_STEPS,
+    most_steps: int = MAX_STEPS,
     **experiment_arguments: Any,
 ) -> MarinDags:
     """Make a DAG of each ``executor_main`` that the Marin experiment ``file`` calls when it is run.
@@ -103,14 +103,14 @@ def marin_experiment(
         return dags
     path = find_given(file, sys._getframe(1).f_globals.get("__file__"))
     if not path.is_file():
-        raise RefusedFileError(f"{path} is no file: give one, or marin_experiments() a folder.")
+        raise RefusedFileError(f"{path} is no file: give a file, or use marin_experiments() for a folder.")
     root = checkout_of(path, checkout)
     base = dag_id or id_of(path, root)
     with reduced_gc():
         outcome = evaluate(root, [path], time_limit_s)[path]
         if isinstance(outcome, RefusedFileError):
             raise outcome
-        _tell_environment([outcome])
+        _log_environment([outcome])
         dags += dags_of(outcome, root, base, most_steps, experiment_arguments)
     return dags
 
@@ -122,7 +122,7 @@ def marin_experiments(
     exclude: Sequence[str] = (),
     checkout: str | os.PathLike[str] | None = None,
     time_limit_s: float = TIME_LIMIT_S,
-    most_steps: int = MOST_STEPS,
+    most_steps: int = MAX_STEPS,
     **experiment_arguments: Any,
 ) -> MarinDags:
     """Make DAGs of all files below ``folder`` that call ``executor_main``; see ``marin_experiment``.
@@ -138,13 +138,13 @@ def marin_experiments(
         return dags
     top = find_given(folder, sys._getframe(1).f_globals.get("__file__"))
     if not top.is_dir():
-        raise RefusedFileError(f"{top} is no folder: give one, or marin_experiment() a file.")
+        raise RefusedFileError(f"{top} is no folder: give a folder, or use marin_experiment() for a file.")
     root = checkout_of(top, checkout)
     wanted = _wanted_dag_id()
     bases = {path: id_of(path, root) for path in runnable_files(top, include, exclude)}
     bases = {path: base for path, base in bases.items() if _may_make(base, wanted)}
     if not bases and wanted is None:
-        _warn(str(top), 0, "holds no file that calls executor_main, so there is no DAG")
+        _warn(str(top), 0, "contains no file that calls executor_main, so there is no DAG")
     owners: dict[str, str] = {}
     with reduced_gc():
         outcomes = evaluate(root, list(bases), time_limit_s)
@@ -157,7 +157,7 @@ def marin_experiments(
             except RefusedFileError as error:
                 dags.refused.append(error)
                 show_import_error(path.relative_to(root).as_posix(), str(error))
-    _tell_environment([outcome for outcome in outcomes.values() if isinstance(outcome, Evaluated)])
+    _log_environment([outcome for outcome in outcomes.values() if isinstance(outcome, Evaluated)])
     return dags
 
 
@@ -175,7 +175,7 @@ def runnable_files(top: Path, include: Sequence[str] = (), exclude: Sequence[str
 
 def _may_call_executor_main(path: Path) -> bool:
     try:
-        return path.stat().st_size > MOST_BYTES or _CALLS_EXECUTOR_MAIN.search(path.read_bytes()) is not None
+        return path.stat().st_size > MAX_BYTES or _CALLS_EXECUTOR_MAIN.search(path.read_bytes()) is not None
     except OSError:
         return True  # loading it reports the reason
 
@@ -198,7 +198,7 @@ def dags_of(
     """
     run = outcome.run
     if not run.calls:
-        _warn(run.file, 0, "calls executor_main nowhere when it is run, so it makes no DAG")
+        _warn(run.file, 0, "does not call executor_main when it is run, so it makes no DAG")
     made: list[DAG] = []
     for dag_id, captured, count in zip(_ids(run, base), run.calls, outcome.counts, strict=True):
         if wanted not in (None, dag_id):
@@ -207,7 +207,7 @@ def dags_of(
             _warn(run.file, captured.place.line if captured.place else 0, "gives executor_main no steps: no DAG")
             continue
         if count > most_steps:
-            reason = f"it has {count} steps, and at most {most_steps} are taken: raise most_steps=, or split it."
+            reason = f"it has {count} steps, and the limit is {most_steps}: raise most_steps=, or split it."
             raise refused_file(run.file, Reason(captured.place, reason))
         try:
             with tracked_signals():
@@ -232,7 +232,7 @@ def check_ids(outcome: Evaluated, base: str, owners: dict[str, str]) -> None:
     run = outcome.run
     for dag_id, captured in zip(_ids(run, base), run.calls, strict=True):
         if captured.steps and (owner := owners.setdefault(dag_id, run.file)) != run.file:
-            reason = f"its DAG would be called {dag_id}, as one of {owner} is: give one of the files another name."
+            reason = f"its DAG would have the id {dag_id}, like one of {owner}: rename one of the files."
             raise refused_file(run.file, Reason(captured.place, reason))
 
 
@@ -260,12 +260,12 @@ def _may_make(base: str, wanted: str | None) -> bool:
     return wanted is None or wanted == base or re.fullmatch(rf"{re.escape(base)}\.\d+", wanted) is not None
 
 
-def _tell_environment(outcomes: Sequence[Evaluated]) -> None:
+def _log_environment(outcomes: Sequence[Evaluated]) -> None:
     if "CI" in os.environ:
-        logger.info("CI is set here, and unset for Marin's files: with it, some make no steps.")
+        logger.info("CI is set, but hidden from Marin's files, because some make no steps with it.")
     for outcome in outcomes:
         if outcome.run.environment:
-            logger.info("%s reads of the environment: %s", outcome.run.file, ", ".join(outcome.run.environment))
+            logger.info("%s reads the environment variables %s", outcome.run.file, ", ".join(outcome.run.environment))
 
 
 def _warn(file: str, line: int, text: str) -> None:

@@ -23,6 +23,7 @@ from tradewind.marin.legacy.table import module_rows
 from tradewind.marin.translation import (
     NO_CODE,
     WrittenConfig,
+    default_of,
     installed_version,
     known_fields,
     renamed_fields,
@@ -33,10 +34,7 @@ from tradewind.serialization.errors import TranslationError
 from tradewind.serialization.references import Reference
 from tradewind.serialization.spec import Encoder, decode
 
-__all__ = [
-    "accept_legacy_fields",
-    "provide",
-]
+__all__ = ["accept_legacy_fields", "provide"]
 
 
 class LegacyCall(WrittenConfig):
@@ -51,16 +49,6 @@ class LegacyCall(WrittenConfig):
     def is_default(self, name: str) -> bool:
         has_default, default = default_of(self.of, name)
         return has_default and type(default) is type(self._fields[name]) and bool(default == self._fields[name])
-
-
-def default_of(of: str, name: str) -> tuple[bool, Any]:
-    """Return whether a field of the legacy class has a default, and the default."""
-    spec = next((spec for spec in dataclasses.fields(builder().find(of)) if spec.name == name), None)
-    if spec is None:
-        return False, None
-    if spec.default_factory is not dataclasses.MISSING:
-        return True, spec.default_factory()
-    return spec.default is not dataclasses.MISSING, spec.default
 
 
 def accept_legacy_fields(module: ModuleType) -> None:
@@ -215,7 +203,7 @@ def _refused(full: str) -> Any:
 
     def refuse(cls: type, *args: Any, **kwargs: Any) -> Any:
         raise TranslationError(
-            f"{full} of {written_version(full)} is called, and {installed_version(full)} on the cluster has none."
+            f"{full} of {written_version(full)} is called, and {installed_version(full)} on the cluster lacks it."
         )
 
     return type(full.rpartition(".")[2], (), {"__new__": refuse, "__module__": full.rpartition(".")[0]})

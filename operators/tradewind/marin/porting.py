@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.marin.checkouts import checkout_of, find_given
 from tradewind.marin.loading import (
-    MOST_STEPS,
+    MAX_STEPS,
     TIME_LIMIT_S,
     MarinFileWarning,
     check_ids,
@@ -29,26 +29,24 @@ if TYPE_CHECKING:
 
 # Edits that make a refused file loadable, where the reason determines them.
 
-_MOVE: Final = (
-    "take this out, and let a step do it: a function that is given to ExecutorStep(fn=...) runs on the cluster"
-)
+_MOVE: Final = "move this into a step's function: a function that is given to ExecutorStep(fn=...) runs on the cluster"
 _NAMED: Final = (
-    "write a fixed text in place of what this line reads: the name of a step is the same in every run, so no value of "
-    "the run can be in it"
+    "replace what this line reads by a fixed text: the name of a step is the same in every run, so it cannot contain "
+    "a value of the run"
 )
 _VERSIONED: Final = (
-    "write the value down in place of what this line reads, or let the run give it: versioned(run_param('NAME')) of "
+    "replace what this line reads by a fixed value, or by a parameter of the run: versioned(run_param('NAME')) of "
     "tradewind, and params={'NAME': ...} in the DAG file"
 )
 _SECRET: Final = (
-    "take this out, and let the step that needs it name it: ExecutorStep(..., secrets={{'{name}': "
+    "remove this line, and name the secret in the step that needs it: ExecutorStep(..., secrets={{'{name}': "
     "'projects/PROJECT/secrets/SECRET'}}); its function finds it in os.environ"
 )
 _WHERE_PARSED: Final = "where Airflow parses its DAG files"
 _VARIABLE: Final = f"give a default, os.environ.get('{{name}}', ...), or set {{name}} {_WHERE_PARSED}"
 _HUB: Final = (
-    "write down here what the hub says of it: the number, the text or the list that the line needs, or the fields of "
-    "the config"
+    "replace this by the hub's answer: the number, the text or the list that the line needs, or the fields of the "
+    "config"
 )
 _NOT_SET: Final = re.compile(r"^KeyError: '(?P<name>[A-Z][A-Z0-9_]+)'$")
 _EDITS: Final = tuple(
@@ -56,7 +54,7 @@ _EDITS: Final = tuple(
     for reason, edit in (
         (r"^evaluated twice, a step is called ", _NAMED),
         (r"^evaluated twice, step .* has another version or path", _VERSIONED),
-        (r"^evaluated twice, ", "write the value down in place of what this line reads"),
+        (r"^evaluated twice, ", "replace what this line reads by a fixed value"),
         (r"\.remote\(\) starts a Ray task|^ray\.\w+\(\) needs a Ray cluster", _MOVE),
         (
             r"^it (opens a network connection|opens a database|starts a process|starts a thread|deletes files|"
@@ -68,34 +66,32 @@ _EDITS: Final = tuple(
         (r"^it reads MARIN_PREFIX, which is not set", f"set it, or TRADEWIND_PREFIX, {_WHERE_PARSED}"),
         (
             r"^ExperimentError: ",
-            f"write down here how large its vocabulary is, or set HF_HUB_CACHE, {_WHERE_PARSED}, to a Hugging Face "
+            f"replace this by the size of the vocabulary, or set HF_HUB_CACHE, {_WHERE_PARSED}, to a Hugging Face "
             "cache that has it",
         ),
         (
             r"^FileNotFoundError: .*: '(?P<name>[^/'][^']*)'$",
-            "write its path from the checkout's root, where files are run, and put it there if it is not: {name}",
+            "write its path from the checkout's root, where files run, and put the file there if it is missing: {name}",
         ),
-        (r"^it ends itself with exit\(", "take this out, or let the file call executor_main before it"),
+        (r"^it ends itself with exit\(", "remove this line, or call executor_main before it"),
         (
-            r"^it ends or changes (the|this) process with os\.|^it changes the limits|^it listens to all",
-            "take this out",
+            r"^it ends or changes (the|this) process with os\.|^it changes the limits|^it adds an audit hook",
+            "remove this line",
         ),
-        (r"^it asks for input\(\)", "write the answer down in place of the question"),
-        (r" wants arguments from the command line", "give each field of that config a default"),
+        (r"^it calls input\(\)", "replace this by the answer"),
+        (r" needs arguments from the command line", "give each field of that config a default"),
         (
-            r"^it has (?P<count>\d+) steps, and at most ",
+            r"^it has (?P<count>\d+) steps, and the limit is ",
             "write most_steps={count} in the DAG file, or call executor_main for a part of the steps at a time",
         ),
         (
-            r"(is asked of|^versioned\(\) is given|^ExperimentError).*"
+            r"^(it needs|versioned\(\) is given|ExperimentError).*"
             r"\b(transformers|huggingface_hub|datasets|load_tokenizer|from_hf_config|tokenizer)\b",
             _HUB,
         ),
         (
-            r"(?:(?:is|\.\.\.\)) asked(?: of|,)|is matched|"
-            r"^(?:hasattr|getattr|callable)\(|^whether |^versioned\(\) is given |holds )"
-            r".*(?:known only on the cluster)",
-            "write the value down in place of what only the cluster knows",
+            r"(?:^it (?:needs|matches)|^versioned\(\) is given|holds ).*known only on the cluster",
+            "replace what only the cluster knows by a fixed value",
         ),
     )
 )
@@ -111,7 +107,7 @@ def edit_for(reason: str) -> str | None:
     return None
 
 
-_LONGEST_SOURCE: Final = 200
+_MAX_SOURCE: Final = 200
 """Maximum characters shown of a line."""
 
 
@@ -171,7 +167,7 @@ class PortOptions:
 
     checkout: str | None = None
     time_limit_s: float = TIME_LIMIT_S
-    most_steps: int = MOST_STEPS
+    most_steps: int = MAX_STEPS
 
 
 def port(
@@ -219,13 +215,13 @@ def _ported(
     shown = path.relative_to(root).as_posix()
     if isinstance(outcome, RefusedFileError):
         return PortedFile(root, shown, finding=_finding(outcome, root))
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", MarinFileWarning)
         try:
             dags = dags_of(outcome, root, id_of(path, root), most_steps, dag_arguments)
         except RefusedFileError as error:
             return PortedFile(root, shown, finding=_finding(error, root))
-    remarks = [(each.lineno, str(each.message)) for each in told if issubclass(each.category, MarinFileWarning)]
+    remarks = [(each.lineno, str(each.message)) for each in caught if issubclass(each.category, MarinFileWarning)]
     if dags:
         return PortedFile(root, shown, tuple(dags), remarks=tuple(f"line {line}: {text}" for line, text in remarks))
     line, text = remarks[0]
@@ -248,4 +244,4 @@ def _source(place: SourceLine | None, root: Path) -> str:
         lines = (root / place.file).read_text(errors="replace").splitlines()
     except OSError:
         return ""
-    return lines[place.line - 1].strip()[:_LONGEST_SOURCE] if place.line <= len(lines) else ""
+    return lines[place.line - 1].strip()[:_MAX_SOURCE] if place.line <= len(lines) else ""

@@ -21,15 +21,12 @@ from tradewind.serialization.errors import FunctionImportError, SpecError, Trans
 from tradewind.serialization.references import CodeFolder, Reference
 from tradewind.serialization.spec import TRANSLATED_BY, Encoder, decode
 
-__all__ = [
-    "TranslationError",
-    "rebuilt",
-]
+__all__ = ["TranslationError", "rebuilt"]
 
 # The serialized fields of one config, each read on access.
 
 NO_CODE: Final = CodeFolder(Path("/nonexistent"))
-_LONGEST_SHOWN: Final = 80
+_MAX_SHOWN: Final = 80
 
 
 class WrittenConfig:
@@ -65,36 +62,39 @@ class WrittenConfig:
 
     def is_default(self, name: str) -> bool:
         """Whether a field has its default value."""
-        spec = next((spec for spec in dataclasses.fields(builder().find(self.of)) if spec.name == name), None)
-        if spec is None or (spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING):
+        has_default, default = default_of(self.of, name)
+        if not has_default:
             return False
-        default = spec.default if spec.default_factory is dataclasses.MISSING else spec.default_factory()
         try:
             return bool(Encoder(NO_CODE).encode(default, f"{self.at}.{name}") == self._fields[name])
         except SpecError:  # such as the path of another step's output
             return False
-
-    def is_all_default(self) -> bool:
-        """Whether every field has its default value."""
-        return all(map(self.is_default, self))
 
     def refusal(self, name: str, why: str = "it has no counterpart there") -> TranslationError:
         """Return the error for the value of a field."""
         value = self._fields[name]
         shown = value.get("of", value) if isinstance(value, dict) else value
         return TranslationError(
-            f"{self.at}.{name} is {str(shown)[:_LONGEST_SHOWN]!s}, which {self.of} of {written_version(self.of)} took, "
-            "and "
-            f"{installed_version(self.of)} on the cluster cannot be given: {why}."
+            f"{self.at}.{name} is {str(shown)[:_MAX_SHOWN]}, a value for {self.of} of {written_version(self.of)}, and "
+            f"{installed_version(self.of)} on the cluster does not accept it: {why}."
         )
 
     def class_refusal(self, why: str = "it has no such class") -> TranslationError:
         """Return the error for the config as a whole."""
         return TranslationError(
             f"{self.at} is a {self.of} of {written_version(self.of)}, and {installed_version(self.of)} on the cluster "
-            "cannot be given it: "
-            f"{why}."
+            f"does not accept it: {why}."
         )
+
+
+def default_of(of: str, name: str) -> tuple[bool, Any]:
+    """Return whether a field of the legacy class has a default, and the default."""
+    spec = next((spec for spec in dataclasses.fields(builder().find(of)) if spec.name == name), None)
+    if spec is None:
+        return False, None
+    if spec.default_factory is not dataclasses.MISSING:
+        return True, spec.default_factory()
+    return spec.default is not dataclasses.MISSING, spec.default
 
 
 def written_version(name: str) -> str:
@@ -135,10 +135,10 @@ def as_components(given: WrittenConfig, values: dict[str, Any], known: Collectio
         for name, source in given.take("configs").items()
     }
     if given.read("ignore_token_id") not in _NO_TOKEN:
-        raise given.refusal("ignore_token_id", "no token can be left out of the loss")
+        raise given.refusal("ignore_token_id", "no token can be excluded from the loss")
     given.drop("ignore_token_id")
     if given.read("shuffle") not in (True, False):
-        raise given.refusal("shuffle", "data is shuffled as a whole or in blocks, and no longer in eras")
+        raise given.refusal("shuffle", "data is shuffled as a whole or in blocks, no longer in eras")
     values["shuffle"] = bool(given.take("shuffle"))
     values["permutation_type"] = given.take("permutation_type") or "linear"
 
@@ -146,10 +146,10 @@ def as_components(given: WrittenConfig, values: dict[str, Any], known: Collectio
 def single_as_components(given: WrittenConfig) -> Any:
     """Convert a single data set: only the empty one used when no data was given."""
     made = Reference(_TEXT, given.of.rpartition(".")[2])
-    if not given.is_all_default():
+    if not all(map(given.is_default, given)):
         raise given.class_refusal(
-            f"there, one data set is a mixture of one, which has another order of examples: put {made.qualname} into "
-            "an LMMixtureDatasetConfig, or keep Levanter's version"
+            f"it makes one data set a mixture of one, with another order of examples: put {made.qualname} into an "
+            "LMMixtureDatasetConfig, or keep Levanter's version"
         )
     return Reference(_TEXT, "LmDataConfig").load()()
 
@@ -157,12 +157,12 @@ def single_as_components(given: WrittenConfig) -> Any:
 def chat_without_single_turn(given: WrittenConfig, values: dict[str, Any], known: Collection[str]) -> None:
     """Convert a chat format, whose single-turn case was once separate."""
     if "single_turn" not in known and not given.is_default("single_turn"):
-        raise given.refusal("single_turn", "all turns of a chat are read")
+        raise given.refusal("single_turn", "it reads all turns of a chat")
 
 
 def refuse_supervised(given: WrittenConfig) -> Any:
     """Refuse supervised data: questions and answers are tokenized and packed differently today."""
-    raise given.class_refusal("it makes other tokens of the same texts, and does not pack them")
+    raise given.class_refusal("it makes other tokens of the same texts and does not pack them")
 
 
 # The trainer's config: mesh and profiler have their own configs today.
@@ -298,7 +298,7 @@ def rebuilt(written: Mapping[str, Any]) -> Any:
     try:
         return made(**values)
     except (TypeError, ValueError, AssertionError) as error:
-        raise given.class_refusal(f"it says {type(error).__name__}: {error}") from error
+        raise given.class_refusal(f"it raises {type(error).__name__}: {error}") from error
 
 
 def translated(given: WrittenConfig, known: Collection[str]) -> dict[str, Any]:
@@ -339,17 +339,14 @@ def _installed_class(given: WrittenConfig) -> Any:
             made = Reference(module, qualname).load()
         except FunctionImportError:
             continue
-        if TRANSLATED_BY not in vars(made) and (not replaced or _has_fields_of(made, given)):
+        has_fields = not replaced or {spec.name for spec in dataclasses.fields(made)} >= set(given)
+        if has_fields and TRANSLATED_BY not in vars(made):
             return made
     if replaced:
         return None
     if given.of.startswith("marin."):
         return builder().find(given.of)
     raise given.class_refusal()
-
-
-def _has_fields_of(made: Any, given: WrittenConfig) -> bool:
-    return {spec.name for spec in dataclasses.fields(made)} >= set(given)
 
 
 def _rules_of(of: str) -> Iterator[Rule]:

@@ -43,7 +43,7 @@ def test_port_shows_line_and_edit_for_file_needing_change(house: House, checkout
     assert head == "experiments/clock.py: needs these edits"
     assert reason.startswith("  line 3: evaluated twice, a step is called 'run-")
     assert source == "      name = f'run-{time.time()}'"
-    assert edit.startswith("  edit: write a fixed text in place of what this line reads")
+    assert edit.startswith("  edit: replace what this line reads by a fixed text")
 
 
 @pytest.mark.slow
@@ -126,7 +126,9 @@ def test_json_matches_text_and_excludes_output_of_files(house: House, checkout: 
     assert fine["dags"] == [{"dag_id": "fine", "count": 1, "problem": None, "steps": []}]
     finding = files["experiments/clock.py"]["finding"]
     assert (finding["file"], finding["line"]) == ("experiments/clock.py", 3)
-    assert finding["source"] == "name = f'run-{time.time()}'" and finding["edit"].startswith("write a fixed text")
+    assert finding["source"] == "name = f'run-{time.time()}'" and finding["edit"].startswith(
+        "replace what this line reads by a fixed text"
+    )
     assert told["prefix"] is None and told["summary"] == {
         "files": 4, "unchanged": 2, "edits": 1, "cannot": 1, "dags": 2, "steps": 5, "outputs": 0, "finished": 0,
     }  # fmt: skip
@@ -135,12 +137,12 @@ def test_json_matches_text_and_excludes_output_of_files(house: House, checkout: 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["nowhere"], "There is no nowhere of a Marin checkout in "),
+        (["nowhere"], "No nowhere of a Marin checkout in "),
         (["src"], "No file below "),
         (["experiments", "--checkout", "src"], "is no folder around"),
         (
             ["old/experiments"],
-            "is a Marin checkout of another time: its lib/marin/src/marin/execution has no executor.py",
+            "is a Marin checkout of an unsupported version: its lib/marin/src/marin/execution has no executor.py",
         ),
     ],
 )

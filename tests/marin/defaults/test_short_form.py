@@ -15,11 +15,8 @@ from tradewind.recipes.train_lm import RESUMABLE, train_lm
 from tradewind.steps import RunValues, resolve
 
 TOKENIZER = ExecutorStep("tokenizer", None, {"vocab_size": versioned(300)})
-TOKENS = ExecutorStep(
-    "tokens",
-    build_token_cache,
-    TokenCacheConfig("gs://bucket/documents", output_path_of(TOKENIZER), this_output_path()),
-)
+CACHE = TokenCacheConfig("gs://bucket/documents", output_path_of(TOKENIZER), this_output_path())
+TOKENS = ExecutorStep("tokens", build_token_cache, CACHE)
 OTHER = ExecutorStep("other", None, {"seed": versioned(1)})
 TOKENIZED_BY = train_tokenizer("made", "gs://bucket/documents")
 SETTINGS = {"num_train_steps": 60, "learning_rate": 1e-2, "batch_size": 8, "seq_len": 128}
@@ -73,21 +70,19 @@ def test_textual_token_cache_and_tokenizer_count_in_version() -> None:
 
 
 def test_a_lazy_model_counts_with_its_class_and_fields() -> None:
-    paths = {
-        path_of(lazy(LLAMA, num_layers=2)),
-        path_of(lazy(LLAMA, num_layers=3)),
-        path_of(lazy(LLAMA, num_layers=2, rope=lazy("levanter.layers.rotary:Llama3RotaryEmbeddingsConfig", factor=2))),
-        path_of(lazy(LLAMA, num_layers=2, rope=lazy("levanter.layers.rotary:Llama3RotaryEmbeddingsConfig", factor=4))),
-        path_of(lazy("levanter.models.qwen:QwenConfig", num_layers=2)),
-    }
-    assert len(paths) == 5
+    rope = "levanter.layers.rotary:Llama3RotaryEmbeddingsConfig"
+    models = [lazy(name, num_layers=2) for name in (LLAMA, "levanter.models.qwen:QwenConfig")]
+    models.append(lazy(LLAMA, num_layers=3))
+    models += [lazy(LLAMA, num_layers=2, rope=lazy(rope, factor=factor)) for factor in (2, 4)]
+    assert len(set(map(path_of, models))) == 5
     assert path_of(lazy(LLAMA, num_layers=versioned(2))) == path_of(lazy(LLAMA, num_layers=2))
 
 
 def test_the_step_is_ready_to_run_on_a_slice() -> None:
-    wandb = WandbOptions("project", tags=("a",))
-    step = default_train("mine", TOKENS, "tiny", resources=TpuSlice("v4-16"), wandb=wandb, tags=("b",), **SETTINGS)
+    others: dict[str, Any] = {"wandb": WandbOptions("project", tags=("a",)), "tags": ("b",), "cluster": "far"}
+    step = default_train("mine", TOKENS, "tiny", resources=TpuSlice("v4-16"), **others, **SETTINGS)
     assert (step.name, step.fn, step.resources) == ("checkpoints/mine", train_lm, TpuSlice("v4-16"))
+    assert (step.cluster, step.config.num_train_steps.value) == ("far", 60)
     assert tuple(step.resumable) == RESUMABLE
     assert step.config.tokenizer_path == output_path_of(TOKENIZER)
     assert step.config.wandb.tags == ("a", "b")
@@ -99,10 +94,7 @@ def test_the_step_is_ready_to_run_on_a_slice() -> None:
         ({"num_steps": 3}, r"default_train\(num_steps=...\) is no field of LmTrainConfig; did you mean"),
         ({"cache_path": "x"}, r"default_train\(cache_path=...\) is no field"),
         ({"levanter": {"trainer.seed": 3}}, r"levanter\['trainer.seed'\] is decided by seed of the config"),
-        (
-            {"levanter": {"hf_save_steps": 10}},
-            r"levanter\['hf_save_steps'\] is not taken: .* steps_per_checkpoint keeps",
-        ),
+        ({"levanter": {"hf_save_steps": 10}}, r"'hf_save_steps'\] is not taken: .* steps_per_checkpoint keeps"),
         ({"levanter": {"data.components": {}}}, r"levanter\['data.components'\] is decided by cache_path"),
         ({"levanter": {"data": {"tokenizer": "x"}}}, r"levanter\['data.tokenizer'\] is decided by tokenizer_path"),
         ({"levanter": {"data": "x"}}, r"levanter\['data'\] is given whole: give its fields"),
@@ -112,18 +104,9 @@ def test_the_step_is_ready_to_run_on_a_slice() -> None:
         ({"levanter": {"merged_hf_save_path": "gs://b/x"}}, "'merged_hf_save_path'.* trains no adapter"),
         ({"levanter": {"use_hf_model_config": True}}, "give its config as model"),
         ({"tokenized": "gs://bucket/tokens"}, "tokenizer is missing"),
-        (
-            {"tokenized": TOKENIZED_BY},
-            "^Step 'mine': tokens is step 'made', which makes a tokenizer and not a token cache",
-        ),
-        (
-            {"tokenizer": TOKENS},
-            "^Step 'mine': tokenizer is step 'tokens', which makes a token cache and not a tokenizer",
-        ),
-        (
-            {"initialize_from": TOKENS},
-            "^Step 'mine': initialize_from is step 'tokens', which makes a token cache and not",
-        ),
+        ({"tokenized": TOKENIZED_BY}, "tokens is step 'made', which makes a tokenizer and not a token cache"),
+        ({"tokenizer": TOKENS}, "tokenizer is step 'tokens', which makes a token cache and not a tokenizer"),
+        ({"initialize_from": TOKENS}, "initialize_from is step 'tokens', which makes a token cache and not"),
         ({"learning_rate": "0.1"}, "^Step 'mine': learning_rate='0.1': give a number above 0"),
         ({"wandb": "yes"}, r"^Step 'mine': wandb='yes': give WandbOptions\('project'\), or None"),
         ({"wandb": "yes", "tags": ["a"]}, "^Step 'mine': wandb='yes': give"),

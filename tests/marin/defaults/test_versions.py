@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.marin.checkouts import names, put, run
+from tests.marin.checkouts import EXECUTOR, names, put, run
 from tradewind import lazy, run_param
 from tradewind.marin.defaults import (
     AnnealConfig,
@@ -37,6 +37,7 @@ from tradewind.recipes.lm.tokens import tokenize_files
 from tradewind.steps import Cpu, ExecutorStep, Hosts, TpuSlice, resolve, versioned
 
 LLAMA_3 = "meta-llama/Meta-Llama-3.1-8B"
+SMALL = llama("llama_30m")
 TRAINING = SimpleTrainConfig(TpuPodConfig("v4-32", 2), 512, 1000, 3e-3, weight_decay=0.1)
 TEXTS = default_tokenize("corpus", "gs://bucket/texts/*.jsonl.gz", LLAMA_3)
 
@@ -47,7 +48,15 @@ def path_of(step: ExecutorStep) -> str:
 
 def trained(**changed: Any) -> ExecutorStep:
     config = dataclasses.replace(TRAINING, **changed)
-    return default_train("run", TEXTS, llama("llama_30m"), config, use_default_validation=False)
+    return default_train("run", TEXTS, SMALL, config, use_default_validation=False)
+
+
+def tuned(*, model: Any = SMALL, **given: Any) -> ExecutorStep:
+    return default_sft("sft", TEXTS, model, SimpleSFTConfig(Cpu(), **given))
+
+
+def taught(*, model: Any = SMALL, **given: Any) -> ExecutorStep:
+    return default_dpo("dpo", TEXTS, model, SimpleDPOConfig(TpuPodConfig("v4-8"), seed=3, **given))
 
 
 def levanter(step: ExecutorStep) -> Any:
@@ -101,7 +110,7 @@ def test_the_validation_sets_are_found_where_marins_own_lie() -> None:
 def test_training_step_has_description_and_config_resources() -> None:
     step = trained()
     assert step.description == (
-        f"Trains a LlamaConfig of {llama('llama_30m').total_trainable_params(128_000):,} parameters for 1,000 steps, "
+        f"Trains a LlamaConfig of {SMALL.total_trainable_params(128_000):,} parameters for 1,000 steps, "
         "524,288,000 tokens."
     )
     assert (step.name, step.resources) == ("checkpoints/run", TpuSlice("v4-32", 2))
@@ -128,7 +137,7 @@ def test_the_fields_of_a_short_config_reach_levanters() -> None:
 
 
 def test_simulated_epochs_set_target_and_experiment_budgets() -> None:
-    step = simulated_epoching_train("run", TEXTS, llama("llama_30m"), TRAINING, 10**12, use_default_validation=False)
+    step = simulated_epoching_train("run", TEXTS, SMALL, TRAINING, 10**12, use_default_validation=False)
     data = levanter(step).data
     assert (data.target_budget, data.experiment_budget) == (10**12, 512 * 1000 * 1024)
     assert list(data.configs) == ["corpus"]
@@ -138,11 +147,9 @@ def test_simulated_epochs_set_target_and_experiment_budgets() -> None:
 
 
 def test_a_fine_tuning_begins_with_the_weights_that_are_given() -> None:
-    def tuned(**given: Any) -> Any:
-        config = SimpleSFTConfig(TpuPodConfig("v4-8"), cooldown=0.5, seed=3, **given)
-        return levanter(default_sft("sft", TEXTS, llama("llama_30m"), config))
-
-    of_hub, of_ours = tuned(model_name_or_path="a/b"), tuned(initialize_from_checkpoint_path="gs://b/step-3")
+    given: dict[str, Any] = {"cooldown": 0.5, "seed": 3}
+    of_hub = levanter(tuned(model_name_or_path="a/b", **given))
+    of_ours = levanter(tuned(initialize_from_checkpoint_path="gs://b/step-3", **given))
     assert (of_hub.initialize_from_hf, of_hub.initialize_from_checkpoint_path) == ("a/b", None)
     assert (of_ours.initialize_from_hf, of_ours.initialize_from_checkpoint_path) == (False, "gs://b/step-3")
     assert (of_hub.optimizer.decay, of_hub.data_seed, of_hub.hf_save_steps) == (0.5, 3, 500)
@@ -158,11 +165,12 @@ def test_what_is_versioned_counts_and_a_model_may_be_lazy() -> None:
         "train_batch_size": versioned(4),
         "initialize_from_checkpoint_path": "gs://b/step-3",
     }
-    tuned = default_sft("sft", TEXTS, model, SimpleSFTConfig(Cpu(), **given))
-    taught = default_dpo("dpo", TEXTS, model, SimpleDPOConfig(Cpu(), **given))
-    assert tuned.description == "Trains a QwenConfig for 10 steps."
-    assert taught.description == "Teaches a QwenConfig preferences for 10 steps."
-    for step in (tuned, taught):
+    steps = tuned(model=model, **given), taught(model=model, **given)
+    assert [step.description for step in steps] == [
+        "Trains a QwenConfig for 10 steps.",
+        "Teaches a QwenConfig preferences for 10 steps.",
+    ]
+    for step in steps:
         counted = resolve([step], "/p").of(step).version["config"]
         assert {field: value for field, value in counted.items() if ".data." not in field} == {
             "train_config.model.hidden_dim": 32,
@@ -171,13 +179,7 @@ def test_what_is_versioned_counts_and_a_model_may_be_lazy() -> None:
             "train_config.trainer.train_batch_size": 4,
         }
     given["num_train_steps"] = run_param("steps")
-    by_run = default_sft("sft", TEXTS, versioned(llama("llama_30m")), SimpleSFTConfig(Cpu(), **given))
-    assert by_run.description == "Trains a LlamaConfig."
-
-
-def taught(*, model: Any = None, **given: Any) -> ExecutorStep:
-    config = SimpleDPOConfig(TpuPodConfig("v4-8"), seed=3, **given)
-    return default_dpo("dpo", TEXTS, model or llama("llama_30m"), config)
+    assert tuned(model=versioned(SMALL), **given).description == "Trains a LlamaConfig."
 
 
 def test_dpo_reference_defaults_to_initial_model_of_training() -> None:
@@ -206,14 +208,8 @@ def test_dpo_reference_defaults_to_initial_model_of_training() -> None:
 
 
 def test_a_name_that_is_too_long_for_wandb_keeps_its_end() -> None:
-    made = default_train("a" * 70 + "-lr0.1", TEXTS, llama("llama_30m"), TRAINING, use_default_validation=False)
+    made = default_train("a" * 70 + "-lr0.1", TEXTS, SMALL, TRAINING, use_default_validation=False)
     assert made.name == f"checkpoints/{'a' * 58}-lr0.1"
-
-
-def test_without_a_config_of_marins_it_is_the_short_form() -> None:
-    settings = {"num_train_steps": 7, "learning_rate": 0.1, "batch_size": 8, "seq_len": 32}
-    made = default_train("run", "/tokens", "tiny", tokenizer="/tokenizer", cluster="b", **settings)
-    assert (made.name, made.config.num_train_steps.value, made.cluster) == ("checkpoints/run", 7, "b")
 
 
 def test_a_training_runs_on_the_hosts_that_its_config_names() -> None:
@@ -224,46 +220,45 @@ def test_a_training_runs_on_the_hosts_that_its_config_names() -> None:
 def test_each_training_takes_a_cluster_and_secrets() -> None:
     placed: dict[str, Any] = {"cluster": "far", "secrets": {"HF_TOKEN": "projects/p/secrets/hf"}}
     begin = SimpleSFTConfig(Cpu(), model_name_or_path="a/b"), SimpleDPOConfig(Cpu(), model_name_or_path="a/b")
-    model = llama("llama_30m")
     for step in (
-        default_train("a", TEXTS, model, TRAINING, (), False, **placed),
-        simulated_epoching_train("a", TEXTS, model, TRAINING, 10**12, (), False, **placed),
-        default_sft("a", TEXTS, model, begin[0], **placed),
-        default_dpo("a", TEXTS, model, begin[1], **placed),
+        default_train("a", TEXTS, SMALL, TRAINING, (), False, **placed),
+        simulated_epoching_train("a", TEXTS, SMALL, TRAINING, 10**12, (), False, **placed),
+        default_sft("a", TEXTS, SMALL, begin[0], **placed),
+        default_dpo("a", TEXTS, SMALL, begin[1], **placed),
         default_anneal("a", AnnealConfig(TEXTS, use_default_validation=False), **placed),
     ):
         assert (step.cluster, step.secrets) == (placed["cluster"], placed["secrets"])
 
 
+LAZY = "levanter.models.llama:LlamaConfig"
+NO_TOKENIZER = "which names no tokenizer: give a step of default_tokenize, or a mixture of such steps."
+NO_DEVICE = "which names no device: give TpuSlice, Hosts, Gpu or Cpu, or Marin's TpuPodConfig, GpuConfig or"
+NO_WEIGHTS = "model_name_or_path and initialize_from_checkpoint_path are missing: give the initial weights."
+RELATIVE = "a relative path: give InputName.hardcoded('{}') for one below the prefix, or the absolute path."
 REFUSED: dict[str, tuple[Any, str]] = {
-    "two begins": (
+    "two kinds of weights": (
         lambda: trained(initialize_from_checkpoint_path="a/step-1", initialize_from_hf="b/c"),
-        "initialize_from_checkpoint_path and initialize_from_hf both say what to begin with: give one of them.",
+        "initialize_from_checkpoint_path and initialize_from_hf both name initial weights: give one of them.",
     ),
     "a speedrun without data": (
-        lambda: SpeedrunConfig(Author("A", "B"), "About it.", llama("llama_30m"), TRAINING),
-        "tokenized_dataset is missing, and no experiments/speedrun/prebuilt_caches.py says which is meant: give",
+        lambda: SpeedrunConfig(Author("A", "B"), "About it.", SMALL, TRAINING),
+        "tokenized_dataset is missing, and no experiments/speedrun/prebuilt_caches.py has the default: give",
     ),
     "both forms": (
-        lambda: default_train("run", TEXTS, llama("llama_30m"), TRAINING, batch_size=3),
-        "default_train(batch_size=...) has train_config beside it: say it in there.",
+        lambda: default_train("run", TEXTS, SMALL, TRAINING, batch_size=3),
+        "default_train(batch_size=...) is given beside train_config: set it there.",
     ),
     "no tokenizer": (
-        lambda: default_train("run", "gs://bucket/tokens", llama("llama_30m"), TRAINING),
-        "tokenized is 'gs://bucket/tokens', which says no tokenizer: give a step of default_tokenize, or a mixture of "
-        "such steps.",
+        lambda: default_train("run", "gs://bucket/tokens", SMALL, TRAINING),
+        f"tokenized is 'gs://bucket/tokens', {NO_TOKENIZER}",
     ),
     "no tokenizer of a fine-tuning": (
-        lambda: default_sft(
-            "s", "gs://bucket/chats", llama("llama_30m"), SimpleSFTConfig(Cpu(), 8, 10, 1e-3, "t", "a/b")
-        ),
-        "tokenized is 'gs://bucket/chats', which says no tokenizer: give a step of default_tokenize, or a mixture of",
+        lambda: default_sft("s", "gs://bucket/chats", SMALL, SimpleSFTConfig(Cpu(), model_name_or_path="a/b")),
+        f"tokenized is 'gs://bucket/chats', {NO_TOKENIZER}",
     ),
     "another step's tokens": (
-        lambda: default_train(
-            "run", tokenize_files("chats", ["gs://b/*.jsonl"], LLAMA_3), llama("llama_30m"), TRAINING, (), False
-        ),
-        "Step 'chats' is not of default_tokenize, whose config says of which texts and in which format a token cache",
+        lambda: default_train("run", tokenize_files("chats", ["gs://b/*.jsonl"], LLAMA_3), SMALL, TRAINING, (), False),
+        "Step 'chats' is not of default_tokenize, so its config does not name texts and format of its token cache",
     ),
     "the name of a size": (
         lambda: default_train("run", TEXTS, "tiny", TRAINING),
@@ -274,88 +269,68 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "model_config is ExecutorStep('tokenized/corpus'), which is no model: give one such as llama(",
     ),
     "a model of unknown length for simulated epochs": (
-        lambda: simulated_epoching_train("run", TEXTS, lazy("levanter.models.llama:LlamaConfig"), TRAINING, 10**12),
-        "model_config is lazy('levanter.models.llama:LlamaConfig', ), which says no max_seq_len, so its tokens cannot",
+        lambda: simulated_epoching_train("run", TEXTS, lazy(LAZY), TRAINING, 10**12),
+        f"model_config is lazy('{LAZY}', ), which has no max_seq_len, so its tokens cannot",
     ),
-    "a slice in words": (
-        lambda: trained(resources="v4-16"),
-        "resources is 'v4-16', which is no place for a training: give TpuSlice, Hosts, Gpu or Cpu, or Marin's TpuPodC",
-    ),
+    "a slice in words": (lambda: trained(resources="v4-16"), f"resources is 'v4-16', {NO_DEVICE}"),
     "no place for preferences": (
-        lambda: default_dpo("d", TEXTS, llama("llama_30m"), SimpleDPOConfig(None, model_name_or_path="a/b")),
-        "resources is None, which is no place for a training: give TpuSlice, Hosts, Gpu or Cpu, or Marin's TpuPodC",
+        lambda: default_dpo("d", TEXTS, SMALL, SimpleDPOConfig(None, model_name_or_path="a/b")),
+        f"resources is None, {NO_DEVICE}",
     ),
-    "no model": (lambda: llama("llama_9b"), "llama_9b is no model of Marin's: there are llama_nano, llama_30m, "),
+    "no model": (lambda: llama("llama_9b"), "llama_9b is no model of Marin: there are llama_nano, llama_30m, "),
     "hub without a name": (
-        lambda: default_sft("s", TEXTS, llama("llama_30m"), SimpleSFTConfig(Cpu(), initialize_from_hf=True)),
-        "initialize_from_hf is True and model_name_or_path is missing: give the weights to begin with.",
+        lambda: tuned(initialize_from_hf=True),
+        "initialize_from_hf is True and model_name_or_path is missing: give the initial weights.",
     ),
     "no checkpoint": (
-        lambda: default_sft("s", TEXTS, llama("llama_30m"), SimpleSFTConfig(Cpu(), initialize_from_hf=False)),
-        "initialize_from_hf is False and initialize_from_checkpoint_path is missing: give the checkpoint to begin",
+        lambda: tuned(initialize_from_hf=False),
+        "initialize_from_hf is False and initialize_from_checkpoint_path is missing: give the initial checkpoint.",
     ),
-    "no weights for a fine-tuning": (
-        lambda: default_sft("s", TEXTS, llama("llama_30m"), SimpleSFTConfig(Cpu())),
-        "model_name_or_path and initialize_from_checkpoint_path are missing: give the weights to begin with.",
-    ),
-    "no weights for preferences": (
-        lambda: default_dpo("d", TEXTS, llama("llama_30m"), SimpleDPOConfig(Cpu())),
-        "model_name_or_path and initialize_from_checkpoint_path are missing: give the weights to begin with.",
-    ),
+    "no weights for a fine-tuning": (tuned, NO_WEIGHTS),
+    "no weights for preferences": (taught, NO_WEIGHTS),
     "a length that nothing reads": (
         lambda: taught(model_name_or_path="a/b", max_seq_len=512),
-        "max_seq_len=512 is not read, as in Marin's: give train_seq_len, or a model with that context.",
+        "max_seq_len=512 is not used, as in Marin: give train_seq_len, or a model with that context.",
     ),
     "a length that is not the model's": (
-        lambda: default_sft(
-            "s", TEXTS, llama("llama_30m"), SimpleSFTConfig(Cpu(), model_name_or_path="a/b", max_seq_len=512)
-        ),
-        "max_seq_len=512 is not read: sequences are as long as the model's, 1024. Give a model with the context",
+        lambda: tuned(model_name_or_path="a/b", max_seq_len=512),
+        "max_seq_len=512 is not used: the model's context of 1024 decides. Give a model with the wanted",
     ),
     "a length that is not a lazy model's": (
-        lambda: default_sft(
-            "s",
-            TEXTS,
-            lazy("levanter.models.llama:LlamaConfig", max_seq_len=64),
-            SimpleSFTConfig(Cpu(), model_name_or_path="a/b", max_seq_len=512),
-        ),
-        "max_seq_len=512 is not read: sequences are as long as the model's, 64. Give a model with the context",
+        lambda: tuned(model=lazy(LAZY, max_seq_len=64), model_name_or_path="a/b", max_seq_len=512),
+        "max_seq_len=512 is not used: the model's context of 64 decides. Give a model with the wanted",
     ),
     "two kinds of weights for preferences": (
         lambda: taught(model_name_or_path="a/b", initialize_from_checkpoint_path="c/step-1", initialize_from_hf=False),
-        "model_name_or_path and initialize_from_checkpoint_path are both given, and the training begins with the",
+        "model_name_or_path and initialize_from_checkpoint_path are both given, and the training starts from the",
     ),
     "sequences that are too long for preferences": (
         lambda: taught(model_name_or_path="a/b", train_seq_len=1_000_000),
         "train_config.train_seq_len=1000000 is longer than the model's context, max_seq_len=",
     ),
     "new tokens": (
-        lambda: default_sft(
-            "s", TEXTS, llama("llama_30m"), SimpleSFTConfig(Cpu(), model_name_or_path="a/b", reinit_tokens=True)
-        ),
+        lambda: tuned(model_name_or_path="a/b", reinit_tokens=True),
         "reinit_tokens is no option of a training with Levanter: leave it out.",
     ),
     "a relative path to begin with": (
         lambda: trained(initialize_from_checkpoint_path="a/step-1"),
-        "initialize_from_checkpoint_path is 'a/step-1', a relative path: give InputName.hardcoded('a/step-1') for one",
+        f"initialize_from_checkpoint_path is 'a/step-1', {RELATIVE.format('a/step-1')}",
     ),
     "a relative path to fine-tune": (
-        lambda: default_sft(
-            "s", TEXTS, llama("llama_30m"), SimpleSFTConfig(Cpu(), initialize_from_checkpoint_path=versioned("a"))
-        ),
-        "initialize_from_checkpoint_path is 'a', a relative path: give InputName.hardcoded('a') for one below the",
+        lambda: tuned(initialize_from_checkpoint_path=versioned("a")),
+        f"initialize_from_checkpoint_path is 'a', {RELATIVE.format('a')}",
     ),
     "a relative path to anneal": (
         lambda: default_anneal("a", AnnealConfig(TEXTS, "a/step-1", use_default_validation=False)),
-        "initialize_from_checkpoint_path is 'a/step-1', a relative path: give InputName.hardcoded('a/step-1') for one",
+        f"initialize_from_checkpoint_path is 'a/step-1', {RELATIVE.format('a/step-1')}",
     ),
     "a relative path of preferences": (
         lambda: taught(initialize_from_checkpoint_path="a"),
-        "initialize_from_checkpoint_path is 'a', a relative path: give InputName.hardcoded('a') for one below the",
+        f"initialize_from_checkpoint_path is 'a', {RELATIVE.format('a')}",
     ),
     "a relative path to compare with": (
         lambda: taught(model_name_or_path="a/b", reference_model_path="a", reference_is_hf=False),
-        "reference_model_path is 'a', a relative path: give InputName.hardcoded('a') for one below the prefix, or",
+        f"reference_model_path is 'a', {RELATIVE.format('a')}",
     ),
     "no step in the path": (
         lambda: default_anneal("a", AnnealConfig(None, "gs://b/step-3/weights")),
@@ -372,11 +347,11 @@ OF_NO_STEP = ("a speedrun without data", "no model")
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_is_refused_while_the_file_is_parsed(case: str) -> None:
-    make, told = REFUSED[case]
+    make, message = REFUSED[case]
     with pytest.raises(ValueError) as error:
         make()
     step = "" if case in OF_NO_STEP else "Step '[a-z]+': "
-    assert re.match(step + re.escape(told), str(error.value)), error.value
+    assert re.match(step + re.escape(message), str(error.value)), error.value
 
 
 SPEEDRUN = """
@@ -412,12 +387,8 @@ def test_marin_defaults_stand_in_until_checkout_has_its_own(tmp_path: Path) -> N
     assert [step.output_path for step in resolve(call.steps, "gs://marin").steps] == [
         step.output_path for step in resolve([trained()], "gs://marin").steps
     ]
-    put(
-        tmp_path / "experiments/defaults.py",
-        "from marin.execution.executor import ExecutorStep\n"
-        "def default_tokenize(*given): pass\n"
-        "def default_train(*given, **named): return ExecutorStep('his own', None, None)\n",
-    )
+    own = "def default_train(*given, **named): return ExecutorStep('his own', None, None)\n"
+    put(tmp_path / "experiments/defaults.py", f"{EXECUTOR}def default_tokenize(*given): pass\n{own}")
     assert names(run(tmp_path, "a")) == [["his own"]]
 
 

@@ -69,14 +69,14 @@ def test_what_the_cache_lacks_is_refused(
     cache: Path, monkeypatch: pytest.MonkeyPatch, name: str, revision: str | None
 ) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(cache))
-    with pytest.raises(ExperimentError, match="is in no table, and nothing is fetched.*set HF_HUB_CACHE there"):
+    with pytest.raises(ExperimentError, match="are unknown, and nothing is downloaded .*set HF_HUB_CACHE there"):
         load(name, revision=revision)
 
 
 def test_no_cache_is_read_that_nobody_names(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(cache.parent))
     write(cache.parent / ".cache/huggingface/hub/models--org--small/refs/main", "abc")
-    with pytest.raises(ExperimentError, match="is in no table"):
+    with pytest.raises(ExperimentError, match="are unknown"):
         load("org/small")
 
 

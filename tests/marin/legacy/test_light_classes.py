@@ -146,7 +146,7 @@ def test_only_vocab_size_of_known_tokenizer_is_available() -> None:
     load = M["levanter.compat.hf_checkpoints"].load_tokenizer
     llama = load("meta-llama/Meta-Llama-3.1-8B")
     assert (llama.vocab_size, len(llama)) == (128000, 128256)
-    with pytest.raises(ValueError, match="chat_template of the tokenizer meta-llama/Meta-Llama-3.1-8B is known only"):
+    with pytest.raises(ValueError, match="chat_template of the tokenizer meta-llama/Meta-Llama-3.1-8B is unknown"):
         _ = llama.chat_template
 
 
@@ -154,7 +154,7 @@ def test_only_vocab_size_of_known_tokenizer_is_available() -> None:
     "given", [{"model_name_or_path": "a/b"}, {"model_name_or_path": "Qwen/Qwen3-4B", "revision": "x"}]
 )
 def test_a_tokenizer_that_is_in_no_table_is_refused(given: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="is in no table"):
+    with pytest.raises(ValueError, match="The sizes of the tokenizer .* are unknown"):
         M["levanter.compat.hf_checkpoints"].load_tokenizer(**given)
 
 

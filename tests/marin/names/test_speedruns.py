@@ -75,7 +75,7 @@ def test_what_will_be_run_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_without_the_users_files_the_error_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "experiments", raising=False)
-    with pytest.raises(ValueError, match=r"no experiments/speedrun/prebuilt_caches\.py says which is meant"):
+    with pytest.raises(ValueError, match=r"no experiments/speedrun/prebuilt_caches\.py has the default"):
         speedrun()
 
 

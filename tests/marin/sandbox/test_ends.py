@@ -66,7 +66,7 @@ def test_what_a_file_raises_refuses_that_file_alone(tmp_path: Path, end: str) ->
     assert refused.reason is not None and refused.reason.place is not None
     assert refused.reason.place.file == "experiments/b.py"
     assert end.partition(" ")[0] in str(refused)
-    assert ("cannot be looked at" in str(refused)) == (end.endswith("are shown"))
+    assert ("cannot be inspected" in str(refused)) == (end.endswith("are shown"))
 
 
 @pytest.mark.slow

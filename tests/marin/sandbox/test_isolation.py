@@ -16,19 +16,16 @@ import threading
 import time
 import types
 import warnings
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.marin.checkouts import EXECUTOR, STEP, names, run, write_checkout
-from tradewind.marin import RefusedFileError
+from tests.marin.checkouts import EXECUTOR, MAKE, made_name, names, refusal, run, run_text, write_checkout
 from tradewind.steps import ExecutorStep
 
-CHANGES = (
-    EXECUTOR
-    + """
+CHANGES = """
 import gc, logging, os, random, sys, warnings, types
 import numpy, levanter.optim, experiments.defaults
 assert sys.argv == [__file__] and os.getcwd() == os.path.dirname(os.path.dirname(__file__))
@@ -45,7 +42,6 @@ sys.settrace(lambda *args: None); sys.setprofile(lambda *args: None); sys.setswi
 sys.unraisablehook = print; decimal.getcontext().prec = 3; builtins.open = print
 locale.setlocale(locale.LC_ALL, "C"); [each for each in contextvars.copy_context()][0].set(None)
 """
-)
 
 
 def state() -> dict[str, Any]:
@@ -77,14 +73,12 @@ def test_all_is_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: 
     real = types.ModuleType("levanter")
     for name in ("levanter", "experiments", "marin"):
         monkeypatch.setitem(sys.modules, name, real)
-    write_checkout(tmp_path, a=CHANGES + end + "\n")
     KNOWN.set("ours")
     before = state()
     if end.startswith("executor_main"):
-        run(tmp_path, "a")
+        run_text(tmp_path, f"{CHANGES}{end}\n")
     else:
-        with pytest.raises(RefusedFileError):
-            run(tmp_path, "a")
+        refusal(tmp_path, f"{CHANGES}{end}\n", "")
     assert state() == before
 
 
@@ -94,8 +88,8 @@ def test_ci_is_unset_for_a_file_and_what_it_reads_is_listed(tmp_path: Path, monk
     monkeypatch.setenv("SIZE", "3")
     text = "import os\nassert os.getenv('CI') is None and 'CI' not in os.environ\nassert os.environ['SIZE'] == '3'\n"
     text += "os.environ['OWN_TOKEN'] = 'x'; assert os.environ.get('OWN_TOKEN') == 'x' and os.getenv('NO', 'd') == 'd'\n"
-    write_checkout(tmp_path, a=EXECUTOR + text + "executor_main([])\n")
-    assert run(tmp_path, "a").environment == {"CI": "true", "SIZE": "3", "OWN_TOKEN": None, "NO": None}
+    found = run_text(tmp_path, f"{text}executor_main([])\n")
+    assert found.environment == {"CI": "true", "SIZE": "3", "OWN_TOKEN": None, "NO": None}
     assert "OWN_TOKEN" not in os.environ and os.environ["CI"] == "true"
 
 
@@ -140,12 +134,12 @@ FORBIDDEN = {
     "import os; os.dup2(2, 1)": r"it ends or changes this process with os.dup2\(\)",
     "import os; os.chmod('experiments/defaults.py', 0)": "it moves or changes files",
     "import sqlite3; sqlite3.connect('new.db')": "it opens a database",
-    "import sys; sys.addaudithook(print)": "it listens to all that this process does, without end",
+    "import sys; sys.addaudithook(print)": "it adds an audit hook, which cannot be removed",
     "import resource as r; r.setrlimit(r.RLIMIT_CORE, (0, 0))": "it changes the limits of this process",
     "import signal, threading as t; signal.pthread_kill(t.get_ident(), 9)": "it signals a process",
     "import os; os.environb[b'A'] = b'b'": "TypeError: 'mappingproxy' object does not support item assignment",
     "import posix; posix.environ[b'A'] = b'b'": "TypeError: 'mappingproxy' object does not support item assignment",
-    "input()": r"it asks for input\(\)",
+    "input()": r"it calls input\(\)",
 }
 CAUGHT = "try:\n    {}\nexcept BaseException:\n    pass"
 
@@ -168,12 +162,10 @@ def test_what_no_dag_file_may_do_is_refused_in_one_sentence(
     for line, why in FORBIDDEN.items():
         if around == CAUGHT and is_own_error(line):
             continue
-        write_checkout(tmp_path, a=EXECUTOR + around.format(line) + "\nexecutor_main([])\n")
-        refusal = rf"^experiments/a.py:[23] cannot become a DAG: {why}"
         with subtests.test(line):
-            with pytest.raises(RefusedFileError, match=refusal) as told:
-                run(tmp_path, "a")
-            assert "never shown" not in str(told.value) and str(told.value).count(". ") == 0
+            text = around.format(line) + "\nexecutor_main([])\n"
+            message = str(refusal(tmp_path, text, f":[23] cannot become a DAG: {why}"))
+            assert "never shown" not in message and message.count(". ") == 0
             assert (tmp_path / "experiments/defaults.py").stat().st_size
             assert not (tmp_path / "experiments/new.txt").exists()
 
@@ -185,18 +177,15 @@ def test_no_copy_of_the_environment_holds_a_secret(tmp_path: Path, monkeypatch: 
     text = "import os\ncopies = [dict(os.environ), os.environ.copy(), os.environb, [os.getenvb(b'HF_TOKEN')]]\n"
     text += "assert os.path.expandvars('$SIZE-${SIZE}-$NO') == '3-3-$NO' and os.environb[b'SIZE'] == b'3'\n"
     text += "executor_main([ExecutorStep('s', None, str(copies))])\n"
-    write_checkout(tmp_path, a=EXECUTOR + text)
-    (step,) = run(tmp_path, "a").calls[0].steps
+    (step,) = run_text(tmp_path, text).calls[0].steps
     assert isinstance(step, ExecutorStep) and "SIZE" in step.config and "HF_TOKEN" not in step.config
     assert "never" not in step.config
 
 
 def test_what_steers_a_terminal_is_told_as_text(tmp_path: Path) -> None:
-    write_checkout(tmp_path, a=EXECUTOR + "raise ValueError('\\x1b[2J \\x9b31m')\n")
-    with pytest.raises(RefusedFileError) as told:
-        run(tmp_path, "a")
-    assert str(told.value).endswith(r"ValueError: \x1b[2J \x9b31m")
-    assert told.value.reason is not None and told.value.reason.text == r"ValueError: \x1b[2J \x9b31m"
+    error = refusal(tmp_path, "raise ValueError('\\x1b[2J \\x9b31m')\n", ":2 ")
+    assert str(error).endswith(r"ValueError: \x1b[2J \x9b31m")
+    assert error.reason is not None and error.reason.text == r"ValueError: \x1b[2J \x9b31m"
 
 
 @pytest.mark.slow
@@ -215,18 +204,14 @@ def test_what_steers_a_terminal_is_told_as_text(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_does_not_end_is_ended(tmp_path: Path, loop: str) -> None:
-    write_checkout(tmp_path, a=f"{EXECUTOR}{loop}\nimport os\nos.mkdir('went on')\n")
-    with pytest.raises(
-        RefusedFileError, match=r"^experiments/a.py:?\d* cannot become a DAG: it does not end: after 0.2 s"
-    ):
-        run(tmp_path, "a", limit_s=0.2)
+    text = f"{loop}\nimport os\nos.mkdir('went on')\n"
+    refusal(tmp_path, text, r":?\d* cannot become a DAG: it does not end: after 0.2 s", limit_s=0.2)
     assert "suppress" in loop or not (tmp_path / "went on").exists()
 
 
 def test_other_threads_see_real_modules_during_sandbox_run(tmp_path: Path) -> None:
     waits = "import numpy, os, time\nos.makedirs('begun', exist_ok=True)\n"
     waits += "while not os.path.exists('seen'): time.sleep(0.01)\n"
-    write_checkout(tmp_path, a=f"{EXECUTOR}{waits}executor_main([])\n")
     begun, seen = tmp_path / "begun", tmp_path / "seen"
 
     def look() -> None:
@@ -239,64 +224,54 @@ def test_other_threads_see_real_modules_during_sandbox_run(tmp_path: Path) -> No
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
-    run(tmp_path, "a")
+    run_text(tmp_path, f"{waits}executor_main([])\n")
     thread.join()
     assert seen.read_text() == "1"
 
 
 @pytest.mark.slow
 def test_files_that_are_loaded_at_once_wait_for_each_other(tmp_path: Path) -> None:
-    for number in range(4):
-        name = f"a{number}"
-        write_checkout(
-            tmp_path,
-            **{name: f"{EXECUTOR}import time\ntime.sleep(0.02)\nexecutor_main([ExecutorStep({name!r}, None, None)])\n"},
-        )
-    found: list[Any] = []
-    load: Callable[[int], None] = lambda number: found.append(names(run(tmp_path, f"a{number}")))  # noqa: E731
-    threads = [threading.Thread(target=load, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(found) == [[[f"a{number}"]] for number in range(4)]
+    files = [f"a{number}" for number in range(4)]
+    write_checkout(
+        tmp_path, **{name: f"{EXECUTOR}import time\ntime.sleep(0.02)\nname = {name!r}\n{MAKE}" for name in files}
+    )
+    with ThreadPoolExecutor(4) as threads:
+        found = threads.map(lambda name: names(run(tmp_path, name)), files)
+    assert list(found) == [[[name]] for name in files]
 
 
-def test_a_function_that_imports_later_still_finds_its_own_world(tmp_path: Path) -> None:
+def test_late_import_of_function_finds_its_own_sandbox(tmp_path: Path) -> None:
     text = "def later(config):\n    from levanter.own_name import Config\n    return Config(lr=1)\n"
-    write_checkout(tmp_path, a=EXECUTOR + text + "executor_main([ExecutorStep('s', later, None)])\n")
     before = set(sys.modules)
-    (step,) = run(tmp_path, "a").calls[0].steps
+    (step,) = run_text(tmp_path, f"{text}executor_main([ExecutorStep('s', later, None)])\n").calls[0].steps
     assert type(step.fn(None)).__name__ == "Stub"  # type: ignore[union-attr,misc]
     assert not {name for name in set(sys.modules) - before if name.partition(".")[0] not in STDLIB | {"tradewind"}}
-    assert STEP
 
 
 PREFIX_READS = ["os.environ['MARIN_PREFIX']", "os.environ.get('MARIN_PREFIX')", "os.getenv('MARIN_PREFIX', 'x')"]
 
 
+@pytest.fixture
+def no_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MARIN_PREFIX", "TRADEWIND_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_prefix")
 @pytest.mark.parametrize("variable", ["MARIN_PREFIX", "TRADEWIND_PREFIX"])
 @pytest.mark.parametrize("read", PREFIX_READS)
-def test_a_file_finds_where_outputs_go_however_it_is_said(
+def test_file_reads_prefix_from_either_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, read: str
 ) -> None:
-    for each in ("MARIN_PREFIX", "TRADEWIND_PREFIX"):
-        monkeypatch.delenv(each, raising=False)
-    text = f"import os\nexecutor_main([ExecutorStep(os.path.join({read}, 'a'), None, None)])\n"
-    write_checkout(tmp_path, a=EXECUTOR + text)
-    with pytest.raises(RefusedFileError, match=r"^experiments/a.py:3 .* it reads MARIN_PREFIX, which is not set where"):
-        run(tmp_path, "a")
+    text = f"import os\nname = os.path.join({read}, 'a')\n"
+    refusal(tmp_path, text + MAKE, ":3 .* it reads MARIN_PREFIX, which is not set where")
     for value in ("gs://one", "gs://two"):
         monkeypatch.setenv(variable, value)
-        (step,) = run(tmp_path, "a").calls[0].steps
-        assert isinstance(step, ExecutorStep) and step.name == f"{value}/a"
+        assert made_name(tmp_path, text) == f"{value}/a"
 
 
-def test_branching_on_presence_of_prefix_variable_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for each in ("MARIN_PREFIX", "TRADEWIND_PREFIX"):
-        monkeypatch.delenv(each, raising=False)
-    text = "import os\nname = 'a' if 'MARIN_PREFIX' in os.environ else 'b'\n"
-    write_checkout(tmp_path, a=EXECUTOR + text + "executor_main([ExecutorStep(name, None, None)])\n")
-    with pytest.raises(RefusedFileError, match=r"^experiments/a.py:3 .* it reads MARIN_PREFIX"):
-        run(tmp_path, "a")
+@pytest.mark.usefixtures("no_prefix")
+def test_branching_on_presence_of_prefix_variable_is_refused(tmp_path: Path) -> None:
+    text = f"import os\nname = 'a' if 'MARIN_PREFIX' in os.environ else 'b'\n{MAKE}"
+    refusal(tmp_path, text, ":3 .* it reads MARIN_PREFIX")

@@ -54,7 +54,7 @@ DECIDES = {
 def test_a_library_that_decides_steps_is_told_with_its_line(tmp_path: Path, way: str) -> None:
     helper = "try:\n    import vllm\n    name = 'with'\nexcept ImportError:\n    name = 'without'\n"
     write_checkout(tmp_path, a=EXECUTOR + DECIDES[way] + MADE, helper=helper, needs="import vllm\nname = 'a'\n")
-    line = r"^experiments/(a|helper|needs).py:[1-6] cannot become a DAG: without vllm installed it comes to other steps"
+    line = r"^experiments/(a|helper|needs).py:[1-6] cannot become a DAG: without vllm installed it makes other steps"
     with pytest.raises(RefusedFileError, match=line) as told:
         run(tmp_path, "a")
     assert str(told.value).endswith((", with or without vllm.", "(loading experiments/a.py)"))
@@ -86,5 +86,5 @@ def test_libraries_that_decide_steps_together_are_told(tmp_path: Path) -> None:
         text += f"try:\n    import {library}\n    found += 1\nexcept ImportError: pass\n"
     text += "needed.x\nname, size = 'a', min(found, 2)\n"
     write_checkout(tmp_path, a=EXECUTOR + text + MADE)
-    with pytest.raises(RefusedFileError, match="without sglang and vllm installed it comes to other steps"):
+    with pytest.raises(RefusedFileError, match="without sglang and vllm installed it makes other steps"):
         run(tmp_path, "a")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.marin.checkouts import EXECUTOR, STEP, names, put, run, write_checkout
+from tests.marin.checkouts import EXECUTOR, MAKE, STEP, made_name, names, put, refusal, run, run_text, write_checkout
 from tradewind.marin import RefusedFileError
 from tradewind.serialization.references import CodeFolder
 from tradewind.serialization.spec import step_spec
@@ -36,18 +36,15 @@ CALLS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("form", CALLS)
 def test_executor_main_is_one_dag_wherever_it_is_called(tmp_path: Path, form: str) -> None:
-    write_checkout(tmp_path, a=EXECUTOR + STEP + CALLS[form])
-    assert names(run(tmp_path, "a")) == [["made"]]
+    assert names(run_text(tmp_path, STEP + CALLS[form])) == [["made"]]
 
 
 def test_a_loop_makes_one_dag_each_time_also_without_steps(tmp_path: Path) -> None:
     text = "for i in range(3):\n    executor_main([ExecutorStep(f's{i}', None, None)] * (i != 1), f'd{i}')\n"
-    write_checkout(tmp_path, a=EXECUTOR + text)
-    found = run(tmp_path, "a")
+    found = run_text(tmp_path, text)
     assert names(found) == [["s0"], [], ["s2"]]
-    assert [(call.description, str(call.place)) for call in found.calls] == [
-        (f"d{i}", "experiments/a.py:3") for i in range(3)
-    ]
+    places = [(call.description, str(call.place)) for call in found.calls]
+    assert places == [(f"d{number}", "experiments/a.py:3") for number in range(3)]
 
 
 def test_experiment_runs_with_user_helpers_and_has_their_steps(tmp_path: Path) -> None:
@@ -85,19 +82,18 @@ def test_the_same_name_is_one_object_however_it_is_imported(tmp_path: Path) -> N
 def test_neighbours_of_a_file_are_found_and_are_its_own(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         put(tmp_path / "experiments" / folder / "near.py", f"NAME = {folder!r}\n")
-    text = EXECUTOR + "from near import NAME\nexecutor_main([ExecutorStep(NAME, None, None)])\n"
+    text = f"{EXECUTOR}from near import NAME as name\n{MAKE}"
     write_checkout(tmp_path, one__a=text, two__a=text)
-    assert [names(run(tmp_path, f"{folder}/a")) for folder in ("one", "two", "one")] == [
-        [["one"]],
-        [["two"]],
-        [["one"]],
-    ]
+    for folder in ("one", "two", "one"):
+        assert names(run(tmp_path, f"{folder}/a")) == [[folder]]
+
+
+IMPORTS_HELPER = f"{EXECUTOR}from experiments.helper import NAME as name\n{MAKE}"
 
 
 @pytest.mark.slow
 def test_helper_change_takes_effect_and_failed_import_is_retried(tmp_path: Path) -> None:
-    text = EXECUTOR + "from experiments.helper import NAME\nexecutor_main([ExecutorStep(NAME, None, None)])\n"
-    write_checkout(tmp_path, a=text, helper="raise RuntimeError('half written')\n")
+    write_checkout(tmp_path, a=IMPORTS_HELPER, helper="raise RuntimeError('half written')\n")
     with pytest.raises(RefusedFileError, match=r"^experiments/helper.py:1 cannot become a DAG: RuntimeError: half wr"):
         run(tmp_path, "a")
     for name in ("first", "second one"):
@@ -107,8 +103,7 @@ def test_helper_change_takes_effect_and_failed_import_is_retried(tmp_path: Path)
 
 @pytest.mark.slow
 def test_so_it_does_when_a_copy_keeps_size_and_time_of_the_file(tmp_path: Path) -> None:
-    text = EXECUTOR + "from experiments.helper import NAME\nexecutor_main([ExecutorStep(NAME, None, None)])\n"
-    write_checkout(tmp_path, a=text)
+    write_checkout(tmp_path, a=IMPORTS_HELPER)
     for name in ("one", "two"):
         helper = put(tmp_path / "experiments/helper.py", f"NAME = {name!r}\n")
         os.utime(helper, ns=(1, 1))
@@ -120,9 +115,7 @@ def test_change_of_read_file_or_listed_folder_takes_effect(tmp_path: Path) -> No
     data = put(tmp_path / "experiments/data/one.txt", "first")
     text = "import os\nfolder = os.path.abspath('experiments/data')\nos.chdir('/')\n"
     text += "name = '-'.join(open(f'{folder}/{each}').read() for each in sorted(os.listdir(folder)))\n"
-    text += "open(f'{folder}/one.txt').close()\nexecutor_main([ExecutorStep(name, None, None)])\n"
-    write_checkout(tmp_path, a=EXECUTOR + text)
-    assert names(run(tmp_path, "a")) == [["first"]]
+    assert made_name(tmp_path, f"{text}open(f'{{folder}}/one.txt').close()\n") == "first"
     data.write_text("second")
     assert names(run(tmp_path, "a")) == [["second"]]
     put(tmp_path / "experiments/data/two.txt", "other")
@@ -130,8 +123,7 @@ def test_change_of_read_file_or_listed_folder_takes_effect(tmp_path: Path) -> No
 
 
 def test_all_names_of_a_module_of_ours_may_be_imported(tmp_path: Path) -> None:
-    text = "from marin.execution.executor import *\nexecutor_main([ExecutorStep('s', None, None)])\n"
-    write_checkout(tmp_path, a=text)
+    write_checkout(tmp_path, a=f"from marin.execution.executor import *\nname = 's'\n{MAKE}")
     assert names(run(tmp_path, "a")) == [["s"]]
 
 
@@ -146,50 +138,37 @@ def test_a_file_that_no_one_wrote_is_not_read(tmp_path: Path) -> None:
 def test_an_import_that_failed_is_tried_again_by_the_next(tmp_path: Path) -> None:
     text = "from experiments import flag\ntry:\n    import experiments.helper\n"
     text += "except RuntimeError:\n    flag.READY = True\n"
-    text += "from experiments.helper import NAME\nexecutor_main([ExecutorStep(NAME, None, None)])\n"
     helper = "from experiments import flag\nif not flag.READY:\n    raise RuntimeError\nNAME = 'late'\n"
-    write_checkout(tmp_path, a=EXECUTOR + text, helper=helper, flag="READY = False\n")
+    write_checkout(tmp_path, a=text + IMPORTS_HELPER, helper=helper, flag="READY = False\n")
     assert names(run(tmp_path, "a")) == [["late"]]
 
 
 @pytest.mark.slow
 def test_module_added_to_checkout_replaces_its_stub(tmp_path: Path) -> None:
-    text = EXECUTOR + "import sizes\nexecutor_main([ExecutorStep(str(sizes.SMALL), None, None)])\n"
-    write_checkout(tmp_path, a=text)
-    with pytest.raises(RefusedFileError, match=r"experiments/a.py:3 .* its text is asked of sizes.SMALL"):
-        run(tmp_path, "a")
+    refusal(tmp_path, f"import sizes\nname = str(sizes.SMALL)\n{MAKE}", ":3 .* it needs the text of sizes.SMALL")
     put(tmp_path / "sizes.py", "SMALL = 3\n")
     assert names(run(tmp_path, "a")) == [["3"]]
 
 
 def test_relative_data_files_are_found_from_the_checkouts_root(tmp_path: Path) -> None:
     put(tmp_path / "experiments/words.txt", "one two")
-    write_checkout(
-        tmp_path,
-        a=EXECUTOR + "name = open('experiments/words.txt').read()\nexecutor_main([ExecutorStep(name, None, None)])\n",
-    )
-    assert names(run(tmp_path, "a")) == [["one two"]]
+    assert made_name(tmp_path, "name = open('experiments/words.txt').read()\n") == "one two"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reason"),
     [
-        (
-            "import marin.no_such",
-            r"ModuleNotFoundError: No module named 'marin.no_such': neither the checkout .* nor Tr",
-        ),
+        ("import marin.no_such", "ModuleNotFoundError: No module named 'marin.no_such': neither the checkout .* nor T"),
         ("from experiments.gone import x", r"No module named 'experiments.gone'"),
         ("1 / 0", "ZeroDivisionError: division by zero"),
         ("x = = 1", "SyntaxError: invalid syntax"),
-        ("executor_main([1])", "executor_main is given a int where it wants steps"),
-        ("executor_main([], description=3)", "a description that is no text"),
+        ("executor_main([1])", "executor_main needs steps, and one is a int"),
+        ("executor_main([], description=3)", "executor_main needs a text as description"),
     ],
 )
-def test_a_file_that_breaks_is_named_with_line_and_reason(tmp_path: Path, line: str, told: str) -> None:
-    write_checkout(tmp_path, a=EXECUTOR + STEP + line + "\n")
-    with pytest.raises(RefusedFileError, match=rf"^experiments/a.py:3 cannot become a DAG: .*{told}"):
-        run(tmp_path, "a")
+def test_a_file_that_breaks_is_named_with_line_and_reason(tmp_path: Path, line: str, reason: str) -> None:
+    refusal(tmp_path, f"{STEP}{line}\n", f":3 cannot become a DAG: .*{reason}")
 
 
 def test_attributes_missing_from_stub_come_from_user_module(tmp_path: Path) -> None:
@@ -223,17 +202,13 @@ def test_a_function_that_has_its_modules_name_is_the_function(tmp_path: Path, ha
     text = "from marin.processing.tokenize.tokenize import TokenizeConfig, tokenize as direct\n"
     text += "from marin.processing.tokenize import TokenizeConfig as Same, tokenize\nassert TokenizeConfig is Same\n"
     text += "executor_main([ExecutorStep(f'{i}', fn, {}) for i, fn in enumerate((tokenize, direct))])\n"
-    write_checkout(tmp_path, a=EXECUTOR + text)
-    first, second = (
-        step_spec(step, CodeFolder(tmp_path)).function
-        for step in resolve(run(tmp_path, "a").calls[0].steps, "gs://b").steps
-    )
+    steps = resolve(run_text(tmp_path, text).calls[0].steps, "gs://b").steps
+    first, second = (step_spec(step, CodeFolder(tmp_path)).function for step in steps)
     assert second == "marin.processing.tokenize.tokenize:tokenize"
     assert first == (second if has_checkout else "marin.processing.tokenize:tokenize")
 
 
 def test_long_chain_of_steps_in_configs_is_not_traversed(tmp_path: Path) -> None:
     chain = "for i in range(120):\n    step = ExecutorStep(f's{i}', None, {'from': step})\n"
-    write_checkout(tmp_path, a=EXECUTOR + STEP + chain + "executor_main(steps=[step])\n")
-    (call,) = run(tmp_path, "a").calls
+    (call,) = run_text(tmp_path, f"{STEP}{chain}executor_main(steps=[step])\n").calls
     assert len(resolve(call.steps, "gs://bucket").steps) == 121

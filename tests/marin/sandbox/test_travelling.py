@@ -6,12 +6,11 @@ import json
 import os
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
-from tests.marin.checkouts import EXECUTOR, put, run, write_checkout
+from tests.marin.checkouts import EXECUTOR, put, run, run_text, write_checkout
 from tradewind.marin.sandbox.running import Run
 from tradewind.serialization.errors import SpecError
 from tradewind.serialization.references import CodeFolder, reference_to
@@ -73,28 +72,16 @@ def test_spec_references_use_stable_module_name_of_file(tmp_path: Path) -> None:
     spec = loaded(tmp_path, "work", "Config(Kind.GOOD, this_output_path())")
     assert spec.function == "experiments.one-two.own:work" and spec.code_travels
     assert spec.ray_task == {"num_cpus": 2, "memory": 1024}
+    betas = {"betas": {"$tuple": [0.9, 0.95]}}
+    adam = {"$call": {"$object": "heavy.optim:Adam"}, "args": [0.001], "fields": betas}
+    item = {"$attribute": "__getitem__", "of": {"$object": "heavy.optim:PRESETS"}}
     assert spec.config == {
         "$dataclass": "experiments.one-two.own:Config",
         "fields": {
             "kind": {"$enum": "experiments.one-two.own:Kind", "name": "GOOD"},
             "output_path": spec.output_path,
-            "optimizer": {
-                "$call": {
-                    "$attribute": "scaled",
-                    "of": {
-                        "$call": {"$object": "heavy.optim:Adam"},
-                        "args": [0.001],
-                        "fields": {"betas": {"$tuple": [0.9, 0.95]}},
-                    },
-                },
-                "args": [],
-                "fields": {"by": 2},
-            },
-            "preset": {
-                "$call": {"$attribute": "__getitem__", "of": {"$object": "heavy.optim:PRESETS"}},
-                "args": ["small"],
-                "fields": {},
-            },
+            "optimizer": {"$call": {"$attribute": "scaled", "of": adam}, "args": [], "fields": {"by": 2}},
+            "preset": {"$call": item, "args": ["small"], "fields": {}},
             "module": {"$object": "heavy.optim:Adam"},
         },
     }
@@ -135,9 +122,8 @@ def test_checkout_library_reference_omits_source_folder(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_functions_of_two_checkouts_travel_each_from_its_own(tmp_path: Path) -> None:
-    text = EXECUTOR + "def mine(config): ...\nexecutor_main([ExecutorStep('s', mine, None)])\n"
-    roots = [write_checkout(tmp_path / name, a=text) for name in ("one", "two")]
-    for root, found in [(root, run(root, "a")) for root in roots]:
+    text = "def mine(config): ...\nexecutor_main([ExecutorStep('s', mine, None)])\n"
+    for root, found in [(root, run_text(root, text)) for root in (tmp_path / "one", tmp_path / "two")]:
         (step,) = found.calls[0].steps
         assert isinstance(step, ExecutorStep) and reference_to(step.fn, CodeFolder(root)).travels
 
@@ -154,16 +140,13 @@ import json, sys
 from tradewind.serialization.spec import StepSpec
 spec = StepSpec.from_json(json.loads(sys.argv[1]))
 function = spec.load_function()
-print("RESULT" + json.dumps(function(spec.load_config())))
+print(json.dumps(function(spec.load_config())))
 """
 
 
-@pytest.mark.slow
-def test_cluster_imports_file_with_real_libraries_without_main(tmp_path: Path) -> None:
-    libraries = tmp_path / "libraries"
-    put(
-        libraries / "heavy/optim.py",
-        """
+LIBRARIES = {
+    "heavy/__init__.py": "",
+    "heavy/optim.py": """
         class Adam:
             def __init__(self, rate, betas):
                 self.rate, self.betas = rate, betas
@@ -171,35 +154,29 @@ def test_cluster_imports_file_with_real_libraries_without_main(tmp_path: Path) -
                 return [self.rate * by, *self.betas]
         PRESETS = {"small": "tiny"}
         """,
-    )
-    for package in ("heavy", "levanter"):
-        put(libraries / package / "__init__.py", "")
-    put(libraries / "jax.py", "jit = lambda function: function\n")
-    put(libraries / "ray.py", "remote = lambda **options: lambda function: function\n")
-    put(
-        libraries / "levanter/no_table.py",
-        "class Base:\n    register_subclass = classmethod(lambda cls, name: lambda kind: kind)\n",
-    )
-    put(
-        libraries / "marin/execution/executor.py",
-        "ExecutorStep = executor_main = output_path_of = this_output_path = versioned = None\n",
-    )
-    root = tmp_path / "checkout"
+    "jax.py": "jit = lambda function: function\n",
+    "ray.py": "remote = lambda **options: lambda function: function\n",
+    "levanter/__init__.py": "",
+    "levanter/no_table.py": """
+        class Base:
+            register_subclass = classmethod(lambda cls, name: lambda kind: kind)
+        """,
+    "marin/execution/executor.py": """
+        ExecutorStep = executor_main = output_path_of = this_output_path = versioned = None
+        """,
+}
+
+
+@pytest.mark.slow
+def test_cluster_imports_file_with_real_libraries_without_main(tmp_path: Path) -> None:
+    root, libraries = tmp_path / "checkout", tmp_path / "libraries"
+    for file, text in LIBRARIES.items():
+        put(libraries / file, text)
     spec = loaded(root, "work", "Config(Kind.GOOD, this_output_path())")
     (root / "src").rename(root / "unused")
-    path = os.pathsep.join([str(root), str(libraries)])
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(CLUSTER), json.dumps(spec.to_json())],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    result = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
-    assert result, done.stderr
-    assert json.loads(result[0].removeprefix("RESULT")) == {
-        "kind": "GOOD",
-        "optimizer": [0.002, 0.9, 0.95],
-        "preset": "tiny",
-        "far": 7,
-    }
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(libraries)])}
+    command = [sys.executable, "-c", CLUSTER, json.dumps(spec.to_json())]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    result = {"kind": "GOOD", "optimizer": [0.002, 0.9, 0.95], "preset": "tiny", "far": 7}
+    assert json.loads(done.stdout.splitlines()[-1]) == result

@@ -81,7 +81,7 @@ def test_a_models_config_is_made_of_the_hubs_on_the_cluster(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("name = str(LlamaConfig.from_hf_config(3).seq_len)", "its text is asked of levanter.models.llama.LlamaConfig"),
+        ("name = str(LlamaConfig.from_hf_config(3).seq_len)", "it needs the text of levanter.models.llama.LlamaConfig"),
         ("class Own(LlamaConfig): ...\nOwn.from_hf_config(3)", "from_hf_config needs the real library"),
     ],
 )

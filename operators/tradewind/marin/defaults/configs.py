@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Final
 
 from tradewind.marin.legacy.classes import builder
 from tradewind.marin.names.resources import ResourceConfig, TpuPodConfig
-from tradewind.steps import Cpu, Gpu, Hosts, InputName, TpuSlice, VersionedValue
+from tradewind.marin.names.steps import unversioned
+from tradewind.steps import Cpu, Gpu, Hosts, InputName, TpuSlice
 from tradewind.steps.paths import is_absolute
 from tradewind.text import truncated_repr
 
@@ -22,21 +23,20 @@ _OF_TOOTSIE: Final = "checkpoints/llama-8b-tootsie-0.001-19ad63/checkpoints/step
 
 def check_resources(given: Any) -> None:
     """Raise ``ValueError`` for ``resources`` without a device: the training would run on one CPU."""
-    resources = given.value if isinstance(given, VersionedValue) else given
-    if not isinstance(resources, (ResourceConfig, Cpu, Gpu, Hosts, TpuSlice)):
+    if not isinstance(unversioned(given), (ResourceConfig, Cpu, Gpu, Hosts, TpuSlice)):
         raise ValueError(
-            f"resources is {truncated_repr(given)}, which is no place for a training: give TpuSlice, Hosts, Gpu or "
-            "Cpu, or Marin's TpuPodConfig, GpuConfig or CpuOnlyConfig."
+            f"resources is {truncated_repr(given)}, which names no device: give TpuSlice, Hosts, Gpu or Cpu, or "
+            "Marin's TpuPodConfig, GpuConfig or CpuOnlyConfig."
         )
 
 
 def check_checkpoint(field: str, given: Any) -> None:
     """Raise ``ValueError`` for a relative checkpoint path: on a cluster it has no defined folder."""
-    path = given.value if isinstance(given, VersionedValue) else given
+    path = unversioned(given)
     if isinstance(path, str) and not is_absolute(path):
         raise ValueError(
             f"{field} is {truncated_repr(path)}, a relative path: give InputName.hardcoded({truncated_repr(path)}) for "
-            "one below the prefix, or where it lies in full."
+            "one below the prefix, or the absolute path."
         )
 
 

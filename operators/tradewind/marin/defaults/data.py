@@ -14,10 +14,10 @@ from tradewind.datasets.uncheatable_eval import UncheatableEvalConfig, download_
 from tradewind.marin.defaults.models import llama3_tokenizer
 from tradewind.marin.legacy.classes import builder
 from tradewind.marin.names.data_configs import add_validation_sets_to_mixture, lm_data_config
-from tradewind.marin.names.steps import MarinStep
+from tradewind.marin.names.steps import MarinStep, unversioned
 from tradewind.marin.names.tokenizing import HfDatasetSpec, HfTokenizeConfig, TokenizeConfig
 from tradewind.recipes.steps import naming_step
-from tradewind.steps import ExecutorStep, InputName, VersionedValue, ensure_versioned, this_output_path, versioned
+from tradewind.steps import ExecutorStep, InputName, ensure_versioned, this_output_path, versioned
 from tradewind.text import truncated_repr
 
 __all__ = [
@@ -29,44 +29,26 @@ __all__ = [
     "tokenizer_of",
     "training_data",
     "uncheatable_eval_tokenized",
-    "unversioned",
 ]
 
 _TEXT: Final = builder().find("levanter.data.text.TextLmDatasetFormat")()
 _PALOMA: Final = {
+    "4chan": "4chan_meta_sep",
     **{
         name: name
         for name in (
-            "c4_100_domains",
-            "c4_en",
-            "dolma-v1_5",
-            "dolma_100_programing_languages",
-            "dolma_100_subreddits",
-            "falcon-refinedweb",
-            "gab",
-            "m2d2_s2orc_unsplit",
-            "m2d2_wikipedia_unsplit",
-            "mc4",
-            "ptb",
-            "redpajama",
-            "twitterAAE_HELM_fixed",
-            "wikitext_103",
+            "c4_100_domains", "c4_en", "dolma-v1_5", "dolma_100_programing_languages", "dolma_100_subreddits",
+            "falcon-refinedweb", "gab", "m2d2_s2orc_unsplit", "m2d2_wikipedia_unsplit", "manosphere_meta_sep", "mc4",
+            "ptb", "redpajama", "twitterAAE_HELM_fixed", "wikitext_103",
         )
     },
-    "4chan": "4chan_meta_sep",
-    "manosphere_meta_sep": "manosphere_meta_sep",
-}
+}  # fmt: skip
 """Set → its folder in the hub repository, https://huggingface.co/datasets/allenai/paloma."""
 _PALOMA_REVISION: Final = "65cd6fc"
 _UNCHEATABLE: Final = (
-    "wikipedia_english",
-    "github_python",
-    "github_cpp",
-    "bbc_news",
-    "arxiv_physics",
-    "arxiv_computer_science",
+    "wikipedia_english", "github_python", "github_cpp", "bbc_news", "arxiv_physics", "arxiv_computer_science",
     "ao3_english",
-)
+)  # fmt: skip
 """The English and code sets of https://github.com/Jellyfish042/uncheatable_eval."""
 
 
@@ -193,8 +175,12 @@ def training_data(tokenized: Any, use_default_validation: bool) -> Any:
     """
     is_one = isinstance(tokenized, (str, InputName, ExecutorStep))
     tokenizer = tokenizer_of(tokenized) if is_one or use_default_validation else None
-    sets = default_validation_sets(tokenizer) if use_default_validation else {}
-    if is_one:
+    return with_validation(tokenized, default_validation_sets(tokenizer) if use_default_validation else {})
+
+
+def with_validation(tokenized: Any, sets: Mapping[str, ExecutorStep]) -> Any:
+    """Return a tokenizing step as a mixture, or a mixture, with validation sets."""
+    if isinstance(tokenized, (InputName, ExecutorStep)):
         step = tokenized.step if isinstance(tokenized, InputName) else tokenized
         return lm_data_config(step, permutation_type="linear", validation_sets=sets)
     return add_validation_sets_to_mixture(tokenized, sets) if sets else tokenized
@@ -210,12 +196,7 @@ def tokenizer_of(tokenized: Any) -> Any:
     config: Any = step.config if isinstance(step, ExecutorStep) else step
     if not hasattr(config, "tokenizer"):
         raise ValueError(
-            f"tokenized is {truncated_repr(tokenized)}, which says no tokenizer: give a step of default_tokenize, or a "
-            "mixture of such steps."
+            f"tokenized is {truncated_repr(tokenized)}, which names no tokenizer: give a step of default_tokenize, or "
+            "a mixture of such steps."
         )
     return unversioned(config.tokenizer)
-
-
-def unversioned(value: Any) -> Any:
-    """Return the value, without its version wrapper if it has one."""
-    return value.value if isinstance(value, VersionedValue) else value

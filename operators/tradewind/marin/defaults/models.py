@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from tradewind.marin.legacy.classes import builder
 from tradewind.marin.legacy.tokenizers import SIZES
-from tradewind.steps import ExecutorStep, InputName, VersionedValue
+from tradewind.marin.names.steps import unversioned
+from tradewind.steps import ExecutorStep, InputName
 from tradewind.text import truncated_repr
 
 __all__ = ["LLAMAS", "llama", "llama3_tokenizer", "llama3_tokenizer_vocab_size"]
@@ -51,7 +52,7 @@ def llama(name: str) -> Any:
         ValueError: No model has that name.
     """
     if name not in _SIZES:
-        raise ValueError(f"{name} is no model of Marin's: there are {', '.join(LLAMAS)}.")
+        raise ValueError(f"{name} is no model of Marin: there are {', '.join(LLAMAS)}.")
     find = builder().find
     more: dict[str, Any] = {"tie_word_embeddings": True} if name in _TIED else {}
     if name in _LLAMA_3_ROPE:
@@ -61,7 +62,7 @@ def llama(name: str) -> Any:
 
 def check_model(model: Any) -> None:
     """Raise ``ValueError`` unless this is a model config; size names are for ``train`` only."""
-    given = model.value if isinstance(model, VersionedValue) else model
+    given = unversioned(model)
     if given is None or isinstance(given, (str, InputName, ExecutorStep)):
         raise ValueError(
             f"model_config is {truncated_repr(model)}, which is no model: give one such as llama('llama_150m') or "

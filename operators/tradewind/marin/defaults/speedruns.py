@@ -8,16 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tradewind.datasets.downloads import HubDownloadConfig, download_hf
-from tradewind.marin.defaults.data import paloma_step, paloma_tokenized, tokenizer_of
+from tradewind.marin.defaults.data import paloma_step, paloma_tokenized, tokenizer_of, with_validation
 from tradewind.marin.defaults.training import default_train
 from tradewind.marin.legacy.classes import builder
-from tradewind.marin.names.data_configs import add_validation_sets_to_mixture, lm_data_config
 from tradewind.marin.names.speedruns import Author, SpeedrunConfig, SpeedrunResultsConfig
 from tradewind.marin.names.steps import MarinStep
 from tradewind.marin.names.tokenizing import TokenizeConfigBase
 from tradewind.recipes.speedruns.results import report_marins_speedrun
 from tradewind.recipes.steps import naming_step
-from tradewind.steps import ExecutorStep, InputName, ensure_versioned, output_path_of, this_output_path
+from tradewind.steps import ExecutorStep, ensure_versioned, output_path_of, this_output_path
 
 __all__ = [
     "Author",
@@ -66,14 +65,14 @@ def download_token_cache(config: PretokenizedCacheConfig) -> dict[str, Any]:
 def download_pretokenized_cache(
     name: str, hf_repo_id: str, tokenizer: str, hf_revision: str | None = None, tags: Sequence[str] = ()
 ) -> ExecutorStep:
-    """A step ``tokenized/subcache/{name}`` that downloads a token cache; trainings take it as one that tokenizes.
+    """Return a step ``tokenized/subcache/{name}`` that downloads a token cache, for trainings like a tokenizing step.
 
     Args:
-        name: Of the data set.
-        hf_repo_id: ``owner/name`` of a data set of the hub that is a token cache of Levanter's.
-        tokenizer: The one that it was made with.
-        hf_revision: A commit; without one it is what the hub has when the step runs.
-        tags: Of the validation losses.
+        name: The data set's name.
+        hf_repo_id: ``owner/name`` of a hub data set that is a Levanter token cache.
+        tokenizer: Its tokenizer.
+        hf_revision: A commit; by default the newest when the step runs.
+        tags: Tags of the validation losses.
     """
     config = PretokenizedCacheConfig(
         cache_path=this_output_path(),
@@ -87,13 +86,13 @@ def download_pretokenized_cache(
 
 
 def fineweb_edu_subcache(size: str = "10B") -> ExecutorStep:
-    """The part of FineWeb-Edu that speedruns are trained on: ``10B`` tokens, or ``10M`` to try something."""
+    """Return the training data of speedruns, a part of FineWeb-Edu: ``10B`` tokens, or ``10M`` for a trial."""
     repository = f"marin-community/fineweb-edu-pretokenized-{size}"
     return download_pretokenized_cache(f"fineweb-edu-{size}", repository, _MARIN_TOKENIZER)
 
 
 def speedrun_paloma_tokenized(tokenizer: str) -> dict[str, ExecutorStep]:
-    """The sets that speedruns are measured on: Paloma's, downloaded for them."""
+    """Return the validation sets of speedruns: Paloma, downloaded for them."""
     return paloma_tokenized(tokenizer=tokenizer, paloma_raw=paloma_step("raw/paloma-speedrun"))
 
 
@@ -101,25 +100,19 @@ def speedrun_paloma_tokenized(tokenizer: str) -> dict[str, ExecutorStep]:
 def default_speedrun(
     name: str, config: SpeedrunConfig, tags: Sequence[str] | None = None, override_output_path: str | None = None
 ) -> list[ExecutorStep]:
-    """The training of a speedrun, and the step that writes its ``speedrun_results.json`` beside it.
+    """Return the training of a speedrun, and the step that writes its ``speedrun_results.json``.
 
     Args:
-        name: Of the run: the steps are ``checkpoints/speedrun/{name}`` and ``speedrun/{name}-speedrun_results``.
-        config: Who, which model, how long, on what.
+        name: The run's name; the steps are ``checkpoints/speedrun/{name}`` and ``speedrun/{name}-speedrun_results``.
+        config: Author, model, length and data.
         tags: For the run at W&B.
-        override_output_path: Of the training.
+        override_output_path: The training's output path.
     """
     config.print_run_info()
-    given = config.tokenized_dataset
-    sets = speedrun_paloma_tokenized(tokenizer_of(given))
-    if isinstance(given, (InputName, ExecutorStep)):
-        step = given.step if isinstance(given, InputName) else given
-        data = lm_data_config(step, permutation_type="linear", validation_sets=sets)
-    else:
-        data = add_validation_sets_to_mixture(given, sets)
+    sets = speedrun_paloma_tokenized(tokenizer_of(config.tokenized_dataset))
     trained = default_train(
         f"speedrun/{name}",
-        data,
+        with_validation(config.tokenized_dataset, sets),
         config.model_config,
         dataclasses.replace(config.train_config, data_seed=_SEED),
         ["speedrun", *(tags or ())],
@@ -127,13 +120,13 @@ def default_speedrun(
         eval_harness_tasks=(),
         override_output_path=override_output_path,
     )
-    told = SpeedrunResultsConfig(
+    inputs = SpeedrunResultsConfig(
         wandb_run_id=override_output_path.split("/")[-1] if override_output_path else trained,
         wandb_entity=_WANDB[0],
         wandb_project=_WANDB[1],
         speedrun_config=config,
         output_path=output_path_of(trained, "speedrun_results.json"),
     )
-    about = f"What the speedrun {name} cost and how good it got."
-    results = MarinStep(f"speedrun/{name}-speedrun_results", report_marins_speedrun, told, description=about)
+    about = f"Cost and losses of the speedrun {name}."
+    results = MarinStep(f"speedrun/{name}-speedrun_results", report_marins_speedrun, inputs, description=about)
     return [trained, results]

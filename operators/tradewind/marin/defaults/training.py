@@ -21,12 +21,12 @@ from tradewind.marin.defaults.configs import (
     check_checkpoint,
     check_resources,
 )
-from tradewind.marin.defaults.data import training_data, unversioned
+from tradewind.marin.defaults.data import training_data
 from tradewind.marin.defaults.models import check_model, llama
 from tradewind.marin.defaults.tasks import CORE_TASKS, MMLU_TASKS, harness
 from tradewind.marin.legacy.classes import builder
 from tradewind.marin.legacy.tokenizers import known_sizes
-from tradewind.marin.names.steps import DPO, MarinStep, placement
+from tradewind.marin.names.steps import DPO, MarinStep, placement, unversioned
 from tradewind.recipes.dpo.run import run_levanter_train_dpo
 from tradewind.recipes.lm.config import LevanterTrainConfig, variables_of
 from tradewind.recipes.lm.run import run_levanter_train_lm
@@ -39,20 +39,24 @@ from tradewind.steps.fields import TEXTS
 from tradewind.steps.run_values import RunValue
 from tradewind.text import truncated_repr
 
-__all__ = [
-    "default_anneal",
-    "default_sft",
-    "default_train",
-    "simulated_epoching_train",
-]
+__all__ = ["default_anneal", "default_sft", "default_train", "simulated_epoching_train"]
+logger = logging.getLogger(__name__)
+
+_MAX_NAME: Final = 64
+"""Maximum length of a W&B run name, in characters."""
+_OF_ADAM: Final = (
+    "weight_decay", "beta1", "beta2", "epsilon", "max_grad_norm", "warmup", "rewarmup", "decay", "lr_schedule",
+    "min_lr_ratio",
+)  # fmt: skip
+"""``SimpleTrainConfig`` fields that Adam has, with Adam's default for None."""
+_STEP_OF: Final = re.compile(r"step-(\d+)/?$")
+_COUNTED: Final = {name: getattr(LmTrainConfig, name) for name in ("weight_decay", "seed")}
+"""Settings with a default that affects the weights."""
 
 # ``default_train`` without a ``SimpleTrainConfig``: ``train`` with Marin's step names.
 #
 # Every value that affects the weights is versioned, given or default. Intervals of evaluation, checkpoints and logs are
 # not, nor are the resources.
-
-_COUNTED: Final = {name: getattr(LmTrainConfig, name) for name in ("weight_decay", "seed")}
-"""Settings with a default that affects the weights."""
 
 
 @naming_step
@@ -86,26 +90,6 @@ def short_form(
         options["wandb"] = dataclasses.replace(wandb, tags=(*wandb.tags, *tags))
     given = {**_COUNTED, **options, **of_step}
     return training("default_train", f"checkpoints/{name}", tokenized, tokenizer, model, given)
-
-
-logger = logging.getLogger(__name__)
-
-_LONGEST_NAME: Final = 64
-"""Maximum length of a W&B run name, in characters."""
-_OF_ADAM: Final = (
-    "weight_decay",
-    "beta1",
-    "beta2",
-    "epsilon",
-    "max_grad_norm",
-    "warmup",
-    "rewarmup",
-    "decay",
-    "lr_schedule",
-    "min_lr_ratio",
-)
-"""``SimpleTrainConfig`` fields that Adam has, with Adam's default for None."""
-_STEP_OF: Final = re.compile(r"step-(\d+)/?$")
 
 
 @naming_step
@@ -152,7 +136,7 @@ def default_train(
     if train_config is None:
         return short_form(name, tokenized, model_config, tags=tags, of_step=of_step, **settings)
     if settings:
-        raise ValueError(f"default_train({next(iter(settings))}=...) has train_config beside it: say it in there.")
+        raise ValueError(f"default_train({next(iter(settings))}=...) is given beside train_config: set it there.")
     check_model(model_config)
     check_resources(train_config.resources)
     data = training_data(tokenized, use_default_validation)
@@ -194,8 +178,8 @@ def simulated_epoching_train(
     length = context_of(model_config)
     if length is None:
         raise ValueError(
-            f"model_config is {truncated_repr(model_config)}, which says no max_seq_len, so its tokens cannot be "
-            "counted: give it one."
+            f"model_config is {truncated_repr(model_config)}, which has no max_seq_len, so its tokens cannot be "
+            "counted: set it."
         )
     budget = unversioned(train_config.train_batch_size) * train_config.num_train_steps * length
     data = dataclasses.replace(
@@ -229,26 +213,13 @@ def default_sft(
     if sft_config.reinit_tokens:
         raise ValueError("reinit_tokens is no option of a training with Levanter: leave it out.")
     _check_length(sft_config, model_config)
-    given = {
-        field.name: getattr(sft_config, field.name)
-        for field in dataclasses.fields(SimpleTrainConfig)
-        if hasattr(sft_config, field.name)
-    }
-    train_config = SimpleTrainConfig(
-        **given
-        | {
-            "decay": sft_config.cooldown,
-            "steps_per_export": sft_config.steps_per_checkpoint,
-            "initialize_from_hf": sft_config.model_name_or_path if of_hub else None,
-            "data_seed": sft_config.seed,
-        }
-    )
+    train_config = _as_training(sft_config, sft_config.model_name_or_path if of_hub else None)
     tags = tags if "sft" in tags else [*tags, "sft"]
     step = default_train(name, tokenized, model_config, train_config, tags, False, (), cluster=cluster, secrets=secrets)
     # With this config the training loads the weights and starts at step 0, not at the checkpoint's step.
     config = LevanterTrainConfig(step.config.train_config, this_output_path(), env_vars=variables_of(step.config))
-    kept: dict[str, Any] = {field: getattr(step, field) for field in ("description", "resources", "cluster", "secrets")}
-    return MarinStep(step.name, step.fn, config, **kept)
+    others: dict[str, Any] = {name: getattr(step, name) for name in ("description", "resources", "cluster", "secrets")}
+    return MarinStep(step.name, step.fn, config, **others)
 
 
 @naming_step
@@ -292,7 +263,7 @@ def _levanter_config(data: Any, model: Any, given: SimpleTrainConfig, tags: Sequ
     begin, of_hub = given.initialize_from_checkpoint_path, given.initialize_from_hf
     if begin is not None and of_hub is not None:
         raise ValueError(
-            "initialize_from_checkpoint_path and initialize_from_hf both say what to begin with: give one of them."
+            "initialize_from_checkpoint_path and initialize_from_hf both name initial weights: give one of them."
         )
     check_checkpoint("initialize_from_checkpoint_path", begin)
     return builder().find("levanter.main.train_lm.TrainLmConfig")(
@@ -351,12 +322,12 @@ def trainer_of(given: SimpleTrainConfig, tags: Sequence[str]) -> Any:
 
 def adam_of(given: SimpleTrainConfig) -> Any:
     """Return Levanter's Adam config."""
-    said = {field: getattr(given, field) for field in _OF_ADAM if getattr(given, field) is not None}
+    values = {field: getattr(given, field) for field in _OF_ADAM if getattr(given, field) is not None}
     return builder().find("levanter.optim.config.AdamConfig")(
         learning_rate=given.learning_rate,
         cycle_length=given.cycle_length,
         skip_bad_steps=given.skip_bad_steps,
-        **said,
+        **values,
     )
 
 
@@ -386,16 +357,16 @@ def training_length(num_train_steps: Any) -> str:
 
 def wandb_run_name(name: str) -> str:
     """Return a name that W&B accepts; its end stays, because it distinguishes the runs of a sweep."""
-    if len(name) <= _LONGEST_NAME:
+    if len(name) <= _MAX_NAME:
         return name
     head, dash, tail = name.rpartition("-")
     if not dash:
-        cut = name[:_LONGEST_NAME]
-    elif len(tail) >= _LONGEST_NAME:
-        cut = tail[:_LONGEST_NAME]
+        cut = name[:_MAX_NAME]
+    elif len(tail) >= _MAX_NAME:
+        cut = tail[:_MAX_NAME]
     else:
-        cut = f"{head[: _LONGEST_NAME - 1 - len(tail)]}-{tail}"
-    logger.warning("The run %s is called %s, since W&B takes %d characters.", name, cut, _LONGEST_NAME)
+        cut = f"{head[: _MAX_NAME - 1 - len(tail)]}-{tail}"
+    logger.warning("The run %s is called %s: W&B accepts %d characters.", name, cut, _MAX_NAME)
     return cut
 
 
@@ -408,18 +379,15 @@ def starts_from_hub_model(given: Any) -> bool:
     name, checkpoint = given.model_name_or_path, given.initialize_from_checkpoint_path
     if given.initialize_from_hf is None and name is None and checkpoint is None:
         raise ValueError(
-            "model_name_or_path and initialize_from_checkpoint_path are missing: give the weights to begin with."
+            "model_name_or_path and initialize_from_checkpoint_path are missing: give the initial weights."
         )
     if given.initialize_from_hf is None:
         return name is not None and checkpoint is None
     if given.initialize_from_hf and name is None:
-        raise ValueError(
-            "initialize_from_hf is True and model_name_or_path is missing: give the weights to begin with."
-        )
+        raise ValueError("initialize_from_hf is True and model_name_or_path is missing: give the initial weights.")
     if not given.initialize_from_hf and checkpoint is None:
         raise ValueError(
-            "initialize_from_hf is False and initialize_from_checkpoint_path is missing: give the checkpoint to begin "
-            "with."
+            "initialize_from_hf is False and initialize_from_checkpoint_path is missing: give the initial checkpoint."
         )
     return bool(given.initialize_from_hf)
 
@@ -429,9 +397,8 @@ def _check_length(given: SimpleSFTConfig, model: Any) -> None:
     length = context_of(model)
     if length is not None and given.max_seq_len not in (length, SimpleSFTConfig.max_seq_len):
         raise ValueError(
-            f"max_seq_len={truncated_repr(given.max_seq_len)} is not read: sequences are as long as the model's, "
-            f"{length}. "
-            "Give a model with the context that you want."
+            f"max_seq_len={truncated_repr(given.max_seq_len)} is not used: the model's context of {length} decides. "
+            "Give a model with the wanted context."
         )
 
 
@@ -480,14 +447,14 @@ def default_dpo(
             tokenizer.
     """
     of_hub = starts_from_hub_model(dpo_config)
-    _check_said(dpo_config, of_hub)
+    _check_unambiguous(dpo_config, of_hub)
     check_checkpoint("initialize_from_checkpoint_path", dpo_config.initialize_from_checkpoint_path)
     if not dpo_config.reference_is_hf:
         check_checkpoint("reference_model_path", dpo_config.reference_model_path)
     check_model(model_config)
     check_resources(dpo_config.resources)
     data = dataclasses.replace(training_data(tokenized, False), permutation_type="feistel")
-    given = _as_training(dpo_config)
+    given = _as_training(dpo_config, None)
     trainer = trainer_of(given, tags if "dpo" in tags else [*tags, "dpo"])
     project = dpo_config.wandb_project or trainer.tracker.project
     others = {name: getattr(dpo_config, name) for name in ("adapter", "reference_eval_cache")}
@@ -525,33 +492,30 @@ def default_dpo(
     )
 
 
-def _check_said(given: SimpleDPOConfig, of_hub: bool) -> None:
+def _check_unambiguous(given: SimpleDPOConfig, of_hub: bool) -> None:
     """Refuse settings that Marin would silently interpret differently.
 
     With both kinds of weights, Marin starts from the checkpoint and compares with the hub's model.
     """
     if given.max_seq_len != SimpleDPOConfig.max_seq_len:
         raise ValueError(
-            f"max_seq_len={truncated_repr(given.max_seq_len)} is not read, as in Marin's: give train_seq_len, or a "
-            "model with that context."
+            f"max_seq_len={truncated_repr(given.max_seq_len)} is not used, as in Marin: give train_seq_len, or a model "
+            "with that context."
         )
     is_compared = given.reference is not None or given.reference_model_path is not None or given.adapter is not None
     if not of_hub and given.model_name_or_path is not None and not is_compared:
         raise ValueError(
-            "model_name_or_path and initialize_from_checkpoint_path are both given, and the training begins with the "
-            "checkpoint: say with reference_model_path (and reference_is_hf) what preferences are compared with."
+            "model_name_or_path and initialize_from_checkpoint_path are both given, and the training starts from the "
+            "checkpoint: name the reference with reference_model_path (and reference_is_hf)."
         )
 
 
-def _as_training(given: SimpleDPOConfig) -> SimpleTrainConfig:
+def _as_training(given: SimpleSFTConfig | SimpleDPOConfig, initialize_from_hf: str | None) -> SimpleTrainConfig:
     """Convert the fields shared with other trainings."""
-    common = {
-        field.name: getattr(given, field.name)
-        for field in dataclasses.fields(SimpleTrainConfig)
-        if hasattr(given, field.name)
-    }
-    own = {"decay": given.cooldown, "steps_per_export": given.steps_per_checkpoint, "initialize_from_hf": None}
-    return SimpleTrainConfig(**common | own)
+    names = (field.name for field in dataclasses.fields(SimpleTrainConfig))
+    common: dict[str, Any] = {name: getattr(given, name) for name in names if hasattr(given, name)}
+    own = {"decay": given.cooldown, "steps_per_export": given.steps_per_checkpoint, "data_seed": given.seed}
+    return SimpleTrainConfig(**common | own | {"initialize_from_hf": initialize_from_hf})
 
 
 def _reference(given: SimpleDPOConfig) -> Any:

@@ -17,12 +17,20 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, ClassVar, Final
 
-from tradewind.marin.legacy.methods import METHODS, NAMES
+from tradewind.marin.legacy import flops, model_methods, tokenizers, training_methods, value_methods
 from tradewind.marin.legacy.table import ClassRow, ModuleRow, module_rows, own_modules
-from tradewind.marin.legacy.value_methods import RuntimeEnv
 from tradewind.serialization.spec import TRANSLATED_BY
 from tradewind.steps import THIS_OUTPUT_PATH, OutputName, this_output_path
 from tradewind.steps.errors import ExperimentError
+
+METHODS: Final[Mapping[str, Mapping[str, Any]]] = {
+    **model_methods.METHODS, **training_methods.METHODS, **value_methods.METHODS, **value_methods.EXTRACTION_METHODS,
+}  # fmt: skip
+"""Dotted name of a class -> its attributes besides its fields, rewritten: checks, sizes, costs, conversions."""
+NAMES: Final[Mapping[str, Any]] = {
+    **flops.NAMES, **tokenizers.NAMES, **training_methods.NAMES, **value_methods.NAMES,
+}  # fmt: skip
+"""Dotted name -> a function or class without a table row."""
 
 # Choice registries: classes identified by a name in a config file, as in draccus.
 
@@ -82,7 +90,7 @@ class ChoiceRegistryBase:
         if choice_type is None:
             return lambda choice: cls.register_subclass(name, choice)
         other = cls._choice_registry.get(name)
-        if other is not None and other is not choice_type and "__era__" in vars(other):
+        if other is not None and other is not choice_type and "__legacy__" in vars(other):
             raise ValueError(f"Cannot register {choice_type} as {name} because {other} is already registered as {name}")
         cls._choice_registry[name] = choice_type
         return choice_type
@@ -153,7 +161,7 @@ def _value(node: ast.expr, find: Callable[[str], Any]) -> Any:
         case ast.Call(func=called, args=arguments, keywords=words):
             given = {word.arg: _value(word.value, find) for word in words if word.arg}
             return _value(called, find)(*(_value(argument, find) for argument in arguments), **given)
-    raise ValueError(f"The table holds {ast.unparse(node)!r}, which is no expression that tables have.")
+    raise ValueError(f"The table contains {ast.unparse(node)!r}, an unsupported expression.")
 
 
 _OTHER_NAMES: Final[Mapping[str, Any]] = {
@@ -165,20 +173,17 @@ _OTHER_NAMES: Final[Mapping[str, Any]] = {
     "draccus.choice_types.PluginRegistry": PluginRegistry,
     "datetime.timedelta": datetime.timedelta,
     "pathlib.Path": pathlib.Path,
-    "ray.runtime_env.RuntimeEnv": RuntimeEnv,
+    "ray.runtime_env.RuntimeEnv": value_methods.RuntimeEnv,
     "logging.INFO": 20,
     "marin.execution.executor.THIS_OUTPUT_PATH": THIS_OUTPUT_PATH,
     "marin.execution.executor.OutputName": OutputName,
     "marin.execution.executor.this_output_path": this_output_path,
 }
 
-
 TRANSLATOR: Final = "tradewind.marin.translation:rebuilt"
 """Creates objects of the installed classes from these on a cluster."""
 _ITSELF: Final = classmethod(lambda cls, parameters: cls)
 """Value of ``LmConfig[Model]``: real classes are generic, which does not affect their values."""
-
-
 _FROM_THE_HUB: Final = "from_hf_config"
 """Creates a model config from one on the hub; only the real library on the cluster can do it."""
 
@@ -235,11 +240,6 @@ class Builder:
         """Import Tradewind's version of Marin's module; late, because it imports this module."""
         return importlib.import_module(own_modules()[module])
 
-    def complete(self, registry: str) -> None:
-        """Create every choice of a registry, so that the registry lists them all."""
-        for name in self._choices.get(registry, ()):
-            self.find(name)
-
     def _class(self, module: str, name: str, row: ClassRow) -> Any:
         full = f"{module}.{name}"
         made = self._plain(module, name, row) if row.members is None else self._enum(module, name, row)
@@ -248,19 +248,18 @@ class Builder:
             registry, _, chosen = choice.partition(" ")
             self.find(registry).register_subclass(chosen, made)
         if full in self._choices:
-            made._complete = staticmethod(lambda: self.complete(full))
+            made._complete = staticmethod(lambda: [self.find(name) for name in self._choices[full]])
         return made
 
     def _enum(self, module: str, name: str, row: ClassRow) -> Any:
-        is_text = "str" in row.bases
-        made = enum.Enum(name, dict(row.members or {}), type=str if is_text else None, module=module)  # type: ignore[misc]
-        return made
+        kind = str if "str" in row.bases else None
+        return enum.Enum(name, dict(row.members or {}), type=kind, module=module)
 
     def _plain(self, module: str, name: str, row: ClassRow) -> Any:
         bases = tuple(base for base in map(self._base, row.bases) if base is not None)
         body = self._body(f"{module}.{name}", row)
         body.update(__module__=__name__, __qualname__=name, __doc__=f"{module}.{name}, as a value.")
-        body["__era__"] = staticmethod(self.find)
+        body["__legacy__"] = staticmethod(self.find)
         body[TRANSLATED_BY] = TRANSLATOR
         made = type(name, bases, body)
         if row.dataclass is not None:
@@ -304,7 +303,7 @@ class Builder:
         name, _, length = described.partition(" = ")
 
         def axis(config: Any) -> Any:
-            return self.find("haliax.axis.Axis")(name, evaluate(length, lambda asked: _attribute(config, asked)))
+            return self.find("haliax.axis.Axis")(name, evaluate(length, lambda path: _attribute(config, path)))
 
         return property(axis)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tradewind.marin.legacy.flops import lm_flops_per_token
@@ -23,31 +23,18 @@ def _attention_params(config: Config, head_size: int) -> int:
     return int(2 * config.hidden_dim * head_size * (config.num_heads + config.num_kv_heads))
 
 
-def _flops(config: Config, vocab_size: int, *, glu: bool, num_kv_heads: int, **experts: int) -> float:
-    return lm_flops_per_token(
-        hidden_dim=config.hidden_dim, intermediate_dim=config.intermediate_dim, num_layers=config.num_layers,
-        num_kv_heads=num_kv_heads, num_heads=config.num_heads, seq_len=config.seq_len, vocab_size=vocab_size, glu=glu,
-        **experts,
-    )  # fmt: skip
+def _flops(glu: bool, **fields: str) -> Callable[[Config, int], float]:
+    """Return the method ``flops_per_token``; ``fields`` name the config's fields for other arguments of the sum."""
 
+    def flops_per_token(config: Config, vocab_size: int) -> float:
+        given = {
+            "hidden_dim": config.hidden_dim, "intermediate_dim": config.intermediate_dim, "seq_len": config.seq_len,
+            "num_layers": config.num_layers, "num_heads": config.num_heads, "num_kv_heads": config.num_kv_heads,
+        }  # fmt: skip
+        others = {name: getattr(config, field) for name, field in fields.items()}
+        return lm_flops_per_token(**given | others, vocab_size=vocab_size, glu=glu)
 
-def _gated_flops(config: Config, vocab_size: int) -> float:
-    return _flops(config, vocab_size, glu=True, num_kv_heads=config.num_kv_heads)
-
-
-def _gemma_flops(config: Config, vocab_size: int) -> float:
-    return _flops(config, vocab_size, glu=False, num_kv_heads=config.num_kv_heads)
-
-
-def _mistral_flops(config: Config, vocab_size: int) -> float:
-    return _flops(config, vocab_size, glu=False, num_kv_heads=config.num_heads)
-
-
-def _mixtral_flops(config: Config, vocab_size: int) -> float:
-    return _flops(
-        config, vocab_size, glu=True, num_kv_heads=config.num_kv_heads, num_experts=config.n_routed_experts,
-        num_shared_experts=config.n_shared_experts, num_experts_per_tok=config.num_experts_per_tok,
-    )  # fmt: skip
+    return flops_per_token
 
 
 def _gpt2_flops(config: Config, vocab_size: int) -> float:
@@ -62,29 +49,19 @@ def _no_flops(config: Config, vocab_size: int) -> None:
     return None
 
 
-def _no_params(config: Config) -> None:
-    return None
+def _params(config: Config, vocab_size: int, head_size: int, norms: int) -> int:
+    layer = _attention_params(config, head_size) + config.hidden_dim * (3 * config.intermediate_dim + norms)
+    ends = 2 if getattr(config, "input_embedding_norm", False) else 1
+    heads = 1 if getattr(config, "tie_word_embeddings", False) else 2
+    return int(config.num_layers * layer + ends * config.hidden_dim + heads * vocab_size * config.hidden_dim)
 
 
 def _llama_params(config: Config, vocab_size: int) -> int:
-    embedding = vocab_size * config.hidden_dim
-    norms = 4 if config.hybrid_norm else 2
-    layer = _attention_params(config, config.actual_head_size) + config.hidden_dim * (
-        3 * config.intermediate_dim + norms
-    )
-    ends = 2 if config.input_embedding_norm else 1
-    heads = 1 if config.tie_word_embeddings else 2
-    return int(config.num_layers * layer + ends * config.hidden_dim + heads * embedding)
+    return _params(config, vocab_size, config.actual_head_size, 4 if config.hybrid_norm else 2)
 
 
 def _olmo_params(config: Config, vocab_size: int) -> int:
-    embedding = vocab_size * config.hidden_dim
-    layer = _attention_params(config, config.hidden_dim // config.num_heads) + config.hidden_dim * (
-        3 * config.intermediate_dim + 4
-    )
-    ends = 2 if getattr(config, "input_embedding_norm", False) else 1
-    heads = 1 if getattr(config, "tie_word_embeddings", False) else 2
-    return int(config.num_layers * layer + ends * config.hidden_dim + heads * embedding)
+    return _params(config, vocab_size, config.hidden_dim // config.num_heads, 4)
 
 
 def _mixtral_params(config: Config, vocab_size: int) -> int:
@@ -100,12 +77,12 @@ def _head_size(config: Config) -> int:
 
 
 def _rms_norm(config: Config) -> Any:
-    made = config.__era__("levanter.layers.normalization.RmsNormConfig")
+    made = config.__legacy__("levanter.layers.normalization.RmsNormConfig")
     return made(use_weight=config.use_layer_norm_weight, use_bias=config.use_bias, eps=config.layer_norm_epsilon)
 
 
 def _gemma_norm(config: Config) -> Any:
-    made = config.__era__("levanter.models.gemma.GemmaNormConfig")
+    made = config.__legacy__("levanter.models.gemma.GemmaNormConfig")
     return made(eps=config.layer_norm_epsilon, use_weight=True, use_bias=False)
 
 
@@ -117,7 +94,7 @@ def attention_of(config: Config, **others: Any) -> Any:
         "attn_backend": config.attn_backend, "flash_attention_block_size": config.flash_attention_block_size,
         "rope": config.rope,
     }  # fmt: skip
-    return config.__era__("levanter.layers.attention.AttentionConfig")(**{**given, **others})
+    return config.__legacy__("levanter.layers.attention.AttentionConfig")(**{**given, **others})
 
 
 def _llama_attention(config: Config) -> Any:
@@ -152,7 +129,7 @@ def _gemma3_attention(config: Config) -> Any:
 
 
 def _hyena_mlp(config: Config) -> Any:
-    return config.__era__("haliax.axis.Axis")("mlp", config.Embed.size * config.mlp_scale)
+    return config.__legacy__("haliax.axis.Axis")("mlp", config.Embed.size * config.mlp_scale)
 
 
 def _check_mixtral(config: Config) -> None:
@@ -172,27 +149,34 @@ def _check_hyena(config: Config) -> None:
 
 
 METHODS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "levanter.models.lm_model.LmConfig": {"flops_per_token": _no_flops, "total_trainable_params": _no_params},
+    "levanter.models.lm_model.LmConfig": {
+        "flops_per_token": _no_flops, "total_trainable_params": lambda config: None,
+    },
     "levanter.models.llama.LlamaConfig": {
-        "__post_init__": check_heads, "flops_per_token": _gated_flops, "total_trainable_params": _llama_params,
+        "__post_init__": check_heads, "flops_per_token": _flops(True), "total_trainable_params": _llama_params,
         "attention_config": _llama_attention, "norm_config": property(_rms_norm),
         "actual_head_size": property(_head_size),
     },
     "levanter.models.qwen.QwenConfig": {
-        "__post_init__": check_heads, "flops_per_token": _gated_flops, "attention_config": _qwen2_attention,
+        "__post_init__": check_heads, "flops_per_token": _flops(True), "attention_config": _qwen2_attention,
     },
     "levanter.models.qwen.Qwen3Config": {"attention_config": _qwen3_attention},
     "levanter.models.olmo.Olmo2Config": {
-        "__post_init__": check_heads, "flops_per_token": _gated_flops, "total_trainable_params": _olmo_params,
+        "__post_init__": check_heads, "flops_per_token": _flops(True), "total_trainable_params": _olmo_params,
         "attention_config": _olmo_attention, "norm_config": property(_rms_norm),
     },
-    "levanter.models.mistral.MistralConfig": {"flops_per_token": _mistral_flops, "attention_config": attention_of},
+    "levanter.models.mistral.MistralConfig": {
+        "flops_per_token": _flops(False, num_kv_heads="num_heads"), "attention_config": attention_of,
+    },
     "levanter.models.mixtral.MixtralConfig": {
-        "__post_init__": _check_mixtral, "flops_per_token": _mixtral_flops,
-        "total_trainable_params": _mixtral_params, "attention_config": attention_of,
+        "__post_init__": _check_mixtral, "total_trainable_params": _mixtral_params, "attention_config": attention_of,
+        "flops_per_token": _flops(
+            True, num_experts="n_routed_experts", num_shared_experts="n_shared_experts",
+            num_experts_per_tok="num_experts_per_tok",
+        ),
     },
     "levanter.models.gemma.GemmaConfig": {
-        "__post_init__": check_heads, "flops_per_token": _gemma_flops, "attention_config": _gemma_attention,
+        "__post_init__": check_heads, "flops_per_token": _flops(False), "attention_config": _gemma_attention,
         "norm_config": property(_gemma_norm),
     },
     "levanter.models.gemma.Gemma2Config": {"attention_config": _gemma2_attention},

@@ -7,8 +7,7 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any, Final
 
-from tradewind.marin.legacy.classes import Builder, ChoiceRegistry, PluginRegistry, builder
-from tradewind.marin.legacy.methods import NAMES
+from tradewind.marin.legacy.classes import NAMES, Builder, ChoiceRegistry, PluginRegistry, builder
 from tradewind.marin.legacy.table import module_rows, own_modules
 
 _CHOICES: Final = {"ChoiceRegistry": ChoiceRegistry, "PluginRegistry": PluginRegistry}

@@ -53,8 +53,8 @@ class Tokenizer:
         if name.startswith("__"):
             raise AttributeError(name)
         raise ExperimentError(
-            f"{name} of the tokenizer {self.name_or_path} is known only where it is loaded, which no DAG file does: "
-            "ask for it in the step's function."
+            f"{name} of the tokenizer {self.name_or_path} is unknown while a DAG file is parsed: read it in the step's "
+            "function."
         )
 
 
@@ -67,9 +67,9 @@ def load_tokenizer(model_name_or_path: Any, *, revision: str | None = None, **_:
     sizes = known_sizes(str(model_name_or_path), revision)
     if sizes is None:
         raise ExperimentError(
-            f"The tokenizer {model_name_or_path}{f' at {revision}' if revision else ''} is in no table, and nothing is "
-            "fetched while a DAG file is parsed: set HF_HUB_CACHE there to a Hugging Face cache that has it, or write "
-            f"its sizes into tokenizers.json in the folder that {FOLDER_VARIABLE} names. Known are "
+            f"The sizes of the tokenizer {model_name_or_path}{f' at {revision}' if revision else ''} are unknown, and "
+            "nothing is downloaded while a DAG file is parsed: set HF_HUB_CACHE there to a Hugging Face cache that has "
+            f"it, or write its sizes into tokenizers.json in the folder that {FOLDER_VARIABLE} names. Known are "
             f"{', '.join(sorted(SIZES))}."
         )
     return Tokenizer(model_name_or_path, *sizes)
@@ -82,9 +82,9 @@ def known_sizes(name: str, revision: str | None = None) -> tuple[int, int] | Non
         BadAnswerError: The user's folder has it in an invalid form.
         ExperimentError: The cached tokenizer cannot be read.
     """
-    told = answer_to("tokenizers", name if revision is None else f"{name}@{revision}")
-    if told is not None:
-        return told[0], told[1]
+    answer = answer_to("tokenizers", name if revision is None else f"{name}@{revision}")
+    if answer is not None:
+        return answer[0], answer[1]
     sizes = SIZES.get(name) if revision is None else None
     return _sizes_in_cache(name, revision or "main") if sizes is None else sizes
 

@@ -119,7 +119,7 @@ def _take_old_tracker(config: Config) -> None:
 
 
 def _batch_axis(config: Config, step: int) -> Any:
-    return config.__era__("haliax.axis.Axis")(config.batch_axis, value_at_step(config.train_batch_size, step))
+    return config.__legacy__("haliax.axis.Axis")(config.batch_axis, value_at_step(config.train_batch_size, step))
 
 
 def _train_batch(config: Config) -> Any:
@@ -179,10 +179,6 @@ def _tokens_per_round(config: Config) -> int:
     return int(config.max_seqs if config.max_tokens_per_round is None else config.max_tokens_per_round)
 
 
-def _pages_per_seq(config: Config) -> int:
-    return int(-(-config.max_seq_len // config.page_size))
-
-
 def _check_quantization(config: Config) -> None:
     if config.fp8 and config.int8:
         raise AssertionError("Cannot use FP8 and INT8 quantization at the same time.")
@@ -218,13 +214,13 @@ METHODS: Final[Mapping[str, Mapping[str, Any]]] = {
     "levanter.eval_harness.LmEvalHarnessConfig": {
         "max_gen_toks": property(lambda config: config.generation_kwargs.get("max_gen_toks", 256)),
         "to_task_spec": lambda config: [
-            task.to_dict() if isinstance(task, config.__era__("levanter.eval_harness.TaskConfig")) else task
+            task.to_dict() if isinstance(task, config.__legacy__("levanter.eval_harness.TaskConfig")) else task
             for task in config.task_spec
         ],
     },
     "levanter.inference.engine.InferenceEngineConfig": {
         "__post_init__": _check_engine, "imputed_max_tokens_per_round": property(_tokens_per_round),
-        "max_pages_per_seq": property(_pages_per_seq),
+        "max_pages_per_seq": property(lambda config: -(-config.max_seq_len // config.page_size)),
     },
     "haliax.quantization.QuantizationConfig": {"__post_init__": _check_quantization},
     "levanter.callbacks.watch.WatchConfig": {"is_enabled": property(_is_watching)},

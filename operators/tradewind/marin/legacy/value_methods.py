@@ -93,14 +93,14 @@ class RuntimeEnv(dict[str, Any]):
 
 def _ray_arguments(resources: Any) -> dict[str, Any]:
     names = ("num_cpus", "num_gpus", "resources", "runtime_env")
-    told = {name: getattr(resources, name) for name in names}
-    return told if resources.accelerator_type is None else {**told, "accelerator_type": resources.accelerator_type}
+    given = {name: getattr(resources, name) for name in names}
+    return given if resources.accelerator_type is None else {**given, "accelerator_type": resources.accelerator_type}
 
 
 def _ray_amounts(resources: Any) -> dict[str, Any]:
-    told = {"CPU": resources.num_cpus, "GPU": resources.num_gpus, **resources.resources}
+    amounts = {"CPU": resources.num_cpus, "GPU": resources.num_gpus, **resources.resources}
     kind = resources.accelerator_type
-    return told if kind is None else {**told, f"accelerator_type:{kind}": 0.001}
+    return amounts if kind is None else {**amounts, f"accelerator_type:{kind}": 0.001}
 
 
 _UNITS: Final = re.compile(r"^\s*([\d.]+)\s*([kmgtp]?)(i?)b?(?:ytes?)?\s*$", re.IGNORECASE)
@@ -201,10 +201,6 @@ Config = Any
 _NOT_FOR_RESILIPARSE: Final = frozenset({"use_custom_variant", "markdownify_config", "prepend_title"})
 
 
-def _default(cls: Any) -> Any:
-    return cls()
-
-
 def _preset(cls: Any, config: str) -> Any:
     if config != "default":
         raise ValueError(f"Invalid preset config: {config}. Please use 'default'.")
@@ -230,7 +226,7 @@ def _markdownify_of_resiliparse(config: Config) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names if name not in excluded}
 
 
-_MADE: Final = {"default_config": classmethod(_default), "get_preset_config": classmethod(_preset)}
+_MADE: Final = {"default_config": classmethod(lambda cls: cls()), "get_preset_config": classmethod(_preset)}
 EXTRACTION_METHODS: Final[Mapping[str, Mapping[str, Any]]] = {
     "marin.schemas.web.convert.HtmlToMarkdownConfig": {**_MADE, "markdownify_kwargs": property(_markdownify)},
     "marin.schemas.web.convert.ResiliparseConfig": {

@@ -43,7 +43,7 @@ def flop_count_per_device_from_accel_type(accel_type: Any, dtype: str = "bf16") 
     """Return peak floating-point operations per second of a GPU by Ray's name; None if unknown."""
     known = DEVICE_AVAILABLE_FLOPS.get(ray_device_name_to_jax_name_map.get(accel_type, ""), {}).get(dtype)
     if known is None:
-        logger.warning("No speed is known of the accelerator %s in %s.", accel_type, dtype)
+        logger.warning("The speed of the accelerator %s in %s is unknown.", accel_type, dtype)
     return known
 
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from tradewind.marin.legacy.classes import builder
+from tradewind.marin.names.steps import unversioned
 from tradewind.marin.names.tokenizing import TokenizeConfigBase
-from tradewind.steps import ExecutorStep, VersionedValue, output_path_of
+from tradewind.steps import ExecutorStep, output_path_of
 from tradewind.steps.errors import ExperimentError
 
 __all__ = [
@@ -52,8 +53,8 @@ def step_to_lm_mixture_component(step: Any, include_raw_paths: bool) -> Any:
         return step.as_lm_dataset_source_config(step.cache_path, include_raw_paths=include_raw_paths)
     if isinstance(step, ExecutorStep) and not hasattr(step.config, "as_lm_dataset_source_config"):
         raise ValueError(
-            f"Step {step.name!r} is not of default_tokenize, whose config says of which texts and in which format a "
-            "token cache is: tokenize with that what a training of Marin's reads."
+            f"Step {step.name!r} is not of default_tokenize, so its config does not name texts and format of its "
+            "token cache: tokenize the data of a Marin training with default_tokenize."
         )
     return step.config.as_lm_dataset_source_config(output_path_of(step), include_raw_paths=include_raw_paths)
 
@@ -166,7 +167,7 @@ def add_validation_sets_to_mixture(config: Mixture, validation_sets: Mapping[str
     stages = [weights] if isinstance(weights, dict) else [stage for _, stage in weights]
     overlap = sorted({name for stage in stages for name in stage if name in validation_sets})
     if overlap:
-        logger.warning("Validation sets %s are in the mixture already and stay as they are.", ", ".join(overlap))
+        logger.warning("Validation sets %s are already in the mixture and stay unchanged.", ", ".join(overlap))
     return dataclasses.replace(
         config,
         configs=_added(config.configs, sources),
@@ -183,9 +184,8 @@ def interpolate_mixture_configs(mixtures: Sequence[Mixture], weights: Sequence[f
         ValueError: They differ otherwise, or the weights do not add up to 1.
         TypeError: One is not a mixture.
     """
-    if not all(
-        isinstance(mixture, builder().find("levanter.data.text.LMMixtureDatasetConfig")) for mixture in mixtures
-    ):
+    kind = builder().find("levanter.data.text.LMMixtureDatasetConfig")
+    if not all(isinstance(mixture, kind) for mixture in mixtures):
         raise TypeError("All items in mixtures must be LMMixtureDatasetConfig instances")
     _check_shares(mixtures, weights)
     first = mixtures[0]
@@ -234,8 +234,8 @@ def _sources(components: Mapping[str, Any], include_raw_paths: bool) -> dict[str
     return {name: step_to_lm_mixture_component(step, include_raw_paths) for name, step in components.items()}
 
 
-def _added(kept: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    return {**kept, **{name: value for name, value in more.items() if name not in kept}}
+def _added(first: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    return {**first, **{name: value for name, value in more.items() if name not in first}}
 
 
 def _padded(weights: Weights, names: Mapping[str, Any]) -> Weights:
@@ -244,25 +244,19 @@ def _padded(weights: Weights, names: Mapping[str, Any]) -> Weights:
 
 def _common_tokenizer(components: Mapping[str, Any]) -> Any:
     """Return the tokenizer of the first component; all others must have the same."""
-    tokenizers = {name: _config(step).tokenizer for name, step in components.items()}
+    configs = {name: step if isinstance(step, TokenizeConfigBase) else step.config for name, step in components.items()}
+    tokenizers = {name: config.tokenizer for name, config in configs.items()}
     first = next(iter(tokenizers.values()))
     for name, tokenizer in tokenizers.items():
         _check_same_tokenizer(tokenizer, first, name)
     return first
 
 
-def _config(step: Any) -> Any:
-    return step if isinstance(step, TokenizeConfigBase) else step.config
-
-
 def _check_same_tokenizer(given: Any, first: Any, whose: str) -> None:
     """Compare tokenizers by name: only their files, which are not loaded, could show two names equal."""
-    if _name(given) != _name(first):
+    given, first = unversioned(given), unversioned(first)
+    if given != first:
         raise ExperimentError(
-            f"The tokenizer of {whose} is {_name(given)} and that of the first is {_name(first)}: whether they are "
-            "alike is not known while a DAG file is parsed, so give all of them one name."
+            f"The tokenizer of {whose} is {given} and that of the first is {first}: whether they are "
+            "equal is unknown while a DAG file is parsed. Give all sets the same name of a tokenizer."
         )
-
-
-def _name(tokenizer: Any) -> Any:
-    return tokenizer.value if isinstance(tokenizer, VersionedValue) else tokenizer

@@ -38,8 +38,8 @@ def _default_dataset() -> Any:
         return _users("experiments.speedrun.prebuilt_caches").fineweb_edu_subcache_10B
     except ModuleNotFoundError:
         raise ValueError(
-            "tokenized_dataset is missing, and no experiments/speedrun/prebuilt_caches.py says which is meant: give "
-            "a step that makes a token cache."
+            "tokenized_dataset is missing, and no experiments/speedrun/prebuilt_caches.py has the default: give a step "
+            "that makes a token cache."
         ) from None
 
 

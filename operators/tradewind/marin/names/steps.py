@@ -30,6 +30,7 @@ __all__ = [
     "ReplacementFunction",
     "placement",
     "replacement_for",
+    "unversioned",
 ]
 
 # Marin's functions that Tradewind replaces, and the resources of their steps.
@@ -53,7 +54,7 @@ class ReplacementFunction:
 
 
 _OF_TRAINING: Final = ("checkpoints/**", "hf/**", "metrics.jsonl", "tensorboard/**", "wandb/**")
-_DEVICES: Final = "the step has its devices already, which Marin's own would ask Ray for."
+_DEVICES: Final = "the step already holds the devices that Marin's function would request from Ray."
 _TRAIN: Final = ReplacementFunction("tradewind.recipes.lm.run:run_levanter_train_lm", True, _OF_TRAINING, _DEVICES)
 DPO: Final = ReplacementFunction("tradewind.recipes.dpo.run:run_levanter_train_dpo", True, _OF_TRAINING)
 """Marin's function of this name is newer than the supported experiments."""
@@ -63,7 +64,7 @@ _DOWNLOAD_HF: Final = ReplacementFunction("tradewind.datasets.downloads:download
 _DOWNLOAD: Final = ReplacementFunction("tradewind.datasets.downloads:download", resumable=_ALL)
 _SPEEDRUN: Final = ReplacementFunction(
     "tradewind.recipes.speedruns.results:report_marins_speedrun",
-    always="the training's own output says what Marin's would ask W&B for.",
+    always="the training's output contains what Marin's function would request from W&B.",
 )
 REPLACEMENTS: Final[Mapping[str, ReplacementFunction]] = {
     "marin.training.training:run_levanter_train_lm": _TRAIN,
@@ -91,14 +92,14 @@ def placement(ours: ReplacementFunction | None, config: Any) -> Resources | None
     """
     if ours is None or not ours.is_placed:
         return None
-    match _plain(getattr(config, "resources", None)):
+    match unversioned(getattr(config, "resources", None)):
         case TpuPodConfig(tpu_type, slice_count):
-            count = _plain(slice_count)
-            return TpuSlice(_plain(tpu_type), tuple(count) if isinstance(count, list) else count)
+            count = unversioned(slice_count)
+            return TpuSlice(unversioned(tpu_type), tuple(count) if isinstance(count, list) else count)
         case GpuConfig(gpu_count, _, accelerator_type):
-            return Gpu(_plain(gpu_count), _plain(accelerator_type))
+            return Gpu(unversioned(gpu_count), unversioned(accelerator_type))
         case CpuOnlyConfig(num_cpus):
-            return Cpu() if num_cpus in (None, logical_cpu_core_count()) else Cpu(_plain(num_cpus))
+            return Cpu() if num_cpus in (None, logical_cpu_core_count()) else Cpu(unversioned(num_cpus))
         case Cpu() | Gpu() | Hosts() | TpuSlice() as own:
             return own
     return None
@@ -108,12 +109,13 @@ def _name_of(function: Any) -> str:
     if isinstance(function, RemoteFunction):
         function = function.function
     if isinstance(function, ClusterValue):
-        way = cluster_reference(function)
-        return f"{way.module}:{way.path}" if isinstance(way, ModuleReference) else ""
+        found = cluster_reference(function)
+        return f"{found.module}:{found.path}" if isinstance(found, ModuleReference) else ""
     return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
 
 
-def _plain(value: Any) -> Any:
+def unversioned(value: Any) -> Any:
+    """Return the value without its version wrapper, if it has one."""
     return value.value if isinstance(value, VersionedValue) else value
 
 

@@ -37,7 +37,7 @@ class TokenizeConfigBase:
 
     def as_lm_dataset_source_config(self, actual_output_path: Any, *, include_raw_paths: bool = True) -> Any:
         """Return the training data source: the step's output, and by default the paths of its texts."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what training reads of it.")
+        raise NotImplementedError(f"{type(self).__name__} does not implement as_lm_dataset_source_config().")
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,10 @@ def _check_training_path(path: Any, is_allowed: bool) -> None:
     shown = path if isinstance(path, str) else path.name if isinstance(path, InputName) else None
     if not shown or not _TEST_DATA.search(shown):
         return
-    told = f"Training data URL or InputName '{shown}' contains a forbidden pattern ('test' or 'validation')"
+    found = f"Training data URL or InputName '{shown}' contains a forbidden pattern ('test' or 'validation')"
     if not is_allowed:
-        raise ValueError(f"Error: {told}. Please ensure training data does not include test or validation sets.")
-    logger.warning(told)
+        raise ValueError(f"Error: {found}. Please ensure training data does not include test or validation sets.")
+    logger.warning(found)
 
 
 declare_marin_module(

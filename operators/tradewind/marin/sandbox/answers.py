@@ -28,10 +28,10 @@ class HubObject:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise refuse(f"{name} is asked of {self._label}, and the answer that lies here does not say it.")
+        raise refuse(f"it needs {name} of {self._label}, which the answer in the folder does not contain.")
 
     def __repr__(self) -> str:
-        raise refuse(f"the text of {self._label} is asked, and only some of its fields are known here.")
+        raise refuse(f"it needs the text of {self._label}, of which only some fields are known here.")
 
 
 class SizedTokenizer(Stub):
@@ -282,7 +282,7 @@ def _array(made: Stub, values: Any, *args: Any, **kwargs: Any) -> Stub:
     return KnownArray(tuple(float(number) if has_floats else number for number in known))
 
 
-_MOST_SPACED: Final = 100_000
+_MAX_SPACED: Final = 100_000
 _SPACES: Final = {
     "linspace": {"num", "endpoint"},
     "geomspace": {"num", "endpoint"},
@@ -295,10 +295,10 @@ _SPACES: Final = {
 def _is_small(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether the result is small enough to compute while a DAG file is parsed."""
     if name != "arange":
-        return float(_plain(kwargs.get("num", args[2] if len(args) > 2 else 0)) or 0) <= _MOST_SPACED
+        return float(_plain(kwargs.get("num", args[2] if len(args) > 2 else 0)) or 0) <= _MAX_SPACED
     values = [float(_plain(value) or 0) for value in args]
     start, stop, step = ([0, *values, 1] if len(values) == 1 else [*values, 1])[:3]
-    return step == 0 or abs((stop - start) / step) <= _MOST_SPACED
+    return step == 0 or abs((stop - start) / step) <= _MAX_SPACED
 
 
 def _spaced(name: str) -> Callable[..., Any]:
@@ -325,8 +325,8 @@ def _exists(made: Stub, path: Any) -> Any:
     """Check a path without a scheme on this machine, from the checkout's root, as in Marin's own runs."""
     if not isinstance(path, str):
         return made
-    if (told := answer_to("exists", path)) is not None:
-        return told
+    if (answer := answer_to("exists", path)) is not None:
+        return answer
     if "://" in path or "::" in path:
         return made
     notes.note_opened(path)

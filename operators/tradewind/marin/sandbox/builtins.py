@@ -92,11 +92,11 @@ def _with_other_os(function: Any, **names: Any) -> Any:
 def _find_spec(name: str, package: str | None = None) -> Any:
     if name.partition(".")[0] in sys.stdlib_module_names:
         return importlib.util.find_spec(name, package)
-    raise refuse(f"whether {name} can be imported is asked, which is known only on the cluster.")
+    raise refuse(f"it needs to know whether {name} can be imported, which is known only on the cluster.")
 
 
 def _refused_library(*args: Any, **kwargs: Any) -> NoReturn:
-    raise refuse("what is installed is asked, which is known only on the cluster.")
+    raise refuse("it needs the installed libraries, which are known only on the cluster.")
 
 
 def _writing(write: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,7 +110,7 @@ def _writing(write: Callable[..., Any]) -> Callable[..., Any]:
 
 def _json_of(default: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, Stub):
-        raise refuse(f"the JSON of {stub_origin(value).label} is asked, which is known only on the cluster.")
+        raise refuse(f"it needs the JSON of {stub_origin(value).label}, which is known only on the cluster.")
     return default(value)
 
 
@@ -128,7 +128,7 @@ _SAME_IN_EVERY_PROCESS = (int, float, complex, bool, type(None))
 _OURS = ("tradewind.", "experiments.", "marin.", "__main__")
 _NAP_S = 0.05
 _PARTLY_KNOWN = (StubModule, StubBase, StubMeta)
-_NOBODY: Final = Stub(StubOrigin("an attribute", ""))
+_UNKNOWN: Final = Stub(StubOrigin("an attribute", ""))
 
 
 class Environment(MutableMapping[str, str]):
@@ -312,27 +312,27 @@ def _is_of_kind(value: Any, kind: Any) -> bool:
             return True  # a class's instances are of that class
         if isinstance(kind, type) and kind.__module__.startswith(_OURS):
             return False  # no library creates instances of user classes
-        raise refuse(f"isinstance() is asked of {origin.label}, which is known only on the cluster.")
+        raise refuse(f"it needs isinstance() of {origin.label}, which is known only on the cluster.")
     if isinstance(kind, Stub) and isinstance(value, stub_base(kind)):
         return True
     is_certain = not isinstance(value, StubBase) or getattr(kind, "__module__", "").startswith(_OURS)
     if isinstance(kind, Stub) or is_certain or isinstance(value, kind):
         return isinstance(value, kind)
     raise refuse(
-        f"isinstance() is asked of a {type(value).__name__}, which inherits from {base_label(type(value))}, which is "
+        f"it needs isinstance() of a {type(value).__name__}, which inherits from {base_label(type(value))}, which is "
         "not known here."
     )
 
 
 def _hasattr(value: Any, name: str, /) -> bool:
-    _check_has(value, name, f"hasattr({{}}, {name!r}) is asked, which")
+    _check_has(value, name, f"it needs hasattr({{}}, {name!r}), which")
     return hasattr(value, name)
 
 
-def _check_has(value: Any, name: str, asked: str) -> None:
-    """Refuse a question for an attribute that a library value may have or not."""
+def _check_has(value: Any, name: str, needed: str) -> None:
+    """Refuse to tell whether a library value has an attribute, if that is uncertain."""
     if isinstance(value, Stub):
-        if type(value._tradewind_attributes.get(name, _NOBODY)) is not Stub:
+        if type(value._tradewind_attributes.get(name, _UNKNOWN)) is not Stub:
             return  # an answer has this attribute
         label = stub_origin(value).label
     elif not isinstance(value, _PARTLY_KNOWN) or not _may_lack(value, name):
@@ -341,24 +341,24 @@ def _check_has(value: Any, name: str, asked: str) -> None:
         label = value.__name__
     else:
         label = base_label(value if isinstance(value, type) else type(value))
-    raise refuse(f"{asked.format(label)} is known only on the cluster.")
+    raise refuse(f"{needed.format(label)} is known only on the cluster.")
 
 
 def _may_lack(value: Any, name: str) -> bool:
-    found = getattr(value, name, _NOBODY)
+    found = getattr(value, name, _UNKNOWN)
     return type(found) is Stub or getattr(found, "__func__", found) is vars(StubBase).get(name)
 
 
 def _getattr(value: Any, name: str, default: Any = _MISSING, /) -> Any:
     if default is _MISSING:
         return getattr(value, name)
-    _check_has(value, name, f"getattr({{}}, {name!r}, ...) is asked, and whether it has that")
+    _check_has(value, name, f"it needs getattr({{}}, {name!r}, ...), and whether that attribute exists")
     return getattr(value, name, default)
 
 
 def _callable(value: Any, /) -> bool:
     if not isinstance(value, type):
-        _check_has(value, "__call__", "callable({}) is asked, which")
+        _check_has(value, "__call__", "it needs callable({}), which")
     return callable(value)
 
 
@@ -370,20 +370,20 @@ def _replace(value: Any, /, **changes: Any) -> Any:
 
 
 def _is_dataclass(value: Any, /) -> bool:
-    _check_has(value, "__dataclass_fields__", "is_dataclass({}) is asked, which")
+    _check_has(value, "__dataclass_fields__", "it needs is_dataclass({}), which")
     return dataclasses.is_dataclass(value)
 
 
 def _of_known_fields(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function that reads all fields of a dataclass, some possibly inherited from a library class."""
 
-    def asked(value: Any, /, **kwargs: Any) -> Any:
+    def checked(value: Any, /, **kwargs: Any) -> Any:
         kind = value if isinstance(value, type) else type(value)
         if isinstance(kind, StubMeta):
-            raise refuse(f"the fields of a {kind.__name__} are asked, which inherits from {base_label(kind)}.")
+            raise refuse(f"it needs the fields of a {kind.__name__}, which inherits from {base_label(kind)}.")
         return function(value, **kwargs)
 
-    return asked
+    return checked
 
 
 _FIELDS: Final = {name: _of_known_fields(getattr(dataclasses, name)) for name in ("fields", "asdict", "astuple")}
@@ -415,4 +415,4 @@ _OF_PROCESS: Final[dict[str, Callable[..., Any]]] = {
 
 
 def _refused_input(*args: Any) -> NoReturn:
-    raise refuse("it asks for input(), and nobody sits there.")
+    raise refuse("it calls input(), and no user is there to answer.")

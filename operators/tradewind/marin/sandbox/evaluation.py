@@ -38,7 +38,7 @@ from tradewind.steps.bounds import PLAIN
 Identity = tuple[str, ...]
 _REFERENCES = (ExecutorStep, InputName, OutputName, VersionedValue, MirroredValue)
 _CONTAINERS = (dict, list, tuple, set, frozenset)
-_SAY_NOTHING = PLAIN | {types.FunctionType, type}
+_WITHOUT_IDENTITY = PLAIN | {types.FunctionType, type}
 
 
 class _UnknownValues:
@@ -78,7 +78,7 @@ class _UnknownValues:
         elif (inside := _inside(value)) is not None:
             for name, inner in inside:
                 kind = type(inner)
-                if kind not in _SAY_NOTHING and (kind is not list or inner):  # most say nothing
+                if kind not in _WITHOUT_IDENTITY and (kind is not list or inner):  # most say nothing
                     self._add_parts(parts, step, inner, f"{path}.{name}")
         elif isinstance(value, ExecutorStep):
             parts.append(f"{path}={self._reach(value)}")
@@ -143,7 +143,7 @@ def _inside(value: Any) -> Iterable[tuple[Any, Any]] | None:
     if issubclass(kind, dict):
         return [(name if isinstance(name, (str, int, float)) else "?", inner) for name, inner in value.items()]
     if issubclass(kind, (list, tuple)):
-        return [(f"[{index}]", inner) for index, inner in enumerate(value) if type(inner) not in _SAY_NOTHING]
+        return [(f"[{index}]", inner) for index, inner in enumerate(value) if type(inner) not in _WITHOUT_IDENTITY]
     if issubclass(kind, (set, frozenset)):
         return [("{}", inner) for inner in value]
     return value.kwargs.items() if issubclass(kind, Lazy) else None
@@ -178,7 +178,7 @@ class Evaluated:
 class _Attempt:
     run: Run
     identities: list[list[Identity]]
-    world: ModuleSandbox
+    sandbox: ModuleSandbox
 
 
 _Outcome = _Attempt | RefusedFileError
@@ -188,8 +188,8 @@ _Outcome = _Attempt | RefusedFileError
 class SharedSandbox:
     """The sandbox that a checkout's files share, and the outcomes verified in two sandboxes."""
 
-    world: ModuleSandbox
-    kept: dict[Path, _Attempt] = field(default_factory=dict)
+    sandbox: ModuleSandbox
+    verified: dict[Path, _Attempt] = field(default_factory=dict)
 
 
 def evaluate(root: Path, files: Sequence[Path], limit_s: float) -> dict[Path, Evaluated | RefusedFileError]:
@@ -203,21 +203,21 @@ def evaluate(root: Path, files: Sequence[Path], limit_s: float) -> dict[Path, Ev
         logging.disable(max(logging.INFO, logging.root.manager.disable))  # files log their whole configs, twice
         attempt = partial(_attempt, limit_s=limit_s, for_file=for_file)
         shared = _shared.get(root)
-        if shared is None or not shared.world.is_fresh():
+        if shared is None or not shared.sandbox.is_fresh():
             shared = _shared[root] = SharedSandbox(ModuleSandbox(root))
         outcomes: dict[Path, _Outcome] = {}
         for file in files:
-            outcomes[file] = shared.kept.get(file) or attempt(shared.world, file)
-        new = [file for file in files if outcomes[file] is not shared.kept.get(file)]
+            outcomes[file] = shared.verified.get(file) or attempt(shared.sandbox, file)
+        new = [file for file in files if outcomes[file] is not shared.verified.get(file)]
         others = _PerturbedRuns(root, attempt)
         for file in reversed(new):  # so that effects on shared modules differ, too
             outcome = outcomes[file]
             if isinstance(outcome, _Attempt):
                 outcome = _verified(root, file, outcome, others)
             if isinstance(outcome, _Attempt):
-                shared.kept[file] = outcome
+                shared.verified[file] = outcome
             outcomes[file] = outcome
-        if (changed := shared.world.changed_file()) is not None:
+        if (changed := shared.sandbox.changed_file()) is not None:
             for file in [file for file in new if isinstance(outcomes[file], RefusedFileError)]:
                 outcomes[file] = _edited(root, file, changed)
         return {file: _evaluated(outcomes[file]) for file in files}
@@ -226,19 +226,19 @@ def evaluate(root: Path, files: Sequence[Path], limit_s: float) -> dict[Path, Ev
 _Attempting = Callable[[ModuleSandbox, Path], _Outcome]
 
 
-def _attempt(world: ModuleSandbox, file: Path, limit_s: float, for_file: ForFile) -> _Outcome:
-    root = world.root
+def _attempt(sandbox: ModuleSandbox, file: Path, limit_s: float, for_file: ForFile) -> _Outcome:
+    root = sandbox.root
     try:
-        run = run_file(world, file, limit_s, for_file)
+        run = run_file(sandbox, file, limit_s, for_file)
         with guarded(limit_s):  # inspecting values runs methods of their classes
-            return _Attempt(run, check_known(run), world)
+            return _Attempt(run, check_known(run), sandbox)
     except RefusedFileError as error:
         return error
     except BaseException as error:
         if is_by_signal(error):
             raise
         why = f"it takes more than {limit_s:g} s" if isinstance(error, OutOfTime) else error_message(error)
-        reason = Reason(place_of_error(root, error), f"its steps cannot be looked at: {why}")
+        reason = Reason(place_of_error(root, error), f"its steps cannot be inspected: {why}")
         return refused_file(file.relative_to(root).as_posix(), reason)
 
 
@@ -250,7 +250,7 @@ def _evaluated(outcome: _Outcome) -> Evaluated | RefusedFileError:
 
 def _edited(root: Path, file: Path, changed: Path) -> RefusedFileError:
     shown = changed.relative_to(root) if changed.is_relative_to(root) else changed
-    reason = f"{shown} was changed while it was being loaded: the next parse loads it as it is then."
+    reason = f"{shown} was changed while it was being loaded: the next parse loads the new version."
     return refused_file(file.relative_to(root).as_posix(), Reason(None, reason))
 
 
@@ -259,13 +259,13 @@ class _PerturbedRuns:
 
     def __init__(self, root: Path, attempt: _Attempting) -> None:
         self._root, self.attempt = root, attempt
-        self._worlds: dict[frozenset[str], ModuleSandbox] = {}
+        self._sandboxes: dict[frozenset[str], ModuleSandbox] = {}
 
     def without(self, libraries: frozenset[str], file: Path) -> _Outcome:
         """Return the outcome of ``file`` without these libraries, where files can do without them."""
-        if libraries not in self._worlds:
-            self._worlds[libraries] = ModuleSandbox(self._root, _SALT, libraries)
-        return self.attempt(self._worlds[libraries], file)
+        if libraries not in self._sandboxes:
+            self._sandboxes[libraries] = ModuleSandbox(self._root, _SALT, libraries)
+        return self.attempt(self._sandboxes[libraries], file)
 
 
 def _verified(root: Path, file: Path, first: _Attempt, others: _PerturbedRuns) -> _Outcome:
@@ -282,21 +282,16 @@ def _verified(root: Path, file: Path, first: _Attempt, others: _PerturbedRuns) -
 
 def _without_libraries(first: _Attempt, evaluated: Callable[[frozenset[str]], _Outcome]) -> _Outcome:
     """Return the outcome if it is the same without each optional library and without all of them."""
-    optional = first.world.optional
+    optional = first.sandbox.optional
     spared: set[str] = set()
     for each in [*({name} for name in optional), spared]:  # all together last, when the set is known
         without = evaluated(frozenset(each)) if each else first
         if _same(first, without):
             spared |= each
-        elif not _needs(without):
+        elif not isinstance(without, RefusedFileError) or not without.is_own:  # else Marin's runs always had it
             names = " and ".join(sorted(each))
             return refused_file(first.run.file, _undecided(names, optional[min(each)], first, without))
     return first
-
-
-def _needs(without: _Outcome) -> bool:
-    """Whether a file yields nothing without a library: then Marin's runs always had it."""
-    return isinstance(without, RefusedFileError) and without.is_own
 
 
 def _undecided(libraries: str, place: SourceLine | None, alone: _Attempt, without: _Outcome) -> Reason:
@@ -306,8 +301,8 @@ def _undecided(libraries: str, place: SourceLine | None, alone: _Attempt, withou
         what = f"without it, {without.reason.text if without.reason is not None else without}"
     return Reason(
         place,
-        f"without {libraries} installed it comes to other steps, and what Marin had installed is not known here: "
-        f"{what}. Write down the one that is meant, with or without {libraries}.",
+        f"without {libraries} installed it makes other steps, and whether Marin had it is not known here: {what}. Keep "
+        f"one of the two cases, with or without {libraries}.",
     )
 
 
@@ -329,7 +324,7 @@ def _unstable(root: Path, file: Path, first: _Outcome, second: _Outcome, attempt
     in_sets = list(walked)
     with clock_reads(root) as reads:
         attempt(ModuleSandbox(root), file)
-    places = [*second.world.builtins.hash_places, *reads, *in_sets]
+    places = [*second.sandbox.builtins.hash_places, *reads, *in_sets]
     own = [place for place in places if place.file == first.run.file]
     place = next(iter([*own, *places]), None)
     instead = ", or take it from run_param()" if "another version" in (difference or "") else ""
@@ -337,7 +332,7 @@ def _unstable(root: Path, file: Path, first: _Outcome, second: _Outcome, attempt
         first.run.file,
         Reason(
             place,
-            f"evaluated twice, {difference}: a clock, chance or a hash() is in it, or what the machine is or the order "
-            f"of a set, and its DAG would be another one at every parse. Write the value down{instead}.",
+            f"evaluated twice, {difference}: it depends on a clock, on chance, a hash(), the machine or the order of a "
+            f"set, so each parse would give another DAG. Replace it by a fixed value{instead}.",
         ),
     )

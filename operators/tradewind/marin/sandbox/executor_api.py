@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from tradewind.marin.names.steps import MarinStep
+from tradewind.marin.names.steps import MarinStep, unversioned
 from tradewind.marin.refusals import SourceLine, notes, refuse, running_place
 from tradewind.marin.sandbox.stubs import Stub, StubBase, stub_origin
 from tradewind.steps import (
@@ -92,9 +92,9 @@ def _note(
     wanted = tuple(steps)
     for step in wanted:
         if not isinstance(step, ExecutorStep | InputName):
-            raise refuse(f"executor_main is given a {type(step).__name__} where it wants steps.", place)
+            raise refuse(f"executor_main needs steps, and one is a {type(step).__name__}.", place)
     if description is not None and not isinstance(description, str):
-        raise refuse("executor_main is given a description that is no text.", place)
+        raise refuse("executor_main needs a text as description.", place)
     if max_concurrent is not None and config is None:
         config = ExecutorMainConfig(max_concurrent=max_concurrent)
     calls.made.append(Captured(wanted, description, config, place))
@@ -110,11 +110,6 @@ def marin_ensure_versioned(value: Any) -> Any:
     """Mark as versioned unless already marked; refuse a cluster value at once."""
     _check_known(value)
     return ensure_versioned(value)
-
-
-def unwrap_versioned_value(value: Any) -> Any:
-    """Return the value without its version wrapper, if it has one."""
-    return value.value if isinstance(value, VersionedValue) else value
 
 
 def get_executor_step(run: ExecutorStep | InputName) -> ExecutorStep:
@@ -178,7 +173,7 @@ _EXECUTOR: Final[Mapping[str, Any]] = {
     "mirrored": mirrored,
     "output_path_of": output_path_of,
     "this_output_path": this_output_path,
-    "unwrap_versioned_value": unwrap_versioned_value,
+    "unwrap_versioned_value": unversioned,
     "versioned": marin_versioned,
 }
 OVERRIDES: Final[Mapping[str, Mapping[str, Any]]] = {

@@ -25,42 +25,27 @@ from typing import Any, Final
 
 from tradewind.marin.refusals import OutOfTime, SourceLine, notes, place_below, refuse
 
-_SOCKETS = "it opens a network connection while the steps are made: let a step's function do it"
-_PROCESSES = "it starts a process while the steps are made: let a step's function do it"
-_FILES = "it deletes files while the steps are made: let a step's function do it"
-_MOVES = "it moves or changes files while the steps are made: let a step's function do it"
-_THREADS = "it starts a thread while the steps are made: let a step's function do it"
-_EVENTS = {
-    "socket.__new__": _SOCKETS,
-    "socket.connect": _SOCKETS,
-    "socket.getaddrinfo": _SOCKETS,
-    "socket.gethostbyname": _SOCKETS,
-    "subprocess.Popen": _PROCESSES,
-    "os.system": _PROCESSES,
-    "os.exec": _PROCESSES,
-    "os.fork": _PROCESSES,
-    "os.forkpty": _PROCESSES,
-    "os.posix_spawn": _PROCESSES,
-    "os.spawn": _PROCESSES,
-    "os.kill": "it signals a process while the steps are made",
-    "os.remove": _FILES,
-    "os.rmdir": _FILES,
-    "shutil.rmtree": _FILES,
-    "os.rename": _MOVES,
-    "os.truncate": _MOVES,
-    "os.link": _MOVES,
-    "os.symlink": _MOVES,
-    "os.chmod": _MOVES,
-    "os.chown": _MOVES,
-    "os.utime": _MOVES,
-    "os.setxattr": _MOVES,
-    "sqlite3.connect": "it opens a database while the steps are made: let a step's function do it",
-    "signal.pthread_kill": "it signals a process while the steps are made",
-    "os.killpg": "it signals a process while the steps are made",
-    "resource.setrlimit": "it changes the limits of this process",
-    "sys.addaudithook": "it listens to all that this process does, without end",
-    "ctypes.dlopen": "it calls a library of C while the steps are made: let a step's function do it",
-}
+_OF_STEPS: Final = "while the steps are made: let a step's function do it"
+_PROCESSES: Final = f"it starts a process {_OF_STEPS}"
+_THREADS: Final = f"it starts a thread {_OF_STEPS}"
+_REFUSED: Final = {
+    f"it opens a network connection {_OF_STEPS}": (
+        "socket.__new__", "socket.connect", "socket.getaddrinfo", "socket.gethostbyname",
+    ),
+    _PROCESSES: (
+        "subprocess.Popen", "os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn",
+    ),
+    "it signals a process while the steps are made": ("os.kill", "os.killpg", "signal.pthread_kill"),
+    f"it deletes files {_OF_STEPS}": ("os.remove", "os.rmdir", "shutil.rmtree"),
+    f"it moves or changes files {_OF_STEPS}": (
+        "os.rename", "os.truncate", "os.link", "os.symlink", "os.chmod", "os.chown", "os.utime", "os.setxattr",
+    ),
+    f"it opens a database {_OF_STEPS}": ("sqlite3.connect",),
+    "it changes the limits of this process": ("resource.setrlimit",),
+    "it adds an audit hook, which cannot be removed": ("sys.addaudithook",),
+    f"it calls a library of C {_OF_STEPS}": ("ctypes.dlopen",),
+}  # fmt: skip
+_EVENTS: Final = {event: reason for reason, events in _REFUSED.items() for event in events}
 _SECRET_NAMES = frozenset(
     {
         ".netrc", ".env", ".pgpass", ".pypirc", ".git-credentials", "credentials", "credentials.json",
@@ -68,8 +53,8 @@ _SECRET_NAMES = frozenset(
     }
 )  # fmt: skip
 _SECRET_FOLDERS = frozenset({".ssh", ".aws", ".gnupg", ".kube", ".docker", ".huggingface", "gcloud", "secrets"})
-_AGAIN_S = 0.2
-_DEEPEST: Final = 2_500
+_REPEAT_S = 0.2
+_MAX_DEPTH: Final = 2_500
 """Maximum depth of nested calls; a stack of 8 MiB is enough for it, whatever they call."""
 _WAKE: Final = signal.SIGURG
 """Interrupts a wait in C (a lock, a pipe) of the main thread, the only one to receive signals."""
@@ -101,7 +86,7 @@ def _bounded(function: Callable[[int], None]) -> Callable[[int], None]:
     """Limit ``sys.setrecursionlimit``: deep recursion in C code would kill this process."""
 
     def set_limit(limit: int, /) -> None:
-        function(min(limit, max(_DEEPEST, sys.getrecursionlimit())) if _guarded.is_loading else limit)
+        function(min(limit, max(_MAX_DEPTH, sys.getrecursionlimit())) if _guarded.is_loading else limit)
 
     return set_limit
 
@@ -139,7 +124,7 @@ def _check_opened(path: Any, mode: str | None, flags: int) -> None:
         raise refuse(f"it reads the secret file {parts[-1]} while the steps are made.")
     writes = not _WRITES.isdisjoint(mode) if mode is not None else bool(flags & _WRITING)
     if writes and parts[:2] != ("/", "dev") and not _is_pythons_own((path,)):
-        raise refuse(f"it writes the file {parts[-1]} while the steps are made: let a step's function do it.")
+        raise refuse(f"it writes the file {parts[-1]} {_OF_STEPS}.")
     notes.note_opened(path)
 
 
@@ -206,7 +191,7 @@ class _Watch(threading.Thread):
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._interrupted), ctypes.py_object(OutOfTime))
             if self.wakes:
                 signal.pthread_kill(self._interrupted, _WAKE)
-            wait_s = _AGAIN_S
+            wait_s = _REPEAT_S
 
     def end(self) -> None:
         """Stop, called in the interrupted thread; a pending interruption is caught here.

@@ -36,57 +36,57 @@ def compiled(source: bytes, file: str) -> types.CodeType:
     Raises:
         SyntaxError: It is not valid Python.
     """
-    tree: ast.Module = _Asking().visit(ast.parse(source, file))
+    tree: ast.Module = _Checks().visit(ast.parse(source, file))
     if not _has_texts_for_annotations(tree):
         _Annotations().visit(tree)
     return compile(ast.fix_missing_locations(tree), file, "exec", dont_inherit=True)
 
 
-class _Asking(ast.NodeTransformer):
+class _Checks(ast.NodeTransformer):
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         self.generic_visit(node)
         if len(node.ops) != 1:
             return self._chain(node)
         if not isinstance(node.ops[0], (ast.Is, ast.IsNot)):
             return node
-        asked: ast.expr = ast.Call(ast.Name(IS, ast.Load()), [node.left, node.comparators[0]], [])
+        checked: ast.expr = ast.Call(ast.Name(IS, ast.Load()), [node.left, node.comparators[0]], [])
         if isinstance(node.ops[0], ast.IsNot):
-            asked = ast.UnaryOp(ast.Not(), ast.copy_location(asked, node))
-        return ast.copy_location(asked, node)
+            checked = ast.UnaryOp(ast.Not(), ast.copy_location(checked, node))
+        return ast.copy_location(checked, node)
 
     def _chain(self, node: ast.Compare) -> ast.expr:
         """Require known values in ``a is b is c``: calls cannot chain and evaluate each value once."""
         if any(isinstance(each, (ast.Is, ast.IsNot)) for each in node.ops):
-            node.left, node.comparators = _given_to(node.left), [_given_to(each) for each in node.comparators]
+            node.left, node.comparators = _passed_to(node.left), [_passed_to(each) for each in node.comparators]
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
         called = node.func.id if isinstance(node.func, ast.Name) else ""
         if called in ("set", "frozenset"):
-            return _given_to(node, ORDER)
+            return _passed_to(node, ORDER)
         if called == "type" and len(node.args) == 1 and not node.keywords:
-            asked = ast.Call(ast.Name(TYPE, ast.Load()), [node.func, *node.args], [])
-            return ast.copy_location(asked, node)
+            checked = ast.Call(ast.Name(TYPE, ast.Load()), [node.func, *node.args], [])
+            return ast.copy_location(checked, node)
         return node
 
     def visit_Set(self, node: ast.Set) -> ast.expr:
         self.generic_visit(node)
-        return _given_to(node, ORDER)
+        return _passed_to(node, ORDER)
 
     def visit_SetComp(self, node: ast.SetComp) -> ast.expr:
         self.generic_visit(node)
-        return _given_to(node, ORDER)
+        return _passed_to(node, ORDER)
 
     def visit_Match(self, node: ast.Match) -> ast.Match:
         self.generic_visit(node)
         looks_inside = any(map(_looks_inside, ast.walk(node)))
-        node.subject = _given_to(node.subject, KNOWN_INSIDE if looks_inside else KNOWN)
+        node.subject = _passed_to(node.subject, KNOWN_INSIDE if looks_inside else KNOWN)
         return node
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.ExceptHandler:
         self.generic_visit(node)
-        node.body.insert(0, _told_of(node))
+        node.body.insert(0, _reraising(node))
         return node
 
     def visit_Try(self, node: ast.Try) -> ast.Try:
@@ -94,7 +94,7 @@ class _Asking(ast.NodeTransformer):
         if any(each.type is None or _names_import_error(each.type) for each in node.handlers):
             node.body = _with_optional_imports(node.body)
         if node.finalbody:
-            node.finalbody.insert(0, _told_of(node.finalbody[0]))
+            node.finalbody.insert(0, _reraising(node.finalbody[0]))
         return node
 
     def visit_With(self, node: ast.With) -> ast.With:
@@ -107,15 +107,15 @@ class _Asking(ast.NodeTransformer):
 
     def visit_Raise(self, node: ast.Raise) -> ast.Raise:
         self.generic_visit(node)
-        node.exc = None if node.exc is None else _given_to(node.exc)
+        node.exc = None if node.exc is None else _passed_to(node.exc)
         return node
 
 
-def _given_to(node: ast.expr, name: str = KNOWN) -> ast.expr:
+def _passed_to(node: ast.expr, name: str = KNOWN) -> ast.expr:
     return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), [node], []), node)
 
 
-def _told_of(node: ast.AST) -> ast.stmt:
+def _reraising(node: ast.AST) -> ast.stmt:
     return ast.copy_location(ast.Expr(ast.Call(ast.Name(CAUGHT, ast.Load()), [], [])), node)
 
 
@@ -199,9 +199,7 @@ def is_same(left: Any, right: Any) -> bool:
     """Return ``left is right``, where that is known."""
     for value, other in ((left, right), (right, left)):
         if isinstance(value, Stub) and left is not right and not _surely_differs(value, other):
-            raise refuse(
-                f"whether {stub_origin(value).label} is another value is asked, which is known only on the cluster."
-            )
+            raise refuse(f"it needs the identity of {stub_origin(value).label}, which is known only on the cluster.")
     return left is right
 
 
@@ -221,19 +219,19 @@ def _surely_differs(value: Stub, other: Any) -> bool:
 def type_of(kind: Any, value: Any) -> Any:
     """Return ``type(value)`` in the user's code, which may rebind ``type``."""
     if kind is type and isinstance(value, Stub):
-        raise refuse(f"the type of {stub_origin(value).label} is asked, which is known only on the cluster.")
+        raise refuse(f"it needs the type of {stub_origin(value).label}, which is known only on the cluster.")
     return _REAL.get(made, made) if isinstance(made := kind(value), type) else made
 
 
 def known(value: Any) -> Any:
     """Require a known ``value`` where Python inspects it directly: matched, raised or compared in a chain."""
     if isinstance(value, (Stub, StubBase)):
-        raise refuse(f"{find_stub(value)} is matched, raised or compared, and is known only on the cluster.")
+        raise refuse(f"it matches, raises or compares {find_stub(value)}, which is known only on the cluster.")
     return value
 
 
 def known_inside(value: Any) -> Any:
     """Require a known value, also inside, where patterns match its parts."""
     if (found := find_stub(value)) is not None:
-        raise refuse(f"what holds {found} is matched, which is known only on the cluster.")
+        raise refuse(f"it matches a value that contains {found}, which is known only on the cluster.")
     return value

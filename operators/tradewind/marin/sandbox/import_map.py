@@ -38,55 +38,37 @@ from tradewind.steps import RemoteFunction
 
 def legacy_modules() -> Mapping[str, types.ModuleType]:
     """Return name -> module with the attributes in the tables; any other raises ``AttributeError``."""
-    builder().on_cluster = _on_cluster
+    builder().on_cluster = lambda module, name: Stub(StubOrigin(f"{module}.{name}", module, name))
     return modules()
-
-
-def _on_cluster(module: str, name: str) -> Stub:
-    return Stub(StubOrigin(f"{module}.{name}", module, name))
 
 
 # Helpers of Marin's ``experiments`` package, for files that import them without having them in a checkout.
 
-MODULES = frozenset(
-    {
-        "experiments.anneal_config",
-        "experiments.defaults",
-        "experiments.evals.task_configs",
-        "experiments.llama",
-        "experiments.paloma",
-        "experiments.simple_sft_config",
-        "experiments.simple_train_config",
-        "experiments.speedrun.prebuilt_caches",
-        "marin.speedrun.speedrun",
-    }
-)
-"""Modules whose most used names Tradewind provides."""
+MODULES: Final[Mapping[str, tuple[str, ...]]] = {
+    "experiments.anneal_config": ("configs",),
+    "experiments.defaults": ("configs", "data", "tasks", "training"),
+    "experiments.evals.task_configs": ("tasks",),
+    "experiments.llama": ("models",),
+    "experiments.paloma": ("data",),
+    "experiments.simple_sft_config": ("configs",),
+    "experiments.simple_train_config": ("configs",),
+    "experiments.speedrun.prebuilt_caches": ("speedruns",),
+    "marin.speedrun.speedrun": ("speedruns",),
+}
+"""Module -> modules of ``marin.defaults`` with its most used names."""
 
 
 @functools.cache
 def names_of(module: str) -> Mapping[str, Any]:
     """Return name → Tradewind's object, for one of ``MODULES``; loaded only if a checkout lacks it."""
-    from tradewind.marin.defaults import configs, data, models, speedruns, tasks, training
-
-    sources: Mapping[str, tuple[Any, ...]] = {
-        "experiments.anneal_config": (configs,),
-        "experiments.defaults": (configs, data, tasks, training),
-        "experiments.evals.task_configs": (tasks,),
-        "experiments.llama": (models,),
-        "experiments.paloma": (data,),
-        "experiments.simple_sft_config": (configs,),
-        "experiments.simple_train_config": (configs,),
-        "experiments.speedrun.prebuilt_caches": (),
-        "marin.speedrun.speedrun": (speedruns,),
-    }
-    names = {name: getattr(source, name) for source in sources[module] for name in source.__all__}
-    if models in sources[module]:
-        names |= {name: models.llama(name) for name in models.LLAMAS}
-    if training in sources[module]:  # other Marin files import these two
-        names |= {"_get_tokenizer_for_train": data.tokenizer_of, "_prepare_data_config": data.training_data}
+    sources = [importlib.import_module(f"tradewind.marin.defaults.{source}") for source in MODULES[module]]
+    names = {name: getattr(source, name) for source in sources for name in source.__all__}
+    if module == "experiments.llama":
+        names |= {name: names["llama"](name) for name in names["LLAMAS"]}
+    if module == "experiments.defaults":  # other Marin files import these two
+        names |= {"_get_tokenizer_for_train": names["tokenizer_of"], "_prepare_data_config": names["training_data"]}
     if module == "experiments.speedrun.prebuilt_caches":
-        return {f"fineweb_edu_subcache_{size}": speedruns.fineweb_edu_subcache(size) for size in ("10B", "10M")}
+        return {f"fineweb_edu_subcache_{size}": names["fineweb_edu_subcache"](size) for size in ("10B", "10M")}
     return names
 
 
@@ -169,12 +151,12 @@ def _default_config(function: Callable[..., Any], parameter: inspect.Parameter) 
     if isinstance(kind, str):
         kind = typing.get_type_hints(function).get(parameter.name)
     if not inspect.isclass(kind):
-        raise refuse(f"{function.__name__}() wants a config from the command line, and its class is not known here.")
+        raise refuse(f"{function.__name__}() needs a config from the command line, and its class is not known here.")
     try:
         return kind()
     except TypeError as error:
         raise refuse(
-            f"{function.__name__}() wants arguments from the command line, which a DAG has none of ({error})."
+            f"{function.__name__}() needs arguments from the command line, which a DAG does not have ({error})."
         ) from error
 
 
@@ -204,7 +186,7 @@ _STAND_INS: Final = frozenset({"levanter", "haliax", "jax", "ray", "transformers
 """Always stubs, even with sources in the checkout. Another library is one unless the checkout has it."""
 
 ANY_LIBRARY: Final = frozenset({"*"})
-MOST_BYTES: Final = 4_000_000
+MAX_BYTES: Final = 4_000_000
 """Maximum size of a code file."""
 _compiled: dict[Path, tuple[FileFingerprint, types.CodeType]] = {}
 
@@ -237,19 +219,19 @@ class ModuleSandbox:
         self._folders = [root, root / "src", *sorted(root.glob("lib/*/src"))]
         self._beside: list[Path] = []
         self._main_folder = root
-        self._era = legacy_modules()
+        self._legacy = legacy_modules()
         self._required = required_libraries(root)
         self._own: dict[str, Mapping[str, Any]] = {**NAMES, **OVERRIDES, **KNOWN_FUNCTIONS}
-        self._parents = {parent for name in (*self._era, *self._own, *MODULES) for parent in _parents(name)}
+        self._parents = {parent for name in (*self._legacy, *self._own, *MODULES) for parent in _parents(name)}
         self._replaced: dict[str, types.ModuleType | None] | None = None
-        self._told = answers_fingerprint()
+        self._answers = answers_fingerprint()
         self.depends_on({file: file_fingerprint(file) for file in requirement_files(root)})
 
     def is_fresh(self) -> bool:
         """Whether files and environment are unchanged, and no new file would be found by an import."""
-        return (
-            self.builtins.environment.is_fresh() and self._told == answers_fingerprint() and self.changed_file() is None
-        )
+        if not self.builtins.environment.is_fresh() or self._answers != answers_fingerprint():
+            return False
+        return self.changed_file() is None
 
     def changed_file(self) -> Path | None:
         """Return a file that changed since it was loaded, or that is new."""
@@ -368,7 +350,7 @@ class ModuleSandbox:
         """Refuse a name that some processes find in the file's folder and others in Python's library."""
         file = self._main_folder / f"{top}.py"
         if file.is_file() and top not in sys.builtin_module_names:
-            raise refuse(f"it imports {top}, which is a module of Python's or ours and {file.name} beside it, too.")
+            raise refuse(f"it imports {top}, which is a module of Python or Tradewind, but also {file.name} beside it.")
         self._absent.add(file)
 
     def _may_lack(self, top: str) -> bool:
@@ -380,8 +362,8 @@ class ModuleSandbox:
     def execute(self, module: types.ModuleType, file: Path) -> None:
         """Run the code of ``file`` in ``module``."""
         stamp = file_fingerprint(file) or ()
-        if stamp and stamp[1] > MOST_BYTES:
-            raise refuse(f"{file.name} has more than {MOST_BYTES:,} bytes, which no file of code has.")
+        if stamp and stamp[1] > MAX_BYTES:
+            raise refuse(f"{file.name} has more than {MAX_BYTES:,} bytes, the limit of a code file.")
         self.files[file] = stamp
         known = _compiled.get(file)
         if known is None or known[0] != stamp:
@@ -422,7 +404,7 @@ class ModuleSandbox:
 
     def _made(self, full: str, parent: types.ModuleType | None) -> tuple[types.ModuleType, Path | None]:
         """Create a module, and return it with the file to run in it."""
-        own, table = self._own.get(full), self._era.get(full)
+        own, table = self._own.get(full), self._legacy.get(full)
         top = full.partition(".")[0]
         package, file = (None, None) if top in _STAND_INS else self._find(full, parent)
         if own is None and table is None and (package is not None or file is not None):
@@ -469,7 +451,7 @@ class ModuleSandbox:
         except BaseException:
             del self._shadowed[full]
             raise
-        table = self._era.get(full)
+        table = self._legacy.get(full)
         for name in list(vars(module)):
             if not name.startswith("__") and (name in self._own.get(full, {}) or hasattr(table, name)):
                 setattr(module, name, getattr(ours, name))
@@ -506,7 +488,7 @@ class ModuleSandbox:
             return self.modules[full]
         parent = self.modules.get(full.rpartition(".")[0])
         found = (None, None) if full.partition(".")[0] in _STAND_INS else self._find(full, parent)
-        ours = (self._own, self._era, self._parents, MODULES)
+        ours = (self._own, self._legacy, self._parents, MODULES)
         if any(full in names for names in ours) or found != (None, None):
             return self._load(full)
         return None

@@ -19,14 +19,12 @@ import socket
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any, Final
 
 from tradewind.marin.refusals import SourceLine, notes, running_place
 
 CLOCK_OFFSET: Final = datetime.timedelta(days=400, hours=1, minutes=2, seconds=3, milliseconds=4)
 _LATER_S: Final = CLOCK_OFFSET.total_seconds()
-_TAKE_A_TIME: Final = ("localtime", "gmtime", "ctime")
 
 
 class _LikeDateTime(type):
@@ -73,7 +71,7 @@ class _OtherDateTime(_OtherDate):
 
 def perturbed_clock() -> dict[types.ModuleType, dict[str, Any]]:
     """Return the replacements in real modules that change the clock and the process ID."""
-    shifted: dict[str, Any] = {name: _later(getattr(time, name)) for name in _TAKE_A_TIME}
+    shifted: dict[str, Any] = {name: _later(getattr(time, name)) for name in ("localtime", "gmtime", "ctime")}
     shifted["strftime"] = lambda form, *when: time.strftime(form, *(when or (time.localtime(time.time() + _LATER_S),)))
     shifted["asctime"] = lambda *when: time.asctime(*(when or (time.localtime(time.time() + _LATER_S),)))
     shifted["time"] = lambda: time.time() + _LATER_S
@@ -81,7 +79,7 @@ def perturbed_clock() -> dict[types.ModuleType, dict[str, Any]]:
     return {
         time: shifted,
         datetime: {"datetime": _OtherDateTime, "date": _OtherDate},
-        os: {name: partial(_one_more, getattr(os, name)) for name in ("getpid", "getppid")},
+        os: {"getpid": lambda: os.getpid() + 1, "getppid": lambda: os.getppid() + 1},
     }
 
 
@@ -89,17 +87,10 @@ def _later(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *when: function(*(when if when and when[0] is not None else (time.time() + _LATER_S,)))
 
 
-def _one_more(function: Callable[[], int]) -> int:
-    return function() + 1
-
-
-_SUFFIX: Final = "-other"
-
-
 def perturbed_machine() -> dict[types.ModuleType, dict[str, Any]]:
     """Return the replacements in real modules that change the machine."""
     return {
-        os: {"cpu_count": _one_more_cpu(os.cpu_count), "listdir": lambda *path: os.listdir(*path)[::-1]},
+        os: {"cpu_count": lambda: (os.cpu_count() or 0) + 1, "listdir": lambda *path: os.listdir(*path)[::-1]},
         socket: {name: _other(getattr(socket, name)) for name in ("gethostname", "getfqdn")},
         platform: {"node": _other(platform.node)},
         getpass: {"getuser": _other(getpass.getuser)},
@@ -107,11 +98,7 @@ def perturbed_machine() -> dict[types.ModuleType, dict[str, Any]]:
 
 
 def _other(function: Callable[..., str]) -> Callable[..., str]:
-    return lambda *args: function(*args) + _SUFFIX
-
-
-def _one_more_cpu(function: Callable[[], int | None]) -> Callable[[], int]:
-    return lambda: (function() or 0) + 1
+    return lambda *args: f"{function(*args)}-other"
 
 
 _COMBINED = ("or", "and", "sub", "xor", "ror", "rand", "rsub", "rxor")

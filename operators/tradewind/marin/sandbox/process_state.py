@@ -18,6 +18,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from operator import is_, methodcaller
 from typing import Any, Final
 
@@ -56,7 +57,7 @@ class ModuleState:
         for module in modules:
             self._note_module(module)
 
-    def put_back(self) -> bool:
+    def restore(self) -> bool:
         """Restore changed names; return whether there were any."""
         if self._is_as_before():
             return False
@@ -64,7 +65,7 @@ class ModuleState:
         for owner, before in self._before:
             now = vars(owner)
             if len(now) != len(before) or not all(map(is_, now.values(), before.values())):
-                is_changed |= _put_back(owner, before)
+                is_changed |= _restore(owner, before)
         self._now = []
         return is_changed
 
@@ -98,7 +99,7 @@ def _is_theirs(value: Any) -> bool:
     return isinstance(module, str) and module.partition(".")[0] in _TOPS
 
 
-def _put_back(owner: Owner, before: dict[str, Any]) -> bool:
+def _restore(owner: Owner, before: dict[str, Any]) -> bool:
     """Restore the names of ``owner``; add those that stay to ``before``."""
     is_changed = False
     now: Mapping[str, Any] = dict(vars(owner))
@@ -139,40 +140,40 @@ def preserved_process_state() -> Iterator[ForFile]:
         A context for each file: it has the checkout as working folder, and a command line. Afterwards it restores
         state that would disturb the next file or Tradewind's own code.
     """
-    soon = [_kept_sys(), _kept_warnings(), _kept_hooks(), _kept_timers(), _kept_environment()]
-    late = [
-        _kept_modules(),
-        _kept_decimal(),
-        _kept_logging(),
-        _kept_random(),
-        _kept_folder(),
-        _kept_locale(),
+    soon = [_sys_restorer(), _warnings_restorer(), _hooks_restorer(), _timers_restorer(), _environment_restorer()]
+    late: list[Callable[[], object]] = [
+        _modules_restorer(),
+        partial(decimal.setcontext, decimal.getcontext().copy()),
+        _logging_restorer(),
+        partial(random.setstate, random.getstate()),
+        partial(os.chdir, os.getcwd()),
+        partial(locale.setlocale, locale.LC_ALL, locale.setlocale(locale.LC_ALL)),
     ]
     was_collecting = gc.isenabled()
     modules = ModuleState()
     modules.note()
 
     @contextmanager
-    def for_file(world: ModuleSandbox, argv: list[str]) -> Iterator[None]:
+    def for_file(sandbox: ModuleSandbox, argv: list[str]) -> Iterator[None]:
         sys.argv, sys.path = list(argv), list(sys.path)
-        os.chdir(world.root)
-        known = set(world.modules)
-        modules.note(world.builtins.modules())
-        world.noting = modules.note
+        os.chdir(sandbox.root)
+        known = set(sandbox.modules)
+        modules.note(sandbox.builtins.modules())
+        sandbox.noting = modules.note
         try:
             yield
         finally:
-            for put_back in soon:
-                put_back()
-            if modules.put_back():  # perhaps by an import, which the next file must repeat
-                world.forget(set(world.modules) - known)
+            for restore in soon:
+                restore()
+            if modules.restore():  # perhaps by an import, which the next file must repeat
+                sandbox.forget(set(sandbox.modules) - known)
             (gc.enable if was_collecting else gc.disable)()
 
     try:
         yield for_file
     finally:
-        for put_back in late:
-            put_back()
+        for restore in late:
+            restore()
 
 
 @contextmanager
@@ -189,28 +190,28 @@ def reduced_gc() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def _kept_sys() -> Callable[[], None]:
+def _sys_restorer() -> Callable[[], None]:
     before = {name: getattr(sys, name) for name in _SYS}
     contents = {name: list(value) for name, value in before.items() if isinstance(value, list)}
     limit = sys.getrecursionlimit()
 
-    def put_back() -> None:
+    def restore() -> None:
         for name, value in before.items():
             setattr(sys, name, value)
         for name, items in contents.items():
             before[name][:] = items
         sys.setrecursionlimit(limit)
 
-    return put_back
+    return restore
 
 
-def _kept_hooks() -> Callable[[], None]:
+def _hooks_restorer() -> Callable[[], None]:
     before, shown, timeout = sys.gettrace(), threading.excepthook, socket.getdefaulttimeout()
     profile, interval = sys.getprofile(), sys.getswitchinterval()
     is_main = threading.current_thread() is threading.main_thread()  # only it may set signal handlers
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()} if is_main else {}
 
-    def put_back() -> None:
+    def restore() -> None:
         if sys.gettrace() is not before:
             sys.settrace(before)
         if sys.getprofile() is not profile:
@@ -222,28 +223,28 @@ def _kept_hooks() -> Callable[[], None]:
             if handler is not None and signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
 
-    return put_back
+    return restore
 
 
-def _kept_timers() -> Callable[[], None]:
-    """Return a function that restores timers: Airflow stops slow parses by one."""
+def _timers_restorer() -> Callable[[], None]:
+    """Restore timers: Airflow stops slow parses by one."""
     kinds = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
     before, begun = {kind: signal.getitimer(kind) for kind in kinds}, time.monotonic()
 
-    def put_back() -> None:
+    def restore() -> None:
         passed = time.monotonic() - begun
         for kind, (left, interval) in before.items():
             expected = max(left - passed, _SOON_S) if left else 0.0
             if not left - passed - _SOON_S <= signal.getitimer(kind)[0] <= left + interval:
                 signal.setitimer(kind, expected, interval)
 
-    return put_back
+    return restore
 
 
-def _kept_modules() -> Callable[[], None]:
+def _modules_restorer() -> Callable[[], None]:
     before = dict(sys.modules)
 
-    def put_back() -> None:
+    def restore() -> None:
         for name, module in before.items():  # later imports stay: they are real
             if sys.modules.get(name) is not module:
                 sys.modules[name] = module
@@ -251,57 +252,33 @@ def _kept_modules() -> Callable[[], None]:
             if getattr(sys.modules[name], "__spec__", None) is None:  # inserted by the file
                 del sys.modules[name]
 
-    return put_back
+    return restore
 
 
-def _kept_locale() -> Callable[[], None]:
-    before = locale.setlocale(locale.LC_ALL)
-
-    def put_back() -> None:
-        locale.setlocale(locale.LC_ALL, before)
-
-    return put_back
-
-
-def _kept_decimal() -> Callable[[], None]:
-    before = decimal.getcontext().copy()
-    return lambda: decimal.setcontext(before)
-
-
-def _kept_folder() -> Callable[[], None]:
-    before = os.getcwd()
-    return lambda: os.chdir(before)
-
-
-def _kept_environment() -> Callable[[], None]:
+def _environment_restorer() -> Callable[[], None]:
     before = dict(os.environ)
 
-    def put_back() -> None:
+    def restore() -> None:
         if dict(os.environ) != before:  # posix.environ is the dictionary in it
             os.environ.clear()
             os.environ.update(before)
 
-    return put_back
+    return restore
 
 
-def _kept_random() -> Callable[[], None]:
-    before = random.getstate()
-    return lambda: random.setstate(before)
-
-
-def _kept_warnings() -> Callable[[], None]:
+def _warnings_restorer() -> Callable[[], None]:
     before, shown = warnings.filters[:], warnings.showwarning
 
-    def put_back() -> None:
+    def restore() -> None:
         if warnings.filters != before:
             warnings.filters[:] = before  # type: ignore[index]
             warnings._filters_mutated()  # type: ignore[attr-defined]
         warnings.showwarning = shown
 
-    return put_back
+    return restore
 
 
-def _kept_logging() -> Callable[[], None]:
+def _logging_restorer() -> Callable[[], None]:
     root = logging.getLogger()
     loggers = [root, *(each for each in root.manager.loggerDict.values() if isinstance(each, logging.Logger))]
     before: list[tuple[logging.Logger, Any, Any, Any, Any, Any]] = [
@@ -310,7 +287,7 @@ def _kept_logging() -> Callable[[], None]:
     disabled, factory, kind = root.manager.disable, logging.getLogRecordFactory(), logging.getLoggerClass()
     known = set(root.manager.loggerDict)
 
-    def put_back() -> None:
+    def restore() -> None:
         for each, level, handlers, filters, propagates, is_disabled in before:
             if each.level != level:
                 each.setLevel(level)
@@ -326,7 +303,7 @@ def _kept_logging() -> Callable[[], None]:
         logging.setLogRecordFactory(factory)
         logging.setLoggerClass(kind)
 
-    return put_back
+    return restore
 
 
 # Who ended the run: a file's own ``raise KeyboardInterrupt`` is its error, a user's Ctrl-C ends this process.

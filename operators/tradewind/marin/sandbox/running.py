@@ -22,7 +22,7 @@ from tradewind.serialization.references import register_module_file
 from tradewind.steps import RemoteFunction
 
 _MAIN: Final = "__main__"
-_LONGEST: Final = 500
+_MAX_TEXT: Final = 500
 """Maximum characters of an error's text."""
 
 
@@ -41,29 +41,29 @@ class Run:
     environment: Mapping[str, str | None]
 
 
-def run_file(world: ModuleSandbox, file: Path, limit_s: float, for_file: ForFile) -> Run:
+def run_file(sandbox: ModuleSandbox, file: Path, limit_s: float, for_file: ForFile) -> Run:
     """Run ``file`` of the sandbox's checkout as a script, inside the context ``for_file``.
 
     Raises:
         RefusedFileError: It cannot be a DAG.
     """
-    shown = file.relative_to(world.root).as_posix()
+    shown = file.relative_to(sandbox.root).as_posix()
     name = module_name(shown)
     module = types.ModuleType(_MAIN)
     module.__spec__ = importlib.machinery.ModuleSpec(name, None, origin=str(file))
     module.__package__ = name.rpartition(".")[0]
-    world.builtins.environment.read.clear()
+    sandbox.builtins.environment.read.clear()
     try:
-        with for_file(world, [str(file)]), _captured(world, module, file):
-            made = _run(world, module, file, limit_s, shown)
+        with for_file(sandbox, [str(file)]), _captured(sandbox, module, file):
+            made = _run(sandbox, module, file, limit_s, shown)
     finally:
-        world.depends_on(notes.opened)
+        sandbox.depends_on(notes.opened)
         notes.end()
     _name_definitions(module, name)
-    for each in (*world.modules.values(), module):
+    for each in (*sandbox.modules.values(), module):
         if (source := getattr(each, "__file__", None)) is not None:
             register_module_file(name if each is module else each.__name__, source)
-    return Run(shown, tuple(made), dict(world.builtins.environment.read))
+    return Run(shown, tuple(made), dict(sandbox.builtins.environment.read))
 
 
 def module_name(shown: str) -> str:
@@ -73,32 +73,32 @@ def module_name(shown: str) -> str:
 
 
 @contextmanager
-def _captured(world: ModuleSandbox, module: types.ModuleType, file: Path) -> Iterator[None]:
-    notes.begin(world.root)
+def _captured(sandbox: ModuleSandbox, module: types.ModuleType, file: Path) -> Iterator[None]:
+    notes.begin(sandbox.root)
     calls.made = []
-    world.builtins.hash_places.clear()
+    sandbox.builtins.hash_places.clear()
     walked.clear()
     try:
-        with world.entered(file.parent):
-            world.show_main(module)
+        with sandbox.entered(file.parent):
+            sandbox.show_main(module)
             yield
     finally:
         calls.made = None
 
 
-def _run(world: ModuleSandbox, module: types.ModuleType, file: Path, limit_s: float, shown: str) -> list[Captured]:
+def _run(sandbox: ModuleSandbox, module: types.ModuleType, file: Path, limit_s: float, shown: str) -> list[Captured]:
     made = calls.made if calls.made is not None else []
     try:
         with guarded(limit_s):
-            contextvars.copy_context().run(world.execute, module, file)
+            contextvars.copy_context().run(sandbox.execute, module, file)
     except SystemExit as error:
         if is_by_signal(error):
             raise
         if error.code not in (None, 0) or not made:
-            raise refused_file(shown, _exited(world.root, error), is_own=True) from None
+            raise refused_file(shown, _exited(sandbox.root, error), is_own=True) from None
     except OutOfTime as error:
         reason = f"it does not end: after {limit_s:g} s it was still being loaded. A longer time_limit_s= may help."
-        raise refused_file(shown, Reason(place_of_error(world.root, error), reason)) from None
+        raise refused_file(shown, Reason(place_of_error(sandbox.root, error), reason)) from None
     except LoadAborted:
         raise refused_file(shown, notes.reasons[0]) from None
     except BaseException as error:
@@ -107,7 +107,7 @@ def _run(world: ModuleSandbox, module: types.ModuleType, file: Path, limit_s: fl
         if notes.reasons:
             raise refused_file(shown, notes.reasons[0]) from None
         raise refused_file(
-            shown, Reason(place_of_error(world.root, error), error_message(error)), is_own=True
+            shown, Reason(place_of_error(sandbox.root, error), error_message(error)), is_own=True
         ) from error
     if notes.reasons:  # a bare except swallowed it somewhere
         raise refused_file(shown, notes.reasons[0])
@@ -127,11 +127,11 @@ def error_message(error: BaseException) -> str:
         if is_by_signal(raised):
             raise
         text = ""
-    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-    told = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    text = text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
+    message = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if isinstance(error, TypeError) and (unknown := _unknown_at(error)) is not None:
-        told += f" ({unknown} is known only on the cluster)"
-    return told
+        message += f" ({unknown} is known only on the cluster)"
+    return message
 
 
 def _unknown_at(error: BaseException) -> str | None:

@@ -7,7 +7,6 @@ with its line: a name, a path, a version, a count of steps or a branch must not 
 
 from __future__ import annotations
 
-import itertools
 import sys
 import types
 from abc import ABCMeta
@@ -26,7 +25,7 @@ from tradewind.steps import (
 )
 
 _TYPING = ("typing", "typing_extensions")
-_LONGEST = 200
+_MAX_QUOTED = 200
 """Maximum characters quoted from another error."""
 _UNION_PARTS = (type, type(None), types.GenericAlias, types.UnionType, str)
 
@@ -74,14 +73,14 @@ class Stub(ClusterValue):
         object.__setattr__(self, "_tradewind_attributes", {})
 
     def __getattribute__(self, name: str) -> Any:
-        if name[:2] == "__" == name[-2:] and name not in _PLUMBING and _is_asked(name):
-            raise refuse(_unknown(self, f"its {name}"))
+        if name[:2] == "__" == name[-2:] and name not in _PLUMBING and _is_inspected(name):
+            raise refuse(_unknown(self, f"the {name}"))
         return object.__getattribute__(self, name)
 
     def _tradewind_reference(self) -> ModuleReference | AttributeReference | CallReference | None:
         origin = stub_origin(self)
         if origin.wrapped is not None and not _is_given(origin):
-            return _way_to_definition(origin.wrapped)
+            return _definition_reference(origin.wrapped)
         if origin.path or origin.of is None:
             return ModuleReference(origin.module, origin.path) if origin.path else None
         if origin.attribute is not None:
@@ -113,25 +112,25 @@ class Stub(ClusterValue):
     def __or__(self, other: Any) -> Stub:
         """Union in an annotation such as ``LmConfig | None``; arithmetic elsewhere."""
         if not isinstance(other, (*_UNION_PARTS, Stub)) and type(other).__module__ not in _TYPING:
-            raise refuse(_unknown(self, "its value"))
+            raise refuse(_unknown(self, "the value"))
         return Stub(StubOrigin(f"{stub_origin(self).label} | ...", stub_origin(self).module))
 
     __ror__ = __or__
 
     def __hash__(self) -> int:
-        if _asked_by(_TYPING):
+        if _called_by(_TYPING):
             return id(self)
-        raise refuse(_unknown(self, "whether it equals another value"))
+        raise refuse(_unknown(self, "the equality"))
 
     def __eq__(self, other: object) -> bool:
-        if _asked_by(_TYPING):
+        if _called_by(_TYPING):
             return self is other
-        raise refuse(_unknown(self, "whether it equals another value"))
+        raise refuse(_unknown(self, "the equality"))
 
     def __repr__(self) -> str:
-        if notes.root is None or _asked_by((*_TYPING, "inspect")):  # dataclasses copy annotations into __doc__
+        if notes.root is None or _called_by((*_TYPING, "inspect")):  # dataclasses copy annotations into __doc__
             return f"<{stub_origin(self).label}, known only on the cluster>"
-        raise refuse(_unknown(self, "its text"))
+        raise refuse(_unknown(self, "the text"))
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -147,8 +146,7 @@ class Stub(ClusterValue):
 
     def __exit__(self, *error: object) -> None:
         if error[0] is not None and not isinstance(error[1], LoadAborted):
-            wanted = f"whether it ends {type(error[1]).__name__} ({str(error[1])[:_LONGEST]})"
-            raise refuse(_unknown(self, wanted))
+            raise refuse(_unknown(self, f"the effect on {type(error[1]).__name__} ({str(error[1])[:_MAX_QUOTED]})"))
 
 
 _MISSING = object()
@@ -176,7 +174,7 @@ def source_line_of(value: Stub) -> SourceLine | None:
     return origin.place or (source_line_of(origin.of) if origin.of is not None else None)
 
 
-def _way_to_definition(wrapped: Any) -> ModuleReference | AttributeReference | CallReference | None:
+def _definition_reference(wrapped: Any) -> ModuleReference | AttributeReference | CallReference | None:
     """Return the reference of a decorated object by its own name; the cluster decorates it, too."""
     if isinstance(wrapped, Stub):
         return cluster_reference(wrapped)
@@ -206,12 +204,12 @@ def _attribute_of(value: Stub, name: str) -> StubOrigin:
     return StubOrigin(f"{origin.label}.{name}", origin.module, path, of=value, attribute=name)
 
 
-def _asked_by(modules: tuple[str, ...]) -> bool:
+def _called_by(modules: tuple[str, ...]) -> bool:
     """Whether the caller's caller belongs to one of these modules, which keep annotations in sets."""
     return sys._getframe(2).f_globals.get("__name__") in modules
 
 
-def _is_asked(name: str) -> bool:
+def _is_inspected(name: str) -> bool:
     """Whether user code, or any owner of the object, asks for a name with a meaning in Python.
 
     ``isinstance`` and ``match`` read ``__class__``, wherever they are called.
@@ -232,38 +230,38 @@ def _module_of(frame: types.FrameType) -> str:
 
 def _unknown(value: Stub, wanted: str) -> str:
     return (
-        f"{wanted} is asked of {stub_origin(value).label}, which is known only on the cluster: no name, path, version, "
+        f"it needs {wanted} of {stub_origin(value).label}, which is known only on the cluster: no name, path, version, "
         "count or branch can come from it."
     )
 
 
 def _refusing(wanted: str) -> Callable[..., NoReturn]:
-    def asked(self: Stub, *args: Any) -> NoReturn:
+    def refused(self: Stub, *args: Any) -> NoReturn:
         raise refuse(_unknown(self, wanted))
 
-    return asked
+    return refused
 
 
-_ASKED = {
-    "its truth": ("bool",),
-    "its text": ("str", "format", "bytes", "fspath"),
-    "its number": ("int", "float", "complex", "index", "round", "trunc", "floor", "ceil"),
-    "its sign": ("neg", "pos", "abs", "invert"),
-    "how many elements it has": ("len", "length_hint"),
-    "what is in it": ("iter", "next", "reversed", "contains", "aiter", "anext", "await"),
-    "how it compares": ("lt", "le", "gt", "ge"),
-    "whether it is of a type": ("instancecheck", "subclasscheck"),
-    "a change of it": ("setattr", "delattr", "setitem", "delitem"),
-    "its value": tuple(
+_REFUSED_METHODS = {
+    "the truth value": ("bool",),
+    "the text": ("str", "format", "bytes", "fspath"),
+    "the number": ("int", "float", "complex", "index", "round", "trunc", "floor", "ceil"),
+    "the sign": ("neg", "pos", "abs", "invert"),
+    "the length": ("len", "length_hint"),
+    "the elements": ("iter", "next", "reversed", "contains", "aiter", "anext", "await"),
+    "the order": ("lt", "le", "gt", "ge"),
+    "the type": ("instancecheck", "subclasscheck"),
+    "a change": ("setattr", "delattr", "setitem", "delitem"),
+    "the value": tuple(
         f"{side}{name}"
         for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul", "and", "xor")
         for side in ("", "r", "i")
     )
     + ("lshift", "rshift", "rlshift", "rrshift"),
 }
-_OWN_BY_NATURE = ("its text", "a change of it", "whether it is of a type")
+_OF_USERS_CLASS = ("the text", "a change", "the type")
 """Questions about a user class's objects that are answered, or refused elsewhere."""
-for _wanted, _names in _ASKED.items():
+for _wanted, _names in _REFUSED_METHODS.items():
     for _name in _names:
         setattr(Stub, f"__{_name}__", _refusing(_wanted))
 
@@ -273,12 +271,12 @@ class StubMeta(ABCMeta):
 
     def __getattr__(cls, name: str) -> Any:
         base = next((each.__dict__["_tradewind_of"] for each in cls.__mro__ if "_tradewind_of" in each.__dict__), None)
-        if base is None or (name.startswith("__") and name.endswith("__")) or _asked_by(("dataclasses", "abc")):
+        if base is None or (name.startswith("__") and name.endswith("__")) or _called_by(("dataclasses", "abc")):
             raise AttributeError(name)
         return getattr(base, name)
 
     def __setattr__(cls, name: str, value: Any) -> None:
-        if name != "__repr__" or not _asked_by(("dataclasses",)):  # its text would lack inherited fields
+        if name != "__repr__" or not _called_by(("dataclasses",)):  # its text would lack inherited fields
             super().__setattr__(name, value)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -297,13 +295,13 @@ class StubBase(metaclass=StubMeta):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if args or kwargs:
-            raise refuse(_unknown_base(self, "what becomes of its arguments"))
+            raise refuse(_unknown_base(self, "the constructor"))
 
     def __eq__(self, other: object) -> bool:
-        return self is other or _asked_of_base(self, other)
+        return self is other or _refuse_method(self, other)
 
     def __hash__(self) -> int:
-        return _asked_of_base(self)
+        return _refuse_method(self)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
@@ -312,7 +310,7 @@ class StubBase(metaclass=StubMeta):
 
     def __repr__(self) -> str:
         raise refuse(
-            f"the text of a {type(self).__name__} is asked, which inherits from {base_label(type(self))}, whose fields "
+            f"it needs the text of a {type(self).__name__}, which inherits from {base_label(type(self))}, whose fields "
             "are not known here."
         )
 
@@ -321,15 +319,16 @@ class StubBase(metaclass=StubMeta):
 
 def _unknown_base(value: Any, wanted: str) -> str:
     kind = type(value)
-    return f"{wanted} is asked of a {kind.__name__}, which inherits from {base_label(kind)}, which is not known here."
+    return f"it needs {wanted} of a {kind.__name__}, which inherits from {base_label(kind)}, which is not known here."
 
 
-def _asked_of_base(self: Any, *args: Any) -> NoReturn:
-    raise refuse(_unknown_base(self, "what its class does"))
+def _refuse_method(self: Any, *args: Any) -> NoReturn:
+    raise refuse(_unknown_base(self, "a method"))
 
 
-for _name in itertools.chain.from_iterable(names for wanted, names in _ASKED.items() if wanted not in _OWN_BY_NATURE):
-    setattr(StubBase, f"__{_name}__", _asked_of_base)
+for _wanted, _names in _REFUSED_METHODS.items():
+    for _name in () if _wanted in _OF_USERS_CLASS else _names:
+        setattr(StubBase, f"__{_name}__", _refuse_method)
 
 
 def base_label(cls: type) -> str:
@@ -378,8 +377,8 @@ class StubModule(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
-            if name != "__all__" and _is_asked(name):  # import * reads it
-                raise refuse(f"{self.__name__}.{name} is asked, which is known only on the cluster.")
+            if name != "__all__" and _is_inspected(name):  # import * reads it
+                raise refuse(f"it needs {self.__name__}.{name}, which is known only on the cluster.")
             raise AttributeError(name)
         table, submodule, fallback = self.__dict__["_tradewind_sources"]
         full = f"{self.__name__}.{name}"

@@ -30,8 +30,10 @@ from tradewind.recipes.comparing.runs import (
     missing_runs_section,
     plain_frame,
 )
+from tradewind.records.parsing import RecordFormatError, parse_object
 from tradewind.steps.fields import FLAG, PATH, SOME_TEXT, TEXT, check_fields
-from tradewind.text import as_csv, as_markdown, format_columns
+from tradewind.storage.bounded_read import LARGE, Content
+from tradewind.text import as_csv, as_markdown, format_columns, single_line
 
 OPEN: Final = "open"
 """Budget of runs that cost more than every budget, or without budgets."""
@@ -41,6 +43,7 @@ _NUMBERS: Final = (
     "model_size", "total_tokens", "model_flops", "training_hardware_flops", "mfu", "training_time", "num_devices"
 )  # fmt: skip
 """Other columns of the table."""
+_OF_AUTHOR: Final = ("name", "affiliation", "url")
 
 
 @dataclass(frozen=True)
@@ -184,7 +187,6 @@ def write_leaderboard(config: LeaderboardConfig) -> dict[str, Any]:
             written.
     """
     from tradewind.recipes.comparing.reading import read_runs  # the file store: not while a DAG file is parsed
-    from tradewind.recipes.speedruns.submitters import read_submitters
 
     ended, missing = read_runs(config.runs)
     needed = [config.metric, *([config.cost] if config.budgets else [])]
@@ -194,7 +196,7 @@ def write_leaderboard(config: LeaderboardConfig) -> dict[str, Any]:
         if (lacking := [name for name in needed if name not in run.results])
     ]
     shown = [run for run in ended if all(name in run.results for name in needed)]
-    entries = rank_runs(shown, read_submitters({run.label: config.runs[run.label] for run in shown}), config.rules)
+    entries = rank_runs(shown, _read_submitters({run.label: config.runs[run.label] for run in shown}), config.rules)
     if entries:
         _write(config, entries, missing)
     if missing:
@@ -209,6 +211,35 @@ def write_leaderboard(config: LeaderboardConfig) -> dict[str, Any]:
         "best_under": {budget: _best(config, those) for budget, those in fitting.items() if those},
         "runs": {entry.run.label: _finite(entry.run.results[config.metric]) for entry in entries},
     }
+
+
+def _read_submitters(paths: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Read ``author`` (name, affiliation, url) and ``description`` by label.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
+    from tradewind.records.manifests import RESULT_FILE  # these load the file store
+    from tradewind.storage.files import read_contents
+
+    files = {label: join(path, RESULT_FILE) for label, path in paths.items()}
+    contents = read_contents(list(files.values()), LARGE)
+    return {label: _submitter(contents.get(file)) for label, file in files.items()}
+
+
+def _submitter(content: Content | None) -> dict[str, Any]:
+    """Return the texts as single lines, without other values: a function may return anything."""
+    try:
+        fields = parse_object(content.text) if content is not None and content.flaw is None else {}
+    except RecordFormatError:
+        return {}
+    given = fields.get("author")
+    author = {name: _line(given.get(name)) for name in _OF_AUTHOR} if isinstance(given, dict) else {}
+    return {"author": author, "description": _line(fields.get("description"))}
+
+
+def _line(value: Any) -> str:
+    return single_line(value) if isinstance(value, str) else ""
 
 
 def _best(config: LeaderboardConfig, entries: Sequence[Entry]) -> str:
