@@ -20,13 +20,13 @@ with DAG(
     catchup=False,
     params={
         "cluster": Param("", "Its name in the fleet file.", type="string", minLength=1),
-        "preserve": Param(True, "Bring the jobs of people back afterwards.", type="boolean"),
+        "preserve": Param(True, "Restore the unmanaged jobs afterwards.", type="boolean"),
         "abandon_kept_jobs": Param(
             False,
-            "Go on with an interrupted restart without the jobs that it kept on another machine; they stay there.",
+            "Continue an interrupted restart without the jobs that it saved on another machine; they stay there.",
             type="boolean",
         ),
-        "reason": Param("", "Why; it is announced.", type="string", minLength=1),
+        "reason": Param("", "The reason, which is announced.", type="string", minLength=1),
     },
     tags=["tradewind", "maintenance"],
 ):

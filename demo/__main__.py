@@ -1,8 +1,7 @@
 """The demo: a Ray cluster, an Airflow and one pipeline on this machine, with one command.
 
-``python -m demo up`` starts the stack (or uses the one that is up), runs the pipeline, shows how it goes, and leaves
-the stack running for a look at the Airflow UI; ``down`` stops every process of it. The exit code says whether the run
-succeeded.
+``python -m demo up`` starts the stack or reuses a running one, runs the pipeline, shows its progress, and leaves the
+stack running for the Airflow UI. ``down`` stops every process of it. The exit code is 0 if the run succeeded.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class RunProgress:
         self._console = console
         self._live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
 
-    def shown(self) -> AbstractContextManager[Any]:
+    def showing(self) -> AbstractContextManager[Any]:
         return self._live or nullcontext()
 
     def update(self, run: dict[str, Any]) -> None:
@@ -79,11 +78,10 @@ class RunProgress:
             return str(error)
 
     def _fetch_plan(self) -> dict[str, Any] | None:
-        planned = {instance["task_id"]: instance["state"] for instance in self.instances}.get(view.PLAN_TASK)
-        if planned != "success":
+        states = {instance["task_id"]: instance["state"] for instance in self.instances}
+        if states.get(view.PLAN_TASK) != "success":
             return None
-        plan: dict[str, Any] = self.api.xcom(self.dag_id, self.run_id, view.PLAN_TASK)
-        return plan
+        return dict(self.api.xcom(self.dag_id, self.run_id, view.PLAN_TASK))
 
 
 def up(stack: LocalStack, dags_folder: Path, dag_id: str, conf: dict[str, Any], console: Console) -> int:
@@ -109,7 +107,7 @@ def down(stack: LocalStack, console: Console) -> int:
 
 def _ensure_stack(stack: LocalStack, dags_folder: Path, console: Console) -> StackAddresses:
     if addresses := running_stack(stack, dags_folder):
-        console.print(f"Using the stack that is up: Airflow at {addresses.airflow}, Ray at {addresses.ray}.")
+        console.print(f"Using the running stack: Airflow at {addresses.airflow}, Ray at {addresses.ray}.")
         return addresses
     started = time.monotonic()
     with console.status("Starting Ray and Airflow ..."):
@@ -120,18 +118,18 @@ def _ensure_stack(stack: LocalStack, dags_folder: Path, console: Console) -> Sta
 
 
 def _run_dag(api: AirflowApi, dag_id: str, conf: dict[str, Any], console: Console) -> RunProgress:
-    told: set[str] = set()
+    reported: set[str] = set()
 
-    def tell_broken_files() -> None:
-        for broken in set(api.broken_files()) - told:
-            told.add(broken)
+    def report_broken_files() -> None:
+        for broken in set(api.broken_files()) - reported:
+            reported.add(broken)
             console.print(f"Waiting for DAG {dag_id!r}, but {broken}", style="red", soft_wrap=True, markup=False)
 
-    api.wait_for_dag(dag_id, DAG_TIMEOUT, on_poll=tell_broken_files)
+    api.wait_for_dag(dag_id, DAG_TIMEOUT, on_poll=report_broken_files)
     api.unpause(dag_id)
     run_id = api.trigger(dag_id, conf, logical_date=datetime.now(UTC))
     progress = RunProgress(api, dag_id, run_id, console)
-    with progress.shown():
+    with progress.showing():
         api.wait_for_run(dag_id, run_id, RUN_TIMEOUT, on_poll=progress.update)
     return progress
 
@@ -173,7 +171,7 @@ def _json_object(text: str) -> dict[str, Any]:
     with suppress(ValueError):
         if isinstance(found := json.loads(text), dict):
             return found
-    raise argparse.ArgumentTypeError(f'{text} is no JSON object, such as {{"learning_rate": 0.004}}')
+    raise argparse.ArgumentTypeError(f'{text} is not a JSON object like {{"learning_rate": 0.004}}')
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -199,7 +197,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print(str(error), style="red", soft_wrap=True, markup=False)
         return 1
     except KeyboardInterrupt:
-        console.print(f"Interrupted; the stack in {stack.root} goes on. Stop it with `down`.")
+        console.print(f"Interrupted; the stack in {stack.root} is still running. Stop it with `down`.")
         return 130
 
 

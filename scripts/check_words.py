@@ -45,9 +45,6 @@ WORDS: Final = {
     r"polite(?:ly)?": "graceful shutdown",
 }
 """Pattern -> what to write instead."""
-PENDING: Final = (
-)
-"""Files whose messages and names still have such words (issue 32)."""
 ALLOWED: Final[dict[str, frozenset[str]]] = {
     "dags/cluster_restart.py": frozenset({"people"}),  # the id of a task, which plans and XComs have
     "docs/versions-and-records.md": frozenset({"witness"}),  # a stored key
@@ -84,11 +81,10 @@ def _advice(word: str) -> str:
 
 
 def files(paths: list[str]) -> Iterator[Path]:
-    """Yield the modules and pages below ``paths``, without those that are pending."""
+    """Yield the modules and pages below ``paths``."""
     for path in (ROOT / name for name in paths or CHECKED):
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            is_pending = str(file.relative_to(ROOT)) in PENDING or file == Path(__file__).resolve()
-            if file.suffix in (".py", ".md") and not is_pending:
+            if file.suffix in (".py", ".md") and file != Path(__file__).resolve():
                 yield file
 
 

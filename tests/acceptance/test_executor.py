@@ -131,7 +131,7 @@ def test_status_actor_one_executor_waiting_for_another(
             done.result()
     assert ran(log)[0] == "a"
     assert sorted(ran(log)) == ["a", "b", "c"]
-    assert "Step 'a': attempt 1 is at work" in capsys.readouterr().out
+    assert "Step 'a': attempt 1 of" in capsys.readouterr().out
 
 
 # 5

@@ -203,6 +203,6 @@ def test_who_is_waited_for_is_said_again_and_again(
     with ThreadPoolExecutor() as pool:
         for done in [pool.submit(run, [slow], store) for _ in range(2)]:
             done.result()
-    said = [line for line in capsys.readouterr().out.splitlines() if "attempt 1 is at work" in line]
+    said = [line for line in capsys.readouterr().out.splitlines() if "attempt 1 of" in line]
     assert len(said) >= 3
     assert len(calls(log)) == 1

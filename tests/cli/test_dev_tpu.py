@@ -133,9 +133,9 @@ def test_slice_is_exclusive_to_its_holder_and_released(world: World) -> None:
         said(holder, "Slice one, 2 hosts, is yours until Ctrl-C")
         until(lambda: world.free_chips() == 0, "the chips to be taken")
         code, out = done(world, "allocate", "v4-16", "--name", "second")
-        assert code == 1 and "No v4-16 slice is free: all 1 are in use. Cluster here: --wait SECONDS waits" in out
+        assert code == 1 and "No v4-16 slice is free: all 1 are in use. Wait for one with --wait SECONDS" in out
         code, out = done(world, "allocate", "v4-16")
-        assert code == 1 and "You hold a slice called ada on cluster here already" in out
+        assert code == 1 and "already holds a slice called ada of cluster here for you" in out
         code, out = done(world, "execute", "-e", "TPU=v4", "--", "python", "train.py")
         assert code == 0, out
         assert "one:0 | trained on v4 tree" in out and "one:1 | trained on v4 tree" in out
@@ -175,7 +175,7 @@ def test_frozen_holder_loses_slice_and_reports_it_on_resume(world: World) -> Non
         holder.send_signal(signal.SIGSTOP)
         until(lambda: world.free_chips() == 8, "the chips")
         holder.send_signal(signal.SIGCONT)
-        said(holder, "Slice one is not yours any more")
+        said(holder, "Slice one is no longer yours")
         assert holder.wait(120) == 1
     until(lambda: not list(world.kept.iterdir()), "signs of life to be gone, also those that it gave when it thawed")
 
@@ -200,7 +200,7 @@ def test_lost_connection_keeps_slice_and_killed_job_frees_it(world: World) -> No
             said(one, "left")
             until(lambda: sleepers(world, "4343"), "what the command starts")
             job.kill()
-            said(holder, "Slice one is not yours any more")
+            said(holder, "Slice one is no longer yours")
             assert holder.wait(120) == 1
     until(lambda: world.free_chips() == 8, "the chips")
     with running(world, "allocate", "v4-16") as again:
@@ -227,7 +227,7 @@ def test_a_change_of_the_folder_is_run_again(world: World) -> None:
             said(watching, "version 1")
             (world.folder / "train.py").write_text("print('version 2')")
             assert not any("version 1" in line for line in said(watching, "version 2"))
-            said(watching, "It ended with 0. Waiting for a change")
+            said(watching, "The command ended with exit code 0. Waiting for a change")
             watching.send_signal(signal.SIGINT)
             assert watching.wait(120) == 0
         os.kill(holder.pid, signal.SIGTERM)

@@ -30,7 +30,7 @@ def drill(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (["--slices", "v4-17"], "There is no TPU slice type 'v4-17'"),
         (["--dag", "my_training"], "Give --dag and --dags together"),
         (["--dag", "my_training", "--dags", "nowhere"], "--dags nowhere: there is no such folder"),
-        (["--conf", "[1]"], "'[1]' is no JSON object"),
+        (["--conf", "[1]"], "'[1]' is not a JSON object"),
         (["--seed", "-1"], "'-1' is not a whole number that is not below zero"),
         (["--notice", "0"], "is not a number of seconds above zero"),
     ],
@@ -46,7 +46,7 @@ def test_a_folder_that_holds_other_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("keep")
     done = drill(tmp_path, "--dir", "mine")
-    assert done.returncode == 2 and "this folder holds other things" in done.stderr
+    assert done.returncode == 2 and "this folder has other files" in done.stderr
     assert (tmp_path / "mine" / "notes.txt").read_text() == "keep"
 
 

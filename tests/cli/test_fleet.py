@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (["--cluster", "here", "beside"], "Clusters here and beside are both in my-project, us-central2-b"),
         (["--cluster", "large"], "30 slices are more than one machine can rehearse: give each cluster fewer"),
         (["--slices", "v5p-8=1"], "--slices: cluster here has no v5p-8; it has v4-8"),
-        (["--zone", "us-east5-a"], "--zone and --fleet do not go together"),
+        (["--zone", "us-east5-a"], "--zone and --fleet exclude each other"),
     ],
 )
 def test_what_one_machine_cannot_rehearse_is_refused(folder: Path, words: list[str], says: str) -> None:
@@ -74,7 +74,7 @@ def test_two_clusters_are_known_by_their_names_and_steered_apart(folder: Path) -
     several = rehearse(folder, "preempt", "there-0")
     assert several.returncode == 2 and "name one of here, there with --cluster" in several.stderr
     unknown = rehearse(folder, "stockout", "on", "--cluster", "beside")
-    assert unknown.returncode == 2 and "--cluster beside: that one is not rehearsed" in unknown.stderr
+    assert unknown.returncode == 2 and "--cluster beside is not rehearsed" in unknown.stderr
     assert rehearse(folder, "preempt", "there-0", "--cluster", "there").returncode == 0
     found = json.loads(rehearse(folder, "status", "--json").stdout)["clusters"]
     states = {name: [one["state"] for one in cluster["slices"]] for name, cluster in found.items()}

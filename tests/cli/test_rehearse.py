@@ -26,7 +26,7 @@ def rehearse(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["up", "--slices", "v4-16=none"], "'v4-16=none' is no number of slices: write TYPE=COUNT"),
+        (["up", "--slices", "v4-16=none"], "'v4-16=none' is not a number of slices: write TYPE=COUNT"),
         (["up", "--slices", "v4-17=1"], "--slices: There is no TPU slice type 'v4-17'"),
         (["up", "--slices", "v4-8=20", "v4-16=20"], "40 slices are more than one machine can rehearse"),
         (["up", "--airflow", "--dags", "nowhere"], "--dags nowhere: there is no such folder"),

@@ -29,7 +29,7 @@ def test_params_not_a_json_object_are_refused_before_start(
 ) -> None:
     with pytest.raises(SystemExit) as refused:
         main(["up", "--conf", conf, "--root", str(tmp_path)])
-    assert refused.value.code == 2 and f"{conf} is no JSON object, such as" in capsys.readouterr().err
+    assert refused.value.code == 2 and f"{conf} is not a JSON object like" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
@@ -55,7 +55,7 @@ def test_the_demo_runs_reuses_and_leaves_nothing_behind(tmp_path: Path) -> None:
 
         second = demo(tmp_path, "up", "--dag", "hello_world")
         assert second.returncode == 0, second.stdout + second.stderr
-        assert "Using the stack that is up" in second.stdout
+        assert "Using the running stack" in second.stdout
         assert "2 of 2 steps reused" in second.stdout
 
         scratch = [link.readlink() for link in tmp_path.glob("*/*.scratch")]

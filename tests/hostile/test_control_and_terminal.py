@@ -174,7 +174,7 @@ def test_invalid_command_line_error_hides_values_and_escapes(sandbox: Path) -> N
 
     def judge(outcome: Outcome) -> None:
         outcome.must_be_harmless(secrets=["hunter2"])
-        assert "builtins.SystemExit" in outcome.error and "--help' says more" in outcome.output, outcome.output
+        assert "builtins.SystemExit" in outcome.error and "--help' lists the options" in outcome.output, outcome.output
         assert all(letter.isprintable() or letter == "\n" for letter in outcome.output), ascii(outcome.output)
         assert sum(line.startswith("tradewind: ") for line in outcome.output.splitlines()) == 1, outcome.output
 

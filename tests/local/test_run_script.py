@@ -100,7 +100,7 @@ def test_a_failed_step_ends_the_script_and_runs_again_next_time(tmp_path: Path) 
         (
             'executor_main([ExecutorStep("s", work, Config(versioned(run_param("lr"))))], params={"lr": 1})',
             1,
-            "Step 's': config.value: run_param('lr') has no value in a script, whose options are no params: write",
+            "Step 's': config.value: run_param('lr') has no value in a script, whose options are not params: write",
         ),
         (
             'executor_main([ExecutorStep("s", work, Config(night()))])',
@@ -162,7 +162,7 @@ plain = ExecutorStep("plain", work, Config(versioned(0)), resources=Cpu())
 executor_main([plain, ExecutorStep("training", work, Config(versioned(1)), resources=TpuSlice("v4-16"))])
 """
     done = run(tmp_path, body, "--prefix", str(tmp_path / "store"), "--dry_run", "true")
-    told = [line for line in done.stdout.splitlines() if "does not look at resources" in line]
+    told = [line for line in done.stdout.splitlines() if "ignores resources" in line]
     assert len(told) == 1 and told[0].startswith("'training' (TpuSlice(slice_type='v4-16'"), done.stdout + done.stderr
     assert "plain" not in told[0]
 
@@ -237,7 +237,7 @@ def test_script_exits_before_running_when_lease_is_unreadable(tmp_path: Path) ->
 def test_a_missing_prefix_is_one_sentence(tmp_path: Path) -> None:
     done = run(tmp_path, TWO_STEPS)
     assert done.returncode == 2
-    assert "nothing says where outputs go: give --prefix, or set TRADEWIND_PREFIX" in done.stderr
+    assert "there is no prefix for outputs: give --prefix, or set TRADEWIND_PREFIX" in done.stderr
 
 
 SLOW = 'executor_main([ExecutorStep("s", work, Config(versioned("slow")))])'

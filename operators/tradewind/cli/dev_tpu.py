@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import getpass
 import re
 import secrets
 import shlex
@@ -25,7 +24,7 @@ from tradewind.cli.fleet.fleet_file import cluster_at, fleet_file_of, is_path, l
 from tradewind.cli.interrupts import Interrupted
 from tradewind.cli.jobs.clusters import explain_error
 from tradewind.cli.jobs.env import SETTINGS_FILE, job_env
-from tradewind.cli.output import CommandError, UsageError, say
+from tradewind.cli.output import CommandError, UsageError, say, user_name
 from tradewind.cloud_tpu.host_files import DevSlice
 from tradewind.fleet.access.connect import connected
 from tradewind.fleet.access.hosts import ClusterHosts
@@ -55,13 +54,14 @@ from tradewind.ray_jobs.runtime_env import prepare_runtime_env
 from tradewind.serialization.shipping import ship_tradewind
 from tradewind.timeouts import within
 
-
-def this_person() -> str:
-    """Return the user's name; empty if the user has none."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        return ""
+_MIN_HEARTBEAT_TIMEOUT_S: Final = 5.0
+_HEARTBEATS_PER_TIMEOUT: Final = 6.0
+_MAX_HEARTBEAT_INTERVAL_S: Final = 10.0
+_JOB_POLL_S: Final = 1.0
+_HELD_POLL_S: Final = 10.0
+_END_POLLS: Final = 20
+_STOP_TIMEOUT_S: Final = 90.0
+_WATCH_POLL_S: Final = 0.5
 
 
 def name_of(arguments: argparse.Namespace, user: str) -> str:
@@ -70,8 +70,8 @@ def name_of(arguments: argparse.Namespace, user: str) -> str:
     Raises:
         FleetError: The name is invalid.
     """
-    usual = re.sub(r"[^a-z0-9]+", "-", user.lower()).strip("-0123456789")[:30].strip("-") or "dev"
-    return checked_name(arguments.name or usual)
+    default = re.sub(r"[^a-z0-9]+", "-", user.lower()).strip("-0123456789")[:30].strip("-") or "dev"
+    return checked_name(arguments.name or default)
 
 
 def held_hosts(arguments: argparse.Namespace, fleet: Fleet, numbers: Sequence[int]) -> DevHosts:
@@ -82,28 +82,19 @@ def held_hosts(arguments: argparse.Namespace, fleet: Fleet, numbers: Sequence[in
         FleetError: Google Cloud or the head refuses access.
         RayJobsError: The cluster's Ray does not answer.
     """
-    cluster, user = fleet.cluster(arguments.cluster), this_person()
+    cluster, user = fleet.cluster(arguments.cluster), user_name()
     name = name_of(arguments, user)
-    there = ClusterHosts(cluster)
-    with connected(cluster) as way:
-        jobs = RayJobs(way)
+    cluster_hosts = ClusterHosts(cluster)
+    with connected(cluster) as connection:
+        jobs = RayJobs(connection)
         session = (
-            named_session(cluster, jobs, there, arguments.job)
+            named_session(cluster, jobs, cluster_hosts, arguments.job)
             if arguments.job is not None
-            else find_session(cluster, jobs.jobs(), there, LocalSessions(cluster), name=name, user=user)
+            else find_session(cluster, jobs.jobs(), cluster_hosts, LocalSessions(cluster), name=name, user=user)
         )
-    meant = select_hosts(session, numbers)
-    machines = there.reachable([session.hosts[number] for number in meant])
-    return DevHosts(session, machines, [session.marks[number] for number in meant])
-
-
-_SHORTEST_SILENCE_S: Final = 5.0
-_SIGNS_IN_SILENCE: Final = 6.0
-_MOST_EVERY_S: Final = 10.0
-_JOB_POLL_S: Final = 1.0
-_LOOK_AGAIN_S: Final = 10.0
-_CALM_LOOKS: Final = 20
-_STOPPING_S: Final = 90.0
+    selected = select_hosts(session, numbers)
+    machines = cluster_hosts.reachable([session.hosts[number] for number in selected])
+    return DevHosts(session, machines, [session.marks[number] for number in selected])
 
 
 def allocate(arguments: argparse.Namespace, fleet: Fleet) -> int:
@@ -115,25 +106,25 @@ def allocate(arguments: argparse.Namespace, fleet: Fleet) -> int:
         FleetError: Google Cloud or the head refuses access.
         RayJobsError: The cluster's Ray does not answer.
     """
-    cluster, user = fleet.cluster(arguments.cluster), this_person()
+    cluster, user = fleet.cluster(arguments.cluster), user_name()
     name = name_of(arguments, user)
     _check(cluster, arguments, user)
-    wait_s, silent_s = arguments.wait or 0.0, arguments.heartbeat_timeout
+    wait_s, timeout_s = arguments.wait or 0.0, arguments.heartbeat_timeout
     runtime_env = prepare_runtime_env(ship_tradewind({}))
     request = check_request(
-        holder_request(name, user, arguments.type, wait_s=wait_s, silent_s=silent_s, runtime_env=runtime_env)
+        holder_request(name, user, arguments.type, wait_s=wait_s, silent_s=timeout_s, runtime_env=runtime_env)
     )
-    every_s = min(silent_s / _SIGNS_IN_SILENCE, _MOST_EVERY_S)
-    with connected(cluster) as way:
-        jobs = RayJobs(way)
+    every_s = min(timeout_s / _HEARTBEATS_PER_TIMEOUT, _MAX_HEARTBEAT_INTERVAL_S)
+    with connected(cluster) as connection:
+        jobs = RayJobs(connection)
         if before := active_holders(jobs.jobs(), name, user):
             raise CommandError(
-                f"You hold a slice called {name} on cluster {cluster.name} already, or wait for one: job "
-                f"{before[0].job}. Give this one another --name, or end that command, or 'tradewind jobs stop "
+                f"Job {before[0].job} already holds a slice called {name} of cluster {cluster.name} for you, or waits "
+                "for one. Give this one another --name, end that command, or stop the job with 'tradewind jobs stop "
                 f"--cluster {cluster.name} {before[0].job}'."
             )
         jobs.submit_or_attach(request)
-    say(f"Job {request.submission_id} asks for a {arguments.type} slice of cluster {cluster.name}.")
+    say(f"Job {request.submission_id} requests a {arguments.type} slice of cluster {cluster.name}.")
     holding = HeldSliceJob(cluster, request.submission_id, name, _options(arguments))
     try:
         head = ClusterHosts(cluster).head
@@ -167,19 +158,19 @@ class HeldSliceJob:
         Raises:
             CommandError: The job has ended.
         """
-        told = False
+        is_outage = False
         while True:
             try:
-                with connected(self._cluster) as way:
-                    jobs, told = RayJobs(way), False
+                with connected(self._cluster) as connection:
+                    jobs, is_outage = RayJobs(connection), False
                     while True:
-                        self._look(jobs)
-                        time.sleep(_JOB_POLL_S if self._held is None else _LOOK_AGAIN_S)
+                        self._poll(jobs)
+                        time.sleep(_JOB_POLL_S if self._held is None else _HELD_POLL_S)
             except (FleetError, RayJobsError) as error:
-                if not told:
-                    say(f"{error} Trying again.")
-                told = True
-                time.sleep(_LOOK_AGAIN_S)
+                if not is_outage:
+                    say(f"{error} Retrying every {_HELD_POLL_S:g} s.")
+                is_outage = True
+                time.sleep(_HELD_POLL_S)
 
     def end(self) -> None:
         """End the job and free its slice before returning, if the cluster answers."""
@@ -187,20 +178,20 @@ class HeldSliceJob:
         if self._has_ended:
             return
         try:
-            with connected(self._cluster) as way:
-                asyncio.run(_ended(way, self._job))
+            with connected(self._cluster) as connection:
+                asyncio.run(_wait_or_stop(connection, self._job))
         except (FleetError, RayJobsError, TimeoutError) as error:
-            say(f"{error} Job {self._job} ends by itself, since it hears of this command no more.")
+            say(f"{error} Job {self._job} ends by itself, because it no longer gets heartbeats.")
             return
-        held = f"Slice {self._held.name}" if self._held else f"What job {self._job} asked for"
-        say(f"{held} was given back.")
+        released = f"Slice {self._held.name}" if self._held else f"The request of job {self._job}"
+        say(f"{released} was given back.")
 
-    def _look(self, jobs: RayJobs) -> None:
+    def _poll(self, jobs: RayJobs) -> None:
         details = jobs.details(self._job)
         held = held_slice(jobs, self._job) if self._held is None else self._held
         if details is None or details.has_ended:
             self._has_ended = True
-            raise CommandError(self._why_over(details, held))
+            raise CommandError(self._explain_end(details, held))
         if held is not None and self._held is None and not held.refused:
             self._held = held
             self._own.note(self._job, self._name, held)
@@ -209,15 +200,15 @@ class HeldSliceJob:
             say(f"  tradewind dev-tpu execute{self._options} -- COMMAND")
             say(f"  tradewind dev-tpu connect{self._options}")
 
-    def _why_over(self, details: JobDetails | None, held: DevSlice | None) -> str:
+    def _explain_end(self, details: JobDetails | None, held: DevSlice | None) -> str:
         if held is not None and held.refused:
             return (
-                f"{held.refused.rstrip('.')}. Cluster {self._cluster.name}: --wait SECONDS waits for one, 'tradewind "
-                f"jobs list --cluster {self._cluster.name}' shows who uses them."
+                f"{held.refused.rstrip('.')}. Wait for one with --wait SECONDS, or list the users of cluster "
+                f"{self._cluster.name} with 'tradewind jobs list --cluster {self._cluster.name}'."
             )
-        state = "the cluster does not know it any more" if details is None else details.status
-        lost = "Slice " + held.name if held is not None else "The slice"
-        return f"{lost} is not yours any more: job {self._job} has ended ({state}); its log says why."
+        state = "the cluster no longer knows it" if details is None else details.status
+        lost = f"Slice {held.name}" if held is not None else "The slice"
+        return f"{lost} is no longer yours: job {self._job} has ended ({state}); its log says why."
 
 
 def _check(cluster: FleetCluster, arguments: argparse.Namespace, user: str) -> None:
@@ -225,9 +216,10 @@ def _check(cluster: FleetCluster, arguments: argparse.Namespace, user: str) -> N
     if arguments.type not in offered:
         raise UsageError(f"Cluster {cluster.name} has no slices of type {arguments.type!r}: {', '.join(offered)}.")
     if cluster.owner not in (None, user):
-        raise UsageError(f"{cluster.not_for(user or 'nobody')} Name another cluster with --cluster.")
-    if arguments.heartbeat_timeout < _SHORTEST_SILENCE_S:
-        raise UsageError(f"--heartbeat-timeout is {arguments.heartbeat_timeout:g}: at least {_SHORTEST_SILENCE_S:g}.")
+        raise UsageError(f"{cluster.not_for(user or 'a user without a name')} Name another cluster with --cluster.")
+    if arguments.heartbeat_timeout < _MIN_HEARTBEAT_TIMEOUT_S:
+        minimum = f"{_MIN_HEARTBEAT_TIMEOUT_S:g}"
+        raise UsageError(f"--heartbeat-timeout is {arguments.heartbeat_timeout:g}, but must be at least {minimum}.")
 
 
 def _options(arguments: argparse.Namespace) -> str:
@@ -236,18 +228,15 @@ def _options(arguments: argparse.Namespace) -> str:
     return "".join(f" {word}" for word in map(shlex.quote, words))
 
 
-async def _ended(way: RayCluster, job: str) -> None:
+async def _wait_or_stop(connection: RayCluster, job: str) -> None:
     """Wait for the job to end after its last heartbeat; stop it if it does not."""
-    async with within(_STOPPING_S), JobsApi(way) as api:
-        for _ in range(_CALM_LOOKS):
+    async with within(_STOP_TIMEOUT_S), JobsApi(connection) as api:
+        for _ in range(_END_POLLS):
             details = await api.details(job)
             if details is None or details.has_ended:
                 return
             await asyncio.sleep(_JOB_POLL_S)
         await stop_job(api, job, say)
-
-
-_WATCH_POLL_S = 0.5
 
 
 def dev_tpu(name: str, arguments: argparse.Namespace) -> int:
@@ -363,7 +352,7 @@ class Watching:
     def _follow(self, runs: HostRuns) -> None:
         results = self._hosts.run(runs, self._line, self._env, self._name)
         if not runs.was_ended:
-            say(f"It ended with {_code(results)}. Waiting for a change in {self._tree.folder}.")
+            say(f"The command ended with exit code {_code(results)}. Waiting for a change in {self._tree.folder}.")
 
     def _changed(self, before: Listing) -> Listing:
         """Wait until the folder differs from ``before`` and is stable; return its content."""
@@ -378,9 +367,9 @@ class Watching:
 
 
 def _sync(hosts: DevHosts, tree: LocalTree, listing: Listing) -> None:
-    sent = hosts.sync(tree, listing)
+    count = hosts.sync(tree, listing)
     where = f"{len(hosts.machines)} hosts" if len(hosts.machines) > 1 else hosts.machines[0].name
-    say(f"Sent {sent} of {len(listing)} files to {where}.")
+    say(f"Sent {count} of {len(listing)} files to {where}.")
 
 
 def _code(results: Sequence[HostResult]) -> int:
@@ -393,7 +382,7 @@ def _code(results: Sequence[HostResult]) -> int:
 def _command_line(arguments: argparse.Namespace) -> str:
     words = arguments.command
     if len(words) < 2 or words[0] != "--":
-        raise UsageError("Write the command behind '--': tradewind dev-tpu execute -- python train.py")
+        raise UsageError("Write the command after '--': tradewind dev-tpu execute -- python train.py")
     return words[1] if len(words) == 2 else shlex.join(words[1:])
 
 
@@ -405,5 +394,5 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
 def _tree(arguments: argparse.Namespace) -> LocalTree:
     folder = Path.cwd() / arguments.working_dir
     if not folder.is_dir():
-        raise UsageError(f"--working-dir {arguments.working_dir} is no folder.")
+        raise UsageError(f"--working-dir {arguments.working_dir} is not a folder.")
     return LocalTree(folder, arguments.exclude)

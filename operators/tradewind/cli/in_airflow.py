@@ -6,8 +6,8 @@ import logging
 import os
 from typing import Final
 
-_SAID_BY_US: Final = ("airflow.models.crypto", "googleapiclient.http")
-"""Loggers whose warnings are noise: about a database without passwords, and requests whose failure we report."""
+_NOISY_LOGGERS: Final = ("airflow.models.crypto", "googleapiclient.http")
+"""Their warnings are about a database without passwords, and about requests whose failure the command reports."""
 
 
 def enter_airflow() -> None:
@@ -23,5 +23,5 @@ def enter_airflow() -> None:
     from airflow.cli.utils import redirect_stdout_log_handlers_to_stderr
 
     redirect_stdout_log_handlers_to_stderr()
-    for name in _SAID_BY_US:
+    for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -39,13 +39,13 @@ class Interrupts:
     def catching(self) -> Iterator[Interrupts]:
         """Raise ``Interrupted`` for each signal within the block."""
         before = {number: signal.getsignal(number) for number in _SIGNALS}
-        ours = [number for number in _SIGNALS if before[number] is not signal.SIG_IGN]
-        for number in ours:
+        caught = [number for number in _SIGNALS if before[number] is not signal.SIG_IGN]
+        for number in caught:
             signal.signal(number, self._on_signal)
         try:
             yield self
         finally:
-            for number in ours:
+            for number in caught:
                 signal.signal(number, before[number])
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:

@@ -150,7 +150,7 @@ class _Parser(argparse.ArgumentParser):
         from tradewind.cli.output import as_line
 
         shown = _OPTION_VALUE.sub(r"\1=(not shown)", message)
-        self.exit(2, f"tradewind: {as_line(shown)}; '{self.prog} --help' says more.\n")
+        self.exit(2, f"tradewind: {as_line(shown)}; '{self.prog} --help' lists the options.\n")
 
 
 def _commands(parser: argparse.ArgumentParser) -> list[str]:

@@ -86,15 +86,15 @@ def date(text: str) -> datetime.date:
     try:
         return datetime.date.fromisoformat(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no date: write such as 2026-03-01") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a date like 2026-03-01") from None
 
 
 def age(text: str) -> float:
     """Convert ``90m``, ``12h``, ``30d`` or ``8w`` to seconds."""
     unit = _AGE_UNITS.get(text[-1:])
     if unit is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no age: write such as 90m, 12h, 30d or 8w")
-    return unit * float(_number(text[:-1], float, "a number that is not below zero, with a unit behind it"))
+        raise argparse.ArgumentTypeError(f"{text!r} is not an age like 90m, 12h, 30d or 8w")
+    return unit * float(_number(text[:-1], float, "a number that is not below zero, with a unit after it"))
 
 
 _AGE_UNITS: Final = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -125,6 +125,7 @@ _JOB: Final = option("job", metavar="ID", help="the job's submission id")
 _METADATA: Final = option(
     "--metadata", metavar="K=V", type=pair, action="append", default=[], help="only jobs with this metadata; repeatable"
 )
+_JSON: Final = option("--json", action="store_true", help="as JSON")
 _TAIL: Final = ("-n", "--tail")
 _GREP: Final = option("-g", "--grep", metavar="PATTERN", type=pattern, help="only lines that hold this pattern")
 
@@ -149,18 +150,18 @@ SUBMIT: Final = Command(
         option("--memory", "--entrypoint-memory", metavar="BYTES", type=count, help="memory for the command"),
         option("--resources", "--entrypoint-resources", metavar="JSON", help="further Ray resources for the command"),
         option("--tpu", metavar="TYPE", help="a TPU slice of one host for the command, such as v4-8"),
-        option("--working-dir", metavar="DIR", default=".", help="the folder that travels; default: this one"),
+        option("--working-dir", metavar="DIR", default=".", help="the folder that is sent; default: this one"),
         option(
             "--exclude", metavar="PATTERN", action="append", default=[],
-            help="what of it stays here, as in .gitignore; repeatable",
+            help="files that are not sent, as in .gitignore; repeatable",
         ),
         option("--submission-id", metavar="ID", help="the job's id; one that exists is followed, not run again"),
-        option("--auto-stop", action="store_true", help="when this command ends, however it does, the job is stopped"),
-        option("--metadata", metavar="K=V", type=pair, action="append", default=[], help="kept with the job"),
-        option("--timeout", metavar="SECONDS", type=seconds, help="stop the job if it has not ended by then"),
+        option("--auto-stop", action="store_true", help="stop the job when this command ends, also by an error"),
+        option("--metadata", metavar="K=V", type=pair, action="append", default=[], help="stored with the job"),
+        option("--timeout", metavar="SECONDS", type=seconds, help="stop the job if it has not ended after so long"),
         option("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="what to run on the cluster"),
     ),
-    "Ends with 0 if the job succeeded and 1 if not; 130 or 143 if interrupted, and then the job goes on.",
+    "Ends with 0 if the job succeeded and 1 if not; 130 or 143 if interrupted, and then the job continues.",
 )  # fmt: skip
 
 LIST: Final = Command(
@@ -169,14 +170,14 @@ LIST: Final = Command(
     (
         *_WHERE,
         option("--all", action="store_true", help="also those that have ended"),
-        option("--json", action="store_true", help="as JSON"),
+        _JSON,
         _METADATA,
     ),
 )
 JOB_STATUS: Final = Command(
     "status",
-    "show one job: its status, whose it is, since when, and what Ray says of it",
-    (*_WHERE, _JOB, option("--json", action="store_true", help="as JSON")),
+    "show one job: its status, user, times, and Ray's message about it",
+    (*_WHERE, _JOB, _JSON),
 )
 LOGS: Final = Command(
     "logs",
@@ -184,7 +185,7 @@ LOGS: Final = Command(
     (
         *_WHERE,
         _JOB,
-        option("-f", "--follow", action="store_true", help="go on until the job has ended"),
+        option("-f", "--follow", action="store_true", help="continue until the job has ended"),
         option(*_TAIL, metavar="N", type=count, help="only the last N lines, of those that --grep leaves"),
         _GREP,
     ),
@@ -202,12 +203,12 @@ WAIT: Final = Command(
         option("job", metavar="ID", nargs="?", help="the job's submission id"),
         option("--match", metavar="TEXT", help="the newest job whose id holds this text, instead of an id"),
         option("--poll", metavar="SECONDS", type=seconds, default=5.0, help="how often to ask; default 5"),
-        option("--timeout", metavar="SECONDS", type=seconds, help="wait no longer; the job goes on"),
+        option("--timeout", metavar="SECONDS", type=seconds, help="how long to wait; the job continues afterwards"),
         option("--show-logs", action="store_true", help="print the end of its log afterwards"),
-        option(*_TAIL, metavar="N", type=count, default=200, help="so many lines of it; default 200"),
+        option(*_TAIL, metavar="N", type=count, default=200, help="how many lines of it; default 200"),
         _GREP,
     ),
-    "Ends with 0 if the job succeeded, 1 if not or if there is none, 2 when the time is over.",
+    "Ends with 0 if the job succeeded, 1 if not or if there is none, 2 after the timeout.",
 )
 JOBS: Final = (SUBMIT, LIST, JOB_STATUS, LOGS, STOP, WAIT)
 
@@ -220,18 +221,17 @@ RECONCILE: Final = Command(
             help="the cluster of this Airflow connection, or of this name in the fleet file; repeatable; default: "
             "ray_default",
         ),
-        option("--dry-run", action="store_true", help="only say which"),
+        option("--dry-run", action="store_true", help="only print them"),
     ),
 )  # fmt: skip
 
-_JSON: Final = option("--json", action="store_true", help="as JSON")
 _DAG_ID: Final = option("dag_id", metavar="DAG_ID", help="the experiment's DAG")
 _DAG: Final = option("--dag", metavar="DAG_ID", dest="dag_id", required=True, help="the experiment's DAG")
 _STEP_WORDS: Final = "a step's name, task id or name-hash"
-_PREFIX: Final = option("--prefix", metavar="PATH", help="where outputs go, instead of where the DAG says")
+_PREFIX: Final = option("--prefix", metavar="PATH", help="the prefix of outputs, instead of the DAG's")
 _PARAM: Final = option(
     "--param", metavar="K=V", dest="params", type=pair, action="append", default=[],
-    help="a DAG param, else its default counts; repeatable",
+    help="a DAG param, instead of its default; repeatable",
 )  # fmt: skip
 _RUN: Final = (
     _PARAM,
@@ -245,19 +245,19 @@ _RUN: Final = (
 
 PLAN: Final = Command(
     "plan",
-    "print what a run would do, and why; nothing is written",
+    "print what a run would do, and why; writes nothing",
     (
         _DAG_ID,
         *_RUN,
         option(
             "--run-only", metavar="RE", nargs="+", action="extend", type=regex_text,
-            help="only the steps whose names these regular expressions find, and what they need",
+            help="only steps whose names match these regular expressions, and the steps that they need",
         ),
         option(
             "--force", metavar="RE", nargs="+", action="extend", type=regex_text,
-            help="make these steps again, also where their outputs are there",
+            help="make these steps again, also if their outputs exist",
         ),
-        option("--force-downstream", action="store_true", default=None, help="and what reads their outputs"),
+        option("--force-downstream", action="store_true", default=None, help="and the steps that read their outputs"),
         option(
             "--no-force-run-failed", dest="force_run_failed", action="store_false", default=None,
             help="do not run steps again that failed before",
@@ -276,7 +276,7 @@ WHY: Final = Command(
 )
 DIFF: Final = Command(
     "diff",
-    "print in what two versions of a step differ",
+    "print how two versions of a step differ",
     (
         option("first", metavar="HASH", help="a version: its hash, its name-hash, or its output path"),
         option("second", metavar="HASH", help="the other"),
@@ -286,7 +286,7 @@ DIFF: Final = Command(
 )
 ADOPT: Final = Command(
     "adopt",
-    "make files that are there the result of a step",
+    "make existing files the result of a step",
     (
         option("path", metavar="PATH", help="the folder; without --copy it must be the step's output path"),
         option("--as", metavar="STEP", dest="step", required=True, help=_STEP_WORDS),
@@ -298,34 +298,34 @@ ADOPT: Final = Command(
 )
 PIN: Final = Command(
     "pin",
-    "keep an output, whatever gc finds",
+    "protect an output from gc",
     (
         option("output", metavar="HASH|PATH", nargs="?", help="the output: its hash, its name-hash, or its path"),
         option("--note", metavar="TEXT", default="", help="why it is kept"),
-        option("--remove", action="store_true", help="take the pin away"),
+        option("--remove", action="store_true", help="remove the pin"),
         option("--list", action="store_true", help="print all pins"),
-        option("--prefix", metavar="PATH", help="where the output lies, if not where the deployment says"),
+        option("--prefix", metavar="PATH", help="the prefix of the output, instead of the deployment's"),
         _JSON,
     ),
 )
 GC: Final = Command(
     "gc",
-    "find old outputs that nobody needs, and remove them if asked",
+    "find old outputs that no DAG, run or pin requires; with --delete, remove them",
     (
         option(
             "dag_ids", metavar="DAG_ID", nargs="*",
             help="only outputs of the steps of these DAGs; default: all outputs below the DAGs' prefixes",
         ),
         option("--param", metavar="K=V", dest="params", type=pair, action="append", default=[],
-               help="keep also what the named DAGs need with this param; repeatable"),
-        option("--prefix", metavar="PATH", help="where to look, instead of below the DAGs' prefixes"),
+               help="also keep what the named DAGs require with this param; repeatable"),
+        option("--prefix", metavar="PATH", help="search below this prefix, instead of the DAGs' prefixes"),
         option("--older-than", metavar="AGE", type=age, default="30d",
-               help="only what has not changed for so long: 90m, 12h, 30d, 8w; default 30d"),
-        option("--delete", action="store_true", help="remove it; otherwise it is only listed"),
+               help="only outputs that have not changed for so long: 90m, 12h, 30d, 8w; default 30d"),
+        option("--delete", action="store_true", help="remove the outputs; otherwise only list them"),
         _JSON,
     ),
-    "Needed, and never removed, is what any current DAG makes or reads with its default params, what is pinned or "
-    "being made, and everything that was read to make that.",
+    "Never removes outputs that a current DAG makes or reads with its default params, that are pinned or being made, "
+    "or that were read to make any of these.",
 )  # fmt: skip
 STATUS: Final = Command(
     "status",
@@ -338,11 +338,11 @@ STATUS: Final = Command(
 )
 PORT: Final = Command(
     "port",
-    "say which of Marin's experiment files become DAGs as they are, and what to do about the others",
+    "print which of Marin's experiment files become DAGs unchanged, and how to edit the others",
     (
         option("paths", metavar="PATH", nargs="+", help="files, or folders of a Marin checkout"),
-        option("--checkout", metavar="DIR", help="the folder that holds experiments and src, if not found around PATH"),
-        option("--prefix", metavar="PATH", help="say which of the steps are finished below this prefix"),
+        option("--checkout", metavar="DIR", help="the folder that has experiments and src, if not found around PATH"),
+        option("--prefix", metavar="PATH", help="print which of the steps are finished below this prefix"),
         _PARAM,
         option(
             "--time-limit", metavar="SECONDS", type=seconds, default=20.0, help="how long a file may take; default 20"
@@ -352,7 +352,7 @@ PORT: Final = Command(
         ),
         _JSON,
     ),
-    "Nothing is written. Ends with 0 if all files become DAGs as they are, 1 if one does not.",
+    "Writes nothing. Ends with 0 if all files become DAGs unchanged, else 1.",
 )  # fmt: skip
 EXPERIMENTS: Final = (PLAN, WHY, DIFF, ADOPT, PIN, GC, STATUS, PORT)
 
@@ -362,6 +362,5 @@ JOBS_GROUP: Final = "jobs "
 SUMMARY: Final = "Experiments, their outputs, Ray jobs and Tradewind's upkeep, from the command line"
 EXIT_CODES: Final = (
     "Exit codes: 0 done, and the job succeeded; 1 it failed, is unknown, or the cluster or the store refuses or does "
-    "not answer; "
-    "2 bad usage, or 'wait' ran out of time; 130 and 143 interrupted."
+    "not answer; 2 bad usage, or 'wait' ran out of time; 130 and 143 interrupted."
 )

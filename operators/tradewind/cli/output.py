@@ -1,4 +1,4 @@
-"""A command's output and errors: results and log lines to standard output, all else to standard error.
+"""A command's output, errors and user. Results and log lines go to standard output, all else to standard error.
 
 The text may come from a record, a log or a cluster. It cannot start new lines: it stays within its line, or is
 indented below it. Each error is a sentence for standard error, with an exit code.
@@ -6,6 +6,7 @@ indented below it. Each error is a sentence for standard error, with an exit cod
 
 from __future__ import annotations
 
+import getpass
 import json
 import sys
 from collections.abc import Sequence
@@ -39,6 +40,14 @@ def write_lines(lines: Sequence[str]) -> None:
 def json_lines(value: Any) -> list[str]:
     """Format a command's result for programs, in plain ASCII."""
     return json.dumps(value, indent=2).splitlines()
+
+
+def user_name() -> str:
+    """Return the user's name; empty if a container has none for its user."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
 
 
 class CommandError(Exception):

@@ -1,6 +1,6 @@
-"""``tradewind reconcile``: the work of the operator of that name, without a DAG or a scheduler.
+"""``tradewind reconcile``: stop orphaned jobs, as the operator does, without a DAG or a scheduler.
 
-It runs where Airflow's own commands run, and reads the states of tasks from Airflow's database as they do.
+It runs where Airflow's own commands run, and reads the states of tasks from Airflow's database.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def reconcile(arguments: argparse.Namespace, interrupts: Interrupts) -> int:
     problems = []
     for conn_id in dict.fromkeys(arguments.clusters or [DEFAULT_CLUSTER]):
         if sentence := current_operation(conn_id):
-            say(f"{sentence} It is left alone until then.")
+            say(f"{sentence} Skipped this cluster.")
             continue
         try:
             _reconcile_one(connected_cluster(conn_id), arguments.dry_run, interrupts)
@@ -55,9 +55,9 @@ def _reconcile_one(cluster: RayCluster, dry_run: bool, interrupts: Interrupts) -
 
     for job in _orphans(cluster):
         if dry_run:
-            say(f"Nobody waits for Ray job {job.job} any more.")
+            say(f"No task waits for Ray job {job.job} any more.")
         else:
-            say(f"Nobody waits for Ray job {job.job} any more: stopping it.")
+            say(f"No task waits for Ray job {job.job} any more: stopping it.")
             interrupts.run(stop_any_job(cluster, job, {"reconciler": "tradewind reconcile"}, say))
         write_lines([job.job])
 

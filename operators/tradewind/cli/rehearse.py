@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.cli.output import CommandError, UsageError, json_lines, say, write_lines
-from tradewind.cli.rehearse_options import DRILL
+from tradewind.cli.rehearse_options import DRILL, MAX_SLICES
 from tradewind.cloud_tpu.resources import WITHOUT_MACHINES
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError, slice_type
 from tradewind.fleet.clusters import Fleet, FleetCluster
@@ -67,7 +67,7 @@ def _elsewhere(arguments: argparse.Namespace) -> str:
     if (_stack(arguments).root / CONTROL_FILE).exists():
         return ""
     others = [shlex.quote(str(root)) for root in roots_in_use() if (root / CONTROL_FILE).exists()]
-    return f" Up are those of --dir {', --dir '.join(others)}." if others else ""
+    return f" Rehearsals run in --dir {', --dir '.join(others)}." if others else ""
 
 
 def _up(arguments: argparse.Namespace) -> int:
@@ -75,13 +75,13 @@ def _up(arguments: argparse.Namespace) -> int:
         raise UsageError(f"A rehearsal needs {', '.join(missing)}: install airflow-provider-tradewind[rehearsal].")
     stack = _stack(arguments)
     if (stack.root / CONTROL_FILE).exists() and stack.processes():
-        say(f"A rehearsal is up in {stack.root} already, and stays as it is: 'rehearse down' first for another one.")
+        say(f"A rehearsal already runs in {stack.root}. For another one, stop it first with 'rehearse down'.")
     else:
         _start(stack, arguments)
     status = RehearsalControl.of_folder(stack.root).ask("status")
     clusters = status.get("clusters", {"": status})
     for known in clusters.values():
-        _tell(known)
+        _print_addresses(known)
     if "airflow" in status["addresses"]:
         where = f"{stack.root}/airflow/secrets.json"
         say(f"Airflow: {status['addresses']['airflow']}, user admin, password in {where}.")
@@ -123,8 +123,7 @@ def _plan(arguments: argparse.Namespace) -> FleetPlan | None:
             raise UsageError("--cluster names clusters of a fleet file: give --fleet too.")
         return None
     if arguments.zone is not None:
-        raise UsageError("--zone and --fleet do not go together: each cluster has the zone of the fleet file.")
-
+        raise UsageError("--zone and --fleet exclude each other: each cluster has the zone of the fleet file.")
     return fleet_plan(arguments.fleet, arguments.clusters, dict(arguments.slices or ()))
 
 
@@ -147,12 +146,12 @@ def _names(wanted: Sequence[tuple[str, int]]) -> dict[str, str]:
         types = [slice_type(kind).name for kind, count in wanted for _ in range(count)]
     except UnknownSliceTypeError as error:
         raise UsageError(f"--slices: {error}") from None
-    if len(types) > len(string.ascii_lowercase):
+    if len(types) > MAX_SLICES:
         raise UsageError(f"--slices: {len(types)} slices are more than one machine can rehearse.")
     return {f"slice-{letter}": kind for letter, kind in zip(string.ascii_lowercase, types, strict=False)}
 
 
-def _tell(status: Mapping[str, Any]) -> None:
+def _print_addresses(status: Mapping[str, Any]) -> None:
     addresses = status["addresses"]
     slices = ", ".join(f"{known['name']} ({known['type']}, {known['state']})" for known in status["slices"])
     say(f"Slices in {status['zone']}: {slices or 'none'}.")
@@ -207,7 +206,7 @@ def _preempt(arguments: argparse.Namespace) -> int:
 
 def _stock_out(arguments: argparse.Namespace) -> int:
     _control(arguments).do("stock_out", on=arguments.switch == "on")
-    say(f"The zone {'has no more slices to give' if arguments.switch == 'on' else 'has slices again'}.")
+    say(f"The zone {'is out of slices' if arguments.switch == 'on' else 'has slices again'}.")
     return 0
 
 
@@ -230,7 +229,7 @@ def _control(arguments: argparse.Namespace) -> RehearsalControl:
     names = [one.name for one in plan.clusters]
     name = arguments.cluster or (names[0] if len(names) == 1 else None)
     if name not in names:
-        what = "Several clusters are rehearsed" if name is None else f"--cluster {name}: that one is not rehearsed"
+        what = "Several clusters are rehearsed" if name is None else f"--cluster {name} is not rehearsed"
         raise UsageError(f"{what}: name one of {', '.join(names)} with --cluster.")
     return RehearsalControl.of_folder(root / name)
 
@@ -239,9 +238,6 @@ def _stack(arguments: argparse.Namespace) -> LocalStack:
     from tradewind.rehearsal.local.processes import LocalStack
 
     return LocalStack(Path(arguments.folder))
-
-
-_MOST_SLICES: Final = 26
 
 
 def fleet_plan(file: str, names: Sequence[str], wanted: Mapping[str, int]) -> FleetPlan:
@@ -264,7 +260,7 @@ def fleet_plan(file: str, names: Sequence[str], wanted: Mapping[str, int]) -> Fl
     _check_zones(chosen)
     plans = tuple(_cluster_plan(cluster, wanted) for cluster in chosen)
     count = sum(len(plan.slices) for plan in plans)
-    if count > _MOST_SLICES:
+    if count > MAX_SLICES:
         raise UsageError(f"{count} slices are more than one machine can rehearse: give each cluster fewer by --slices.")
     return FleetPlan(str(fleet.file), _default(fleet, plans), plans)
 

@@ -18,23 +18,23 @@ def json_object(text: str) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise argparse.ArgumentTypeError(f'{text!r} is no JSON object: write such as {{"steps": 50}}')
+        raise argparse.ArgumentTypeError(f'{text!r} is not a JSON object like {{"steps": 50}}')
     return found
 
 
 DRILL: Final = Command(
     "drill",
-    "run a DAG under a seeded schedule of faults, and compare its outputs with those of an undisturbed run",
+    "run a DAG under a seeded schedule of faults, and compare its outputs with those of a baseline run",
     (
         option("--seed", metavar="N", type=count, default=0, help="which schedule; default 0"),
         option("--faults", metavar="KIND", nargs="+", default=None,
                help="draw only from these: host, slice, drain, driver, head, hang, stock-out, checkpoint, store"),
         option("--count", metavar="N", type=count, default=3, help="how many faults; default 3"),
         option("--dag", metavar="DAG_ID", default=None, help="the DAG; default: a tiny training of two minutes"),
-        option("--dags", metavar="FOLDER", default=None, help="the folder that has it; needed with --dag"),
+        option("--dags", metavar="FOLDER", default=None, help="the folder of the DAG; required with --dag"),
         option("--conf", metavar="JSON", type=json_object, default={}, help="params of its runs, as a JSON object"),
         option("--slices", metavar="TYPE", nargs="+", default=["v4-16", "v4-16"],
-               help="the slices that there are; default v4-16 v4-16"),
+               help="the slices of the cluster; default v4-16 v4-16"),
         option("--notice", metavar="SECONDS", type=seconds, default=10.0,
                help="how long before a preemption its notice comes; default 10"),
         option("--outage", metavar="SECONDS", type=seconds, default=60.0,
@@ -45,22 +45,23 @@ DRILL: Final = Command(
         option("--dir", metavar="FOLDER", dest="folder", default=DEFAULT_DRILL_FOLDER,
                help=f"for logs; emptied before; default {DEFAULT_DRILL_FOLDER} in the current folder"),
     ),
-    "Exit code 0 if training went on after every fault, with equal outputs and nothing left behind, else 1.",
+    "Exit code 0 if training continued after every fault, with equal outputs and no leftovers, else 1.",
 )  # fmt: skip
 
-REHEARSE_SUMMARY: Final = "a Google Cloud with TPU slices on this machine, and what can go wrong with them"
+REHEARSE_SUMMARY: Final = "an emulated Google Cloud with TPU slices on this machine, and faults of them"
 REHEARSE_GROUP: Final = "rehearse "
 """Prefix of its commands' names, some of which other groups have too."""
 DEFAULT_REHEARSAL_FOLDER: Final = ".rehearsal"
-_MOST_SLICES: Final = 26  # as many as there are letters
+MAX_SLICES: Final = 26
+"""Each slice is named by a letter."""
 
 
 def slices(text: str) -> tuple[str, int]:
     """Parse ``v4-16=2``: a slice type and a count."""
     name, equals, number = text.partition("=")
     count = number if equals else "1"
-    if not name or not count.isdecimal() or not 1 <= int(count) <= _MOST_SLICES:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of slices: write TYPE=COUNT, such as v4-16=2")
+    if not name or not count.isdecimal() or not 1 <= int(count) <= MAX_SLICES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of slices: write TYPE=COUNT, for example v4-16=2")
     return name, int(count)
 
 
@@ -78,16 +79,16 @@ UP: Final = Command(
     "start a rehearsal in the background, and print what a shell needs to talk to it",
     (
         option("--slices", metavar="TYPE=COUNT", type=slices, nargs="+", action="extend", default=None,
-               help="the slices that are there at first, such as v4-16=2; default v4-16=1"),
+               help="the initial slices, such as v4-16=2; default v4-16=1"),
         option("--zone", metavar="ZONE", default=None, help="its zone; default us-central2-b"),
         option("--fleet", metavar="FILE", default=None,
-               help="rehearse clusters of this fleet file, each with the minimum of slices that it has there"),
+               help="rehearse clusters of this fleet file, each with its minimum of slices"),
         option("--cluster", metavar="NAME", nargs="+", action="extend", default=[], dest="clusters",
                help="which clusters of the fleet; default: its default one"),
-        option("--airflow", action="store_true", help="also an Airflow, whose cluster it is"),
+        option("--airflow", action="store_true", help="also start an Airflow that uses the cluster"),
         option("--dags", metavar="FOLDER", default="dags", help="the DAGs folder of that Airflow; default dags"),
         option("--timeout", metavar="SECONDS", type=seconds, default=600.0,
-               help="how long it may take until it is up; default 600"),
+               help="how long to wait until it is up; default 600"),
         _FOLDER,
     ),
     "The lines on standard output set a shell's environment: eval \"$(tradewind rehearse up)\".",
@@ -99,14 +100,14 @@ PREEMPT: Final = Command(
     (
         option("name", metavar="NAME", help="the slice"),
         option("--notice", metavar="SECONDS", type=seconds,
-               help="tell its hosts so long before, as Google does with 30; default: not at all"),
+               help="send its hosts a notice so long before, as Google does with 30; default: no notice"),
         _CLUSTER,
         _FOLDER,
     ),
 )  # fmt: skip
 STOCKOUT: Final = Command(
     "stockout",
-    "let the zone have no more slices to give, or let it have them again",
+    "make the zone run out of slices, or have slices again",
     (option("switch", metavar="on|off", choices=("on", "off"), help="whether it is out of stock"), _CLUSTER, _FOLDER),
 )
 DOWN: Final = Command("down", "stop every process of the rehearsal", (_FOLDER,))

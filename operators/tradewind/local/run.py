@@ -61,6 +61,7 @@ from tradewind.text import escape_control_characters
 
 MAX_CONCURRENT_STEPS: Final = 8
 """Default number of concurrent steps, as in Marin's executor."""
+EXIT_INTERRUPTED: Final = 130
 
 
 class ExperimentFailedError(RuntimeError):
@@ -85,7 +86,7 @@ class ScriptValues:
             UnknownRunValueError: Always.
         """
         raise UnknownRunValueError(
-            f"{wanted!s} has no value in a script, whose options are no params: write the value into the config, or "
+            f"{wanted!s} has no value in a script, whose options are not params: write the value into the config, or "
             "run the experiment as a DAG."
         )
 
@@ -143,7 +144,7 @@ def run_experiment(
     run = _plan(steps, prefix, selection, allow_outside)
     print(escape_control_characters(plan_table(run.plan)), flush=True)
     due = [_local_step(step, planned, code, run.roots) for step, planned in run.decided(Decision.RUN, Decision.WAIT)]
-    _tell_of_resources([local.step for local in due])
+    _warn_of_resources([local.step for local in due])
     if not dry_run:
         _refuse_blocked(run)
         if caller is not None:
@@ -189,24 +190,24 @@ def _place(step: ResolvedStep) -> Cpu | TpuSlice | Hosts:
     return Cpu()
 
 
-def _tell_of_resources(due: Sequence[ResolvedStep]) -> None:
+def _warn_of_resources(due: Sequence[ResolvedStep]) -> None:
     """Warn of steps that a DAG would run elsewhere, so that a training on CPUs is no surprise."""
-    wishing = [step for step in due if isinstance(step.step.resources, (TpuSlice, Hosts, Gpu))]
-    if here := [step for step in wishing if isinstance(_place(step), Cpu)]:
+    demanding = [step for step in due if isinstance(step.step.resources, (TpuSlice, Hosts, Gpu))]
+    if here := [step for step in demanding if isinstance(_place(step), Cpu)]:
         print(
-            f"{_wishes(here)} will run on the CPUs of this machine: outside a Ray job, a script does not look at "
-            "resources. Run the experiment as a DAG to run each step where its resources say.",
+            f"{_list_resources(here)} will run on the CPUs of this machine: outside a Ray job, a script ignores "
+            "resources. Run the experiment as a DAG to run each step on its resources.",
             flush=True,
         )
-    elif rounded := [step for step in wishing if _asks_for_a_part(step.step.resources)]:
-        print(f"{_wishes(rounded)} will have whole GPUs: a script does not share them among steps.", flush=True)
+    elif rounded := [step for step in demanding if _is_fraction(step.step.resources)]:
+        print(f"{_list_resources(rounded)} will have whole GPUs: a script does not share them among steps.", flush=True)
 
 
-def _asks_for_a_part(resources: object) -> bool:
+def _is_fraction(resources: object) -> bool:
     return isinstance(resources, Gpu) and resources.count != int(resources.count)
 
 
-def _wishes(steps: Sequence[ResolvedStep]) -> str:
+def _list_resources(steps: Sequence[ResolvedStep]) -> str:
     return ", ".join(f"{step.name!r} ({step.step.resources!r})" for step in steps)
 
 
@@ -259,8 +260,8 @@ class _Schedule:
     """Steps that may start: those whose inputs exist. ``failures`` are the errors so far."""
 
     def __init__(self, due: Sequence[LocalStep]) -> None:
-        ours = {local.step for local in due}
-        self._waiting = {local: ours.intersection(local.step.dependencies) for local in due}
+        steps = {local.step for local in due}
+        self._waiting = {local: steps.intersection(local.step.dependencies) for local in due}
         self.failures: dict[str, LocalStepFailedError] = {}
 
     def take_ready(self) -> list[LocalStep]:
@@ -273,29 +274,26 @@ class _Schedule:
     def end(self, local: LocalStep, error: BaseException | None) -> None:
         """Record that a step has ended; if it failed, give up the steps that depend on it."""
         if error is None:
-            self._no_longer_await(local.step)
+            self._remove_input(local.step)
             return
         if not isinstance(error, LocalStepFailedError):
             failure = LocalStepFailedError(f"Step failed: {local.version_name}. {type(error).__name__}: {error}")
             failure.__cause__, error = error, failure
-        print(escape_control_characters(str(error)), flush=True)  # the text names the step and the reason
+        print(escape_control_characters(str(error)), flush=True)  # the text has the step and the reason
         self.failures[local.version_name] = error
-        self._give_up_readers(local.step)
+        self._drop_readers(local.step)
 
-    def _give_up_readers(self, step: ResolvedStep) -> None:
+    def _drop_readers(self, step: ResolvedStep) -> None:
         """Drop the steps that cannot run without it; the others no longer wait for it."""
         for local in [local for local in self._waiting if step in local.step.needed]:
             if self._waiting.pop(local, None) is not None:
                 print(f"Step {local.step.name!r} does not run, because its input {step.name!r} failed.", flush=True)
-                self._give_up_readers(local.step)
-        self._no_longer_await(step)
+                self._drop_readers(local.step)
+        self._remove_input(step)
 
-    def _no_longer_await(self, step: ResolvedStep) -> None:
+    def _remove_input(self, step: ResolvedStep) -> None:
         for inputs in self._waiting.values():
             inputs.discard(step)
-
-
-INTERRUPTED = 130
 
 
 def run_script(
@@ -320,7 +318,7 @@ def run_script(
         prefix = choose_prefix(_absolute(arguments.prefix), None, os.environ, None, lambda: None).path
         selection = _selection(arguments)
     except MissingPrefixError:
-        parser.error("nothing says where outputs go: give --prefix, or set TRADEWIND_PREFIX")
+        parser.error("there is no prefix for outputs: give --prefix, or set TRADEWIND_PREFIX")
     except (RelativePrefixError, SelectionError, StorageError) as error:
         parser.error(str(error))
     try:
@@ -335,14 +333,16 @@ def run_script(
             info_folder=_absolute(arguments.executor_info_base_path),
             allow_outside=allow_outside,
         )
-    except (ExperimentError, SpecError, StorageError, BadRequestError) as error:
-        sys.exit(f"error: {error}")
-    except (ExperimentFailedError, PreviousTaskFailedError) as error:
+    except (
+        *(ExperimentError, SpecError, StorageError, BadRequestError, ExperimentFailedError, PreviousTaskFailedError),
+    ) as error:
         sys.exit(f"error: {error}")
     except OSError as error:  # an error of the disk, or a prefix that is a file
-        sys.exit(f"error: {error.filename or prefix}: {error.strerror or error}: is the prefix a folder to write to?")
+        sys.exit(
+            f"error: {error.filename or prefix}: {error.strerror or error}: check that the prefix is a writable folder."
+        )
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        sys.exit(EXIT_INTERRUPTED)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -356,9 +356,11 @@ def _parser() -> argparse.ArgumentParser:
     regexes: dict[str, Any] = {"type": _regexes, "default": (), "metavar": "'[\"RE\", ...]'"}
     yes_or_no: dict[str, Any] = {"type": _boolean, "metavar": "BOOL"}
     parser.add_argument("--dry_run", default=False, **yes_or_no, help="only print the plan")
-    parser.add_argument("--run_only", **regexes, help="run only the steps with these names, and what they need")
+    parser.add_argument(
+        "--run_only", **regexes, help="run only the steps with these names, and the steps that they need"
+    )
     parser.add_argument("--force", **regexes, help="make the steps with these names again, finished or not")
-    parser.add_argument("--force_downstream", default=False, **yes_or_no, help="and all that reads their outputs")
+    parser.add_argument("--force_downstream", default=False, **yes_or_no, help="and the steps that read their outputs")
     parser.add_argument("--force_run_failed", default=True, **yes_or_no, help="run failed steps again (default: true)")
     parser.add_argument(
         "--max_concurrent",
@@ -386,12 +388,12 @@ def _selection(arguments: argparse.Namespace) -> Selection:
 
 def _regexes(text: str) -> Any:
     try:
-        given = json.loads(text)
+        regexes = json.loads(text)
     except (ValueError, RecursionError):
-        given = None
-    if not isinstance(given, list):
-        raise argparse.ArgumentTypeError(f'write a JSON list of regular expressions, such as ["^train/"], not {text}')
-    return tuple(given)
+        regexes = None
+    if not isinstance(regexes, list):
+        raise argparse.ArgumentTypeError(f'write a JSON list of regular expressions like ["^train/"], not {text}')
+    return tuple(regexes)
 
 
 def _boolean(text: str) -> bool:

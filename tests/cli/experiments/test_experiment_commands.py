@@ -58,8 +58,8 @@ def test_airflows_command_line_understands_the_same(words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["plan", "d", "--night", "tomorrow"], "'tomorrow' is no date"),
-        (["gc", "--older-than", "30"], "'30' is no age"),
+        (["plan", "d", "--night", "tomorrow"], "'tomorrow' is not a date"),
+        (["gc", "--older-than", "30"], "'30' is not an age"),
         (["gc", "--older-than=-3d"], "'-3' is not a number"),
         (["plan", "d", "--force", "("], "is not a regular expression"),
         (["adopt", "/p/x", "--dag", "d"], "--as"),

@@ -78,7 +78,7 @@ def test_a_failed_step_is_explained_by_its_error(tmp_path: Path) -> None:
         f"train-{step.hash}",
         "  state: failed before: ValueError: bad rate (attempt 4)",
     )
-    assert explained.lines[-1] == "  no earlier version lies beside it"
+    assert explained.lines[-1] == "  no earlier version exists beside it"
     assert explained.to_json()["attempt"] == 4
 
 

@@ -51,7 +51,7 @@ def test_the_night_is_that_of_a_run_of_the_schedule(house: House) -> None:
     assert house.plan("--night", "2026-03-29")["train"] == sunday["train"], "also when the clocks change"
     refused = house("plan", "nightly", "--night", "2026-03-02")
     assert refused.code == 2
-    assert "has no run for 2026-03-02; the next one after is that for 2026-03-08" in refused.err
+    assert "has no run for 2026-03-02; the next one is for 2026-03-08" in refused.err
 
 
 def test_a_partition_is_given_by_its_key(house: House) -> None:
@@ -94,13 +94,13 @@ def test_dag_file_path_is_answered_with_its_dag_ids(house: House, words: list[st
     file = str(house.root / "dags" / "nightly.py")
     done = house(*(file if word == "FILE" else word for word in words))
     assert (done.code, done.out) == (1, "")
-    assert f"{file!r} is a file, and a DAG id is wanted: it holds 'nightly'." in done.err
+    assert f"{file!r} is a file, not a DAG id. Its DAGs are 'nightly'." in done.err
 
 
 def test_other_file_path_is_answered_with_dag_list_command(house: House) -> None:
     done = house("plan", "experiment.py")
     assert done.code == 1
-    assert "'experiment.py' is a file, and a DAG id is wanted" in done.err and "airflow dags list --local" in done.err
+    assert "'experiment.py' is a file, not a DAG id" in done.err and "airflow dags list --local" in done.err
 
 
 def test_a_dag_that_cannot_be_loaded_is_told_with_its_reason(house: House) -> None:

@@ -79,7 +79,7 @@ def test_what_is_missing_is_written_and_is_as_in_the_file_then(
 ) -> None:
     code, out, err = run(capsys)
     assert code == 1 and out.splitlines() == ["here     here     missing", "extra-0  extra-0  missing"]
-    assert "The address of extra-0 is left as it is: Cluster extra-0 has no head that runs in us-east5-a" in err
+    assert "The address of extra-0 is unchanged: Cluster extra-0 has no head that runs in us-east5-a" in err
     assert run(capsys, "--apply")[0] == 0
     assert run(capsys)[:2] == (0, "here     here     as in the file\nextra-0  extra-0  as in the file\n")
     written = stored()
@@ -111,7 +111,7 @@ def test_a_new_head_is_a_difference_and_what_people_added_stays(
     code, out, _ = run(capsys, "here")
     assert code == 1 and out.splitlines()[1] == f"    address: http://10.0.0.1:8265 -> {ADDRESS}"
     code, _, err = run(capsys, "here", "--apply")
-    assert code == 0 and "Wrote connection here, in which address were others." in err
+    assert code == 0 and "Wrote connection here; address differed." in err
     assert stored().host == ADDRESS and stored().extra_dejson["verify"] is False
 
 
@@ -122,7 +122,7 @@ def test_manual_connection_needs_replace_and_hides_secrets(
     code, out, err = run(capsys, "here", "--apply", "--json")
     (told,) = json.loads(out)
     assert code == 1 and told["state"] == "by_hand" and stored().host == "ray.example.com"
-    assert "differs in address, bucket, slice_types, token_secret, password: left as it is." in err
+    assert "differs in address, bucket, slice_types, token_secret, password and is unchanged" in err
     assert {"field": "password", "found": "(set)", "wanted": ""} in told["differences"]
     code, out, more = run(capsys, "here", "--apply", "--replace")
     assert code == 0 and "s3cret" not in out + err + more
@@ -148,7 +148,7 @@ def test_environment_connection_is_reported_not_shadowed(
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_HERE", json.dumps({"conn_type": "ray", "host": "http://u:s3cret@x:8265"}))
     code, out, err = run(capsys, "here", "--apply", "--replace")
-    assert code == 1 and "here is read from EnvironmentVariablesBackend and not from Airflow's database" in err
+    assert code == 1 and "here is read from EnvironmentVariablesBackend, not from Airflow's database" in err
     assert "s3cret" not in out + err and "address: (not shown)" in out
     with create_session() as session:
         assert session.scalar(select(Connection)) is None

@@ -119,7 +119,7 @@ def test_missing_permissions_are_named_with_granting_roles(house: House, capsys:
     house.roles.missing |= {"tpu.nodes.create", "compute.disks.use"}
     code, out, err = run(capsys)
     assert code == 1 and "missing: compute.disks.use, tpu.nodes.create" in out and "roles/tpu.admin" in out
-    assert err.endswith("1 are wrong, and 0 could not be looked at.\n")
+    assert err.endswith("1 failed, and 0 could not be made.\n")
 
 
 def test_a_bucket_that_is_missing_or_elsewhere_is_found(house: House, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,14 +90,14 @@ def test_a_stop_lists_what_goes_and_what_stays_and_asks(
     google: LocalGoogle, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = run(capsys, "stop", "--delete-state")
-    assert code == 2 and "Nobody can be asked here: say --yes if that is what you want. Nothing was done." in err
+    assert code == 2 and "There is no terminal to confirm on: give --yes to go ahead. Nothing was done." in err
     assert [line.split() for line in out.splitlines()] == [
         ["delete", "head", "ray-here-head-1-compute", "RUNNING"],
         ["delete", "v4-8", "one", "READY"],
         ["keep", "v4-8", "two", "READY,", "reserved"],
         ["delete", "disk", "ray-here-state", "Ray's", "state", "and", "the", "logs", "of", "jobs"],
     ]
-    assert "--include-reserved deletes it too." in err and "Whose jobs run there is not known" in err
+    assert "--include-reserved deletes them too." in err and "Cannot list the jobs of cluster" in err
     assert run(capsys, "stop", "--dry-run", "--yes")[0] == 0
     assert sorted(google.slices()) == ["lost", "one", "two"]
 
@@ -117,7 +117,7 @@ def test_status_shows_running_outdated_and_unowned_resources(file: Path, capsys:
     ]
     assert rows[2].endswith("reserved, of an earlier file") and counts == "1 head RUNNING, 2 v4-8 READY"
     assert "The head does not answer: ray-here-head-1-compute has written down no SSH host keys" in err
-    assert f"Of cluster gone, which {file} does not have in {PROJECT}, {ZONE}, there are lost: 'tradewind" in err
+    assert f"Cluster gone is not in {file}, but has resources in {PROJECT}, {ZONE}: lost. 'tradewind" in err
     found = json.loads(run(capsys, "status", "--json")[1])
     assert [node["name"] for node in found["clusters"][0]["nodes"]] == ["ray-here-head-1-compute", "one", "two"]
     assert found["orphans"] == [{"cluster": "gone", "project": PROJECT, "zone": ZONE, "names": ["lost"]}]
@@ -162,11 +162,11 @@ def test_a_cluster_with_nodes_is_neither_renamed_nor_forgotten(
     file.write_text(text.replace("max_workers: 8", "max_workers: 9"))
     try:
         code, _, err = run(capsys, "update-configs")
-        assert code == 1 and f"and has 1 nodes in {PROJECT}, {ZONE}: {advice} deletes them." in err and old.exists()
+        assert code == 1 and f"but has 1 nodes in {PROJECT}, {ZONE}: {advice} deletes them." in err and old.exists()
         google.compute.state.faults.denied.add("compute.instances.list")
         code, _, err = run(capsys, "update-configs")
         google.compute.state.faults.denied.clear()
-        assert code == 1 and "whether there are nodes of it is not known" in err and old.exists()
+        assert code == 1 and "its nodes cannot be listed" in err and old.exists()
         assert run(capsys, "update-configs", "--check")[0] == 1, "the files are as they were"
         assert run(capsys, "stop", "here", "--project", PROJECT, "--zone", ZONE)[0] == 2
         code, out, _ = run(capsys, "stop", "gone", "--project", PROJECT, "--zone", ZONE, "--yes")
@@ -189,7 +189,7 @@ def test_an_image_that_is_not_there_starts_nothing(google: LocalGoogle, capsys: 
         code, _, err = run(capsys, "start", "--dry-run")
     finally:
         google.registry.denied.clear()
-    assert code == 0 and "Whether its image is there is not known" in err and "artifactregistry.tags.get" in err
+    assert code == 0 and "Cannot check the image of here" in err and "artifactregistry.tags.get" in err
 
 
 @pytest.mark.slow
@@ -225,7 +225,7 @@ def test_apply_dry_run_prints_json_and_changes_nothing(
     assert (code, json.loads(out)) == (0, {**told, "is_current": True, "would_relaunch": []})
     head["labels"] = labels
     code, _, err = run(capsys, "apply", "--json")
-    assert code == 2 and "--json goes with --dry-run" in err
+    assert code == 2 and "--json needs --dry-run" in err
 
 
 @pytest.mark.parametrize("words", [["start", "a", "--no-wait"], ["stop-cluster", "a", "-y"], ["status", "a", "--json"]])
@@ -306,7 +306,7 @@ def test_lock_without_backup_jobs_blocks_restart_but_not_stop(
     code, _, err = run(capsys, "restart", "--yes")
     assert code == 1 and says in err and "ray up" not in err
     code, out, err = run(capsys, "stop")
-    assert code == 2 and says in err and "Nobody can be asked here" in err and "delete" in out
+    assert code == 2 and says in err and "There is no terminal to confirm on" in err and "delete" in out
 
 
 def test_a_word_that_means_neither_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -324,7 +324,7 @@ def test_without_a_backup_there_is_nothing_to_restore(
     for name in ("a1", "b2"):
         JobBackup(tmp_path / "tradewind" / "jobs" / PROJECT / "here" / name).add([], {})
     code, _, err = run(capsys, "restore-jobs")
-    assert code == 2 and "say which with --backup: a1, b2." in err
+    assert code == 2 and "choose one with --backup: a1, b2." in err
     assert "There is no backup c3 in" in run(capsys, "restore-jobs", "--backup", "c3")[2]
     assert run(capsys, "restore-jobs", "--backup", "a1")[0] == 0, "none of its jobs is missing"
     assert run(capsys, "restore-jobs")[0] == 0 and "There is no backup" in run(capsys, "restore-jobs")[2]

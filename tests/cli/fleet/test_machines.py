@@ -79,11 +79,11 @@ def test_a_host_with_other_keys_is_not_trusted(world: LoopbackHosts, capfd: pyte
         (["exec", "here", "--host", "one:2", "--", "ls"], 1, "Slice one has no host '2': it has 0 to 1."),
         (["exec", "here", "--host", "-oProxyCommand=ls", "--", "ls"], 2, "expected one argument"),
         (["exec", "here", "ls"], 2, "'ls' is one word too many"),
-        (["exec", "here"], 2, "There is no command"),
+        (["exec", "here"], 2, "No command is given"),
         (["exec", "here", "--cluster", "other", "--", "ls"], 2, "is about one cluster, and here and other are named"),
-        (["ssh-tpu"], 2, "Say on which host"),
-        (["show-logs", "here", "--file", "../x"], 2, "is no name of a log"),
-        (["show-logs", "here", "--file", "none.*"], 1, "no log there is called none.*"),
+        (["ssh-tpu"], 2, "Name the host"),
+        (["show-logs", "here", "--file", "../x"], 2, "is not the name of a log"),
+        (["show-logs", "here", "--file", "none.*"], 1, "no log is called none.*"),
     ],
 )
 def test_what_makes_no_sense_is_said(

@@ -79,7 +79,7 @@ def test_files_are_owner_only_and_second_push_is_noop(
     assert {stat.S_IMODE(file.stat().st_mode) for file in files.iterdir()} == {0o600}
     assert stat.S_IMODE(files.stat().st_mode) == 0o700 and not list(files.parent.glob(".new-*"))
     code, out, err = run(capfd, "here")
-    assert code == 0 and "Of 3 hosts: 3 as it should be." in err and "At once" not in err
+    assert code == 0 and "Of 3 hosts: 3 as it should be." in err and "Effective" not in err
     (files / "WANDB").chmod(0o644)
     assert re.search(r"written +WANDB\n", run(capfd, "here", "--host", "head")[1])
     assert stat.S_IMODE((files / "WANDB").stat().st_mode) == 0o600
@@ -98,7 +98,7 @@ def test_a_new_version_is_written_and_what_ray_has_is_told(
     assert not list(files.parent.glob(".new-*"))
     code, out, err = run(capfd, "here", "--host", "head")
     assert code == 0 and re.search(r"written +HF_TOKEN +GONE +HF_TOKEN, GONE", out), out
-    assert "Later: Ray on 1 host was started with another GONE, HF_TOKEN" in err
+    assert "Effective later: Ray on 1 host and the processes of its jobs still have the old GONE, HF_TOKEN" in err
     assert (files / "HF_TOKEN").read_text() == SECOND and not (files / "GONE").exists()
     monkeypatch.setenv("HOME", str(world.home))
     assert host_variable("HF_TOKEN", {"HF_TOKEN": FIRST}) == SECOND and host_variable("GONE", {"GONE": "g"}) == "g"
@@ -136,7 +136,7 @@ def test_unreachable_host_is_named_and_others_get_files(
         world.hosts.keys[1] = kept
     assert code == 1 and re.search(r"one:0 +(written|as it should be)", out) and re.search(r"one:1 +failed", out)
     assert "one:1: Cluster here: the machine at 127.0.0.1 has not the host keys" in err
-    assert "Mend those, and run it again" in err and (files / "HF_TOKEN").read_text() == f"{FIRST}\n"
+    assert "Fix the failed hosts, and run the command again" in err and (files / "HF_TOKEN").read_text() == f"{FIRST}\n"
     assert unknown[0] == 1 and "one:0: The hosts of one have not all written down their SSH host keys" in unknown[2]
 
 

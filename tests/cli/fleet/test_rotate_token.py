@@ -49,7 +49,7 @@ def test_rotation_names_sharing_clusters_asks_and_distributes(
     google: LocalGoogle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, err = run(capsys, "also")
-    assert code == 2 and f"{SECRET} is the token of here, also." in err and "Nobody can be asked here" in err
+    assert code == 2 and f"{SECRET} is the token of here, also." in err and "There is no terminal to confirm on" in err
     assert run(capsys, "--dry-run")[0] == 0 and google.secrets.state(f"{SECRET}/versions/1") == "ENABLED"
     code, out, err = run(capsys, "also", "here", "--yes")
     assert (code, out) == (0, ""), err
@@ -66,7 +66,7 @@ def test_rotation_question_names_running_heads_and_their_jobs(
     head = {"labels": labels, "status": "RUNNING", "networkInterfaces": [{"networkIP": "10.0.0.7"}]}
     google.compute.state.add(f"projects/{PROJECT}/zones/{ZONE}/instances/ray-also-head-1", head)
     code, _, err = run(capsys)
-    assert code == 2 and "Whose jobs run there is not known" in err
+    assert code == 2 and "Cannot list the jobs of cluster" in err
     google.registry.tags.clear()
     code, _, err = run(capsys, "--yes")
     assert code == 1 and "there is no image" in err

@@ -76,7 +76,7 @@ def test_it_is_never_printed_to_what_is_no_terminal(
     manager.put(SECRET, TOKEN)
     code, out, err = run(capsys, "auth", option, "--no-open")
     assert (code, out) == (1, "") and TOKEN not in err
-    assert "shown on a terminal only" in err and "auth-env here" in err
+    assert "printed only on a terminal" in err and "auth-env here" in err
 
 
 def test_a_terminal_shows_it(
@@ -111,7 +111,7 @@ def test_it_is_made_once_and_another_needs_to_be_asked_for(
 ) -> None:
     code, out, err = run(capsys, "init-token")
     first = kept(tmp_path).read_text().strip()
-    assert code == 0 and f"{SECRET}/versions/1 is the token of here, extra-0 from their next start on." in err
+    assert code == 0 and f"{SECRET}/versions/1 is the token of here, extra-0 from their next start." in err
     assert len(first) == 64 and first not in out + err
     code, _, err = run(capsys, "init-token")
     assert code == 1 and "has a token (version 1), which is never written over unasked" in err and "--rotate" in err

@@ -71,7 +71,7 @@ def test_cluster_defaults_to_that_of_fleet_file_if_present(
     fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert chosen(tmp_path).address == "http://here:3"
-    assert capsys.readouterr().err == "tradewind: On cluster here, the default of infra/fleet.yaml.\n"
+    assert capsys.readouterr().err == "tradewind: Using cluster here, the default of infra/fleet.yaml.\n"
     assert chosen(tmp_path, RAY_ADDRESS="http://b:2").address == "http://b:2"
     assert chosen(tmp_path, "http://a:1").address == "http://a:1"
     fleet.write_text(fleet.read_text().replace("zone", "zonee", 1))
@@ -137,7 +137,7 @@ def test_a_token_that_no_header_can_carry_is_refused_unseen(tmp_path: Path, monk
     assert TOKEN not in str(refused.value)
 
 
-@pytest.mark.parametrize(("token", "says"), [(None, "asks for a token: put it"), (TOKEN, "refuses the token: put")])
+@pytest.mark.parametrize(("token", "says"), [(None, "requires a token: put it"), (TOKEN, "refuses the token: put")])
 def test_token_refusal_error_lists_token_sources(token: str | None, says: str) -> None:
     cluster = RayCluster("c:3", "http://c:3", token)
     text = explain_error(RayAuthenticationError(token_refused(cluster)), cluster)

@@ -110,17 +110,17 @@ def test_a_file_that_cannot_be_read_is_named_and_not_shown(text: str, tmp_path: 
 @pytest.mark.parametrize(
     ("text", "line", "why"),
     [
-        ('env:\n  A: 1\n  B: "a\\0b"\n', 3, "the value of B holds a NUL"),
-        ('env:\n  "A\\nB": 1\n', 2, r"'A\\nB' is no name of a variable"),
-        ('env:\n  A: 1\n\n  "A=B": 1\n', 4, "'A=B' is no name of a variable"),
-        ('env:\n  "": 1\n', 2, "'' is no name of a variable"),
-        ("env:\n  A:\n    - b\n", 2, "the value of A is no text"),
+        ('env:\n  A: 1\n  B: "a\\0b"\n', 3, "the value of B has a NUL"),
+        ('env:\n  "A\\nB": 1\n', 2, r"'A\\nB' is not the name of a variable"),
+        ('env:\n  A: 1\n\n  "A=B": 1\n', 4, "'A=B' is not the name of a variable"),
+        ('env:\n  "": 1\n', 2, "'' is not the name of a variable"),
+        ("env:\n  A:\n    - b\n", 2, "the value of A is not a text"),
         ("other: 1\nenv: [a]\n", 2, "'env' must be a map"),
-        ("env:\n  A: 1\n  A: 2\n", 3, "it cannot be read as YAML"),
-        ("env:\n  A: 1\n  B: \x00\n", 1, "it cannot be read as YAML"),
-        ("a: " + "[" * 100_000, 1, "it cannot be read as YAML"),
+        ("env:\n  A: 1\n  A: 2\n", 3, "this is not valid YAML"),
+        ("env:\n  A: 1\n  B: \x00\n", 1, "this is not valid YAML"),
+        ("a: " + "[" * 100_000, 1, "this is not valid YAML"),
         ("a: &a [x]\n" + "".join(f"b{n}: &b{n} [*a, {'*b' + str(n - 1) + ', ' if n else ''}*a]\n" for n in range(9))
-         + "env: {A: " + "[" + "*b8, " * 9000 + "*b8]}", 1, "it cannot be read as YAML"),
+         + "env: {A: " + "[" + "*b8, " * 9000 + "*b8]}", 1, "this is not valid YAML"),
     ],
     ids=lambda text: ascii(text)[:30],
 )  # fmt: skip
@@ -141,7 +141,7 @@ def test_a_value_of_several_lines_stays_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("values", [["A\nB=1"], ["A B", "1"], ["A\x1b[2J=1"], ["a" * 501]], ids=ascii)
 def test_an_odd_name_is_no_variable(values: list[str]) -> None:
-    with pytest.raises(UsageError, match="is no name of a variable: write -e NAME=VALUE") as refused:
+    with pytest.raises(UsageError, match="is not the name of a variable: write -e NAME=VALUE") as refused:
         one_variable(values)
     assert str(refused.value).isprintable() and len(str(refused.value)) < 200
 

@@ -68,7 +68,7 @@ def test_cluster_token_is_read_from_environment(
     file.write_text(f"{TOKEN}\n")
     file.chmod(0o600)
     without = run("list")
-    assert without.code == 1 and "asks for a token: put it into RAY_AUTH_TOKEN" in without.err
+    assert without.code == 1 and "requires a token: put it into RAY_AUTH_TOKEN" in without.err
     monkeypatch.setenv("RAY_AUTH_TOKEN", OTHER)
     wrong = run("submit", "--", "true")
     assert wrong.code == 1 and "refuses the token" in wrong.err

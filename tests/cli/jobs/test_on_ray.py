@@ -157,12 +157,12 @@ def test_wait_times_out_and_stop_waits_for_job_ending(jobs: RayJobs, tradewind: 
         own = ("--metadata", "group=lasting", "--metadata", f"name={job}")
         assert tradewind("submit", "--no-wait", "--submission-id", job, *own, "--", *LASTING).code == 0
     out_of_time = tradewind("wait", "lasts-1", "--timeout", "0.5", "--poll", "0.1")
-    assert out_of_time.code == 2 and "it goes on" in out_of_time.err
+    assert out_of_time.code == 2 and "and continues" in out_of_time.err
     listed = tradewind("list", "--metadata", "group=lasting").lines
     assert [row.split()[0] for row in listed[1:]] == ["lasts-3", "lasts-2", "lasts-1"]
 
     stopped = tradewind("stop", "lasts-1", "unknown")
-    assert stopped.code == 1 and stopped.lines == ["lasts-1: STOPPED"] and "knows no job 'unknown'" in stopped.err
+    assert stopped.code == 1 and stopped.lines == ["lasts-1: STOPPED"] and "has no job 'unknown'" in stopped.err
     by_metadata = tradewind("stop", "--metadata", "group=lasting")
     assert by_metadata.code == 0 and sorted(by_metadata.lines) == ["lasts-2: STOPPED", "lasts-3: STOPPED"]
     assert {status(jobs, job) for job in ("lasts-1", "lasts-2", "lasts-3")} == {"STOPPED"}
@@ -176,7 +176,7 @@ def test_wait_times_out_and_stop_waits_for_job_ending(jobs: RayJobs, tradewind: 
 @pytest.mark.parametrize("words", [("wait", "no"), ("wait", "--match", "no-job"), ("logs", "no"), ("stop", "no")])
 def test_a_job_that_is_unknown_gives_one(words: tuple[str, ...], tradewind: Tradewind) -> None:
     done = tradewind(*words)
-    assert done.code == 1 and done.out == "" and "knows no job" in done.err
+    assert done.code == 1 and done.out == "" and "has no job" in done.err
 
 
 def test_a_job_that_takes_too_long_is_stopped(jobs: RayJobs, tradewind: Tradewind) -> None:

@@ -40,7 +40,7 @@ def test_without_jobs_the_table_is_its_head() -> None:
 def test_the_newest_match_is_the_one_submitted_last() -> None:
     cluster = RayCluster("c", "http://c:1")
     assert newest_match(JOBS, "train", cluster) == "train-new"
-    with pytest.raises(CommandError, match="knows no job with 'latest' in its id"):
+    with pytest.raises(CommandError, match="has no job with 'latest' in its id"):
         newest_match(JOBS, "latest", cluster)
 
 

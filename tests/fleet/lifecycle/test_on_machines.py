@@ -137,7 +137,7 @@ def test_a_restart_that_nobody_agrees_to_is_none(world: World, capsys: pytest.Ca
             RayJobs(there).submit_or_attach(JobRequest(name, AT_WORK.replace("NAME", name), metadata={"user": name}))
         RayJobs(there).submit_or_attach(JobRequest("eve", "true", resources={"never": 1.0}, metadata={"user": "eve"}))
     code, out, err = run(capsys, "restart")
-    assert code == 2 and "Nobody can be asked here" in err
+    assert code == 2 and "There is no terminal to confirm on" in err
     assert sorted(line.split()[::2] for line in out.splitlines()) == [["ada", "ada"], ["bob", "bob"], ["eve", "eve"]]
 
 

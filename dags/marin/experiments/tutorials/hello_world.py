@@ -48,7 +48,7 @@ def count(config: CountConfig) -> None:
 
 greetings = ExecutorStep(
     name="hello_world/greetings",
-    description=f"Greets {len(NAMES)} people.",
+    description=f"Greets {len(NAMES)} names.",
     fn=greet,
     config=GreetConfig(names=versioned(NAMES), output_path=this_output_path()),
 )

@@ -11,11 +11,11 @@ import argparse
 import copy
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tradewind.cli.experiments.load import Experiment, Experiments, RunChoice, load_experiments
-from tradewind.cli.experiments.outputs import renewed_lease, user_name
-from tradewind.cli.output import CommandError, UsageError, json_lines, say, write_lines
+from tradewind.cli.experiments.outputs import renewed_lease
+from tradewind.cli.output import CommandError, UsageError, json_lines, say, user_name, write_lines
 from tradewind.plans.garbage.collection import (
     Garbage,
     RequiredOutputs,
@@ -31,8 +31,10 @@ from tradewind.steps.amounts import human_size
 from tradewind.storage import StorageError
 from tradewind.text import format_age
 
-if TYPE_CHECKING:
-    from tradewind.cli.experiments.load import Experiment
+_NO_PREFIX = (MissingPrefixError, RayJobsError)
+"""Errors that mean no prefix: the DAG, the deployment and the connection give none."""
+_WITHDRAWN_AT_ONCE = 200
+"""Outputs that are marked, checked and withdrawn together, before the first of them is removed."""
 
 
 class UnreadableRunsError(CommandError):
@@ -64,7 +66,7 @@ class ActiveRun:
             ParamValidationError: The DAG no longer takes its params.
         """
         if self.bundle_version is not None and self.bundle_version != experiment.bundle_version:
-            raise ExperimentError(f"it runs the code of version {self.bundle_version}, which was not read.")
+            raise ExperimentError(f"the run uses version {self.bundle_version} of the code, which was not read.")
         from airflow.sdk import conf
 
         params = copy.deepcopy(experiment.dag.params)
@@ -104,18 +106,11 @@ def active_runs() -> list[ActiveRun]:
             rows = session.execute(active).all()
     except SQLAlchemyError as error:
         why = str(error).splitlines()[0]
-        raise UnreadableRunsError(f"Airflow's database does not say which runs are active: {why}") from error
+        raise UnreadableRunsError(f"Cannot read the active runs from Airflow's database: {why}") from error
     return [
         ActiveRun(dag_id, run_id, conf or {}, partition_key, (start, end), run_after, bundle_version)
         for dag_id, run_id, conf, partition_key, start, end, run_after, bundle_version in rows
     ]
-
-
-_NO_PREFIX = (MissingPrefixError, RayJobsError)
-"""Errors that mean no prefix: the DAG, the deployment and the connection give none."""
-
-_WITHDRAWN_AT_ONCE = 200
-"""Outputs that are marked, checked and withdrawn together, before the first of them is removed."""
 
 
 def collect_garbage(arguments: argparse.Namespace) -> int:
@@ -127,7 +122,7 @@ def collect_garbage(arguments: argparse.Namespace) -> int:
         StoreUnavailableError: The store does not answer.
     """
     if arguments.params and not arguments.dag_ids:
-        raise UsageError("--param is about the DAGs that are named: name one.")
+        raise UsageError("--param applies to named DAGs: name one.")
     experiments = load_experiments()
     named = {dag_id: experiments.of(dag_id) for dag_id in arguments.dag_ids}
     _check_all_loaded(experiments, arguments.delete)
@@ -135,7 +130,7 @@ def collect_garbage(arguments: argparse.Namespace) -> int:
     choices = _choices(experiments, named, dict(arguments.params))
     prefixes = [arguments.prefix] if arguments.prefix else _prefixes(named or experiments.by_dag)
     if not prefixes:
-        raise UsageError("no DAG says where outputs go: give --prefix.")
+        raise UsageError("no DAG has a prefix: give --prefix.")
     needs = _needs(choices, prefixes)
     _add_active(needs, runs, experiments, prefixes)
     names = frozenset().union(*(experiment.step_names for experiment in named.values())) if named else None
@@ -173,7 +168,7 @@ class _Report:
             if sweep.unknown:
                 say(_unknown(sweep.unknown))
             for error in sweep.unread:
-                say(f"Kept what this is of: {error}")
+                say(f"An output is kept, because this cannot be read: {error}")
             say(self._summary(sweep, problems))
         if problems:
             raise CommandError(" ".join(f"{path} was not removed: {why}" for path, why in problems.items()))
@@ -228,17 +223,17 @@ def _line(garbage: Garbage) -> str:
 def _unknown(paths: Sequence[str]) -> str:
     more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
     return (
-        f"Everything is kept: what is needed was made from {paths[0]}{more}, which lies below no allowed root, so it "
-        "is unknown what that was made from. Have an administrator add its folder or bucket to allowed_roots in the "
-        "[tradewind] section of airflow.cfg."
+        f"All outputs are kept: a required one was made from {paths[0]}{more}, which is below no allowed root, so its "
+        "own inputs are unknown. Have an administrator add its folder or bucket to allowed_roots in the [tradewind] "
+        "section of airflow.cfg."
     )
 
 
 def _check_all_loaded(experiments: Experiments, deletes: bool) -> None:
     for where, why in experiments.problems.items():
-        say(f"{where} could not be loaded, so it is unknown what it needs: {why}")
+        say(f"{where} could not be loaded, so the outputs that it requires are unknown: {why}")
     if experiments.problems and deletes:
-        raise CommandError("Nothing was removed, since a DAG file could not be loaded.")
+        raise CommandError("Nothing was removed, because a DAG file could not be loaded.")
 
 
 def _active_runs(deletes: bool) -> list[ActiveRun]:
@@ -252,7 +247,7 @@ def _active_runs(deletes: bool) -> list[ActiveRun]:
     except UnreadableRunsError as error:
         if deletes:
             raise UnreadableRunsError(f"Nothing was removed. {error}") from error
-        say(f"What active runs need is listed too: {error}")
+        say(f"The list includes outputs that active runs require: {error}")
         return []
 
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 _PARSED_FOR: Final = "_AIRFLOW_PARSING_CONTEXT_DAG_ID"
-_MOST_NAMED: Final = 10
-_MOST_PROBLEMS: Final = 3
+_MAX_NAMED: Final = 10
+_MAX_PROBLEMS: Final = 3
 
 
 @dataclass(frozen=True)
@@ -181,27 +181,27 @@ class Experiments:
         """
         if dag_id in self.by_dag:
             return self.by_dag[dag_id]
-        told = [f" {where} could not be loaded: {why}" for where, why in self.problems.items()]
-        more = len(told) - _MOST_PROBLEMS
-        told = [*told[:_MOST_PROBLEMS], f" {more} more could not be loaded."] if more > 0 else told
-        raise CommandError(f"{self._without_dag(dag_id)}{''.join(told)}")
+        problems = [f" {where} could not be loaded: {why}" for where, why in self.problems.items()]
+        if (more := len(problems) - _MAX_PROBLEMS) > 0:
+            problems[_MAX_PROBLEMS:] = [f" {more} more could not be loaded."]
+        raise CommandError(f"{self._explain_unknown(dag_id)}{''.join(problems)}")
 
-    def _without_dag(self, word: str) -> str:
+    def _explain_unknown(self, word: str) -> str:
         """Explain why a word is no DAG id, and where to find the right one."""
         if not word.endswith(".py"):
             airflow = os.environ.get("AIRFLOW_HOME", "~/airflow")
             return (
-                f"No DAG {word!r} made by experiment_dag was found in the DAG files of the Airflow that AIRFLOW_HOME "
-                f"names, {airflow}; 'airflow dags list --local' lists the DAGs."
+                f"No DAG {word!r} made by experiment_dag was found in the DAG files of AIRFLOW_HOME, {airflow}; "
+                "'airflow dags list --local' lists the DAGs."
             )
         file = os.path.realpath(word)
-        held = [repr(id_) for id_, each in self.by_dag.items() if os.path.realpath(each.dag.fileloc) == file]
-        if held:
-            more = f" and {len(held) - _MOST_NAMED} more" if len(held) > _MOST_NAMED else ""
-            return f"{word!r} is a file, and a DAG id is wanted: it holds {', '.join(held[:_MOST_NAMED])}{more}."
+        dags = [repr(id_) for id_, each in self.by_dag.items() if os.path.realpath(each.dag.fileloc) == file]
+        if dags:
+            more = f" and {len(dags) - _MAX_NAMED} more" if len(dags) > _MAX_NAMED else ""
+            return f"{word!r} is a file, not a DAG id. Its DAGs are {', '.join(dags[:_MAX_NAMED])}{more}."
         return (
-            f"{word!r} is a file, and a DAG id is wanted; no DAG made by experiment_dag was found in it, and 'airflow "
-            "dags list --local' lists the DAGs that there are."
+            f"{word!r} is a file, not a DAG id. It has no DAG made by experiment_dag; 'airflow dags list --local' "
+            "lists all DAGs."
         )
 
 
@@ -213,7 +213,7 @@ def load_experiment(dag_id: str) -> Experiment:
         UsageError: Airflow is not installed.
     """
     if not dag_id.endswith(".py"):
-        with _only_wanted(dag_id):
+        with _only_dag(dag_id):
             found = load_experiments()
         if dag_id in found.by_dag or found.problems:
             return found.of(dag_id)
@@ -221,7 +221,7 @@ def load_experiment(dag_id: str) -> Experiment:
 
 
 @contextlib.contextmanager
-def _only_wanted(dag_id: str) -> Iterator[None]:
+def _only_dag(dag_id: str) -> Iterator[None]:
     """Announce the wanted DAG to DAG files through Airflow's ``get_parsing_context()``."""
     before = os.environ.get(_PARSED_FOR)
     os.environ[_PARSED_FOR] = dag_id
@@ -245,12 +245,10 @@ def load_experiments() -> Experiments:
             enter_airflow()
             from airflow.dag_processing.bundles.manager import DagBundlesManager
         except ImportError:
-            raise UsageError(
-                "the steps are read from Airflow's DAG files, and Airflow is not installed here."
-            ) from None
+            raise UsageError("steps are read from Airflow's DAG files, and Airflow is not installed here.") from None
         manager = DagBundlesManager()
         experiments: dict[str, Experiment] = {}
-        problems = dict.fromkeys(manager.get_all_bundle_names(), "it cannot be opened; Airflow's log says why.")
+        problems = dict.fromkeys(manager.get_all_bundle_names(), "it cannot be opened; Airflow's log has the reason.")
         for bundle in manager.get_all_dag_bundles():
             try:
                 bundle.initialize()
@@ -289,7 +287,7 @@ def run_params(dag: DAG, given: Mapping[str, str]) -> dict[str, Any]:
     params = copy.deepcopy(dag.params)
     for name in given:
         if name not in params:
-            known = ", ".join(params) or "none at all"
+            known = ", ".join(params) or "none"
             raise UsageError(f"DAG {dag.dag_id!r} has no param {name!r}; it has {known}.")
     try:
         for name, text in given.items():
@@ -342,7 +340,7 @@ def data_interval(dag: DAG, choice: RunChoice, timezone: str) -> tuple[Any, Any]
         ).data_interval
     found = interval.start.in_timezone(timezone).date()
     if found != choice.night:
-        raise UsageError(f"DAG {dag.dag_id!r} has no run for {choice.night}; the next one after is that for {found}.")
+        raise UsageError(f"DAG {dag.dag_id!r} has no run for {choice.night}; the next one is for {found}.")
     return interval.start, interval.end
 
 

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import argparse
-import getpass
 import posixpath
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from dataclasses import asdict, dataclass
 
 from tradewind.attempts.renewal import LeaseRenewer
 from tradewind.cli.experiments.load import RunChoice, default_prefix, load_experiment
-from tradewind.cli.output import CommandError, UsageError, json_lines, say, write_lines
+from tradewind.cli.output import CommandError, UsageError, json_lines, say, user_name, write_lines
 from tradewind.records.adoption import Adoption, NothingToAdoptError, adopt
 from tradewind.records.attempts import utc_now
 from tradewind.records.discovery import find_outputs, is_output
@@ -60,27 +59,19 @@ def renewed_lease(store: LeaseStore, held: HeldLease) -> AbstractContextManager[
     return LeaseRenewer(store, held, end_work=lambda end: None)
 
 
-def user_name() -> str:
-    """Return the user's name; a container may have none for its user."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return ""
-
-
 def named_output(prefix: str, word: str) -> str:
     """Return the output path in ``word``; a relative one is below ``prefix``.
 
     Raises:
         UsageError: It leads out of the prefix, or is no path.
     """
-    is_whole = is_absolute(word)
-    path = (word if is_whole else f"{prefix.rstrip('/')}/{word}").rstrip("/") or "/"
+    is_full = is_absolute(word)
+    path = (word if is_full else f"{prefix.rstrip('/')}/{word}").rstrip("/") or "/"
     try:
         Location.of(path, "The output")
-        place, top = resolve_location(path, follows_links=False), resolve_location(prefix, follows_links=False)
-        if not is_whole and not place.is_or_is_below(top):
-            raise UsageError(f"{word!r} leads out of {prefix}: name the output by its whole path.")
+        place, parent = resolve_location(path, follows_links=False), resolve_location(prefix, follows_links=False)
+        if not is_full and not place.is_or_is_below(parent):
+            raise UsageError(f"{word!r} leads out of {prefix}: name the output by its full path.")
     except StorageError as error:
         raise UsageError(str(error)) from None
     return path
@@ -94,7 +85,7 @@ def pin(arguments: argparse.Namespace) -> int:
         CommandError: There is no such output, or no such pin, or the output is being removed.
     """
     if (arguments.output is None) != arguments.list or (arguments.list and arguments.remove):
-        raise UsageError("say which output is to be pinned (or no longer, with --remove), or --list alone.")
+        raise UsageError("name the output to pin, or to unpin with --remove; or give only --list.")
     prefix = default_prefix(arguments.prefix)
     if arguments.list:
         found = look_for_pins(prefix)
@@ -102,31 +93,31 @@ def pin(arguments: argparse.Namespace) -> int:
         for error in found.unread:
             say(str(error))
     elif arguments.remove:
-        pins = [_removed(prefix, arguments.output)]
+        pins = [_remove(prefix, arguments.output)]
     else:
-        pins = [_added(prefix, arguments.output, arguments.note)]
+        pins = [_add(prefix, arguments.output, arguments.note)]
     write_lines(json_lines([known.to_json() for known in pins]) if arguments.json else [*map(_line, pins)])
     return 0
 
 
-def _added(prefix: str, word: str, note: str) -> Pin:
-    path = path_of(prefix, word)
+def _add(prefix: str, word: str, note: str) -> Pin:
+    path = named_output(prefix, word)
     if not is_output(path):
         path = output_of(prefix, word, find_outputs(prefix))
     elif not resolve_location(path).is_below(resolve_location(prefix)):
-        raise UsageError(f"{path} does not lie below {prefix}, where its pin would be: say below what, with --prefix.")
+        raise UsageError(f"{path} is not below {prefix}, where its pin would be stored: give --prefix.")
     new = Pin(path, user_name(), utc_now(), note)
     try:
         is_new = set_pin(prefix, new)
     except OutputBusyError as error:
         raise CommandError(str(error)) from error
     if not is_new:
-        say(f"{new.path} is pinned already.")
+        say(f"{new.path} is already pinned.")
         return next((known for known in read_pins(prefix) if known.path == new.path), new)
     return new
 
 
-def _removed(prefix: str, word: str) -> Pin:
+def _remove(prefix: str, word: str) -> Pin:
     pins = {known.path: known for known in read_pins(prefix)}
     path = output_of(prefix, word, list(pins), what="pinned output")
     remove_pin(prefix, path)
@@ -140,7 +131,7 @@ def output_of(prefix: str, word: str, outputs: Sequence[str], what: str = "outpu
         CommandError: No output matches.
         UsageError: Several outputs match.
     """
-    path = path_of(prefix, word)
+    path = named_output(prefix, word)
     if path in outputs:
         return path
     found = [
@@ -151,11 +142,6 @@ def output_of(prefix: str, word: str, outputs: Sequence[str], what: str = "outpu
     if len(found) > 1:
         raise UsageError(f"{word!r} means several outputs: name one by its path, {', '.join(found)}.")
     return found[0]
-
-
-def path_of(prefix: str, word: str) -> str:
-    """Return the path in ``word``, if it is one; a relative path is below the prefix."""
-    return named_output(prefix, word)
 
 
 def _line(known: Pin) -> str:

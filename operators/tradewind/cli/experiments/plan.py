@@ -85,8 +85,8 @@ def explain_step(
 
     ``planned`` is the step's line in the plan of that run. Root causes are relative to the nearest earlier version.
     """
-    story = read_attempt_summaries({step.output_path: record}).get(step.output_path, AttemptSummary())
-    state = state_reason(step, record, lambda path: story.error, story.since)
+    summary = read_attempt_summaries({step.output_path: record}).get(step.output_path, AttemptSummary())
+    state = state_reason(step, record, lambda path: summary.error, summary.since)
     nearest = find_history([step], roots, STEP_LIMITS).nearest[step.output_path]
     causes = nearest[0].changes if nearest else ()
     fields = {
@@ -114,7 +114,7 @@ def _why_lines(fields: Mapping[str, Any], nearest: Sequence[EarlierVersion], now
         yield f"  producer: {fields['producer']}"
     yield f"  output path: {fields['output_path']}"
     if not nearest:
-        yield "  no earlier version lies beside it"
+        yield "  no earlier version exists beside it"
     for version in nearest[:MAX_VERSIONS_SHOWN]:
         yield f"  differs from {version.title(now)} at {version.output_path}:"
         yield from (f"    {line}" for line in full_text(version.changes))
@@ -215,7 +215,7 @@ def plan(arguments: argparse.Namespace) -> int:
     selection = selection_of(arguments, experiment.selection(choice))
     made = plan_now(run.prefix, run.tasks, run.wanted, outputs, selection, roots=run.roots)
     write_lines(json_lines(made.to_json()) if arguments.json else plan_table(made).splitlines())
-    _refuse_what_cannot_run(experiment, run, made)
+    _refuse_impossible_steps(experiment, run, made)
     return 0
 
 
@@ -235,8 +235,8 @@ def why(arguments: argparse.Namespace) -> int:
     outputs = read_run(run)
     made = plan_now(run.prefix, run.tasks, run.wanted, outputs, experiment.selection(choice), roots=run.roots)
     record = outputs.records[step.output_path]
-    told = explain_step(step, record, now=time.time(), roots=run.roots, planned=made.of_task(task_id))
-    return _told(told, as_json=arguments.json)
+    explanation = explain_step(step, record, now=time.time(), roots=run.roots, planned=made.of_task(task_id))
+    return _print(explanation, as_json=arguments.json)
 
 
 def diff(arguments: argparse.Namespace) -> int:
@@ -247,10 +247,8 @@ def diff(arguments: argparse.Namespace) -> int:
         UsageError: A hash belongs to several versions.
         MissingPrefixError: No option and no setting gives a prefix.
     """
-    return _told(
-        explain_difference(arguments.first, arguments.second, default_prefix(arguments.prefix)),
-        as_json=arguments.json,
-    )
+    explanation = explain_difference(arguments.first, arguments.second, default_prefix(arguments.prefix))
+    return _print(explanation, as_json=arguments.json)
 
 
 def read_run(run: ExperimentRun, *, verify: bool = False) -> Outputs:
@@ -258,7 +256,7 @@ def read_run(run: ExperimentRun, *, verify: bool = False) -> Outputs:
     return read_outputs([step.output_path for _, step in run.tasks], verify=verify)
 
 
-def _refuse_what_cannot_run(experiment: Experiment, run: ExperimentRun, made: Plan) -> None:
+def _refuse_impossible_steps(experiment: Experiment, run: ExperimentRun, made: Plan) -> None:
     """Refuse what the ``plan`` task would refuse, after printing the table."""
     from tradewind.tasks.cluster_slices import refuse_missing_slice_types
     from tradewind.tasks.regions import refuse_cross_region_reads
@@ -288,6 +286,6 @@ def selection_of(arguments: argparse.Namespace, otherwise: Selection) -> Selecti
     )
 
 
-def _told(explanation: Explanation, *, as_json: bool) -> int:
+def _print(explanation: Explanation, *, as_json: bool) -> int:
     write_lines(json_lines(explanation.to_json()) if as_json else list(explanation.lines))
     return 0

@@ -75,7 +75,7 @@ def port_files(arguments: argparse.Namespace) -> int:
         write_lines(json_lines({"prefix": report.prefix, "files": files, "summary": summary}))
     else:
         write_lines([line for each in report.files for line in _lines(report, *each)])
-        write_lines([_told(summary, report.prefix)] if len(report.files) > 1 else [])
+        write_lines([_summary_line(summary, report.prefix)] if len(report.files) > 1 else [])
     if summary["unchanged"] < summary["files"]:
         changed = summary["files"] - summary["unchanged"]
         raise CommandError(f"{changed} of {summary['files']} files do not become DAGs as they are.")
@@ -90,7 +90,7 @@ def _report(arguments: argparse.Namespace) -> _PortReport:
         try:
             from airflow.cli.utils import redirect_stdout_log_handlers_to_stderr
         except ImportError:
-            raise UsageError("files are judged by making their DAGs, and Airflow is not installed here.") from None
+            raise UsageError("port makes the DAGs of the files, and Airflow is not installed here.") from None
         from tradewind.marin.porting import PortOptions, port
 
         redirect_stdout_log_handlers_to_stderr()
@@ -173,7 +173,7 @@ def _summary(report: _PortReport) -> dict[str, int]:
     }
 
 
-def _told(summary: Mapping[str, int], prefix: str | None) -> str:
+def _summary_line(summary: Mapping[str, int], prefix: str | None) -> str:
     text = (
         f"{summary['files']} files: {summary['unchanged']} run unchanged ({summary['dags']} DAGs, {summary['steps']} "
         f"steps), {summary['edits']} need edits, {summary['cannot']} cannot become DAGs."

@@ -1,7 +1,7 @@
 """Commands that reach a cluster's machines, users, dashboards and logs.
 
 ``ssh-head``, ``ssh-tpu`` and ``exec`` run a shell or a command on machines. On one machine it has this terminal, and
-its exit code becomes ours. With several machines each output line names its machine.
+its exit code becomes that of the command. With several machines each output line names its machine.
 
 ``announce`` sends a message through Airflow's notifiers. ``dashboard`` opens the dashboards of one or several clusters.
 ``show-logs`` and ``monitor`` print what Ray's processes wrote. ``push-env`` updates a cluster's environment on its
@@ -59,9 +59,9 @@ def ssh_head(arguments: argparse.Namespace, fleet: Fleet) -> int:
 def ssh_tpu(arguments: argparse.Namespace, fleet: Fleet) -> int:
     """Do the same on a host of a slice, by its name or its address. Raises the same."""
     if arguments.host is None:
-        raise UsageError("Say on which host: tradewind cluster ssh-tpu CLUSTER SLICE[:N], or its address.")
-    there = ClusterHosts(fleet.cluster(arguments.name))
-    [host] = there.reachable(there.named([arguments.host])[:1])
+        raise UsageError("Name the host: tradewind cluster ssh-tpu CLUSTER SLICE[:N], or its address.")
+    cluster_hosts = ClusterHosts(fleet.cluster(arguments.name))
+    [host] = cluster_hosts.reachable(cluster_hosts.named([arguments.host])[:1])
     return _on_one(host, arguments.command_words, arguments.run_env)
 
 
@@ -76,7 +76,7 @@ def exec_command(arguments: argparse.Namespace, fleet: Fleet) -> int:
     """
     command = arguments.command_words
     if not command:
-        raise UsageError("There is no command: tradewind cluster exec CLUSTER [--host SLICE[:N]] -- COMMAND ...")
+        raise UsageError("No command is given: tradewind cluster exec CLUSTER [--host SLICE[:N]] -- COMMAND ...")
     cluster = fleet.cluster(arguments.name)
     hosts = chosen_hosts(cluster, arguments.host, all_hosts=arguments.all_hosts)
     if len(hosts) == 1:
@@ -93,25 +93,25 @@ def chosen_hosts(cluster: FleetCluster, names: Sequence[str], *, all_hosts: bool
         CommandError: There are none.
         FleetError: Google Cloud does not answer, or there is no such host.
     """
-    there = ClusterHosts(cluster)
+    cluster_hosts = ClusterHosts(cluster)
     if all_hosts:
         if any(name != HEAD_WORD for name in names):
-            raise UsageError(f"--all-hosts means every host of every slice: name none, but for --host {HEAD_WORD}.")
-        hosts = _all_ready(there, cluster)
+            raise UsageError(f"--all-hosts means every host of every slice: give no --host except {HEAD_WORD}.")
+        hosts = _all_ready(cluster_hosts, cluster)
     else:
-        hosts = there.named(named) if (named := [name for name in names if name != HEAD_WORD]) else []
-    head = [there.head()] if HEAD_WORD in names or not (hosts or all_hosts) else []
-    found = [*head, *there.reachable(hosts)]
+        hosts = cluster_hosts.named(named) if (named := [name for name in names if name != HEAD_WORD]) else []
+    head = [cluster_hosts.head()] if HEAD_WORD in names or not (hosts or all_hosts) else []
+    found = [*head, *cluster_hosts.reachable(hosts)]
     if not found:
         raise CommandError(f"Cluster {cluster.name} has no slice that is READY.")
     return found
 
 
-def _all_ready(there: ClusterHosts, cluster: FleetCluster) -> list[SliceHost]:
-    slices = there.slices()
+def _all_ready(cluster_hosts: ClusterHosts, cluster: FleetCluster) -> list[SliceHost]:
+    slices = cluster_hosts.slices()
     for one in slices:
         if not one.hosts:
-            say(f"Slice {one.name} of {cluster.name} is {one.state} and left out.")
+            say(f"Skipped slice {one.name} of {cluster.name}: it is {one.state}.")
     return [host for one in slices for host in one.hosts]
 
 
@@ -148,9 +148,9 @@ _NAMED: Final[Mapping[str, tuple[Command, tuple[str, ...]]]] = {
 
 
 def split_words(command_name: str, arguments: argparse.Namespace) -> None:
-    """Assign the words before ``--`` to their arguments, and those behind it to ``command_words``.
+    """Assign the words before ``--`` to their arguments, and those after it to ``command_words``.
 
-    ``argparse`` takes everything behind the first word that is no option as one list, options among them.
+    ``argparse`` takes everything after the first word that is no option as one list, options among them.
 
     Raises:
         UsageError: The command does not know a word before ``--``.
@@ -168,7 +168,7 @@ def split_words(command_name: str, arguments: argparse.Namespace) -> None:
     before = inner.parse_args(words[:cut], argparse.Namespace())
     if len(before.given) > len(names):
         more = before.given[len(names)]
-        raise UsageError(f"{more!r} is one word too many: write '--' before the command that shall run there.")
+        raise UsageError(f"{more!r} is one word too many: write '--' before the command to run there.")
     for option_name, value in vars(before).items():
         setattr(arguments, option_name, value)
     for name, value in zip(names, [*before.given, *[None] * len(names)], strict=False):
@@ -180,7 +180,7 @@ def split_words(command_name: str, arguments: argparse.Namespace) -> None:
 
 class _InnerParser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
-        raise UsageError(f"{message}; a command that shall run there stands behind '--'.")
+        raise UsageError(f"{message}; write the command to run there after '--'.")
 
 
 def _on_one(host: SshHost, command: Sequence[str], env: str) -> int:
@@ -197,16 +197,16 @@ def announce_to_users(arguments: argparse.Namespace, fleet: Fleet) -> int:
         FleetError: The message could not be sent, or not through all notifiers.
     """
     if bool(arguments.name) == arguments.all:
-        raise UsageError("Say what it is about: a cluster before the message, or --all. Nothing was announced.")
+        raise UsageError("Name a cluster before the message, or give --all. Nothing was announced.")
     names = list(fleet.clusters) if arguments.all else [fleet.cluster(arguments.name).name]
     if find_spec("airflow") is None:
-        raise UsageError("Notifiers are Airflow's, which is not installed here: run this where Airflow is set up.")
+        raise UsageError("Notifiers belong to Airflow, which is not installed here: run this where Airflow is set up.")
     enter_airflow()  # for the notifiers' connections
     from tradewind.deployment.announce import announce, configured_notifiers
 
     if arguments.dry_run:
-        through = ", ".join(one.classpath for one in configured_notifiers()) or "no notifier, since none is set up"
-        say(f"Of {', '.join(names)} would be announced, through {through}: {arguments.message}")
+        through = ", ".join(one.classpath for one in configured_notifiers()) or "no notifier, because none is set up"
+        say(f"Would announce for {', '.join(names)}, through {through}: {arguments.message}")
         return 0
     say(f"Announced through {', '.join(announce(arguments.message, names))}.")
     return 0
@@ -220,7 +220,7 @@ def dashboard(arguments: argparse.Namespace, fleet: Fleet) -> int:
         CommandError: The only one does not answer, or the page's port is taken.
     """
     if arguments.all and arguments.names:
-        raise UsageError("--all means every cluster of the file: name none.")
+        raise UsageError("--all means every cluster of the fleet file: name none.")
     names = dict.fromkeys(arguments.names) or [None]
     clusters = list(fleet.clusters.values()) if arguments.all else [fleet.cluster(name) for name in names]
     try:
@@ -261,17 +261,17 @@ def _several(clusters: list[FleetCluster], port: int, *, is_to_open: bool) -> in
 
 
 LOGS_VARIABLE: Final = "TRADEWIND_RAY_LOGS"
-_LOGS: Final = "/tmp/ray/session_latest/logs"
-_USUAL: Final = ("gcs_server.*", "monitor.*", "dashboard.log", "raylet.*", "runtime_env_agent.log")
+_DEFAULT_LOGS: Final = "/tmp/ray/session_latest/logs"
+_DEFAULT_PATTERNS: Final = ("gcs_server.*", "monitor.*", "dashboard.log", "raylet.*", "runtime_env_agent.log")
 _MONITOR: Final = ("monitor.*",)
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_*?\[\]][A-Za-z0-9_.*?\[\]-]*")
 # Standard input closes when the reader is gone, and this ends ``tail``.
 _FOLLOW: Final = 'tail -n {lines} -F -- "$@" & cat > /dev/null; kill $!'
 _PRINT: Final = 'exec tail -n {lines} -- "$@"'
 _FIND: Final = (
-    'cd {folder} 2> /dev/null || {{ echo "there are no logs of Ray in {folder}" >&2; exit 1; }}; '
+    'cd {folder} 2> /dev/null || {{ echo "Ray has no logs in {folder}" >&2; exit 1; }}; '
     'set --; for file in {patterns}; do if [ -f "$file" ]; then set -- "$@" "$file"; fi; done; '
-    'if [ $# = 0 ]; then echo "no log there is called {names}" >&2; exit 1; fi; '
+    'if [ $# = 0 ]; then echo "no log is called {names}" >&2; exit 1; fi; '
 )
 
 
@@ -282,27 +282,27 @@ def show_logs(arguments: argparse.Namespace, fleet: Fleet) -> int:
         UsageError: A file name is no name of a log.
         FleetError: Google Cloud does not give the addresses.
     """
-    patterns = arguments.file or _USUAL
+    patterns = arguments.file or _DEFAULT_PATTERNS
     if bad := [pattern for pattern in patterns if not _PATTERN.fullmatch(pattern)]:
-        raise UsageError(f"--file {bad[0]!r} is no name of a log: write such as raylet.out or 'worker-*'.")
+        raise UsageError(f"--file {bad[0]!r} is not the name of a log. Examples: raylet.out, 'worker-*'.")
     cluster = fleet.cluster(arguments.name)
     line = log_line(patterns, arguments.lines, is_followed=arguments.follow)
-    return _shown(cluster, arguments.host, line, all_hosts=arguments.all_hosts)
+    return _run_on_hosts(cluster, arguments.host, line, all_hosts=arguments.all_hosts)
 
 
 def monitor(arguments: argparse.Namespace, fleet: Fleet) -> int:
     """Follow the log of the head's autoscaler. Raises the same."""
-    return _shown(fleet.cluster(arguments.name), (), log_line(_MONITOR, arguments.lines, is_followed=True))
+    return _run_on_hosts(fleet.cluster(arguments.name), (), log_line(_MONITOR, arguments.lines, is_followed=True))
 
 
 def log_line(patterns: Sequence[str], lines: int, *, is_followed: bool) -> str:
     """Return the shell line that prints the last ``lines`` lines of each log that matches a pattern."""
-    folder = os.environ.get(LOGS_VARIABLE, _LOGS)
+    folder = os.environ.get(LOGS_VARIABLE, _DEFAULT_LOGS)
     find = _FIND.format(folder=shlex.quote(folder), patterns=" ".join(patterns), names=" or ".join(patterns))
     return find + (_FOLLOW if is_followed else _PRINT).format(lines=lines)
 
 
-def _shown(cluster: FleetCluster, names: Sequence[str], line: str, *, all_hosts: bool = False) -> int:
+def _run_on_hosts(cluster: FleetCluster, names: Sequence[str], line: str, *, all_hosts: bool = False) -> int:
     hosts = chosen_hosts(cluster, names, all_hosts=all_hosts)
     command = remote_command(line, RunEnv.AUTO, is_terminal=False)
     try:
@@ -324,23 +324,23 @@ def push_env(arguments: argparse.Namespace, fleet: Fleet) -> int:
     """
     cluster = fleet.cluster(arguments.name)
     if arguments.dry_run:
-        return _pushed(arguments, cluster, lambda: None)
-    with ClusterLock.of(cluster).take(PUSH_ENV, "writing files") as held:
-        code = _pushed(arguments, cluster, held.check)
-        held.finish()
+        return _push(arguments, cluster, lambda: None)
+    with ClusterLock.of(cluster).take(PUSH_ENV, "writing files") as lock:
+        code = _push(arguments, cluster, lock.check)
+        lock.finish()
     return code
 
 
-def _pushed(arguments: argparse.Namespace, cluster: FleetCluster, check: Callable[[], None]) -> int:
+def _push(arguments: argparse.Namespace, cluster: FleetCluster, check: Callable[[], None]) -> int:
     """Read the newest versions under the cluster lock, so that no later command writes older ones."""
     versions = newest_versions(cluster)
-    there = ClusterHosts(cluster)
+    cluster_hosts = ClusterHosts(cluster)
     names = arguments.host
-    slices = _named(there, names) if names else there.slices()
-    head = [there.head()] if not names or HEAD_WORD in names else []
-    hosts, lost = machines_of(there, [one for one in slices if one.hosts])
+    slices = _named(cluster_hosts, names) if names else cluster_hosts.slices()
+    head = [cluster_hosts.head()] if not names or HEAD_WORD in names else []
+    hosts, lost = machines_of(cluster_hosts, [one for one in slices if one.hosts])
     if not (hosts or lost or head):
-        raise CommandError(f"Cluster {cluster.name} has no host to write to.")
+        raise CommandError(f"Cluster {cluster.name} has no running host. Nothing was written.")
     if not arguments.json:
         for name, version in versions.items():
             say(f"{name} is {version}.")
@@ -351,37 +351,37 @@ def _pushed(arguments: argparse.Namespace, cluster: FleetCluster, check: Callabl
         fields = {"cluster": cluster.name, "versions": versions, "hosts": [one.to_json() for one in done]}
         write_lines(json_lines({**fields, "left_out": left_out}))
     else:
-        _tell(cluster, done, absent, is_dry=arguments.dry_run)
+        _report(cluster, done, absent, is_dry=arguments.dry_run)
     return 1 if any(one.state.is_bad for one in done) else 0
 
 
-def _named(there: ClusterHosts, names: Sequence[str]) -> list[SliceOfHosts]:
+def _named(cluster_hosts: ClusterHosts, names: Sequence[str]) -> list[SliceOfHosts]:
     """Return the named hosts by slice."""
     by_slice: dict[str, list[SliceHost]] = {}
-    for host in there.named([name for name in names if name != HEAD_WORD]):
+    for host in cluster_hosts.named([name for name in names if name != HEAD_WORD]):
         by_slice.setdefault(host.slice_name, []).append(host)
     return [SliceOfHosts(name, "READY", tuple(hosts)) for name, hosts in by_slice.items()]
 
 
-def _tell(cluster: FleetCluster, done: Sequence[HostPush], absent: Sequence[SliceOfHosts], *, is_dry: bool) -> None:
+def _report(cluster: FleetCluster, done: Sequence[HostPush], absent: Sequence[SliceOfHosts], *, is_dry: bool) -> None:
     rows = [(one.host, one.state, *map(", ".join, (one.changed, one.removed, one.restart))) for one in done]
     write_lines(format_columns([_HEAD_ROW, *rows]))
     for one in absent:
-        say(f"Slice {one.name} of {cluster.name} is {one.state} and left out: it fetches them when it starts.")
+        say(f"Slice {one.name} of {cluster.name} is {one.state} and was skipped: it fetches the files when it starts.")
     for failed in (one for one in done if one.state.is_bad):
         say(f"{failed.host}: {failed.why.rstrip('.')}.")
     counts = Counter(one.state for one in done)
-    told = ", ".join(f"{count} {state}" for state, count in counts.items())
-    say(f"Of {len(done)} hosts: {told}." + (" Nothing was written." if is_dry else ""))
+    results = ", ".join(f"{count} {state}" for state, count in counts.items())
+    say(f"Of {len(done)} hosts: {results}." + (" Nothing was written." if is_dry else ""))
     if counts[PushState.FAILED]:
-        say("Mend those, and run it again: it does what is left.")
+        say("Fix the failed hosts, and run the command again: it finishes the rest.")
     changed = sorted({name for one in done for name in (*one.changed, *one.removed)})
     if changed and not is_dry:
-        say(f"At once: jobs that are started from now on and name a secret env:{changed[0]} get the new value.")
+        say(f"Effective now: new jobs that name a secret env:{changed[0]} get the new value.")
     if stale := sorted({name for one in done for name in one.restart}):
         hosts = sum(1 for one in done if one.restart)
         say(
-            f"Later: Ray on {hosts} {'host' if hosts == 1 else 'hosts'} was started with another {', '.join(stale)}, "
-            "and so were the processes of its jobs. They see the new one when Ray is started anew there: "
-            f"'tradewind cluster restart {cluster.name}', or once the host is replaced."
+            f"Effective later: Ray on {hosts} {'host' if hosts == 1 else 'hosts'} and the processes of its jobs still "
+            f"have the old {', '.join(stale)}. They get the new value when Ray restarts there: 'tradewind cluster "
+            f"restart {cluster.name}', or once the host is replaced."
         )

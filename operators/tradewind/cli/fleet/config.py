@@ -54,40 +54,40 @@ def update_configs(arguments: argparse.Namespace, fleet: Fleet) -> int:
         FleetError: The template cannot be used, or a user's own file has that path.
     """
     if find_spec("jinja2") is None:
-        raise UsageError("update-configs fills in a template: install airflow-provider-tradewind[fleet].")
+        raise UsageError("update-configs needs Jinja for the template: install airflow-provider-tradewind[fleet].")
     print_warnings(fleet.clusters.values())
     files = GeneratedFiles.of(fleet)
     if arguments.check:
         _refuse_stale(files, arguments.fleet)
     else:
-        _refuse_living(files)
+        _refuse_running(files)
         for sentence in files.update():
             say(sentence)
     if not files.stale and not files.surplus:
-        say(f"{len(files.texts)} files are as {fleet.file} has them.")
+        say(f"{len(files.texts)} files match {fleet.file}.")
     return 0
 
 
-def _refuse_living(files: GeneratedFiles) -> None:
+def _refuse_running(files: GeneratedFiles) -> None:
     """Refuse if a renamed or removed cluster has nodes: no command would see them any more."""
     for file in files.surplus:
-        name, *place = _name_and_place(file)
-        advice = f"'tradewind cluster stop {name} --project {place[0]} --zone {place[1]}'"
+        name, *zone = _name_and_zone(file)
+        advice = f"'tradewind cluster stop {name} --project {zone[0]} --zone {zone[1]}'"
         try:
-            count = CloudZone(*place).inventory().of(name).count
+            count = CloudZone(*zone).inventory().of(name).count
         except CloudError as error:
             raise CommandError(
-                f"{file} is of a cluster that is no more, and whether there are nodes of it is not known: {error} "
-                f"If there are none, remove the file; else {advice} deletes them. Nothing was written."
+                f"{file} belongs to a removed cluster, and its nodes cannot be listed: {error} If it has none, remove "
+                f"the file; else {advice} deletes them. Nothing was written."
             ) from None
         if count:
             raise CommandError(
-                f"Cluster {name} is no more in the fleet file, and has {count} nodes in {', '.join(place)}: {advice} "
-                "deletes them. If it was renamed, name it as before until then. Nothing was written."
+                f"Cluster {name} is no longer in the fleet file, but has {count} nodes in {', '.join(zone)}: {advice} "
+                "deletes them. If you renamed it, use the old name until then. Nothing was written."
             )
 
 
-def _name_and_place(file: Path) -> tuple[str, str, str]:
+def _name_and_zone(file: Path) -> tuple[str, str, str]:
     """Return name, project and zone of the cluster in a cluster file."""
     try:
         content = read_yaml(file).value
@@ -97,19 +97,19 @@ def _name_and_place(file: Path) -> tuple[str, str, str]:
         name = project = zone = ""
     if not all(isinstance(text, str) and _WORD.fullmatch(text) for text in (name, project, zone)):
         raise CommandError(
-            f"{file} is of a cluster that is no more, and does not say of which: see that it has no nodes, and remove "
-            "the file. Nothing was written."
+            f"{file} belongs to a removed cluster, but does not name it: check that it has no nodes, and remove the "
+            "file. Nothing was written."
         )
     return name, project, zone
 
 
 def _refuse_stale(files: GeneratedFiles, fleet_option: str | None) -> None:
     stale, surplus = (", ".join(map(str, found)) for found in (files.stale, files.surplus))
-    problems = [f"Not as the fleet file has them: {stale}."] if stale else []
-    problems += [f"Of clusters that are no more: {surplus}."] if surplus else []
+    problems = [f"These files differ from the fleet file: {stale}."] if stale else []
+    problems += [f"These files belong to removed clusters: {surplus}."] if surplus else []
     if problems:
         option = f" --fleet {shlex.quote(fleet_option)}" if fleet_option else ""
-        raise CommandError(f"{' '.join(problems)} To mend it: tradewind cluster update-configs{option}")
+        raise CommandError(f"{' '.join(problems)} To update them: tradewind cluster update-configs{option}")
 
 
 def connections(arguments: argparse.Namespace, fleet: Fleet) -> int:
@@ -120,9 +120,11 @@ def connections(arguments: argparse.Namespace, fleet: Fleet) -> int:
         FleetError: Airflow's database cannot be used.
     """
     if find_spec("airflow") is None:
-        raise UsageError("connections are Airflow's, which is not installed here: run this where Airflow is set up.")
+        raise UsageError(
+            "connections belong to Airflow, which is not installed here: run this where Airflow is set up."
+        )
     if arguments.replace and not arguments.apply:
-        raise UsageError("--replace goes with --apply: without it nothing is written.")
+        raise UsageError("--replace needs --apply: without it nothing is written.")
     enter_airflow()
     clusters = [fleet.cluster(name) for name in arguments.name] or list(fleet.clusters.values())
     widths = max(len(one.connection) for one in clusters), max(len(one.name) for one in clusters)
@@ -131,18 +133,21 @@ def connections(arguments: argparse.Namespace, fleet: Fleet) -> int:
         handled.append(one := _handle_connection(cluster, is_apply=arguments.apply, is_replace=arguments.replace))
         if not arguments.json:
             write_lines(_lines(one.compared, widths))
-        one.tell()
+        one.report()
     if arguments.json:
         from tradewind.deployment.connection_store import compared_json
 
         write_lines(json_lines([compared_json(one.compared) for one in handled]))
-    return 0 if all(one.is_well for one in handled) else 1
+    return 0 if all(one.matches for one in handled) else 1
 
 
 def renew_connections(clusters: Sequence[FleetCluster]) -> None:
     """Update existing connections from the file; warn and continue where Airflow is not set up."""
     if find_spec("airflow") is None:
-        say("Connections are renewed where Airflow is: 'airflow tradewind cluster connections --apply'.")
+        say(
+            "Connections are not updated, because Airflow is not installed here. Run 'airflow tradewind cluster "
+            "connections --apply' where it is."
+        )
         return
     enter_airflow()
     from tradewind.deployment.connection_store import ConnectionState, compare_connection
@@ -150,9 +155,9 @@ def renew_connections(clusters: Sequence[FleetCluster]) -> None:
     try:
         for cluster in clusters:
             if compare_connection(cluster, None).state is not ConnectionState.MISSING:
-                _handle_connection(cluster, is_apply=True, is_replace=False).tell()
+                _handle_connection(cluster, is_apply=True, is_replace=False).report()
     except FleetError as error:
-        say(f"The connections are left as they are: {error}")
+        say(f"The connections are unchanged: {error}")
 
 
 @dataclass(frozen=True)
@@ -160,10 +165,10 @@ class _Handled:
     """State of a connection, whether it matches now, and messages about it."""
 
     compared: ComparedConnection
-    is_well: bool
+    matches: bool
     sentences: tuple[str, ...]
 
-    def tell(self) -> None:
+    def report(self) -> None:
         for sentence in self.sentences:
             say(sentence)
 
@@ -179,18 +184,20 @@ def _handle_connection(cluster: FleetCluster, *, is_apply: bool, is_replace: boo
         return _Handled(compared, False, unknown)
     if compared.state is ConnectionState.ELSEWHERE:
         sentence = (
-            f"{compared.conn_id} is read from {compared.source} and not from Airflow's database: change it there."
+            f"Connection {compared.conn_id} is read from {compared.source}, not from Airflow's database: change it "
+            "there."
         )
         return _Handled(compared, False, (*unknown, sentence))
     fields = ", ".join(each.field for each in compared.differences)
     if compared.state is ConnectionState.BY_HAND and not is_replace:
         sentence = (
-            f"{compared.conn_id} was made by hand and differs in {fields}: left as it is. --replace writes over it."
+            f"Connection {compared.conn_id} was made by hand, differs in {fields} and is unchanged: --replace "
+            "overwrites it."
         )
         return _Handled(compared, False, (*unknown, sentence))
     write_connection(cluster, address)
-    about = f", in which {fields} were others" if fields else ""
-    return _Handled(compared, True, (*unknown, f"Wrote connection {compared.conn_id}{about}."))
+    changed = f"; {fields} differed" if fields else ""
+    return _Handled(compared, True, (*unknown, f"Wrote connection {compared.conn_id}{changed}."))
 
 
 def _address(cluster: FleetCluster) -> tuple[str | None, tuple[str, ...]]:
@@ -201,7 +208,7 @@ def _address(cluster: FleetCluster) -> tuple[str | None, tuple[str, ...]]:
     try:
         return head_address(cluster), ()
     except (RayJobsError, FleetError) as error:
-        return None, (f"The address of {cluster.name} is left as it is: {error}",)
+        return None, (f"The address of {cluster.name} is unchanged: {error}",)
 
 
 def _lines(compared: ComparedConnection, widths: tuple[int, int]) -> list[str]:
@@ -286,7 +293,7 @@ def set_cleanup_policy(arguments: argparse.Namespace) -> int:
     repositories = _named(arguments)
     wrong = sum(not _handle_repository(repository, client, is_check=arguments.check) for repository in repositories)
     if wrong:
-        to_do = "are not as they should be" if arguments.check else "could not be set"
+        to_do = "have another policy" if arguments.check else "could not be set"
         raise CommandError(f"{wrong} of {len(repositories)} repositories {to_do}.")
     return 0
 
@@ -301,7 +308,7 @@ def _named(arguments: argparse.Namespace) -> list[ImageRepository]:
             raise UsageError(f"No cluster of the fleet has its image in a repository {arguments.repository!r}.")
         return named
     if not arguments.repository or not arguments.region:
-        raise UsageError("Name a repository and its --region, or all those of the fleet with --all.")
+        raise UsageError("Name a repository and its --region, or all repositories of the fleet with --all.")
     project = arguments.project or load_chosen_fleet(arguments.fleet).cluster().project
     return [ImageRepository(project, region, arguments.repository) for region in dict.fromkeys(arguments.region)]
 
@@ -336,7 +343,7 @@ def validate_files(arguments: argparse.Namespace) -> int:
         CommandError: There are problems.
         FleetError: Google's client for Python is not installed.
     """
-    bad = 0
+    count, bad = len(arguments.files), 0
     for file in arguments.files:
         try:
             if _is_fleet_file(Path(file)):
@@ -347,9 +354,8 @@ def validate_files(arguments: argparse.Namespace) -> int:
             write_lines(str(error).splitlines())
             bad += 1
     if bad:
-        raise CommandError(f"{bad} of {len(arguments.files)} files cannot be used as they are.")
-    count = len(arguments.files)
-    say(f"{count} {'file is' if count == 1 else 'files are'} right, as far as can be told without asking Google Cloud.")
+        raise CommandError(f"{bad} of {count} files cannot be used as they are.")
+    say(f"{count} {'file is' if count == 1 else 'files are'} valid, as far as can be checked without Google Cloud.")
     return 0
 
 

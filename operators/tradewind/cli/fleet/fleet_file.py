@@ -23,14 +23,14 @@ from tradewind.fleet.fleet_file import FLEET_VARIABLE, USUAL_FILE, load_fleet
 from tradewind.fleet.local_paths import BadPathError, expanded
 
 _ENDINGS: Final = (".yaml", ".yml")
-_MOST_SIGNS: Final = 1_000_000
-_OF_RAY: Final = re.compile(r"^cluster_name\s*:", re.MULTILINE)
+_MAX_CHARS: Final = 1_000_000
+_RAY_CLUSTER: Final = re.compile(r"^cluster_name\s*:", re.MULTILINE)
 _CONFIGURED_FILE: Final = "[tradewind] fleet_file"
-_A_CLUSTERS: Final = "The cluster file"
+_CLUSTER_FILE: Final = "The cluster file"
 
 
 @contextmanager
-def _bad_paths_told() -> Iterator[None]:
+def _bad_paths_refused() -> Iterator[None]:
     """Convert ``BadPathError`` to an error of the command line.
 
     Raises:
@@ -52,7 +52,7 @@ def load_chosen_fleet(given: str | None) -> Fleet:
     return load_fleet(chosen_fleet_file(given))
 
 
-@_bad_paths_told()
+@_bad_paths_refused()
 def chosen_fleet_file(given: str | None) -> Path:
     """Return the fleet file of the option, else of the environment, Airflow's configuration, or this folder.
 
@@ -76,8 +76,8 @@ def _named_file(given: str | None) -> tuple[str, str]:
     """Return the source of the fleet file's path, and the path."""
     if given:
         return "--fleet", given
-    if there := os.environ.get(FLEET_VARIABLE):
-        return FLEET_VARIABLE, there
+    if path := os.environ.get(FLEET_VARIABLE):
+        return FLEET_VARIABLE, path
     if configured := _configured():
         return _CONFIGURED_FILE, configured
     return "The fleet file", str(USUAL_FILE)
@@ -91,15 +91,16 @@ def choose(arguments: argparse.Namespace) -> Fleet:
         BadFileError: The fleet file cannot be used.
     """
     field = next((field for field in ("name", "names") if hasattr(arguments, field)), None)
-    said = [*getattr(arguments, "cluster", []), *take_config(arguments)]
-    if said and field is None:
-        raise UsageError("This command is about the whole fleet: --config names the fleet file here, and no cluster.")
+    options = [*getattr(arguments, "cluster", []), *take_config(arguments)]
+    if options and field is None:
+        raise UsageError("This command is about the whole fleet: --config names the fleet file here, not a cluster.")
     value = getattr(arguments, field) if field else None
     given = [value] if isinstance(value, str) else value or []
-    paths = [text for text in (*given, *said) if is_path(text)]
+    paths = [text for text in (*given, *options) if is_path(text)]
     fleet = load_chosen_fleet(arguments.fleet or (str(fleet_file_of(Path(paths[0]))) if paths else None))
     if field is not None:
-        _put(arguments, field, [_name(one, fleet) for one in given], [_name(one, fleet) for one in said])
+        names = dict.fromkeys(_name(one, fleet) for one in (*given, *options))
+        _set_clusters(arguments, field, list(names))
     return fleet
 
 
@@ -134,27 +135,27 @@ def is_path(text: str) -> bool:
 def _is_of_cluster(config: str) -> bool:
     """Return whether the file is a cluster file, and not a fleet file."""
     text = _text_of(Path(config), "--config")
-    return is_generated(text) or _OF_RAY.search(text) is not None
+    return is_generated(text) or _RAY_CLUSTER.search(text) is not None
 
 
-@_bad_paths_told()
+@_bad_paths_refused()
 def fleet_file_of(path: Path) -> Path:
     """Return the fleet file of the cluster file at ``path``: the chosen one if it is there, else the usual.
 
     Raises:
         UsageError: There is none.
     """
-    folder = _place(expanded(path, _A_CLUSTERS)).parent.parent
+    folder = _place(expanded(path, _CLUSTER_FILE)).parent.parent
     places = [folder / USUAL_FILE.name]
     with suppress(UsageError):
         places.insert(0, chosen_fleet_file(None))
     for found in places:
         if _place(found).parent == folder and os.path.exists(found):
             return found
-    raise UsageError(f"Above {path} there is no fleet file {folder / USUAL_FILE.name}: name it with --fleet.")
+    raise UsageError(f"Cluster file {path} has no fleet file {folder / USUAL_FILE.name}: name it with --fleet.")
 
 
-@_bad_paths_told()
+@_bad_paths_refused()
 def cluster_at(path: Path, fleet: Fleet) -> FleetCluster:
     """Return the cluster whose generated file is at ``path``.
 
@@ -162,21 +163,21 @@ def cluster_at(path: Path, fleet: Fleet) -> FleetCluster:
         UsageError: The file is no cluster file, or differs from the fleet file.
         FleetError: The template cannot be used.
     """
-    if not is_generated(_text_of(path, _A_CLUSTERS)):
+    if not is_generated(_text_of(path, _CLUSTER_FILE)):
         raise UsageError(
-            f"{path} was not written by 'tradewind cluster update-configs': name a cluster of {fleet.file}, or its "
+            f"'tradewind cluster update-configs' did not write {path}: name a cluster of {fleet.file}, or its "
             f"file in {fleet.file.parent / CLUSTERS_FOLDER}."
         )
-    place = _place(expanded(path, _A_CLUSTERS))
+    place = _place(expanded(path, _CLUSTER_FILE))
     files = {_place(fleet.file.parent / CLUSTERS_FOLDER / f"{name}.yaml"): name for name in fleet.clusters}
     if place not in files:
         near = nearest_names_hint(place.stem, fleet.clusters)
-        raise UsageError(f"{path} is the file of no cluster that {fleet.file} describes: {near}")
+        raise UsageError(f"No cluster in {fleet.file} has the file {path}: {near}")
     if find_spec("jinja2") is None:
-        raise UsageError(f"Whether {path} is as it should be is not known: install airflow-provider-tradewind[fleet].")
+        raise UsageError(f"Cannot compare {path} with the fleet file: install airflow-provider-tradewind[fleet].")
     if place in {_place(file) for file in GeneratedFiles.of(fleet).stale}:
         raise UsageError(
-            f"{path} is not as {fleet.file} has it: run 'tradewind cluster update-configs' first, or name the cluster "
+            f"{path} differs from {fleet.file}: run 'tradewind cluster update-configs' first, or name the cluster "
             f"{files[place]}."
         )
     return fleet.clusters[files[place]]
@@ -191,9 +192,8 @@ def _name(text: str, fleet: Fleet) -> str:
     return cluster_at(Path(text), fleet).name if is_path(text) else text
 
 
-def _put(arguments: argparse.Namespace, field: str, given: list[str], said: list[str]) -> None:
-    """Store ``given`` and ``said`` in the command's argument for clusters."""
-    names = list(dict.fromkeys([*given, *said]))
+def _set_clusters(arguments: argparse.Namespace, field: str, names: list[str]) -> None:
+    """Store the names in the command's argument for clusters."""
     if isinstance(getattr(arguments, field), list):
         setattr(arguments, field, names)
         return
@@ -202,11 +202,11 @@ def _put(arguments: argparse.Namespace, field: str, given: list[str], said: list
     setattr(arguments, field, names[0] if names else None)
 
 
-@_bad_paths_told()
+@_bad_paths_refused()
 def _text_of(path: Path, source: str) -> str:
     try:
         with expanded(path, source).open(errors="replace") as opened:
-            return opened.read(_MOST_SIGNS)
+            return opened.read(_MAX_CHARS)
     except OSError as error:
         raise UsageError(f"{source} {path} cannot be read ({error.strerror}){nearest_files_hint(path)}.") from None
 

@@ -61,10 +61,10 @@ def show_affected_jobs(cluster: FleetCluster, found: Inventory) -> None:
     if not found.heads:
         return
     try:
-        with connected_with_any_token(cluster) as there:
-            jobs = [job for job in RayJobs(there).jobs() if not job.has_ended]
+        with connected_with_any_token(cluster) as connection:
+            jobs = [job for job in RayJobs(connection).jobs() if not job.has_ended]
     except (FleetError, RayJobsError) as error:
-        say(f"Whose jobs run there is not known: {error}")
+        say(f"Cannot list the jobs of cluster {cluster.name}: {error}")
         return
     if not jobs:
         say(f"No job runs on cluster {cluster.name}.")
@@ -83,7 +83,7 @@ def agree(arguments: argparse.Namespace, question: str) -> None:
     if arguments.yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError("Nobody can be asked here: say --yes if that is what you want. Nothing was done.")
+        raise UsageError("There is no terminal to confirm on: give --yes to go ahead. Nothing was done.")
     print(f"tradewind: {as_line(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise CommandError("Nothing was done.")
@@ -98,8 +98,8 @@ def backup_jobs(arguments: argparse.Namespace, fleet: Fleet) -> int:
     Raises:
         FleetError: The jobs cannot be saved.
     """
-    kept = ClusterJobBackup(fleet.cluster(arguments.name), say).back_up(uuid.uuid4().hex[:_ID_LENGTH])
-    write_lines([kept.backup.restart])
+    saved = ClusterJobBackup(fleet.cluster(arguments.name), say).back_up(uuid.uuid4().hex[:_ID_LENGTH])
+    write_lines([saved.backup.restart])
     return 0
 
 
@@ -111,30 +111,30 @@ def restore_jobs(arguments: argparse.Namespace, fleet: Fleet) -> int:
         CommandError: There is no backup.
         FleetError: The jobs cannot be restored yet.
     """
-    kept = ClusterJobBackup(fleet.cluster(arguments.name), say)
-    return report_lost_jobs(kept.restore(_chosen(kept.backups(), arguments.backup, kept)))
+    backup = ClusterJobBackup(fleet.cluster(arguments.name), say)
+    return report_lost_jobs(backup.restore(_chosen(backup.backups(), arguments.backup, backup)))
 
 
 def report_lost_jobs(found: Iterable[RestoreResult]) -> int:
     """Report the jobs whose restore failed; return the exit code."""
     lost = [one for one in found if one.is_lost]
     if lost:
-        say(f"Not brought back: {', '.join(one.job for one in lost)}.")
+        say(f"Not restored: {', '.join(one.job for one in lost)}.")
     if any(one.is_retryable for one in lost):
-        say("What may come back is still kept: 'tradewind cluster restore-jobs' tries again.")
+        say("The backup still has the jobs that may be restored: 'tradewind cluster restore-jobs' retries.")
     return 1 if lost else 0
 
 
-def _chosen(backups: Sequence[JobBackup], wanted: str | None, kept: ClusterJobBackup) -> JobBackup:
+def _chosen(backups: Sequence[JobBackup], wanted: str | None, backup: ClusterJobBackup) -> JobBackup:
     names = ", ".join(one.restart for one in backups)
     if not backups:
-        raise CommandError(f"There is no backup of jobs in {kept.folder}.")
+        raise CommandError(f"There is no backup of jobs in {backup.folder}.")
     if wanted is None and len(backups) > 1:
-        raise UsageError(f"There are several backups in {kept.folder}: say which with --backup: {names}.")
+        raise UsageError(f"There are several backups in {backup.folder}: choose one with --backup: {names}.")
     for one in backups:
         if wanted in (None, one.restart):
             return one
-    raise UsageError(f"There is no backup {wanted} in {kept.folder}, only {names}.")
+    raise UsageError(f"There is no backup {wanted} in {backup.folder}, only {names}.")
 
 
 def start(arguments: argparse.Namespace, fleet: Fleet) -> int:
@@ -144,31 +144,31 @@ def start(arguments: argparse.Namespace, fleet: Fleet) -> int:
         FleetError: It cannot be started, or is not ready in time.
     """
     cluster = fleet.cluster(arguments.name)
-    acts = manager_of(cluster, fleet)
+    manager = manager_of(cluster, fleet)
     look_for_image(cluster)
     _look_for_secrets(cluster)
     if arguments.dry_run:
-        found = acts.inventory()
+        found = manager.inventory()
         say(f"Cluster {cluster.name}: {found.state.value}. 'start' would run: ray up {cluster_file(cluster, fleet)}")
         return 0
-    acts.start()
+    manager.start()
     return wait_until_ready(arguments, cluster)
 
 
 def restart(arguments: argparse.Namespace, fleet: Fleet) -> int:
     """Restart Ray on a cluster's head, once the user agrees. Raises the same."""
     cluster = fleet.cluster(arguments.name)
-    acts = manager_of(cluster, fleet)
+    manager = manager_of(cluster, fleet)
     look_for_image(cluster)
     _look_for_secrets(cluster)
-    found = acts.inventory()
+    found = manager.inventory()
     show_affected_jobs(cluster, found)
     if arguments.dry_run:
         say(f"Cluster {cluster.name}: {found.state.value}. 'restart' would run: ray up {cluster_file(cluster, fleet)}")
         return 0
     agree(arguments, f"Restart cluster {cluster.name}?")
     jobs = jobs_to_preserve(arguments, cluster)
-    lost = report_lost_jobs(ClusterRestart(acts, ClusterLock.of(cluster), jobs, say).run())
+    lost = report_lost_jobs(ClusterRestart(manager, ClusterLock.of(cluster), jobs, say).run())
     return max(lost, wait_until_ready(arguments, cluster))
 
 
@@ -179,16 +179,16 @@ def apply(arguments: argparse.Namespace, fleet: Fleet) -> int:
         UsageError: ``--json`` is given without ``--dry-run``.
     """
     if arguments.json and not arguments.dry_run:
-        raise UsageError("--json goes with --dry-run: it has what would be done. Nothing was done.")
-    acts = manager_of(fleet.cluster(arguments.name), fleet)
-    plan = acts.plan_apply()
+        raise UsageError("--json needs --dry-run: it prints what would be done. Nothing was done.")
+    manager = manager_of(fleet.cluster(arguments.name), fleet)
+    plan = manager.plan_apply()
     if arguments.json:
         write_lines(json_lines(plan.to_json()))
     plan.check()
     if arguments.dry_run or plan.is_current:
         say(plan.sentence)
     else:
-        acts.apply()
+        manager.apply()
     return 0
 
 
@@ -197,16 +197,16 @@ def stop(arguments: argparse.Namespace, fleet: Fleet) -> int:
     if arguments.project or arguments.zone:
         return _stop_removed(arguments, fleet)
     cluster = fleet.cluster(arguments.name)
-    acts = manager_of(cluster, fleet, must_be_fresh=False)
-    found = acts.inventory()
+    manager = manager_of(cluster, fleet, must_be_fresh=False)
+    found = manager.inventory()
     is_something = _list_teardown(arguments, cluster.name, found, cluster.state_disk)
     show_affected_jobs(cluster, found)
-    _tell_of_kept(cluster)
+    _report_interruption(cluster)
     if arguments.dry_run:
         return 0
     if is_something:
         agree(arguments, f"Delete all of that in {cluster.project}, {cluster.zone}?")
-    acts.stop(include_reserved=arguments.include_reserved, delete_state=arguments.delete_state)
+    manager.stop(include_reserved=arguments.include_reserved, delete_state=arguments.delete_state)
     say(f"Cluster {cluster.name} is stopped.")
     return 0
 
@@ -215,9 +215,9 @@ def _stop_removed(arguments: argparse.Namespace, fleet: Fleet) -> int:
     """Do the same for a cluster no longer in the fleet file, without its cluster lock."""
     name, place = arguments.name, (arguments.project, arguments.zone)
     if not (name and all(place)):
-        raise UsageError("Of a cluster that the fleet file has no more, name the cluster, --project and --zone.")
+        raise UsageError("To stop a cluster that is no longer in the fleet file, give its name, --project and --zone.")
     if name in fleet.clusters:
-        raise UsageError(f"{fleet.file} has a cluster {name}: leave --project and --zone out.")
+        raise UsageError(f"{fleet.file} has a cluster {name}: leave out --project and --zone.")
     zone = CloudZone(*place)
     is_something = _list_teardown(arguments, name, zone.inventory().of(name), state_disk_of(name))
     if arguments.dry_run or not is_something:
@@ -230,7 +230,7 @@ def _stop_removed(arguments: argparse.Namespace, fleet: Fleet) -> int:
     return 0
 
 
-def _tell_of_kept(cluster: FleetCluster) -> None:
+def _report_interruption(cluster: FleetCluster) -> None:
     """Print whose jobs an interrupted restart has saved: after a stop, a user must restore them."""
     found = ClusterLock.of(cluster).read()
     prune_backups(cluster.name, ClusterJobBackup(cluster, say), found, say)
@@ -253,7 +253,7 @@ def _list_teardown(arguments: argparse.Namespace, name: str, found: Inventory, d
         say(f"Cluster {name}: there is nothing to delete.")
     write_lines(format_columns(lines) if lines else [])
     if plan.kept_slices or plan.kept_queues:
-        say("What is reserved, or of a queued resource, is kept: --include-reserved deletes it too.")
+        say("Reserved slices and queued resources are kept: --include-reserved deletes them too.")
     return is_something
 
 
@@ -283,7 +283,7 @@ def wait_until_ready(arguments: argparse.Namespace, cluster: FleetCluster) -> in
         Readiness(say).wait(cluster, arguments.timeout)
         say(f"Cluster {cluster.name} is ready.")
     else:
-        say(f"Cluster {cluster.name} is being started: 'tradewind cluster status {cluster.name}' shows how far it is.")
+        say(f"Cluster {cluster.name} is being started: 'tradewind cluster status {cluster.name}' shows its progress.")
     return 0
 
 
@@ -292,7 +292,7 @@ def look_for_image(cluster: FleetCluster) -> None:
     try:
         check_image(cluster, google_api("artifactregistry"))
     except CloudError as error:
-        say(f"Whether its image is there is not known: {error}")
+        say(f"Cannot check the image of {cluster.name}: {error}")
 
 
 def _look_for_secrets(cluster: FleetCluster) -> None:
@@ -300,7 +300,7 @@ def _look_for_secrets(cluster: FleetCluster) -> None:
     try:
         check_secrets(cluster, google_api("secretmanager"))
     except CloudError as error:
-        say(f"Whether its secrets are there is not known: {error}")
+        say(f"Cannot check the secrets of {cluster.name}: {error}")
 
 
 def _echo(line: str) -> None:
@@ -321,9 +321,9 @@ def add_worker(arguments: argparse.Namespace, fleet: Fleet) -> int:
     kind = _kinds(slices, [arguments.type])[0]
     capacity = Capacity(arguments.capacity.replace("-", "_")) if arguments.capacity else cluster.capacity
     name = arguments.slice or slices.new_name(kind)
-    with ClusterLock.of(cluster).take(ADD_WORKER, "asking for a slice") as held:
+    with ClusterLock.of(cluster).take(ADD_WORKER, "asking for a slice") as lock:
         slices.add(name, kind, capacity)
-        held.finish()
+        lock.finish()
     if arguments.wait:
         slices.wait(name, arguments.timeout)
     return 0
@@ -334,17 +334,17 @@ def remove_worker(arguments: argparse.Namespace, fleet: Fleet) -> int:
     cluster = fleet.cluster(arguments.name)
     slices = _slices(cluster, fleet)
     if slices.is_awaited(arguments.slice):
-        agree(arguments, f"Slice {arguments.slice} is not there, and upkeep asks for it. Give it up?")
-        with ClusterLock.of(cluster).take(REMOVE_WORKER, "giving a slice up") as held:
+        agree(arguments, f"Slice {arguments.slice} does not exist, and fleet maintenance requests it. Give it up?")
+        with ClusterLock.of(cluster).take(REMOVE_WORKER, "giving a slice up") as lock:
             slices.give_up(arguments.slice)
-            held.finish()
+            lock.finish()
         return 0
-    there = slices.find(arguments.slice)
-    say(f"Slice {there.name} of {cluster.name}: {there.kind.name}, {there.capacity.value}, {there.state}.")
-    agree(arguments, f"Delete slice {there.name}?")
-    with ClusterLock.of(cluster).take(REMOVE_WORKER, "deleting a slice") as held:
-        slices.remove(there.name, held.check)
-        held.finish()
+    one = slices.find(arguments.slice)
+    say(f"Slice {one.name} of {cluster.name}: {one.kind.name}, {one.capacity.value}, {one.state}.")
+    agree(arguments, f"Delete slice {one.name}?")
+    with ClusterLock.of(cluster).take(REMOVE_WORKER, "deleting a slice") as lock:
+        slices.remove(one.name, lock.check)
+        lock.finish()
     return 0
 
 
@@ -353,7 +353,7 @@ def resize(arguments: argparse.Namespace, fleet: Fleet) -> int:
     cluster = fleet.cluster(arguments.name)
     slices = _slices(cluster, fleet)
     kinds = _kinds(slices, arguments.type)
-    agree(arguments, f"Delete slice {arguments.slice}, and make {', '.join(kind.name for kind in kinds)} of it?")
+    agree(arguments, f"Delete slice {arguments.slice}, and replace it by {', '.join(kind.name for kind in kinds)}?")
     for name in slices.resize(arguments.slice, kinds, ClusterLock.of(cluster)):
         if arguments.wait:
             slices.wait(name, arguments.timeout)
@@ -392,12 +392,17 @@ def _nodes_of(cluster: FleetCluster) -> list[NodeInfo] | None:
     except NoHeadError:
         return None
     try:
-        with connected(cluster) as there:
-            return asyncio.run(_fetched(there))
+        with connected(cluster) as connection:
+            return cluster_nodes(connection)
     except (FleetError, RayJobsError) as error:
-        raise FleetError(f"Whether somebody uses the slice is not known: {error} Nothing was changed.") from None
+        raise FleetError(f"Cannot check whether the slice is in use: {error} Nothing was changed.") from None
 
 
-async def _fetched(there: RayCluster) -> list[NodeInfo]:
-    async with JobsApi(there) as api:
-        return await fetch_nodes(api)
+def cluster_nodes(connection: RayCluster) -> list[NodeInfo]:
+    """Return the nodes of a cluster."""
+
+    async def fetch() -> list[NodeInfo]:
+        async with JobsApi(connection) as api:
+            return await fetch_nodes(api)
+
+    return asyncio.run(fetch())

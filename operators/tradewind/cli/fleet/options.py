@@ -25,15 +25,12 @@ WHICH_FLEET: Final = (CONFIG, FLEET)
 WHICH_CLUSTER: Final = (CLUSTER, CONFIG, FLEET)
 """Options of commands about clusters, also allowed before the command: ``cluster --config FILE start``."""
 
-_YES_WORDS: Final = ("1", "true", "yes")
-_NO_WORDS: Final = ("0", "false", "no")
-
 
 def is_yes(text: str) -> bool:
     """Parse ``1`` or ``0``, or a word for them."""
-    for words, meant in ((_YES_WORDS, True), (_NO_WORDS, False)):
+    for value, words in ((True, ("1", "true", "yes")), (False, ("0", "false", "no"))):
         if text.lower() in words:
-            return meant
+            return value
     raise argparse.ArgumentTypeError(f"{text!r} is neither 1 nor 0")
 
 
@@ -47,25 +44,27 @@ class YesByItself(argparse.Action):
 
 
 _ONE: Final = option("name", metavar="CLUSTER", nargs="?", help="the cluster; default: default_cluster of the file")
+_ANY: Final = option("name", metavar="CLUSTER", nargs="*", help="only these; default: all")
+_JSON: Final = option("--json", action="store_true", help="as JSON")
 _YES: Final = option("--yes", "-y", action="store_true", help="do not ask")
-_DRY: Final = option("--dry-run", action="store_true", help="only say what would be done")
+_DRY: Final = option("--dry-run", action="store_true", help="only print what would be done")
 _WAIT_FOR_CLUSTER: Final = (
     option(
         "--wait", action=argparse.BooleanOptionalAction, default=True,
         help="return when the head answers and the minimum of slices is in Ray",
     ),
-    option("--timeout", metavar="SECONDS", type=float, default=1800.0, help="wait for so long; default: 1800"),
+    option("--timeout", metavar="SECONDS", type=float, default=1800.0, help="how long to wait; default: 1800"),
 )  # fmt: skip
 
 _PRESERVE: Final = (
     option(
         "--preserve-jobs", metavar="0|1", nargs="?", type=is_yes, action=YesByItself, default=True,
-        dest="preserve_jobs", help="bring the jobs of people back afterwards; the default",
+        dest="preserve_jobs", help="restore unmanaged jobs afterwards; the default",
     ),
-    option("--no-preserve-jobs", action="store_false", dest="preserve_jobs", help="let them end"),
+    option("--no-preserve-jobs", action="store_false", dest="preserve_jobs", help="do not restore them"),
     option(
         "--abandon-kept-jobs", action="store_true",
-        help="go on with what was interrupted without the jobs that somebody has kept elsewhere",
+        help="continue an interrupted operation without the jobs that another machine has saved",
     ),
 )  # fmt: skip
 
@@ -73,69 +72,60 @@ START: Final = Command(
     "start",
     "start a cluster with Ray's launcher",
     (_ONE, *_WAIT_FOR_CLUSTER, _DRY, *WHICH_CLUSTER),
-    "Run again after an interruption, it goes on where it was. A cluster that runs is left alone.",
+    "After an interruption, run it again to continue. A running cluster is left alone.",
 )
 STOP: Final = Command(
     "stop",
     "delete the head and the slices of a cluster",
     (
         _ONE,
-        option("--project", metavar="P", help="with --zone: of a cluster that the file has no more, where it was"),
+        option("--project", metavar="P", help="with --zone: the project of a cluster that is no longer in the file"),
         option("--zone", metavar="Z", help="with --project"),
         option("--include-reserved", action="store_true", help="reserved slices and queued resources too"),
-        option("--delete-state", action="store_true", help="the disk too, with what is known of jobs, and their logs"),
+        option("--delete-state", action="store_true", help="the disk too, with the state and the logs of jobs"),
         _YES, _DRY, *WHICH_CLUSTER,
     ),
-    "Lists what it deletes and whose jobs run, and asks. Run again after an interruption, it deletes the rest.",
+    "Lists what it deletes and whose jobs run, and asks. After an interruption, run it again to delete the rest.",
 )  # fmt: skip
 RESTART: Final = Command(
     "restart",
-    "end Ray on the head of a cluster, and start it again as the fleet file has it",
-    (
-        _ONE,
-        *_PRESERVE,
-        *(_YES, *_WAIT_FOR_CLUSTER, _DRY, *WHICH_CLUSTER),
-    ),
-    "Lists whose jobs run, and asks. Those of Airflow's tasks and of steps go on by themselves. Run again after an "
-    "interruption, it goes on where it was. Ends with 1 if a job could not be brought back.",
+    "end Ray on the head of a cluster, and start it again as in the fleet file",
+    (_ONE, *_PRESERVE, _YES, *_WAIT_FOR_CLUSTER, _DRY, *WHICH_CLUSTER),
+    "Lists whose jobs run, and asks. Jobs of Airflow's tasks and of steps continue by themselves. After an "
+    "interruption, run it again to continue. Ends with 1 if a job could not be restored.",
 )
 BACKUP_JOBS: Final = Command(
     "backup-jobs",
-    "keep the jobs of people that run or wait on a cluster, so that restore-jobs can bring them back",
+    "save the unmanaged jobs that run or wait on a cluster, so that restore-jobs can restore them",
     (_ONE, *WHICH_CLUSTER),
-    "They go on. The backup is a folder for you alone, since it holds their variables; its id is the output.",
+    "The jobs continue. Only you can read the backup, because it holds their variables. Prints its id.",
 )
 RESTORE_JOBS: Final = Command(
     "restore-jobs",
-    "bring kept jobs back that do not run on the cluster any more, and delete the backup",
+    "restore saved jobs that no longer run on the cluster, and delete the backup",
     (_ONE, option("--backup", metavar="ID", help="which backup, if there are several"), *WHICH_CLUSTER),
-    "Each comes back once, however often this is run. Ends with 1 if a job could not be brought back.",
+    "Each job is restored once, however often this is run. Ends with 1 if a job could not be restored.",
 )
 APPLY: Final = Command(
     "apply",
-    "have a cluster follow its changed file, while everything goes on that runs there",
+    "make a cluster match its changed file, while its jobs continue",
     (_ONE, _DRY, option("--json", action="store_true", help="with --dry-run: as JSON"), *WHICH_CLUSTER),
-    "Refused if Ray would make the head or a slice anew.",
+    "Refused if Ray would relaunch the head or a slice.",
 )
 STATUS: Final = Command(
     "status",
-    "show how clusters are: nodes, slices, what is in use, and what belongs to no cluster",
-    (
-        option("name", metavar="CLUSTER", nargs="*", help="only these; default: all"),
-        option("--json", action="store_true", help="as JSON"),
-        *WHICH_CLUSTER,
-    ),
+    "show the state of clusters: nodes, slices, use, and resources that belong to no cluster",
+    (_ANY, _JSON, *WHICH_CLUSTER),
 )
 ROTATE_TOKEN: Final = Command(
     "rotate-token",
     "give clusters a new token, which restarts all that share it",
     (
         option("name", metavar="CLUSTER", nargs="*", help="the clusters; default: default_cluster of the file"),
-        *_PRESERVE,
-        *(_YES, *_WAIT_FOR_CLUSTER, _DRY, *WHICH_CLUSTER),
+        *(*_PRESERVE, _YES, *_WAIT_FOR_CLUSTER, _DRY, *WHICH_CLUSTER),
     ),
-    "Lists whose jobs run, and asks. The old version is disabled when all clusters answer with the new one. Run again "
-    "after an interruption, it goes on where it was. Ends with 1 if a job could not be brought back.",
+    "Lists whose jobs run, and asks. The old version is disabled when all clusters answer with the new one. After an "
+    "interruption, run it again to continue. Ends with 1 if a job could not be restored.",
 )
 ALIASES: Final = {f"{command.name}-cluster": command.name for command in (START, STOP, RESTART)}
 """Alternative name → command."""
@@ -155,12 +145,12 @@ _WHOSE: Final = (
         "--cluster", metavar="NAME|PATH",
         help="the cluster, or the path of its generated file; default: default_cluster of the fleet file",
     ),
-    option("--name", metavar="NAME", help="what the slice is called, if you hold several; default: your user name"),
+    option("--name", metavar="NAME", help="the name of the slice, if you hold several; default: your user name"),
     FLEET,
 )  # fmt: skip
 _JOB: Final = option(
     "--job", metavar="ID",
-    help="the job that holds the slice, if you have allocated it from another machine; nobody checks whose it is",
+    help="the job that holds the slice, if you allocated it from another machine; its user is not checked",
 )  # fmt: skip
 _HOST: Final = option(
     "--host", metavar="N", type=count, action="append", default=[],
@@ -172,7 +162,7 @@ _RUN: Final = (
     option("--working-dir", metavar="DIR", default=".", help="the folder that is sent; default: this one"),
     option(
         "--exclude", metavar="PATTERN", action="append", default=[],
-        help="what of it stays here, as in .gitignore; repeatable",
+        help="files that are not sent, as in .gitignore; repeatable",
     ),
     option(
         "-e", "--env", nargs="+", action="append", default=[], metavar=("NAME=VALUE", ""),
@@ -189,14 +179,14 @@ ALLOCATE: Final = Command(
         *_WHOSE,
         option(
             "--wait", metavar="SECONDS", type=seconds,
-            help="wait so long for one that is free; default: end at once if none is",
+            help="how long to wait for a free one; default: end at once if none is free",
         ),
         option(
             "--heartbeat-timeout", metavar="SECONDS", type=seconds, default=90.0,
-            help="give the slice back when this command was not heard of for so long; default 90",
+            help="give the slice back after so long without a heartbeat of this command; default 90",
         ),
     ),
-    "Ctrl-C gives the slice back. What was started on it ends with it.",
+    "Ctrl-C gives the slice back, and ends all processes started on it.",
 )  # fmt: skip
 CONNECT: Final = Command(
     "connect",
@@ -206,7 +196,7 @@ CONNECT: Final = Command(
         _JOB,
         option("--host", metavar="N", type=count, default=0, help="on the host of this number; default 0"),
     ),
-    "Ends with what the shell ended with.",
+    "Ends with the exit code of the shell.",
 )
 EXECUTE: Final = Command(
     "execute",
@@ -217,8 +207,8 @@ EXECUTE: Final = Command(
         *_RUN,
         _COMMAND,
     ),
-    "What is sent is what a job would take along. Ends with what the command ended with; of several hosts with 1 if it "
-    "was not 0 on all. The command ends when this one does.",
+    "Sends the files that a job would get. Ends with the exit code of the command; on several hosts with 1 if any is "
+    "not 0. The command ends when this one does.",
 )
 WATCH: Final = Command(
     "watch",
@@ -227,7 +217,7 @@ WATCH: Final = Command(
         *_WHOSE,
         option(
             "--debounce", metavar="SECONDS", type=seconds, default=1.0,
-            help="begin when nothing has changed for so long; default 1",
+            help="start after so long without a change; default 1",
         ),
         *_RUN,
         _COMMAND,
@@ -254,12 +244,12 @@ DASHBOARD: Final = Command(
 )
 ANNOUNCE: Final = Command(
     "announce",
-    "tell people about a cluster, through the notifiers of Airflow's configuration",
+    "announce a message about a cluster, through the notifiers of Airflow's configuration",
     (
-        option("name", metavar="CLUSTER", nargs="?", help="what it is about"),
-        option("message", metavar="MESSAGE", help="what they are told"),
+        option("name", metavar="CLUSTER", nargs="?", help="the cluster that it is about"),
+        option("message", metavar="MESSAGE", help="the text"),
         option("--all", action="store_true", help="it is about every cluster of the file"),
-        option("--dry-run", action="store_true", help="only say through which notifiers"),
+        option("--dry-run", action="store_true", help="only print the notifiers"),
         *WHICH_CLUSTER,
     ),
 )
@@ -268,7 +258,7 @@ _WHERE: Final = "in Ray's container (docker) or on the machine (host); auto: in 
 
 
 def _words(what: str) -> Option:
-    return option("words", nargs=argparse.REMAINDER, metavar=what, help="what to run there is behind --")
+    return option("words", nargs=argparse.REMAINDER, metavar=what, help="what to run there, after --")
 
 
 _HOSTS: Final = (
@@ -287,7 +277,7 @@ SSH_HEAD: Final = Command(
         *WHICH_CLUSTER,
         _words("[CLUSTER] [-- COMMAND ...]"),
     ),
-    "Ends with what the shell or the command ended with.",
+    "Ends with the exit code of the shell or the command.",
 )
 SSH_TPU: Final = Command(
     "ssh-tpu",
@@ -297,7 +287,7 @@ SSH_TPU: Final = Command(
         *WHICH_CLUSTER,
         _words("[CLUSTER] SLICE[:N] [-- COMMAND ...]"),
     ),
-    "The host may be given by its address too. Ends with what the shell or the command ended with.",
+    "The host may also be given by its address. Ends with the exit code of the shell or the command.",
 )
 EXEC: Final = Command(
     "exec",
@@ -308,17 +298,17 @@ EXEC: Final = Command(
         *WHICH_CLUSTER,
         _words("[CLUSTER] -- COMMAND ..."),
     ),
-    "One word behind -- is a line for the shell there; several are a command and its arguments as they are. Ends with "
-    "what the command ended with; of several machines with 1 if it was not 0 on all.",
+    "One word after -- is a line for the shell there; several are a command and its arguments, unchanged. Ends with "
+    "the exit code of the command; on several machines with 1 if any is not 0.",
 )
 SHOW_LOGS: Final = Command(
     "show-logs",
     "print the end of Ray's logs on the head of a cluster, or on hosts of its slices",
     (
-        option("name", metavar="CLUSTER", nargs="?", help="the cluster; default: default_cluster of the file"),
+        _ONE,
         *_HOSTS,
         option("-n", "--lines", "--tail", metavar="N", type=count, default=100, help="of each log; default 100"),
-        option("-f", "--follow", action="store_true", help="go on until Ctrl-C"),
+        option("-f", "--follow", action="store_true", help="continue until Ctrl-C"),
         option(
             "--file", metavar="PATTERN", action="append", default=[],
             help="only logs of this name, such as raylet.out or 'worker-*'; repeatable",
@@ -330,28 +320,28 @@ MONITOR: Final = Command(
     "monitor",
     "follow the autoscaler's log of a cluster until Ctrl-C",
     (
-        option("name", metavar="CLUSTER", nargs="?", help="the cluster; default: default_cluster of the file"),
+        _ONE,
         option("-n", "--lines", metavar="N", type=count, default=100, help="from so many lines before; default 100"),
         *WHICH_CLUSTER,
     ),
 )
 PUSH_ENV: Final = Command(
     "push-env",
-    "bring the environment of the fleet file to the hosts of a cluster that runs",
+    "write the environment of the fleet file to the hosts of a running cluster",
     (
-        option("name", metavar="CLUSTER", nargs="?", help="the cluster; default: default_cluster of the file"),
+        _ONE,
         option(
             "--host", metavar="SLICE[:N]", action="append", default=[],
             help=f"only all hosts of this slice, one of them, the one with this address, or '{HEAD_WORD}'; "
             "repeatable; default: the head and every host",
         ),
-        option("--dry-run", action="store_true", help="write nothing; say what differs"),
-        option("--json", action="store_true", help="as JSON"),
+        option("--dry-run", action="store_true", help="write nothing; print the differences"),
+        _JSON,
         *WHICH_CLUSTER,
     ),
     "Each host fetches the newest versions from Secret Manager itself. Ray is not restarted, so its processes keep the "
-    "variables that they have; the command says which. The token is not touched: see rotate-token. Ends with 1 if a "
-    "host was not reached or could not do it.",
+    "variables that they have; the command prints which. The token does not change: see rotate-token. Ends with 1 if a "
+    "host was not reached or not updated.",
 )  # fmt: skip
 ACCESS: Final = (DASHBOARD, SSH_HEAD, SSH_TPU, EXEC, SHOW_LOGS, MONITOR, PUSH_ENV, ANNOUNCE)
 
@@ -360,8 +350,8 @@ ACCESS: Final = (DASHBOARD, SSH_HEAD, SSH_TPU, EXEC, SHOW_LOGS, MONITOR, PUSH_EN
 _NAME: Final = option("name", metavar="CLUSTER", help="the cluster")
 _SLICE: Final = option("slice", metavar="SLICE", help="the slice, by its name")
 _WAIT_FOR_SLICE: Final = (
-    option("--wait", action=argparse.BooleanOptionalAction, default=True, help="return when Google says READY"),
-    option("--timeout", metavar="SECONDS", type=float, default=1800.0, help="wait for so long; default: 1800"),
+    option("--wait", action=argparse.BooleanOptionalAction, default=True, help="return when the slice is READY"),
+    option("--timeout", metavar="SECONDS", type=float, default=1800.0, help="how long to wait; default: 1800"),
 )
 
 ADD_WORKER: Final = Command(
@@ -372,29 +362,29 @@ ADD_WORKER: Final = Command(
         option("type", metavar="TYPE", help="its type, such as v4-128"),
         option(
             "--capacity", choices=("preemptible", "reserved", "best-effort"),
-            help="what it stands on; default: the cluster's",
+            help="its kind of capacity; default: the cluster's",
         ),
         option("--slice", metavar="SLICE", help="its name; default: a new one"),
         *_WAIT_FOR_SLICE, *WHICH_FLEET,
     ),
-    "Its hosts join Ray by themselves, and join a restarted head again. With --slice it can be run again after an "
-    "interruption.",
+    "Its hosts join Ray by themselves, and rejoin a restarted head. After an interruption, it can be run again with "
+    "--slice.",
 )  # fmt: skip
 REMOVE_WORKER: Final = Command(
     "remove-worker",
-    "delete a slice that somebody added, if nobody uses it",
+    "delete a manual slice that is not in use",
     (_NAME, _SLICE, _YES, *WHICH_FLEET),
 )
 RESIZE: Final = Command(
     "resize",
-    "put smaller slices in the place of one that somebody added, if nobody uses it",
+    "replace a manual slice that is not in use by smaller ones",
     (
         _NAME,
         _SLICE,
         option("type", metavar="TYPE", nargs="+", help="the types of the new ones, such as v4-64 v4-64"),
         *(_YES, *_WAIT_FOR_SLICE, *WHICH_FLEET),
     ),
-    "Run again after an interruption, it goes on where it was.",
+    "After an interruption, run it again to continue.",
 )
 WORKERS: Final = (ADD_WORKER, REMOVE_WORKER, RESIZE)
 
@@ -408,39 +398,39 @@ CLUSTER_GROUP: Final = "cluster "
 LIST: Final = Command(
     "list",
     "list the clusters",
-    (
-        option("name", metavar="CLUSTER", nargs="*", help="only these; default: all"),
-        option("--json", action="store_true", help="as JSON"),
-        *WHICH_CLUSTER,
-    ),
+    (_ANY, _JSON, *WHICH_CLUSTER),
 )
 UPDATE_CONFIGS: Final = Command(
     "update-configs",
     "write the file of each cluster, for Ray's launcher, beside the fleet file",
     (
-        option("--check", action="store_true", help="write nothing; end with 1 if a file is not as it should be"),
+        option("--check", action="store_true", help="write nothing; end with 1 if a file is outdated"),
         *WHICH_FLEET,
     ),
     "Files in clusters/ that this command did not write are left alone.",
 )
 VALIDATE: Final = Command(
     "validate",
-    "check the fleet file, or cluster files of Ray's launcher, whoever wrote them",
-    (option("files", metavar="FILE", nargs="+", help="such as infra/fleet.yaml or infra/clusters/us-central2.yaml"),),
+    "check the fleet file, or any cluster files of Ray's launcher",
+    (
+        option(
+            "files", metavar="FILE", nargs="+", help="for example infra/fleet.yaml or infra/clusters/us-central2.yaml"
+        ),
+    ),
 )
 CONNECTIONS: Final = Command(
     "connections",
     "compare the Airflow connections of the clusters with the fleet file",
     (
-        option("name", metavar="CLUSTER", nargs="*", help="only these; default: all"),
+        _ANY,
         option("--apply", action="store_true", help="write those that are missing or differ"),
-        option("--replace", action="store_true", help="with --apply: also those that somebody made by hand"),
-        option("--json", action="store_true", help="as JSON"),
+        option("--replace", action="store_true", help="with --apply: also those made by hand"),
+        _JSON,
         *WHICH_CLUSTER,
     ),
-    "Ends with 1 if a connection is not as the fleet file has it when this command ends.",
+    "Ends with 1 if a connection still differs from the fleet file.",
 )
-_ROTATE: Final = option("--rotate", action="store_true", help="add another one though there is one")
+_ROTATE: Final = option("--rotate", action="store_true", help="add another one if there is one already")
 AUTH: Final = Command(
     "auth",
     "copy the token of a cluster and open its dashboard",
@@ -455,7 +445,7 @@ AUTH: Final = Command(
 )
 AUTH_ENV: Final = Command(
     "auth-env",
-    "print the variables by which Ray's own commands find the token, which is kept in a file",
+    "store the token in a file, and print the variables by which Ray's own commands find it",
     (_ONE, *WHICH_CLUSTER),
     'For a shell: eval "$(tradewind cluster auth-env)"',
 )
@@ -481,21 +471,17 @@ SET_CLEANUP_POLICY: Final = Command(
         option("--region", metavar="R", action="append", default=[], help="its region; repeatable"),
         option("--project", metavar="P", help="its project; default: that of the fleet's default cluster"),
         option("--all", action="store_true", help="all repositories of the fleet, in all its regions"),
-        option("--check", action="store_true", help="change nothing; end with 1 if one is not as it should be"),
+        option("--check", action="store_true", help="change nothing; end with 1 if a policy differs"),
         *WHICH_FLEET,
     ),
-    "Other policies of a repository stay.",
+    "Other policies of a repository are unchanged.",
 )
 REGISTRY: Final = (SET_CLEANUP_POLICY,)
 DOCTOR: Final = Command(
     "doctor",
-    "look at what clusters need before they start, and say how to mend what is missing",
-    (
-        option("name", metavar="CLUSTER", nargs="*", help="only these; default: all"),
-        option("--json", action="store_true", help="as JSON"),
-        *WHICH_CLUSTER,
-    ),
-    "Nothing is changed. Ends with 1 if something is wrong, or could not be looked at.",
+    "check what clusters need before they start, and print how to fix what is missing",
+    (_ANY, _JSON, *WHICH_CLUSTER),
+    "Changes nothing. Ends with 1 if a check failed or could not be made.",
 )
 CLUSTER_COMMANDS: Final = (
     LIST,

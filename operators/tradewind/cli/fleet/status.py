@@ -7,7 +7,6 @@ starts, and prints how to fix what is missing.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from tradewind.cli.fleet.fleet_file import print_warnings
+from tradewind.cli.fleet.lifecycle import cluster_nodes
 from tradewind.cli.output import CommandError, json_lines, say, write_lines
 from tradewind.fleet.access.connect import connected
 from tradewind.fleet.cloud.google_api import CloudError
@@ -28,16 +28,14 @@ from tradewind.fleet.lifecycle.cluster_manager import config_hash
 from tradewind.fleet.lifecycle.inventory import CloudZone, ClusterReport, Inventory, RayStatus
 from tradewind.fleet.lifecycle.job_preservation import ClusterJobBackup, interruption, prune_backups
 from tradewind.fleet.lock import ClusterLock
-from tradewind.ray_jobs.api import JobsApi
-from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import RayJobsError
-from tradewind.ray_jobs.nodes import NodeInfo, fetch_nodes, hosts_alive
+from tradewind.ray_jobs.nodes import hosts_alive
 from tradewind.ray_jobs.probe import check_connection
 from tradewind.storage import StorageError
 from tradewind.text import format_columns
 
 _HEAD = ("KIND", "NAME", "STATE", "AGE", "IN RAY", "")
-_AT_ONCE = 8
+_MAX_CONCURRENT = 8
 _SHOWN = ("TPU", "CPU")
 
 
@@ -49,7 +47,7 @@ def status(arguments: argparse.Namespace, fleet: Fleet) -> int:
     """
     chosen = [fleet.cluster(name) for name in arguments.name] or list(fleet.clusters.values())
     places = sorted({(cluster.project, cluster.zone) for cluster in chosen})
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_MAX_CONCURRENT) as pool:
         zones = dict(zip(places, pool.map(_inventory, places), strict=True))
         seen = [cluster for cluster in chosen if isinstance(zones[cluster.project, cluster.zone], Inventory)]
         reports = list(pool.map(lambda cluster: _report(cluster, fleet, zones), seen))
@@ -63,8 +61,8 @@ def status(arguments: argparse.Namespace, fleet: Fleet) -> int:
             _print(report)
         for orphan in orphans:
             say(
-                f"Of cluster {orphan['cluster']}, which {fleet.file} does not have in {orphan['project']}, "
-                f"{orphan['zone']}, there are {', '.join(orphan['names'])}: "
+                f"Cluster {orphan['cluster']} is not in {fleet.file}, but has resources in {orphan['project']}, "
+                f"{orphan['zone']}: {', '.join(orphan['names'])}. "
                 f"'tradewind cluster stop {orphan['cluster']} --project {orphan['project']} --zone {orphan['zone']}' "
                 "deletes them."
             )
@@ -83,9 +81,9 @@ def _inventory(place: tuple[str, str]) -> Inventory | CloudError:
 def _report(
     cluster: FleetCluster, fleet: Fleet, zones: Mapping[tuple[str, str], Inventory | CloudError]
 ) -> ClusterReport:
-    there = zones[cluster.project, cluster.zone]
-    assert isinstance(there, Inventory)
-    found, now = there.of(cluster.name), time.time()
+    zone = zones[cluster.project, cluster.zone]
+    assert isinstance(zone, Inventory)
+    found, now = zone.of(cluster.name), time.time()
     ray = _ray_side(cluster) if found.heads else RayStatus()
     current = config_hash(cluster, fleet, must_be_fresh=False)
     return ClusterReport.of(cluster, found, current, ray, now, _marker(cluster, now))
@@ -93,8 +91,8 @@ def _report(
 
 def _ray_side(cluster: FleetCluster) -> RayStatus:
     try:
-        with connected(cluster) as there:
-            nodes, version = asyncio.run(_nodes(there)), check_connection(there).ray_version
+        with connected(cluster) as connection:
+            nodes, version = cluster_nodes(connection), check_connection(connection).ray_version
     except (FleetError, RayJobsError) as error:
         return RayStatus(why=str(error))
     alive = [node for node in nodes if node.is_alive]
@@ -105,11 +103,6 @@ def _ray_side(cluster: FleetCluster) -> RayStatus:
         free.update({name: (node.free or node.total).get(name, 0) for name in _SHOWN})
     used = {name: (total[name] - free[name], float(total[name])) for name in _SHOWN if total[name]}
     return RayStatus(version, hosts_alive(nodes), used)
-
-
-async def _nodes(there: RayCluster) -> list[NodeInfo]:
-    async with JobsApi(there) as api:
-        return await fetch_nodes(api)
 
 
 def _marker(cluster: FleetCluster, now: float) -> str:
@@ -167,7 +160,7 @@ def doctor(arguments: argparse.Namespace, fleet: Fleet) -> int:
         write_lines([line for diagnosis in diagnoses for line in _lines(diagnosis)])
     counts = [sum(diagnosis.health is health for diagnosis in diagnoses) for health in (Health.WRONG, Health.UNKNOWN)]
     if any(counts):
-        raise CommandError(f"Of {len(diagnoses)} things {counts[0]} are wrong, and {counts[1]} could not be looked at.")
+        raise CommandError(f"Of {len(diagnoses)} checks {counts[0]} failed, and {counts[1]} could not be made.")
     return 0
 
 

@@ -46,7 +46,7 @@ from tradewind.ray_jobs.job_restore import RestoreResult
 _CLIPBOARDS: Final = (
     ["pbcopy"], ["wl-copy"], ["xclip", "-selection", "clipboard"], ["xsel", "--input", "--clipboard"],
 )  # fmt: skip
-_LONGEST_TOKEN: Final = 64 * 1024
+_MAX_TOKEN_CHARS: Final = 64 * 1024
 
 
 def auth(arguments: argparse.Namespace, fleet: Fleet) -> int:
@@ -60,7 +60,7 @@ def auth(arguments: argparse.Namespace, fleet: Fleet) -> int:
     if arguments.secret:
         cluster = replace(cluster, token_secret=arguments.secret)
     token = fetch_token(cluster)
-    if not (arguments.copy and _copied(token)):
+    if not (arguments.copy and _copy(token)):
         _show(token, cluster)
     else:
         say(f"The token of {cluster.name} is in the clipboard.")
@@ -96,7 +96,7 @@ def _add(arguments: argparse.Namespace, fleet: Fleet, make: Callable[[], str]) -
     added = secret.add(token) if has_versions and arguments.rotate else secret.create(token)
     file = cache_token(cluster, token)
     names = ", ".join(each.name for each in clusters)
-    say(f"{added.name} is the token of {names} from their next start on. It is kept here in {file}.")
+    say(f"{added.name} is the token of {names} from their next start. This machine has it in {file}.")
     return 0
 
 
@@ -104,15 +104,15 @@ def _given_token(file: str | None) -> str:
     if file:
         try:
             with expanded(file, "--file").open(errors="replace") as opened:
-                return opened.read(_LONGEST_TOKEN)
+                return opened.read(_MAX_TOKEN_CHARS)
         except OSError as error:
             raise UsageError(f"--file {file} cannot be read ({error.strerror}).") from None
     if sys.stdin.isatty():
         return getpass.getpass("Token (not shown): ")
-    return sys.stdin.read(_LONGEST_TOKEN)
+    return sys.stdin.read(_MAX_TOKEN_CHARS)
 
 
-def _copied(token: str) -> bool:
+def _copy(token: str) -> bool:
     """Copy ``token`` to a clipboard; return whether this worked."""
     for command in _CLIPBOARDS:
         if shutil.which(command[0]) is None:
@@ -131,8 +131,8 @@ def _copied(token: str) -> bool:
 def _show(token: str, cluster: FleetCluster) -> None:
     if not sys.stdout.isatty():
         raise CommandError(
-            f"The token of {cluster.name} is shown on a terminal only, and there is no clipboard here or it is not "
-            f"wanted: 'tradewind cluster auth-env {cluster.name}' keeps it in a file and prints where."
+            f"The token of {cluster.name} is printed only on a terminal, and there is no clipboard here or --no-copy "
+            f"was given: 'tradewind cluster auth-env {cluster.name}' stores it in a file and prints the path."
         )
     write_lines([token])
 
@@ -145,32 +145,32 @@ def rotate_token(arguments: argparse.Namespace, fleet: Fleet) -> int:
     """
     named = [fleet.cluster(name) for name in arguments.name or [None]]
     groups = {(one.project, one.token_secret): clusters_sharing_token(fleet, one) for one in named}
-    acts = {one.name: manager_of(one, fleet) for group in groups.values() for one in group}
-    running = [one for group in groups.values() for one in group if acts[one.name].inventory().heads]
-    _tell_what_follows(groups.values(), running, acts)
+    managers = {one.name: manager_of(one, fleet) for group in groups.values() for one in group}
+    running = [one for group in groups.values() for one in group if managers[one.name].inventory().heads]
+    _report_plan(groups.values(), running, managers)
     if arguments.dry_run:
         return 0
     names = ", ".join(one.name for one in running)
     agree(arguments, f"Rotate the token, and restart {names}?" if running else "Rotate the token?")
-    found = [one for group in groups.values() for one in _rotate(arguments, group, acts)]
+    found = [one for group in groups.values() for one in _rotate(arguments, group, managers)]
     for one in running:
         wait_until_ready(arguments, one)
     return report_lost_jobs(found)
 
 
-def _tell_what_follows(
-    groups: Iterable[Sequence[FleetCluster]], running: Sequence[FleetCluster], acts: Mapping[str, ClusterManager]
+def _report_plan(
+    groups: Iterable[Sequence[FleetCluster]], running: Sequence[FleetCluster], managers: Mapping[str, ClusterManager]
 ) -> None:
     for group in groups:
         secret = f"projects/{group[0].project}/secrets/{group[0].token_secret}"
         say(f"{secret} is the token of {', '.join(one.name for one in group)}.")
     for one in running:
         look_for_image(one)
-        show_affected_jobs(one, acts[one.name].inventory())
+        show_affected_jobs(one, managers[one.name].inventory())
 
 
 def _rotate(
-    arguments: argparse.Namespace, group: Sequence[FleetCluster], acts: Mapping[str, ClusterManager]
+    arguments: argparse.Namespace, group: Sequence[FleetCluster], managers: Mapping[str, ClusterManager]
 ) -> list[RestoreResult]:
     def hand_out(version: int) -> None:
         fetch_token(group[0], str(version))
@@ -179,7 +179,7 @@ def _rotate(
     return TokenRotation(
         group,
         TokenSecret(group[0].project, group[0].token_secret),
-        acts=acts,
+        acts=managers,
         markers={one.name: ClusterLock.of(one) for one in group},
         jobs={one.name: jobs_to_preserve(arguments, one) for one in group},
         hand_out=hand_out,

@@ -3,7 +3,7 @@
 The cluster is that of ``--address``, else of ``--cluster`` or ``--config``, else of ``RAY_ADDRESS``, else the default
 cluster of the fleet file, if there is one, else this machine. A token for an address comes from ``RAY_AUTH_TOKEN``,
 ``RAY_AUTH_TOKEN_PATH`` or ``~/.ray/auth_token``, as for Ray's own commands; a connection and a cluster of the fleet
-have their own. It goes into the requests' headers and nowhere else.
+have their own. It is sent only in the headers of requests.
 
 ``--cluster`` and ``--config`` name an Airflow connection or a cluster of the fleet file. The path of a cluster's
 generated file means its name. A connection with that id comes first, then the one that the fleet file names for the
@@ -55,7 +55,6 @@ def chosen_cluster(
         UsageError: No cluster or two are named.
         CommandError: The token cannot be read, or the cluster cannot be reached.
     """
-
     if arguments.address and (arguments.cluster or arguments.config):
         option = "--cluster" if arguments.cluster else "--config"
         raise UsageError(f"--address and {option} both name a cluster: give one of them.")
@@ -71,7 +70,7 @@ def chosen_cluster(
         yield _at_address(arguments, env, home)
         return
     if arguments.ca:
-        raise UsageError("--ca goes with --address: a connection names its own CA bundle.")
+        raise UsageError("--ca needs --address: a connection names its own CA bundle.")
     with named_cluster(named, is_in_airflow=default is not None) as cluster:
         yield cluster
 
@@ -93,8 +92,8 @@ def _at_address(arguments: argparse.Namespace, env: Mapping[str, str], home: Pat
         return RayCluster(_name_of(address), address, token_in(env, home), arguments.ca or True)
     except BadTokenError:
         raise CommandError(
-            f"The token from {TOKEN_SOURCES} holds a space, a line break or another character that no HTTP header can "
-            "carry: enter it anew."
+            f"The token from {TOKEN_SOURCES} has a space, a line break or another character that is invalid in an HTTP "
+            "header. Enter it again."
         ) from None
 
 
@@ -162,12 +161,12 @@ def _token_in_file(file: Path, source: str) -> str:
 
 def _check_address(address: str, source: str) -> None:
     if "@" in address:
-        raise UsageError(f"{source} holds a user or a password (it is not shown): take it out.")
+        raise UsageError(f"{source} has a user or a password (not shown): remove it.")
     try:
         RayCluster(source, address)
     except BadAddressError:
         raise UsageError(
-            f"{source} is no dashboard address (not shown, for it may hold a secret): write http://HOST:8265."
+            f"{source} is not a dashboard address (not shown, because it may hold a secret): write http://HOST:8265."
         ) from None
 
 
@@ -182,11 +181,11 @@ def explain_error(error: RayJobsError, cluster: RayCluster | None = None) -> str
     here = f"The Ray cluster at {cluster.address}"
     if isinstance(error, RayAuthenticationError):
         if cluster.token is None:
-            return f"{here} asks for a token: put it into {TOKEN_SOURCES}."
+            return f"{here} requires a token: put it into {TOKEN_SOURCES}."
         return f"{here} refuses the token: put the right one into {TOKEN_SOURCES}."
     text = text.replace(str(cluster), here)
-    for theirs, ours in _AT_AN_ADDRESS.items():
-        text = text.replace(theirs.format(name=repr(cluster.name)), ours)
+    for old, new in _AT_AN_ADDRESS.items():
+        text = text.replace(old.format(name=repr(cluster.name)), new)
     return text
 
 
@@ -203,7 +202,6 @@ _AT_AN_ADDRESS: Final = {
 
 def _as_options(text: str) -> str:
     """Replace names of Python arguments in an error by options of the command line."""
-
     text = re.sub(r"secrets=\{'(\w+)': '([^']+)'\}", r"--secret \1=\2", text)
     return text.replace("pip_dependency_groups", "--extra").replace("with excludes,", "with --exclude,")
 
@@ -260,7 +258,7 @@ class NamedCluster:
         fleet = fleet_here()
         if fleet is None:
             return None
-        say(f"On cluster {fleet.default_cluster}, the default of {fleet.file}.")
+        say(f"Using cluster {fleet.default_cluster}, the default of {fleet.file}.")
         return NamedCluster(fleet.default_cluster, fleet, ("--cluster", fleet.default_cluster))
 
 
@@ -286,10 +284,10 @@ def named_cluster(named: NamedCluster, *, is_in_airflow: bool) -> Iterator[RayCl
         try:
             from tradewind.fleet.access.connect import connected
 
-            there = stack.enter_context(connected(found))
+            connection = stack.enter_context(connected(found))
         except FleetError as error:
             raise CommandError(str(error)) from None
-        yield there
+        yield connection
 
 
 def fleet_here() -> Fleet | None:

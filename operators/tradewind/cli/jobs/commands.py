@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from tradewind.ray_jobs.follow.log_lines import JobLog
 
 _HEAD = ("JOB", "STATUS", "SUBMITTED", "FOR", "COMMAND")
-_LONGEST_COMMAND = 80
+_MAX_COMMAND_CHARS = 80
+TIMEOUT_EXIT_CODE = 2
 
 
 def list_jobs(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Interrupts) -> int:
@@ -59,8 +60,8 @@ def table(jobs: Sequence[JobDetails], now: float) -> list[str]:
 
 def _row(job: JobDetails, now: float) -> tuple[str, ...]:
     command = " ".join(job.entrypoint.split())
-    if len(command) > _LONGEST_COMMAND:
-        command = f"{command[: _LONGEST_COMMAND - 3]}..."
+    if len(command) > _MAX_COMMAND_CHARS:
+        command = f"{command[: _MAX_COMMAND_CHARS - 3]}..."
     if job.started_ms is None:
         return job.job, job.status, "-", "-", command
     started = job.started_ms / 1000
@@ -69,20 +70,17 @@ def _row(job: JobDetails, now: float) -> tuple[str, ...]:
     return job.job, job.status, submitted, format_duration(max(0.0, ended - started)), command
 
 
-Give = Callable[[Sequence[str]], None]
-
-
 class LineFilter:
     """Pass on the lines that match a pattern; with ``tail``, hold them back until ``show_last``.
 
     Args:
-        give: Takes the lines.
+        emit: Takes the lines.
         grep: The pattern; None: every line.
         tail: Number of lines to show on ``show_last``; None: all, as they arrive.
     """
 
-    def __init__(self, give: Give, grep: Regex | None, tail: int | None) -> None:
-        self._give = give
+    def __init__(self, emit: Callable[[Sequence[str]], None], grep: Regex | None, tail: int | None) -> None:
+        self._emit = emit
         self._grep = grep
         self._held: deque[str] | None = None if tail is None else deque(maxlen=tail)
 
@@ -90,14 +88,14 @@ class LineFilter:
         """Add the next lines of the log."""
         left = [line for line in lines if self._grep is None or self._grep.search(line)]
         if self._held is None:
-            self._give(left)
+            self._emit(left)
         else:
             self._held.extend(left)
 
     def show_last(self) -> None:
         """Show the last lines at the log's present end; later lines are passed on as they arrive."""
         if self._held is not None:
-            self._give(list(self._held))
+            self._emit(list(self._held))
             self._held = None
 
 
@@ -153,8 +151,7 @@ async def read_so_far(api: JobsApi, details: JobDetails, log: JobLog) -> None:
 
 def unknown_job(job: str, cluster: RayCluster) -> CommandError:
     """Make the error for an id that the cluster does not know."""
-    known = "'tradewind jobs list --all' shows those that it knows"
-    return CommandError(f"{cluster_label(cluster)} knows no job {job!r}: {known}.")
+    return CommandError(f"{cluster_label(cluster)} has no job {job!r}. 'tradewind jobs list --all' lists its jobs.")
 
 
 def status(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Interrupts) -> int:
@@ -208,7 +205,7 @@ def stop(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Interru
         UsageError: Neither is given, or both are.
     """
     if bool(arguments.jobs) == bool(arguments.metadata):
-        raise UsageError("say which jobs are meant: by their ids or by --metadata, one of them.")
+        raise UsageError("give either the ids of the jobs or --metadata.")
     return interrupts.run(_stop(list(dict.fromkeys(arguments.jobs)), dict(arguments.metadata), cluster))
 
 
@@ -217,24 +214,22 @@ async def _stop(ids: Sequence[str], metadata: Mapping[str, str], cluster: RayClu
     from tradewind.ray_jobs.follow.stopping import stop_job
 
     async with JobsApi(cluster) as api:
+        unknown: list[str] = []
         if metadata:
             found = [job for job in JobQuery(metadata=metadata).matching(await api.jobs()) if not job.has_ended]
-            known, unknown = [job.job for job in found], []
+            known = [job.job for job in found]
             if not known:
                 say("No job with these metadata is active.")
         else:
-            asked = {job: await api.details(job) for job in ids}  # during an outage the command ends here
-            known = [job for job, state in asked.items() if state is not None]
-            unknown = [job for job, state in asked.items() if state is None]
+            details_of = {job: await api.details(job) for job in ids}  # during an outage the command ends here
+            known = [job for job in ids if details_of[job] is not None]
+            unknown = [job for job in ids if details_of[job] is None]
         ended = await asyncio.gather(*(stop_job(api, job, say) for job in known))
-    states = [details.status if details else "unknown by now" for details in ended]
+    states = [details.status if details else "no longer known" for details in ended]
     write_lines([f"{job}: {state}" for job, state in zip(known, states, strict=True)])
     for job in unknown:
         say(str(unknown_job(job, cluster)))
     return 1 if unknown or None in ended else 0
-
-
-OUT_OF_TIME = 2
 
 
 def wait(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Interrupts) -> int:
@@ -244,7 +239,7 @@ def wait(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Interru
         UsageError: No job is named, or two are.
     """
     if bool(arguments.job) == bool(arguments.match):
-        raise UsageError("say which job is meant: by its id or by --match, one of them.")
+        raise UsageError("give either the id of the job or --match.")
     return interrupts.run(_wait(arguments, cluster))
 
 
@@ -259,8 +254,8 @@ async def _wait(arguments: argparse.Namespace, cluster: RayCluster) -> int:
             async with within(arguments.timeout):
                 details = await _until_ended(api, job, arguments.poll)
         except TimeoutError:
-            say(f"Job {job} has not ended within {arguments.timeout:g} s; it goes on.")
-            return OUT_OF_TIME
+            say(f"Job {job} has not ended within {arguments.timeout:g} s and continues.")
+            return TIMEOUT_EXIT_CODE
         if details is not None and arguments.show_logs:
             await _show_log(api, details, arguments)
         ending = await _ending(api, job, details)
@@ -276,7 +271,7 @@ def newest_match(jobs: list[JobDetails], text: str, cluster: RayCluster) -> str:
     """
     found = [job for job in jobs if text in job.job]
     if not found:
-        raise CommandError(f"{cluster_label(cluster)} knows no job with {text!r} in its id.")
+        raise CommandError(f"{cluster_label(cluster)} has no job with {text!r} in its id.")
     return max(found, key=lambda job: job.started_ms or 0).job
 
 
@@ -285,17 +280,17 @@ async def _until_ended(api: JobsApi, job: str, poll_s: float) -> JobDetails | No
     from tradewind.ray_jobs.errors import RayUnreachableError
     from tradewind.ray_jobs.nodes import LostNodes
 
-    status, is_silent, lost_nodes = None, False, LostNodes(api)
+    status, is_outage, lost_nodes = None, False, LostNodes(api)
     while True:
         try:
             details = (await lost_nodes.judge({job: await api.details(job)}))[job]
         except RayUnreachableError as error:
-            if not is_silent:
-                say(f"{error} Going on with waiting.")
-            is_silent = True
+            if not is_outage:
+                say(f"{error} Still waiting.")
+            is_outage = True
             lost_nodes.check_soon()
         else:
-            is_silent = False
+            is_outage = False
             if details is not None and details.status != status:
                 status = details.status
                 write_lines([f"{time.strftime('%Y-%m-%d %H:%M:%S')} {job} {status}"])
@@ -313,7 +308,7 @@ async def _show_log(api: JobsApi, details: JobDetails, arguments: argparse.Names
     try:
         await read_so_far(api, details, log)
     except RayUnreachableError as error:  # the command's answer is the job's ending
-        say(f"Its log cannot be read: {error}")
+        say(f"Cannot read the log of job {details.job}: {error}")
     log.finish()
     lines.show_last()
 

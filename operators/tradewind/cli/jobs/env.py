@@ -21,7 +21,7 @@ from tradewind.ray_jobs.secret_patterns import detect_secret, secret_variable
 
 SETTINGS_FILE = ".marin.yaml"
 _NAME: Final = re.compile(r"[^\s=\x00-\x1f\x7f-\x9f]{1,500}")
-_LONGEST_SHOWN: Final = 80
+_MAX_SHOWN: Final = 80
 
 
 def job_env(
@@ -43,8 +43,8 @@ def job_env(
     chosen = dict(one_variable(values) for values in given)
     if twice := sorted(chosen.keys() & set(secrets)):
         raise UsageError(f"{twice[0]} is given by -e and by --secret: give it once.")
-    written = without_secrets(env_in(settings), settings.name, {*chosen, *secrets}, say)
-    return {**discover_project(folder), **written, **chosen}
+    configured = without_secrets(env_in(settings), settings.name, {*chosen, *secrets}, say)
+    return {**discover_project(folder), **configured, **chosen}
 
 
 def one_variable(values: Sequence[str]) -> tuple[str, str]:
@@ -60,10 +60,10 @@ def one_variable(values: Sequence[str]) -> tuple[str, str]:
         value = values[1]
     if not name:
         raise UsageError("-e names no variable: write -e NAME=VALUE.")
-    if (form := detect_secret(name)) is not None:
-        raise UsageError(f"-e names a variable that has the form of {form} (it is not shown): write -e NAME=VALUE.")
+    if (kind := detect_secret(name)) is not None:
+        raise UsageError(f"-e names a variable that looks like {kind} (not shown): write -e NAME=VALUE.")
     if not _NAME.fullmatch(name):
-        raise UsageError(f"-e {name[:_LONGEST_SHOWN]!r} is no name of a variable: write -e NAME=VALUE.")
+        raise UsageError(f"-e {name[:_MAX_SHOWN]!r} is not the name of a variable: write -e NAME=VALUE.")
     is_bare = len(values) == 1 and not equals
     # The user probably expects this machine's value for a bare name like this one.
     why = secret_variable(name, "a value" if is_bare else value)
@@ -76,10 +76,10 @@ def without_secrets(
     env: Mapping[str, str], where: str, overridden: Iterable[str], say: Callable[[str], None]
 ) -> dict[str, str]:
     """Return ``env`` without probable secrets; warn of each unless it is ``overridden``."""
-    kept = {name: value for name, value in env.items() if secret_variable(name, value) is None}
-    for name in sorted(env.keys() - kept.keys() - set(overridden)):
-        say(f"{name} of {where} looks like a secret and does not travel: {_instead(name)}")
-    return kept
+    harmless = {name: value for name, value in env.items() if secret_variable(name, value) is None}
+    for name in sorted(env.keys() - harmless.keys() - set(overridden)):
+        say(f"{name} of {where} looks like a secret and is not sent: {_instead(name)}")
+    return harmless
 
 
 def env_in(settings: Path) -> dict[str, str]:
@@ -98,7 +98,7 @@ def env_in(settings: Path) -> dict[str, str]:
     except BadFileError as error:  # its text may hold secrets
         line = error.problems[0].line
         raise CommandError(
-            f"{settings}:{line}: it cannot be read as YAML in which each key is a text: correct it."
+            f"{settings}:{line}: this is not valid YAML in which each key is a text: correct it."
         ) from None
     found = document.value
     env = found.get("env") if isinstance(found, Mapping) else None
@@ -108,18 +108,18 @@ def env_in(settings: Path) -> dict[str, str]:
         raise CommandError(f"{settings}:{document.line_of(('env',))}: 'env' must be a map of names and values.")
     for name, value in env.items():
         if why := _why_no_variable(name, value):
-            raise CommandError(f"{settings}:{document.line_of(('env', name))}: {why}: correct it, or take it out.")
+            raise CommandError(f"{settings}:{document.line_of(('env', name))}: {why}: correct or remove it.")
     return {name: _as_text(value) for name, value in env.items()}
 
 
 def _why_no_variable(name: str, value: Any) -> str:
     """Explain why no process can have this variable; empty if one can. A value is never shown."""
     if not _NAME.fullmatch(name):
-        return f"{name[:_LONGEST_SHOWN]!r} is no name of a variable"
+        return f"{name[:_MAX_SHOWN]!r} is not the name of a variable"
     if isinstance(value, Mapping | list):
-        return f"the value of {name} is no text"
+        return f"the value of {name} is not a text"
     if "\0" in _as_text(value):
-        return f"the value of {name} holds a NUL, which no variable can"
+        return f"the value of {name} has a NUL, which no variable can have"
     return ""
 
 
@@ -190,5 +190,5 @@ def _as_text(value: Any) -> str:
 def _instead(name: str) -> str:
     return (
         f"give --secret {name}=projects/PROJECT/secrets/SECRET (Secret Manager) or --secret {name}=env:VARIABLE (a "
-        "variable of the cluster's own) instead; it is fetched on the cluster, and nobody can read it in the job."
+        "variable of the cluster) instead. The cluster fetches it, and the job's description does not have it."
     )

@@ -6,7 +6,6 @@ The job continues when the command ends, unless ``--auto-stop`` was given.
 from __future__ import annotations
 
 import argparse
-import getpass
 import json
 import re
 import secrets
@@ -21,7 +20,7 @@ from typing import Any
 from tradewind.cli.interrupts import Interrupted, Interrupts
 from tradewind.cli.jobs.clusters import NamedCluster, is_temporary_address, options_for
 from tradewind.cli.jobs.env import SETTINGS_FILE, job_env
-from tradewind.cli.output import CommandError, UsageError, say, write_lines
+from tradewind.cli.output import CommandError, UsageError, say, user_name, write_lines
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.demand import Demand
 from tradewind.ray_jobs.dependencies import environment_of
@@ -36,7 +35,7 @@ from tradewind.steps import TpuSlice
 from tradewind.tasks.jobs.placement import Placement, place_entrypoint
 from tradewind.timeouts import within
 
-_LONGEST_PART = 40
+_MAX_PART_CHARS = 40
 _ASSIGNMENT = re.compile(r"\w+=")
 
 
@@ -64,22 +63,22 @@ def job_to_submit(arguments: argparse.Namespace, job: str, here: Path, say: Call
     }
     if references:
         runtime_env = ship_tradewind(runtime_env)
-    user = {USER: name} if (name := _user()) else {}
+    user = {USER: name} if (name := user_name()) else {}
     metadata = {**user, **dict(arguments.metadata)}
     request = JobRequest(job, entrypoint, prepare_runtime_env(runtime_env), metadata, **place(arguments).fields())
     return check_request(request)
 
 
 def command_words(words: Sequence[str]) -> list[str]:
-    """Return the command behind ``--``.
+    """Return the command after ``--``.
 
     Raises:
-        UsageError: There is none, or it is not behind ``--``.
+        UsageError: There is none, or it is not after ``--``.
     """
     if not words or words[0] != "--":
         raise UsageError("write '--' between the options and the command: tradewind jobs submit -- python train.py")
     if len(words) == 1:
-        raise UsageError("there is no command behind '--'.")
+        raise UsageError("there is no command after '--'.")
     return list(words[1:])
 
 
@@ -104,7 +103,7 @@ def id_for(arguments: argparse.Namespace) -> str:
     """Return the given id, or a new one."""
     if arguments.submission_id is not None:
         return str(arguments.submission_id)
-    return new_id(arguments.command[1:], _user(), datetime.now(UTC), secrets.token_hex(2))
+    return new_id(arguments.command[1:], user_name(), datetime.now(UTC), secrets.token_hex(2))
 
 
 def place(arguments: argparse.Namespace) -> Placement:
@@ -116,7 +115,7 @@ def place(arguments: argparse.Namespace) -> Placement:
     resources = _resources(arguments.resources)
     slice_ = place_entrypoint(TpuSlice(arguments.tpu)) if arguments.tpu else Placement()
     if twice := sorted(resources.keys() & (slice_.resources or {}).keys()):
-        raise UsageError(f"--resources and --tpu both ask for {twice[0]}: leave it to --tpu.")
+        raise UsageError(f"--resources and --tpu both request {twice[0]}: leave it to --tpu.")
     return Placement(
         arguments.num_cpus,
         arguments.num_gpus,
@@ -145,13 +144,6 @@ def ray_command(request: JobRequest, cluster: RayCluster) -> str:
     return f"ray job submit {shlex.join(words)} -- {request.entrypoint}"
 
 
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        return ""
-
-
 def _json(value: Mapping[str, Any] | None) -> str | None:
     return json.dumps(value) if value else None
 
@@ -164,12 +156,12 @@ def _resources(text: str | None) -> dict[str, float]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise UsageError("--resources is no JSON object: write such as '{\"big_disk\": 1}'.")
+        raise UsageError("--resources is not a JSON object like '{\"big_disk\": 1}'.")
     return found
 
 
 def _slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_]+", "-", text).strip("-_")[:_LONGEST_PART]
+    return re.sub(r"[^A-Za-z0-9_]+", "-", text).strip("-_")[:_MAX_PART_CHARS]
 
 
 STOPPING_S = 600.0
@@ -180,12 +172,14 @@ def check_usage(arguments: argparse.Namespace) -> None:
     """Refuse invalid options before connecting to a cluster.
 
     Raises:
-        UsageError: The options do not go together, or there is no command behind ``--``.
+        UsageError: The options do not go together, or there is no command after ``--``.
     """
     command_words(arguments.command)
     if arguments.no_wait and (arguments.auto_stop or arguments.timeout):
         option = "--auto-stop" if arguments.auto_stop else "--timeout"
-        raise UsageError(f"--no-wait and {option} do not go together: with --no-wait, nobody is there to stop the job.")
+        raise UsageError(
+            f"--no-wait and {option} exclude each other: with --no-wait, no command is left to stop the job."
+        )
 
 
 def submit(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Interrupts) -> int:
@@ -204,7 +198,7 @@ def submit(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Inter
         interrupts,
         options_for(arguments.named, cluster),
         is_id_new=arguments.submission_id is None,
-        is_address_ours=is_temporary_address(arguments.named, cluster),
+        is_temporary=is_temporary_address(arguments.named, cluster),
     )
     return submission.run(no_wait=arguments.no_wait, auto_stop=arguments.auto_stop, timeout_s=arguments.timeout)
 
@@ -213,7 +207,7 @@ def _check_owner(named: NamedCluster | None, user: str) -> None:
     """Refuse a cluster of the fleet that belongs to another user."""
     cluster = named.of_fleet if named else None
     if cluster is not None and cluster.owner not in (None, user):
-        raise UsageError(f"{cluster.not_for(user or 'nobody')} Name another cluster with --cluster.")
+        raise UsageError(f"{cluster.not_for(user or 'a user without a name')} Name another cluster with --cluster.")
 
 
 class Submission:
@@ -222,7 +216,7 @@ class Submission:
     Args:
         where: The options for the cluster on another command line.
         is_id_new: The id is generated: a job with it is this command's.
-        is_address_ours: Only this command can use the cluster's address, so it is not shown.
+        is_temporary: Only this command can use the cluster's address, so it is not shown.
     """
 
     def __init__(
@@ -233,15 +227,15 @@ class Submission:
         where: Sequence[str],
         *,
         is_id_new: bool,
-        is_address_ours: bool = False,
+        is_temporary: bool = False,
     ) -> None:
         self._request = request
         self._job = request.submission_id
         self._cluster = cluster
         self._interrupts = interrupts
         self._where = where
-        self._is_ours = is_id_new
-        self._is_address_ours = is_address_ours
+        self._is_own = is_id_new
+        self._is_temporary = is_temporary
         self._has_ended = False
 
     def run(self, *, no_wait: bool, auto_stop: bool, timeout_s: float | None) -> int:
@@ -249,7 +243,7 @@ class Submission:
         from tradewind.ray_jobs.client import RayJobs
 
         jobs = RayJobs(self._cluster)
-        if not self._is_address_ours:
+        if not self._is_temporary:
             say(f"The same with Ray's own command: {ray_command(self._request, self._cluster)}")
         with self._stopping() if auto_stop else self._leaving():
             try:
@@ -259,31 +253,31 @@ class Submission:
                 raise
             except RayUnreachableError as error:
                 raise RayUnreachableError(f"{error} Job {self._job} may have been submitted nevertheless.") from None
-            self._is_ours |= is_new
+            self._is_own |= is_new
             verb = "submitted" if is_new else "was submitted before"
-            where = f" on {self._cluster.name}." if self._is_address_ours else f": {self._cluster.job_url(self._job)}"
+            where = f" on {self._cluster.name}." if self._is_temporary else f": {self._cluster.job_url(self._job)}"
             say(f"Job {self._job} {verb}{where}")
             if no_wait:
                 write_lines([self._job])
                 self._has_ended = True
                 return 0
-            return self._followed(timeout_s)
+            return self._follow(timeout_s)
 
-    def _followed(self, timeout_s: float | None) -> int:
+    def _follow(self, timeout_s: float | None) -> int:
         from tradewind.ray_jobs.follow.log_lines import JobLog
 
         deadline = None if timeout_s is None else time.time() + timeout_s
         watch = FollowRequest(self._job, Demand.of(self._request), deadline=deadline)
         log = JobLog(write_lines, max_bytes=None)
-        told: list[str] = []
+        notices: list[str] = []
 
         def notice(sentence: str) -> None:
-            told.append(sentence)
+            notices.append(sentence)
             say(sentence)
 
         outcome = self._interrupts.run(await_outcome(self._cluster, watch, log, notice))
         self._has_ended = True
-        if outcome.ending.sentence not in told:
+        if outcome.ending.sentence not in notices:
             say(outcome.ending.sentence)
         return 0 if outcome.ending.kind is EndingKind.SUCCEEDED else 1
 
@@ -294,7 +288,7 @@ class Submission:
             yield
         except Interrupted:
             say(
-                f"Job {self._job} goes on. Follow it with '{self._command('logs -f')}', stop it with "
+                f"Job {self._job} continues. Follow it with '{self._command('logs -f')}', stop it with "
                 f"'{self._command('stop')}'."
             )
             raise
@@ -305,24 +299,24 @@ class Submission:
         try:
             yield
         finally:
-            if not self._has_ended and self._is_ours:
+            if not self._has_ended and self._is_own:
                 self._stop()
             elif not self._has_ended:
-                say(f"Job {self._job} was not submitted by this command, so it goes on.")
+                say(f"Job {self._job} was submitted by another command, so it continues.")
 
     def _stop(self) -> None:
         say(f"Stopping job {self._job}.")
         try:
-            found = self._interrupts.run(self._stopped())
+            status = self._interrupts.run(self._stop_and_wait())
         except (TimeoutError, Interrupted) as error:
-            say(f"Job {self._job} was told to stop, but may run still: '{self._command('stop')}' waits for its end.")
+            say(f"Job {self._job} was asked to stop, but may still run: '{self._command('stop')}' waits for its end.")
             if isinstance(error, Interrupted):
                 raise
             raise CommandError(f"Job {self._job} did not stop within {STOPPING_S:.0f} s.") from None
-        if found is not None:
-            say(f"Job {self._job} is {found}.")
+        if status is not None:
+            say(f"Job {self._job} is {status}.")
 
-    async def _stopped(self) -> str | None:
+    async def _stop_and_wait(self) -> str | None:
         from tradewind.ray_jobs.api import JobsApi
         from tradewind.ray_jobs.follow.stopping import stop_job
 
