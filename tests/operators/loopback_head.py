@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Self
+
+import pytest
 
 from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest, LoopbackServer
 
@@ -24,6 +27,16 @@ class LoopbackHead(LoopbackServer):
     def __init__(self) -> None:
         super().__init__()
         self.jobs: dict[str, dict[str, Any]] = {}
+
+    @contextmanager
+    def connected(self, monkeypatch: pytest.MonkeyPatch, conn_id: str = "head") -> Iterator[Self]:
+        """Run the head for the length of a block, with a connection to it in Airflow."""
+        self.start()
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps({"conn_type": "ray", "host": self.url}))
+        try:
+            yield self
+        finally:
+            self.stop()
 
     def has(self, job: str, status: str, **fields: Any) -> None:
         """Add ``job`` in this state."""
@@ -58,7 +71,7 @@ class ImpatientHead(LoopbackHead):
     """End the first jobs at once with one of Ray's error types; later jobs succeed.
 
     Args:
-        gives_up: Number of jobs that fail.
+        failing: Number of jobs that fail.
         error_type: Ray's error type of these jobs.
         exit_code: Exit code of their entrypoint, if it ran.
         driver: Called with job id and output path before each job ends.
@@ -67,7 +80,7 @@ class ImpatientHead(LoopbackHead):
 
     def __init__(
         self,
-        gives_up: int,
+        failing: int,
         error_type: str = TOO_LATE,
         exit_code: int | None = None,
         driver: Callable[[str, str], None] = lambda job, output_path: None,
@@ -75,17 +88,17 @@ class ImpatientHead(LoopbackHead):
     ) -> None:
         super().__init__()
         self.last_line = last_line
-        self._gives_up = gives_up
+        self._failing = failing
         self._failure = {"message": "Ray's last word", "error_type": error_type, "driver_exit_code": exit_code}
         self._driver = driver
 
     def submitted(self, job: str, fields: Mapping[str, Any]) -> None:
         self._driver(job, fields.get("metadata", {}).get("output_path", ""))
-        if len(self.jobs) >= self._gives_up:
+        if len(self.jobs) >= self._failing:
             self.has(job, "SUCCEEDED")
         else:
             self.has(job, "FAILED", **self._failure)
 
 
 def _json(fields: Any) -> Answer:
-    return Answer("asked", body=json.dumps(fields).encode(), headers={"Content-Type": "application/json"})
+    return Answer("answered", body=json.dumps(fields).encode(), headers={"Content-Type": "application/json"})

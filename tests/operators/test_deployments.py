@@ -3,65 +3,47 @@
 from __future__ import annotations
 
 import posixpath
-from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
 from airflow.sdk.exceptions import TaskDeferred
 
+from tests.operators.contexts import Notes, step_task
 from tradewind import ExecutorStep, on_airflow_worker
-from tradewind.operators.step import StepOperator
-from tradewind.records.lease import Lease
+from tradewind.records.lease import Lease, lease_path
 from tradewind.records.lease_store import LeaseStore
 from tradewind.serialization.spec import StepSpec
-from tradewind.tasks.context import ExperimentSettings
-from tradewind.tasks.errors import UnnamedDeploymentError
+from tradewind.tasks.errors import BadInputError, UnnamedDeploymentError
 from tradewind.tasks.step_try import Progress
 from tradewind.triggers.lease import LeaseTrigger
 
-NIGHT = datetime(2026, 1, 1, tzinfo=UTC)
-NAME = "AIRFLOW__TRADEWIND__DEPLOYMENT"
-
-
-class Notes(dict[str, Any]):
-    """Entries of a task in the task state store of its own deployment."""
-
-    set = dict.__setitem__
+STEP = ExecutorStep("train", posixpath.join, {}, resources=on_airflow_worker())
 
 
 class Airflow:
     """One of two deployments, as a task of the nightly run sees it."""
 
-    def __init__(self, name: str, prefix: Path) -> None:
-        self.name, self.notes = name, Notes()
-        with DAG("nightly") as self.dag:
-            step = ExecutorStep("train", posixpath.join, {}, resources=on_airflow_worker())
-            settings = ExperimentSettings(prefix=str(prefix))
-            self.task = StepOperator(task_id="train", step=step, settings=settings, plan_task_id="", deferrable=True)
+    def __init__(self, name: str, prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.name, self.notes, self._monkeypatch = name, Notes(), monkeypatch
+        self.task, self._context = step_task(prefix, step=STEP, deferrable=True)
 
     def context(self, try_number: int, max_tries: int = 3) -> Any:
-        ti = SimpleNamespace(dag_id="nightly", run_id="scheduled__1", task_id="train", map_index=-1)
-        ti.try_number, ti.max_tries = try_number, max_tries
-        ti.xcom_push = ti.xcom_pull = lambda **_: None
-        run = SimpleNamespace(data_interval_start=NIGHT, data_interval_end=None, partition_key=None, run_after=NIGHT)
-        run.clear_number = 0
-        return {"ti": ti, "dag": self.dag, "dag_run": run, "params": {}, "task_state_store": self.notes}
+        """Return the context of a try, after this deployment's settings were made current."""
+        self._monkeypatch.setenv("AIRFLOW__TRADEWIND__DEPLOYMENT", self.name)
+        vars(self._context["ti"]).update(try_number=try_number, max_tries=max_tries)
+        return {**self._context, "task_state_store": self.notes}
 
-    def is_at_work(self, monkeypatch: pytest.MonkeyPatch) -> LeaseStore:
+    def begin(self) -> LeaseStore:
         """Claim the lease in the first try and start its lease owner."""
-        monkeypatch.setenv(NAME, self.name)
-        turns = self.task._new_try(self.context(1), Progress()).step_lease
-        spec = StepSpec("train", turns.name, turns.path, "", None, None, {"kind": "airflow_worker"}, False)
-        turn = turns.claim(None, lambda: spec)
-        assert turn is not None
-        turns.store.take_over(turn.attempt.job, "keeper")
-        return turns.store
+        step_lease = self.task._new_try(self.context(1), Progress()).step_lease
+        spec = StepSpec("train", step_lease.name, step_lease.path, "", None, None, {"kind": "airflow_worker"}, False)
+        claimed = step_lease.claim(None, lambda: spec)
+        assert claimed is not None
+        step_lease.store.take_over(claimed.attempt.job, "owner")
+        return step_lease.store
 
-    def starts(self, monkeypatch: pytest.MonkeyPatch, try_number: int, max_tries: int = 3) -> None:
-        monkeypatch.setenv(NAME, self.name)
+    def start(self, try_number: int, max_tries: int = 3) -> None:
         self.task.execute(self.context(try_number, max_tries))
 
 
@@ -72,10 +54,10 @@ def lease_of(store: LeaseStore) -> Lease:
 
 
 def test_a_clear_in_staging_stops_nothing_in_production(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Airflow("prod", tmp_path).is_at_work(monkeypatch)
+    store = Airflow("prod", tmp_path, monkeypatch).begin()
     with pytest.raises(TaskDeferred) as deferred:
-        Airflow("staging", tmp_path).starts(monkeypatch, try_number=2, max_tries=4)
-    assert isinstance(deferred.value.trigger, LeaseTrigger), "it waits for the other's turn"
+        Airflow("staging", tmp_path, monkeypatch).start(try_number=2, max_tries=4)
+    assert isinstance(deferred.value.trigger, LeaseTrigger), "it waits for the other's attempt"
     assert lease_of(store).stop_requested is None
     assert lease_of(store).by["deployment"] == "prod"
 
@@ -84,17 +66,28 @@ def test_a_clear_in_staging_stops_nothing_in_production(tmp_path: Path, monkeypa
 def test_foreign_lease_is_refused_for_unnamed_deployment(
     theirs: str, ours: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Airflow(theirs, tmp_path).is_at_work(monkeypatch)
+    store = Airflow(theirs, tmp_path, monkeypatch).begin()
     with pytest.raises(UnnamedDeploymentError, match=r"set `\[tradewind\] deployment` to a name of its own in each"):
-        Airflow(ours, tmp_path).starts(monkeypatch, try_number=2, max_tries=4)
+        Airflow(ours, tmp_path, monkeypatch).start(try_number=2, max_tries=4)
     assert lease_of(store).stop_requested is None
 
 
 def test_unnamed_deployment_recognizes_own_lease_of_earlier_try(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    airflow = Airflow("", tmp_path)
-    store = airflow.is_at_work(monkeypatch)
+    airflow = Airflow("", tmp_path, monkeypatch)
+    store = airflow.begin()
     with pytest.raises(TaskDeferred):  # the task waits for an earlier try that still runs in a worker
-        airflow.starts(monkeypatch, try_number=2)
+        airflow.start(try_number=2)
     assert lease_of(store).attempt == 1
+
+
+def test_unreadable_lease_fails_task_and_starts_no_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    airflow = Airflow("prod", tmp_path, monkeypatch)
+    output = airflow.task._new_try(airflow.context(1), Progress()).step_lease.path
+    file = Path(lease_path(output))
+    file.parent.mkdir(parents=True)
+    file.write_text('{"worker_id": "w", "timest')
+    with pytest.raises(BadInputError, match=f"Step 'train': The lease {file} cannot be read, because it holds no JSON"):
+        airflow.start(try_number=1)
+    assert [path.name for path in Path(output).iterdir()] == [file.name]

@@ -1,8 +1,7 @@
 """Records of commit f897a9b, from before module renames: deferred task, attempt, finished output.
 
 ``records_of_f897a9b.json`` contains the objects that this commit stored in the bucket, the driver's arguments, and the
-trigger and method that Airflow stores for a deferred task. Its step is ``ExecutorStep("made", json.dumps, {"rate":
-versioned(1)})``.
+trigger and method that Airflow stores for a deferred task.
 """
 
 from __future__ import annotations
@@ -16,17 +15,15 @@ from typing import Any
 
 import fsspec
 import pytest
-from airflow.sdk import DAG
 
-from tests.operators.contexts import context_of
+from tests.operators.contexts import step_task
 from tests.operators.loopback_head import LoopbackHead
 from tradewind import ExecutorStep, versioned
-from tradewind.operators.step import StepOperator
 from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind
 from tradewind.records.attempts import AttemptOutcome, attempt_path, read_attempt
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
-from tradewind.tasks.context import ExperimentSettings
 
+STEP = ExecutorStep("made", json.dumps, {"rate": versioned(1)})
 STORED: dict[str, Any] = json.loads(Path(__file__).with_name("records_of_f897a9b.json").read_text())
 DONE = Ending(EndingKind.SUCCEEDED, "It ended well.", 0)
 
@@ -40,14 +37,6 @@ def store(cloud: LocalCloudStorage) -> None:
             fs.pipe(name, text.encode())
 
 
-def task(prefix: str) -> tuple[StepOperator, Any]:
-    step = ExecutorStep("made", json.dumps, {"rate": versioned(1)})
-    settings = ExperimentSettings(prefix=prefix, cluster="deferring")
-    with DAG("deferring") as dag:
-        operator = StepOperator(task_id="t", step=step, settings=settings, plan_task_id="", deferrable=True)
-    return operator, context_of(dag)
-
-
 @pytest.mark.slow
 def test_earlier_deferred_task_and_attempt_are_finished() -> None:
     case = STORED["deferred"]
@@ -58,7 +47,7 @@ def test_earlier_deferred_task_and_attempt_are_finished() -> None:
     driver = subprocess.run(command, capture_output=True, text=True, check=False)
     assert driver.returncode == 0, driver.stdout + driver.stderr
 
-    operator, context = task("gs://bucket/deferred")
+    operator, context = step_task("gs://bucket/deferred", step=STEP, deferrable=True)
     payload = case["fields"]["payload"]
     made = getattr(operator, case["method"])(context, {"ending": DONE.to_json(), **payload})
     assert (made["output_path"], made["attempt"]) == (payload["output_path"], 1)
@@ -66,13 +55,7 @@ def test_earlier_deferred_task_and_attempt_are_finished() -> None:
     assert attempt is not None and attempt.outcome is AttemptOutcome.SUCCEEDED
 
 
-def test_earlier_finished_output_is_reused(monkeypatch: pytest.MonkeyPatch) -> None:
-    head = LoopbackHead()
-    head.start()
-    monkeypatch.setenv("AIRFLOW_CONN_DEFERRING", json.dumps({"conn_type": "ray", "host": head.url}))
-    try:
-        operator, context = task("gs://bucket/finished")
-        made = operator.execute(context)
-    finally:
-        head.stop()
+def test_earlier_finished_output_is_reused(head: LoopbackHead) -> None:
+    operator, context = step_task("gs://bucket/finished", step=STEP, deferrable=True)
+    made = operator.execute(context)
     assert (made["output_path"], made["attempt"], head.jobs) == ("gs://bucket/finished/made-0c4bd0", 1, {})

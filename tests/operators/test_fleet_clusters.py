@@ -33,48 +33,48 @@ def cluster(cloud: LocalCloudStorage, tmp_path: Path, monkeypatch: pytest.Monkey
     ClusterLock.of(found).take("stop", "over", is_anew=True).finish()
 
 
-def told() -> tuple[list[str], list[dict[str, Any]]]:
+def maintained() -> tuple[list[str], list[dict[str, Any]]]:
     """Return the clusters that maintenance handles, and its events about cluster locks."""
     xcoms: dict[str, Any] = {}
     ti = SimpleNamespace(xcom_push=lambda key, value: xcoms.update({key: value}))
-    found = FleetClustersOperator(task_id="clusters").execute({"ti": ti, "params": {}})  # type: ignore[typeddict-item]
-    return [one["name"] for one in found], xcoms[MARKERS]
+    clusters = FleetClustersOperator(task_id="clusters").execute({"ti": ti, "params": {}})  # type: ignore[typeddict-item]
+    return [cluster["name"] for cluster in clusters], xcoms[MARKERS]
 
 
 def test_locked_cluster_is_skipped_with_informational_note(cluster: FleetCluster) -> None:
-    assert told() == (["here", "there"], [])
+    assert maintained() == (["here", "there"], [])
     with ClusterLock.of(cluster).take("restart", "restarting Ray", holder="ada@laptop") as held:
-        names, (note,) = told()
+        names, (note,) = maintained()
         held.finish()
     assert names == ["there"]
     report = UpkeepReport([LockNote(**note).line()])
     assert report.needs_attention == []
     assert "here" in report.table() and "ada@laptop is at restart" in report.table()
-    assert told() == (["here", "there"], [])
+    assert maintained() == (["here", "there"], [])
 
 
 def test_interrupted_operation_needs_user_but_cluster_is_checked(cluster: FleetCluster) -> None:
     with ClusterLock.of(cluster).take("restart", "restarting Ray", holder="ada@laptop"):
         pass
-    names, (note,) = told()
+    names, (note,) = maintained()
     assert names == ["here", "there"]
     (sentence,) = UpkeepReport([LockNote(**note).line()]).needs_attention
     assert "restart by ada@laptop" in sentence and "was interrupted in phase restarting Ray" in sentence
 
 
 def test_cluster_with_unreadable_lock_is_skipped_for_user(cluster: FleetCluster) -> None:
-    path, marker = lock_path(cluster), ClusterLock.of(cluster)
-    marker.take("stop", "over", is_anew=True).finish()
-    good = marker.read()
+    path, lock = lock_path(cluster), ClusterLock.of(cluster)
+    lock.take("stop", "over", is_anew=True).finish()
+    good = lock.read()
     assert good is not None
     bad = write_if(path, "nonsense", good.tag)
-    names, (note,) = told()
+    names, (note,) = maintained()
     assert bad is not None and write_if(path, good.marker.to_json(), bad.tag) is not None
     assert names == ["there"] and note["needs_person"]
     assert LockNote(**note).line().state.startswith("Unknown whether a command is changing it: ")
 
 
-def test_the_reconciler_keeps_quiet_about_a_cluster_that_is_held(cluster: FleetCluster) -> None:
+def test_reconciliation_skips_locked_cluster(cluster: FleetCluster) -> None:
     reconcile = RayReconcileOperator(task_id="reconcile", ray_conn_ids=[cluster.connection])
     with ClusterLock.of(cluster).take("restart", "restarting Ray", holder="ada@laptop") as held:
         assert "ada@laptop is at restart" in (current_operation(cluster.connection) or "")

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
-from tests.operators.contexts import context_of
+from tests.operators.contexts import step_task
 from tests.operators.loopback_head import ImpatientHead
-from tradewind import ExecutorStep
 from tradewind.attempts.decisions import Claim, RerunRequest, TaskIdentity, decide_start
-from tradewind.operators.step import StepOperator
 from tradewind.records.attempts import Attempt, AttemptError, AttemptOutcome, attempt_path, newest_attempt, read_attempt
 from tradewind.records.lease import Phase
 from tradewind.records.lease_store import LeaseStore
@@ -25,17 +21,16 @@ from tradewind.records.record import read_record
 from tradewind.runtime.run_step import NOTHING_LEFT, SUPERSEDED
 from tradewind.storage.files import write_text
 from tradewind.tasks import attempt_runner
-from tradewind.tasks.context import ExperimentSettings
 from tradewind.tasks.errors import StepFailedError, StepLostError
 
 DRIVER_FAILED = "JOB_ENTRYPOINT_COMMAND_ERROR"
 
 
+@dataclass(frozen=True)
 class Output:
     """The output of the step, as its jobs' drivers and its later readers see it."""
 
-    def __init__(self, prefix: Path) -> None:
-        self.prefix = prefix
+    prefix: Path
 
     @property
     def path(self) -> str:
@@ -55,15 +50,19 @@ class Output:
 
     def is_due(self) -> bool:
         """Return whether the task of another run would start the next attempt."""
-        return isinstance(
-            decide_start(read_record(self.path), TaskIdentity({"dag": "d", "run": "next"}), RerunRequest()), Claim
-        )
+        task = TaskIdentity({"dag": "d", "run": "next"})
+        return isinstance(decide_start(read_record(self.path), task, RerunRequest()), Claim)
+
+    def outcome_of(self, number: int) -> AttemptOutcome | None:
+        attempt = read_attempt(attempt_path(self.path, number))
+        assert attempt is not None
+        return attempt.outcome
 
 
 def commits(job: str, output_path: str) -> None:
     """Make the output, as a driver does."""
     store = LeaseStore(output_path)
-    held = store.take_over(job, "keeper")
+    held = store.take_over(job, "owner")
     write_text(posixpath.join(output_path, "data"), "made")
     attempt = read_attempt(attempt_path(output_path, held.lease.attempt))
     assert attempt is not None
@@ -90,31 +89,22 @@ def output(tmp_path: Path) -> Output:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, output: Output) -> Iterator[Any]:
-    """Run the step once on a head and return its result."""
+def run(monkeypatch: pytest.MonkeyPatch, output: Output) -> Any:
+    """Return a function that runs the step once on a head and returns its result."""
     monkeypatch.setattr(attempt_runner, "pause_before_attempt", lambda losses: 0.0)
-    heads = []
 
     def run(head: ImpatientHead) -> dict[str, Any]:
-        heads.append(head)
-        head.start()
-        monkeypatch.setenv("AIRFLOW_CONN_IMPATIENT", json.dumps({"conn_type": "ray", "host": head.url}))
-        settings = ExperimentSettings(prefix=str(output.prefix), cluster="impatient")
-        step = ExecutorStep("made", posixpath.join, {})
-        with DAG("losing") as dag:
-            task = StepOperator(task_id="t", step=step, settings=settings, plan_task_id="", deferrable=False)
-        return task.execute(context_of(dag))
+        task, context = step_task(output.prefix)
+        with head.connected(monkeypatch):
+            return task.execute(context)
 
-    yield run
-    for head in heads:
-        head.stop()
+    return run
 
 
 def test_driver_failing_before_start_leads_to_next_attempt(run: Any, output: Output) -> None:
     made = run(ImpatientHead(2, DRIVER_FAILED, exit_code=1, driver=from_attempt(3)))
     assert made["attempt"] == 3
-    first = read_attempt(attempt_path(output.path, 1))
-    assert first is not None and first.outcome is AttemptOutcome.LOST
+    assert output.outcome_of(1) is AttemptOutcome.LOST
 
 
 def test_third_unstarted_driver_in_row_fails_task_with_log(
@@ -142,14 +132,12 @@ def test_attempt_with_lease_owner_resets_unstarted_count(run: Any) -> None:
     def driver(job: str, output_path: str) -> None:
         number = int(read_record(output_path).lease.attempt)  # type: ignore[union-attr]
         if number in (3, 6):
-            LeaseStore(output_path).take_over(job, "keeper")
+            LeaseStore(output_path).take_over(job, "owner")
         elif number == 7:
             commits(job, output_path)
 
-    assert (
-        run(ImpatientHead(6, DRIVER_FAILED, exit_code=SUPERSEDED, driver=driver, last_line=NOTHING_LEFT))["attempt"]
-        == 7
-    )
+    made = run(ImpatientHead(6, DRIVER_FAILED, exit_code=SUPERSEDED, driver=driver, last_line=NOTHING_LEFT))
+    assert made["attempt"] == 7
 
 
 def test_unbuildable_runtime_env_fails_step_with_build_log(run: Any, output: Output) -> None:
@@ -162,17 +150,16 @@ def test_unbuildable_runtime_env_fails_step_with_build_log(run: Any, output: Out
 
 
 def test_owner_reporting_no_processes_left_is_followed_at_once(run: Any, output: Output) -> None:
-    begins = from_attempt(2, earlier=lambda job, path: LeaseStore(path).take_over(job, "keeper"))
+    begins = from_attempt(2, earlier=lambda job, path: LeaseStore(path).take_over(job, "owner"))
     made = run(ImpatientHead(1, DRIVER_FAILED, exit_code=SUPERSEDED, driver=begins, last_line=NOTHING_LEFT))
     assert made["attempt"] == 2
-    first = read_attempt(attempt_path(output.path, 1))
-    assert first is not None and first.outcome is AttemptOutcome.LOST
+    assert output.outcome_of(1) is AttemptOutcome.LOST
 
 
 def test_killed_step_process_costs_one_airflow_retry(run: Any, output: Output) -> None:
     def killed(job: str, output_path: str) -> None:
         store = LeaseStore(output_path)
-        held = store.take_over(job, "keeper")
+        held = store.take_over(job, "owner")
         attempt = read_attempt(attempt_path(output_path, 1))
         assert attempt is not None
         error = AttemptError("ProcessDied", "the step's process ended with signal SIGKILL.")

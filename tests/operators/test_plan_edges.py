@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipExcept
 
 from tests.operators.contexts import context_of
 from tradewind import ExecutorStep, experiment_dag, on_airflow_worker, output_path_of, this_output_path
-from tradewind.attempts.step_lease import ClaimedAttempt, StepLease
+from tradewind.attempts.step_lease import StepLease
 from tradewind.operators.plan import PlanOperator
 from tradewind.operators.step import StepOperator
 from tradewind.plans.plan import Decision, PlannedStep, chunk_key
@@ -38,15 +38,11 @@ class Config:
 def work(config: Config) -> None: ...
 
 
-def dag_of_a_diamond() -> DAG:
+def test_plan_is_directly_above_steps_without_inputs() -> None:
     top = ExecutorStep("top", work, Config(this_output_path()))
     left, right = (ExecutorStep(name, work, Config(this_output_path(), output_path_of(top))) for name in ("l", "r"))
     both = [output_path_of(left), output_path_of(right)]
-    return experiment_dag("diamond", [ExecutorStep("end", work, Config(this_output_path(), both))])
-
-
-def test_the_plan_stands_above_the_steps_that_read_no_other() -> None:
-    dag = dag_of_a_diamond()
+    dag = experiment_dag("diamond", [ExecutorStep("end", work, Config(this_output_path(), both))])
     assert {task.task_id: task.upstream_task_ids for task in dag.tasks} == {
         "plan": set(),
         "top": {"plan"},
@@ -74,7 +70,7 @@ class Run:
         with DAG("d") as dag:
             self.task = StepOperator(task_id="t", step=step, settings=ExperimentSettings(prefix=str(folder)))
         self.context = context_of(dag)
-        self.asked = 0
+        self.polls = 0
         self._plan_states = plan_states
         self._xcoms: dict[str, Any] = {}
         ti = self.context["ti"]
@@ -84,26 +80,21 @@ class Run:
 
     def _states(self, *, dag_id: str, task_ids: list[str], run_ids: list[str]) -> dict[str, dict[str, str | None]]:
         assert (dag_id, task_ids, run_ids) == ("d", ["plan"], ["r"])
-        state = self._plan_states[min(self.asked, len(self._plan_states) - 1)]
-        self.asked += 1
+        state = self._plan_states[min(self.polls, len(self._plan_states) - 1)]
+        self.polls += 1
         return {"r": {"plan": state}}
 
     def execute(self) -> Any:
         return self.task.execute(self.context)
 
-    def plans(self, version: str) -> None:
-        """Store a plan in which the step must run in this version."""
-        turns = self.task._new_try(self.context, Progress()).step_lease
-        line = PlannedStep("t", "s", version or turns.step.hash, turns.path, Decision.RUN, "never ran")
-        self._xcoms[chunk_key(0)] = {"steps": [line.to_json()]}
+    @property
+    def step_lease(self) -> StepLease:
+        return self.task._new_try(self.context, Progress()).step_lease
 
-    def is_made_elsewhere(self) -> tuple[StepLease, ClaimedAttempt]:
-        """Claim the lease for the task of another run."""
-        mine = self.task._new_try(self.context, Progress()).step_lease
-        turns = StepLease(mine.step, {**mine.by, "run": "another"})
-        turn = turns.claim(None, lambda: step_spec(mine.step, CodeFolder(self.folder)))
-        assert turn is not None
-        return turns, turn
+    def store_plan(self, version: str) -> None:
+        """Store a plan in which the step must run in this version."""
+        line = PlannedStep("t", "s", version, self.step_lease.path, Decision.RUN, "never ran")
+        self._xcoms[chunk_key(0)] = {"steps": [line.to_json()]}
 
     @property
     def attempts(self) -> list[Path]:
@@ -115,15 +106,21 @@ def test_step_reschedules_while_plan_has_not_started(tmp_path: Path, state: str 
     run = Run(tmp_path, state)
     with pytest.raises(AirflowRescheduleException):
         run.execute()
-    assert run.asked == 1 and not run.attempts
+    assert run.polls == 1 and not run.attempts
 
 
 @pytest.mark.slow
-def test_step_in_airflow_tasks_test_runs_without_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW_TEST_MODE", "True")
+@pytest.mark.parametrize("is_below_plan", [True, False])
+def test_step_below_plan_or_in_tasks_test_does_not_poll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_below_plan: bool
+) -> None:
     run = Run(tmp_path, None)
+    if is_below_plan:
+        run.task.upstream_task_ids.add("plan")
+    else:
+        monkeypatch.setenv("AIRFLOW_TEST_MODE", "True")
     run.execute()
-    assert run.asked == 0 and len(run.attempts) == 1
+    assert run.polls == 0 and len(run.attempts) == 1
 
 
 @pytest.mark.parametrize("state", ["failed", "upstream_failed"])
@@ -138,7 +135,7 @@ def test_a_step_fails_where_the_new_plan_failed(tmp_path: Path, state: str) -> N
 def test_a_step_waits_for_the_end_of_a_plan_at_work(tmp_path: Path) -> None:
     run = Run(tmp_path, "running", "running", "success")
     run.execute()
-    assert run.asked == 3 and len(run.attempts) == 1
+    assert run.polls == 3 and len(run.attempts) == 1
 
 
 @pytest.mark.slow
@@ -167,29 +164,24 @@ def test_step_started_before_its_skip_arrives_skips_itself(tmp_path: Path, state
 
 
 @pytest.mark.slow
-def test_a_step_below_the_plan_asks_nobody_how_the_plan_ended(tmp_path: Path) -> None:
-    run = Run(tmp_path, None)
-    run.task.upstream_task_ids.add("plan")
-    run.execute()
-    assert run.asked == 0 and len(run.attempts) == 1
-
-
-@pytest.mark.slow
 def test_step_waiting_in_worker_rechecks_newer_plan(tmp_path: Path) -> None:
     run = Run(tmp_path, "success")
-    run.plans("")
-    turns, turn = run.is_made_elsewhere()
+    step, by = run.step_lease.step, {**run.step_lease.by, "run": "another"}
+    run.store_plan(step.hash)
+    other = StepLease(step, by)
+    claimed = other.claim(None, lambda: step_spec(step, CodeFolder(tmp_path)))
+    assert claimed is not None
 
-    def meanwhile() -> None:
-        run.plans("ffffff")
-        turns.end_unstarted(turn.attempt.job, AttemptOutcome.LOST)
+    def replan_and_release() -> None:
+        run.store_plan("ffffff")
+        other.end_unstarted(claimed.attempt.job, AttemptOutcome.LOST)
 
-    timer = threading.Timer(0.5, meanwhile)
+    timer = threading.Timer(0.5, replan_and_release)
     timer.start()
     with pytest.raises(PlanOutdatedError, match="this run was planned with ffffff"):
         run.execute()
     timer.join()
-    assert len(run.attempts) == 1, "the other's only"
+    assert len(run.attempts) == 1, "only that of the other run"
 
 
 def test_a_plan_reads_the_lock_of_the_project_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,9 +38,9 @@ def test_restart_dag_requires_approval_cluster_and_reason() -> None:
 
 
 def test_approval_covers_only_unfinished_jobs_of_other_users() -> None:
-    jobs = [job("hers", user="ada"), job("over", "SUCCEEDED", user="ada"), job("mine", user="bob"), job("nobodys")]
-    assert [one.job for one in others_jobs(jobs, "bob")] == ["hers", "nobodys"]
-    assert [one.job for one in others_jobs(jobs, None)] == ["hers", "mine", "nobodys"]
+    jobs = [job("hers", user="ada"), job("over", "SUCCEEDED", user="ada"), job("mine", user="bob"), job("anonymous")]
+    assert [other.job for other in others_jobs(jobs, "bob")] == ["hers", "anonymous"]
+    assert [other.job for other in others_jobs(jobs, None)] == ["hers", "mine", "anonymous"]
 
 
 @pytest.mark.parametrize("operator", [RayClusterPeopleOperator, RayClusterRestartOperator])
@@ -53,9 +53,7 @@ def test_unknown_cluster_error_suggests_nearest_name(
 
 
 @pytest.mark.parametrize("field", ["preserve_jobs", "abandon_kept_jobs"])
-def test_what_a_template_makes_of_a_choice_is_true_or_false(
-    field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rendered_choice_must_be_true_or_false(field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRADEWIND_FLEET", str(write_fleet(tmp_path)))
     with pytest.raises(BadInputError, match=f"Task 'it': {field} is 'perhaps', neither true nor false"):
         RayClusterRestartOperator(task_id="it", cluster="here", **{field: "perhaps"}).execute({})

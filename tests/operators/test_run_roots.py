@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG
 
+from tests.operators.contexts import run_at_midnight
 from tradewind import ExecutorStep, experiment_dag
 from tradewind.steps import RunValues
 from tradewind.storage import OutsideRootsError
@@ -39,9 +38,7 @@ def dag_of(*steps: ExecutorStep, **arguments: Any) -> DAG:
 def prefix_of(dag: DAG, prefix: str | None) -> str:
     """Return the prefix of the outputs of a run that a user triggered with ``prefix``."""
     settings: ExperimentSettings = dag.get_task("plan").settings  # type: ignore[attr-defined]
-    due = datetime(2026, 1, 1, tzinfo=UTC)
-    run = SimpleNamespace(data_interval_start=None, data_interval_end=None, partition_key=None, run_after=due)
-    context: Any = {"dag": dag, "dag_run": run, "params": {**dag.params.dump(), "prefix": prefix}}
+    context: Any = {"dag": dag, "dag_run": run_at_midnight(), "params": {**dag.params.dump(), "prefix": prefix}}
     return settings.prefix_of(settings.values_of(context))
 
 

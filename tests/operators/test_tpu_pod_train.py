@@ -29,8 +29,8 @@ CONFIG = LmTrainConfig(
 )
 
 
-def operator(**given: Any) -> TpuPodTrainOperator:
-    fields: dict[str, Any] = {"name": "runs/llama", "config": CONFIG, "slice_type": "v4-16", **given}
+def operator(**options: Any) -> TpuPodTrainOperator:
+    fields: dict[str, Any] = {"name": "runs/llama", "config": CONFIG, "slice_type": "v4-16", **options}
     with DAG("by_hand", params={"slice": "v4-8"}):
         return TpuPodTrainOperator(task_id="train", **fields)
 
@@ -43,7 +43,7 @@ def test_tpu_pod_step_has_slices_budgets_and_checkpoints() -> None:
     assert operator().step.resources == TpuSlice("v4-16")
 
 
-def test_its_version_is_that_of_the_step_wherever_it_runs() -> None:
+def test_version_is_independent_of_slices_and_limits() -> None:
     values = RunValues(params={"lr": 0.01})
     steps = [operator().step, operator(slice_type="v4-8", max_failures=0).step]
     versions = {resolve([step], "/prefix", values).of(step).hash for step in steps}
@@ -52,7 +52,7 @@ def test_its_version_is_that_of_the_step_wherever_it_runs() -> None:
     assert resolve([other], "/prefix").of(other).hash not in versions
 
 
-def test_templates_say_where_it_runs() -> None:
+def test_templates_set_slices_cluster_and_prefix() -> None:
     train = operator(slice_type="{{ params.slice }}", ray_conn_id="ray_{{ params.slice }}", prefix="/{{ ds }}")
     train.render_template_fields({"params": {"slice": "v4-8"}, "ds": "2026-01-01"})  # type: ignore[typeddict-item]
     assert train.step.resources == TpuSlice("v4-8")
@@ -69,7 +69,7 @@ def test_unknown_slice_type_is_refused_at_parse_or_render() -> None:
 
 
 @pytest.mark.slow
-def test_a_dag_file_that_uses_it_loads_nothing_heavy() -> None:
+def test_import_loads_no_heavy_library() -> None:
     code = (
         "import sys, tradewind.operators.tpu_pod_train; "
         "print({'ray', 'jax', 'levanter', 'numpy'} & {name.partition('.')[0] for name in sys.modules})"

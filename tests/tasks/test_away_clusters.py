@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import posixpath
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from airflow.sdk import DAG
 
-from tests.operators.contexts import context_of
+from tests.operators.contexts import job_task, step_task
 from tests.operators.loopback_head import ImpatientHead
 from tests.operators.test_lost_attempts import from_attempt
-from tradewind import ExecutorStep
-from tradewind.operators.ray_job import RayJobOperator
-from tradewind.operators.step import StepOperator
 from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest
 from tradewind.tasks import attempt_runner, step_job
-from tradewind.tasks.context import ExperimentSettings
 from tradewind.tasks.errors import ClusterRefusedError, ClusterUnreachableError
 from tradewind.tasks.jobs import following
 
@@ -34,7 +26,7 @@ class AwayHead(ImpatientHead):
         status: HTTP status of the errors.
         since: Number of known jobs from which the errors begin.
         driver: Function that each job runs.
-        seen: Called when a client first reads a job.
+        on_read: Called when a client first reads a job.
     """
 
     def __init__(self) -> None:
@@ -43,7 +35,7 @@ class AwayHead(ImpatientHead):
         self.status = AWAY
         self.since = 1
         self.driver = from_attempt(2)
-        self.seen: Callable[[], None] | None = None
+        self.on_read: Callable[[], None] | None = None
 
     def answer(self, call: HttpRequest) -> Answer:
         job = call.path.removeprefix("/api/jobs/")
@@ -51,9 +43,9 @@ class AwayHead(ImpatientHead):
         if len(self.jobs) >= self.since and self.errors.get(kind, 0):
             self.errors[kind] -= 1
             return Answer(kind, self.status, b"not now")
-        if kind == "job" and self.seen is not None:
-            self.seen, seen = None, self.seen
-            seen()
+        if kind == "job" and self.on_read is not None:
+            self.on_read, call_once = None, self.on_read
+            call_once()
         return super().answer(call)
 
 
@@ -67,27 +59,8 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwayHead]:
     """A head; a task without a job there tries to connect once."""
     monkeypatch.setattr(step_job, "CONNECT_TIMEOUT_S", 0.0)
     monkeypatch.setattr(following, "MAX_RETRY_PAUSE_S", 0.1)
-    server = AwayHead()
-    server.start()
-    monkeypatch.setenv("AIRFLOW_CONN_AWAY", json.dumps({"conn_type": "ray", "host": server.url}))
-    yield server
-    server.stop()
-
-
-def plain_task(**options: Any) -> tuple[RayJobOperator, Any]:
-    with DAG("away") as dag:
-        task = RayJobOperator(
-            task_id="t", entrypoint="true", ray_conn_id="away", deferrable=False, connect_timeout=0.0, **options
-        )
-    return task, context_of(dag)
-
-
-def step_task(prefix: Path) -> tuple[StepOperator, Any]:
-    settings = ExperimentSettings(prefix=str(prefix), cluster="away")
-    made = ExecutorStep("made", posixpath.join, {})
-    with DAG("away") as dag:
-        task = StepOperator(task_id="t", step=made, settings=settings, plan_task_id="", deferrable=False)
-    return task, context_of(dag)
+    with AwayHead().connected(monkeypatch) as head:
+        yield head
 
 
 @pytest.mark.slow
@@ -95,15 +68,15 @@ def step_task(prefix: Path) -> tuple[StepOperator, Any]:
 @pytest.mark.parametrize("question", ["version", "submit"])
 def test_lost_job_is_resubmitted_when_cluster_returns(head: AwayHead, question: str, status: int) -> None:
     head.errors, head.status = {question: 2}, status
-    task, context = plain_task()
+    task, context = job_task(connect_timeout=0.0)
     assert task.execute(context) == list(head.jobs)[-1]
     assert (len(head.jobs), head.errors[question]) == (2, 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("status", [AWAY, REFUSING])
-def test_the_next_try_waits_for_the_cluster_that_has_its_job(head: AwayHead, status: int) -> None:
-    task, context = plain_task(wait_for_completion=False)
+def test_next_try_waits_for_cluster_of_its_job(head: AwayHead, status: int) -> None:
+    task, context = job_task(connect_timeout=0.0, wait_for_completion=False)
     job = task.execute(context)
     head.has(job, "SUCCEEDED")
     head.errors, head.status = {"job": 2}, status
@@ -138,16 +111,16 @@ def test_next_step_try_waits_for_cluster_of_its_job(
     [job] = head.jobs
     head.has(job, "SUCCEEDED")
     head.errors, head.status = {question: 2}, status
-    head.seen = lambda: from_attempt(1)(job, str(next(tmp_path.glob("made-*"))))
+    head.on_read = lambda: from_attempt(1)(job, str(next(tmp_path.glob("made-*"))))
     assert task.execute(context)["attempt"] == 1
     assert (list(head.jobs), head.errors[question]) == ([job], 0)
 
 
 @pytest.mark.parametrize(("status", "error"), [(AWAY, ClusterUnreachableError), (REFUSING, ClusterRefusedError)])
-def test_a_task_without_a_job_ends_when_its_cluster_is_away(
+def test_task_without_job_ends_when_cluster_is_away(
     head: AwayHead, status: int, error: type[Exception], tmp_path: Path
 ) -> None:
     head.errors, head.status, head.since = {"version": 3}, status, 0
-    for task, context in (plain_task(), step_task(tmp_path)):
+    for task, context in (job_task(connect_timeout=0.0), step_task(tmp_path)):
         with pytest.raises(error):
             task.execute(context)
