@@ -1,7 +1,4 @@
-"""Run a step on a cluster without Airflow: claim, submit and follow it as its task does.
-
-The lease decides here too. This thread waits where a task would defer to the triggerer.
-"""
+"""Run a step on a cluster without Airflow: claim, submit and follow it as its task does, but without deferring."""
 
 from __future__ import annotations
 
@@ -46,11 +43,9 @@ class FollowedStep:
     """A step that a separate thread runs; ``state`` returns the Airflow state of its run."""
 
     def __init__(self, step: ResolvedStep, cluster: RayCluster, heartbeat_s: float) -> None:
-        self._turns = StepLease(step, BY, heartbeat_s)
+        self._lease = StepLease(step, BY, heartbeat_s)
         self._cluster = cluster
         self._state = "running"
-        self.verdicts: list[NextAction] = []
-        """Next actions after each job, in order."""
         threading.Thread(target=self._run, daemon=True, name="follower").start()
 
     def state(self) -> str:
@@ -58,15 +53,15 @@ class FollowedStep:
 
     def _run(self) -> None:
         try:
-            self._state = "success" if self._made() else "failed"
+            self._state = "success" if self._run_attempts() else "failed"
         except BaseException:
             self._state = "failed"
             raise
 
-    def _made(self) -> bool:
+    def _run_attempts(self) -> bool:
         while True:
             try:
-                match decide_start(self._turns.read(), TaskIdentity(dict(BY)), RerunRequest()):
+                match decide_start(self._lease.read(), TaskIdentity(dict(BY)), RerunRequest()):
                     case Finished():
                         return True
                     case InheritFailure():
@@ -82,35 +77,34 @@ class FollowedStep:
 
     def _attempt(self) -> bool | None:
         """Run one attempt; return whether it made the output, or None if another attempt is due."""
-        seen = self._turns.read()
-        turn = self._turns.claim(seen.lease, self._spec, cluster="chaos")
-        if turn is None:
+        seen = self._lease.read()
+        claimed = self._lease.claim(seen.lease, self._spec, cluster="chaos")
+        if claimed is None:
             return None
-        with renewing_while_claimed(self._turns.path, turn.attempt.job):
-            verdict = self._followed(turn.attempt)
-        self.verdicts.append(verdict)
-        if verdict is NextAction.NEXT_ATTEMPT:
-            self._turns.end_unstarted(turn.attempt.job, AttemptOutcome.LOST)
-        elif verdict is NextAction.WAIT_UNTIL_STALE:
+        with renewing_while_claimed(self._lease.path, claimed.attempt.job):
+            action = self._follow(claimed.attempt)
+        if action is NextAction.NEXT_ATTEMPT:
+            self._lease.end_unstarted(claimed.attempt.job, AttemptOutcome.LOST)
+        elif action is NextAction.WAIT_UNTIL_STALE:
             self._wait_for_end()
-        return {NextAction.SUCCEED: True, NextAction.FAILED: False, NextAction.CONTRADICTION: False}.get(verdict)
+        return {NextAction.SUCCEED: True, NextAction.FAILED: False, NextAction.CONTRADICTION: False}.get(action)
 
-    def _followed(self, attempt: Attempt) -> NextAction:
+    def _follow(self, attempt: Attempt) -> NextAction:
         request = step_request(attempt, StepSpec.from_json(attempt.spec), REPOSITORY)
         retry_for(lambda: RayJobs(self._cluster).submit_or_attach(request), CONNECT_S, print)
-        watch = FollowRequest(attempt.job, demand_of(attempt.job, self._turns.step.step))
-        ending = asyncio.run(await_outcome(self._cluster, watch, None, print)).ending
+        follow = FollowRequest(attempt.job, demand_of(attempt.job, self._lease.step.step))
+        ending = asyncio.run(await_outcome(self._cluster, follow, None, print)).ending
         print(f"chaos: attempt {attempt.number}: {ending.sentence}", flush=True)
-        held = self._turns.store.read()
-        lease = held.lease if held else None
-        verdict = next_action(lease, attempt.job, to_job_result(ending))
-        if verdict is NextAction.SUCCEED and lease is not None:
-            complete_commit(self._turns.path, lease)
-        return verdict
+        record = self._lease.store.read()
+        lease = record.lease if record else None
+        action = next_action(lease, attempt.job, to_job_result(ending))
+        if action is NextAction.SUCCEED and lease is not None:
+            complete_commit(self._lease.path, lease)
+        return action
 
     def _wait_for_end(self) -> None:
-        seen = self._turns.read()
-        asyncio.run(wait_for_release(self._turns.path, seen.lease.attempt if seen.lease else 0, print))
+        seen = self._lease.read()
+        asyncio.run(wait_for_release(self._lease.path, seen.lease.attempt if seen.lease else 0, print))
 
     def _spec(self) -> StepSpec:
-        return step_spec(self._turns.step, CodeFolder(REPOSITORY))
+        return step_spec(self._lease.step, CodeFolder(REPOSITORY))

@@ -1,7 +1,4 @@
-"""Slow down the recipes' trainings with a pause before each step.
-
-The pauses use no CPU and leave time for the faults.
-"""
+"""Slow down the recipes' trainings with a pause before each step, which leaves time for the faults."""
 
 from __future__ import annotations
 
@@ -32,11 +29,11 @@ def _wait_before_each_step() -> None:
 
     train_step = Trainer.train_step
 
-    def waits(*args: Any, **kwargs: Any) -> Any:
+    def pause_and_train(*args: Any, **kwargs: Any) -> Any:
         time.sleep(STEP_S)
         return train_step(*args, **kwargs)
 
-    Trainer.train_step = waits
+    Trainer.train_step = pause_and_train
 
 
 for slow, fast in ((train_slowly, train_lm), (tune_slowly, run_levanter_train_lm)):

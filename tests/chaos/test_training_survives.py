@@ -8,20 +8,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.chaos.training import STEPS, begin, begin_step, fine_tuning, make_data
+from tests.chaos.training import STEPS, fine_tuning, make_data, start_step, training
 from tradewind.cloud_tpu.goodput import METRICS_FILE
 from tradewind.recipes.metrics.file import read_metrics
 from tradewind.rehearsal.drill.drill import BaselineRun, Drill, DrillPlan
 from tradewind.rehearsal.drill.environment import DrillEnvironment, running_environment
 from tradewind.rehearsal.drill.faults import Fault
 from tradewind.rehearsal.drill.injection import Pace
-from tradewind.rehearsal.drill.report import DrillReport
 from tradewind.runtime.pods.timeline import TIMELINE_FILE, read_timeline
 from tradewind.storage import file_system_at
 
@@ -32,45 +30,50 @@ PACE = Pace(notice_s=8.0, stock_out_s=8.0, outage_s=60.0, patience_s=400.0)
 
 
 @dataclass
-class Ground:
+class Drills:
     """Test environment of all seeds, and the baseline runs."""
 
-    house: DrillEnvironment
+    environment: DrillEnvironment
     data: str
     drill: Drill
-    undisturbed: BaselineRun
+    baseline: BaselineRun
     """Baseline run of the training."""
 
     @cached_property
     def tuning(self) -> tuple[Drill, BaselineRun]:
         """Drill and baseline run of a fine-tuning, which starts from the baseline training's model."""
-        step = fine_tuning(self.data, self.undisturbed.prefix)
-        drill = Drill(self.house, lambda prefix: begin_step(self.house, step, prefix), print, folder="tuning")
+        step = fine_tuning(self.data, self.baseline.prefix)
+        drill = Drill(self.environment, partial(start_step, self.environment, step), print, folder="tuning")
         return drill, drill.run_baseline()
 
     def drill_of(self, seed: int) -> tuple[Drill, BaselineRun]:
         """Return the fine-tuning for every third seed, the training for others."""
-        return self.tuning if seed % 3 == 2 else (self.drill, self.undisturbed)
+        return self.tuning if seed % 3 == 2 else (self.drill, self.baseline)
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    with running_environment(tmp_path_factory.mktemp("chaos"), ["v4-16", "v4-16"]) as house:
-        data = make_data(house)
-        drill = Drill(house, lambda prefix: begin(house, data, prefix), print)
-        yield Ground(house, data, drill, drill.run_baseline())
-    assert house.stack.processes() == []
+def drills(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drills]:
+    with running_environment(tmp_path_factory.mktemp("chaos"), ["v4-16", "v4-16"]) as environment:
+        data = make_data(environment)
+        drill = Drill(environment, partial(start_step, environment, training(data)), print)
+        baseline = drill.run_baseline()
+        assert baseline.steps == STEPS, "one attempt without a restart"
+        yield Drills(environment, data, drill, baseline)
+    assert environment.stack.processes() == []
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_training_ends_as_if_nothing_had_happened(ground: Ground, seed: int) -> None:
-    drill, undisturbed = ground.drill_of(seed)
-    report = drill.run_with_faults(DrillPlan(Path(), "chaos", seed=seed, pace=PACE), undisturbed)
+def test_training_under_faults_equals_baseline(drills: Drills, seed: int) -> None:
+    drill, baseline = drills.drill_of(seed)
+    report = drill.run_with_faults(DrillPlan(Path(), "chaos", seed=seed, pace=PACE), baseline)
     print(report.text())
     assert len(report.results) == 3
-    assert report.problems == (), last_lines(undisturbed.prefix.replace("undisturbed", f"seed-{seed}"))
-    check_outputs(report)
+    assert report.problems == (), last_lines(baseline.prefix.replace("undisturbed", f"seed-{seed}"))
+    [output] = report.outputs  # export, result and metrics: all slices have the same shape
+    assert output.different == ()
+    assert output.final_loss is not None and output.final_loss == output.baseline_loss
+    assert output.files >= 3
 
 
 def last_lines(prefix: str) -> str:
@@ -80,39 +83,20 @@ def last_lines(prefix: str) -> str:
     return "\n".join(line for log in logs for line in log)
 
 
-def check_outputs(report: DrillReport) -> None:
-    """Check that export, result and all metrics equal the baseline's; the slices have the same shape."""
-    [output] = report.outputs
-    assert output.different == ()
-    assert output.final_loss is not None and output.final_loss == output.baseline_loss
-    assert output.files >= 3
-
-
 @pytest.mark.timeout(1800)
-def test_two_slice_training_continues_on_one_after_slice_loss(ground: Ground) -> None:
-    drill = Drill(ground.house, lambda prefix: begin(ground.house, ground.data, prefix, num_slices=(2, 1)), print)
-    report = drill.run_with_faults(
-        DrillPlan(Path(), "chaos/train", 1000, (Fault.SLICE,), 1, pace=PACE), ground.undisturbed
-    )
+def test_two_slice_training_continues_on_one_after_slice_loss(drills: Drills) -> None:
+    step = training(drills.data, num_slices=(2, 1))
+    drill = Drill(drills.environment, partial(start_step, drills.environment, step), print)
+    plan = DrillPlan(Path(), "chaos/train", 1000, (Fault.SLICE,), 1, pace=PACE)
+    report = drill.run_with_faults(plan, drills.baseline)
     print(report.text())
     assert report.state == "success" and report.leaks == ()
     assert (report.record.attempts, report.record.preemptions, report.record.failures) == (1, 1, 0), report.record
-    prefix, step = f"{ground.house.prefix}/seed-1000", report.outputs[0].step
-    events = read_timeline(f"{prefix}/{step}/.attempts/1/{TIMELINE_FILE}")
+    prefix, output = f"{drills.environment.prefix}/seed-1000", report.outputs[0].step
+    events = read_timeline(f"{prefix}/{output}/.attempts/1/{TIMELINE_FILE}")
     assert [len(event.slices) for event in events if event.name == "started"] == [2, 1]
-    check_losses(*(read_metrics(f"{one}/{step}/{METRICS_FILE}") for one in (prefix, ground.undisturbed.prefix)))
-
-
-def check_losses(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
-    """Check that losses are close.
-
-    Sums over four devices have another order, so the last digits differ, and Adam increases the difference.
-    """
-    assert [row["step"] for row in found] == [row["step"] for row in expected]
-    for index, tolerance in ((0, 1e-5), (-1, 1e-2)):
-        assert found[index]["train/loss"] == pytest.approx(expected[index]["train/loss"], rel=tolerance)
-    assert found[-1]["eval/loss"] == pytest.approx(expected[-1]["eval/loss"], rel=1e-2)
-
-
-def test_an_undisturbed_run_is_one_attempt_without_a_restart(ground: Ground) -> None:
-    assert ground.undisturbed.steps == STEPS
+    rows, expected = (read_metrics(f"{of}/{output}/{METRICS_FILE}") for of in (prefix, drills.baseline.prefix))
+    assert [row["step"] for row in rows] == [row["step"] for row in expected]
+    # Sums over four devices have another order, so the last digits differ, and Adam increases the difference.
+    for index, name, tolerance in ((0, "train/loss", 1e-5), (-1, "train/loss", 1e-2), (-1, "eval/loss", 1e-2)):
+        assert rows[index][name] == pytest.approx(expected[index][name], rel=tolerance)

@@ -26,9 +26,9 @@ MAKE_DATA = "import sys; from drill_training import DataConfig, make_data; make_
 STEPS = 40
 
 
-def make_data(house: DrillEnvironment) -> str:
+def make_data(environment: DrillEnvironment) -> str:
     """Make the data in a separate process; return its path."""
-    path = f"{house.prefix}/data"
+    path = f"{environment.prefix}/data"
     env = os.environ | {"PYTHONPATH": str(DAGS), "TRADEWIND_STEP": "data", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, "-c", MAKE_DATA, path], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -101,12 +101,7 @@ def fine_tuning(data: str, base: str) -> ExecutorStep:
     )
 
 
-def begin(house: DrillEnvironment, data: str, prefix: str, num_slices: int | tuple[int, ...] = 1) -> FollowedStep:
-    """Start the training under ``prefix``."""
-    return begin_step(house, training(data, num_slices), prefix)
-
-
-def begin_step(house: DrillEnvironment, step: ExecutorStep, prefix: str) -> FollowedStep:
-    """Start any step under ``prefix``."""
-    cluster = RayCluster("chaos", house.ray.address, house.ray.token)
+def start_step(environment: DrillEnvironment, step: ExecutorStep, prefix: str) -> FollowedStep:
+    """Start the step under ``prefix``."""
+    cluster = RayCluster("chaos", environment.ray.address, environment.ray.token)
     return FollowedStep(resolve([step], prefix).of(step), cluster, HEARTBEAT_S)

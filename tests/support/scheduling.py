@@ -26,7 +26,6 @@ SHARED: Final = {
     "tests/ray_jobs/follow/test_refusals.py": OPEN,
     "tests/ray_jobs/follow/test_watch.py": OPEN,
     "tests/ray_jobs/test_demand.py": OPEN,
-    "tests/ray_jobs/test_jobs.py": OPEN,
     "tests/ray_jobs/test_working_dir.py": OPEN,
     "tests/runtime/driver/test_awaiting.py": OPEN,
     "tests/serialization/test_shipping.py": OPEN,

@@ -27,10 +27,7 @@ from tradewind.rehearsal.local.ray import LocalRay
 DAGS = Path(__file__).parent / "dags"
 BUCKET = "nights"
 HEARTBEAT_S = 4.0
-"""Heartbeat interval of leases.
-
-A lease owner without store access stops itself after two intervals; another task may take over after three.
-"""
+"""Heartbeat interval of leases."""
 STALE_S = 3 * HEARTBEAT_S
 HOSTS = 2
 CONNECTION = "ray_default"
@@ -57,16 +54,15 @@ class CuttableStorage(LocalCloudStorage):
 
 
 def _is_of(pid: int | None, port: int) -> bool:
-    if pid is None:
-        return False
     try:
-        return any(one.laddr and one.laddr.port == port for one in psutil.Process(pid).net_connections("tcp"))
+        connections = psutil.Process(pid).net_connections("tcp") if pid is not None else []
     except psutil.Error:
         return False
+    return any(connection.laddr and connection.laddr.port == port for connection in connections)
 
 
 @dataclass
-class NightHouse:
+class RunsEnvironment:
     """Parts of the running test environment.
 
     Attributes:
@@ -88,7 +84,7 @@ class NightHouse:
 
     @property
     def airflows(self) -> list[LocalAirflow]:
-        return [one for one in (self.airflow, self.staging) if one is not None]
+        return [self.airflow, *([self.staging] if self.staging is not None else [])]
 
     def api(self, airflow: LocalAirflow) -> AirflowApi:
         return AirflowApi(airflow.url, airflow.username, airflow.password)
@@ -107,15 +103,11 @@ class NightHouse:
 
     def jobs(self) -> list[dict[str, Any]]:
         """Return every job in the head's job list."""
-        found: list[dict[str, Any]] = self.ray._get("/api/jobs/")
-        return found
-
-    def prefix(self) -> str:
-        return f"gs://{BUCKET}"
+        return list(self.ray._get("/api/jobs/"))
 
 
 @contextmanager
-def running_nights(root: Path, *, on_postgres: bool) -> Iterator[NightHouse]:
+def running_environment(root: Path, on_postgres: bool) -> Iterator[RunsEnvironment]:
     """Start the test environment.
 
     On PostgreSQL, it has two schedulers, two triggerers and a second deployment.
@@ -139,17 +131,19 @@ def running_nights(root: Path, *, on_postgres: bool) -> Iterator[NightHouse]:
         database = None if postgres is None else postgres.url
         airflow = _airflow(stack, root, "production", ray, env, database=database, spares=spares)
         staging = _airflow(LocalStack(root / "second"), root, "staging", ray, env) if on_postgres else None
-        house = NightHouse(stack, storage, ray, traces, airflow, staging)
-        for one in house.airflows:
-            one.start()
+        environment = RunsEnvironment(stack, storage, ray, traces, airflow, staging)
+        for deployment in environment.airflows:
+            deployment.start()
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("STORAGE_EMULATOR_HOST", storage.url)
             fsspec.get_filesystem_class("gs").clear_instance_cache()
-            yield house
+            yield environment
     finally:
         fsspec.get_filesystem_class("gs").clear_instance_cache()
         storage.cut_off = None
-        _wake(stack)
+        for process in stack.processes():  # a stopped process would not end
+            with suppress(psutil.Error):
+                process.resume()
         stack.stop(grace_seconds=3.0)
         storage.stop()
         if postgres is not None:
@@ -184,10 +178,3 @@ def _airflow(
         },
         **options,
     )
-
-
-def _wake(stack: LocalStack) -> None:
-    for process in stack.processes():
-        with suppress(psutil.Error):
-            if process.status() == psutil.STATUS_STOPPED:
-                process.resume()

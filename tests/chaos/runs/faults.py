@@ -11,7 +11,7 @@ from enum import Enum
 
 import psutil
 
-from tests.chaos.runs.environment import STALE_S, NightHouse
+from tests.chaos.runs.environment import STALE_S, RunsEnvironment
 from tradewind.rehearsal.drill.observer import drivers
 from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.processes import LocalStack
@@ -23,25 +23,25 @@ DOWN_S = 3.0
 ALIVE_S = 0.5
 
 
-class Trouble(Enum):
+class RunFault(Enum):
     """Kinds of faults."""
 
     SCHEDULER = "SIGKILL of a scheduler, with all that it started"
     TRIGGERER = "SIGKILL of a triggerer"
     API_SERVER = "SIGKILL of the API server"
     TASK = "SIGKILL of the process of a task"
-    KEEPER = "SIGKILL of a step's keeper"
+    DRIVER = "SIGKILL of a step's driver"
     SUPERVISOR = "SIGKILL of a job's supervisor"
     NODE = "a host vanishes with the step that runs on it"
-    FREEZE = "SIGSTOP of a keeper, until after others may take over"
-    CUT_OFF = "a keeper is cut off from the store, until after others may take over"
+    FREEZE = "SIGSTOP of a driver, until after others may take over"
+    CUT_OFF = "a driver is cut off from the store, until after others may take over"
     STAGING = "the same step of the same run is cleared in another deployment"
 
 
-COMMON = tuple(trouble for trouble in Trouble if trouble is not Trouble.STAGING)
+COMMON = tuple(fault for fault in RunFault if fault is not RunFault.STAGING)
 
 
-class Troublemaker:
+class FaultMaker:
     """Inject faults; each method returns only after it has found and hit its target.
 
     Args:
@@ -49,66 +49,66 @@ class Troublemaker:
     """
 
     def __init__(
-        self, house: NightHouse, seed: int, keep_going: Callable[[], None], say: Callable[[str], object]
+        self, environment: RunsEnvironment, seed: int, keep_going: Callable[[], None], say: Callable[[str], object]
     ) -> None:
-        self._house = house
+        self._environment = environment
         self._keep_going = keep_going
         self._draw = random.Random(f"night {seed}")
         self._say = say
-        self._deeds: dict[Trouble, Callable[[], None]] = {
-            Trouble.SCHEDULER: lambda: self._kill_component("scheduler"),
-            Trouble.TRIGGERER: lambda: self._kill_component("triggerer"),
-            Trouble.API_SERVER: lambda: self._kill_component("api-server"),
-            Trouble.TASK: self._kill_task,
-            Trouble.KEEPER: lambda: self._keeper().kill(),
-            Trouble.SUPERVISOR: self._kill_supervisor,
-            Trouble.NODE: self._replace_host,
-            Trouble.FREEZE: self._freeze,
-            Trouble.CUT_OFF: self._cut_off,
-            Trouble.STAGING: self._clear_in_staging,
+        self._how: dict[RunFault, Callable[[], None]] = {
+            RunFault.SCHEDULER: lambda: self._kill_component("scheduler"),
+            RunFault.TRIGGERER: lambda: self._kill_component("triggerer"),
+            RunFault.API_SERVER: lambda: self._kill_component("api-server"),
+            RunFault.TASK: self._kill_task,
+            RunFault.DRIVER: lambda: self._driver().kill(),
+            RunFault.SUPERVISOR: self._kill_supervisor,
+            RunFault.NODE: self._replace_host,
+            RunFault.FREEZE: self._freeze,
+            RunFault.CUT_OFF: self._cut_off,
+            RunFault.STAGING: self._clear_in_staging,
         }
 
-    def make(self, trouble: Trouble) -> None:
+    def make(self, fault: RunFault) -> None:
         """Inject the fault at a random moment while a step runs."""
         self._until(self._is_at_work, "a step at work")
         time.sleep(self._draw.uniform(0.0, 2.0))  # the random moment depends only on the seed
-        self._say(f"night: {trouble.value}")
-        self._deeds[trouble]()
+        self._say(f"drill: {fault.value}")
+        self._how[fault]()
 
     def _is_at_work(self) -> bool:
         now = time.time()
-        return any(trace.stat().st_mtime > now - ALIVE_S for trace in self._house.traces.iterdir())
+        return any(trace.stat().st_mtime > now - ALIVE_S for trace in self._environment.traces.iterdir())
 
     def _kill_component(self, name: str) -> None:
         """Kill a random component of this kind; start it again after ``DOWN_S``."""
-        airflow = self._house.airflow
-        one = self._draw.choice(sorted(each for each in airflow.processes if each.removesuffix("-2") == name))
-        airflow.kill_component(one)
+        airflow = self._environment.airflow
+        component = self._draw.choice(sorted(each for each in airflow.processes if each.removesuffix("-2") == name))
+        airflow.kill_component(component)
         time.sleep(DOWN_S)
-        airflow.start_component(one)
+        airflow.start_component(component)
 
     def _kill_task(self) -> None:
-        self._found(lambda: _tasks(self._house.airflow), "a task's process").kill()
+        self._await_process(lambda: _tasks(self._environment.airflow), "a task's process").kill()
 
     def _kill_supervisor(self) -> None:
-        self._found(lambda: _titled(self._house.ray.stack, "JobSupervisor"), "a job's supervisor").kill()
+        self._await_process(lambda: _titled(self._environment.ray.stack, "JobSupervisor"), "a job's supervisor").kill()
 
     def _replace_host(self) -> None:
-        keeper = self._keeper()
-        [name] = [name for name, stack in self._house.hosts() if stack.owns(keeper)]
-        self._house.replace_host(name)
+        driver = self._driver()
+        [name] = [name for name, stack in self._environment.hosts() if stack.owns(driver)]
+        self._environment.replace_host(name)
 
     def _freeze(self) -> None:
-        keeper = self._keeper()
-        keeper.send_signal(signal.SIGSTOP)
+        driver = self._driver()
+        driver.send_signal(signal.SIGSTOP)
         time.sleep(2 * STALE_S)
-        if keeper.is_running():
-            keeper.send_signal(signal.SIGCONT)
+        if driver.is_running():
+            driver.send_signal(signal.SIGCONT)
 
     def _cut_off(self) -> None:
-        self._house.storage.cut_off = self._keeper().pid
+        self._environment.storage.cut_off = self._driver().pid
         time.sleep(2 * STALE_S)
-        self._house.storage.cut_off = None
+        self._environment.storage.cut_off = None
 
     def _clear_in_staging(self) -> None:
         """Clear a waiting step in the staging deployment.
@@ -116,8 +116,8 @@ class Troublemaker:
         Its run has the same id as production's run, and the step waits for production's step. The clear must not stop
         production's job.
         """
-        assert self._house.staging is not None
-        api = self._house.api(self._house.staging)
+        assert self._environment.staging is not None
+        api = self._environment.api(self._environment.staging)
         states = ("deferred", "running")
 
         def waiting() -> list[tuple[str, str]]:
@@ -131,18 +131,18 @@ class Troublemaker:
         run, task = waiting()[0]
         api.clear_task("nights", run, task)
 
-    def _keeper(self) -> psutil.Process:
-        return self._found(lambda: drivers(self._house.ray.stack), "a step's keeper")
+    def _driver(self) -> psutil.Process:
+        return self._await_process(lambda: drivers(self._environment.ray.stack), "a step's driver")
 
-    def _found(self, find: Callable[[], list[psutil.Process]], what: str) -> psutil.Process:
+    def _await_process(self, find: Callable[[], list[psutil.Process]], what: str) -> psutil.Process:
         """Wait until a process exists, and return a random one; some processes live for only a second."""
         found: list[psutil.Process] = []
 
-        def is_there() -> bool:
+        def is_found() -> bool:
             found[:] = find()
             return bool(found)
 
-        self._until(is_there, what)
+        self._until(is_found, what)
         return self._draw.choice(sorted(found, key=lambda process: process.pid))
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
@@ -150,7 +150,7 @@ class Troublemaker:
         deadline = time.monotonic() + FIND_S
         while not condition():
             now = time.monotonic()
-            assert now < deadline, f"waited in vain for {what}"
+            assert now < deadline, f"waited too long for {what}"
             self._keep_going()
             next_look = now + KEEP_GOING_S
             while time.monotonic() < next_look:

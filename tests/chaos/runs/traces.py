@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Life:
+class Execution:
     """One execution of a step's function, from its first line to its last, in boot clock seconds."""
 
     word: str
@@ -17,29 +17,30 @@ class Life:
     last: float
 
 
-def lives(trace: Path) -> list[Life]:
+def executions_in(trace: Path) -> list[Execution]:
     """Return the executions in one trace, by start time."""
-    found: dict[str, Life] = {}
+    found: dict[str, Execution] = {}
     for text in trace.read_text().splitlines():
         line = json.loads(text)
         before = found.get(line["word"])
         first = line["at"] if before is None else before.first
-        found[line["word"]] = Life(line["word"], line["pid"], first, line["at"])
-    return sorted(found.values(), key=lambda life: life.first)
+        found[line["word"]] = Execution(line["word"], line["pid"], first, line["at"])
+    return sorted(found.values(), key=lambda execution: execution.first)
 
 
-def all_lives(traces: Path) -> dict[str, list[Life]]:
+def all_executions(traces: Path) -> dict[str, list[Execution]]:
     """Return version → its executions."""
-    return {trace.name: lives(trace) for trace in sorted(traces.iterdir())}
+    return {trace.name: executions_in(trace) for trace in sorted(traces.iterdir())}
 
 
-def overlaps(found: list[Life]) -> list[str]:
+def overlaps(executions: list[Execution]) -> list[str]:
     """Return a sentence for each execution that began before an earlier one of its version had ended."""
-    latest: Life | None = None
-    told: list[str] = []
-    for life in found:
-        if latest is not None and life.first <= latest.last:
-            told.append(f"process {life.pid} began {latest.last - life.first:.2f} s before {latest.pid} had ended")
-        if latest is None or life.last > latest.last:
-            latest = life
-    return told
+    sentences: list[str] = []
+    latest = executions[0]
+    for later in executions[1:]:
+        if later.first <= latest.last:
+            sentences.append(
+                f"process {later.pid} began {latest.last - later.first:.2f} s before {latest.pid} had ended"
+            )
+        latest = max(latest, later, key=lambda execution: execution.last)
+    return sentences

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from fsspec.core import url_to_fs
 
-from tests.chaos.runs.environment import NightHouse
-from tests.chaos.runs.traces import all_lives, overlaps
+from tests.chaos.runs.environment import BUCKET, RunsEnvironment
+from tests.chaos.runs.traces import all_executions, overlaps
 from tradewind.records.attempts import AttemptOutcome, attempt_path, read_attempt
 from tradewind.records.lease import Phase
 from tradewind.records.lease_store import LeaseStore
@@ -18,37 +18,37 @@ TERMINAL = ("SUCCEEDED", "FAILED", "STOPPED")
 TOTALS = {"source": 1, "left": 1, "right": 1, "total": 2}
 
 
-def broken_promises(house: NightHouse) -> Iterator[str]:
+def violations(environment: RunsEnvironment) -> Iterator[str]:
     """Yield a sentence for each violated guarantee."""
-    found = all_lives(house.traces)
-    for version, lives in found.items():
-        yield from (f"{version}: {sentence}" for sentence in overlaps(lives))
-    outputs = _outputs(house)
-    if len(outputs) != house.waves * len(TOTALS):
-        yield f"There are {len(outputs)} outputs instead of {house.waves * len(TOTALS)}: {outputs}"
-    jobs = {job["submission_id"]: job["status"] for job in house.jobs() if job.get("submission_id")}
+    found = all_executions(environment.traces)
+    for version, executions in found.items():
+        yield from (f"{version}: {sentence}" for sentence in overlaps(executions))
+    outputs = _outputs(environment)
+    if len(outputs) != environment.waves * len(TOTALS):
+        yield f"There are {len(outputs)} outputs instead of {environment.waves * len(TOTALS)}: {outputs}"
+    jobs = {job["submission_id"]: job["status"] for job in environment.jobs() if job.get("submission_id")}
     yield from (f"Job {job} is {status}." for job, status in jobs.items() if status not in TERMINAL)
     for output in outputs:
-        yield from (f"{output}: {sentence}" for sentence in _wrong_output(house, output, jobs))
+        yield from (f"{output}: {sentence}" for sentence in _wrong_output(environment, output, jobs))
 
 
-def _outputs(house: NightHouse) -> list[str]:
-    fs, root = url_to_fs(f"{house.prefix()}/night")
+def _outputs(environment: RunsEnvironment) -> list[str]:
+    fs, root = url_to_fs(f"gs://{BUCKET}/night")
     fs.invalidate_cache()
     return sorted(f"gs://{path}" for path in fs.ls(root, detail=False) if "-" in posixpath.basename(path))
 
 
-def _wrong_output(house: NightHouse, output: str, jobs: dict[str, str]) -> Iterator[str]:
+def _wrong_output(environment: RunsEnvironment, output: str, jobs: dict[str, str]) -> Iterator[str]:
     fs, root = url_to_fs(output)
     files = {path[len(root) + 1 :]: path for path in fs.find(root)}
-    held = LeaseStore(output).read()
-    if held is None or held.lease.phase is not Phase.COMMITTED:
-        yield f"its lease is {held.lease.phase if held else 'missing'}"
+    record = LeaseStore(output).read()
+    if record is None or record.lease.phase is not Phase.COMMITTED:
+        yield f"its lease is {record.lease.phase if record else 'missing'}"
         return
     attempts = sum(name.startswith(".attempts/") and name.count("/") == 1 for name in files)
     succeeded = [number for number in range(1, attempts + 1) if _outcome(output, number) is AttemptOutcome.SUCCEEDED]
-    if succeeded != [held.lease.attempt]:
-        yield f"attempts {succeeded} succeeded, and attempt {held.lease.attempt} is committed"
+    if succeeded != [record.lease.attempt]:
+        yield f"attempts {succeeded} succeeded, and attempt {record.lease.attempt} is committed"
     whole = json.loads(fs.cat_file(files["whole.json"]))
     words = {fs.cat_file(files[name]).decode() for name in files if name.startswith("parts/")}
     if words != {whole["word"]} or sum(name.startswith("parts/") for name in files) != whole["files"]:
@@ -56,8 +56,8 @@ def _wrong_output(house: NightHouse, output: str, jobs: dict[str, str]) -> Itera
     name = posixpath.basename(output).rpartition("-")[0]
     if whole["total"] != TOTALS[name]:
         yield f"its total is {whole['total']} instead of {TOTALS[name]}"
-    if jobs.get(held.lease.job) not in ("SUCCEEDED", "FAILED"):  # the job's supervisor may have died after the commit
-        yield f"its job {held.lease.job} is {jobs.get(held.lease.job)}"
+    if jobs.get(record.lease.job) not in ("SUCCEEDED", "FAILED"):  # the job's supervisor may have died after the commit
+        yield f"its job {record.lease.job} is {jobs.get(record.lease.job)}"
 
 
 def _outcome(output: str, number: int) -> AttemptOutcome | None:
