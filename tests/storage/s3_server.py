@@ -88,16 +88,16 @@ class LocalS3(LoopbackServer):
         return Answer("write", headers={"ETag": objects[key].etag})
 
     def _delete_many(self, call: HttpRequest, objects: dict[str, S3Object]) -> Answer:
-        told = ""
+        result = ""
         for wanted in re.findall(r"<Object>(.*?)</Object>", call.body.decode(), re.DOTALL):
             key, etag = (_element(wanted, name) for name in ("Key", "ETag"))
             found = objects.get(key)
             if self.keeps_conditions and etag and found is not None and found.etag != etag:
-                told += f"<Error><Key>{escape(key)}</Key><Code>PreconditionFailed</Code></Error>"
+                result += f"<Error><Key>{escape(key)}</Key><Code>PreconditionFailed</Code></Error>"
             else:
                 objects.pop(key, None)
-                told += f"<Deleted><Key>{escape(key)}</Key></Deleted>"
-        return _xml("delete", f"<DeleteResult>{told}</DeleteResult>")
+                result += f"<Deleted><Key>{escape(key)}</Key></Deleted>"
+        return _xml("delete", f"<DeleteResult>{result}</DeleteResult>")
 
     def _list(self, call: HttpRequest, bucket: str, objects: dict[str, S3Object]) -> Answer:
         prefix, delimiter = call.query.get("prefix", ""), call.query.get("delimiter", "")
@@ -110,8 +110,8 @@ class LocalS3(LoopbackServer):
         page = [name for name in entries if name > after][:limit]
         more = bool(page) and page[-1] != list(entries)[-1]
         token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if more else ""
-        told = f"<Name>{bucket}</Name><KeyCount>{len(page)}</KeyCount><IsTruncated>{str(more).lower()}</IsTruncated>"
-        return _xml("list", f"<ListBucketResult>{told}{token}{''.join(entries[n] for n in page)}</ListBucketResult>")
+        about = f"<Name>{bucket}</Name><KeyCount>{len(page)}</KeyCount><IsTruncated>{str(more).lower()}</IsTruncated>"
+        return _xml("list", f"<ListBucketResult>{about}{token}{''.join(entries[n] for n in page)}</ListBucketResult>")
 
 
 def _element(text: str, name: str) -> str:

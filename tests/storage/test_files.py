@@ -11,50 +11,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import fsspec
 import pytest
 
 from tradewind.datasets.files import atomic_writer
 from tradewind.storage.errors import StoreUnavailableError
-from tradewind.storage.files import create_text, list_names, read_many, read_text, write_text
+from tradewind.storage.files import create_text, list_names, read_text, write_text
 
 
-@pytest.fixture(params=["local", "memory"])
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "local":
-        return str(tmp_path)
-    url = f"memory://{tmp_path.name}"
-    fs = fsspec.filesystem("memory")
-    fs.pipe_file(f"{url}/made", b"")  # create the folder
-    return url
-
-
-def test_what_is_written_is_read(folder: str) -> None:
-    write_text(f"{folder}/deep/down/x", "äöü")
-    write_text(f"{folder}/deep/down/x", "second")
-    assert read_text(f"{folder}/deep/down/x") == "second"
-    assert list_names(f"{folder}/deep/down") == ["x"]
-
-
-def test_what_is_not_there_is_none(folder: str) -> None:
-    assert read_text(f"{folder}/nothing") is None
-    assert list_names(f"{folder}/nowhere") == []
-
-
-def test_many_are_read_at_once_and_missing_ones_left_out(folder: str) -> None:
-    for number in range(5):
-        write_text(f"{folder}/{number}", str(number))
-    paths = [f"{folder}/{number}" for number in range(7)] + [f"{folder}/0/below-a-file"]
-    assert read_many(paths) == {f"{folder}/{number}": str(number) for number in range(5)}
-    assert read_many([f"{folder}/9"]) == {}
-    assert read_many([]) == {}
-
-
-def test_only_the_first_creates(folder: str) -> None:
-    assert create_text(f"{folder}/x", "first")
-    assert not create_text(f"{folder}/x", "second")
-    assert read_text(f"{folder}/x") == "first"
-    assert "x" in list_names(folder)
+def test_written_text_is_read_and_missing_one_is_none(any_folder: str) -> None:
+    path = f"{any_folder}/deep/down/x"
+    assert read_text(path) is None and list_names(f"{any_folder}/deep/down") == []
+    assert create_text(path, "first") and not create_text(path, "second")
+    assert read_text(path) == "first"
+    write_text(path, "äöü")
+    assert read_text(path) == "äöü"
+    assert list_names(f"{any_folder}/deep/down") == ["x"]
 
 
 def _create(path: str, text: str, results: multiprocessing.SimpleQueue[str]) -> None:
@@ -63,7 +34,7 @@ def _create(path: str, text: str, results: multiprocessing.SimpleQueue[str]) -> 
 
 
 @pytest.mark.slow
-def test_of_many_processes_exactly_one_creates(tmp_path: Path) -> None:
+def test_one_of_many_processes_creates_a_text(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     for round_number in range(20):
         results: multiprocessing.SimpleQueue[str] = context.SimpleQueue()
@@ -84,7 +55,7 @@ def _write_for_ever(path: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_writer_leaves_a_whole_object(tmp_path: Path) -> None:
+def test_killed_writer_leaves_a_complete_file(tmp_path: Path) -> None:
     path = str(tmp_path / "x")
     for _ in range(5):
         writer = multiprocessing.get_context("fork").Process(target=_write_for_ever, args=(path,))

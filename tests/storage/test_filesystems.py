@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ PACKAGE = Path(tradewind.__file__).parent
         ("/data/a:b", Location("file", "", "/data/a:b")),
     ],
 )
-def test_what_a_path_means(path: str, location: Location) -> None:
+def test_path_is_parsed(path: str, location: Location) -> None:
     assert Location.of(path) == location
 
 
@@ -59,48 +60,36 @@ def test_what_a_path_means(path: str, location: Location) -> None:
         ("/" + "ab/" * 2000, "6,001 bytes"),
     ],
 )
-def test_what_is_no_path_is_refused_and_says_why(path: str, why: str) -> None:
+def test_invalid_path_is_refused_with_reason(path: str, why: str) -> None:
     with pytest.raises(UnusablePathError, match=re.escape(why)) as refused:
         Location.of(path)
     assert "hunter2" not in str(refused.value) and len(str(refused.value)) < 300
 
 
-STRANGE = [
-    "http://h/x",
-    "https://h/x",
-    "ftp://h/x",
-    "ssh://h/x",
-    "github://a:b@c/x",
-    "zip://x",
-    "reference://x",
-    "dir://x",
-]
-
-
-@pytest.mark.parametrize("path", [*STRANGE, "GS://bucket/x", "://x", "hdfs://h/x", "abfs://c/x", "jlab://h/x"])
-def test_other_stores_are_refused(path: str) -> None:
+@pytest.mark.parametrize(
+    "path",
+    [
+        "http://h/x", "https://h/x", "ftp://h/x", "ssh://h/x", "github://a:b@c/x", "zip://x", "reference://x",
+        "dir://x", "GS://bucket/x", "://x", "hdfs://h/x", "abfs://c/x", "jlab://h/x",
+    ],
+)  # fmt: skip
+def test_other_stores_are_refused_without_their_password(path: str) -> None:
     with pytest.raises(UnsupportedStoreError, match="a step could run twice"):
         Location.of(path)
-
-
-def test_a_password_in_the_address_of_another_store_is_not_shown() -> None:
     with pytest.raises(UnsupportedStoreError) as refused:
         Location.of("https://me:hunter2@host/x")
     assert "hunter2" not in str(refused.value) and "https://***@host/x" in str(refused.value)
 
 
-def test_a_path_that_is_refused_is_not_opened_by_any_reader(tmp_path: Path) -> None:
+def test_refused_path_is_opened_by_no_function(tmp_path: Path) -> None:
     template = tmp_path / "refs.json"
     template.write_text('{"version": 1, "refs": {"x": "{{ 1/0 }}"}}')
     for path in (f"reference://::{template}", f"zip://x::{template}", f"http://127.0.0.1:9/{template.name}"):
-        for read in (read_text, read_stored, list_files, file_system_at, open_file):
+        calls = [partial(call, path) for call in (read_text, read_stored, list_files, file_system_at, open_file)]
+        calls += [partial(call, [path]) for call in (read_many, existing_many)]
+        for call in (*calls, partial(write_text, path, "x")):
             with pytest.raises((UnusablePathError, UnsupportedStoreError)):
-                read(path)
-        for read_all in (read_many, existing_many):
-            with pytest.raises((UnusablePathError, UnsupportedStoreError)):
-                read_all([path])
-        with pytest.raises((UnusablePathError, UnsupportedStoreError)):
-            write_text(path, "x")
+                call()
 
 
 def test_a_path_leads_to_its_file_system_and_name(tmp_path: Path) -> None:
@@ -113,11 +102,11 @@ def test_a_path_leads_to_its_file_system_and_name(tmp_path: Path) -> None:
         assert file.read() == b"there"
 
 
-_DOORS = {"url_to_fs", "get_fs_token_paths", "open_files", "open_local", "get_mapper", "from_url"}
+_OPENERS = {"url_to_fs", "get_fs_token_paths", "open_files", "open_local", "get_mapper", "from_url"}
 
 
 @pytest.mark.slow
-def test_nothing_else_turns_a_path_into_a_file_system() -> None:
+def test_one_module_opens_file_systems() -> None:
     """``fsspec.filesystem`` takes a protocol instead of a path, but would also bypass the path check."""
     for file in PACKAGE.rglob("*.py"):
         if file == PACKAGE / "storage/filesystems.py":
@@ -126,16 +115,16 @@ def test_nothing_else_turns_a_path_into_a_file_system() -> None:
             names = {node.attr} if isinstance(node, ast.Attribute) else set()
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fsspec"):
                 names = {alias.name for alias in node.names}
-            assert not names & _DOORS, f"{file.relative_to(PACKAGE)} uses {names & _DOORS}"
+            assert not names & _OPENERS, f"{file.relative_to(PACKAGE)} uses {names & _OPENERS}"
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "fsspec":
                 assert node.attr not in ("open", "filesystem", "core"), f"{file.relative_to(PACKAGE)}: {node.attr}"
 
 
-_THE_GATE = {"storage/filesystems.py", "storage/paths.py"}
-_JOINED_WITH_NAMES_OF_OUR_OWN = {
-    "serialization/mirrors.py": "what a config says of a mirrored path, which leads below its prefix",
+_CHECKING = {"storage/filesystems.py", "storage/paths.py"}
+_JOINING = {
+    "serialization/mirrors.py": "a config's mirrored path, which is below its prefix",
     "runtime/mirror_copies.py": "names that the store has listed, and the parts of a mirrored path",
-    "storage/copying.py": "names that the store has listed, which whoever copies has looked at",
+    "storage/copying.py": "names that the store has listed, which the caller has checked",
     "cli/experiments/plan.py": "names that the store has listed",
     "plans/estimates.py": "names that the store has listed",
     "plans/reasons.py": "names that the store has listed",
@@ -146,11 +135,11 @@ _JOINED_WITH_NAMES_OF_OUR_OWN = {
     "records/cleanup.py": "names that the store has listed, for its own file system",
     "records/info_files.py": "the DAG's id, and a digest",
     "records/lease.py": "the names of records",
-    "runtime/driver/child.py": "names of our own",
+    "runtime/driver/child.py": "constant names",
     "runtime/driver/pod_step.py": "names that the store has listed, and the step's own globs",
-    "steps/config_walk.py": "what a config says of paths for its own function",
+    "steps/config_walk.py": "a config's paths for its own function",
     "steps/paths.py": "names and paths of steps, which `plans.places.step_places` checks",
-    "steps/placeholders.py": "what a config says of paths for its own function",
+    "steps/placeholders.py": "a config's paths for its own function",
 }
 """Files that join paths from parts that are no constants, each with the source of the parts."""
 
@@ -170,11 +159,11 @@ def test_only_listed_modules_join_paths_with_variable_parts() -> None:
     joins: set[str] = set()
     for file in PACKAGE.rglob("*.py"):
         name = str(file.relative_to(PACKAGE))
-        if name.startswith("rehearsal/") or name in _THE_GATE or name == "records/attempts.py":
+        if name.startswith("rehearsal/") or name in _CHECKING or name == "records/attempts.py":
             continue
         for node in ast.walk(ast.parse(file.read_text())):
             if not isinstance(node, ast.Call) or ast.unparse(node.func) != "posixpath.join":
                 continue
             if not all(map(_is_plain, node.args[1:])):
                 joins.add(name)
-    assert joins == _JOINED_WITH_NAMES_OF_OUR_OWN.keys(), joins ^ _JOINED_WITH_NAMES_OF_OUR_OWN.keys()
+    assert joins == _JOINING.keys(), joins ^ _JOINING.keys()
