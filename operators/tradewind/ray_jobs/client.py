@@ -138,7 +138,7 @@ class RayJobs:
         fields = {
             "entrypoint": job.entrypoint,
             "submission_id": job.submission_id,
-            "runtime_env": dict(job.runtime_env),
+            "runtime_env": _unexpanded(job.runtime_env),
             "metadata": {**job.metadata, **labels},
             "entrypoint_num_cpus": job.num_cpus,
             "entrypoint_num_gpus": job.num_gpus,
@@ -215,6 +215,19 @@ class RayJobs:
                 f"{self.cluster} speaks TLS: write https:// instead of http:// in the host of connection "
                 f"{self.cluster.name!r}."
             ) from None
+
+
+def _unexpanded(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the environment with values that reach the job as given.
+
+    Ray replaces ``$NAME`` and ``${NAME}`` in each value of ``env_vars``, and then removes each ``${NAME}`` that it did
+    not replace, in one pass (``ray._private.utils.update_envs``). So behind each dollar it removes ``${0}``, which is
+    no name of a variable.
+    """
+    given = runtime_env.get("env_vars")
+    if not given:
+        return dict(runtime_env)
+    return {**runtime_env, "env_vars": {name: value.replace("$", "$${0}") for name, value in given.items()}}
 
 
 def _package_path(uri: str) -> str:
