@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import hashlib
 import json
 import os
-import pathlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -82,10 +82,7 @@ Graph = Sequence[Described]
 
 def joined(parts: Sequence[str]) -> str:
     """Return the name that a chain of ``/`` makes."""
-    name = ""
-    for part in parts:
-        name = os.path.join(name, part) if name else part
-    return name
+    return functools.reduce(lambda name, part: os.path.join(name, part) if name else part, parts, "")
 
 
 def leaves(node: Node, path: str = "") -> Iterator[tuple[str, Counted | Reference]]:
@@ -118,11 +115,11 @@ def version(graph: Graph, index: int) -> dict[str, Any]:
     number = 0
     for path, leaf in leaves(graph[index].config):
         if isinstance(leaf, Counted):
-            config[path] = plain(leaf.value)
-        elif leaf.step is None:
-            config[path] = joined(leaf.parts)
-        else:
-            config[path] = f"DEP[{number}]/{joined(leaf.parts)}" if joined(leaf.parts) else f"DEP[{number}]"
+            config[path] = leaf.value
+            continue
+        config[path] = name = joined(leaf.parts)
+        if leaf.step is not None:
+            config[path] = f"DEP[{number}]/{name}" if name else f"DEP[{number}]"
             number += 1
     found = {
         "name": graph[index].name,
@@ -142,7 +139,7 @@ def as_dependency(graph: Graph, index: int) -> dict[str, Any] | str:
 
 def version_text(graph: Graph, index: int) -> str:
     """Return the text that the version hashes."""
-    return json.dumps(version(graph, index), sort_keys=True)
+    return json.dumps(version(graph, index), sort_keys=True, default=as_data)
 
 
 def short_hash(graph: Graph, index: int) -> str:
@@ -178,18 +175,12 @@ def needed(graph: Graph, roots: Sequence[int]) -> set[str]:
     return texts
 
 
-def plain(value: Any) -> Any:
-    """Return a versioned value as JSON data."""
+def as_data(value: Any) -> Any:
+    """Return JSON data for a value that JSON lacks."""
     if isinstance(value, datetime.timedelta):
         return {"days": value.days, "seconds": value.seconds, "microseconds": value.microseconds}
-    if isinstance(value, (pathlib.Path, datetime.date, bytes, complex, type)):
-        return str(value)
-    if isinstance(value, Enum) and not isinstance(value, (str, int)):
-        return plain(value.value)
-    if dataclasses.is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return value
+    if isinstance(value, Enum):
+        return value.value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return str(value)

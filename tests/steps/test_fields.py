@@ -9,16 +9,7 @@ from typing import Any
 
 import pytest
 
-from tradewind import (
-    ExecutorStep,
-    lazy,
-    mirrored,
-    night,
-    output_path_of,
-    run_param,
-    this_output_path,
-    versioned,
-)
+from tradewind import ExecutorStep, lazy, mirrored, night, output_path_of, run_param, this_output_path, versioned
 from tradewind.steps import ParseTimeValues, RunValues, StepConfigError, resolve
 from tradewind.steps.fields import (
     FLAG,
@@ -56,7 +47,7 @@ RAW = ExecutorStep("raw", None, {})
         (instance("a mapping", dict), [{}], [[], "{}"]),
     ],
 )
-def test_a_rule_takes_what_fits_plain_or_versioned(rule: FieldRule, good: list[Any], bad: list[Any]) -> None:
+def test_rule_accepts_what_fits_plain_or_versioned(rule: FieldRule, good: list[Any], bad: list[Any]) -> None:
     for value in good:
         rule.check("field", value)
     for value in [*(value for value in good if isinstance(value, (int, float))), run_param("x")]:
@@ -69,13 +60,13 @@ def test_a_rule_takes_what_fits_plain_or_versioned(rule: FieldRule, good: list[A
 
 @pytest.mark.parametrize("rule", [integer(1), number(above=0), PATH, TEXT, TEXTS, FLAG, one_of(["a"])])
 @pytest.mark.parametrize("value", [run_param("x"), night(), lazy("module:make")])
-def test_what_is_known_later_passes_every_rule(rule: FieldRule, value: Any) -> None:
+def test_value_known_later_passes_every_rule(rule: FieldRule, value: Any) -> None:
     rule.check("field", value)
     rule.check("field", versioned(value))
 
 
 @pytest.mark.parametrize("value", [RAW, output_path_of(RAW), this_output_path(), mirrored("a")])
-def test_a_path_that_is_known_later_is_no_number(value: Any) -> None:
+def test_path_known_later_is_no_number(value: Any) -> None:
     with pytest.raises(ValueError, match=r"^steps=.*: give a whole number of at least 1\.$"):
         integer(1).check("steps", value)
 
@@ -89,7 +80,7 @@ class Config:
         check_fields(self, steps=integer(1), output_path=PATH)
 
 
-def test_a_value_of_the_run_is_checked_once_the_run_has_it() -> None:
+def test_run_value_is_checked_once_the_run_has_it() -> None:
     step = ExecutorStep("s", None, Config(versioned(run_param("n"))))
     resolve([step], "/p", ParseTimeValues(frozenset({"n"})))
     assert resolve([step], "/p", RunValues(params={"n": 3})).of(step).config.steps == 3

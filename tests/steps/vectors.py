@@ -8,6 +8,7 @@ import enum
 import importlib
 import json
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 from tradewind.steps import ExecutorStep, InputName, Recipe, mirrored, this_output_path, versioned
@@ -48,6 +49,19 @@ class ResourceConfig:
     image: Any = None
 
 
+SIMPLE: dict[str, Callable[[Any, Callable[[Any], Any]], Any]] = {
+    "$dict": lambda items, decode: {decode(key): decode(value) for key, value in items},
+    "$tuple": lambda items, decode: tuple(map(decode, items)),
+    "$set": lambda items, decode: set(map(decode, items)),
+    "$frozenset": lambda items, decode: frozenset(map(decode, items)),
+    "$versioned": lambda value, decode: versioned(decode(value)),
+    "$this": lambda name, _: this_output_path(name),
+    "$timedelta": lambda spec, _: datetime.timedelta(**spec),
+    "$path": lambda text, _: pathlib.Path(text),
+    "$float": lambda text, _: float(text),
+}
+
+
 class GraphBuilder:
     """Build the steps of one vector in their listed order."""
 
@@ -70,32 +84,13 @@ class GraphBuilder:
         if not isinstance(value, dict):
             return value
         kind = next(key for key in value if key.startswith("$"))
+        if kind in SIMPLE:
+            return SIMPLE[kind](value[kind], self.decode)
         return getattr(self, "_" + kind[1:])(value[kind], value)
 
     def _dc(self, name: str, whole: dict[str, Any]) -> Any:
         fields = [(key, self.decode(value)) for key, value in whole["fields"]]
         return dataclasses.make_dataclass(name, [key for key, _ in fields], frozen=True)(*[v for _, v in fields])
-
-    def _dict(self, items: Any, _: Any) -> Any:
-        return {self.decode(key): self.decode(value) for key, value in items}
-
-    def _tuple(self, items: Any, _: Any) -> Any:
-        return tuple(self.decode(item) for item in items)
-
-    def _set(self, items: Any, _: Any) -> Any:
-        return {self.decode(item) for item in items}
-
-    def _frozenset(self, items: Any, _: Any) -> Any:
-        return frozenset(self.decode(item) for item in items)
-
-    def _versioned(self, value: Any, _: Any) -> Any:
-        return versioned(self.decode(value))
-
-    def _this(self, name: Any, _: Any) -> Any:
-        return this_output_path(name)
-
-    def _step(self, key: str, _: Any) -> Any:
-        return self.steps[key]
 
     def _input(self, spec: dict[str, Any], _: Any) -> Any:
         reference = InputName(self.steps[spec["step"]] if spec["step"] else None, spec["name"])
@@ -103,23 +98,16 @@ class GraphBuilder:
             reference = reference.cd(name)
         return reference.nonblocking() if spec.get("nonblocking") else reference
 
+    def _step(self, key: str, _: Any) -> Any:
+        return self.steps[key]
+
     def _mirrored(self, value: Any, whole: dict[str, Any]) -> Any:
-        return (
-            mirrored(self.decode(value), whole["budget_gb"]) if "budget_gb" in whole else mirrored(self.decode(value))
-        )
+        budget = {"budget_gb": whole["budget_gb"]} if "budget_gb" in whole else {}
+        return mirrored(self.decode(value), **budget)
 
     def _enum(self, spec: dict[str, Any], _: Any) -> Any:
         members = self.enums.setdefault(spec["cls"], enum.Enum(spec["cls"], [tuple(m) for m in spec["members"]]))
         return members[spec["name"]]
-
-    def _timedelta(self, spec: Any, _: Any) -> Any:
-        return datetime.timedelta(**spec)
-
-    def _path(self, text: str, _: Any) -> Any:
-        return pathlib.Path(text)
-
-    def _float(self, text: str, _: Any) -> Any:
-        return float(text)
 
     def _object(self, dotted: str, _: Any) -> Any:
         module, _, name = dotted.rpartition(".")
