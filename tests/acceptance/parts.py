@@ -20,7 +20,7 @@ from tradewind.serialization.references import CodeFolder
 from tradewind.steps import ExecutorStep, InputName, this_output_path, versioned
 
 REPOSITORY = Path(__file__).parents[2]
-LONGEST_WAIT_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ def kill_the_driver(config: Config) -> None:
     guard = psutil.Process().parent()
     assert guard is not None
     os.kill(guard.ppid(), signal.SIGKILL)
-    time.sleep(LONGEST_WAIT_S)
+    time.sleep(TIMEOUT_S)
 
 
 def meet(config: Config) -> None:
     """Return once as many steps as ``m`` says run at the same time."""
     note(config)
-    deadline = time.monotonic() + LONGEST_WAIT_S
+    deadline = time.monotonic() + TIMEOUT_S
     while len(calls(config.log)) < config.m:
         if time.monotonic() > deadline:
             raise TimeoutError("the others never came")
@@ -97,6 +97,11 @@ def calls(log: str | Path) -> list[dict[str, Any]]:
     """Return the configs of all function calls, in order."""
     path = Path(log)
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def ran(log: str | Path) -> list[Any]:
+    """Return the ``n`` of each call, which identifies the steps of a test."""
+    return [call["n"] for call in calls(log)]
 
 
 def step(name: str, fn: Any = work, *, n: Any = None, **fields: Any) -> ExecutorStep:

@@ -7,12 +7,11 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.acceptance import parts
-from tests.acceptance.parts import Config, calls, run, step
+from tests.acceptance.parts import Config, calls, ran, run, step
 from tradewind.attempts.decisions import Claim, RerunRequest, TaskIdentity, decide_start
 from tradewind.local import step as local_step
 from tradewind.local.run import ExperimentFailedError, PreviousTaskFailedError
@@ -33,31 +32,13 @@ from tradewind.steps import (
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> str:
-    return str(tmp_path / "calls.jsonl")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
 @pytest.fixture(autouse=True)
-def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def frequent_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_step, "POLL_S", 0.1)
 
 
 def resolved(wanted: ExecutorStep) -> ResolvedStep:
     return resolve([wanted], "/p").of(wanted)
-
-
-def ran(log: str) -> list[Any]:
-    """Return the ``n`` of each call, which identifies the steps of a test."""
-    return [call["n"] for call in calls(log)]
-
-
-# 1
 
 
 def test_executor(store: Path, log: str) -> None:
@@ -84,9 +65,6 @@ def test_executor(store: Path, log: str) -> None:
         assert json.loads(Path(info["output_path"], ".executor_info").read_text()) == info
 
 
-# 2
-
-
 def test_status_file_reads_legacy_format(store: Path, log: str) -> None:
     a = step("a", log=log)
     output = run([a], store, dry_run=True)[a]
@@ -97,9 +75,6 @@ def test_status_file_reads_legacy_format(store: Path, log: str) -> None:
     assert read_status(output) is Status.SUCCESS
     run([a], store)
     assert ran(log) == []
-
-
-# 3
 
 
 def test_force_run_failed(store: Path, log: str) -> None:
@@ -118,51 +93,36 @@ def test_force_run_failed(store: Path, log: str) -> None:
     assert ran(log) == ["a", "a", "b"]
 
 
-# 4
-
-
 def test_status_actor_one_executor_waiting_for_another(
     store: Path, log: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     a = step("a", parts.work_a_while, n="a", log=log)
     readers = [step(name, n=name, log=log, input_path=output_path_of(a)) for name in ("b", "c")]
     with ThreadPoolExecutor() as pool:
-        for done in [pool.submit(run, [reader], store) for reader in readers]:
-            done.result()
+        list(pool.map(lambda reader: run([reader], store), readers))
     assert ran(log)[0] == "a"
     assert sorted(ran(log)) == ["a", "b", "c"]
     assert "Step 'a': attempt 1 of" in capsys.readouterr().out
 
 
-# 5
-
-
 def test_status_actor_multiple_steps_race_condition(store: Path, log: str) -> None:
-    together = threading.Barrier(10)
+    barrier = threading.Barrier(10)
 
-    def run_one() -> None:
-        a = step("a", parts.work_a_while, n="a", log=log)
-        together.wait()
-        run([a], store)
+    def run_one(_: int) -> None:
+        barrier.wait()
+        run([step("a", parts.work_a_while, n="a", log=log)], store)
 
     with ThreadPoolExecutor(10) as pool:
-        for done in [pool.submit(run_one) for _ in range(10)]:
-            done.result()
+        list(pool.map(run_one, range(10)))
     assert ran(log) == ["a"]
     (attempts,) = store.glob("*/.attempts")
     assert [file.name for file in attempts.glob("*.json")] == ["1.json"]
-
-
-# 6
 
 
 def test_parallelism(store: Path, log: str) -> None:
     """Each step ends only when all run at once, a stricter test than the elapsed time."""
     run([step(f"s{i}", parts.meet, n=i, m=6, log=log) for i in range(6)], store)
     assert sorted(ran(log)) == [*range(6)]
-
-
-# 7
 
 
 def test_versioning() -> None:
@@ -176,22 +136,14 @@ def test_versioning() -> None:
     assert len({default, *changed}) == 4
 
 
-# 8
-
-
 def test_dedup_version(store: Path, log: str) -> None:
-    def graph() -> ExecutorStep:
-        return step("b", n="b", log=log, input_path=output_path_of(step("a", n="a", log=log)))
-
-    first, second = graph(), graph()
+    inputs = [step("a", n="a", log=log) for _ in range(2)]
+    first, second = (step("b", n="b", log=log, input_path=output_path_of(a)) for a in inputs)
     experiment = resolve([first, second], str(store))
     assert [known.name for known in experiment.steps] == ["a", "b"]
     assert experiment.of(first) is experiment.of(second)
     run([first, second], store)
     assert ran(log) == ["a", "b"]
-
-
-# 9
 
 
 def test_run_only_some_steps(tmp_path: Path, log: str) -> None:
@@ -205,31 +157,19 @@ def test_run_only_some_steps(tmp_path: Path, log: str) -> None:
     assert sorted(ran(log)) == ["a", "c"]
 
 
-# 10
-
-
 def test_collect_deps_skip_vs_block() -> None:
     parent = step("parent")
     blocking = resolved(ExecutorStep("child", None, output_path_of(parent, "ckpt.pt")))
     skipping = resolved(ExecutorStep("child", None, output_path_of(parent, "ckpt.pt").nonblocking()))
     assert blocking.version["config"] == skipping.version["config"] == {"": "DEP[0]/ckpt.pt"}
-    assert [[*map(repr, of)] for of in (blocking.dependencies, blocking.pseudo_dependencies)] == [
-        [f"ResolvedStep(parent-{resolved(parent).hash})"],
-        [],
-    ]
-    assert skipping.dependencies == ()
+    assert [known.step for known in blocking.dependencies] == [parent]
+    assert blocking.pseudo_dependencies == skipping.dependencies == ()
     assert [known.step for known in skipping.pseudo_dependencies] == [parent]
-
-
-# 11
 
 
 def test_parent_version_bubbles_into_skip_child() -> None:
     first, second = (resolved(step("child", input_path=step("parent", n=n).nonblocking())) for n in (1, 2))
     assert first.hash != second.hash
-
-
-# 12
 
 
 def test_parent_doesnt_run_on_skip_parent(store: Path, log: str) -> None:
@@ -239,16 +179,10 @@ def test_parent_doesnt_run_on_skip_parent(store: Path, log: str) -> None:
     assert calls(log)[0]["input_path"] == paths[parent]
 
 
-# 13
-
-
 def test_skippable_parent_will_run_if_asked(store: Path, log: str) -> None:
     parent = step("parent", n="parent", log=log)
     run([step("child", n="child", log=log, input_path=parent.nonblocking())], store, run_only=("parent",))
     assert ran(log) == ["parent"]
-
-
-# 14
 
 
 def test_parent_will_run_if_some_child_is_not_skippable(store: Path, log: str) -> None:
@@ -257,11 +191,7 @@ def test_parent_will_run_if_some_child_is_not_skippable(store: Path, log: str) -
     skipping = step("skipping", n="skipping", log=log, input_path=parent.nonblocking())
     blocking = step("blocking", n="blocking", log=log, input_path=parent)
     run([skipping, blocking], store)
-    made = [n for n in ran(log) if n != "skipping"]
-    assert made == ["grand", "parent", "blocking"], "and what the parent reads, whichever child comes first"
-
-
-# 15
+    assert [n for n in ran(log) if n != "skipping"] == ["grand", "parent", "blocking"]
 
 
 def test_mirrored_versioning() -> None:
@@ -270,14 +200,10 @@ def test_mirrored_versioning() -> None:
 
 
 def test_mirrored_changes_version() -> None:
-    hashes = [
-        resolved(step("a", input_path=mirrored(versioned(path), budget))).hash
-        for path, budget in (("documents/data", 1), ("documents/data", 2), ("documents/other", 1))
-    ]
-    assert hashes[0] == hashes[1] != hashes[2]
-
-
-# 16
+    mirrors = [mirrored(versioned(path), 1) for path in ("documents/data", "documents/other")]
+    mirrors.append(mirrored(versioned("documents/data"), 2))
+    hashes = [resolved(step("a", input_path=mirror)).hash for mirror in mirrors]
+    assert hashes[0] == hashes[2] != hashes[1]
 
 
 def test_mirrored_instantiate_config() -> None:
@@ -285,16 +211,10 @@ def test_mirrored_instantiate_config() -> None:
     assert config.input_path == "mirror://documents/data"
 
 
-# 17
-
-
 def test_mirrored_nesting_raises() -> None:
     with pytest.raises(ValueError, match="nest"):
         mirrored(mirrored("documents/data"))
     assert isinstance(mirrored(InputName.hardcoded("documents/data")).value, InputName)
-
-
-# 18
 
 
 @pytest.mark.parametrize("is_marins", [True, False])
@@ -307,20 +227,20 @@ def test_status_file_takeover_stale_lock_then_refresh(store: Path, is_marins: bo
         file.write_text(json.dumps({"worker_id": "host-1234", "timestamp": 0.0}))
     else:
         assert leases.claim(None, lease_store.LeaseClaim(1, "dead", "", {"run": "theirs"}, "")) is not None
-    me, asked = TaskIdentity({"run": "mine"}), RerunRequest()
-    assert not isinstance(decide_start(read_record(output), me, asked), Claim), "the lock is fresh"
+    me, request = TaskIdentity({"run": "mine"}), RerunRequest()
+    assert not isinstance(decide_start(read_record(output), me, request), Claim), "the lock is fresh"
 
     written = file.stat().st_mtime - 100
     os.utime(file, (written, written))
-    assert isinstance(decide_start(read_record(output), me, asked), Claim)
-    over = leases.read()
-    held = leases.claim(over, lease_store.LeaseClaim(2, "job", "", me.by, ""))
-    assert held is not None
-    assert leases.claim(over, lease_store.LeaseClaim(2, "late", "", {}, "")) is None, "one of two takes over"
+    assert isinstance(decide_start(read_record(output), me, request), Claim)
+    stale = leases.read()
+    claimed = leases.claim(stale, lease_store.LeaseClaim(2, "job", "", me.by, ""))
+    assert claimed is not None
+    assert leases.claim(stale, lease_store.LeaseClaim(2, "late", "", {}, "")) is None, "one of two takes over"
 
     running = leases.take_over("job", new_owner_id())
     refreshed = leases.change(running)
     assert refreshed.lease.phase is Phase.RUNNING
-    assert refreshed.lease.timestamp > running.lease.timestamp > held.lease.timestamp
+    assert refreshed.lease.timestamp > running.lease.timestamp > claimed.lease.timestamp
     found = leases.read()
     assert found is not None and found.lease == refreshed.lease
