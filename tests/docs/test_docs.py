@@ -17,8 +17,8 @@ from airflow.utils.file import might_contain_dag
 import tradewind
 from tests.marin.checkouts import EXECUTOR, STEP, write_checkout
 from tests.support.fork_server import PreparedPython
-from tradewind.cli.fleet.options import CLUSTER_COMMANDS, DEV
-from tradewind.cli.options import EXPERIMENTS
+from tradewind.cli.fleet.options import CLUSTERS, DEV
+from tradewind.cli.options import EXPERIMENTS, CommandGroup
 from tradewind.operators.ray_job import RayJobOperator
 from tradewind.provider_info import get_provider_info
 
@@ -207,20 +207,13 @@ def test_command_line_page_names_every_experiment_option() -> None:
     assert [command.name for command in EXPERIMENTS if f"### `{command.name}`" not in COMMAND_LINE] == []
 
 
-def test_the_pages_name_every_command_and_option_about_clusters() -> None:
-    page = COMMAND_LINE.partition("## `tradewind cluster`")[2].partition("\n## ")[0]
-    flags = {
-        flag for command in CLUSTER_COMMANDS for one in command.options for flag in one.flags if flag.startswith("-")
-    }
+@pytest.mark.parametrize("group", [CLUSTERS, DEV], ids=lambda group: group.prefix)
+def test_command_line_page_names_every_option_of(group: CommandGroup) -> None:
+    page = COMMAND_LINE.partition(f"## `tradewind {group.prefix.strip()}`")[2].partition("\n## ")[0]
+    flags = {flag for command in group.commands for one in command.options for flag in one.flags if flag[0] == "-"}
     assert [name for name in sorted(flags) if not re.search(rf"`{name}\b", page)] == []
-    assert [one.name for one in CLUSTER_COMMANDS if not re.search(rf"^\|[^|]*`{one.name}\b", page, re.MULTILINE)] == []
-
-
-def test_the_command_line_page_names_every_option_of_dev_tpu() -> None:
-    page = COMMAND_LINE.partition("## `tradewind dev-tpu`")[2].partition("\n## ")[0]
-    flags = {flag for command in DEV for one in command.options for flag in one.flags if flag.startswith("-")}
-    assert [name for name in sorted(flags) if not re.search(rf"`{name}\b", page)] == []
-    assert [one.name for one in DEV if not re.search(rf"^\|[^|]*`{one.name}\b", page, re.MULTILINE)] == []
+    names = [command.name for command in group.commands]
+    assert [name for name in names if not re.search(rf"^\|[^|]*`{name}\b", page, re.MULTILINE)] == []
 
 
 def test_the_reference_names_every_option_and_connection_field() -> None:

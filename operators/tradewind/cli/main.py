@@ -11,33 +11,20 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from tradewind.cli.fleet.options import CLUSTER as CLUSTER_OPTION
-from tradewind.cli.fleet.options import (
-    CLUSTER_COMMANDS,
-    CLUSTER_GROUP,
-    CLUSTER_SUMMARY,
-    CONFIG,
-    DEV,
-    DEV_GROUP,
-    DEV_SUMMARY,
-    REGISTRY,
-    REGISTRY_GROUP,
-    REGISTRY_SUMMARY,
-)
+from tradewind.cli.fleet.options import CLUSTER, CLUSTERS, CONFIG, DEV, REGISTRY
 from tradewind.cli.options import (
     EXIT_CODES,
     EXPERIMENTS,
     JOBS,
-    JOBS_GROUP,
-    JOBS_SUMMARY,
     RECONCILE,
     SUBMIT,
     SUMMARY,
     Command,
+    CommandGroup,
     Option,
 )
 from tradewind.cli.output import CommandError, UsageError
-from tradewind.cli.rehearse_options import REHEARSE, REHEARSE_GROUP, REHEARSE_SUMMARY
+from tradewind.cli.rehearse_options import REHEARSE
 
 if TYPE_CHECKING:
     from tradewind.cli.interrupts import Interrupts
@@ -70,26 +57,26 @@ def run(name: str, arguments: argparse.Namespace, default_connection: str | None
                 from tradewind.cli.reconcile import reconcile
 
                 return reconcile(arguments, interrupts)
-            if name.startswith(REHEARSE_GROUP):
+            if name.startswith(REHEARSE.prefix):
                 from tradewind.cli.rehearse import rehearse
 
-                return rehearse(name.removeprefix(REHEARSE_GROUP), arguments)
-            if name.startswith(CLUSTER_GROUP):
+                return rehearse(name.removeprefix(REHEARSE.prefix), arguments)
+            if name.startswith(CLUSTERS.prefix):
                 from tradewind.cli.fleet.cluster import cluster
 
-                return cluster(name.removeprefix(CLUSTER_GROUP), arguments)
-            if name.startswith(DEV_GROUP):
+                return cluster(name.removeprefix(CLUSTERS.prefix), arguments)
+            if name.startswith(DEV.prefix):
                 from tradewind.cli.dev_tpu import dev_tpu
 
-                return dev_tpu(name.removeprefix(DEV_GROUP), arguments)
-            if name.startswith(REGISTRY_GROUP):
+                return dev_tpu(name.removeprefix(DEV.prefix), arguments)
+            if name.startswith(REGISTRY.prefix):
                 from tradewind.cli.fleet.cluster import registry
 
-                return registry(name.removeprefix(REGISTRY_GROUP), arguments)
+                return registry(name.removeprefix(REGISTRY.prefix), arguments)
             if name in {command.name for command in EXPERIMENTS}:
                 return _run_on_records(_experiment_work(name), arguments)
-            work = _work(name.removeprefix(JOBS_GROUP))
-            if name == f"{JOBS_GROUP}{SUBMIT.name}":
+            work = _work(name.removeprefix(JOBS.prefix))
+            if name == f"{JOBS.prefix}{SUBMIT.name}":
                 from tradewind.cli.jobs.submit import check_usage
 
                 check_usage(arguments)
@@ -108,16 +95,12 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of ``tradewind``; ``run`` in its namespace is the name of the command."""
     top = _Parser(prog="tradewind", description=SUMMARY, epilog=EXIT_CODES)
     commands = top.add_subparsers(metavar="COMMAND", required=True)
-    jobs = commands.add_parser("jobs", help=", ".join(command.name for command in JOBS), description=JOBS_SUMMARY)
-    of_jobs = jobs.add_subparsers(metavar="COMMAND", required=True)
-    for command in JOBS:
-        _add(of_jobs, command, JOBS_GROUP)
+    _add_group(commands, JOBS)
     for command in (*EXPERIMENTS, RECONCILE):
         _add(commands, command)
-    _add_group(commands, CLUSTER_GROUP, CLUSTER_SUMMARY, CLUSTER_COMMANDS, (CLUSTER_OPTION, CONFIG))
-    _add_group(commands, DEV_GROUP, DEV_SUMMARY, DEV)
-    _add_group(commands, REGISTRY_GROUP, REGISTRY_SUMMARY, REGISTRY)
-    _add_group(commands, REHEARSE_GROUP, REHEARSE_SUMMARY, REHEARSE)
+    _add_group(commands, CLUSTERS, (CLUSTER, CONFIG))
+    for group in (DEV, REGISTRY, REHEARSE):
+        _add_group(commands, group)
     return top
 
 
@@ -159,35 +142,32 @@ def _commands(parser: argparse.ArgumentParser) -> list[str]:
     return [name for action in found for name in action.choices]
 
 
-def _add_group(
-    commands: Any, group: str, summary: str, members: Sequence[Command], before: Sequence[Option] = ()
-) -> None:
-    """Add a command with subcommands; ``group`` is its name, followed by a space.
-
-    ``before`` are options that are also accepted before the subcommand.
-    """
-    names = ", ".join(command.name for command in members)
-    added = commands.add_parser(group.strip(), help=names, description=summary)
+def _add_group(commands: Any, group: CommandGroup, before: Sequence[Option] = ()) -> None:
+    """Add a command with subcommands; ``before`` are options that are also accepted before the subcommand."""
+    names = ", ".join(command.name for command in group.commands)
+    added = commands.add_parser(group.prefix.strip(), help=names, description=group.summary)
     for option in before:
         added.add_argument(*option.flags, **option.rest)
     below = added.add_subparsers(metavar="COMMAND", required=True)
-    for command in members:
-        _add(below, command, group)
+    for command in group.commands:
+        _add(below, command, group.prefix)
 
 
-def _add(commands: Any, command: Command, group: str = "") -> None:
+def _add(commands: Any, command: Command, prefix: str = "") -> None:
     added = commands.add_parser(command.name, help=command.summary, description=command.summary, epilog=command.more)
     for option in command.options:
         added.add_argument(*option.flags, **option.rest)
-    added.set_defaults(run=f"{group}{command.name}")
+    added.set_defaults(run=f"{prefix}{command.name}")
 
 
 def _work(name: str) -> Work:
     from tradewind.cli.jobs.commands import list_jobs, logs, status, stop, wait
     from tradewind.cli.jobs.submit import submit
 
-    works: dict[str, Work] = {"submit": submit, "list": list_jobs, "status": status, "logs": logs, "stop": stop}
-    return {**works, "wait": wait}[name]
+    works: dict[str, Work] = {
+        "submit": submit, "list": list_jobs, "status": status, "logs": logs, "stop": stop, "wait": wait,
+    }  # fmt: skip
+    return works[name]
 
 
 def _experiment_work(name: str) -> Callable[[argparse.Namespace], int]:
@@ -196,14 +176,6 @@ def _experiment_work(name: str) -> Callable[[argparse.Namespace], int]:
             from tradewind.cli.experiments.plan import diff, plan, why
 
             return {"plan": plan, "why": why, "diff": diff}[name]
-        case "adopt":
-            from tradewind.cli.experiments.outputs import adopt_output
-
-            return adopt_output
-        case "pin":
-            from tradewind.cli.experiments.outputs import pin
-
-            return pin
         case "gc":
             from tradewind.cli.experiments.gc import collect_garbage
 
@@ -212,9 +184,9 @@ def _experiment_work(name: str) -> Callable[[argparse.Namespace], int]:
             from tradewind.cli.experiments.port import port_files
 
             return port_files
-    from tradewind.cli.experiments.outputs import status
+    from tradewind.cli.experiments.outputs import adopt_output, pin, status
 
-    return status
+    return {"adopt": adopt_output, "pin": pin, "status": status}[name]
 
 
 def _run_on_records(work: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:

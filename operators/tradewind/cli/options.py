@@ -32,6 +32,18 @@ class Command:
     more: str = ""
 
 
+@dataclass(frozen=True)
+class CommandGroup:
+    """A command with subcommands: a summary in one line, and the subcommands.
+
+    ``prefix`` is its name with a space. It precedes the names of the subcommands, some of which other groups have too.
+    """
+
+    prefix: str
+    summary: str
+    commands: Sequence[Command]
+
+
 def option(*flags: str, **rest: Any) -> Option:
     """Make an option from the arguments of ``add_argument``."""
     return Option(flags, rest)
@@ -210,7 +222,7 @@ WAIT: Final = Command(
     ),
     "Ends with 0 if the job succeeded, 1 if not or if there is none, 2 after the timeout.",
 )
-JOBS: Final = (SUBMIT, LIST, JOB_STATUS, LOGS, STOP, WAIT)
+JOBS: Final = CommandGroup("jobs ", "Ray jobs", (SUBMIT, LIST, JOB_STATUS, LOGS, STOP, WAIT))
 
 RECONCILE: Final = Command(
     "reconcile",
@@ -356,9 +368,6 @@ PORT: Final = Command(
 )  # fmt: skip
 EXPERIMENTS: Final = (PLAN, WHY, DIFF, ADOPT, PIN, GC, STATUS, PORT)
 
-JOBS_SUMMARY: Final = "Ray jobs"
-JOBS_GROUP: Final = "jobs "
-"""Prefix of its commands' names: ``status`` is also a command about outputs."""
 SUMMARY: Final = "Experiments, their outputs, Ray jobs and Tradewind's upkeep, from the command line"
 EXIT_CODES: Final = (
     "Exit codes: 0 done, and the job succeeded; 1 it failed, is unknown, or the cluster or the store refuses or does "

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any, Final
 
-from tradewind.cli.options import Command, count, option, seconds
+from tradewind.cli.options import Command, CommandGroup, count, option, seconds
 
 DEFAULT_DRILL_FOLDER: Final = ".drill"
 
@@ -48,9 +48,6 @@ DRILL: Final = Command(
     "Exit code 0 if training continued after every fault, with equal outputs and no leftovers, else 1.",
 )  # fmt: skip
 
-REHEARSE_SUMMARY: Final = "an emulated Google Cloud with TPU slices on this machine, and faults of them"
-REHEARSE_GROUP: Final = "rehearse "
-"""Prefix of its commands' names, some of which other groups have too."""
 DEFAULT_REHEARSAL_FOLDER: Final = ".rehearsal"
 MAX_SLICES: Final = 26
 """Each slice is named by a letter."""
@@ -111,4 +108,8 @@ STOCKOUT: Final = Command(
     (option("switch", metavar="on|off", choices=("on", "off"), help="whether it is out of stock"), _CLUSTER, _FOLDER),
 )
 DOWN: Final = Command("down", "stop every process of the rehearsal", (_FOLDER,))
-REHEARSE: Final = (UP, STATUS, PREEMPT, STOCKOUT, DRILL, DOWN)
+REHEARSE: Final = CommandGroup(
+    "rehearse ",
+    "an emulated Google Cloud with TPU slices on this machine, and faults of them",
+    (UP, STATUS, PREEMPT, STOCKOUT, DRILL, DOWN),
+)

@@ -86,7 +86,7 @@ def test_fleet_option_wins_over_environment_and_airflow_config(
 
 def test_missing_fleet_file_error_names_option_and_variable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "list", "--fleet", str(tmp_path / "none.yaml"))
-    assert code == 2 and "Thas no fleet file" in err and "name it with --fleet, or set TRADEWIND_FLEET." in err
+    assert code == 2 and "There is no fleet file" in err and "name it with --fleet, or set TRADEWIND_FLEET." in err
 
 
 def test_every_problem_of_the_file_is_a_line_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -220,7 +220,7 @@ def test_a_path_in_a_circle_or_without_end_is_a_sentence(
     file = str(fleet.parent / hostile)
     code, out, err = run(capsys, "list", *filter(None, (option, file)))
     assert (code, out) == (2, "") and len(err.splitlines()) == 1
-    assert "has no fleet file" in err or f"{option or ''} {file} cannot be read (" in err
+    assert "no fleet file" in err or f"{option or ''} {file} cannot be read (" in err
 
 
 def test_symlink_loop_is_reported_and_other_clusters_work(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:

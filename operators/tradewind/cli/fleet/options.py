@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 from typing import Final
 
-from tradewind.cli.options import Command, Option, count, option, port, seconds
+from tradewind.cli.options import Command, CommandGroup, Option, count, option, port, seconds
 
 FLEET: Final = option(
     "--fleet", metavar="PATH",
@@ -136,10 +136,6 @@ LIFECYCLE: Final = (
 
 # tradewind dev-tpu
 
-DEV_SUMMARY: Final = "a TPU slice to develop on"
-DEV_GROUP: Final = "dev-tpu "
-"""Prefix of its commands' names."""
-
 _WHOSE: Final = (
     option(
         "--cluster", metavar="NAME|PATH",
@@ -223,7 +219,7 @@ WATCH: Final = Command(
         _COMMAND,
     ),
 )  # fmt: skip
-DEV: Final = (ALLOCATE, CONNECT, EXECUTE, WATCH)
+DEV: Final = CommandGroup("dev-tpu ", "a TPU slice to develop on", (ALLOCATE, CONNECT, EXECUTE, WATCH))
 
 # Commands about machines and logs
 
@@ -390,11 +386,6 @@ WORKERS: Final = (ADD_WORKER, REMOVE_WORKER, RESIZE)
 
 # All commands of tradewind cluster
 
-CLUSTER_SUMMARY: Final = "the Ray clusters of the fleet file"
-CLUSTER_GROUP: Final = "cluster "
-"""Prefix of its commands' names, some of which other groups have too."""
-
-
 LIST: Final = Command(
     "list",
     "list the clusters",
@@ -461,8 +452,6 @@ SET_TOKEN: Final = Command(
     (_ONE, option("--file", metavar="FILE", help="from this file instead"), _ROTATE, *WHICH_CLUSTER),
     "Refused while a cluster that has this token runs, and if there is a token already.",
 )
-REGISTRY_SUMMARY: Final = "the repositories of the clusters' images"
-REGISTRY_GROUP: Final = "registry "
 SET_CLEANUP_POLICY: Final = Command(
     "set-cleanup-policy",
     "have a repository remove images that are older than 30 days, but the newest 16",
@@ -476,24 +465,14 @@ SET_CLEANUP_POLICY: Final = Command(
     ),
     "Other policies of a repository are unchanged.",
 )
-REGISTRY: Final = (SET_CLEANUP_POLICY,)
+REGISTRY: Final = CommandGroup("registry ", "the repositories of the clusters' images", (SET_CLEANUP_POLICY,))
 DOCTOR: Final = Command(
     "doctor",
     "check what clusters need before they start, and print how to fix what is missing",
     (_ANY, _JSON, *WHICH_CLUSTER),
     "Changes nothing. Ends with 1 if a check failed or could not be made.",
 )
-CLUSTER_COMMANDS: Final = (
-    LIST,
-    UPDATE_CONFIGS,
-    VALIDATE,
-    CONNECTIONS,
-    AUTH,
-    AUTH_ENV,
-    INIT_TOKEN,
-    SET_TOKEN,
-    DOCTOR,
-    *ACCESS,
-    *LIFECYCLE,
-    *WORKERS,
+_FILES: Final = (LIST, UPDATE_CONFIGS, VALIDATE, CONNECTIONS, AUTH, AUTH_ENV, INIT_TOKEN, SET_TOKEN, DOCTOR)
+CLUSTERS: Final = CommandGroup(
+    "cluster ", "the Ray clusters of the fleet file", (*_FILES, *ACCESS, *LIFECYCLE, *WORKERS)
 )
