@@ -17,8 +17,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-_MEANING: Final = re.compile(r"[<\[\]]")
+MAX_LINE_CHARS: Final = 300
+MAX_VALUE_CHARS: Final = 40
+MAX_INT_BITS: Final = 14_000
+"""Largest integer that can be written: Python writes none with more than 4,300 digits."""
+_MAX_NAMED: Final = 20
+_MAX_REPR_CHARS: Final = 80
+_CONTEXT_CHARS: Final = 12
+_AGES: Final = ((86400, "day"), (3600, "hour"), (60, "minute"))
+_MARKUP: Final = re.compile(r"[<\[\]]")
 """Start of a tag or a link in Markdown."""
+_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _CODE: Final = re.compile(r"`[^`]*`")
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE)
 
@@ -39,7 +48,7 @@ def as_markdown(rows: Sequence[Sequence[str]]) -> str:
 def markdown_text(text: str) -> str:
     """Escape untrusted text for Markdown: one line, without tags and links; keep code in backticks."""
     line = " ".join(text.splitlines())
-    return line if _CODE.fullmatch(line) else _MEANING.sub(lambda found: f"\\{found[0]}", line)
+    return line if _CODE.fullmatch(line) else _MARKUP.sub(lambda found: f"\\{found[0]}", line)
 
 
 def as_csv(rows: Sequence[Sequence[str]]) -> str:
@@ -53,39 +62,26 @@ def _without_formula(cell: str) -> str:
     return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t")) and not _NUMBER.fullmatch(cell) else cell
 
 
-# Untrusted text in a line of a log or an error
-
-MAX_LINE_CHARS: Final = 300
-_MOST_NAMED: Final = 20
-
-
-def single_line(text: object, longest: int = MAX_LINE_CHARS) -> str:
-    """Return one line of at most ``longest`` characters, without unprintable ones."""
-    line = " ".join(str(text)[: 10 * longest].split())
+def single_line(text: object, max_chars: int = MAX_LINE_CHARS) -> str:
+    """Return one line of at most ``max_chars`` characters, without unprintable ones."""
+    line = " ".join(str(text)[: 10 * max_chars].split())
     shown = "".join(sign if sign.isprintable() else "?" for sign in line)
-    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+    return shown if len(shown) <= max_chars else f"{shown[: max_chars - 1]}…"
 
 
 def quote_first_names(names: Iterable[object]) -> str:
     """List the first names in quotes, each shortened."""
-    first = [repr(single_line(name, 60)) for name in islice(names, _MOST_NAMED + 1)]
-    return ", ".join([*first[:_MOST_NAMED], *(["..."] if len(first) > _MOST_NAMED else [])])
+    first = [repr(single_line(name, 60)) for name in islice(names, _MAX_NAMED + 1)]
+    return ", ".join([*first[:_MAX_NAMED], *(["..."] if len(first) > _MAX_NAMED else [])])
 
 
-# Values, durations and ages in one line; long texts keep both ends
-
-MAX_VALUE_CHARS: Final = 40
-_CONTEXT: Final = 12
-_AGES: Final = ((86400, "day"), (3600, "hour"), (60, "minute"))
-
-
-def truncate_middle(text: str, longest: int) -> str:
-    """Return ``text`` on one line, without its middle if it is longer than ``longest``."""
+def truncate_middle(text: str, max_chars: int) -> str:
+    """Return ``text`` on one line, without its middle if it is longer than ``max_chars``."""
     text = " ".join(text.split())
-    if len(text) <= longest:
+    if len(text) <= max_chars:
         return text
-    tail = (longest - 1) // 3
-    return f"{text[: longest - 1 - tail]}…{text[-tail:]}"
+    tail = (max_chars - 1) // 3
+    return f"{text[: max_chars - 1 - tail]}…{text[-tail:]}"
 
 
 def format_value(value: Any) -> str:
@@ -142,26 +138,16 @@ def _without_common_ends(before: str, after: str) -> tuple[str, str]:
     start = next((i for i in range(shorter) if before[i] != after[i]), shorter)
     rest = shorter - start
     end = next((i for i in range(rest) if before[-1 - i] != after[-1 - i]), rest)
-    skipped, dropped = max(0, start - _CONTEXT), max(0, end - _CONTEXT)
-    return _cut(before, skipped, dropped), _cut(after, skipped, dropped)
-
-
-def _cut(text: str, skipped: int, dropped: int) -> str:
-    middle = text[skipped : len(text) - dropped]
-    return f"{'…' if skipped else ''}{middle}{'…' if dropped else ''}"
-
-
-# Values and unknown names in error messages
-
-MAX_INT_BITS: Final = 14_000
-"""Largest integer that can be written: Python writes none with more than 4,300 digits."""
-_LONGEST: Final = 80
+    skipped, dropped = max(0, start - _CONTEXT_CHARS), max(0, end - _CONTEXT_CHARS)
+    head, tail = "…" if skipped else "", "…" if dropped else ""
+    before, after = (f"{head}{text[skipped : len(text) - dropped]}{tail}" for text in (before, after))
+    return before, after
 
 
 def truncated_repr(value: object) -> str:
     """Return at most 80 characters of the ``repr`` of ``value``."""
     text = _SHORT.repr(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return text if len(text) <= _MAX_REPR_CHARS else f"{text[: _MAX_REPR_CHARS - 3]}..."
 
 
 def did_you_mean(name: object, known: Collection[str]) -> str:
@@ -180,12 +166,10 @@ class _Short(reprlib.Repr):
 
 
 _SHORT: Final = _Short()
-_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = _LONGEST
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = _MAX_REPR_CHARS
 _SHORT.maxlevel = 3
-
-_STEERING: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def escape_control_characters(text: str) -> str:
     """Escape the control characters of ``text`` as Python does, except newlines and tabs."""
-    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -17,7 +17,7 @@ else:
     class _Timeout(asyncio.Timeout):  # type: ignore[misc]  # final only for type checkers
         async def __aenter__(self) -> _Timeout:
             task = asyncio.current_task()
-            self._dealt_with = 0 if task is None else task.cancelling()
+            self._handled = 0 if task is None else task.cancelling()
             await super().__aenter__()
             return self
 
@@ -26,8 +26,8 @@ else:
         ) -> None:
             await super().__aexit__(kind, error, trace)
             task = asyncio.current_task()
-            is_ours = self.expired() and task is not None and task.cancelling() <= self._dealt_with
-            if is_ours and kind is asyncio.CancelledError:
+            is_own = self.expired() and task is not None and task.cancelling() <= self._handled
+            if is_own and kind is asyncio.CancelledError:
                 raise TimeoutError from error
 
     def within(delay: float | None) -> asyncio.Timeout:
