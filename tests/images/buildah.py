@@ -1,4 +1,4 @@
-"""Debian's Buildah with its own storage, and stand-ins from debootstrap for the public base images."""
+"""Debian's Buildah with its own storage, and substitutes from debootstrap for the public base images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,19 +22,17 @@ class Buildah:
     """Run Buildah without a daemon and without namespaces, which a CI container may not create."""
 
     folder: Path
-    driver: str
-    more: dict[str, str] = field(default_factory=dict)
 
     @property
     def environment(self) -> dict[str, str]:
         """Return the variables by which Buildah finds its storage, registries and credentials."""
-        named = {
+        own = {
             "BUILDAH_ISOLATION": "chroot",
             "CONTAINERS_STORAGE_CONF": str(self.folder / "storage.conf"),
             "CONTAINERS_REGISTRIES_CONF": str(self.folder / "registries.conf"),
             "REGISTRY_AUTH_FILE": str(self.folder / "auth.json"),
         }
-        return {**os.environ, **named, **self.more}
+        return os.environ | own
 
     def __call__(self, *arguments: str | Path) -> str:
         """Return the output of ``buildah ARGUMENTS``; raise if the command fails."""
@@ -57,8 +55,7 @@ class Buildah:
             return self("run", container, "--", *command)
 
     def size_bytes(self, image: str) -> int:
-        found = json.loads(self("images", "--json", image))
-        number, unit = found[0]["size"].split()
+        number, unit = json.loads(self("images", "--json", image))[0]["size"].split()
         return int(float(number) * {"KB": 1e3, "MB": 1e6, "GB": 1e9}[unit])
 
 
@@ -71,12 +68,12 @@ def storage(folder: Path) -> Iterator[Buildah]:
     )
     (folder / "registries.conf").write_text("")
     (folder / "auth.json").write_text("{}")
-    buildah = Buildah(folder, driver)
+    buildah = Buildah(folder)
     try:
         yield buildah
     finally:
-        subprocess.run(["buildah", "rm", "--all"], env=buildah.environment, capture_output=True)
-        subprocess.run(["buildah", "rmi", "--all", "--force"], env=buildah.environment, capture_output=True)
+        for command in (["rm", "--all"], ["rmi", "--all", "--force"]):
+            subprocess.run(["buildah", *command], env=buildah.environment, capture_output=True)
         subprocess.run(["umount", folder / "graph" / "overlay"], capture_output=True)
         shutil.rmtree(folder / "graph", ignore_errors=True)
 
@@ -97,11 +94,9 @@ def _has_overlay(folder: Path) -> bool:
 def debian(folder: Path) -> Path:
     """Create a small Debian with Python below ``folder``."""
     root = folder / "debian"
-    packages = "python3,python3-venv,sudo,ca-certificates"
-    subprocess.run(
-        ["debootstrap", "--variant=minbase", f"--include={packages}", "bookworm", root],
-        check=True, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+    packages = "--include=python3,python3-venv,sudo,ca-certificates"
+    command = ["debootstrap", "--variant=minbase", packages, "bookworm", root]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return root
 
 
@@ -111,8 +106,8 @@ def make_base(buildah: Buildah, debian_root: Path, name: str, user: str, numbers
     home = f"/home/{user}"
     container = buildah("from", "scratch")
     buildah("add", "--quiet", container, debian_root, "/")
-    made = f"useradd -m -u {number} -g {group} -s /bin/bash {user} && su {user} -c 'python3 -m venv {home}/venv'"
-    buildah("run", container, "--", "sh", "-c", made)
+    add_user = f"useradd -m -u {number} -g {group} -s /bin/bash {user} && su {user} -c 'python3 -m venv {home}/venv'"
+    buildah("run", container, "--", "sh", "-c", add_user)
     path = f"PATH={home}/venv/bin:/usr/local/bin:/usr/bin:/bin"
     buildah("config", "--user", user, "--env", path, "--workingdir", home, container)
     buildah("commit", "--quiet", "--rm", container, name)

@@ -1,7 +1,4 @@
-"""Debian's ``docker-registry`` and Artifact Registry's API on the loopback.
-
-The real Buildah and the real gcloud use them.
-"""
+"""Debian's ``docker-registry`` and Artifact Registry's API on loopback, for the real Buildah and the real gcloud."""
 
 from __future__ import annotations
 
@@ -26,14 +23,12 @@ def docker_registry(folder: Path, user: str, password: str) -> Iterator[str]:
     """Run a registry that requires this user; yield its address. Its certificate is ``registry.pem``."""
     certificate, key = folder / "registry.pem", folder / "registry.key"
     subject = ["-subj", "/CN=loopback", "-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate, *subject],
-        check=True, capture_output=True,
-    )  # fmt: skip
+    files = ["-keyout", key, "-out", certificate]
+    make_key = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *files, *subject]
+    subprocess.run(make_key, check=True, capture_output=True)
     address = f"127.0.0.1:{free_port()}"
-    entry = subprocess.run(
-        ["perl", "-e", "print crypt($ARGV[0], $ARGV[1])", password, SALT], capture_output=True, text=True, check=True
-    )
+    encrypt = ["perl", "-e", "print crypt($ARGV[0], $ARGV[1])", password, SALT]
+    entry = subprocess.run(encrypt, capture_output=True, text=True, check=True)
     (folder / "htpasswd").write_text(f"{user}:{entry.stdout}\n")
     config = {
         "version": "0.1",
@@ -81,8 +76,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         name = self.path.removeprefix("/v1/").partition("?")[0]
         if "/operations/" in name:
-            made = self.server.repositories[self.server.created[-1]]
-            self._answer(200, {"name": name, "done": True, "response": {"@type": "type.googleapis.com/x", **made}})
+            created = self.server.repositories[self.server.created[-1]]
+            self._answer(200, {"name": name, "done": True, "response": {"@type": "type.googleapis.com/x", **created}})
         elif name in self.server.repositories:
             self._answer(200, self.server.repositories[name])
         else:

@@ -1,7 +1,4 @@
-"""Rules for the Dockerfiles.
-
-Each one accepts another base, installs only the locked packages, sets no package index and runs as its own user.
-"""
+"""Each Dockerfile accepts another base, installs only locked packages, sets no package index and runs as its user."""
 
 from __future__ import annotations
 
@@ -40,9 +37,9 @@ def instructions(file: Path) -> list[Instruction]:
     return [Instruction(name, rest.strip()) for name, _, rest in pairs]
 
 
-def final_stage(found: list[Instruction]) -> list[Instruction]:
-    last = max(number for number, one in enumerate(found) if one.name == "FROM")
-    return found[last:]
+def final_stage(parsed: list[Instruction]) -> list[Instruction]:
+    last = max(number for number, line in enumerate(parsed) if line.name == "FROM")
+    return parsed[last:]
 
 
 @pytest.fixture(params=FILES)
@@ -51,35 +48,32 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def found(kind: str) -> list[Instruction]:
+def parsed(kind: str) -> list[Instruction]:
     return instructions(REPOSITORY / "docker" / f"Dockerfile.{kind}")
 
 
-def test_base_image_is_build_argument_at_locked_version(found: list[Instruction], kind: str) -> None:
-    assert {one.name for one in found} <= INSTRUCTIONS
-    base = found[0]
+def test_base_image_is_build_argument_at_locked_version(parsed: list[Instruction], kind: str) -> None:
+    assert {line.name for line in parsed} <= INSTRUCTIONS
+    base = parsed[0]
     assert base.name == "ARG" and base.rest.startswith("BASE=docker.io/")
-    assert {one.rest.split()[0] for one in found if one.name == "FROM"} == {"${BASE}"}
+    assert {line.rest.split()[0] for line in parsed if line.name == "FROM"} == {"${BASE}"}
     package = "apache-airflow" if kind == "airflow" else "ray"
     version = re.search(rf"^{package}==(\S+)", (REPOSITORY / "requirements.lock").read_text(), re.MULTILINE)
     assert version is not None and version[1] in base.rest
 
 
-def test_processes_are_not_roots(found: list[Instruction], kind: str) -> None:
-    assert [one.rest for one in final_stage(found) if one.name == "USER"][-1] == FILES[kind]
-
-
-def test_nothing_of_an_index_or_a_certificate_stays(found: list[Instruction], kind: str) -> None:
-    for one in found:
-        assert not INDEX.search(one.rest), one
-        if one.name == "RUN":
-            assert one.rest.startswith("--mount=type=secret") or "--no-index" in one.rest, one
+def test_user_is_not_root_and_no_index_or_certificate_stays(parsed: list[Instruction], kind: str) -> None:
+    assert [line.rest for line in final_stage(parsed) if line.name == "USER"][-1] == FILES[kind]
+    for line in parsed:
+        assert not INDEX.search(line.rest), line
+        if line.name == "RUN":
+            assert line.rest.startswith("--mount=type=secret") or "--no-index" in line.rest, line
     shells = [(REPOSITORY / "docker" / name).read_text() for name in ("build_wheel.sh", "install_python.sh")]
     assert not any(INDEX.search(text) for text in shells)
 
 
-def test_only_the_lock_is_installed_and_by_its_hashes(found: list[Instruction], kind: str) -> None:
-    installs = [one.rest for one in final_stage(found) if "install_python.sh /tmp" in one.rest]
+def test_only_the_lock_is_installed_with_its_hashes(parsed: list[Instruction], kind: str) -> None:
+    installs = [line.rest for line in final_stage(parsed) if "install_python.sh /tmp" in line.rest]
     assert len(installs) == 1 and installs[0].endswith("/tmp/requirements.lock")
     texts = [file.read_text() for file in (REPOSITORY / "docker").iterdir() if file.suffix in (".sh", f".{kind}")]
     pip = re.findall(r"pip (?:install|wheel) (.*)", "".join(texts))
@@ -87,13 +81,11 @@ def test_only_the_lock_is_installed_and_by_its_hashes(found: list[Instruction], 
     assert all("--require-hashes" in line or "--no-index" in line or "--no-build-isolation" in line for line in pip)
 
 
-def test_what_is_copied_is_let_into_the_build(found: list[Instruction]) -> None:
+def test_copied_files_are_not_ignored_by_the_build(parsed: list[Instruction]) -> None:
     allowed = (REPOSITORY / ".dockerignore").read_text().splitlines()
     assert allowed[1] == "**"
-    copied = [
-        part for one in found if one.name == "COPY" and "--from" not in one.rest for part in one.rest.split()[:-1]
-    ]
-    for path in (part for part in copied if not part.startswith("--") and part != "."):
+    copies = [line.rest.split()[:-1] for line in parsed if line.name == "COPY" and "--from" not in line.rest]
+    for path in (part for parts in copies for part in parts if not part.startswith("--") and part != "."):
         for lock in ("tpu", "cuda") if "CHIPS" in path else ("",):
             file = path.replace("${CHIPS}", lock)
             assert (REPOSITORY / file).exists(), file
@@ -115,9 +107,7 @@ def test_base_with_other_ray_version_is_refused_before_install(tmp_path: Path) -
     # The script can install no package: pip has no index.
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(tmp_path), "PIP_NO_INDEX": "1"}
     environment |= {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_REQUIRE_VIRTUALENV": "1"}
-    script = REPOSITORY / "docker" / "install_python.sh"
-    ended = subprocess.run(
-        ["bash", script, REPOSITORY / image_lock("tpu")], env=environment, capture_output=True, text=True
-    )
+    command = ["bash", REPOSITORY / "docker" / "install_python.sh", REPOSITORY / image_lock("tpu")]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert ended.returncode == 1
     assert re.fullmatch(r"The base has ray 1\.13\.0, and the lock 2\.\S+: take a base with that .*\n", ended.stderr)

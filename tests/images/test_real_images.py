@@ -1,7 +1,4 @@
-"""Real builds of the images on a Debian that stands for the public bases.
-
-The tests start each entry point in its image.
-"""
+"""Real builds of the images on a Debian that stands for the public bases; each entry point starts in its image."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -33,19 +30,18 @@ CHIPS = os.environ.get(VARIABLE, "").split(",")
 
 
 def locked(package: str) -> str:
-    found = re.search(rf"^{package}==(\S+)", (REPOSITORY / "requirements.lock").read_text(), re.MULTILINE)
-    assert found is not None
-    return found[1]
+    [version] = re.findall(rf"^{package}==(\S+)", (REPOSITORY / "requirements.lock").read_text(), re.MULTILINE)
+    return str(version)
 
 
 @pytest.fixture(scope="module")
 def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
     folder = tmp_path_factory.mktemp("images")
-    with storage(folder) as found:
+    with storage(folder) as buildah:
         root = debian(folder)
-        make_base(found, root, "localhost/base-ray", "ray", (1000, 100))
-        make_base(found, root, "localhost/base-airflow", "airflow", (50000, 0))
-        yield found
+        make_base(buildah, root, "localhost/base-ray", "ray", (1000, 100))
+        make_base(buildah, root, "localhost/base-airflow", "airflow", (50000, 0))
+        yield buildah
 
 
 def build(buildah: Buildah, image: str, base: str) -> None:
@@ -70,27 +66,23 @@ def airflow(buildah: Buildah) -> str:
     return "localhost/tradewind_airflow:latest"
 
 
-def check_nothing_stayed(buildah: Buildah, image: str, user: str) -> None:
-    """Check that the image holds only what it needs.
+LEFTOVERS = "id -un; pip config list; pip cache dir 2>/dev/null | xargs du -s 2>/dev/null; ls /run/secrets 2>/dev/null"
 
-    It has no index setting or certificate of this machine, no pip cache and no other user,
-    and its packages are consistent.
-    """
+
+def check_contents(buildah: Buildah, image: str, user: str) -> None:
+    """Check that the image has no setting or certificate of this machine, no pip cache, and consistent packages."""
     assert not SETTING.search(buildah("inspect", "--format", "{{.OCIv1.Config}}", image))
-    script = (
-        "id -un; pip config list; pip cache dir 2> /dev/null | xargs du -s 2> /dev/null; ls /run/secrets 2> /dev/null"
-    )
-    assert buildah.output(image, "sh", "-c", script).split() == [user]
+    assert buildah.output(image, "sh", "-c", LEFTOVERS).split() == [user]
     assert "No broken requirements found." in buildah.output(image, "pip", "check")
+    print(f"image-size {image} {buildah.size_bytes(image) / 1e9:.2f} GB")
 
 
 def test_cluster_image_has_ray_levanter_libtpu_but_no_airflow(buildah: Buildah, cluster: str) -> None:
-    check_nothing_stayed(buildah, cluster, "ray")
+    check_contents(buildah, cluster, "ray")
     assert buildah.output(cluster, "ray", "--version") == f"ray, version {locked('ray')}"
     assert "Experiments" in buildah.output(cluster, "tradewind", "--help")
-    there = "import importlib.util as u; print([n for n in ('levanter', 'libtpu', 'airflow') if u.find_spec(n)])"
-    assert buildah.output(cluster, "python", "-c", there) == "['levanter', 'libtpu']"
-    print(f"image-size {cluster} {buildah.size_bytes(cluster) / 1e9:.2f} GB")
+    installed = "import importlib.util as u; print([n for n in ('levanter', 'libtpu', 'airflow') if u.find_spec(n)])"
+    assert buildah.output(cluster, "python", "-c", installed) == "['levanter', 'libtpu']"
 
 
 @pytest.mark.parametrize("shell", [["sh", "-c"], ["bash", "-c"], ["bash", "--login", "-c", "-i"]])
@@ -100,7 +92,7 @@ def test_programs_are_on_path_in_ray_and_docker_shells(buildah: Buildah, cluster
 
 
 TOKEN = secrets.token_hex(32)
-ASKED = ["--env=RAY_AUTH_MODE=token", f"--env=RAY_AUTH_TOKEN={TOKEN}", "--env=RAY_raylet_start_wait_time_s=600"]
+WITH_TOKEN = ["--env=RAY_AUTH_MODE=token", f"--env=RAY_AUTH_TOKEN={TOKEN}", "--env=RAY_raylet_start_wait_time_s=600"]
 """Ray listens beyond the loopback, so its clients must send a token."""
 
 
@@ -111,7 +103,7 @@ def ray_head(buildah: Buildah, image: str) -> Iterator[str]:
     options = [f"--{name}={port}" for name, port in ports.items()] + ["--min-worker-port=0", "--max-worker-port=0"]
     head = ["ray", "start", "--head", "--block", "--num-cpus=1", "--temp-dir=/tmp/ray-image", *options]
     with buildah.container(image) as container:
-        process = subprocess.Popen(["buildah", "run", *ASKED, container, "--", *head], env=buildah.environment)
+        process = subprocess.Popen(["buildah", "run", *WITH_TOKEN, container, "--", *head], env=buildah.environment)
         try:
             address = f"http://127.0.0.1:{ports['dashboard-port']}"
             while not _answers(f"{address}/api/version"):
@@ -131,39 +123,37 @@ def _answers(url: str) -> bool:
 def _end_session(process: subprocess.Popen[bytes]) -> None:
     """End every process of the container's session: a chroot has no process namespace."""
     started = psutil.Process(process.pid).children(recursive=True)
-    for one in started:
-        if one.is_running():
-            one.terminate()
+    for child in started:
+        with suppress(psutil.NoSuchProcess):
+            child.terminate()
     _, alive = psutil.wait_procs(started, timeout=60)
-    for one in alive:
-        one.kill()
+    for child in alive:
+        child.kill()
     process.wait()
 
 
-def test_a_head_of_the_image_answers_and_runs_a_job(buildah: Buildah, cluster: str) -> None:
+def test_head_in_the_image_answers_and_runs_a_job(buildah: Buildah, cluster: str) -> None:
     with ray_head(buildah, cluster) as address:
         job = "import jax, levanter, tradewind; print('ran with', jax.__version__)"
         with buildah.container(cluster) as container:
             submit = ["ray", "job", "submit", f"--address={address}", "--", "python", "-c", job]
-            said = buildah("run", *ASKED, container, "--", *submit)
-    assert f"ran with {locked('jax')}" in said
+            printed = buildah("run", *WITH_TOKEN, container, "--", *submit)
+    assert f"ran with {locked('jax')}" in printed
 
 
-def test_airflows_image_starts_airflow_with_the_provider(buildah: Buildah, airflow: str) -> None:
-    check_nothing_stayed(buildah, airflow, "airflow")
+def test_airflow_image_starts_airflow_with_the_provider(buildah: Buildah, airflow: str) -> None:
+    check_contents(buildah, airflow, "airflow")
     assert buildah.output(airflow, "airflow", "version").splitlines()[-1] == locked("apache-airflow")
     providers = buildah.output(airflow, "airflow", "providers", "list", "--output", "plain")
     assert "airflow-provider-tradewind" in providers
-    made = "python /usr/local/lib/tradewind/compose_secrets.py /tmp/secrets && wc -c < /tmp/secrets/ray_token"
-    assert buildah.output(airflow, "sh", "-c", made) == "64"
-    print(f"image-size {airflow} {buildah.size_bytes(airflow) / 1e9:.2f} GB")
+    make_secrets = "python /usr/local/lib/tradewind/compose_secrets.py /tmp/secrets && wc -c < /tmp/secrets/ray_token"
+    assert buildah.output(airflow, "sh", "-c", make_secrets) == "64"
 
 
 @pytest.mark.parametrize("image", ["cuda", "vllm"])
-def test_a_large_image_is_built_too(buildah: Buildah, image: str) -> None:
+def test_large_image_can_be_built(buildah: Buildah, image: str) -> None:
     if image not in CHIPS:
         pytest.skip(f"of many gigabytes: make images-test BUILD_IMAGES={image}")
     build(buildah, image, "base-ray")
     name = {"cuda": "tradewind_cluster_cuda", "vllm": "tradewind_vllm"}[image]
-    check_nothing_stayed(buildah, f"localhost/{name}:latest", "ray")
-    print(f"image-size {name} {buildah.size_bytes(f'localhost/{name}:latest') / 1e9:.2f} GB")
+    check_contents(buildah, f"localhost/{name}:latest", "ray")

@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -45,17 +47,23 @@ def publish(
     )  # fmt: skip
 
 
-def test_release_pushes_three_tags_to_each_region_repository(tmp_path: Path) -> None:
-    infra = tmp_path / "infra"
-    shutil.copytree(SHIPPED.parent, infra)
+@contextmanager
+def registries(folder: Path, password: str) -> Iterator[tuple[Buildah, str, ArtifactRegistry]]:
+    """Yield a Buildah with the cluster's image, the address of a registry with this password, and its API."""
+    shutil.copytree(SHIPPED.parent, folder / "infra")
     with (
-        storage(tmp_path) as buildah,
-        docker_registry(tmp_path, "oauth2accesstoken", TOKEN) as registry,
+        storage(folder) as buildah,
+        docker_registry(folder, "oauth2accesstoken", password) as registry,
         artifact_registry() as artifacts,
     ):
-        (tmp_path / "Dockerfile").write_text("FROM scratch\nCOPY Dockerfile /\n")
-        buildah("build", "--quiet", "-t", "tradewind_cluster:latest", str(tmp_path))
+        (folder / "Dockerfile").write_text("FROM scratch\nCOPY Dockerfile /\n")
+        buildah("build", "--quiet", "-t", "tradewind_cluster:latest", str(folder))
+        yield buildah, registry, artifacts
 
+
+def test_release_pushes_three_tags_to_each_region_repository(tmp_path: Path) -> None:
+    infra = tmp_path / "infra"
+    with registries(tmp_path, TOKEN) as (buildah, registry, artifacts):
         ended = publish(buildah, infra / "fleet.yaml", registry, artifacts)
         assert ended.returncode == 0, ended.stderr
         certificate = str(tmp_path / "registry.pem")
@@ -64,8 +72,7 @@ def test_release_pushes_three_tags_to_each_region_repository(tmp_path: Path) -> 
             assert requests.get(url, timeout=30, verify=certificate).status_code == 401
             found = requests.get(url, auth=("oauth2accesstoken", TOKEN), timeout=30, verify=certificate).json()
             assert sorted(found["tags"]) == sorted(TAGS.split())
-        parents = ("projects/my-project/locations/us-central2", "projects/my-project/locations/us-east5")
-        assert artifacts.created == [f"{parent}/repositories/tradewind" for parent in parents]
+            assert f"projects/my-project/locations/{region}/repositories/tradewind" in artifacts.created
         assert TOKEN not in ended.stdout + ended.stderr
         tags = {name: cluster.tag for name, cluster in load_fleet(infra / "fleet.yaml").clusters.items()}
         assert {name for name, tag in tags.items() if tag == "abc1234"} == {
@@ -77,19 +84,12 @@ def test_release_pushes_three_tags_to_each_region_repository(tmp_path: Path) -> 
         assert len(artifacts.created) == 2
 
 
-def test_a_region_that_refuses_the_login_gets_no_tag(tmp_path: Path) -> None:
-    infra = tmp_path / "infra"
-    shutil.copytree(SHIPPED.parent, infra)
-    with (
-        storage(tmp_path) as buildah,
-        docker_registry(tmp_path, "oauth2accesstoken", "another") as registry,
-        artifact_registry() as artifacts,
-    ):
-        (tmp_path / "Dockerfile").write_text("FROM scratch\nCOPY Dockerfile /\n")
-        buildah("build", "--quiet", "-t", "tradewind_cluster:latest", str(tmp_path))
-        ended = publish(buildah, infra / "fleet.yaml", registry, artifacts)
+def test_cluster_of_region_that_refuses_login_gets_no_tag(tmp_path: Path) -> None:
+    fleet = tmp_path / "infra" / "fleet.yaml"
+    with registries(tmp_path, "another") as (buildah, registry, artifacts):
+        ended = publish(buildah, fleet, registry, artifacts)
     assert ended.returncode == 1
     assert ended.stderr.count("invalid username/password") == 2
     assert 'make cluster_docker CLUSTER_REPOS="us-central2 us-east5"' in ended.stderr
     assert TOKEN not in ended.stdout + ended.stderr
-    assert (infra / "fleet.yaml").read_text() == SHIPPED.read_text()
+    assert fleet.read_text() == SHIPPED.read_text()
