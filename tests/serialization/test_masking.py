@@ -50,10 +50,10 @@ FORMS: dict[str, Callable[[str], str]] = {
 }
 
 
-def in_pieces(masker: Masker, data: bytes, dice: random.Random, most: int = 5) -> bytes:
+def in_pieces(masker: Masker, data: bytes, dice: random.Random, max_size: int = 5) -> bytes:
     stream, out, at = StreamMasker(masker), b"", 0
     while at < len(data):
-        size = dice.randint(1, most)
+        size = dice.randint(1, max_size)
         out += stream.feed(data[at : at + size])
         at += size
     return out + stream.end()
@@ -61,7 +61,7 @@ def in_pieces(masker: Masker, data: bytes, dice: random.Random, most: int = 5) -
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("what", VALUES)
-def test_a_value_is_hidden_in_every_form(what: str, form: str) -> None:
+def test_value_is_masked_in_every_form(what: str, form: str) -> None:
     value = VALUES[what]
     written = FORMS[form](value)
     masker, text = Masker([value]), f"before {written} after"
@@ -71,12 +71,9 @@ def test_a_value_is_hidden_in_every_form(what: str, form: str) -> None:
     assert in_pieces(masker, text.encode(), random.Random(form)) == shown.encode()
 
 
-def test_a_secret_inside_another_leaves_nothing_of_either() -> None:
+def test_nested_and_overlapping_secrets_are_masked_whole() -> None:
     masker = Masker(["long-secret", "long-secret-value", "a"])
     assert masker.text("a long-secret-value, long-secret") == "*** ***, ***"
-
-
-def test_secrets_that_overlap_leave_nothing_of_either() -> None:
     assert Masker(["AAAABBBB", "BBBBCCCC"]).text("xAAAABBBBCCCCy") == "x***y"
     assert Masker(["abcabc"]).text("xabcabcabcy abcab") == "x***y abcab"
 
@@ -87,12 +84,11 @@ def test_secret_of_at_most_3_characters_is_masked_only_as_word() -> None:
     assert Masker(["true"]).text("x=true") == "x=***"
 
 
-@pytest.mark.parametrize("value", ["", " ", "\n"])
-def test_a_value_of_nothing_hides_nothing(value: str) -> None:
-    assert Masker([value]).text("two words\n") == "two words\n"
+def test_blank_value_masks_nothing() -> None:
+    assert Masker(["", " ", "\n"]).text("two words\n") == "two words\n"
 
 
-def test_a_private_key_is_hidden_line_by_line() -> None:
+def test_private_key_is_masked_line_by_line() -> None:
     lines = [base64.b64encode(random.Random(line).randbytes(48)).decode() for line in range(20)]
     key = "\n".join(["-----BEGIN PRIVATE KEY-----", *lines, "-----END PRIVATE KEY-----", ""])
     masker = Masker([key])
@@ -104,26 +100,28 @@ def test_a_private_key_is_hidden_line_by_line() -> None:
 
 
 def test_password_inside_value_is_masked_and_other_words_stay() -> None:
-    as_json = json.dumps(
-        {"type": "service_account", "user": "somebody@example.com", "private_key": "k3y-of-the-account"}
-    )
-    masker = Masker([as_json, "postgresql://reader:pa55word-of-it@db.example/name"])
-    text = "service_account somebody@example.com k3y-of-the-account pa55word-of-it db.example"
-    assert masker.text(text) == "service_account somebody@example.com *** *** db.example"
+    account = {"type": "service_account", "user": "ada@example.com", "private_key": "k3y-of-the-account"}
+    masker = Masker([json.dumps(account), "postgresql://reader:pa55word-of-it@db.example/name"])
+    text = "service_account ada@example.com k3y-of-the-account pa55word-of-it db.example"
+    assert masker.text(text) == "service_account ada@example.com *** *** db.example"
 
 
 @pytest.mark.slow
-def test_a_stream_shows_the_same_as_a_whole_whatever_its_pieces() -> None:
+def test_few_or_many_forms_in_any_pieces_mask_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     dice = random.Random(11)
     for _ in range(2000):
-        values = ["".join(dice.choices("ab", k=dice.randint(1, 7))) for _ in range(dice.randint(1, 3))]
-        data = "".join(dice.choices("ab =", k=dice.randint(0, 40))).encode()
-        masker = Masker(values)
-        assert in_pieces(masker, data, dice) == masker.data(data), (values, data)
+        values = ["".join(dice.choices("ab", k=dice.randint(1, 9))) for _ in range(dice.randint(1, 3))]
+        data = "".join(dice.choices("ab =", k=dice.randint(0, 60))).encode()
+        few = Masker(values)
+        with monkeypatch.context() as patch:
+            patch.setattr(masking, "_FEW", 0)
+            many = Masker(values)
+        shown = {few.data(data), many.data(data), in_pieces(few, data, dice), in_pieces(many, data, dice)}
+        assert len(shown) == 1, (values, data)
 
 
 @pytest.mark.slow
-def test_an_endless_secret_is_not_kept_in_memory() -> None:
+def test_endless_secret_is_not_held_in_memory() -> None:
     stream = StreamMasker(Masker(["a" * 20]))
     shown = b"".join(stream.feed(b"a" * 1000) for _ in range(100))
     assert shown + stream.feed(b".") == b"***."
@@ -137,13 +135,13 @@ def test_line_without_secret_prefix_is_emitted_at_once() -> None:
     assert stream.feed(b"etary\n") == b"secretary\n"
 
 
-def test_what_is_no_text_passes_as_it_is() -> None:
+def test_binary_data_passes_unchanged() -> None:
     noise = random.Random(1).randbytes(5000)
     masker = Masker(["secret-value"])
     assert in_pieces(masker, noise + b"secret-value" + noise, random.Random(2), 100) == noise + b"***" + noise
 
 
-def test_what_was_learnt_later_is_hidden_from_then_on() -> None:
+def test_value_added_later_is_masked_from_then_on() -> None:
     masker = Masker()
     stream = StreamMasker(masker)
     assert stream.feed(b"one two ") == b"one two "
@@ -151,7 +149,7 @@ def test_what_was_learnt_later_is_hidden_from_then_on() -> None:
     assert stream.feed(b"two-of-them") + stream.end() == b"***"
 
 
-def test_texts_of_ours_that_others_look_for_stay() -> None:
+def test_exempt_text_is_not_masked() -> None:
     masker = Masker(["nothing"], kept=["nothing lives on."])
     for text in ("nothing lives on.\n", "nothing lives on. nothing", "nothing lives"):
         expected = text.replace("nothing", "***") if "on." not in text else text.replace(" nothing", " ***")
@@ -159,32 +157,19 @@ def test_texts_of_ours_that_others_look_for_stay() -> None:
         assert in_pieces(masker, text.encode(), random.Random(3)) == expected.encode()
 
 
-def test_a_result_keeps_its_shape() -> None:
+def test_result_keeps_its_shape() -> None:
     result = {"a": ["x secret-value", 7, None, True, 12345678.5], "secret-value": {"n": 87654321}}
     expected = {"a": ["x ***", 7, None, True, 12345678.5], "***": {"n": "***"}}
     assert Masker(["secret-value", "87654321"]).plain(result) == expected
 
 
-def test_the_variables_that_an_environment_names_are_hidden() -> None:
+def test_variables_that_an_environment_names_are_masked() -> None:
     environment = {"KEY": "value-one", "OTHER": "value-two", "TRADEWIND_MASKED": "KEY,MISSING"}
     assert Masker.of_environment(environment).text("value-one value-two") == "*** value-two"
 
 
 @pytest.mark.slow
-def test_many_forms_hide_the_same_as_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    dice = random.Random(12)
-    for _ in range(500):
-        values = ["".join(dice.choices("ab", k=dice.randint(1, 9))) for _ in range(dice.randint(1, 3))]
-        data = "".join(dice.choices("ab =", k=dice.randint(0, 60))).encode()
-        few = Masker(values)
-        monkeypatch.setattr(masking, "_FEW", 0)
-        many = Masker(values)
-        monkeypatch.undo()
-        assert many.data(data) == few.data(data) == in_pieces(many, data, dice), (values, data)
-
-
-@pytest.mark.slow
-def test_a_key_of_a_thousand_lines_does_not_hold_a_log_up() -> None:
+def test_key_of_a_thousand_lines_does_not_delay_a_log() -> None:
     dice = random.Random(13)
     key = "\n".join(base64.b64encode(dice.randbytes(48)).decode() for _ in range(1000))
     stream = StreamMasker(Masker([key]))
@@ -211,7 +196,7 @@ WRITTEN_TWICE: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize("form", WRITTEN_TWICE)
-@pytest.mark.parametrize("what", [what for what in VALUES if what not in ("lines", "seven letters", "four letters")])
+@pytest.mark.parametrize("what", ["plain", "signs", "not ASCII"])
 def test_doubly_encoded_value_is_redacted(what: str, form: str) -> None:
     written = WRITTEN_TWICE[form](VALUES[what])
     shown = Masker([VALUES[what]]).text(f"before {written} after")
@@ -220,14 +205,14 @@ def test_doubly_encoded_value_is_redacted(what: str, form: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
-def test_a_value_in_utf_16_is_hidden(encoding: str) -> None:
+def test_value_in_utf_16_is_masked(encoding: str) -> None:
     data = f"key={VALUES['plain']};".encode(encoding)
     shown = Masker([VALUES["plain"]]).data(data)
     assert b"***" in shown and not [at for at in range(len(data) - 8) if data[at : at + 8] in shown and at > 10]
 
 
 @pytest.mark.parametrize(("value", "text"), [("é", "鎖"), ("\x8e\x96ab", "鎖ab")])
-def test_a_value_that_looks_like_a_part_of_a_letter_is_no_error(value: str, text: str) -> None:
+def test_value_equal_to_part_of_a_letter_is_no_error(value: str, text: str) -> None:
     assert "***" in Masker([value]).text(text)
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,8 @@ from tradewind.serialization.callables import describe_callable
 from tradewind.serialization.errors import SpecError
 from tradewind.serialization.references import CodeFolder
 
-# ---- functions of a DAG file
-
 DAG_FILE = '''
-"""A DAG file as people write it."""
+"""A DAG file."""
 import datetime
 import json
 import math as maths
@@ -67,7 +66,7 @@ def needs_airflow_by_another_name():
 
 
 @task
-def needs_what_is_not_there():
+def needs_undefined():
     return not_there(1)
 
 
@@ -130,16 +129,32 @@ def dag_file(folder: Path) -> Iterator[ModuleType]:
         sys.path.remove(str(folder))
 
 
+TIDY = {
+    "scores": {"best": 2.0, "when": "2026-11-20", "all": [0, 3, 6]},
+    "word": "big",
+    "lines": "one\n    two",
+    "tripled": 12,
+    "text": "[1]",
+}
+
+
 @pytest.mark.slow
-def test_a_function_brings_what_it_uses_of_its_file(dag_file: ModuleType, folder: Path) -> None:
-    call = call_to(dag_file.tidy.function, 4, code=CodeFolder(folder))
-    assert result_of(call, folder) == {
-        "scores": {"best": 2.0, "when": "2026-11-20", "all": [0, 3, 6]},
-        "word": "big",
-        "lines": "one\n    two",
-        "tripled": 12,
-        "text": "[1]",
-    }
+@pytest.mark.parametrize(
+    ("name", "argument", "result"),
+    [
+        ("tidy", 4, TIDY),
+        ("counts_down", 3, [3, 2, 1]),
+        ("inside", 1, [4, "kept\n    as it is"]),
+        ("inside_helper", 1, 4),
+        ("nested", 1, 4),
+    ],
+)
+def test_function_brings_what_it_uses_of_its_file(
+    dag_file: ModuleType, folder: Path, name: str, argument: int, result: Any
+) -> None:
+    task = dag_file.FOUND.get(name) or getattr(dag_file, name)
+    call = call_to(getattr(task, "function", task), argument, code=CodeFolder(folder))
+    assert result_of(call, folder) == result
 
 
 def test_code_travels_if_a_module_of_the_folder_is_imported(dag_file: ModuleType, folder: Path) -> None:
@@ -148,39 +163,22 @@ def test_code_travels_if_a_module_of_the_folder_is_imported(dag_file: ModuleType
     assert not call_to(dag_file.tidy.function, 4, code=CodeFolder(folder / "elsewhere")).travels
 
 
-def test_a_function_leaves_the_rest_of_its_file_behind(dag_file: ModuleType, folder: Path) -> None:
+def test_function_does_not_bring_the_rest_of_its_file(dag_file: ModuleType, folder: Path) -> None:
     text = call_to(dag_file.falls.function, 4, code=CodeFolder(folder)).to_json()
     assert "bad" in text
     assert not any(word in text for word in ("airflow", "LIMIT", "tripled", "@task", "pipeline"))
-
-
-@pytest.mark.slow
-def test_functions_in_with_block_and_dag_function_are_shipped(dag_file: ModuleType, folder: Path) -> None:
-    assert result_of(call_to(dag_file.inside.function, 1), folder) == [4, "kept\n    as it is"]
-    assert result_of(call_to(dag_file.FOUND["nested"].function, 1), folder) == 4
-
-
-@pytest.mark.slow
-def test_a_function_may_call_itself(dag_file: ModuleType, folder: Path) -> None:
-    plain = DAG_FILE.replace("@task\ndef counts_down", "def counts_down")
-    module = load_dag_file(folder, plain, "plain")
-    assert result_of(call_to(module.counts_down, 3), folder) == [3, 2, 1]
-    assert result_of(call_to(dag_file.counts_down.function, 3), folder) == [3, 2, 1]
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("needs_airflow", "'needs_airflow' of nightly.py uses 'Variable', which needs Airflow"),
-        (
-            "needs_airflow_by_another_name",
-            "uses 'SECRET', which needs Airflow",
-        ),
-        ("needs_what_is_not_there", "uses 'not_there', which its file does not define"),
+        ("needs_airflow_by_another_name", "uses 'SECRET', which needs Airflow"),
+        ("needs_undefined", "uses 'not_there', which its file does not define"),
         ("closes", "'pipeline.<locals>.closes' of nightly.py uses 'outer' of the function around it"),
     ],
 )
-def test_what_cannot_travel_is_refused_by_its_name(dag_file: ModuleType, folder: Path, name: str, message: str) -> None:
+def test_name_that_cannot_travel_is_refused(dag_file: ModuleType, folder: Path, name: str, message: str) -> None:
     task = dag_file.FOUND.get(name) or getattr(dag_file, name)
     with pytest.raises(SpecError) as refusal:
         call_to(task.function, code=CodeFolder(folder))
@@ -196,13 +194,13 @@ def test_what_cannot_travel_is_refused_by_its_name(dag_file: ModuleType, folder:
         ("from math import *\ndef f(): return sqrt(2)", "import it by its name rather than with '*'"),
     ],
 )
-def test_odd_functions_of_a_dag_file_are_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_unsupported_functions_of_a_dag_file_are_refused(tmp_path: Path, text: str, message: str) -> None:
     module = load_dag_file(tmp_path, f"import airflow\n{text}\n")
     with pytest.raises(SpecError, match=message.replace("*", r"\*")):
         call_to(module.f)
 
 
-def test_a_file_that_was_edited_after_it_was_loaded_is_noticed(tmp_path: Path) -> None:
+def test_file_edited_after_loading_is_refused(tmp_path: Path) -> None:
     module = load_dag_file(tmp_path, "import airflow\ndef f():\n    return 1\n")
     (tmp_path / "nightly.py").write_text("import airflow\n\n\ndef f():\n    return 2\n")
     with pytest.raises(SpecError, match="the file was edited after it was loaded"):
@@ -229,7 +227,7 @@ def test_function_of_module_importing_airflow_ships_as_source(tmp_path: Path, mo
     assert result_of(call_to(our_tasks.f.function, 1), tmp_path) == 2
 
 
-def test_an_argument_of_a_class_of_the_dag_file_is_refused(dag_file: ModuleType, folder: Path) -> None:
+def test_argument_of_class_of_the_dag_file_is_refused(dag_file: ModuleType, folder: Path) -> None:
     with pytest.raises(SpecError, match="holds 'Scores', which is defined in a file that imports Airflow"):
         call_to(dag_file.tidy.function, [dag_file.Scores(1.0)], code=CodeFolder(folder))
 
