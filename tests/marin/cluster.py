@@ -17,7 +17,7 @@ from tradewind.serialization.spec import decode
 VOCAB = 128256
 
 
-def told(written: Any) -> dict[str, Any]:
+def decoded(written: Any) -> dict[str, Any]:
     """Decode a written value; return its JSON form or the error."""
     try:
         value = decode(written)
@@ -35,12 +35,10 @@ def told(written: Any) -> dict[str, Any]:
 def main() -> None:
     """Decode the values on standard input: name -> written value."""
     sys.path[:0] = sys.argv[1:]
-    answers = {name: told(written) for name, written in json.load(sys.stdin).items()}
-    kept_out = [name for name in sys.modules if name.partition(".")[0] == "airflow"]
-    kept_out += [
-        name for name in sys.modules if name.startswith(("tradewind.marin.loading", "tradewind.marin.sandbox"))
-    ]
-    print(json.dumps({"answers": answers, "imported": kept_out}))
+    answers = {name: decoded(written) for name, written in json.load(sys.stdin).items()}
+    unwanted = ("airflow", "tradewind.marin.loading", "tradewind.marin.sandbox")
+    imported = [name for name in sys.modules if f"{name}.".startswith(tuple(f"{each}." for each in unwanted))]
+    print(json.dumps({"answers": answers, "imported": imported}))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from tests.marin.checkouts import EXECUTOR, put, run, write_checkout
 from tests.marin.comparing import CHANGES, GONE, NOW, differences
 from tests.marin.legacy.rebuilding import Rebuilt
 from tests.marin.shown import shown
-from tests.marin.written import plain, stirred, written
+from tests.marin.written import plain, varied, written
 from tradewind.marin.legacy import modules
 from tradewind.marin.legacy.classes import builder
 from tradewind.marin.legacy.table import module_rows
@@ -28,9 +28,9 @@ from tradewind.serialization.spec import step_spec
 from tradewind.steps import resolve
 
 pytestmark = pytest.mark.slow
-ERA = Path(__file__).parents[0] / "legacy"
-VERSIONS = json.loads((ERA / "oracle_versions.json").read_text())
-SIZES = json.loads((ERA / "real_classes.json").read_text())["sizes"]
+RECORDS = Path(__file__).parent / "legacy"
+VERSIONS = json.loads((RECORDS / "oracle_versions.json").read_text())
+SIZES = json.loads((RECORDS / "real_classes.json").read_text())["sizes"]
 VOCAB = 128256
 """Equal to the constant of the cluster side."""
 ABSTRACT = {
@@ -42,11 +42,8 @@ ABSTRACT = {
 """Abstract base classes."""
 OTHERWISE = {"levanter.data.text.SupervisedLmDatasetFormat"}
 """Classes that still exist under their name, with another meaning."""
-KEPT = frozenset({*GONE, "shuffle", "data"})
-"""Fields that the test of all classes keeps.
-
-Configs refuse other values, or other tests cover them.
-"""
+UNCHANGED = frozenset({*GONE, "shuffle", "data"})
+"""Fields that the test of all classes does not vary: configs refuse other values, or other tests cover them."""
 
 
 def names() -> list[str]:
@@ -121,22 +118,22 @@ if __name__ == "__main__":
     executor_main([ExecutorStep("s", work, config)])
 """
 )
-LEVANTER = modules()
+M = modules()
 MIXTURE = {"tokenizer": "gpt2", "cache_dir": None, "train_weights": {"a": 1.0}}
 
 
 def source(**given: Any) -> Any:
-    return LEVANTER["levanter.data.text"].UrlDatasetSourceConfig(**given)
+    return M["levanter.data.text"].UrlDatasetSourceConfig(**given)
 
 
 def mixture(**given: Any) -> Any:
-    text = LEVANTER["levanter.data.text"]
+    text = M["levanter.data.text"]
     one = source(tags=["t"], cache_dir="gs://b/a", train_urls=["gs://b/*.gz"], format=text.ChatLmDatasetFormat())
     return text.LMMixtureDatasetConfig(**{**MIXTURE, "configs": {"a": one, "b": source(cache_dir="gs://b/b")}, **given})
 
 
 def trainer(**given: Any) -> Any:
-    return LEVANTER["levanter.trainer"].TrainerConfig(**given)
+    return M["levanter.trainer"].TrainerConfig(**given)
 
 
 CASES: dict[str, Any] = {
@@ -147,13 +144,13 @@ CASES: dict[str, Any] = {
     "ignored token": mixture(ignore_token_id=5),
     "ignored none": mixture(ignore_token_id=None),
     "staged": mixture(train_weights=[(0, {"a": 1.0}), (8, {"a": 0.5, "b": 0.5})], num_validation_sequences={"a": 4}),
-    "chat": LEVANTER["levanter.data.text"].ChatLmDatasetFormat(pack=False),
-    "single turn": LEVANTER["levanter.data.text"].ChatLmDatasetFormat(single_turn=True),
-    "single": LEVANTER["levanter.data.text"].UrlSingleDatasetLMConfig(train_urls=["gs://b/a"]),
-    "epochs": LEVANTER["levanter.main.train_lm"].TrainLmConfig(epoch=2),
+    "chat": M["levanter.data.text"].ChatLmDatasetFormat(pack=False),
+    "single turn": M["levanter.data.text"].ChatLmDatasetFormat(single_turn=True),
+    "single": M["levanter.data.text"].UrlSingleDatasetLMConfig(train_urls=["gs://b/a"]),
+    "epochs": M["levanter.main.train_lm"].TrainLmConfig(epoch=2),
     "as Marin trains": trainer(
         replica_dcn_axis_size=-1, axis_resources={"token": ("replica", "data"), "batch": "data", "far": "replica"},
-        mp=LEVANTER["jmp"].get_policy("p=f32,c=bfloat16"),
+        mp=M["jmp"].get_policy("p=f32,c=bfloat16"),
     ),
     "sharded": trainer(
         tensor_parallel_axes=["mlp", "kv_head"], fsdp_axis=["embed", "vocab"], model_axis_size=4,
@@ -161,19 +158,19 @@ CASES: dict[str, Any] = {
     ),
     "unsharded": trainer(fsdp_axis=None),
     "profiled": trainer(profiler=True, profiler_start_step=3, profiler_num_steps=9, profiler_perfetto_link=True),
-    "without Levanter's Ray": trainer(ray=LEVANTER["levanter.distributed"].RayConfig(auto_start_cluster=False)),
-    "hyena": LEVANTER["levanter.models.gpt2_hyena"].Gpt2HyenaConfig(
-        hyena=LEVANTER["levanter.models.hyena"].HyenaConfig(seq_len=512)
+    "without Levanter's Ray": trainer(ray=M["levanter.distributed"].RayConfig(auto_start_cluster=False)),
+    "hyena": M["levanter.models.gpt2_hyena"].Gpt2HyenaConfig(
+        hyena=M["levanter.models.hyena"].HyenaConfig(seq_len=512)
     ),
-    "whisper": LEVANTER["levanter.models.whisper"].WhisperConfig(max_length=99),
-    "in blocks": LEVANTER["levanter.models.llama"].LlamaConfig(cross_entropy_block_size=32000),
-    "shards": LEVANTER["levanter.store.cache"].CacheOptions(num_shard_groups=256, batch_size=64),
-    "resources": LEVANTER["marin.resources"].TpuPodConfig("v4-128"),
-    "speedrun": LEVANTER["marin.speedrun.speedrun"].SpeedrunConfig(
-        author=LEVANTER["marin.speedrun.speedrun"].Author("A", "B"), description="c", train_config={},
-        model_config=LEVANTER["levanter.models.llama"].LlamaConfig(), tokenized_dataset=None,
+    "whisper": M["levanter.models.whisper"].WhisperConfig(max_length=99),
+    "in blocks": M["levanter.models.llama"].LlamaConfig(cross_entropy_block_size=32000),
+    "shards": M["levanter.store.cache"].CacheOptions(num_shard_groups=256, batch_size=64),
+    "resources": M["marin.resources"].TpuPodConfig("v4-128"),
+    "speedrun": M["marin.speedrun.speedrun"].SpeedrunConfig(
+        author=M["marin.speedrun.speedrun"].Author("A", "B"), description="c", train_config={},
+        model_config=M["levanter.models.llama"].LlamaConfig(), tokenized_dataset=None,
     ),
-    "tokenizing": LEVANTER["marin.processing.tokenize.tokenize"].TokenizeConfig(["gs://b/x"], [], "gs://c", "gpt2"),
+    "tokenizing": M["marin.processing.tokenize.tokenize"].TokenizeConfig(["gs://b/x"], [], "gs://c", "gpt2"),
 }  # fmt: skip
 
 
@@ -198,7 +195,7 @@ def lights() -> dict[str, Any]:
         for number, row in enumerate(rows)
     }
     classes = {name: plain(name) for name in names()}
-    others = {f"{name} stirred": stirred(config, KEPT) for name, config in classes.items()}
+    others = {f"{name} varied": varied(config, UNCHANGED) for name, config in classes.items()}
     return {**classes, **others, **sized, **CASES, **oracle_configs()}
 
 
@@ -208,20 +205,16 @@ def cluster(lights: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) ->
     root = tmp_path_factory.mktemp("checkout")
     put(root / "experiments/own.py", USERS_FILE)
     (step,) = resolve(run(write_checkout(root), "own").calls[0].steps, str(root / "out")).steps
-    asked = {name: written(config) for name, config in lights.items()}
-    asked["users"] = step_spec(step, CodeFolder(root)).config
+    configs = {name: written(config) for name, config in lights.items()}
+    configs["users"] = step_spec(step, CodeFolder(root)).config
     libraries = root / "libraries"
-    put(
-        libraries / "marin/execution/executor.py",
-        EXECUTOR.partition("import ")[2].replace(", ", " = ").strip() + " = None\n",
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.marin.cluster", str(root), str(libraries)],
-        input=json.dumps(asked), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    executor = EXECUTOR.partition("import ")[2].replace(", ", " = ").strip()
+    put(libraries / "marin/execution/executor.py", f"{executor} = None\n")
+    command = [sys.executable, "-m", "tests.marin.cluster", str(root), str(libraries)]
+    done = subprocess.run(command, input=json.dumps(configs), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    decoded: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return decoded
 
 
 @pytest.fixture(scope="module")
@@ -263,11 +256,11 @@ def test_legacy_config_translates_to_installed_class_with_values(
     answers: Mapping[str, Any], lights: Mapping[str, Any]
 ) -> None:
     assert wrong(answers, lights, TRANSLATED) == {}
-    assert wrong(answers, lights, [f"{name} stirred" for name in TRANSLATED if name not in NONE_BY_DEFAULT]) == {}
+    assert wrong(answers, lights, [f"{name} varied" for name in TRANSLATED if name not in NONE_BY_DEFAULT]) == {}
 
 
 def test_other_values_than_the_defaults_were_tried(lights: Mapping[str, Any]) -> None:
-    tried = [name for name in TRANSLATED if lights[f"{name} stirred"] != lights[name]]
+    tried = [name for name in TRANSLATED if lights[f"{name} varied"] != lights[name]]
     assert len(tried) > 60 and {"levanter.optim.config.AdamConfig", "levanter.trainer.TrainerConfig"} <= set(tried)
 
 
@@ -290,45 +283,50 @@ def test_a_case_is_translated_or_refused_with_its_field(answers: Mapping[str, An
     assert wrong(answers, lights, CASES.keys() - refused.keys()) == {}
 
 
-def test_a_mixture_says_what_it_meant_then(answers: Mapping[str, Any]) -> None:
-    then = fields(answers, "no permutation")
-    assert (then["shuffle"], then["permutation_type"]) == (True, "linear")
-    assert fields(answers, "feistel")["permutation_type"] == "feistel"
-    assert fields(answers, "eras of none")["shuffle"] is False
-    assert fields(answers, "staged")["shuffle_before_trainval_split"] is False
-    assert fields(answers, "staged")["train_weights"] == [[0, {"a": 1.0}], [8, {"a": 0.5, "b": 0.5}]]
-    chat = fields(answers, "chat")
-    assert (chat["pack"], chat["system_prompt"], chat["chat_template_kwargs"]) == (False, None, None)
-
-
-def test_axes_of_devices_are_a_mesh_today(answers: Mapping[str, Any]) -> None:
-    assert fields(answers, "as Marin trains")["mesh"]["fields"] == {
+HAS_TODAY: dict[str, dict[str, Any]] = {
+    "no permutation": {"shuffle": True, "permutation_type": "linear"},
+    "feistel": {"permutation_type": "feistel"},
+    "eras of none": {"shuffle": False},
+    "staged": {
+        "shuffle_before_trainval_split": False, "train_weights": [[0, {"a": 1.0}], [8, {"a": 0.5, "b": 0.5}]],
+    },
+    "chat": {"pack": False, "system_prompt": None, "chat_template_kwargs": None},
+    "whisper": {"max_seq_len": 99, "max_length": 99},
+}  # fmt: skip
+MESHES: dict[str, dict[str, Any]] = {
+    "as Marin trains": {
         "axes": {"data": -1, "replica": 1, "model": 1}, "dcn_axes": {"replica_dcn": -1}, "batch_axis_name": "batch",
         "shared_mapping": {"token": ["replica_dcn", "replica", "data"], "far": ["replica_dcn", "replica"]},
         "compute_mapping": {}, "param_mapping": {"embed": "data"},
-    }  # fmt: skip
-    assert fields(answers, "sharded")["mesh"]["fields"] == {
+    },
+    "sharded": {
         "axes": {"data": -1, "replica": 2, "model": 4}, "dcn_axes": {"replica_dcn": 3}, "batch_axis_name": "rows",
         "shared_mapping": {"mlp": "model", "kv_head": "model"}, "compute_mapping": {},
         "param_mapping": {"x": "model", "embed": "data", "vocab": "data"},
-    }  # fmt: skip
-    assert fields(answers, "unsharded")["mesh"]["fields"]["param_mapping"] == {}
+    },
+}  # fmt: skip
 
 
-def test_length_duplicated_in_installed_config_is_consistent(answers: Mapping[str, Any]) -> None:
+def test_converted_case_has_the_fields_of_today(answers: Mapping[str, Any]) -> None:
+    for name, expected in HAS_TODAY.items():
+        today = fields(answers, name)
+        assert (name, {key: today[key] for key in expected}) == (name, expected)
     hyena = fields(answers, "hyena")
-    assert (hyena["max_seq_len"], hyena["hyena"]["fields"]["max_seq_len"]) == (512, 512)
-    whisper = fields(answers, "whisper")
-    assert (whisper["max_seq_len"], whisper["max_length"]) == (99, 99)
+    assert hyena["max_seq_len"] == hyena["hyena"]["fields"]["max_seq_len"] == 512
+
+
+def test_axes_of_devices_are_a_mesh_today(answers: Mapping[str, Any]) -> None:
+    assert {name: fields(answers, name)["mesh"]["fields"] for name in MESHES} == MESHES
+    assert fields(answers, "unsharded")["mesh"]["fields"]["param_mapping"] == {}
 
 
 def test_models_cost_and_weigh_what_the_light_ones_do(answers: Mapping[str, Any], lights: Mapping[str, Any]) -> None:
     rows = {f"sized {name} {number}": row for name, each in SIZES.items() for number, row in enumerate(each)}
     assert wrong(answers, lights, rows) == {}
     for name, row in rows.items():
-        for asked in ("flops_per_token", "total_trainable_params"):
-            if row[asked] != "TypeError":  # the legacy class could not compute it then
-                assert (name, answers[name][asked]) == (name, repr(getattr(lights[name], asked)(VOCAB)))
+        for method in ("flops_per_token", "total_trainable_params"):
+            if row[method] != "TypeError":  # the legacy class could not compute it then
+                assert (name, answers[name][method]) == (name, repr(getattr(lights[name], method)(VOCAB)))
 
 
 def test_configs_of_recorded_steps_are_read_back(answers: Mapping[str, Any], lights: Mapping[str, Any]) -> None:
@@ -342,14 +340,14 @@ def test_configs_of_recorded_steps_are_read_back(answers: Mapping[str, Any], lig
 
 def test_a_users_class_inherits_from_the_real_one_on_a_cluster(answers: Mapping[str, Any]) -> None:
     assert "value" in answers["users"], answers["users"]
-    values = {key: value["fields"] for key, value in answers["users"]["value"].items() if key != "made"}
-    assert {key: value["class"] for key, value in answers["users"]["value"].items() if key != "made"} == {
-        "wide": "experiments.own.WideConfig", "own": "experiments.own.OwnConfig", "warm": "experiments.own.WarmConfig",
-    }  # fmt: skip
-    wide = values["wide"]
-    assert (wide["width"], wide["seq_len"], wide["max_seq_len"]) == (5, 64, 64)
-    assert (values["own"]["seq_len"], values["own"]["max_seq_len"]) == (32, 32)
-    assert values["warm"]["heat"] == 2.5 and values["warm"]["learning_rate"] == 6e-4
+    for key, kind, expected in (
+        ("wide", "WideConfig", {"width": 5, "seq_len": 64, "max_seq_len": 64}),
+        ("own", "OwnConfig", {"seq_len": 32, "max_seq_len": 32}),
+        ("warm", "WarmConfig", {"heat": 2.5, "learning_rate": 6e-4}),
+    ):
+        value = answers["users"]["value"][key]
+        assert value["class"] == f"experiments.own.{kind}"
+        assert {name: value["fields"][name] for name in expected} == expected
 
 
 def test_user_file_may_use_legacy_config_fields_on_import(answers: Mapping[str, Any]) -> None:

@@ -50,29 +50,17 @@ EDITS = {
         "from levanter.compat.hf_checkpoints import load_tokenizer\nload_tokenizer('users/own')",
         "set HF_HUB_CACHE, where Airflow parses its DAG files, to a Hugging Face cache",
     ),
-    "prefix": (
-        "import os\nos.environ['MARIN_PREFIX']",
-        "^set it, or TRADEWIND_PREFIX, where Airflow parses",
-    ),
+    "prefix": ("import os\nos.environ['MARIN_PREFIX']", "^set it, or TRADEWIND_PREFIX, where Airflow parses"),
     "data_file": ("open('marin/words.txt')", r"write its path from the checkout's root, .*: marin/words\.txt$"),
     "unknown_version": ("import haliax\nversioned(haliax.size)", FIX),
     "unknown_identity": ("import haliax\nsame = haliax.get() is None", FIX),
     "unknown_attribute": ("import haliax\nhasattr(haliax.one, 'two')", FIX),
-    "variable": (
-        "import os\nos.environ['NOT_SET_HERE']",
-        r"get\('NOT_SET_HERE', \.\.\.\), or set NOT_SET_HERE",
-    ),
+    "variable": ("import os\nos.environ['NOT_SET_HERE']", r"get\('NOT_SET_HERE', \.\.\.\), or set NOT_SET_HERE"),
     "versioned_clock": ("import time\nnow = time.time()", r"versioned\(run_param\('NAME'\)\)"),
-    "counted": (
-        "import os\ncount = os.urandom(2)[0] + os.urandom(2)[1]",
-        "replace what this line reads by a fix",
-    ),
+    "counted": ("import os\ncount = os.urandom(2)[0] + os.urandom(2)[1]", "replace what this line reads by a fix"),
     "matched": ("import heavy\nmatch heavy.SIZE:", FIX),
     "unknown": ("import haliax\nif haliax.fast:", FIX),
-    "large": (
-        "executor_main(steps=[ExecutorStep(f's{n}', None, None) for n in range(12)])",
-        "^write most_steps=12",
-    ),
+    "large": ("executor_main(steps=[ExecutorStep(f's{n}', None, None) for n in range(12)])", "^write most_steps=12"),
 }
 """File -> its text up to the line at fault, and the edit of that line."""
 REST = {

@@ -86,9 +86,7 @@ def test_what_the_class_itself_refuses_says_where(monkeypatch: pytest.MonkeyPatc
         decode(written({"b": modules()["levanter.store.cache"].CacheOptions()}))
 
 
-def test_marin_class_decodes_to_checkout_class_or_else_stub(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_marin_class_decodes_to_checkout_class_or_else_stub(monkeypatch: pytest.MonkeyPatch) -> None:
     light = modules()["marin.resources"].GpuConfig(gpu_count=2)
     assert decode(written(light)) == light
     kind = install(

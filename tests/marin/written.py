@@ -35,25 +35,25 @@ def plain(name: str) -> Any:
         return None
 
 
-def stirred(config: Any, kept: frozenset[str]) -> Any:
-    """Return ``config`` with other values in all fields that accept them, except those in ``kept``."""
+def varied(config: Any, unchanged: frozenset[str]) -> Any:
+    """Return ``config`` with other values in all fields that accept them, except those in ``unchanged``."""
     for spec in dataclasses.fields(config):
-        if spec.name in kept or not spec.init:
+        if spec.name in unchanged or not spec.init:
             continue
         try:
-            config = dataclasses.replace(config, **{spec.name: _other(getattr(config, spec.name), kept)})
+            config = dataclasses.replace(config, **{spec.name: _other(getattr(config, spec.name), unchanged)})
         except (TypeError, ValueError, AssertionError):
             continue
     return config
 
 
-def _other(value: Any, kept: frozenset[str]) -> Any:
+def _other(value: Any, unchanged: frozenset[str]) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float):
         return value * 2 + 1
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return stirred(value, kept)
+        return varied(value, unchanged)
     if isinstance(value, list | tuple):
-        return type(value)(_other(item, kept) for item in value)
+        return type(value)(_other(item, unchanged) for item in value)
     return value

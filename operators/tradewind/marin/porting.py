@@ -11,15 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.marin.checkouts import checkout_of, find_given
-from tradewind.marin.loading import (
-    MAX_STEPS,
-    TIME_LIMIT_S,
-    MarinFileWarning,
-    check_ids,
-    dags_of,
-    id_of,
-    runnable_files,
-)
+from tradewind.marin.loading import MAX_STEPS, TIME_LIMIT_S, MarinFileWarning, check_ids, dags_of, id_of, runnable_files
 from tradewind.marin.refusals import RefusedFileError, SourceLine
 from tradewind.marin.sandbox.builtins import SECRET_NAME
 from tradewind.marin.sandbox.evaluation import Evaluated, evaluate

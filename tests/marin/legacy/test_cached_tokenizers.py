@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.marin.checkouts import put
 from tradewind.marin.legacy import modules
 from tradewind.marin.legacy.tokenizers import ExperimentError
 
@@ -23,20 +24,15 @@ CONFIG = {
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Write a cache with one tokenizer."""
-    for name in ("HF_HOME", "HF_HUB_CACHE"):
-        monkeypatch.delenv(name, raising=False)
+    """Write a cache with one tokenizer, which ``HF_HUB_CACHE`` names."""
+    monkeypatch.delenv("HF_HOME", raising=False)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     model = tmp_path / "hub/models--org--small"
-    write(model / "snapshots/abc/tokenizer.json", json.dumps(TOKENIZER))
-    write(model / "snapshots/abc/tokenizer_config.json", json.dumps(CONFIG))
-    write(model / "refs/main", "abc\n")
-    write(model / "refs/v1.2", "abc")
+    put(model / "snapshots/abc/tokenizer.json", json.dumps(TOKENIZER))
+    put(model / "snapshots/abc/tokenizer_config.json", json.dumps(CONFIG))
+    put(model / "refs/main", "abc\n")
+    put(model / "refs/v1.2", "abc")
     return tmp_path / "hub"
-
-
-def write(file: Path, text: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
 
 
 def load(name: str, **given: Any) -> Any:
@@ -44,20 +40,20 @@ def load(name: str, **given: Any) -> Any:
 
 
 @pytest.mark.parametrize("given", [{}, {"revision": "v1.2"}, {"revision": "abc"}, {"revision": "main"}])
-def test_both_sizes_are_those_of_the_files(cache: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str]) -> None:
-    monkeypatch.setenv("HF_HUB_CACHE", str(cache))
+@pytest.mark.usefixtures("cache")
+def test_both_sizes_are_those_of_the_files(given: dict[str, str]) -> None:
     assert (load("org/small", **given).vocab_size, len(load("org/small", **given))) == (3, 6)
 
 
 def test_the_cache_may_be_in_the_home_that_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_CACHE")
     monkeypatch.setenv("HF_HOME", str(cache.parent))
     assert load("org/small").vocab_size == 3
 
 
-def test_a_vocabulary_may_be_a_list_of_tokens_with_scores(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_CACHE", str(cache))
+def test_a_vocabulary_may_be_a_list_of_tokens_with_scores(cache: Path) -> None:
     listed = {"model": {"vocab": [["a", -1.0], ["b", -2.0]]}}
-    write(cache / "models--org--small/snapshots/abc/tokenizer.json", json.dumps(listed))
+    put(cache / "models--org--small/snapshots/abc/tokenizer.json", json.dumps(listed))
     assert (load("org/small").vocab_size, len(load("org/small"))) == (2, 6)
 
 
@@ -65,17 +61,16 @@ def test_a_vocabulary_may_be_a_list_of_tokens_with_scores(cache: Path, monkeypat
     ("name", "revision"),
     [("org/other", None), ("org/small", "v3"), ("../hub/x", None), ("org/small", "../snapshots/abc"), ("/etc", None)],
 )
-def test_what_the_cache_lacks_is_refused(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, name: str, revision: str | None
-) -> None:
-    monkeypatch.setenv("HF_HUB_CACHE", str(cache))
+@pytest.mark.usefixtures("cache")
+def test_what_the_cache_lacks_is_refused(name: str, revision: str | None) -> None:
     with pytest.raises(ExperimentError, match="are unknown, and nothing is downloaded .*set HF_HUB_CACHE there"):
         load(name, revision=revision)
 
 
-def test_no_cache_is_read_that_nobody_names(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_without_a_variable_is_not_read(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_CACHE")
     monkeypatch.setenv("HOME", str(cache.parent))
-    write(cache.parent / ".cache/huggingface/hub/models--org--small/refs/main", "abc")
+    put(cache.parent / ".cache/huggingface/hub/models--org--small/refs/main", "abc")
     with pytest.raises(ExperimentError, match="are unknown"):
         load("org/small")
 
@@ -83,10 +78,7 @@ def test_no_cache_is_read_that_nobody_names(cache: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     "text", ["{", "[]", "{}", '{"model": {"vocab": 3}}', '{"model": {"vocab": {}}, "added_tokens": [1]}']
 )
-def test_a_file_that_is_no_tokenizer_is_told_with_its_place(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
-    monkeypatch.setenv("HF_HUB_CACHE", str(cache))
-    write(cache / "models--org--small/snapshots/abc/tokenizer.json", text)
+def test_invalid_tokenizer_file_is_named(cache: Path, text: str) -> None:
+    put(cache / "models--org--small/snapshots/abc/tokenizer.json", text)
     with pytest.raises(ExperimentError, match=r"The tokenizer org/small in .*models--org--small cannot be read"):
         load("org/small")

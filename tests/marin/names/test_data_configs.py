@@ -19,25 +19,22 @@ def tokenized(name: str, tokenizer: Any = "llama", **others: Any) -> ExecutorSte
     return ExecutorStep(name, None, T.TokenizeConfig(**given, cache_path=this_output_path(), tokenizer=tokenizer))
 
 
+PARTS = {"a": tokenized("a"), "b": tokenized("b")}
+
+
 def test_mixture_component_has_step_output_and_text_paths() -> None:
     step = tokenized("tokenized/web", tags=["a"])
     source = D.step_to_lm_mixture_component(step, include_raw_paths=True)
     assert isinstance(source, modules()["levanter.data.text"].UrlDatasetSourceConfig)
     assert (source.cache_dir, source.train_urls) == (output_path_of(step), [RAW / "train"])
     assert (source.validation_urls, source.tags) == (versioned([]), ["a"])
+    without = D.step_to_lm_mixture_component(step, include_raw_paths=False)
+    assert (without.train_urls, without.validation_urls) == ([], [])
 
 
-def test_without_raw_paths_only_the_output_is_left() -> None:
-    source = D.step_to_lm_mixture_component(tokenized("tokenized/web"), include_raw_paths=False)
-    assert (source.train_urls, source.validation_urls) == ([], [])
-
-
-def test_a_config_without_a_step_is_read_where_it_says() -> None:
+def test_config_without_step_and_hub_set_become_sources() -> None:
     config = T.TokenizeConfig(["gs://a/b"], [], "gs://a/cache", "llama")
     assert D.step_to_lm_mixture_component(config, include_raw_paths=True).cache_dir == "gs://a/cache"
-
-
-def test_a_set_of_the_hub_is_read_by_its_id() -> None:
     step = ExecutorStep("t", None, T.HfTokenizeConfig("org/set", this_output_path(), "llama", name="part"))
     source = D.as_single_lm_data_source(step)
     assert (source.id, source.name, source.stream, source.cache_dir) == ("org/set", "part", True, output_path_of(step))
@@ -52,18 +49,16 @@ def test_one_set_is_called_by_the_end_of_its_steps_name() -> None:
 
 
 def test_unweighted_sets_become_validation_unless_disabled() -> None:
-    parts = {"a": tokenized("a"), "b": tokenized("b")}
-    assert D.lm_mixture_data_config(parts, {"a": 2.0}).train_weights == {"a": 2.0, "b": 0.0}
-    bare = D.lm_mixture_data_config(parts, {"a": 2.0}, missing_weights_are_validation=False)
+    assert D.lm_mixture_data_config(PARTS, {"a": 2.0}).train_weights == {"a": 2.0, "b": 0.0}
+    bare = D.lm_mixture_data_config(PARTS, {"a": 2.0}, missing_weights_are_validation=False)
     assert bare.train_weights == {"a": 2.0}
 
 
 def test_weights_may_change_from_a_sequence_on() -> None:
-    parts = {"a": tokenized("a"), "b": tokenized("b")}
-    mixture = D.lm_varying_mixture_data_config(parts, [(0, {"a": 1.0}), (9, {"b": 1.0})])
+    mixture = D.lm_varying_mixture_data_config(PARTS, [(0, {"a": 1.0}), (9, {"b": 1.0})])
     assert mixture.train_weights == [(0, {"a": 1.0, "b": 0.0}), (9, {"b": 1.0, "a": 0.0})]
     assert mixture.mixture_block_size == 2048
-    assert D.lm_varying_mixture_data_config(parts, [(0, {})], mixture_block_size=8).mixture_block_size == 8
+    assert D.lm_varying_mixture_data_config(PARTS, [(0, {})], mixture_block_size=8).mixture_block_size == 8
 
 
 @pytest.mark.parametrize(("weights", "told"), [([], "cannot be empty"), ([(3, {})], "must start at index 0")])
@@ -83,16 +78,13 @@ def test_validation_sets_are_added_and_what_is_there_stays() -> None:
     assert list(more.configs) == ["web", "v"]
     assert more.configs["web"] is mixture.configs["web"]
     assert more.train_weights == {"web": 1.0, "v": 0.0}
-
-
-def test_validation_sets_are_added_to_weights_that_change_too() -> None:
     mixture = D.lm_varying_mixture_data_config({"a": tokenized("a")}, [(0, {"a": 1.0}), (4, {"a": 2.0})])
     more = D.add_validation_sets_to_mixture(mixture, {"v": tokenized("v")})
     assert more.train_weights == [(0, {"a": 1.0, "v": 0.0}), (4, {"a": 2.0, "v": 0.0})]
 
 
 def test_mixtures_are_averaged_after_each_adds_up_to_one() -> None:
-    one = D.lm_mixture_data_config({"a": tokenized("a"), "b": tokenized("b")}, {"a": 3.0, "b": 1.0})
+    one = D.lm_mixture_data_config(PARTS, {"a": 3.0, "b": 1.0})
     other = D.lm_mixture_data_config({"b": tokenized("b2")}, {"b": 5.0})
     mean = D.interpolate_mixture_configs([one, other], [0.5, 0.5])
     assert mean.train_weights == {"a": 0.375, "b": 0.625}
@@ -129,9 +121,6 @@ def test_training_files_that_look_like_test_data_are_refused(path: Any) -> None:
     with pytest.raises(ValueError, match="forbidden pattern"):
         tokenized("a", train_paths=[path])
     assert tokenized("a", train_paths=[path], allow_test_in_train=True).config.train_paths == [path]
-
-
-def test_a_name_that_only_holds_the_letters_is_no_test_data() -> None:
     assert tokenized("a", train_paths=["gs://a/latest/contest-data"])
 
 

@@ -12,7 +12,7 @@ RAY_TPU = modules()["levanter.infra.ray_tpu"]
 
 
 @pytest.mark.parametrize(
-    ("name", "chips", "hosts", "machines", "chips_of_one"),
+    "expected",
     [
         ("v4-8", 4, 1, 1, 4),
         ("v4-4096", 2048, 512, 512, 4),
@@ -26,12 +26,9 @@ RAY_TPU = modules()["levanter.infra.ray_tpu"]
         ("v6e-16", 16, 4, 4, 4),
     ],
 )
-def test_a_slice_has_its_chips_hosts_and_machines(
-    name: str, chips: int, hosts: int, machines: int, chips_of_one: int
-) -> None:
-    found = RAY_TPU.get_tpu_config(name)
-    assert isinstance(found, RAY_TPU.TPUConfig)
-    assert dataclasses.astuple(found) == (name, chips, hosts, machines, chips_of_one)
+def test_slice_has_chips_hosts_machines_and_chips_per_machine(expected: tuple[str, int, int, int, int]) -> None:
+    found = RAY_TPU.get_tpu_config(expected[0])
+    assert isinstance(found, RAY_TPU.TPUConfig) and dataclasses.astuple(found) == expected
 
 
 def test_each_is_listed_once_and_no_other_is_known() -> None:

@@ -23,15 +23,7 @@ from tradewind.steps import (
     cluster_reference,
 )
 
-__all__ = [
-    "DPO",
-    "REPLACEMENTS",
-    "MarinStep",
-    "ReplacementFunction",
-    "placement",
-    "replacement_for",
-    "unversioned",
-]
+__all__ = ["DPO", "REPLACEMENTS", "MarinStep", "ReplacementFunction", "placement", "replacement_for", "unversioned"]
 
 # Marin's functions that Tradewind replaces, and the resources of their steps.
 

@@ -170,10 +170,7 @@ def _is_plain(value: Any) -> bool:
 
 _NEEDS_CLUSTER: Final = ("init", "get", "put", "wait", "kill", "get_actor", "cluster_resources")
 NAMES: Final[Mapping[str, Mapping[str, Any]]] = {
-    "ray": {
-        "remote": ray_remote,
-        **{name: _refused_ray(name) for name in _NEEDS_CLUSTER},
-    },
+    "ray": {"remote": ray_remote, **{name: _refused_ray(name) for name in _NEEDS_CLUSTER}},
     "draccus": {"wrap": draccus_wrap},
 }
 """Module -> name -> its value here."""
