@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -22,6 +23,7 @@ from tradewind.attempts.protocol import (
 from tradewind.attempts.step_lease import ClaimedAttempt, MissingInputError, StepLease
 from tradewind.records.attempts import AttemptError, AttemptOutcome
 from tradewind.records.lease import Lease, Phase
+from tradewind.records.lease_store import HeldLease
 from tradewind.records.lifecycle import commit_attempt
 from tradewind.records.record import Status, read_status, write_status
 from tradewind.serialization.references import CodeFolder
@@ -30,15 +32,7 @@ from tradewind.steps import resolve
 from tradewind.storage.files import write_text
 
 T = TypeVar("T")
-OURS: dict[str, object] = {
-    "deployment": "here",
-    "dag": "d",
-    "run": "r",
-    "task": "t",
-    "map_index": -1,
-    "try": 1,
-    "max_tries": 3,
-}
+OURS: dict[str, object] = {"deployment": "here", "dag": "d", "run": "r", "task": "t", "map_index": -1, "max_tries": 3}
 THEIRS: dict[str, object] = {**OURS, "run": "another"}
 
 
@@ -46,205 +40,202 @@ class FailedHereError(Exception):
     """Error that ends the test claimer."""
 
 
-class Noting(AttemptHandler[str], JobOutcomeHandler[str]):
+class RecordingClaimer(AttemptHandler[str], JobOutcomeHandler[str]):
     """Claimer that does what the test configures and records the requested actions."""
 
-    def __init__(self, turns: StepLease) -> None:
-        self.turns = turns
-        self.me = TaskIdentity(turns.by)
-        self.done: list[str] = []
-        self.lives_on = True
-        self.faster = 0
-        self.makes: str | Continuation = "made"
+    def __init__(self, step_lease: StepLease) -> None:
+        self.step_lease = step_lease
+        self.identity = TaskIdentity(step_lease.by)
+        self.actions: list[str] = []
+        self.has_job = True
+        self.lost_races = 0
+
+    def result(self) -> str:
+        return AttemptProtocol(self.step_lease, self).result()
+
+    def after(self, claimed: ClaimedAttempt, end: JobResult) -> str | Continuation:
+        return resolve_finished_job(self.step_lease, claimed.attempt.job, end, self)
 
     def task(self) -> TaskIdentity:
-        return self.me
+        return self.identity
 
     def rerun_request(self) -> RerunRequest:
         return RerunRequest()
 
     def warn(self, sentence: str) -> None:
-        self.done.append("warned")
+        self.actions.append("warned")
 
     def finished(self, lease: Lease | None) -> str:
-        assert lease is not None and read_status(self.turns.path) is Status.SUCCESS, "its record is complete"
+        assert lease is not None and read_status(self.step_lease.path) is Status.SUCCESS, "its record is complete"
         return f"attempt {lease.attempt}"
 
     def failure(self, *about: object) -> FailedHereError:
         return FailedHereError(*about)
 
     def ownership_unknown(self, lease: Lease) -> NoReturn:
-        raise FailedHereError("doubt")
+        raise FailedHereError("ownership unknown")
 
     def wait(self, lease: Lease) -> None:
-        self.done.append(f"waited for {lease.attempt}")
-        self.me = replace(self.me, waited_for=lease.attempt)
-        end(self.turns, Phase.FAILED)
+        self.actions.append(f"waited for {lease.attempt}")
+        self.identity = replace(self.identity, waited_for=lease.attempt)
+        end(self.step_lease, Phase.FAILED)
 
     def cancel_previous(self, lease: Lease) -> None:
-        self.done.append(f"stopped {lease.attempt}")
-        self.turns.stop(lease)
+        self.actions.append(f"stopped {lease.attempt}")
+        self.step_lease.stop(lease)
 
     def reattach(self, lease: Lease) -> str | Continuation:
-        self.done.append(f"rejoined {lease.attempt}")
-        return f"followed {lease.attempt}" if self.lives_on else Continuation.RECLAIM
+        self.actions.append(f"reattached {lease.attempt}")
+        return f"followed {lease.attempt}" if self.has_job else Continuation.RECLAIM
 
     def claim(self, over: Lease | None, withdraws: bool) -> ClaimedAttempt | None:
-        self.done.append(f"claimed over {over.attempt if over else None}")
-        if self.faster:
-            self.faster -= 1
+        self.actions.append(f"claimed over {over.attempt if over else None}")
+        if self.lost_races:
+            self.lost_races -= 1
             return None
-        return claimed(self.turns, over)
+        return claim(self.step_lease, over)
 
     def missing_input(self, error: MissingInputError) -> None:
         raise error
 
-    def run(self, turn: ClaimedAttempt) -> str | Continuation:
-        self.done.append(f"ran {turn.attempt.number}")
-        made, self.makes = self.makes, "made"
-        return made
+    def run(self, claimed: ClaimedAttempt) -> str | Continuation:
+        self.actions.append(f"ran {claimed.attempt.number}")
+        return "made"
 
     def succeeded(self, lease: Lease) -> str:
         return self.finished(lease)
 
     def show_log(self) -> None:
-        self.done.append("showed the log")
+        self.actions.append("showed the log")
 
     def lost(self, lease: Lease, *, may_survive: bool) -> Continuation:
-        self.done.append("waits until stale" if may_survive else "next")
+        self.actions.append("waits until stale" if may_survive else "next")
         return Continuation.RECHECK
 
 
-def claimed(turns: StepLease, over: Lease | None = None) -> ClaimedAttempt:
-    turn = turns.claim(over, lambda: step_spec(turns.step, CodeFolder(Path("/nowhere"))))
-    assert turn is not None
-    return turn
+def claim(step_lease: StepLease, over: Lease | None = None) -> ClaimedAttempt:
+    claimed = step_lease.claim(over, lambda: step_spec(step_lease.step, CodeFolder(Path("/nowhere"))))
+    assert claimed is not None
+    return claimed
 
 
-def begun(turns: StepLease) -> None:
-    held = turns.store.read()
+def lease_of(step_lease: StepLease) -> Lease:
+    lease = step_lease.read().lease
+    assert lease is not None
+    return lease
+
+
+def begin(step_lease: StepLease) -> HeldLease:
+    return step_lease.store.take_over(lease_of(step_lease).job, "owner")
+
+
+def end(step_lease: StepLease, phase: Phase) -> None:
+    held = step_lease.store.read()
     assert held is not None
-    turns.store.take_over(held.lease.job, "keeper")
+    step_lease.store.change(held, phase=phase)
 
 
-def end(turns: StepLease, phase: Phase) -> None:
-    held = turns.store.read()
-    assert held is not None
-    turns.store.change(held, phase=phase)
-
-
-def commit(turns: StepLease, turn: ClaimedAttempt) -> None:
+def commit(step_lease: StepLease, claimed: ClaimedAttempt) -> None:
     """Commit the output as a driver that dies right after its commit."""
-    store, held = turns.store, turns.store.take_over(turn.attempt.job, "keeper")
-    write_text(posixpath.join(turns.path, "data"), "made")
-    commit_attempt(lambda **changes: store.change(held, **changes), turns.path, turn.attempt, lambda: None)
-    write_status(turns.path, Status.RUNNING)
+    path, held = step_lease.path, begin(step_lease)
+    write_text(posixpath.join(path, "data"), "made")
+    commit_attempt(partial(step_lease.store.change, held), path, claimed.attempt, lambda: None)
+    write_status(path, Status.RUNNING)
 
 
-def phase_of(turns: StepLease) -> Phase | None:
-    held = turns.store.read()
-    return held.lease.phase if held is not None else None
-
-
-def turns_by(by: dict[str, object], tmp_path: Path) -> StepLease:
+def step_lease_by(by: dict[str, object], tmp_path: Path) -> StepLease:
     step = ExecutorStep("made", posixpath.join, {})
     return StepLease(resolve([step], str(tmp_path)).of(step), by)
 
 
 @pytest.fixture
-def turns(tmp_path: Path) -> StepLease:
-    return turns_by(OURS, tmp_path)
+def ours(tmp_path: Path) -> StepLease:
+    return step_lease_by(OURS, tmp_path)
 
 
 @pytest.fixture
 def theirs(tmp_path: Path) -> StepLease:
-    return turns_by(THEIRS, tmp_path)
+    return step_lease_by(THEIRS, tmp_path)
 
 
-def test_claim_is_retried_after_lost_race_or_lost_attempt(turns: StepLease) -> None:
-    claimant = Noting(turns)
-    claimant.faster = 2
-    assert AttemptProtocol(turns, claimant).result() == "made"
-    assert claimant.done == ["claimed over None"] * 3 + ["ran 1"]
+def test_claim_is_retried_after_lost_race(ours: StepLease) -> None:
+    claimer = RecordingClaimer(ours)
+    claimer.lost_races = 2
+    assert claimer.result() == "made"
+    assert claimer.actions == ["claimed over None"] * 3 + ["ran 1"]
 
 
-def test_complete_record_is_result_although_driver_died(turns: StepLease, theirs: StepLease) -> None:
-    commit(theirs, claimed(theirs))
-    assert AttemptProtocol(turns, Noting(turns)).result() == "attempt 1"
-
-
-def test_a_failure_that_was_waited_for_is_the_claimants_own(turns: StepLease, theirs: StepLease) -> None:
-    claimed(theirs)
-    claimant = Noting(turns)
+def test_failure_of_awaited_attempt_is_inherited(ours: StepLease, theirs: StepLease) -> None:
+    claim(theirs)
+    claimer = RecordingClaimer(ours)
     with pytest.raises(FailedHereError):
-        AttemptProtocol(turns, claimant).result()
-    assert claimant.done == ["waited for 1"]
+        claimer.result()
+    assert claimer.actions == ["waited for 1"]
 
 
-def test_earlier_try_is_followed_or_reclaimed_if_never_started(turns: StepLease) -> None:
-    claimed(turns)
-    assert AttemptProtocol(turns, Noting(turns)).result() == "followed 1"
-    claimant = Noting(turns)
-    claimant.lives_on = False
-    assert AttemptProtocol(turns, claimant).result() == "made"
-    assert claimant.done == ["rejoined 1", "claimed over 1", "ran 2"]
+def test_earlier_try_is_followed_or_reclaimed_if_never_started(ours: StepLease) -> None:
+    claim(ours)
+    claimer = RecordingClaimer(ours)
+    assert claimer.result() == "followed 1"
+    claimer.has_job = False
+    assert claimer.result() == "made"
+    assert claimer.actions[1:] == ["reattached 1", "claimed over 1", "ran 2"]
 
 
-def test_cleared_task_stops_earlier_try_before_rerun(turns: StepLease) -> None:
-    claimed(turns)
-    claimant = Noting(turns)
-    claimant.me = TaskIdentity({**OURS, "max_tries": 4})
-    assert AttemptProtocol(turns, claimant).result() == "made"
-    assert claimant.done == ["stopped 1", "claimed over 1", "ran 2"]
-    first = turns.attempt(1)
+def test_cleared_task_stops_earlier_try_before_rerun(ours: StepLease) -> None:
+    claim(ours)
+    claimer = RecordingClaimer(ours)
+    claimer.identity = TaskIdentity({**OURS, "max_tries": 4})
+    assert claimer.result() == "made"
+    assert claimer.actions == ["stopped 1", "claimed over 1", "ran 2"]
+    first = ours.attempt(1)
     assert first is not None and first.outcome is AttemptOutcome.STOPPED
 
 
 def test_same_task_without_deployment_is_not_followed_or_stopped(tmp_path: Path) -> None:
-    unnamed = turns_by({**OURS, "deployment": ""}, tmp_path)
-    claimed(unnamed)
-    with pytest.raises(FailedHereError, match="doubt"):
-        AttemptProtocol(unnamed, Noting(unnamed)).result()
-    assert phase_of(unnamed) is Phase.CLAIMED
+    unnamed = step_lease_by({**OURS, "deployment": ""}, tmp_path)
+    claim(unnamed)
+    with pytest.raises(FailedHereError, match="ownership unknown"):
+        RecordingClaimer(unnamed).result()
+    assert lease_of(unnamed).phase is Phase.CLAIMED
 
 
 def test_concurrent_claim_of_earlier_try_is_known_by_its_note(tmp_path: Path) -> None:
-    unnamed = turns_by({**OURS, "deployment": ""}, tmp_path)
     noted: list[str] = []
 
-    class Behind(Noting):
+    class LateClaimer(RecordingClaimer):
         def task(self) -> TaskIdentity:
             known = tuple(noted)
             if not known:
-                noted.append(claimed(self.turns).attempt.job)  # the earlier try's worker, before Airflow kills it
-            return TaskIdentity(self.turns.by, claimed=known)
+                noted.append(claim(self.step_lease).attempt.job)  # the earlier try's worker, before Airflow kills it
+            return TaskIdentity(self.step_lease.by, claimed=known)
 
-    claimant = Behind(unnamed)
-    claimant.faster = 1
-    assert AttemptProtocol(unnamed, claimant).result() == "followed 1"
-    assert claimant.done == ["claimed over None", "rejoined 1"]
+    claimer = LateClaimer(step_lease_by({**OURS, "deployment": ""}, tmp_path))
+    claimer.lost_races = 1
+    assert claimer.result() == "followed 1"
+    assert claimer.actions == ["claimed over None", "reattached 1"]
 
 
-def test_the_store_is_asked_with_the_claimants_patience(turns: StepLease, theirs: StepLease) -> None:
-    asked: list[object] = []
+def test_reused_record_is_completed_with_retries_of_claimer(ours: StepLease, theirs: StepLease) -> None:
+    calls: list[object] = []
 
-    def ask(call: Callable[[], T], /) -> T:
-        asked.append(call)
+    def call_store(call: Callable[[], T], /) -> T:
+        calls.append(call)
         return call()
 
-    commit(theirs, claimed(theirs))
-    AttemptProtocol(turns, Noting(turns), ask).result()
-    assert len(asked) == 2  # one read, and one completion of the record
+    commit(theirs, claim(theirs))
+    assert AttemptProtocol(ours, RecordingClaimer(ours), call_store).result() == "attempt 1"
+    assert len(calls) == 2  # one read, and one completion of the record
 
 
-def test_a_job_that_made_the_output_leaves_a_complete_record(turns: StepLease) -> None:
-    turn = claimed(turns)
-    commit(turns, turn)
-    assert resolve_finished_job(turns, turn.attempt.job, JobResult.LOST, Noting(turns)) == "attempt 1"
+def test_a_job_that_made_the_output_leaves_a_complete_record(ours: StepLease) -> None:
+    claimed = claim(ours)
+    commit(ours, claimed)
+    assert RecordingClaimer(ours).after(claimed, JobResult.LOST) == "attempt 1"
 
 
 @pytest.mark.parametrize(
-    ("ended", "outcome", "phase"),
+    ("end", "outcome", "phase"),
     [
         (JobResult.STOPPED, AttemptOutcome.STOPPED, Phase.STOPPED),
         (JobResult.SPEC_CHANGED, AttemptOutcome.LOST, Phase.STOPPED),
@@ -253,54 +244,47 @@ def test_a_job_that_made_the_output_leaves_a_complete_record(turns: StepLease) -
     ],
 )
 def test_final_job_ending_closes_attempt_that_never_started(
-    turns: StepLease, ended: JobResult, outcome: AttemptOutcome | None, phase: Phase
+    ours: StepLease, end: JobResult, outcome: AttemptOutcome | None, phase: Phase
 ) -> None:
-    turn, claimant = claimed(turns), Noting(turns)
-    claimant.fault = AttemptError("RUNTIME_ENV", "no such package")
+    claimed, claimer = claim(ours), RecordingClaimer(ours)
+    claimer.fault = AttemptError("RUNTIME_ENV", "no such package")
     with pytest.raises(FailedHereError):
-        resolve_finished_job(turns, turn.attempt.job, ended, claimant)
-    attempt = turns.attempt(1)
-    assert attempt is not None and (attempt.outcome, phase_of(turns)) == (outcome, phase)
-    assert attempt.error == (claimant.fault if outcome is AttemptOutcome.FAILED else None)
+        claimer.after(claimed, end)
+    attempt = ours.attempt(1)
+    assert attempt is not None and (attempt.outcome, lease_of(ours).phase) == (outcome, phase)
+    assert attempt.error == (claimer.fault if outcome is AttemptOutcome.FAILED else None)
 
 
-def test_unrunnable_job_is_rechecked_when_driver_started(turns: StepLease) -> None:
-    turn, claimant = claimed(turns), Noting(turns)
-
-    class Begins(Noting):
+def test_unrunnable_job_is_rechecked_when_driver_started(ours: StepLease) -> None:
+    class Beginning(RecordingClaimer):
         def show_log(self) -> None:
-            begun(self.turns)  # between the read of the lease and the write that ends it
+            begin(self.step_lease)  # between the read of the lease and the write that ends it
 
-    assert resolve_finished_job(turns, turn.attempt.job, JobResult.UNRUNNABLE, Begins(turns)) is Continuation.RECHECK
-    assert phase_of(turns) is Phase.RUNNING
-    assert resolve_finished_job(turns, turn.attempt.job, JobResult.LOST, claimant) is Continuation.RECHECK
-    assert claimant.done == ["showed the log", "waits until stale"]
+    claimed, claimer = claim(ours), RecordingClaimer(ours)
+    assert Beginning(ours).after(claimed, JobResult.UNRUNNABLE) is Continuation.RECHECK
+    assert lease_of(ours).phase is Phase.RUNNING
+    assert claimer.after(claimed, JobResult.LOST) is Continuation.RECHECK
+    assert claimer.actions == ["showed the log", "waits until stale"]
 
 
-def test_lost_attempt_is_ended_before_next_unless_superseded(turns: StepLease, theirs: StepLease) -> None:
-    turn, claimant = claimed(turns), Noting(turns)
-
-    class Overtaken(Noting):
+def test_lost_attempt_is_ended_before_next_unless_superseded(ours: StepLease, theirs: StepLease) -> None:
+    class Overtaken(RecordingClaimer):
         def show_log(self) -> None:
-            held = self.turns.store.read()
-            assert held is not None
-            claimed(theirs, held.lease)
+            claim(theirs, lease_of(self.step_lease))
 
-    assert resolve_finished_job(turns, turn.attempt.job, JobResult.NOT_STARTED, claimant) is Continuation.RECHECK
-    assert (claimant.done, phase_of(turns)) == (["showed the log", "next"], Phase.STOPPED)
-    late, over = Overtaken(turns), turns.read().lease
-    second = claimed(turns, over)
-    assert resolve_finished_job(turns, second.attempt.job, JobResult.LOST, late) is Continuation.RECHECK
-    assert late.done == [], "its loss does not count"
-    assert resolve_finished_job(turns, turn.attempt.job, JobResult.LOST, late) is Continuation.RECHECK, (
-        "an old turn is nobody's"
-    )
+    first, claimer = claim(ours), RecordingClaimer(ours)
+    assert claimer.after(first, JobResult.NOT_STARTED) is Continuation.RECHECK
+    assert (claimer.actions, lease_of(ours).phase) == (["showed the log", "next"], Phase.STOPPED)
+    late, second = Overtaken(ours), claim(ours, lease_of(ours))
+    assert late.after(second, JobResult.LOST) is Continuation.RECHECK
+    assert late.actions == [], "its loss does not count"
+    assert late.after(first, JobResult.LOST) is Continuation.RECHECK, "no process owns an old attempt"
 
 
-def test_a_failed_function_is_told_by_its_verdict(turns: StepLease) -> None:
-    turn = claimed(turns)
-    begun(turns)
-    end(turns, Phase.FAILED)
+def test_failed_function_is_reported_as_failed_action(ours: StepLease) -> None:
+    claimed = claim(ours)
+    begin(ours)
+    end(ours, Phase.FAILED)
     with pytest.raises(FailedHereError) as caught:
-        resolve_finished_job(turns, turn.attempt.job, JobResult.LOST, Noting(turns))
+        RecordingClaimer(ours).after(claimed, JobResult.LOST)
     assert caught.value.args[0] is NextAction.FAILED

@@ -27,17 +27,13 @@ REPOSITORY = Path(__file__).parents[2]
 LOGGER = logging.getLogger(__name__)
 
 
-def leaves_a_mark(config: dict[str, Any]) -> None:
+def write_mark(config: dict[str, Any]) -> None:
     Path(config["output"], "mark").write_text("claimed")
 
 
-def step_at(store: Path, **fields: Any) -> ResolvedStep:
-    step = ExecutorStep("s", leaves_a_mark, {"output": this_output_path()}, **fields)
-    return resolve([step], str(store)).of(step)
-
-
-def turn_at(store: Path, **fields: Any) -> tuple[ResolvedStep, Attempt]:
-    step = step_at(store, **fields)
+def claim_at(store: Path, **fields: Any) -> tuple[ResolvedStep, Attempt]:
+    made = ExecutorStep("s", write_mark, {"output": this_output_path()}, **fields)
+    step = resolve([made], str(store)).of(made)
     return step, claimed(step, step_spec(step, CodeFolder(REPOSITORY)))
 
 
@@ -49,7 +45,7 @@ def tamper(attempt: Attempt, store: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("module", ["run_step", "driver.run_function", "driver.run_preflight"])
 def test_spec_changed_after_claim_is_refused_and_not_run(tmp_path: Path, module: str) -> None:
-    step, attempt = turn_at(tmp_path)
+    step, attempt = claim_at(tmp_path)
     tamper(attempt, tmp_path)
     command = [sys.executable, "-m", f"tradewind.runtime.{module}", *driver_arguments(attempt)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
@@ -61,8 +57,8 @@ def test_spec_changed_after_claim_is_refused_and_not_run(tmp_path: Path, module:
     assert next_action(lease, lease.job, to_job_result(process_ending(EXIT_SPEC_CHANGED))) is NextAction.SPEC_CHANGED
 
 
-def test_a_driver_that_is_told_no_digest_runs_nothing(tmp_path: Path) -> None:
-    _, attempt = turn_at(tmp_path)
+def test_driver_without_digest_runs_nothing(tmp_path: Path) -> None:
+    _, attempt = claim_at(tmp_path)
     command = [sys.executable, "-m", "tradewind.runtime.run_step", driver_arguments(attempt)[0]]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == EXIT_SPEC_CHANGED and "digest of the spec is missing" in done.stdout
@@ -71,7 +67,7 @@ def test_a_driver_that_is_told_no_digest_runs_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("change", ["tampered", "cut off", "gone"])
 def test_worker_step_runs_claimed_spec_despite_changed_bucket(tmp_path: Path, change: str) -> None:
-    step, attempt = turn_at(tmp_path, resources=on_airflow_worker())
+    step, attempt = claim_at(tmp_path, resources=on_airflow_worker())
     file = Path(attempt_path(step.output_path, 1))
     if change == "tampered":
         tamper(attempt, tmp_path)
