@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -17,7 +17,7 @@ from tests.support.waiting import until
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.ray_jobs.demand import Demand, PendingReason, explain_pending, explain_pending_job
+from tradewind.ray_jobs.demand import Demand, PendingReason, cached_answer, explain_pending, explain_pending_job
 from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind, judge_ending
 from tradewind.ray_jobs.nodes import NodeInfo, NodeType, fetch_nodes, parse_node_types
 from tradewind.ray_jobs.request import JobRequest
@@ -30,18 +30,16 @@ HEAD = NodeInfo("h", "10.0.0.1", is_head=True, total={"CPU": 8.0, "memory": 16.0
 HOST = NodeInfo("w", "10.0.0.2", total={"CPU": 4.0, "TPU": 4.0}, labels=SLICE_LABELS)
 DEAD = NodeInfo("d", "10.0.0.3", is_alive=False, why="preempted", total=HOST.total, labels=SLICE_LABELS)
 TPUS = Demand({"TPU": 4.0})
+V4 = NodeType("v4", {"CPU": 4.0, "TPU": 4.0}, max_count=2)
 
 
-def judged(
-    demand: Demand, *nodes: NodeInfo, kinds: list[NodeType] | None = None, waited_s: float = 0.0
+def explain(
+    demand: Demand, *nodes: NodeInfo, kinds: Sequence[NodeType] | None = None, waited_s: float = 0.0
 ) -> PendingReason:
     return explain_pending(demand, nodes, kinds, waited_s, 60.0)
 
 
-# ---- pure
-
-
-def test_a_demand_is_made_of_what_the_request_names() -> None:
+def test_demand_of_request_survives_json() -> None:
     request = JobRequest("j", "true", num_cpus=2, num_gpus=0, memory_bytes=GB, resources={"s": 0.5})
     assert Demand.of(request).resources == {"CPU": 2.0, "memory": float(GB), "s": 0.5}
     assert Demand.of(JobRequest("j", "true")) == Demand()
@@ -50,82 +48,103 @@ def test_a_demand_is_made_of_what_the_request_names() -> None:
 
 
 def test_demand_infeasible_without_autoscaler_after_grace_only() -> None:
-    early, late = judged(TPUS, HEAD), judged(TPUS, HEAD, waited_s=61.0)
+    early, late = explain(TPUS, HEAD), explain(TPUS, HEAD, waited_s=61.0)
     assert early.text.startswith("no node of the cluster can serve 4 TPU; the most that one node has is 0 TPU")
     assert early.text.endswith("waiting, since a node may still join.") and not early.is_infeasible
     assert late.is_infeasible and "can serve 4 TPU" in late.text
 
 
-def test_a_node_that_died_may_come_back_however_long_it_takes() -> None:
-    judgement = judged(TPUS, HEAD, DEAD, waited_s=1e6)
-    assert not judgement.is_infeasible
-    assert "s1 could, but is gone (preempted)" in judgement.text
-
-
-def test_a_busy_cluster_is_told_with_what_is_free() -> None:
-    judgement = judged(Demand({"CPU": 4.0}), HEAD, waited_s=1e6)
-    assert judgement == PendingReason(
+def test_dead_or_busy_node_is_waited_for_without_limit() -> None:
+    dead = explain(TPUS, HEAD, DEAD, waited_s=1e6)
+    assert not dead.is_infeasible and "s1 could, but is gone (preempted)" in dead.text
+    assert explain(Demand({"CPU": 4.0}), HEAD, waited_s=1e6) == PendingReason(
         "every node that can serve 4 CPU is busy (10.0.0.1: 2 of 8 CPU free); waiting for free resources."
     )
 
 
 def test_job_reported_starting_when_capacity_free_or_unknown() -> None:
-    assert "has 2 CPU free" in judged(Demand({"CPU": 2.0}), HEAD).text
-    assert "s1 can serve 4 TPU, but Ray has not started it: " in judged(TPUS, HEAD, HOST).text
-    assert "environment" in judged(Demand(), HEAD).text
+    assert "has 2 CPU free" in explain(Demand({"CPU": 2.0}), HEAD).text
+    assert "s1 can serve 4 TPU, but Ray has not started it: " in explain(TPUS, HEAD, HOST).text
+    assert "environment" in explain(Demand(), HEAD).text
 
 
-def test_job_waits_for_autoscaler_node_type_with_no_nodes() -> None:
-    kinds = [NodeType("v4", {"CPU": 4.0, "TPU": 4.0}, max_count=2)]
-    assert judged(TPUS, HEAD, kinds=kinds, waited_s=1e6) == PendingReason(
-        "the autoscaler can add v4 for 4 TPU; waiting for a node."
-    )
-
-
-def test_what_no_node_type_has_is_infeasible_at_once() -> None:
-    kinds = [NodeType("v4", {"CPU": 4.0, "TPU": 4.0}, max_count=2), NodeType("off", {"GPU": 9.0}, max_count=0)]
-    judgement = judged(Demand({"GPU": 1.0}), HEAD, kinds=kinds)
-    assert judgement.is_infeasible
-    assert "can serve 1 GPU" in judgement.text and judgement.text.endswith(
-        "the autoscaler can add v4 with 4 CPU, 4 TPU."
-    )
+def test_autoscaler_types_decide_at_once_whether_to_wait() -> None:
+    kinds = [V4, NodeType("off", {"GPU": 9.0}, max_count=0)]
+    fits = explain(TPUS, HEAD, kinds=kinds, waited_s=1e6)
+    assert fits == PendingReason("the autoscaler can add v4 for 4 TPU; waiting for a node.")
+    never = explain(Demand({"GPU": 1.0}), HEAD, kinds=kinds)
+    assert never.is_infeasible and "can serve 1 GPU" in never.text
+    assert never.text.endswith("the autoscaler can add v4 with 4 CPU, 4 TPU.")
 
 
 def test_resources_added_at_node_start_not_missing_in_node_type() -> None:
-    kinds = [NodeType("v4", {"CPU": 4.0, "TPU": 4.0}, max_count=2)]
     added = {"TPU": 4.0, "TPU-v4-8-head": 1.0, "accelerator_type:TPU-V4": 0.01, "memory": 1.0 * GB}
-    assert not judged(Demand(added, {"ray.io/tpu-topology": "2x2x1"}), HEAD, kinds=kinds).is_infeasible
-    assert judged(Demand({"TPU": 4.0}, {"zone": "b"}), HEAD, kinds=kinds).is_infeasible
+    assert not explain(Demand(added, {"ray.io/tpu-topology": "2x2x1"}), HEAD, kinds=[V4]).is_infeasible
+    assert explain(Demand({"TPU": 4.0}, {"zone": "b"}), HEAD, kinds=[V4]).is_infeasible
 
 
 @pytest.mark.parametrize(
     ("selector", "fits"),
     [("b", True), ("a", False), ("!a", True), ("!b", False), ("in(a, b)", True), ("in(a)", False), ("!in(a)", True)],
 )
-def test_label_selectors_mean_what_ray_means(selector: str, fits: bool) -> None:
+def test_label_selectors_follow_ray_syntax(selector: str, fits: bool) -> None:
     assert Demand({"TPU": 1.0}, {"zone": selector}).fits(HOST.total, HOST.labels) is fits
     assert Demand({}, {"nowhere": "!b"}).fits(HOST.total, HOST.labels)
 
 
-def test_a_log_without_a_configuration_gives_no_node_types() -> None:
-    for log in (
-        "",
-        "INFO -- StandardAutoscaler: {'provider': ",
-        "StandardAutoscaler: 7\n",
-        "Using Autoscaling Config: \n[",
-    ):
-        assert parse_node_types(log) is None
+@pytest.mark.parametrize(
+    "log", ["", "INFO -- StandardAutoscaler: {'provider': ", "StandardAutoscaler: 7\n", "Using Autoscaling Config: \n["]
+)
+def test_log_without_configuration_gives_no_node_types(log: str) -> None:
+    assert parse_node_types(log) is None
+
+
+async def test_concurrent_callers_share_answer_but_no_error() -> None:
+    calls = []
+
+    async def ask() -> int:
+        calls.append(1)
+        await asyncio.sleep(0)
+        if len(calls) == 1:
+            raise ConnectionError
+        return len(calls)
+
+    async with JobsApi(RayCluster("one", "http://127.0.0.1:1")) as one:
+        first = await asyncio.gather(*(cached_answer(one, "it", ask) for _ in range(5)), return_exceptions=True)
+        assert {type(error) for error in first} == {ConnectionError}
+        assert await asyncio.gather(*(cached_answer(one, "it", ask) for _ in range(5))) == [2] * 5
+        assert await cached_answer(one, "something else", ask) == 3
+    async with JobsApi(RayCluster("other", "http://127.0.0.1:1")) as other:
+        assert await cached_answer(other, "it", ask) == 4
+
+
+async def test_cancelled_caller_leaves_shared_response_to_others() -> None:
+    started = asyncio.Event()
+    answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def ask() -> int:
+        started.set()
+        return await answer
+
+    async with JobsApi(RayCluster("one", "http://127.0.0.1:1")) as api:
+        cancelled, waiting = (asyncio.create_task(cached_answer(api, "it", ask)) for _ in range(2))
+        await started.wait()
+        cancelled.cancel()
+        answer.set_result(7)
+        assert await waiting == 7
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
 
 
 # ---- on real heads
 
 
 def ask(address: str, demand: Demand, waited_s: float = 0.0) -> PendingReason:
-    async def one() -> PendingReason:
+    async def explained() -> PendingReason:
         async with JobsApi(RayCluster("here", address)) as api:
             return await explain_pending_job(api, demand, waited_s=waited_s)
 
-    return asyncio.run(one())
+    return asyncio.run(explained())
 
 
 def until_text(address: str, demand: Demand, text: str) -> PendingReason:
@@ -139,7 +158,13 @@ def ray() -> LocalRay:
 
 
 @pytest.mark.ray
-def test_a_plain_cluster_says_what_is_busy_missing_and_gone(ray: LocalRay) -> None:
+def test_plain_cluster_explains_busy_missing_and_lost_nodes(ray: LocalRay) -> None:
+    async def nodes() -> list[NodeInfo]:
+        async with JobsApi(RayCluster("here", ray.address)) as api:
+            return await fetch_nodes(api)
+
+    [head] = [node for node in asyncio.run(nodes()) if node.is_head]
+    assert head.is_alive and head.total["CPU"] == 2.0 and head.ip.startswith("127.")
     jobs = RayJobs(RayCluster("here", ray.address))
     ray.start_slice(LocalSlice("my_slice", "v4-8"))
     jobs.submit_or_attach(JobRequest("holds", "sleep 600", resources={"my_slice": 0.75}))
@@ -168,12 +193,12 @@ def autoscaled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 
 @pytest.mark.ray
-def test_an_autoscaled_cluster_knows_at_once_what_can_never_come(autoscaled: LocalRay) -> None:
+def test_autoscaled_cluster_knows_infeasible_demand_at_once(autoscaled: LocalRay) -> None:
     address = autoscaled.address
     until_text(address, Demand({"TPU": 4.0}), "the autoscaler can add big for 4 TPU")
     for demand in (Demand({"GPU": 1.0}), Demand({"CPU": 64.0}), Demand({"CPU": 4.0}, {"kind": "other"})):
-        judgement = ask(address, demand)
-        assert judgement.is_infeasible and "big with 8 CPU, 4 TPU" in judgement.text
+        reason = ask(address, demand)
+        assert reason.is_infeasible and "big with 8 CPU, 4 TPU" in reason.text
     assert not ask(address, Demand({"CPU": 4.0}, {"kind": "big"})).is_infeasible
     assert ask(address, Demand({"rare": 1.0})).is_infeasible, "there may be none of that type"
 
@@ -183,23 +208,9 @@ def test_job_dropped_by_head_ends_as_not_started(autoscaled: LocalRay) -> None:
     jobs = RayJobs(RayCluster("here", autoscaled.address))
     jobs.submit_or_attach(JobRequest("queued", "true", resources={"never": 1}))
 
-    def has_ended() -> bool:
-        details = jobs.details("queued")
-        return details is None or details.has_ended
-
-    async def judged() -> Ending:
+    async def ending() -> Ending:
         async with JobsApi(jobs.cluster) as api:
             return await judge_ending(api, "queued", await api.details("queued"))
 
-    until(has_ended)
-    assert asyncio.run(judged()).kind is EndingKind.NOT_STARTED
-
-
-@pytest.mark.ray
-def test_nodes_are_told_with_what_they_have(ray: LocalRay) -> None:
-    async def nodes() -> list[NodeInfo]:
-        async with JobsApi(RayCluster("here", ray.address)) as api:
-            return await fetch_nodes(api)
-
-    [head] = [node for node in asyncio.run(nodes()) if node.is_head]
-    assert head.is_alive and head.total["CPU"] == 2.0 and head.ip.startswith("127.")
+    until(lambda: (details := jobs.details("queued")) is None or details.has_ended)
+    assert asyncio.run(ending()).kind is EndingKind.NOT_STARTED

@@ -48,10 +48,9 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    folder = tmp_path / "project"
-    (folder / "dags").mkdir(parents=True)
-    (folder / "pyproject.toml").write_text(PYPROJECT)
-    return folder
+    (tmp_path / "project" / "dags").mkdir(parents=True)
+    (tmp_path / "project" / "pyproject.toml").write_text(PYPROJECT)
+    return tmp_path / "project"
 
 
 @pytest.fixture
@@ -61,8 +60,8 @@ def locked(project: Path, wheels: Path) -> Path:
 
 
 def packages(groups: list[str], project: Path) -> list[str]:
-    found = environment_of(groups, project / "dags")
-    return found["uv"]["packages"] if found else []
+    environment = environment_of(groups, project / "dags")
+    return environment["uv"]["packages"] if environment else []
 
 
 def refused(groups: list[str], project: Path) -> str:
@@ -95,7 +94,7 @@ def test_uv_lock_packages_of_group_for_linux_exclude_ray(locked: Path, group: st
     assert packages([group], locked) == wanted
 
 
-def test_a_whole_lock_needs_no_resolving_on_the_cluster(locked: Path) -> None:
+def test_packages_of_uv_lock_are_installed_without_resolving(locked: Path) -> None:
     environment = environment_of(["quiet"], locked / "dags", ["--no-index", "--find-links", "/wheels"])
     assert environment["uv"]["uv_pip_install_options"] == ["--no-deps", "--no-index", "--find-links", "/wheels"]
     assert environment["config"] == {"setup_timeout_seconds": 1800}
@@ -107,19 +106,19 @@ def test_named_version_added_to_group_and_overrides_lock(locked: Path) -> None:
     assert environment["uv"]["uv_pip_install_options"] == []
 
 
-def test_a_lock_that_is_older_than_the_group_is_refused(locked: Path) -> None:
+def test_lock_older_than_group_is_refused(locked: Path) -> None:
     file = locked / "pyproject.toml"
     file.write_text(file.read_text().replace("nothing = []", 'nothing = []\nlater = ["whisper"]'))
     assert refused(["later"], locked) == f"{locked / 'uv.lock'} is older than the group 'later': run 'uv lock' there."
 
 
 def test_environment_depends_only_on_project_and_groups(locked: Path) -> None:
-    assert environment_of(["talk", "nothing"], locked) == environment_of(["talk", "nothing"], locked / "dags")
+    before = environment_of(["talk", "nothing"], locked)
     (locked / "dags" / "new.py").touch()
-    assert environment_of(["talk", "nothing"], locked) == environment_of(["talk", "nothing"], locked / "dags")
+    assert environment_of(["talk", "nothing"], locked) == environment_of(["talk", "nothing"], locked / "dags") == before
 
 
-def test_sources_other_than_an_index(project: Path) -> None:
+def test_uv_lock_sources_other_than_index(project: Path) -> None:
     (project / "uv.lock").write_text("""
 requires-python = ">=3.11"
 [[package]]
@@ -161,7 +160,7 @@ source = { path = "../x-1-py3-none-any.whl" }
 # ---- pinned requirements
 
 
-def test_a_pinned_file_gives_versions_and_what_its_notes_tell(project: Path) -> None:
+def test_pinned_file_gives_versions_and_via_dependencies(project: Path) -> None:
     (project / "requirements.lock").write_text(
         "# made by a tool\n"
         "breath==0.2 ; python_version < '3.12' \\\n    --hash=sha256:00\n    # via voice\n"
@@ -180,55 +179,49 @@ def test_lock_without_via_comments_pins_only_group_versions(project: Path) -> No
     assert packages(["everything"], project) == ["speaker==1.0", "whisper"]
 
 
-def test_a_lock_goes_before_other_requirements(project: Path) -> None:
-    (project / "requirements-dev.txt").write_text("speaker==1.1\n")
-    assert packages(["speak-up"], project) == ["speaker==1.1"]
-    (project / "requirements.txt").write_text("speaker==1.2\n")
-    assert packages(["speak-up"], project) == ["speaker==1.2"]
-    (project / "requirements.lock").write_text("speaker==1.3\n")
-    assert packages(["speak-up"], project) == ["speaker==1.3"]
+def test_lock_takes_precedence_over_other_requirements(project: Path) -> None:
+    for version, file in (("1.1", "requirements-dev.txt"), ("1.2", "requirements.txt"), ("1.3", "requirements.lock")):
+        (project / file).write_text(f"speaker=={version}\n")
+        assert packages(["speak-up"], project) == [f"speaker=={version}"]
 
 
-def test_a_pin_that_the_project_does_not_want_is_refused(project: Path) -> None:
+def test_pin_outside_project_requirement_is_refused(project: Path) -> None:
     (project / "requirements.lock").write_text("speaker==2.0\n")
     assert "pins speaker==2.0, and the project wants speaker<2: update the lock." in refused(["speak-up"], project)
-
-
-def test_ray_is_left_to_the_cluster(project: Path) -> None:
-    assert packages(["with-ray"], project) == ["whisper"]
 
 
 # ---- groups and projects
 
 
-def test_an_unknown_group_is_refused_with_those_that_there_are(project: Path) -> None:
+def test_no_groups_and_ray_need_no_environment(project: Path) -> None:
+    assert environment_of([], project) == {}
+    assert packages(["with-ray"], project) == ["whisper"]
+
+
+def test_unknown_group_is_refused_with_known_groups(project: Path) -> None:
     message = refused(["speakup"], project)
     assert f"'speakup', which is no extra or group of {project / 'pyproject.toml'}" in message
     assert "there are by-python, everything, nothing, quiet, speak-up, talk, windows, with-ray;" in message
 
 
 @pytest.mark.parametrize("entry", ["scipy==1.14", "scipy<2,>=1", "scipy[fast]", "x @ https://host/x.whl"])
-def test_a_requirement_needs_no_project(tmp_path: Path, entry: str) -> None:
+def test_requirement_needs_no_project(tmp_path: Path, entry: str) -> None:
     assert packages([entry], tmp_path) == [entry]
 
 
-def test_a_group_without_any_project_is_refused(tmp_path: Path) -> None:
+def test_group_without_project_is_refused(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     message = refused(["train"], tmp_path)
     assert f"there is no pyproject.toml at or above {tmp_path / 'dags'}" in message and "'scipy==1.14'" in message
 
 
 @pytest.mark.parametrize("entry", ["not a name", "../x", "", "-r requirements.txt", "--pre"])
-def test_what_is_neither_a_group_nor_a_requirement_is_refused(project: Path, entry: str) -> None:
+def test_entry_that_is_no_group_or_requirement_is_refused(project: Path, entry: str) -> None:
     assert "neither a group nor a requirement" in refused([entry], project)
 
 
-def test_one_text_in_place_of_a_list_is_refused(project: Path) -> None:
+def test_text_instead_of_list_is_refused(project: Path) -> None:
     assert refused("train", project).endswith("write a list of texts, such as ['scipy==1.14'].")  # type: ignore[arg-type]
-
-
-def test_no_groups_mean_no_environment_of_its_own(project: Path) -> None:
-    assert environment_of([], project) == {}
 
 
 def test_cyclic_and_unknown_group_includes_refused(project: Path) -> None:
@@ -239,14 +232,14 @@ def test_cyclic_and_unknown_group_includes_refused(project: Path) -> None:
     assert "includes 'z', which does not exist" in refused(["c"], project)
 
 
-def test_a_project_that_cannot_be_read_is_refused(project: Path) -> None:
+def test_unreadable_project_is_refused(project: Path) -> None:
     (project / "uv.lock").write_text("no = [toml")
     assert "uv.lock cannot be read" in refused(["talk"], project)
     (project / "pyproject.toml").write_text("no = [toml")
     assert "pyproject.toml cannot be read" in refused(["talk"], project)
 
 
-def test_a_settings_file_without_a_project_is_passed_over(project: Path) -> None:
+def test_pyproject_without_project_is_ignored(project: Path) -> None:
     (project / "dags" / "pyproject.toml").write_text("[tool.ruff]\n")
     found = find_project(project / "dags")
     assert found is not None and found.file == project / "pyproject.toml"

@@ -14,7 +14,7 @@ JOB = SavedJob("a", "RUNNING", "true")
 
 
 @pytest.mark.parametrize(
-    ("status", "waited_s", "is_ended_here", "what"),
+    ("status", "waited_s", "is_ended_here", "action"),
     [
         (None, 0, False, RestoreAction.SUBMIT),
         ("FAILED", 0, False, RestoreAction.SUBMIT),
@@ -30,19 +30,19 @@ JOB = SavedJob("a", "RUNNING", "true")
     ],
 )
 def test_job_resubmitted_only_when_previous_ended_or_unknown(
-    status: str | None, waited_s: float, is_ended_here: bool, what: RestoreAction
+    status: str | None, waited_s: float, is_ended_here: bool, action: RestoreAction
 ) -> None:
     found = None if status is None else JobDetails("a", status)
-    assert decide_restore(JOB, found, waited_s=waited_s, is_ended_here=is_ended_here)[0] is what
+    assert decide_restore(JOB, found, waited_s=waited_s, is_ended_here=is_ended_here)[0] is action
 
 
-def test_a_job_whose_package_was_lost_is_not_run_without_it() -> None:
+def test_job_with_lost_package_is_not_restored() -> None:
     job = SavedJob("a", "RUNNING", "true", missing=("gcs://x.zip",))
     what, why = decide_restore(job, None, waited_s=0, is_ended_here=False)
     assert what is RestoreAction.LOST and "gcs://x.zip" in why
 
 
-def test_what_became_of_a_job_is_one_sentence() -> None:
+def test_restore_result_is_one_sentence() -> None:
     assert RestoreResult("a", "a-r-1").sentence == "Job a is restored as a-r-1."
     assert RestoreResult("a", why="a user stopped it").sentence == "Job a needs no restore: a user stopped it."
     assert RestoreResult("a", why="it is gone", is_lost=True).sentence == "Job a is not restored: it is gone."
@@ -68,12 +68,12 @@ def test_what_became_of_a_job_is_one_sentence() -> None:
     ],
 )
 def test_restored_job_ending_reported_and_cluster_fault_is_loss(found: JobDetails, is_lost: bool, says: str) -> None:
-    one = resolve_restored_job("a", found)
-    assert (one.job, one.new, one.is_lost, one.is_retryable) == ("a", "a-r-1", is_lost, False)
-    assert says in one.sentence and not one.sentence.endswith("..")
+    result = resolve_restored_job("a", found)
+    assert (result.job, result.new, result.is_lost, result.is_retryable) == ("a", "a-r-1", is_lost, False)
+    assert says in result.sentence and not result.sentence.endswith("..")
 
 
-def test_a_job_that_runs_only_in_the_heads_memory_comes_back() -> None:
+def test_job_running_only_in_head_memory_is_restored() -> None:
     found = JobDetails("a", "RUNNING")
     for waited_s, what in ((25, RestoreAction.WAIT), (95, RestoreAction.SUBMIT)):
         assert decide_restore(JOB, found, waited_s=waited_s, is_ended_here=False, is_node_gone=True)[0] is what
@@ -87,7 +87,7 @@ def test_job_with_invalid_labels_not_restored_others_unaffected(labels: str) -> 
 
 
 @pytest.mark.parametrize("labels", ["", "{}", '{"ray.io/market-type": "spot"}'])
-def test_a_job_with_labels_or_none_is_submitted_with_them(labels: str) -> None:
+def test_job_is_restored_with_its_labels(labels: str) -> None:
     job = SavedJob("a", "RUNNING", "true", metadata={LABEL_SELECTOR: labels})
     assert decide_restore(job, None, waited_s=0, is_ended_here=False)[0] is RestoreAction.SUBMIT
     assert job.submission("1")["entrypoint_label_selector"] == (json.loads(labels) if labels else None)

@@ -19,10 +19,9 @@ from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.follow.follow import FollowResult, follow_job
 from tradewind.ray_jobs.follow.log_lines import JobLog
-from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind, classify, judge_ending
+from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind, judge_ending
 from tradewind.ray_jobs.follow.poller import watching
 from tradewind.ray_jobs.follow.stopping import stop_job
-from tradewind.ray_jobs.nodes import NodeInfo
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay
@@ -51,11 +50,6 @@ def kill_node_under_head(ray: LocalRay) -> None:
     node.kill()
 
 
-async def look_around(proxy: Proxy, looks: int) -> None:
-    before = proxy.asked[NODES]
-    await until_async(lambda: proxy.asked[NODES] >= before + looks)
-
-
 @pytest.mark.ray
 @pytest.mark.slow
 async def test_job_ray_reports_running_forever_ends_with_its_node(ray: LocalRay) -> None:
@@ -67,9 +61,10 @@ async def test_job_ray_reports_running_forever_ends_with_its_node(ray: LocalRay)
         followed = asyncio.create_task(follow_job(jobs.cluster, "lost", log=JobLog(lines.extend), notice=print))
         await until_async(lambda: "started" in lines)
         watched = [await many.enter_async_context(watching(counted, "lost")) for _ in range(300)]
-        await look_around(proxy, 3)
-        assert proxy.asked[NODES] <= proxy.asked[f"{LIST}lost"] + 1, "one look serves all followers"
-        assert {one.details and one.details.status for one in watched} == {"RUNNING"}, "a node that lives is no matter"
+        before = proxy.asked[NODES]
+        await until_async(lambda: proxy.asked[NODES] >= before + 3)
+        assert proxy.asked[NODES] <= proxy.asked[f"{LIST}lost"] + 1, "one request serves all followers"
+        assert {one.details and one.details.status for one in watched} == {"RUNNING"}, "its node is alive"
 
         kill_node_under_head(ray)
         end = await followed
@@ -88,18 +83,3 @@ async def stop(cluster: RayCluster) -> JobDetails | None:
 async def judged(cluster: RayCluster, end: FollowResult) -> Ending:
     async with JobsApi(cluster) as api:
         return await judge_ending(api, "lost", end.details, end.last_lines)
-
-
-@pytest.mark.parametrize(
-    ("node", "kind"),
-    [
-        (NodeInfo("n", is_alive=False, why="health check failed"), EndingKind.PREEMPTED),
-        (NodeInfo("n", is_alive=False, is_head=True), EndingKind.HEAD_LOST),
-        (None, EndingKind.PREEMPTED),
-    ],
-)
-def test_such_a_job_is_a_loss_that_costs_no_retry(node: NodeInfo | None, kind: EndingKind) -> None:
-    lost = JobDetails("j", "RUNNING", node_id="n").without_node()
-    ending = classify("j", lost, [], node)
-    assert ending.kind is kind
-    assert "the next attempt may continue" in ending.sentence

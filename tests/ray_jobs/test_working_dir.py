@@ -16,8 +16,8 @@ from tradewind.ray_jobs.errors import BadRequestError, RayJobRefusedError
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.ray_jobs.runtime_env import WorkingDirPackage, package_limit, prepare_runtime_env
 
-KEPT = ("pipeline.py", "pkg/__init__.py", "pkg/logs/__init__.py", "pkg/data.json", ".gitignore", "tests/helper.py")
-LEFT = (
+INCLUDED = ("pipeline.py", "pkg/__init__.py", "pkg/logs/__init__.py", "pkg/data.json", ".gitignore", "tests/helper.py")
+EXCLUDED = (
     ".git/HEAD", "third_party/lib/.git", "third_party/other/.git/config", "pkg/__pycache__/x.cpython-311.pyc",
     ".venv/bin/python", "node_modules/x/index.js", "logs/run.log", "outputs/model.bin", "docs/index.md", ".env",
     "objects.pack", "pkg/.DS_Store", ".mypy_cache/x", "ignored/by_git", "pkg/ignored_by_ray", "scratch/mine.txt",
@@ -27,7 +27,7 @@ LEFT = (
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     root = tmp_path / "code"
-    for name in (*KEPT, *LEFT):
+    for name in (*INCLUDED, *EXCLUDED):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(f"contents of {name}\n")
     (root / ".gitignore").write_text("/ignored\n")
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def travelling(runtime_env: dict) -> set[str]:
+def uploaded(runtime_env: dict) -> set[str]:
     ready = prepare_runtime_env(runtime_env)
     return {file.path for file in WorkingDirPackage(Path(ready["working_dir"]), ready["excludes"]).files()}
 
@@ -52,23 +52,20 @@ def refused(runtime_env: dict) -> str:
     return str(caught.value)
 
 
-def test_what_nobody_needs_stays_at_any_depth(folder: Path) -> None:
-    files = travelling({"working_dir": str(folder), "excludes": ["scratch"]})
-    assert {name for name in files if not name.startswith("third_party/")} == {*KEPT, "pkg/.rayignore"}
+def test_excluded_files_stay_at_any_depth(folder: Path) -> None:
+    files = uploaded({"working_dir": str(folder), "excludes": ["scratch"]})
+    assert {name for name in files if not name.startswith("third_party/")} == {*INCLUDED, "pkg/.rayignore"}
     assert not [name for name in files if ".git" in Path(name).parts]
+    assert "docs/index.md" in uploaded({"working_dir": str(folder), "excludes": ["!/docs"]})
 
 
-def test_an_own_pattern_brings_a_folder_back(folder: Path) -> None:
-    assert "docs/index.md" in travelling({"working_dir": str(folder), "excludes": ["!/docs"]})
-
-
-def test_ray_makes_a_package_of_just_these_files_and_this_size(folder: Path, tmp_path: Path) -> None:
+def test_package_has_size_of_package_made_by_ray(folder: Path, tmp_path: Path) -> None:
     excludes = prepare_runtime_env({"working_dir": str(folder)})["excludes"]
     for keeps_name in (False, True):
         made = tmp_path / f"made-{keeps_name}.zip"
         create_package(str(folder), made, include_gitignore=True, include_parent_dir=keeps_name, excludes=excludes)
-        travels = WorkingDirPackage(folder, excludes, keeps_name=keeps_name)
-        assert travels.package_bytes(list(travels.files())) == os.path.getsize(made)
+        package = WorkingDirPackage(folder, excludes, keeps_name=keeps_name)
+        assert package.package_bytes(list(package.files())) == os.path.getsize(made)
 
 
 @pytest.mark.parametrize(
@@ -84,34 +81,32 @@ def test_ray_makes_a_package_of_just_these_files_and_this_size(folder: Path, tmp
         ("again", ".", "leads to a folder around it"),
     ],
 )
-def test_a_link_takes_nothing_along_that_would_not_go_by_itself(
-    link: str, leads_to: str, why: str, folder: Path
-) -> None:
+def test_link_to_file_not_uploaded_itself_is_refused(link: str, leads_to: str, why: str, folder: Path) -> None:
     (folder.parent / "outside").mkdir()
     (folder.parent / "outside" / "key").write_text("hidden")
     (folder / link).symlink_to(leads_to.replace("../../outside", str(folder.parent / "outside")))
-    told = refused({"working_dir": str(folder)})
-    assert f"the link {link!r} {why}" in told and "hidden" not in told
-    assert link not in travelling({"working_dir": str(folder), "excludes": [link]}), "it may be left out"
+    message = refused({"working_dir": str(folder)})
+    assert f"the link {link!r} {why}" in message and "hidden" not in message
+    assert link not in uploaded({"working_dir": str(folder), "excludes": [link]})
 
 
-def test_links_to_each_other_have_an_end(folder: Path) -> None:
+def test_links_to_each_other_are_refused(folder: Path) -> None:
     for name in ("a", "b"):
         (folder / name).mkdir()
         for number in range(3):
             (folder / name / f"to-{number}").symlink_to(folder / ("b" if name == "a" else "a"))
-    told = refused({"working_dir": str(folder)})
-    assert re.search(r"the link '[ab]/to-\d/to-\d' leads to a folder around it, or from one link to another", told)
+    message = refused({"working_dir": str(folder)})
+    assert re.search(r"the link '[ab]/to-\d/to-\d' leads to a folder around it, or from one link to another", message)
 
 
-def test_links_within_the_folder_go_as_what_they_lead_to(folder: Path) -> None:
+def test_links_within_folder_are_uploaded_as_targets(folder: Path) -> None:
     (folder / "alias").symlink_to("pkg")
     (folder / "pkg" / "script.py").symlink_to("../pipeline.py")
     (folder / "nowhere").symlink_to("gone")
     (folder / "circle").symlink_to("circle")
     (folder.parent / "link-to-all").symlink_to(folder)
     for root in (folder, folder.parent / "link-to-all"):
-        files = travelling({"working_dir": str(root)})
+        files = uploaded({"working_dir": str(root)})
         assert {"alias/data.json", "pkg/script.py", "pkg/data.json", "pipeline.py"} <= files
         assert not files & {"nowhere", "circle"}
 
@@ -134,7 +129,7 @@ def test_folder_over_limit_refused_naming_largest_entries(folder: Path) -> None:
     prepare_runtime_env({"working_dir": str(folder), "excludes": ["data"]})
 
 
-def test_a_module_and_an_archive_above_the_limit_are_refused_too(tmp_path: Path) -> None:
+def test_module_and_archive_over_limit_are_refused(tmp_path: Path) -> None:
     sparse(tmp_path / "module" / "table.bin", package_limit())
     sparse(tmp_path / "code.zip", package_limit())
     assert "py_modules" in refused({"py_modules": [str(tmp_path / "module")]})
@@ -145,17 +140,17 @@ def test_a_module_and_an_archive_above_the_limit_are_refused_too(tmp_path: Path)
 
 
 @pytest.mark.ray
-def test_what_should_arrive_arrives_and_nothing_else(jobs: RayJobs, folder: Path) -> None:
+def test_exactly_included_files_arrive_on_cluster(jobs: RayJobs, folder: Path) -> None:
     runtime_env = prepare_runtime_env({"working_dir": str(folder), "excludes": ["scratch", "third_party"]})
     command = "find . -type f -not -name '*.log' | sort | sed s,^./,FOUND:,"
     jobs.submit_or_attach(JobRequest("arrives", command, runtime_env))
     status, lines = ended_job(jobs, "arrives")
     assert status == "SUCCEEDED", lines
-    assert {line.removeprefix("FOUND:") for line in lines if line.startswith("FOUND:")} == {*KEPT, "pkg/.rayignore"}
+    assert {line.removeprefix("FOUND:") for line in lines if line.startswith("FOUND:")} == {*INCLUDED, "pkg/.rayignore"}
 
 
 @pytest.mark.ray
-def test_the_limit_is_where_the_cluster_draws_it(jobs: RayJobs, tmp_path: Path) -> None:
+def test_package_limit_is_that_of_the_cluster(jobs: RayJobs, tmp_path: Path) -> None:
     below, above = tmp_path / "below", tmp_path / "above"
     sparse(below / "data.bin", package_limit() - 2**12)
     sparse(above / "data.bin", package_limit())

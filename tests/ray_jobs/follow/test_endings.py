@@ -18,7 +18,6 @@ from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind, classify, judge_ending, node_in_question
-from tradewind.ray_jobs.follow.stopping import stop_job
 from tradewind.ray_jobs.nodes import NodeInfo
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
@@ -38,21 +37,18 @@ def failed(error_type: str, message: str = "", exit_code: int | None = None) -> 
     return JobDetails("j", "FAILED", message=message, error_type=error_type, exit_code=exit_code, node_id="cd" * 28)
 
 
-def of_entrypoint(exit_code: int, lines: list[str], node: NodeInfo | None = None) -> Ending:
+def classified(exit_code: int, lines: list[str], node: NodeInfo | None = None) -> Ending:
     return classify("j", failed("JOB_ENTRYPOINT_COMMAND_ERROR", "", exit_code), lines, node)
 
 
-# ---- pure
-
-
-def test_an_ending_travels_as_json() -> None:
+def test_ending_survives_json() -> None:
     ending = Ending(EndingKind.USER_ERROR, "It failed.", 3, "Traceback", ("one", "two"))
     assert Ending.from_json(json.loads(json.dumps(ending.to_json()))) == ending
 
 
-def test_a_driver_that_a_lost_node_ended_was_preempted() -> None:
-    assert of_entrypoint(1, ACTOR_DIED).kind is EndingKind.PREEMPTED
-    ending = of_entrypoint(1, ACTOR_DIED, DEAD)
+def test_driver_ended_by_lost_node_was_preempted() -> None:
+    assert classified(1, ACTOR_DIED).kind is EndingKind.PREEMPTED
+    ending = classified(1, ACTOR_DIED, DEAD)
     assert ending.kind is EndingKind.PREEMPTED and "missed heartbeats" in ending.sentence
     assert node_in_question(failed("JOB_ENTRYPOINT_COMMAND_ERROR"), ACTOR_DIED) == NODE
 
@@ -61,45 +57,62 @@ def test_a_driver_that_a_lost_node_ended_was_preempted() -> None:
     ("lines", "node"),
     [
         (ACTOR_DIED, ALIVE),  # the cluster contradicts the log
-        (
-            ["Traceback (most recent call last):", *ACTOR_DIED[:4], "  The actor died because of an error in __init__"],
-            None,
-        ),
+        ([*ACTOR_DIED[:5], "The actor died because of an error in __init__"], None),
         ([*ACTOR_DIED, "Traceback (most recent call last):", '  File "a.py", line 1', "KeyError: 'mine'"], DEAD),
         (["caught: its node has died", "Traceback (most recent call last):", "ValueError: bad"], DEAD),
     ],
 )
-def test_a_driver_that_failed_by_itself_stays_a_user_error(lines: list[str], node: NodeInfo | None) -> None:
-    assert of_entrypoint(1, lines, node).kind is EndingKind.USER_ERROR
+def test_driver_that_failed_itself_is_user_error(lines: list[str], node: NodeInfo | None) -> None:
+    assert classified(1, lines, node).kind is EndingKind.USER_ERROR
 
 
 @pytest.mark.parametrize("code", [-9, 137, -15, 143])
-def test_a_killed_driver_is_judged_by_its_node(code: int) -> None:
-    assert of_entrypoint(code, [], DEAD).kind is EndingKind.PREEMPTED
-    assert of_entrypoint(code, [], ALIVE).kind is EndingKind.USER_ERROR
-    assert ("memory" in of_entrypoint(code, []).sentence) == (code in (-9, 137))
+def test_killed_driver_is_classified_by_its_node(code: int) -> None:
+    assert classified(code, [], DEAD).kind is EndingKind.PREEMPTED
+    assert classified(code, [], ALIVE).kind is EndingKind.USER_ERROR
+    assert ("memory" in classified(code, []).sentence) == (code in (-9, 137))
 
 
-def test_the_last_fifty_lines_and_the_last_traceback_are_kept() -> None:
+def test_ending_has_last_fifty_lines_and_last_traceback() -> None:
     first = ["Traceback (most recent call last):", '  File "a", line 1', "KeyError: 'old'"]
     last = ["Traceback (most recent call last):", '  File "b", line 2', "ValueError: new", "  with more"]
-    ending = of_entrypoint(1, [*first, *map(str, range(60)), *last, "bye"])
+    ending = classified(1, [*first, *map(str, range(60)), *last, "bye"])
     assert ending.traceback == "\n".join(last)
     assert len(ending.last_lines) == 50 and ending.last_lines[-1] == "bye"
     assert "(ValueError: new)" in ending.sentence
 
 
-def test_a_supervisor_that_a_person_killed_was_stopped() -> None:
-    died = failed("JOB_SUPERVISOR_ACTOR_DIED", "The actor is dead because it was killed by `ray.kill`.")
-    assert classify("j", died).kind is EndingKind.STOPPED
+KILLED = failed("JOB_SUPERVISOR_ACTOR_DIED", "The actor is dead because it was killed by `ray.kill`.")
+UNKNOWN = failed("JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE", "odd")
+ON_LOST_NODE = JobDetails("j", "RUNNING", node_id=NODE).without_node()
 
 
-def test_unschedulable_job_is_infeasible_and_others_unknown() -> None:
-    assert classify("j", failed("JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE", "no place")).kind is EndingKind.INFEASIBLE
-    unknown = failed("JOB_SUPERVISOR_ACTOR_UNKNOWN_FAILURE", "odd")
-    assert classify("j", unknown).kind is EndingKind.UNKNOWN
-    assert classify("j", unknown, [], DEAD).kind is EndingKind.PREEMPTED
-    assert classify("j", JobDetails("j", "RUNNING")).kind is EndingKind.UNKNOWN
+@pytest.mark.parametrize(
+    ("details", "node", "kind"),
+    [
+        (KILLED, None, EndingKind.STOPPED),
+        (JobDetails("j", "STOPPED"), None, EndingKind.STOPPED),
+        (failed("JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE", "no place"), None, EndingKind.INFEASIBLE),
+        (UNKNOWN, None, EndingKind.UNKNOWN),
+        (UNKNOWN, DEAD, EndingKind.PREEMPTED),
+        (JobDetails("j", "RUNNING"), None, EndingKind.UNKNOWN),
+        (ON_LOST_NODE, DEAD, EndingKind.PREEMPTED),
+        (ON_LOST_NODE, None, EndingKind.PREEMPTED),
+        (ON_LOST_NODE, NodeInfo(NODE, is_alive=False, is_head=True), EndingKind.HEAD_LOST),
+    ],
+)
+def test_ending_kind_depends_on_details_and_node(details: JobDetails, node: NodeInfo | None, kind: EndingKind) -> None:
+    ending = classify("j", details, [], node)
+    assert ending.kind is kind
+    assert ("the next attempt may continue" in ending.sentence) == (
+        kind in (EndingKind.PREEMPTED, EndingKind.HEAD_LOST)
+    )
+
+
+async def test_unreachable_cluster_leaves_ending_to_known_details() -> None:
+    async with JobsApi(RayCluster("far", "http://127.0.0.1:9")) as api:
+        ending = await judge_ending(api, "j", failed("JOB_ENTRYPOINT_COMMAND_ERROR", "", -9))
+    assert ending.kind is EndingKind.USER_ERROR
 
 
 # ---- on real clusters
@@ -121,12 +134,12 @@ class Cluster:
         until(flag.exists)
 
     def ending(self, job: str) -> Ending:
-        until(lambda: (found := self.jobs.details(job)) is None or found.has_ended)
-        return asyncio.run(self._judge(job))
+        async def judged() -> Ending:
+            async with JobsApi(self.jobs.cluster) as api:
+                return await judge_ending(api, job, await api.details(job))
 
-    async def _judge(self, job: str) -> Ending:
-        async with JobsApi(self.jobs.cluster) as api:
-            return await judge_ending(api, job, await api.details(job))
+        until(lambda: (details := self.jobs.details(job)) is None or details.has_ended)
+        return asyncio.run(judged())
 
 
 @pytest.fixture(scope="module")
@@ -135,15 +148,14 @@ def cluster() -> Cluster:
 
 
 @pytest.mark.ray
-def test_what_the_entrypoint_did_is_told(cluster: Cluster) -> None:
+def test_entrypoint_failure_is_explained(cluster: Cluster) -> None:
     cluster.submit("exit-3", "exit 3")
     cluster.submit("raises", "python -c '{}[1]'")
     cluster.submit("killed", "kill -9 $$")
     cluster.submit("no-command", "no-such-command")
     cluster.submit("fine", "true")
-    exit_3, raises, killed, missing, fine = (
-        cluster.ending(job) for job in ("exit-3", "raises", "killed", "no-command", "fine")
-    )
+    names = ("exit-3", "raises", "killed", "no-command", "fine")
+    exit_3, raises, killed, missing, fine = map(cluster.ending, names)
     assert [one.kind for one in (exit_3, raises, killed, missing)] == [EndingKind.USER_ERROR] * 4
     assert fine.kind is EndingKind.SUCCEEDED
     assert exit_3.exit_code == 3 and "'exit-3' failed with exit code 3" in exit_3.sentence
@@ -161,28 +173,16 @@ def test_runtime_env_failure_is_reported_with_its_cause(cluster: Cluster) -> Non
 
 
 @pytest.mark.ray
-def test_a_stopped_job_is_told_as_stopped(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.started("stopped", tmp_path / "flag")
-
-    async def stop() -> None:
-        async with JobsApi(cluster.jobs.cluster) as api:
-            await stop_job(api, "stopped", print)
-
-    asyncio.run(stop())
-    assert cluster.ending("stopped").kind is EndingKind.STOPPED
-
-
-@pytest.mark.ray
 def test_supervisor_killed_on_live_node_is_not_user_error(cluster: Cluster, tmp_path: Path) -> None:
     code = f"import time; time.sleep(600)  # {tmp_path}"
     cluster.started("orphan", tmp_path / "flag", shlex.join(["python", "-c", code]))
-    at_work = [one for one in cluster.ray.stack.processes() if str(tmp_path) in " ".join(one.cmdline())]
-    [supervisor] = {parent for one in at_work for parent in one.parents() if is_supervisor(parent)}
+    running = [one for one in cluster.ray.stack.processes() if str(tmp_path) in " ".join(one.cmdline())]
+    [supervisor] = {parent for one in running for parent in one.parents() if is_supervisor(parent)}
     supervisor.kill()
     assert cluster.ending("orphan").kind is EndingKind.START_FAILED
 
 
-def driver_with_an_actor_on(slice_name: str, flag: Path) -> str:
+def driver_with_actor_on(slice_name: str, flag: Path) -> str:
     code = f"""
 import pathlib, ray, time
 ray.init()
@@ -197,14 +197,14 @@ ray.get(Host.remote().work.remote())
 
 
 @pytest.mark.ray
-def test_jobs_that_lose_a_node_were_preempted(cluster: Cluster, tmp_path: Path) -> None:
+def test_job_or_work_on_lost_node_was_preempted(cluster: Cluster, tmp_path: Path) -> None:
     """One job runs on the node, another has only workers there.
 
     The host dies without notice, so Ray must detect it.
     """
     cluster.ray.start_slice(LocalSlice("doomed", "v4-8"))
     cluster.started("on-it", tmp_path / "flag", resources={"doomed": 0.1})
-    cluster.submit("with-work-on-it", driver_with_an_actor_on("doomed", tmp_path / "working"))
+    cluster.submit("with-work-on-it", driver_with_actor_on("doomed", tmp_path / "working"))
     until((tmp_path / "working").exists)
     for process in cluster.ray.host_stack("doomed", 0).processes():
         process.kill()
@@ -216,7 +216,7 @@ def test_jobs_that_lose_a_node_were_preempted(cluster: Cluster, tmp_path: Path) 
 
 
 @pytest.mark.ray
-def test_a_drained_node_takes_its_jobs_with_it_as_preempted(cluster: Cluster, tmp_path: Path) -> None:
+def test_job_on_drained_node_was_preempted(cluster: Cluster, tmp_path: Path) -> None:
     from ray._raylet import GcsClient
     from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 
@@ -229,12 +229,3 @@ def test_a_drained_node_takes_its_jobs_with_it_as_preempted(cluster: Cluster, tm
     GcsClient(address=cluster.ray.gcs_address).drain_node(details.node_id, reason, "spot notice", deadline_ms)
     cluster.ray.kill_slice("spot")
     assert cluster.ending("drained").kind is EndingKind.PREEMPTED
-
-
-@pytest.mark.ray
-def test_unreachable_cluster_leaves_ending_to_known_details() -> None:
-    async def judged() -> Ending:
-        async with JobsApi(RayCluster("far", "http://127.0.0.1:9")) as api:
-            return await judge_ending(api, "j", failed("JOB_ENTRYPOINT_COMMAND_ERROR", "", -9))
-
-    assert asyncio.run(judged()).kind is EndingKind.USER_ERROR

@@ -49,7 +49,17 @@ def digest(lines: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-async def test_two_thousand_lines_a_second_all_come_once_and_in_order(jobs: RayJobs, tmp_path: Path) -> None:
+async def test_second_submission_under_one_id_joins_first(jobs: RayJobs) -> None:
+    request = JobRequest("once", "python -u -c 'import time; print(1, flush=True); time.sleep(2)'")
+    assert jobs.submit_or_attach(request)
+    assert not jobs.submit_or_attach(request)
+    lines: list[str] = []
+    end = await follow(jobs, "once", JobLog(lines.extend))
+    assert end.details is not None and end.details.status == "SUCCEEDED" and lines.count("1") == 1
+    assert not jobs.submit_or_attach(request), "the head does not rerun an ended job"
+
+
+async def test_fast_log_is_emitted_once_in_order_and_in_batches(jobs: RayJobs, tmp_path: Path) -> None:
     submit(jobs, "fast", tmp_path, "for n in range(10000):\n  print('line', n)\n  if n % 100 == 99: time.sleep(0.05)\n")
     batches: list[list[str]] = []
     end = await follow(jobs, "fast", JobLog(lambda lines: batches.append(list(lines))))
@@ -59,7 +69,7 @@ async def test_two_thousand_lines_a_second_all_come_once_and_in_order(jobs: RayJ
     assert len(batches) < len(lines) / 10
 
 
-async def test_a_follower_that_is_restarted_goes_on_where_it_was(jobs: RayJobs, tmp_path: Path) -> None:
+async def test_restarted_follower_continues_at_its_position(jobs: RayJobs, tmp_path: Path) -> None:
     """Cancel the follower at random moments; only its position survives, as at triggerer restarts."""
     chance = random.Random(SEED)
     submit(jobs, "resumed", tmp_path, "for n in range(6000):\n  print('line', n)\n  time.sleep(0.002)\n")
@@ -90,14 +100,13 @@ async def test_log_lines_split_at_crlf_blank_lines_and_open_end(jobs: RayJobs, t
     assert await lines_of(jobs, "odd") == ["", "", "a", "", "b", "", "", "c", "ddé😀", "last"]
 
 
-async def test_lines_that_are_no_utf8_come_at_the_end(jobs: RayJobs, tmp_path: Path) -> None:
-    submit(
-        jobs, "binary", tmp_path, "out.write(b'a\\n'); time.sleep(3); out.write(b'\\xff\\n'); time.sleep(3); print('b')"
-    )
+async def test_lines_that_are_not_utf8_follow_after_the_end(jobs: RayJobs, tmp_path: Path) -> None:
+    code = "out.write(b'a\\n'); time.sleep(3); out.write(b'\\xff\\n'); time.sleep(3); print('b')"
+    submit(jobs, "binary", tmp_path, code)
     assert await lines_of(jobs, "binary") == ["a", "\ufffd", "b"]
 
 
-async def test_a_progress_bar_is_one_line(jobs: RayJobs, tmp_path: Path) -> None:
+async def test_progress_bar_becomes_one_line(jobs: RayJobs, tmp_path: Path) -> None:
     code = (
         "print('before')\n"
         "for n in range(101):\n"
@@ -110,7 +119,7 @@ async def test_a_progress_bar_is_one_line(jobs: RayJobs, tmp_path: Path) -> None
     assert lines == ["before", "load: 100%|##########| 100/100 [00:01<00:02, 31.20it/s]", "after"]
 
 
-async def test_the_result_is_no_line_of_the_log(jobs: RayJobs, tmp_path: Path) -> None:
+async def test_result_is_no_line_of_the_log(jobs: RayJobs, tmp_path: Path) -> None:
     submit(jobs, "result", tmp_path, "print('a'); print('RESULT {\"x\": 1}'); time.sleep(4); print('b', end='')")
     assert await lines_of(jobs, "result", "RESULT ") == ["a", "b"]
     end = await follow(jobs, "result", None, "RESULT ")
@@ -118,7 +127,7 @@ async def test_the_result_is_no_line_of_the_log(jobs: RayJobs, tmp_path: Path) -
     assert end.last_lines[-2:] == ("a", "b")
 
 
-async def test_what_is_over_the_budget_is_only_told_of(jobs: RayJobs, tmp_path: Path) -> None:
+async def test_log_over_byte_budget_is_cut_and_names_full_log(jobs: RayJobs, tmp_path: Path) -> None:
     submit(jobs, "long", tmp_path, "for n in range(2000): print('line', n)\ntime.sleep(5); print('RESULT 1')")
     lines: list[str] = []
     log = JobLog(lines.extend, max_bytes=5000, full_log="gs://bucket/log.txt")
@@ -129,13 +138,13 @@ async def test_what_is_over_the_budget_is_only_told_of(jobs: RayJobs, tmp_path: 
     assert end.result == "1" and end.last_lines[-1] == "line 1999"
 
 
-async def test_many_followers_of_one_cluster_all_get_their_lines(jobs: RayJobs, tmp_path: Path) -> None:
+async def test_each_of_many_followers_gets_all_lines(jobs: RayJobs, tmp_path: Path) -> None:
     submit(jobs, "shared", tmp_path, "for n in range(500):\n  print('line', n)\n  time.sleep(0.01)\n")
-    found = await asyncio.gather(*(lines_of(jobs, "shared") for _ in range(30)))
-    assert found == [[f"line {n}" for n in range(500)]] * 30
+    followed = await asyncio.gather(*(lines_of(jobs, "shared") for _ in range(30)))
+    assert followed == [[f"line {n}" for n in range(500)]] * 30
 
 
-async def test_a_reader_that_fails_is_heard(jobs: RayJobs, tmp_path: Path) -> None:
+async def test_error_of_log_reader_ends_follower(jobs: RayJobs, tmp_path: Path) -> None:
     def refuse(lines: Sequence[str]) -> None:
         raise OSError("disk full")
 

@@ -68,13 +68,15 @@ async def judged(ray: LocalRay, end: FollowResult) -> Ending:
 
 @pytest.mark.long
 @pytest.mark.parametrize("with_log", [True, False])
-def test_a_head_that_keeps_its_state_says_that_the_job_is_dead(tmp_path: Path, with_log: bool) -> None:
+def test_restarted_head_with_state_reports_job_as_failed(tmp_path: Path, with_log: bool) -> None:
     env = head_memory(tmp_path / "gcs")
     with running_head(tmp_path / "ray", env) as ray:
         end, lines, notices = asyncio.run(follow_over_a_crash(ray, with_log))
         ending = asyncio.run(judged(ray, end))
     assert end.details is not None and end.details.status == "FAILED"
-    assert end.details.error_type in ("JOB_SUPERVISOR_ACTOR_START_FAILURE", NODE_GONE), "as Ray or we were faster"
+    assert end.details.error_type in ("JOB_SUPERVISOR_ACTOR_START_FAILURE", NODE_GONE), (
+        "as Ray or the follower was faster"
+    )
     assert ending.kind is EndingKind.HEAD_LOST and "memory" not in ending.sentence
     assert "does not answer" in notices[0] and notices[-1].endswith("answers again.")
     counted = [line for line in lines if line.startswith("line ")]
@@ -83,7 +85,7 @@ def test_a_head_that_keeps_its_state_says_that_the_job_is_dead(tmp_path: Path, w
     assert not with_log or counted[-1] == end.last_lines[-1]
 
 
-def test_a_head_that_forgets_says_that_it_knows_no_such_job(tmp_path: Path) -> None:
+def test_restarted_head_without_state_knows_no_job(tmp_path: Path) -> None:
     with running_head(tmp_path / "ray", {}) as ray:
         end, lines, _ = asyncio.run(follow_over_a_crash(ray, with_log=True))
         ending = asyncio.run(judged(ray, end))

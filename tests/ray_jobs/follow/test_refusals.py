@@ -1,14 +1,11 @@
-"""Token refusal ends no follower.
-
-A proxy in front of a real head requires its own tokens.
-"""
+"""Token refusal ends no follower. A proxy in front of a real head requires its own tokens."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,15 +56,15 @@ def job(jobs: RayJobs, go: Path) -> Iterator[str]:
 
 
 class Connection:
-    """Connection that counts how often a follower reads it."""
+    """Connection that counts how often followers reload it."""
 
     def __init__(self, cluster: RayCluster) -> None:
         self.cluster = replace(cluster, token=OLD)
-        self.readings = 0
+        self.reloads = 0
         self.fails = 0
 
-    async def read(self) -> RayCluster:
-        self.readings += 1
+    async def reload(self) -> RayCluster:
+        self.reloads += 1
         if self.fails:
             self.fails -= 1
             raise BadTokenError("token_file is empty.")
@@ -77,11 +74,15 @@ class Connection:
         self.cluster = replace(self.cluster, token=NEW)
 
 
-def follow(connection: Connection, job: str, **kwargs: object) -> asyncio.Task[JobOutcome]:
-    watch = FollowRequest(job, Demand(), result_marker="R=", deadline=kwargs.get("deadline"))  # type: ignore[arg-type]
-    notice = kwargs.get("notice", lambda sentence: None)
-    following = await_outcome(connection.cluster, watch, kwargs.get("log"), notice, connection.read)  # type: ignore[arg-type]
-    return asyncio.create_task(following)
+def follow(
+    connection: Connection,
+    job: str,
+    log: JobLog | None = None,
+    notice: Callable[[str], None] = print,
+    deadline: float | None = None,
+) -> asyncio.Task[JobOutcome]:
+    request = FollowRequest(job, Demand(), result_marker="R=", deadline=deadline)
+    return asyncio.create_task(await_outcome(connection.cluster, request, log, notice, connection.reload))
 
 
 async def test_followers_continue_with_reloaded_connection_token(proxy: Proxy, job: str, go: Path) -> None:
@@ -92,9 +93,9 @@ async def test_followers_continue_with_reloaded_connection_token(proxy: Proxy, j
         await until_async(lambda: proxy.asked[f"{LIST}{job}"])
         connection.fails = 2  # a token that is unreadable for a moment changes nothing
         proxy.token = NEW
-        await until_async(lambda: connection.readings >= 4)
+        await until_async(lambda: connection.reloads >= 4)
         assert not any(one.done() for one in followed)
-        assert connection.readings <= 6, "one of the fifty reads for all"
+        assert connection.reloads <= 6, "one of the fifty reloads for all"
         connection.renew()
         await until_async(lambda: not refusals._reloads.get(asyncio.get_running_loop()))
         go.touch()
@@ -103,21 +104,21 @@ async def test_followers_continue_with_reloaded_connection_token(proxy: Proxy, j
     assert lines.count("first") == 1
 
 
-async def test_a_refusal_that_lasts_is_told_and_its_end_too(
+async def test_long_refusal_and_its_end_are_reported(
     proxy: Proxy, job: str, go: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refusals, "OUTAGE_NOTICE_AFTER_S", 0.1)
-    told: list[str] = []
+    notices: list[str] = []
     proxy.refusal = 401
     async with proxy.serving() as cluster:
-        followed = follow(Connection(cluster), job, notice=told.append)
-        await until_async(lambda: told)
+        followed = follow(Connection(cluster), job, notice=notices.append)
+        await until_async(lambda: notices)
         proxy.refusal = None
-        await until_async(lambda: len(told) > 1)
+        await until_async(lambda: len(notices) > 1)
         go.touch()
         assert (await asyncio.wait_for(followed, 60)).ending.kind is EndingKind.SUCCEEDED
-    assert "refuses the token: put the right one" in told[0] and f"says nothing about job {job}" in told[0]
-    assert told[1:] == [f"{cluster} no longer refuses the token."]
+    assert "refuses the token: put the right one" in notices[0] and f"says nothing about job {job}" in notices[0]
+    assert notices[1:] == [f"{cluster} no longer refuses the token."]
 
 
 async def test_log_token_refusal_loses_no_line_and_no_result(proxy: Proxy, job: str, go: Path) -> None:
@@ -127,7 +128,7 @@ async def test_log_token_refusal_loses_no_line_and_no_result(proxy: Proxy, job: 
     async with proxy.serving() as cluster:
         connection = Connection(cluster)
         followed = follow(connection, job, log=JobLog(lines.extend))
-        await until_async(lambda: connection.readings >= 2)
+        await until_async(lambda: connection.reloads >= 2)
         proxy.refusal = None
         outcome = await asyncio.wait_for(followed, 60)
     assert (outcome.ending.kind, outcome.result) == (EndingKind.SUCCEEDED, "7")
@@ -139,17 +140,17 @@ async def test_timed_out_job_is_stopped_once_stop_is_authorized(proxy: Proxy, jo
     async with proxy.serving() as cluster:
         connection = Connection(cluster)
         followed = follow(connection, job, deadline=time.time())
-        await until_async(lambda: connection.readings >= 1)
+        await until_async(lambda: connection.reloads >= 1)
         proxy.refusal = None
         assert (await asyncio.wait_for(followed, 60)).ending.kind is EndingKind.TIMED_OUT
 
 
-async def test_who_is_cancelled_while_refused_leaves_nobody_asking(proxy: Proxy, job: str) -> None:
+async def test_cancelled_followers_end_their_connection_reload(proxy: Proxy, job: str) -> None:
     proxy.refusal = 403
     async with proxy.serving() as cluster:
         connection = Connection(cluster)
         followed = [follow(connection, job) for _ in range(2)]
-        await until_async(lambda: connection.readings)
+        await until_async(lambda: connection.reloads)
         for one in followed:
             one.cancel()
         await asyncio.wait(followed)
@@ -157,22 +158,16 @@ async def test_who_is_cancelled_while_refused_leaves_nobody_asking(proxy: Proxy,
         assert not any("_ConnectionReload" in str(task) for task in asyncio.all_tasks())
 
 
-async def test_without_a_connection_to_read_a_refusal_is_an_error(proxy: Proxy, job: str) -> None:
-    proxy.refusal = 403
-    async with proxy.serving() as cluster:
-        with pytest.raises(RayAuthenticationError):
-            await await_outcome(cluster, FollowRequest(job, Demand()), None, print)
+def set_connection(monkeypatch: pytest.MonkeyPatch, cluster: RayCluster, token: str) -> None:
+    fields = {"conn_type": "ray", "host": cluster.address, "password": token}
+    monkeypatch.setenv("AIRFLOW_CONN_ROTATED", json.dumps(fields))
 
 
-async def test_a_trigger_reads_its_connection_again(
+async def test_trigger_reloads_its_connection(
     proxy: Proxy, job: str, go: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def connect_with(token: str) -> None:
-        fields = {"conn_type": "ray", "host": cluster.address, "password": token}
-        monkeypatch.setenv("AIRFLOW_CONN_ROTATED", json.dumps(fields))
-
     async with proxy.serving() as cluster:
-        connect_with(OLD)
+        set_connection(monkeypatch, cluster, OLD)
         watch = FollowRequest(job, Demand()).to_json()
         trigger = RayJobTrigger("rotated", watch, log_bytes=0, full_log="", owns_job=False, payload={})
         event = asyncio.create_task(anext(trigger.run()))  # type: ignore[arg-type]
@@ -180,37 +175,34 @@ async def test_a_trigger_reads_its_connection_again(
         proxy.token = NEW
         await asyncio.wait([event], timeout=3)
         assert not event.done(), "a refusal ends no trigger"
-        connect_with(NEW)
+        set_connection(monkeypatch, cluster, NEW)
         go.touch()
         fired = await asyncio.wait_for(event, 60)
     assert fired.payload["ending"]["kind"] == EndingKind.SUCCEEDED.value
 
 
-async def test_a_worker_waits_for_the_token_only_if_its_task_has_a_job(
-    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_worker_waits_for_token_only_if_task_has_job(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     async with proxy.serving() as cluster:
-        fields = {"conn_type": "ray", "host": cluster.address, "password": NEW}
-        monkeypatch.setenv("AIRFLOW_CONN_ROTATED", json.dumps(fields))
+        set_connection(monkeypatch, cluster, NEW)
         with pytest.raises(ClusterRefusedError):
             await asyncio.to_thread(connect, "step", "rotated")
         assert issubclass(ClusterRefusedError, AirflowFailException)
-        rejoining = asyncio.create_task(asyncio.to_thread(connect, "step", "rotated", has_job=True))
-        await asyncio.wait([rejoining], timeout=2)
-        assert not rejoining.done()
+        reattaching = asyncio.create_task(asyncio.to_thread(connect, "step", "rotated", has_job=True))
+        await asyncio.wait([reattaching], timeout=2)
+        assert not reattaching.done()
         proxy.token = NEW
-        assert (await asyncio.wait_for(rejoining, 60)).cluster.token == NEW
+        assert (await asyncio.wait_for(reattaching, 60)).cluster.token == NEW
 
 
-def test_a_worker_tells_of_a_refusal_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_reports_refusal_once_while_retrying(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following.time, "sleep", lambda seconds: None)
     answers = [RayAuthenticationError("refused."), BadTokenError("empty."), RayAuthenticationError("refused.")]
-    told: list[str] = []
+    notices: list[str] = []
 
     def call() -> str:
         if answers:
             raise answers.pop()
         return "accepted"
 
-    assert following.retry_always(call, told.append) == "accepted"
-    assert len(told) == 1 and told[0].startswith("refused. The job's state is unknown")
+    assert following.retry_always(call, notices.append) == "accepted"
+    assert len(notices) == 1 and notices[0].startswith("refused. The job's state is unknown")

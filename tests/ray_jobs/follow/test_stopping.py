@@ -16,6 +16,7 @@ from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.details import JobDetails
+from tradewind.ray_jobs.follow import stopping
 from tradewind.ray_jobs.follow.stopping import KILLER_PREFIX, stop_job
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.rehearsal.local.processes import LocalStack
@@ -35,19 +36,12 @@ def jobs(ray: LocalRay) -> RayJobs:
     return RayJobs(RayCluster("here", ray.address, token=TOKEN))
 
 
-def stop(jobs: RayJobs, *ids: str, say: Callable[[str], None] = print) -> list[JobDetails | None]:
+def stop(jobs: RayJobs, *ids: str, notice: Callable[[str], None] = print) -> list[JobDetails | None]:
     async def all_at_once() -> list[JobDetails | None]:
         async with JobsApi(jobs.cluster) as api:
-            return await asyncio.gather(*(stop_job(api, job, say) for job in ids))
+            return await asyncio.gather(*(stop_job(api, job, notice) for job in ids))
 
     return asyncio.run(asyncio.wait_for(all_at_once(), 180))
-
-
-def running(jobs: RayJobs, request: JobRequest, started: Path) -> str:
-    """Submit a job and wait until its entrypoint has touched ``started``; return its ID."""
-    jobs.submit_or_attach(request)
-    until(started.exists)
-    return request.submission_id
 
 
 def state(jobs: RayJobs, job: str) -> str | None:
@@ -55,34 +49,20 @@ def state(jobs: RayJobs, job: str) -> str | None:
     return details.status if details else None
 
 
-def test_a_running_job_is_stopped(jobs: RayJobs, tmp_path: Path) -> None:
-    started, after = tmp_path / "started", tmp_path / "after"
-    job = running(jobs, JobRequest("running", f"touch {started}; sleep 600; touch {after}"), started)
-    [ended] = stop(jobs, job)
-    assert ended is not None and ended.status == "STOPPED"
-
-
-def test_a_job_that_ignores_sigterm_is_killed(jobs: RayJobs, tmp_path: Path) -> None:
-    started = tmp_path / "started"
-    code = f'import pathlib, signal, time; signal.signal(15, signal.SIG_IGN); pathlib.Path("{started}").touch()'
-    job = running(jobs, JobRequest("stubborn", f"python -c '{code}; time.sleep(600)'"), started)
-    [ended] = stop(jobs, job)
-    assert ended is not None and ended.status == "STOPPED"
-
-
-def test_a_job_that_is_being_started_is_stopped(jobs: RayJobs, tmp_path: Path) -> None:
-    after = tmp_path / "after"
-    jobs.submit_or_attach(JobRequest("starting", f"sleep 600; touch {after}"))
-    [ended] = stop(jobs, "starting")
-    assert ended is not None and ended.has_ended and not after.exists()
-
-
-def test_ended_and_unknown_jobs_are_told_at_once(jobs: RayJobs) -> None:
+def test_running_and_starting_jobs_are_stopped_others_returned(jobs: RayJobs, tmp_path: Path) -> None:
+    """Ray kills a job that ignores SIGTERM."""
+    running, stubborn, after = (tmp_path / name for name in ("running", "stubborn", "after"))
+    code = f'import pathlib, signal, time; signal.signal(15, signal.SIG_IGN); pathlib.Path("{stubborn}").touch()'
     jobs.submit_or_attach(JobRequest("short", "true"))
-    until(lambda: state(jobs, "short") == "SUCCEEDED")
-    ended, unknown = stop(jobs, "short", "nobody")
-    assert ended is not None and ended.status == "SUCCEEDED"
+    jobs.submit_or_attach(JobRequest("running", f"touch {running}; sleep 600; touch {after}"))
+    jobs.submit_or_attach(JobRequest("stubborn", f"python -c '{code}; time.sleep(600)'"))
+    until(lambda: state(jobs, "short") == "SUCCEEDED" and running.exists() and stubborn.exists())
+    jobs.submit_or_attach(JobRequest("starting", f"sleep 600; touch {after}"))
+    *stopped, unknown = stop(jobs, "running", "stubborn", "starting", "short", "unknown")
     assert unknown is None
+    statuses = [details and details.status for details in stopped]
+    assert statuses[:2] == ["STOPPED", "STOPPED"] and statuses[3] == "SUCCEEDED"
+    assert stopped[2] is not None and stopped[2].has_ended and not after.exists()
 
 
 def test_stopped_pending_jobs_never_start_when_capacity_joins(ray: LocalRay, jobs: RayJobs, tmp_path: Path) -> None:
@@ -90,22 +70,22 @@ def test_stopped_pending_jobs_never_start_when_capacity_joins(ray: LocalRay, job
     ids = [f"waiting-{number}" for number in range(5)]
     for job in ids:
         jobs.submit_or_attach(JobRequest(job, f"touch {tmp_path / job}", resources={"late": 0.01}))
-    said: list[str] = []
+    notices: list[str] = []
     before = len([one for one in jobs.jobs() if one.job.startswith(KILLER_PREFIX)])
-    ends = stop(jobs, *ids, say=said.append)
+    ends = stop(jobs, *ids, notice=notices.append)
     assert [end and end.status for end in ends] == ["STOPPED"] * 5
-    assert any("is still pending" in line for line in said)
-    assert len([one for one in jobs.jobs() if one.job.startswith(KILLER_PREFIX)]) < before + 5, "they shared a helper"
+    assert any("is still pending" in notice for notice in notices)
+    assert len([one for one in jobs.jobs() if one.job.startswith(KILLER_PREFIX)]) < before + 5, "they shared a killer"
     ray.start_slice(LocalSlice("late", "v4-8"))
-    witness = tmp_path / "witness"
-    jobs.submit_or_attach(JobRequest("witness", f"touch {witness}", resources={"late": 0.01}))
-    until(witness.exists)  # proves that the slice runs such jobs
-    assert [path.name for path in tmp_path.iterdir()] == ["witness"]
+    later = tmp_path / "later"
+    jobs.submit_or_attach(JobRequest("later", f"touch {later}", resources={"late": 0.01}))
+    until(later.exists)  # proves that the slice runs such jobs
+    assert [path.name for path in tmp_path.iterdir()] == ["later"]
     assert [state(jobs, job) for job in ids] == ["STOPPED"] * 5
     ray.kill_slice("late")
 
 
-def test_a_job_that_waits_for_its_environment_never_starts(jobs: RayJobs, tmp_path: Path) -> None:
+def test_stopped_job_that_waits_for_environment_never_starts(jobs: RayJobs, tmp_path: Path) -> None:
     """A worker with this interpreter cannot start, and Ray retries forever."""
     touched = tmp_path / "touched"
     environment = {"py_executable": "/nowhere/python"}
@@ -115,22 +95,21 @@ def test_a_job_that_waits_for_its_environment_never_starts(jobs: RayJobs, tmp_pa
 
 
 def test_supervisor_killer_spares_running_job(jobs: RayJobs, tmp_path: Path) -> None:
-    from tradewind.ray_jobs.follow import stopping
+    started, job = tmp_path / "started", "spared"
+    jobs.submit_or_attach(JobRequest(job, f"touch {started}; sleep 600"))
+    until(started.exists)
 
-    started = tmp_path / "started"
-    job = running(jobs, JobRequest("at-work", f"touch {started}; sleep 600"), started)
-
-    async def end() -> str | None:
+    async def kill() -> str | None:
         async with JobsApi(jobs.cluster) as api:
             return await stopping._SupervisorKiller().kill(api, job)
 
-    assert asyncio.run(end()) is None
+    assert asyncio.run(kill()) is None
     assert state(jobs, job) == "RUNNING"
     stop(jobs, job)
 
 
 @pytest.mark.long
-def test_stopping_goes_on_while_the_cluster_is_silent(tmp_path: Path) -> None:
+def test_stopping_continues_after_an_outage(tmp_path: Path) -> None:
     stack = LocalStack(tmp_path / "ray")
     store = head_memory(tmp_path / "rocks")
     ray = LocalRay(stack, token="", num_cpus=1, env=HASTY | store)
@@ -139,14 +118,14 @@ def test_stopping_goes_on_while_the_cluster_is_silent(tmp_path: Path) -> None:
         jobs = RayJobs(RayCluster("here", ray.address))
         jobs.submit_or_attach(JobRequest("waits", "true", resources={"never": 1}))
         ray.kill_head()
-        said: list[str] = []
-        found: list[JobDetails | None] = []
-        stopper = threading.Thread(target=lambda: found.extend(stop(jobs, "waits", say=said.append)))
+        notices: list[str] = []
+        ended: list[JobDetails | None] = []
+        stopper = threading.Thread(target=lambda: ended.extend(stop(jobs, "waits", notice=notices.append)))
         stopper.start()
-        until(lambda: bool(said))
-        assert "does not answer" in said[0] and "waits" in said[0]
+        until(lambda: bool(notices))
+        assert "does not answer" in notices[0] and "waits" in notices[0]
         ray.start_head()
         stopper.join(150)
-        assert found and (found[0] is None or found[0].has_ended)
+        assert ended and (ended[0] is None or ended[0].has_ended)
     finally:
         stack.stop()

@@ -1,7 +1,4 @@
-"""One poll serves all followers and limits the load on the head.
-
-A proxy in front of a real head counts the requests.
-"""
+"""One poll serves all followers and limits the load on the head. A proxy in front of a real head counts requests."""
 
 from __future__ import annotations
 
@@ -31,6 +28,8 @@ from tradewind.text import format_duration
 pytestmark = pytest.mark.ray
 
 RUNNING = f"{LIST}running"
+COUNTS = "/api/v0/jobs"
+FOLLOW = "tradewind.ray_jobs.follow.follow"
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +49,10 @@ def proxy(jobs: RayJobs) -> Proxy:
 
 
 def until_status(jobs: RayJobs, job: str, status: str) -> None:
-    def has_it() -> bool:
-        details = jobs.details(job)
-        return details is not None and details.status == status
+    def has_status() -> bool:
+        return (details := jobs.details(job)) is not None and details.status == status
 
-    until(has_it, f"{job} to be {status}", seen=lambda: jobs.details(job))
+    until(has_status, f"{job} to be {status}", seen=lambda: jobs.details(job))
 
 
 async def test_update_timeout_does_not_cancel_task_cancelled_before(jobs: RayJobs) -> None:
@@ -82,24 +80,20 @@ async def until_heard(watched: WatchedJob) -> None:
             await watched.wait_for_update()
 
 
-async def test_three_hundred_followers_share_one_poll(proxy: Proxy) -> None:
+async def test_followers_of_cluster_and_token_share_one_poll(proxy: Proxy) -> None:
     async with proxy.serving() as cluster, AsyncExitStack() as stack:
-        watched = [await stack.enter_async_context(watching(cluster, "running")) for _ in range(300)]
+        same, other = (RayCluster(cluster.name, cluster.address, token) for token in (None, "other"))
+        watched = [
+            await stack.enter_async_context(watching(each, "running")) for each in [cluster] * 150 + [same] * 150
+        ]
         await asyncio.gather(*map(until_heard, watched))
         assert proxy.asked == {RUNNING: 1}
-        assert len({id(one.api) for one in watched}) == 1
+        [api] = {one.api for one in watched}
+        async with watching(other, "running") as another:
+            assert another.api is not api
 
 
-async def test_clusters_that_differ_in_their_token_do_not_share(proxy: Proxy) -> None:
-    async with proxy.serving() as cluster:
-        other = RayCluster(cluster.name, cluster.address, token="other")
-        same = RayCluster(cluster.name, cluster.address)
-        async with watching(cluster, "j") as one, watching(same, "j") as two, watching(other, "j") as another:
-            assert one.api is two.api
-            assert one.api is not another.api
-
-
-async def test_nobody_polls_once_nobody_follows(proxy: Proxy) -> None:
+async def test_polling_ends_with_last_follower_and_can_restart(proxy: Proxy) -> None:
     async with proxy.serving() as cluster:
         async with watching(cluster, "running") as watched:
             await until_heard(watched)
@@ -110,14 +104,14 @@ async def test_nobody_polls_once_nobody_follows(proxy: Proxy) -> None:
             await until_heard(again)
 
 
-async def test_who_comes_while_the_last_one_leaves_is_served(proxy: Proxy) -> None:
+async def test_follower_that_joins_while_last_one_leaves_is_served(proxy: Proxy) -> None:
     async with proxy.serving() as cluster:
         for _ in range(5):
             ended = await asyncio.gather(*(follow(cluster, "ended") for _ in range(5)))
             assert all("hello" in end.last_lines for end in ended)
 
 
-async def test_a_slow_head_is_asked_rarely(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_head_is_polled_rarely(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poller, "MIN_INTERVAL_S", 0.01)
     proxy.delay_s = 0.3
     async with proxy.serving() as cluster, watching(cluster, "running"):
@@ -126,7 +120,7 @@ async def test_a_slow_head_is_asked_rarely(proxy: Proxy, monkeypatch: pytest.Mon
         assert time.monotonic() - started > 2 * poller.REST_FACTOR * 0.3 * 0.9  # a lower bound: load only adds to it
 
 
-async def test_the_interval_grows_and_a_change_resets_it(jobs: RayJobs, proxy: Proxy, tmp_path: Path) -> None:
+async def test_poll_interval_grows_and_is_reset_by_change(jobs: RayJobs, proxy: Proxy, tmp_path: Path) -> None:
     go = tmp_path / "go"
     jobs.submit_or_attach(JobRequest("changing", f"bash -c 'until [ -e {go} ]; do sleep 0.1; done'"))
     until_status(jobs, "changing", "RUNNING")
@@ -144,7 +138,7 @@ async def test_the_interval_grows_and_a_change_resets_it(jobs: RayJobs, proxy: P
         assert watcher._interval == poller.MIN_INTERVAL_S
 
 
-async def test_who_joins_is_answered_though_the_interval_is_long(proxy: Proxy) -> None:
+async def test_new_follower_is_answered_despite_long_interval(proxy: Proxy) -> None:
     async with proxy.serving() as cluster, watching(cluster, "running") as watched:
         await until_heard(watched)
         for _ in range(30):
@@ -165,7 +159,7 @@ async def test_job_is_unknown_only_when_lookup_by_id_fails_too(proxy: Proxy, mon
     assert proxy.asked["/api/jobs/unknown"] == 1 and proxy.asked[LIST]
 
 
-async def test_a_refused_token_reaches_every_follower_at_once(proxy: Proxy) -> None:
+async def test_token_refusal_reaches_every_follower_at_once(proxy: Proxy) -> None:
     proxy.refusal = 403
     async with proxy.serving() as cluster:
         failures = await asyncio.gather(*(follow(cluster, "running") for _ in range(3)), return_exceptions=True)
@@ -175,7 +169,7 @@ async def test_a_refused_token_reaches_every_follower_at_once(proxy: Proxy) -> N
         assert (await follow(cluster, "ended")).details is not None  # the failed watcher serves no later follower
 
 
-async def test_a_refused_token_ends_a_wait_that_goes_on(proxy: Proxy) -> None:
+async def test_token_refusal_ends_running_wait(proxy: Proxy) -> None:
     async with proxy.serving() as cluster:
         followed = asyncio.create_task(follow(cluster, "running"))
         await until_async(lambda: proxy.asked[RUNNING])
@@ -184,40 +178,31 @@ async def test_a_refused_token_ends_a_wait_that_goes_on(proxy: Proxy) -> None:
             await followed
 
 
-async def test_silence_is_noticed_and_no_failure(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tradewind.ray_jobs.follow.follow.OUTAGE_NOTICE_AFTER_S", 0.0)
-    told: list[str] = []
-    proxy.refusal = 503
-    async with proxy.serving() as cluster:
-        followed = asyncio.create_task(follow(cluster, "ended", notice=told.append))
-        await until_async(lambda: told)
-        assert "answered 503" in told[0] and "says nothing about job ended" in told[0]
-        proxy.refusal = None
-        end = await followed
-    assert end.details is not None and end.details.status == "SUCCEEDED"
-    assert told[1:] == [f"{cluster} answers again."]
-
-
-async def test_each_follower_is_told_in_its_own_context(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_outage_is_reported_to_each_follower_in_its_context(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Airflow's triggerer selects the task log of a record by its context."""
-    monkeypatch.setattr("tradewind.ray_jobs.follow.follow.OUTAGE_NOTICE_AFTER_S", 0.0)
+    monkeypatch.setattr(f"{FOLLOW}.OUTAGE_NOTICE_AFTER_S", 0.0)
     trigger: contextvars.ContextVar[str] = contextvars.ContextVar("trigger")
-    told: set[tuple[str, str]] = set()
+    notices: dict[str, list[tuple[str, str]]] = {"a": [], "b": []}
 
-    async def run(name: str) -> None:
+    async def run(name: str) -> FollowResult:
         trigger.set(name)
-        await follow(cluster, "ended", notice=lambda sentence: told.add((name, trigger.get())))
+        return await follow(cluster, "ended", notice=lambda text: notices[name].append((trigger.get(), text)))
 
     proxy.refusal = 503
     async with proxy.serving() as cluster:
-        runs = [asyncio.create_task(run(name)) for name in ("a", "b")]
-        await until_async(lambda: len(told) == 2)
+        runs = [asyncio.create_task(run(name)) for name in notices]
+        await until_async(lambda: all(notices.values()))
         proxy.refusal = None
-        await asyncio.gather(*runs)
-    assert told == {("a", "a"), ("b", "b")}
+        ends = await asyncio.gather(*runs)
+    assert [end.details and end.details.status for end in ends] == ["SUCCEEDED"] * 2
+    for name, ((context, outage), *rest) in notices.items():
+        assert context == name and "answered 503" in outage and "says nothing about job ended" in outage
+        assert rest == [(name, f"{cluster} answers again.")]
 
 
-async def test_a_job_that_is_never_started_ends_the_queue_timeout(proxy: Proxy) -> None:
+async def test_queue_timeout_ends_wait_for_pending_job(proxy: Proxy) -> None:
     async with proxy.serving() as cluster:
         end = await follow(cluster, "pending", queue_timeout_s=0.5)
         assert end.queue_timed_out and end.details is not None and end.details.status == "PENDING"
@@ -226,7 +211,7 @@ async def test_a_job_that_is_never_started_ends_the_queue_timeout(proxy: Proxy) 
                 await follow(cluster, "pending", queue_timeout_s=36000)
 
 
-async def test_a_cluster_that_is_silent_does_not_end_the_queue_timeout(proxy: Proxy) -> None:
+async def test_queue_timeout_does_not_expire_in_an_outage(proxy: Proxy) -> None:
     async with proxy.serving() as cluster:
         followed = asyncio.create_task(follow(cluster, "running", queue_timeout_s=0.1))
         proxy.refusal = 503
@@ -235,42 +220,39 @@ async def test_a_cluster_that_is_silent_does_not_end_the_queue_timeout(proxy: Pr
         followed.cancel()
 
 
-async def test_what_is_waited_for_is_told(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tradewind.ray_jobs.follow.follow.FIRST_EXPLANATION_S", 0.1)
-    monkeypatch.setattr("tradewind.ray_jobs.follow.follow.FIRST_NOTICE_S", 0.2)
-    monkeypatch.setattr("tradewind.ray_jobs.follow.follow.NOTICE_INTERVAL_S", 0.2)
-    told: list[str] = []
-    asked: list[int] = []
+async def test_reason_of_wait_is_reported_until_infeasible(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("FIRST_EXPLANATION_S", 0.1), ("FIRST_NOTICE_S", 0.2), ("NOTICE_INTERVAL_S", 0.2)):
+        monkeypatch.setattr(f"{FOLLOW}.{name}", seconds)
+    notices: list[str] = []
+    explained: list[int] = []
 
     async def explain(api: Any) -> PendingReason:
-        asked.append(len(told))
-        return PendingReason("4 TPU, there are none.", is_infeasible=len(told) == 2)
+        explained.append(len(notices))
+        return PendingReason("4 TPU, there are none.", is_infeasible=len(notices) == 2)
 
     async with proxy.serving() as cluster:
-        end = await follow(cluster, "pending", notice=told.append, explain_wait=explain)
+        end = await follow(cluster, "pending", notice=notices.append, explain_wait=explain)
     assert end.infeasible == "4 TPU, there are none."
-    assert asked[-1] == 2 and asked == sorted(asked)
-    assert len(told) == 2
-    for sentence in told:
+    assert explained[-1] == 2 and explained == sorted(explained)
+    assert len(notices) == 2
+    for sentence in notices:
         assert re.fullmatch(r"Ray job pending has been waiting for \d+ (s|min): 4 TPU, there are none\.", sentence)
 
 
-def test_pauses_grow_up_to_a_limit_and_differ() -> None:
+def test_backoff_grows_up_to_limit_with_jitter() -> None:
     assert [backoff_s(n, lambda: 1.0) for n in (1, 2, 3, 4, 5, 100)] == [1, 2, 4, 8, 15, 15]
     assert backoff_s(4, lambda: 0.0) == 4.0
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(40, "40 s"), (700, "12 min"), (9000, "2.5 h")])
-def test_durations_are_readable(seconds: float, text: str) -> None:
+def test_durations_are_rounded(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
 # ---- requests by number of followers and of streamed logs
 
-COUNTS = "/api/v0/jobs"
 
-
-async def test_streamed_job_is_polled_only_when_its_stream_ends(proxy: Proxy) -> None:
+async def test_streamed_job_is_polled_rarely_and_when_stream_ends(proxy: Proxy) -> None:
     async with proxy.serving() as cluster, watching(cluster, "running") as watched:
         await until_heard(watched)
         watcher = watched._watcher
@@ -279,35 +261,18 @@ async def test_streamed_job_is_polled_only_when_its_stream_ends(proxy: Proxy) ->
             for _ in range(5):
                 await watcher._poll()
             assert proxy.asked == before
-        await watcher._poll(is_regular=False)
-        assert proxy.asked - before == {RUNNING: 1}
-
-
-async def test_a_stream_that_hangs_hides_nothing_for_ever(proxy: Proxy) -> None:
-    async with proxy.serving() as cluster, watching(cluster, "running") as watched:
-        await until_heard(watched)
-        watcher = watched._watcher
-        with watched.streamed():
-            before = proxy.asked.copy()
-            watcher._fetcher._fetched_at["running"] -= poller.REFRESH_S
-            await watcher._poll()
-            assert proxy.asked - before == {RUNNING: 1}
-            await watcher._poll()
-            assert proxy.asked - before == {RUNNING: 1}
-
-
-async def test_node_is_checked_for_silent_stream_not_for_active_one(proxy: Proxy) -> None:
-    async with proxy.serving() as cluster, watching(cluster, "running") as watched:
-        await until_heard(watched)
-        watcher = watched._watcher
-        with watched.streamed():
-            before = proxy.asked.copy()
             watcher._lost_nodes.check_soon()
             await watcher._poll()
-            assert proxy.asked == before, "a line has just come"
+            assert proxy.asked == before, "a line has just come, so its node is alive"
             watched._line_at -= 2 * lost_nodes.CHECK_INTERVAL_S
             await watcher._poll()
-            assert proxy.asked - before == {"/api/v0/nodes": 1}
+            assert proxy.asked - before == {"/api/v0/nodes": 1}, "the stream is silent"
+            watcher._fetcher._fetched_at["running"] -= poller.REFRESH_S
+            for _ in range(2):
+                await watcher._poll()
+                assert (proxy.asked - before)[RUNNING] == 1, "the stream may hang"
+        await watcher._poll(is_regular=False)
+        assert (proxy.asked - before)[RUNNING] == 2
 
 
 async def test_many_jobs_share_one_count_request_until_one_changes(jobs: RayJobs, proxy: Proxy, tmp_path: Path) -> None:
@@ -321,12 +286,12 @@ async def test_many_jobs_share_one_count_request_until_one_changes(jobs: RayJobs
         watched = {name: await stack.enter_async_context(watching(cluster, name)) for name in [*names, "crowded"]}
         await asyncio.gather(*map(until_heard, watched.values()))
         watcher = watched["crowded"]._watcher
-        await watcher._poll()  # from here on the watcher knows the numbers
+        await watcher._poll()  # now the watcher knows the numbers
         before = proxy.asked.copy()
         for _ in range(3):
             await watcher._poll()
-        asked = proxy.asked - before
-        assert asked[COUNTS] >= 6 and set(asked) == {COUNTS}
+        requests = proxy.asked - before
+        assert requests[COUNTS] >= 6 and set(requests) == {COUNTS}
         go.touch()
         until_status(jobs, "crowded", "SUCCEEDED")
         await watcher._poll()
@@ -335,7 +300,7 @@ async def test_many_jobs_share_one_count_request_until_one_changes(jobs: RayJobs
         assert {one.details.status for name, one in watched.items() if one.details and name in names} == {"PENDING"}
 
 
-async def test_a_head_that_does_not_count_is_asked_for_its_list(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_list_is_fetched_from_head_without_counts(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poller, "MAX_SINGLE_REQUESTS", 0)
     monkeypatch.setattr(poller, "REQUEST_COST", 10_000)  # so the list is cheaper, however many jobs the head remembers
     proxy.refusal, proxy.refused_ending = 403, COUNTS

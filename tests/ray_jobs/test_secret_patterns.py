@@ -17,7 +17,7 @@ HEX40 = "0123456789abcdef0123456789abcdef01234567"
         "CLIENT_SECRET", "HF_AUTH", "SIGNING_KEY",
     ],
 )  # fmt: skip
-def test_a_name_that_says_secret_is_refused_whatever_its_value(name: str) -> None:
+def test_secret_name_is_refused_with_any_value(name: str) -> None:
     assert secret_variable(name, "abc") == "by its name"
 
 
@@ -33,7 +33,7 @@ def test_a_name_that_says_secret_is_refused_whatever_its_value(name: str) -> Non
         ("AWS_SECRET_NAME", "prod/db"), ("COMPAT", "1.0"), ("AUTHOR", "someone"), ("KEYBOARD", "us"),
     ],
 )  # fmt: skip
-def test_what_only_sounds_like_a_secret_passes(name: str, value: str) -> None:
+def test_name_that_only_resembles_secret_is_accepted(name: str, value: str) -> None:
     assert secret_variable(name, value) is None
 
 
@@ -54,13 +54,13 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("what", KNOWN)
-def test_a_known_form_is_found_anywhere_in_a_text(what: str) -> None:
+def test_known_token_form_is_detected_anywhere_in_text(what: str) -> None:
     assert detect_secret(KNOWN[what]) == what
     assert detect_secret(f"--x={KNOWN[what]} --y") == what
     assert secret_variable("HARMLESS", KNOWN[what]) == f"its value has the form of {what}"
 
 
-def test_forty_hex_digits_are_a_key_only_where_wandb_reads_them() -> None:
+def test_forty_hex_digits_are_secret_only_for_wandb() -> None:
     assert secret_variable("WANDB_X", HEX40) == "its value has the form of a W&B key"
     assert secret_variable("MODEL_REVISION", HEX40) is None
 
@@ -74,5 +74,5 @@ def test_forty_hex_digits_are_a_key_only_where_wandb_reads_them() -> None:
         "https://${USER}:${PASSWORD}@host/simple", "sha256:" + HEX40, "key=value", "AKIA", "redis://host:6379/0",
     ],
 )  # fmt: skip
-def test_ordinary_texts_have_no_form_of_a_secret(text: str) -> None:
+def test_ordinary_text_has_no_form_of_secret(text: str) -> None:
     assert detect_secret(text) is None
