@@ -13,6 +13,7 @@ from tradewind.cloud_tpu.api import TpuApi, TpuOperation
 from tradewind.cloud_tpu.repair.passes import SliceRepair
 from tradewind.cloud_tpu.repair.records import RepairLock, SliceRecords
 from tradewind.cloud_tpu.repair.terms import RepairSettings, Scope
+from tradewind.cloud_tpu.resources import node_names
 from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
 from tradewind.rehearsal.tpu.state import NodeState, QueueState
 
@@ -126,7 +127,7 @@ class TpuEnvironment:
 
     def create(self, name: str, body: Mapping[str, Any] = BODY) -> None:
         self.api.create(name, body)
-        for node in self.nodes_of(name):
+        for node in node_names(name, body) or (name,):
             until(lambda node=node: self.api.wait_until_ready(node), f"{node} to be READY", pause_s=0.01)
         if "tpu" in body:
             until(lambda: self.api.queued_resource(name).state == "ACTIVE", f"{name} to be ACTIVE", pause_s=0.01)
@@ -138,10 +139,6 @@ class TpuEnvironment:
 
     def names(self) -> list[str]:
         return [node.name for node in self.api.nodes()]
-
-    def nodes_of(self, name: str) -> list[str]:
-        queues = [one for one in self.api.queued_resources() if one.name == name]
-        return list(queues[0].nodes) if queues else [name]
 
     def preempt(self, name: str) -> None:
         """Set the node to PREEMPTED; with its last node, set its queued resource to SUSPENDED."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from airflow.sdk import BaseNotifier, Context
 
 from tests.fleet.fleets import many_clusters, write_fleet
 from tests.support.http_server import serving
@@ -16,7 +18,21 @@ from tradewind.cli.main import main
 from tradewind.deployment.announce import MAX_MESSAGE_CHARS, FleetError, announce
 from tradewind.fleet.access.connect import free_port
 
-POST = "tests.deployment.notifiers.PostNotifier"
+POST = "tests.deployment.test_announce.PostNotifier"
+
+
+class PostNotifier(BaseNotifier):
+    """Post a text to a URL, as notifiers of chat services do."""
+
+    template_fields = ("text", "url")
+
+    def __init__(self, *, url: str, text: str = "{{ announcement }}") -> None:
+        super().__init__()
+        self.url = url
+        self.text = text
+
+    def notify(self, context: Context) -> None:
+        urllib.request.urlopen(self.url, data=self.text.encode()).close()
 
 
 @dataclass
@@ -75,7 +91,7 @@ def test_failing_notifier_blocks_no_other_and_its_url_is_hidden(board: Board, co
     [
         ({"classpath": "nowhere.Notifier"}, "nowhere.Notifier cannot be imported here"),
         ({"classpath": "Notifier"}, "Notifier cannot be imported here"),
-        ({"classpath": "tests.deployment.notifiers.Gone"}, "cannot be imported here"),
+        ({"classpath": "tests.deployment.test_announce.Gone"}, "cannot be imported here"),
         ({"classpath": "json.JSONDecoder"}, "json.JSONDecoder is not an Airflow notifier"),
         ({"classpath": POST, "kwargs": {"uri": "s3cret"}}, r"does not accept these kwargs \(TypeError.*: uri\."),
         ({"classpath": POST, "kwarg": {}}, "is not a JSON list of a classpath and kwargs each"),

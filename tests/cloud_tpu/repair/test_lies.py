@@ -90,21 +90,19 @@ def _listed(env: LyingEnvironment) -> list[dict[str, Any]]:
     return nodes
 
 
-@pytest.mark.parametrize("second_state", ["PREEMPTED", "READY"])
-def test_node_listed_twice_is_one_node(env: LyingEnvironment, second_state: str) -> None:
+@pytest.mark.parametrize(("state", "second_state", "hosts"), [("READY", "PREEMPTED", 2), ("PREEMPTED", "READY", 0)])
+def test_node_listed_twice_is_one_node(env: LyingEnvironment, state: str, second_state: str, hosts: int) -> None:
     env.create("slice-a")
-    state = "READY" if second_state == "PREEMPTED" else "PREEMPTED"
     env.set_state("slice-a", state)
 
-    def twice(fields: dict[str, Any]) -> None:
+    def list_twice(fields: dict[str, Any]) -> None:
         if fields.get("nodes"):
             fields["nodes"].append({**fields["nodes"][0], "state": second_state})
 
-    env.cloud.twists("ListNodes", twice)
-    env.hosts = lambda: {"slice-a": 2 if state == "READY" else 0}  # type: ignore[method-assign]
-    report = env.repair().run_once()
-    assert len(report.findings) == 1
-    assert len(env.calls("DeleteNode")) == (1 if state == "PREEMPTED" else 0)
+    env.cloud.twists("ListNodes", list_twice)
+    env.hosts = lambda: {"slice-a": hosts}  # type: ignore[method-assign]
+    assert len(env.repair().run_once().findings) == 1
+    assert env.calls("DeleteNode") == ([] if state == "READY" else ["DeleteNode slice-a"])
 
 
 def test_working_slice_missing_from_list_keeps_queued_resource(env: LyingEnvironment) -> None:

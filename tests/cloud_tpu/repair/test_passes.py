@@ -14,9 +14,11 @@ from tradewind.cloud_tpu.repair.terms import RepairSettings, Scope
 WRITES = ("CreateNode", "DeleteNode", "CreateQueuedResource", "DeleteQueuedResource")
 
 
-def test_working_slices_are_untouched_and_pass_ends_at_once(env: TpuEnvironment) -> None:
+def test_working_and_foreign_slices_are_untouched(env: TpuEnvironment) -> None:
     env.create("slice-a")
     env.create("queued", queued("slice-b", "slice-c"))
+    env.create("theirs", {**BODY, "labels": {"cluster": "two"}})
+    env.preempt("theirs")
     before = env.calls(*WRITES)
     report = env.repair().run_once()
     assert report.is_well and report.is_over and report.done == {}
@@ -26,7 +28,7 @@ def test_working_slices_are_untouched_and_pass_ends_at_once(env: TpuEnvironment)
 
 
 @pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED", "STOPPED", "UNKNOWN"])
-def test_a_dead_node_is_deleted_and_created_again_as_it_was(env: TpuEnvironment, state: str) -> None:
+def test_dead_node_is_recreated_with_its_body(env: TpuEnvironment, state: str) -> None:
     env.create("slice-a")
     identity = env.api.node("slice-a").identity
     env.set_state("slice-a", state)
@@ -60,23 +62,11 @@ def test_ready_node_with_dead_host_is_replaced_after_grace(env: TpuEnvironment) 
     env.repair_until_well()
 
 
-def test_a_node_that_never_registered_is_given_time_to_start(env: TpuEnvironment) -> None:
-    env.create("slice-a")
-    env.create("slice-b")
-    env.lost_hosts["slice-a"] = 2
-    slow = RepairSettings(start_grace_s=600.0, host_grace_s=3.0)
-    for _ in range(3):
-        assert env.repair(settings=slow).run_once().done == {}
-        env.now += 100.0
-    env.now += 600.0
-    assert env.repair(settings=slow).run_once().done == {"slice-a": "replaced"}
-
-
-def test_what_ray_s_autoscaler_left_behind_is_deleted_only(env: TpuEnvironment) -> None:
+def test_dead_worker_of_autoscaler_is_deleted_only(env: TpuEnvironment) -> None:
     env.create("ray-one-worker", {**BODY, "labels": {"cluster": "one", "ray-node-type": "worker"}})
     env.create("ray-one-head", {**BODY, "labels": {"cluster": "one", "ray-node-type": "head"}})
-    env.set_state("ray-one-worker", "PREEMPTED")
-    env.set_state("ray-one-head", "PREEMPTED")
+    env.preempt("ray-one-worker")
+    env.preempt("ray-one-head")
     assert env.repair().run_once().done == {"ray-one-worker": "deleted"}
     env.repair_until_well()
     assert env.names() == ["ray-one-head"]
@@ -92,13 +82,6 @@ def test_reserved_capacity_is_never_deleted_but_named(env: TpuEnvironment) -> No
     assert report.is_over and not report.is_well
     assert "never deleted" in report.table()
     assert env.calls("DeleteNode", "DeleteQueuedResource") == []
-
-
-def test_what_belongs_to_others_is_not_even_judged(env: TpuEnvironment) -> None:
-    env.create("theirs", {**BODY, "labels": {"cluster": "two"}})
-    env.set_state("theirs", "PREEMPTED")
-    report = env.repair().run_once()
-    assert report.findings == [] and report.is_well
 
 
 def test_queued_resource_is_kept_while_one_slice_works(env: TpuEnvironment) -> None:
@@ -120,7 +103,7 @@ def test_missing_slice_is_created_or_needs_user_without_body(env: TpuEnvironment
     assert {node.name for node in env.api.nodes()} == {"slice-a", "slice-b"}
 
 
-def test_a_dry_run_says_what_it_would_do_and_changes_nothing(env: TpuEnvironment) -> None:
+def test_dry_run_reports_actions_and_changes_nothing(env: TpuEnvironment) -> None:
     env.create_preempted("slice-a")
     report = env.repair(dry_run=True).run_once()
     assert report.done == {"slice-a": "would delete and create again"}
@@ -128,11 +111,12 @@ def test_a_dry_run_says_what_it_would_do_and_changes_nothing(env: TpuEnvironment
     assert not list(env.folder.glob("*"))
 
 
-def test_a_stock_out_is_remembered_waited_for_and_overcome(env: TpuEnvironment) -> None:
-    env.create_preempted("slice-a")
+def test_stock_out_is_recorded_and_retried_for_every_slice(env: TpuEnvironment) -> None:
+    env.create_preempted("slice-a", "slice-b", "slice-c")
     supply = env.cloud.service.state.supply
     supply.is_out = True
-    assert "no capacity" in env.repair().run_once().done["slice-a"]
+    done = env.repair().run_once().done
+    assert len(done) == 3 and all("no capacity" in result for result in done.values())
     tried = [one for one in env.cloud.service.log() if one["call"] == "CreateNode"]
     waiting = env.repair().run_once()
     assert "no more capacity" in waiting.table() and waiting.done == {}
@@ -157,17 +141,6 @@ def test_deletions_respect_limits_per_pass_and_hour(env: TpuEnvironment) -> None
     assert len(env.repair(settings=careful).run_once().done) == 2
 
 
-def test_only_google_dead_slices_are_replaced_without_ray_answer(env: TpuEnvironment) -> None:
-    for name in ("slice-a", "slice-b", "slice-c"):
-        env.create(name)
-    env.set_state("slice-a", "PREEMPTED")
-    env.set_state("slice-b", "UNKNOWN")
-    env.ray_answers = False
-    assert env.repair().run_once().done == {"slice-a": "replaced"}
-    env.now += 10_000.0
-    assert env.repair().run_once().done == {}
-
-
 def test_records_are_kept_in_any_store() -> None:
     records = SliceRecords("memory://slice-records/one")
     record, deletion = SliceRecord("slice-a", trouble="HOSTS", since=3.0), Deletion("slice-a", "1", 4.0, BODY)
@@ -182,7 +155,7 @@ def test_records_are_kept_in_any_store() -> None:
     assert records.read() == {}
 
 
-def test_a_queued_resource_that_waits_for_capacity_is_waited_for(env: TpuEnvironment) -> None:
+def test_queued_resource_may_wait_for_capacity(env: TpuEnvironment) -> None:
     env.create("queued", queued("slice-a"))
     env.preempt("slice-a")
     env.cloud.service.state.supply.is_out = True
@@ -198,56 +171,18 @@ def test_a_queued_resource_that_waits_for_capacity_is_waited_for(env: TpuEnviron
 
 
 @pytest.mark.slow
-def test_a_stock_out_of_one_slice_does_not_keep_the_others(env: TpuEnvironment) -> None:
-    env.create_preempted("slice-a", "slice-b", "slice-c")
-    env.cloud.service.state.supply.capacity["v4-16"] = 0
-    done = env.repair().run_once().done
-    assert len(done) == 3 and all("no capacity" in words for words in done.values())
-    env.cloud.service.state.supply.capacity.clear()
-    env.now += AT_ONCE.stock_out_pause_s
-    env.repair_until_well()
-
-
-@pytest.mark.slow
 def test_slices_gone_at_google_are_replaced_beyond_limits(env: TpuEnvironment) -> None:
     names = [f"slice-{number:02}" for number in range(30)]
     env.create_preempted(*names)
     assert env.repair(settings=RepairSettings()).run_once().done == dict.fromkeys(names, "replaced")
 
 
-def label(env: TpuEnvironment, name: str, labels: dict[str, str]) -> None:
-    """Label an existing node, as users do."""
-    with env.cloud.service.state.changed:
-        env._held(name).node.labels = labels
-
-
-UNLABELLED = {key: value for key, value in BODY.items() if key != "labels"}
-
-
 def test_labelled_node_keeps_label_when_queue_is_replaced(env: TpuEnvironment) -> None:
-    env.create("queued", queued("slice-a", body=UNLABELLED))
-    label(env, "slice-a", {"cluster": "one"})
+    env.create("queued", queued("slice-a", body={key: value for key, value in BODY.items() if key != "labels"}))
+    with env.cloud.service.state.changed:  # users label existing nodes
+        env._held("slice-a").node.labels = {"cluster": "one"}
     env.preempt("slice-a")
     assert env.repair().run_once().done == {"queued": "replaced"}
     env.repair_until_well()
     assert env.calls("DeleteNode", "DeleteQueuedResource") == ["DeleteQueuedResource queued"]
     assert (env.api.node("slice-a").queue, env.api.node("slice-a").labels) == ("queued", {"cluster": "one"})
-
-
-def test_queued_resource_with_foreign_slice_needs_user(env: TpuEnvironment) -> None:
-    env.create("queued", queued("slice-a", "theirs", body=UNLABELLED))
-    label(env, "slice-a", {"cluster": "one"})
-    env.preempt("slice-a")
-    env.set_state("theirs", "PREEMPTED")
-    report = env.repair().run_once()
-    assert report.done == {} and [one.name for one in report.needs_attention] == ["queued"]
-    assert "theirs" in report.table()
-
-
-def test_node_of_replaced_queued_resource_is_not_a_bare_node(env: TpuEnvironment) -> None:
-    env.create("queued", queued("slice-a"))
-    env.preempt("slice-a")
-    with env.cloud.service.state.changed:
-        env.cloud.service.state.queued.clear()
-    assert env.repair().run_once().done == {}
-    assert env.calls("DeleteNode") == []

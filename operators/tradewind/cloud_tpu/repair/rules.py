@@ -299,7 +299,7 @@ def is_corrected(record: SliceRecord, body: Mapping[str, Any]) -> bool:
 
 
 def _under_refusals(findings: Sequence[Finding], snapshot: Snapshot) -> list[Finding]:
-    """Prevent deletions whose recreation would be refused like a standing refusal."""
+    """Prevent deletions of slices whose recreation would be refused, too."""
     standing: dict[str, str] = {}
     for finding in findings:
         record, body = snapshot.records.get(finding.name), finding.body

@@ -202,7 +202,7 @@ class RepairReport:
     def table(self) -> str:
         """Return the table as text."""
         if not self.findings:
-            return "There is no slice to look after."
+            return "The cluster has no slices."
         heads = ("slice", "type", "hosts", "verdict")
         rows = [
             [*(row[head] for head in heads), " → ".join(filter(None, (row["reason"], row["done"])))]
