@@ -36,10 +36,7 @@ def make_database() -> None:
 
 
 def run(dag_id: str, conf: dict[str, Any], partition_key: str | None) -> dict[str, Any]:
-    """Run the DAG once.
-
-    The function reads the file again each time, since ``dag.test()`` leaves the run's params in the DAG.
-    """
+    """Run the DAG once, read from its file again, since ``dag.test()`` leaves a run's params in the DAG."""
     [bundle] = DagBundlesManager().get_all_dag_bundles()
     bag = BundleDagBag(dag_folder=bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
     assert not bag.import_errors, bag.import_errors
@@ -54,9 +51,7 @@ def run(dag_id: str, conf: dict[str, Any], partition_key: str | None) -> dict[st
 
 def summary(run: DagRun) -> dict[str, Any]:
     """Return the states, tries and results of a finished run."""
-    results = select(XComModel).where(
-        XComModel.dag_id == run.dag_id, XComModel.run_id == run.run_id, XComModel.key == "return_value"
-    )
+    results = select(XComModel).filter_by(dag_id=run.dag_id, run_id=run.run_id, key="return_value")
     with create_session() as session:
         tasks = run.get_task_instances(session=session)
         return {
@@ -71,16 +66,16 @@ def summary(run: DagRun) -> dict[str, Any]:
 
 def asset_events(name: str) -> list[dict[str, Any]]:
     """Return the ``extra`` of the asset's events, oldest first."""
-    asked = select(AssetEvent).join(AssetModel, AssetModel.id == AssetEvent.asset_id).where(AssetModel.name == name)
+    query = select(AssetEvent).join(AssetModel, AssetModel.id == AssetEvent.asset_id).where(AssetModel.name == name)
     with create_session() as session:
-        return [dict(event.extra) for event in session.scalars(asked.order_by(AssetEvent.id))]
+        return [dict(event.extra) for event in session.scalars(query.order_by(AssetEvent.id))]
 
 
 def queued_assets(dag_id: str) -> list[str]:
     """Return the assets with events that the DAG's next run will consume."""
-    asked = select(AssetModel.name).join(AssetDagRunQueue).where(AssetDagRunQueue.target_dag_id == dag_id)
+    query = select(AssetModel.name).join(AssetDagRunQueue).where(AssetDagRunQueue.target_dag_id == dag_id)
     with create_session() as session:
-        return list(session.scalars(asked))
+        return list(session.scalars(query))
 
 
 CALLS: Final[dict[str, Callable[..., Any]]] = {"run": run, "asset_events": asset_events, "queued_assets": queued_assets}
@@ -94,8 +89,8 @@ def main(log_file: str) -> None:
     gc.freeze()
     make_database()
     for line in sys.stdin:
-        asked = json.loads(line)
-        answer = CALLS[asked["call"]](*asked["arguments"])
+        request = json.loads(line)
+        answer = CALLS[request["call"]](*request["arguments"])
         sys.stdout.flush()
         print(json.dumps(answer), file=answers, flush=True)
     os._exit(0)  # Airflow's exit handlers take seconds and have nothing to clean up

@@ -1,8 +1,7 @@
 """Airflow without scheduler, API server or triggerer: one child process runs DAGs with ``dag.test()``.
 
-The plan, the operators, Airflow's task runner, its execution API and its database are real. A reused run takes 0.4 CPU
-seconds, an executed step 0.9. Tests of users' actions, deferrals, concurrent runs and crashes belong to
-``tests/airflow``.
+The plan, the operators, Airflow's task runner, its execution API and its database are real. Tests of users' actions,
+deferrals, concurrent runs and crashes belong to ``tests/airflow``.
 """
 
 from __future__ import annotations
@@ -68,26 +67,21 @@ class InProcessAirflow:
         self._log = root / "log"
         self._log.touch()
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "tests.inprocess.child", str(self._log)],
-            env=os.environ | settings(root, self.store, head.url),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+            [sys.executable, "-m", "tests.inprocess.child", str(self._log)], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True, env=os.environ | settings(root, self.store, head.url),
+        )  # fmt: skip
 
     def run(self, dag_id: str, conf: dict[str, Any] | None = None, partition_key: str | None = None) -> Run:
         """Run the DAG to its end."""
         before = self._log.stat().st_size
-        fields = self._ask("run", dag_id, conf or {}, partition_key)
+        fields = self._call("run", dag_id, conf or {}, partition_key)
         return Run(**fields, text=self._log.read_bytes()[before:].decode())
 
     def asset_events(self, name: str) -> list[dict[str, Any]]:
-        """Return the ``extra`` of the asset's events, oldest first."""
-        return list(self._ask("asset_events", name))
+        return list(self._call("asset_events", name))
 
     def queued_assets(self, dag_id: str) -> list[str]:
-        """Return the assets with events that the DAG's next run will consume."""
-        return list(self._ask("queued_assets", dag_id))
+        return list(self._call("queued_assets", dag_id))
 
     def output(self, name: str) -> Path:
         """Return the only output of the step."""
@@ -105,7 +99,7 @@ class InProcessAirflow:
     def end(self) -> None:
         self._child.communicate()
 
-    def _ask(self, call: str, *arguments: Any) -> Any:
+    def _call(self, call: str, *arguments: Any) -> Any:
         assert self._child.stdin is not None and self._child.stdout is not None
         print(json.dumps({"call": call, "arguments": arguments}), file=self._child.stdin, flush=True)
         answer = self._child.stdout.readline()
@@ -115,11 +109,8 @@ class InProcessAirflow:
 
 def settings(root: Path, store: Path, head_url: str) -> dict[str, str]:
     """Return environment variables of the child: an Airflow of its own, with three connections."""
-    bundle = {
-        "name": "inprocess",
-        "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
-        "kwargs": {"path": str(DAGS)},
-    }
+    classpath = "airflow.dag_processing.bundles.local.LocalDagBundle"
+    bundle = {"name": "inprocess", "classpath": classpath, "kwargs": {"path": str(DAGS)}}
     return {
         "AIRFLOW_HOME": str(root),
         "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
@@ -140,8 +131,6 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessAirfl
     head = LoopbackHead()
     head.start()
     process = InProcessAirflow(tmp_path_factory.mktemp("inprocess"), head)
-    try:
-        yield process
-    finally:
-        process.end()
-        head.stop()
+    yield process
+    process.end()
+    head.stop()

@@ -18,11 +18,11 @@ def test_failed_step_is_blocked_when_failures_are_not_retried(airflow: InProcess
     second = airflow.run("blocked", {"force_run_failed": False})
     assert set(second.decisions.values()) == {"BLOCKED"}
     assert second.states["blocked_first"] == "failed"
-    assert "ValueError: told to fail" in second.log("blocked_first")
+    assert "ValueError: failed as configured" in second.log("blocked_first")
     assert airflow.calls("blocked/first") == 1
 
 
-def test_a_run_can_be_only_a_part_only_a_plan_or_again(airflow: InProcessAirflow) -> None:
+def test_run_can_be_a_plan_a_part_or_forced(airflow: InProcessAirflow) -> None:
     planned = airflow.run("selected", {"dry_run": True})
     assert planned.state == "success"
     assert set(planned.decisions.values()) == {"RUN"}
@@ -41,41 +41,29 @@ def test_a_run_can_be_only_a_part_only_a_plan_or_again(airflow: InProcessAirflow
 REMADE = {"chained_first": "REUSE", "chained_second": "REUSE", "chained_third": "RUN"}
 
 
-def test_an_output_that_is_gone_is_made_again(airflow: InProcessAirflow) -> None:
+def test_missing_or_damaged_output_is_made_again(airflow: InProcessAirflow) -> None:
     airflow.run("chained")
-    (airflow.output("chained/third") / "text").unlink()
-    before = airflow.calls("chained/third")
+    output = airflow.output("chained/third")
+    (output / "text").unlink()
     again = airflow.run("chained")
     assert again.decisions == REMADE
     assert again.reasons["chained_third"].startswith("ran, output gone")
-    assert airflow.calls("chained/third") == before + 1
-
-
-def test_verify_run_remakes_damaged_output(airflow: InProcessAirflow) -> None:
-    airflow.run("chained")
-    output = airflow.output("chained/third")
     (output / "text").write_text("the sane")
-
-    def made() -> tuple[int, int]:
-        lease = json.loads((output / ".executor_status.lock").read_text())
-        return airflow.calls("chained/third"), lease["attempt"]
-
-    calls, attempt = made()
     assert airflow.run("chained", {"verify": True}).decisions == REMADE
-    assert made() == (calls + 1, attempt + 1)
+    lease = json.loads((output / ".executor_status.lock").read_text())
+    assert (airflow.calls("chained/third"), lease["attempt"]) == (3, 3)
     assert (output / "text").read_text() == "the same"
     assert set(airflow.run("chained", {"verify": True}).decisions.values()) == {"REUSE"}
 
 
 def test_new_output_triggers_consumers_and_reuse_marks_cached(airflow: InProcessAirflow) -> None:
-    airflow.run("told")
-    assert airflow.queued_assets("consumer") == ["told/step"]
-    [made] = airflow.asset_events("told/step")
-    assert made["path"] == str(airflow.output("told/step"))
-    assert made["version"] == airflow.output("told/step").relative_to(airflow.store).as_posix()
-    assert "cached" not in made
-    airflow.run("told")
-    assert [extra.get("cached", False) for extra in airflow.asset_events("told/step")] == [False, True]
+    airflow.run("announced")
+    assert airflow.queued_assets("consumer") == ["announced/step"]
+    [extra] = airflow.asset_events("announced/step")
+    output = airflow.output("announced/step")
+    assert (extra["path"], extra["version"]) == (str(output), output.relative_to(airflow.store).as_posix())
+    airflow.run("announced")
+    assert [extra.get("cached", False) for extra in airflow.asset_events("announced/step")] == [False, True]
 
 
 def test_partition_keys_give_own_versions_without_logical_date(airflow: InProcessAirflow) -> None:
@@ -85,7 +73,7 @@ def test_partition_keys_give_own_versions_without_logical_date(airflow: InProces
     assert airflow.calls("parted/step") == 2
 
 
-def test_a_plain_task_makes_each_version_once(airflow: InProcessAirflow) -> None:
+def test_plain_task_makes_each_version_once(airflow: InProcessAirflow) -> None:
     first = airflow.run("plain_versions", {"n": 7})
     assert Path(first.results["plain"], ".executor_status").read_text() == "SUCCESS"
     second = airflow.run("plain_versions", {"n": 7})
@@ -94,7 +82,7 @@ def test_a_plain_task_makes_each_version_once(airflow: InProcessAirflow) -> None
     assert airflow.run("plain_versions", {"n": 8}).states == {"plain": "success"}
 
 
-def test_one_and_one_point_zero_are_one_version(airflow: InProcessAirflow) -> None:
+def test_integer_and_equal_float_are_one_version(airflow: InProcessAirflow) -> None:
     assert airflow.run("params").decisions == {"params_step": "RUN"}
     assert airflow.run("params", {"x": 1}).decisions == {"params_step": "REUSE"}
     assert airflow.run("params", {"x": 2}).decisions == {"params_step": "RUN"}
@@ -103,25 +91,15 @@ def test_one_and_one_point_zero_are_one_version(airflow: InProcessAirflow) -> No
 def test_failed_sweep_point_is_named_in_comparison_and_retried(airflow: InProcessAirflow) -> None:
     run = airflow.run("sweep")
     assert run.state == "failed"
-    assert run.states == {
-        "plan": "success",
-        "sweep_0.1": "success",
-        "sweep_0.5": "success",
-        "sweep_2.0": "failed",
-        "sweep_table": "failed",
-    }
-    told = run.log("sweep_table")
-    assert "rate=0.1  0.1" in told
-    assert "1 of 3 runs have no result: rate=2.0 (failed: ValueError: this rate is above all)." in told
+    assert [task for task, state in run.states.items() if state != "success"] == ["sweep_2.0", "sweep_table"]
+    log = run.log("sweep_table")
+    assert "rate=0.1  0.1" in log
+    assert "1 of 3 runs have no result: rate=2.0 (failed: ValueError: this rate is above all)." in log
     assert "rate=0.5" in (airflow.output("sweep/table") / "comparison.md").read_text()
 
     again = airflow.run("sweep", {"is_mended": True})
-    assert again.decisions == {
-        "sweep_0.1": "REUSE",
-        "sweep_0.5": "REUSE",
-        "sweep_2.0": "RUN",
-        "sweep_table": "RUN",
-    }
+    assert [task for task, decision in again.decisions.items() if decision == "RUN"] == ["sweep_2.0", "sweep_table"]
+    assert set(again.decisions.values()) == {"RUN", "REUSE"} and len(again.decisions) == 4
     assert (again.state, airflow.attempts("sweep/2.0"), airflow.attempts("sweep/table")) == ("success", 2, 2)
     assert "rate=2" in (airflow.output("sweep/table") / "comparison.md").read_text()
 
@@ -135,16 +113,12 @@ def test_failed_sweep_point_is_named_in_comparison_and_retried(airflow: InProces
             "BadInputError: Step 'bad/local_function': '<lambda>' cannot be imported on a cluster, because it is a "
             "lambda, a local function or no plain function at all: define it at the top level of a module.",
         ),
-        (
-            "missing_prefix",
-            "plan",
-            "BadInputError: No source sets the prefix of outputs: give experiment_dag(prefix=...)",
-        ),
+        ("missing_prefix", "plan", "BadInputError: No source sets the prefix of outputs: give experiment_dag("),
         ("no_such_cluster", "bad_no_such_cluster", "There is no connection 'missing', and "),
         ("unreachable", "bad_unreachable", "does not answer (ConnectionError): start the cluster, or correct the host"),
     ],
 )
-def test_what_is_refused_before_submission_leaves_nothing(
+def test_step_refused_before_submission_leaves_nothing(
     airflow: InProcessAirflow, dag_id: str, task_id: str, sentence: str
 ) -> None:
     run = airflow.run(dag_id)

@@ -21,7 +21,7 @@ def write(config: Text) -> None:
         file.write("called\n")
     Path(config.output_path, "text").write_text(str(config.says))
     if config.says == "fail":
-        raise ValueError("told to fail")
+        raise ValueError("failed as configured")
 
 
 @dataclass(frozen=True)

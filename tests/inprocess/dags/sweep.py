@@ -1,7 +1,4 @@
-"""An Airflow DAG of a sweep with three points, and a step that compares them.
-
-One point fails unless a param makes it succeed.
-"""
+"""An Airflow DAG of a sweep with three points, one of which a param mends, and a step that compares them."""
 
 from small_work import Point, measure
 

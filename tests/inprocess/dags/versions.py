@@ -36,17 +36,17 @@ def chain(name: str) -> None:
 chain("blocked")
 chain("selected")
 chain("chained")
-experiment_dag("told", [step("told/step")], asset_events_of_reused=True)
+experiment_dag("announced", [step("announced/step")], asset_events_of_reused=True)
 experiment_dag("params", [step("params/step", versioned(run_param("x")))], params={"x": 1.0})
 
 parted = step("parted/step", versioned(partition_key()))
 experiment_dag("parted", [parted], schedule=CronPartitionTimetable("0 0 * * *", timezone="UTC"), catchup=False)
 
-with DAG("consumer", schedule=[Asset("told/step")]):
+with DAG("consumer", schedule=[Asset("announced/step")]):
 
     @task
     def consume() -> None:
-        print("woken")
+        print("started")
 
     consume()
 
