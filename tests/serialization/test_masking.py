@@ -150,7 +150,7 @@ def test_value_added_later_is_masked_from_then_on() -> None:
 
 
 def test_exempt_text_is_not_masked() -> None:
-    masker = Masker(["nothing"], kept=["nothing lives on."])
+    masker = Masker(["nothing"], exempt=["nothing lives on."])
     for text in ("nothing lives on.\n", "nothing lives on. nothing", "nothing lives"):
         expected = text.replace("nothing", "***") if "on." not in text else text.replace(" nothing", " ***")
         assert masker.text(text) == expected
@@ -230,7 +230,7 @@ def test_value_equal_to_part_of_a_letter_is_no_error(value: str, text: str) -> N
     ],
 )
 def test_redacted_result_is_valid_json_and_unchanged_by_stream(secret: str, result: object) -> None:
-    masker = Masker([secret], kept=[result_marker("job")])
+    masker = Masker([secret], exempt=[result_marker("job")])
     line = result_line(result, result_marker("job"), masker)
     assert in_pieces(masker, line.encode(), random.Random(secret)).decode() == line
     shown = json.loads(line.removeprefix(result_marker("job")))

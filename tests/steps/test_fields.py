@@ -35,7 +35,7 @@ RAW = ExecutorStep("raw", None, {})
         (integer(), [0, -7], ["0", 0.5]),
         (integer(1).or_none(), [None, 3], [0, "3"]),
         (number(above=0, below=1), [0.5, 1e-9], [0, 1, -3, "0.5", True, math.nan, math.inf, 10**400]),
-        (number(least=0), [0, 0.1], [-0.1, math.inf, [1]]),
+        (number(minimum=0), [0, 0.1], [-0.1, math.inf, [1]]),
         (PATH, ["gs://b", PurePosixPath("a")], ["", None, 5, ["a"], b"a"]),
         (PATH, [RAW, RAW / "a", output_path_of(RAW), this_output_path(), mirrored("a")], []),
         (PATH.or_none(), [None, "a"], [""]),

@@ -84,7 +84,7 @@ _RULES: Final = {
     **dict.fromkeys(("num_train_steps", "batch_size", "steps_per_eval", "steps_per_line"), integer(1)),
     **dict.fromkeys(("steps_per_checkpoint", "max_eval_batches"), integer(1).or_none()),
     **dict.fromkeys(("learning_rate", "checkpoint_seconds"), number(above=0)),
-    "weight_decay": number(least=0),
+    "weight_decay": number(minimum=0),
     "seq_len": integer(2),
     "seed": integer(),
     "tensorboard": FLAG,

@@ -94,7 +94,7 @@ def main() -> int:
         print(f"tradewind: {error}")
         return 1
     signal.signal(signal.SIGTERM, _raise_stopped)
-    masker = Masker(kept=[NOTHING_LEFT])
+    masker = Masker(exempt=[NOTHING_LEFT])
     with (
         LeaseFence(held.lease.times, _last_line(spec)) as fence,
         LeaseRenewer(store, held, partial(_end_work, fence), fence.note_renewal) as owner,

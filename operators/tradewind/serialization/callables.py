@@ -16,7 +16,6 @@ import sys
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from tradewind.serialization.errors import SpecError
@@ -94,7 +93,7 @@ def describe_callable(function: Any, code: CodeFolder) -> ShippedFunction:
     Raises:
         SpecError: It cannot travel; the message says why and what to do.
     """
-    options = function.options if isinstance(function, RemoteFunction) else None
+    ray_task = dict(function.options) if isinstance(function, RemoteFunction) else None
     target = function.function if isinstance(function, RemoteFunction) else function
     if isinstance(target, functools.partial) or (inspect.ismethod(target) and not inspect.isclass(target.__self__)):
         raise SpecError(f"{target!r} is bound to values that cannot travel: give a function, and its arguments apart.")
@@ -102,10 +101,11 @@ def describe_callable(function: Any, code: CodeFolder) -> ShippedFunction:
     if isinstance(plain, types.FunctionType) and _needs_source(target, plain):
         shown_file = code.relative_file(plain.__module__) or os.path.basename(plain.__code__.co_filename)
         source = source_of(plain, str(shown_file))
-        travels = any(_is_in(name, code) for name in source.imports)
-        return ShippedFunction(None, source, dict(options) if options is not None else None, travels)
+        tops = [code.path / name.partition(".")[0] for name in source.imports]
+        travels = any(top.is_dir() or top.with_suffix(".py").is_file() for top in tops)
+        return ShippedFunction(None, source, ray_task, travels)
     reference = reference_to(target, code)
-    return ShippedFunction(str(reference), None, dict(options) if options is not None else None, reference.travels)
+    return ShippedFunction(str(reference), None, ray_task, reference.travels)
 
 
 def describe_call(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], code: CodeFolder, marker: str) -> Call:
@@ -164,8 +164,3 @@ def _file_needs_airflow(module: str) -> bool:
     """Whether the module imports Airflow or is a DAG file, which Airflow loads under a generated name."""
     file = getattr(sys.modules.get(module), "__file__", None)
     return module.startswith("unusual_prefix_") or bool(file and imports_airflow(file))
-
-
-def _is_in(module: str, code: CodeFolder) -> bool:
-    top = Path(code.path, module.partition(".")[0])
-    return top.is_dir() or top.with_suffix(".py").is_file()

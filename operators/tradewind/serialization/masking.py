@@ -29,7 +29,7 @@ NAMES_VARIABLE: Final = "TRADEWIND_MASKED"
 _SHORT: Final = 3
 MIN_SECRET_CHARS: Final = 8
 """Minimum length in characters: shorter values occur in texts by chance."""
-_LEAST_CODED: Final = 4
+_MIN_ENCODED: Final = 4
 """Minimum length of the middle of a value in Base64."""
 _WRAPPED: Final = (76, 64)
 """Lengths at which programs break lines of Base64."""
@@ -37,7 +37,7 @@ _BEFORE: Final = 6
 _GRAM: Final = 4
 _FEW: Final = 48
 """Up to this number, searching forms one by one is faster than searching by their first bytes."""
-_LONGEST_IN_ANOTHER: Final = 8192
+_MAX_NESTED_CHARS: Final = 8192
 """A longer value is searched in each program's form, but not in one form within another."""
 _SUB_DELIMITERS: Final = "!$&'()*+,;=:@/~"
 _SECRET_KEY: Final = re.compile(r"key|token|secret|passw|passphrase|credential|pwd", re.IGNORECASE)
@@ -55,14 +55,14 @@ class Masker:
 
     Args:
         values: The values to mask.
-        kept: Tradewind's own texts that other programs search for; no secret overlaps them.
+        exempt: Tradewind's own texts that other programs search for; no secret overlaps them.
     """
 
-    def __init__(self, values: Iterable[str] = (), kept: Iterable[str] = ()) -> None:
+    def __init__(self, values: Iterable[str] = (), exempt: Iterable[str] = ()) -> None:
         self._lock = threading.Lock()
         self._values: frozenset[str] = frozenset()
-        self._kept = tuple(secret.encode() for secret in kept)
-        self.forms = _Forms(frozenset(), self._kept)
+        self._exempt = tuple(text.encode() for text in exempt)
+        self.forms = _Forms(frozenset(), self._exempt)
         self.add_secret(values)
 
     @classmethod
@@ -76,7 +76,7 @@ class Masker:
         with self._lock:
             self._values |= {value for value in values if value.strip()}
             written = frozenset(form for value in self._values for form in _forms(value))
-            self.forms = _Forms(written, self._kept)
+            self.forms = _Forms(written, self._exempt)
 
     def data(self, data: bytes) -> bytes:
         """Return ``data`` without the values."""
@@ -159,9 +159,9 @@ class _Forms:
     match the beginning of one.
     """
 
-    def __init__(self, written: frozenset[bytes], kept: tuple[bytes, ...]) -> None:
-        self._kept = kept if written else ()
-        self._sorted = sorted({*written, *self._kept})
+    def __init__(self, written: frozenset[bytes], exempt: tuple[bytes, ...]) -> None:
+        self._exempt = exempt if written else ()
+        self._sorted = sorted({*written, *self._exempt})
         self._longest = max(map(len, self._sorted), default=0)
         self._begins = frozenset(form[:size] for form in self._sorted for size in range(1, _GRAM + 1))
         self._few = frozenset(form for form in written if len(form) < _GRAM or len(written) <= _FEW)
@@ -177,8 +177,8 @@ class _Forms:
         found += self._spans_of_many(data)
         if not found:
             return []
-        kept = _merged([span for form in self._kept for span in _occurrences(form, data)])
-        return [(at, end) for at, end in found if not any(first <= at and end <= last for first, last in kept)]
+        exempt = _merged([span for form in self._exempt for span in _occurrences(form, data)])
+        return [(at, end) for at, end in found if not any(first <= at and end <= last for first, last in exempt)]
 
     def _spans_of_many(self, data: bytes) -> Iterator[Span]:
         """Return the longest of many forms at each position."""
@@ -195,11 +195,11 @@ class _Forms:
     def held_from(self, data: bytes, start: int) -> int:
         """Return the offset from which ``data`` may be the beginning of an incomplete form."""
         for index in range(max(start, len(data) - self._longest), len(data)):
-            if data[index : index + _GRAM] in self._begins and self._may_go_on(data[index:]):
+            if data[index : index + _GRAM] in self._begins and self._may_continue(data[index:]):
                 return index
         return len(data)
 
-    def _may_go_on(self, tail: bytes) -> bool:
+    def _may_continue(self, tail: bytes) -> bool:
         """Whether more of a form, or the end of a separate word, can follow."""
         at = bisect_left(self._sorted, tail)
         if len(tail) > _SHORT and self._sorted[at : at + 1] == [tail]:
@@ -232,9 +232,6 @@ def _without(data: bytes, spans: list[Span]) -> bytes:
         parts += [data[at:start], MASK.encode()]
         at = end
     return b"".join([*parts, data[at:]])
-
-
-# ---- forms of a value
 
 
 def _forms(value: str) -> Iterator[bytes]:
@@ -286,7 +283,7 @@ def _secret_leaves(value: Any, name: str) -> Iterator[str]:
 def _texts(value: str) -> set[str]:
     """Return the value as programs write it, also within another program's form."""
     once = {write(value) for write in _WRITERS}
-    if len(value) <= _LONGEST_IN_ANOTHER:
+    if len(value) <= _MAX_NESTED_CHARS:
         once |= {write(text) for text in once for write in _WRITERS}
     cased = {value.upper(), value.lower(), value.swapcase()} if len(value) >= MIN_SECRET_CHARS else set()
     return {value} | once | cased
@@ -346,7 +343,7 @@ def _codes(raw: bytes) -> Iterator[bytes]:
     for ahead in range(3):
         written = base64.b64encode(b"\0" * ahead + raw)
         inner = written[-(-8 * ahead // 6) : 8 * (ahead + len(raw)) // 6]
-        if len(inner) >= _LEAST_CODED:
+        if len(inner) >= _MIN_ENCODED:
             yield inner
             yield inner.replace(b"+", b"-").replace(b"/", b"_")
     yield whole.replace(b"+", b"-").replace(b"/", b"_")

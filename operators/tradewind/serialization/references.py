@@ -17,25 +17,25 @@ from tradewind.serialization.errors import FunctionImportError, SpecError
 from tradewind.steps import ClusterValue, ModuleReference, RemoteFunction, cluster_reference
 from tradewind.steps.stable_json import SYNTHETIC_MODULES
 
-_FOR_OTHERS: Final = (
+_INSTALL_ADVICE: Final = (
     "Install the module in the cluster's image, or keep it in the DAGs folder, which travels with the job."
 )
-_FOR_MARIN: Final = (
+_MARIN_ADVICE: Final = (
     "It is Marin's own and runs from the checkout, with the libraries of that time: give the cluster an image with "
     "those, or the step a function of your own."
 )
 _OLD_LIBRARIES: Final = ("levanter.", "haliax.")
-_NOT_USERS: Final = ("levanter", "haliax", "marin")
+_LIBRARIES: Final = ("levanter", "haliax", "marin")
 _OLD_NAMES: Final = "tradewind.marin.old_names"
 """Gives the installed libraries the names that Marin's experiments import; a text, since that module imports this one.
 """
-_loaded_apart: dict[str, list[str]] = {}
+_registered_files: dict[str, list[str]] = {}
 """Module -> its files: two checkouts in one deployment may each have a module of that name."""
 
 
 def register_module_file(module_name: str, file: str) -> None:
     """Register the file of a module that is not in ``sys.modules``, like those of a Marin checkout."""
-    files = _loaded_apart.setdefault(module_name, [])
+    files = _registered_files.setdefault(module_name, [])
     if file not in files:
         files.append(file)
 
@@ -46,15 +46,11 @@ class CodeFolder:
 
     path: Path
 
-    def contains_module(self, module_name: str) -> bool:
-        """Whether the module was loaded from this folder, not installed."""
-        return self.relative_file(module_name) is not None
-
     def relative_file(self, module_name: str) -> Path | None:
         """Return the module's file relative to this folder, or None if it is elsewhere."""
         imported = getattr(sys.modules.get(module_name), "__file__", None)
         root = Path(os.path.realpath(self.path))
-        for file in [imported] if imported else _loaded_apart.get(module_name, []):
+        for file in [imported] if imported else _registered_files.get(module_name, []):
             path = Path(os.path.realpath(file))
             if path.is_relative_to(root) and "site-packages" not in path.parts:
                 return path.relative_to(root)
@@ -109,27 +105,24 @@ class Reference:
             FunctionImportError: The module is missing, fails on import, or lacks the name.
         """
         try:
-            return self._found()
+            return self._import()
         except Exception as error:
-            if _needs_old_names(error) and self.module.partition(".")[0] not in _NOT_USERS:
-                importlib.import_module(_OLD_NAMES).provide()
-                return self._found_again()
-            raise self._unimportable(error) from error
-
-    def _found_again(self) -> Any:
+            if not _needs_old_names(error) or self.module.partition(".")[0] in _LIBRARIES:
+                raise self._unimportable(error) from error
+        importlib.import_module(_OLD_NAMES).provide()
         try:
-            return self._found()
+            return self._import()
         except Exception as error:
             raise self._unimportable(error) from error
 
-    def _found(self) -> Any:
+    def _import(self) -> Any:
         found: Any = importlib.import_module(self.module)
         for name in self.qualname.split("."):
             found = getattr(found, name)
         return found
 
     def _unimportable(self, error: Exception) -> FunctionImportError:
-        advice = _FOR_MARIN if self.module.partition(".")[0] == "marin" else _FOR_OTHERS
+        advice = _MARIN_ADVICE if self.module.partition(".")[0] == "marin" else _INSTALL_ADVICE
         return FunctionImportError(
             f"{self.qualname!r} of module {self.module!r} cannot be imported on the cluster "
             f"({type(error).__name__}: {error}). {advice}"
@@ -154,8 +147,8 @@ def reference_to(target: Any, code: CodeFolder) -> Reference:
     elif type(target).__module__ == "ray.remote_function":  # Ray's own class, recognized without importing Ray
         target = target._function
     if isinstance(target, ClusterValue):
-        way = cluster_reference(target)
-        module, qualname = (way.module, way.path) if isinstance(way, ModuleReference) else (None, None)
+        value = cluster_reference(target)
+        module, qualname = (value.module, value.path) if isinstance(value, ModuleReference) else (None, None)
     else:
         module, qualname = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
     if not module or not qualname or "<" in qualname:

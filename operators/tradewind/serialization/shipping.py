@@ -151,8 +151,8 @@ def read_call() -> Call:
     """
     text = os.environ.get(CALL_VARIABLE, "")
     if text.startswith(_IN_FILE):
-        places = [Path(folder, text.removeprefix(_IN_FILE), _FILE) for folder in sys.path]
-        text = next((place.read_text() for place in places if place.is_file()), "")
+        files = [Path(folder, text.removeprefix(_IN_FILE), _FILE) for folder in sys.path]
+        text = next((file.read_text() for file in files if file.is_file()), "")
     if not text:
         raise SpecError(f"{CALL_VARIABLE} names no call: this program is run by Airflow's Ray tasks.")
     return Call.from_json(text)

@@ -114,8 +114,8 @@ class StepSpec:
         """
         try:
             known = parse_fields(fields, _KINDS, _REQUIRED)
-        except RecordFormatError as flaw:
-            raise SpecError(f"The spec in an attempt's file cannot be read, because {flaw}.") from None
+        except RecordFormatError as error:
+            raise SpecError(f"The spec in an attempt's file cannot be read, because {error}.") from None
         lists = {name: tuple(known.get(name, ())) for name in ("resumable", "roots")}
         mirrors = tuple(map(MirroredPath.from_json, known.get("mirrors", ())))
         return StepSpec(**{**known, **lists, "mirrors": mirrors})
@@ -243,7 +243,7 @@ class Encoder:
                 return {"$object": str(self.refer(value))}
             case CallReference(of, args, kwargs):
                 written = [self.encode(item, f"{where}.[{i}]") for i, item in enumerate(args)]
-                fields = self._encode_fields(dict(kwargs), where)
+                fields = self._encode_fields(kwargs, where)
                 return {"$call": self.encode(of, where), "args": written, "fields": fields}
             case AttributeReference(of, attribute):
                 return {"$attribute": attribute, "of": self.encode(of, where)}
@@ -261,7 +261,7 @@ class Encoder:
             return {"$namedtuple": str(self.refer(type(value))), "items": items}
         return {f"${type(value).__name__}": items}
 
-    def _encode_fields(self, fields: dict[str, Any], where: str) -> dict[str, Any]:
+    def _encode_fields(self, fields: Mapping[str, Any], where: str) -> dict[str, Any]:
         return {name: self.encode(value, f"{where}.{name}") for name, value in fields.items()}
 
 

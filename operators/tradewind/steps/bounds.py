@@ -25,7 +25,7 @@ MAX_DEPTH: Final = 100
 MAX_VALUES: Final = 1_000_000
 MAX_CHARACTERS: Final = 64 << 20
 """Limit for texts and config paths, which are written at every value."""
-_LONGEST_KEY: Final = 40
+_MAX_KEY_CHARS: Final = 40
 
 
 def check_bounded(value: Any, where: str, *, is_finite: bool = False) -> None:
@@ -58,15 +58,15 @@ class _Count:
 
     where: str
     is_finite: bool
-    _trail: list[_Measure] = field(default_factory=list)
-    _begun: set[int] = field(default_factory=set)
+    _path: list[_Measure] = field(default_factory=list)
+    _open: set[int] = field(default_factory=set)
     _done: dict[int, _Measure] = field(default_factory=dict)
 
     def add(self, value: Any) -> None:
         """Count all of ``value``."""
         self._enter("", value)
-        while self._trail:
-            top = self._trail[-1]
+        while self._path:
+            top = self._path[-1]
             for name, inner in top.rest:
                 if self._enter(name, inner):
                     break
@@ -82,14 +82,14 @@ class _Count:
         if known is not None:
             self._take(known.height, known.values, known.characters, name)
             return False
-        if id(value) in self._begun:
+        if id(value) in self._open:
             raise StepConfigError(f"{self._place(name)} contains itself: write what it is made from instead.")
         parts = _parts(value)
         if parts is None:
             self._take(1, 1, 0, name)
             return False
-        self._begun.add(id(value))
-        self._trail.append(_Measure(value, name, parts))
+        self._open.add(id(value))
+        self._path.append(_Measure(value, name, parts))
         self._check_depth(0, "")
         return True
 
@@ -107,18 +107,18 @@ class _Count:
         return 1
 
     def _leave(self) -> None:
-        measure = self._trail.pop()
-        self._begun.discard(id(measure.value))
+        measure = self._path.pop()
+        self._open.discard(id(measure.value))
         self._done[id(measure.value)] = measure
-        if self._trail:
+        if self._path:
             self._take(measure.height, measure.values, measure.characters, measure.name)
 
     def _take(self, height: int, values: int, characters: int, name: str) -> None:
         """Add the counts to the enclosing container."""
-        if not self._trail:
+        if not self._path:
             top = _Measure(None, "", iter(()), 0, 0)
         else:
-            top = self._trail[-1]
+            top = self._path[-1]
             self._check_depth(height, name)
         top.height = max(top.height, height + 1)
         top.values += values
@@ -135,13 +135,13 @@ class _Count:
             )
 
     def _check_depth(self, height: int, name: str) -> None:
-        if len(self._trail) + height > MAX_DEPTH + 1:
+        if len(self._path) + height > MAX_DEPTH + 1:
             raise StepConfigError(f"{self._place(name)} is nested more than {MAX_DEPTH} levels deep: make it flatter.")
 
     def _place(self, name: str) -> str:
-        names = [measure.name for measure in self._trail if measure.name] + ([name] if name else [])
+        names = [measure.name for measure in self._path if measure.name] + ([name] if name else [])
         shown = names if len(names) <= 6 else [*names[:3], "...", *names[-2:]]
-        return ".".join([self.where, *(key[:_LONGEST_KEY] for key in shown)])
+        return ".".join([self.where, *(key[:_MAX_KEY_CHARS] for key in shown)])
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]] | None:
@@ -178,5 +178,5 @@ def field_names(kind: type[Any]) -> tuple[str, ...] | None:
 @lru_cache(maxsize=4096)
 def _is_placeholder(kind: type[Any]) -> bool:
     """Whether it is a step, a reference or a run value; a step's class may be Marin's."""
-    is_ours = any(base.__module__.startswith("tradewind.steps.") for base in kind.__mro__)
-    return is_ours and not issubclass(kind, (VersionedValue, MirroredValue))
+    is_own = any(base.__module__.startswith("tradewind.steps.") for base in kind.__mro__)
+    return is_own and not issubclass(kind, (VersionedValue, MirroredValue))

@@ -89,18 +89,13 @@ def identify(config: Any, binding: RunValueSource, recipe: Recipe = Recipe.JUNE_
     return identity
 
 
-def bind_run_value(wanted: RunValue, path: str, binding: RunValueSource) -> Any:
-    """Return the run's value for ``wanted``; errors include the config path."""
-    try:
-        return binding.value_of(wanted)
-    except UnknownRunValueError as error:
-        raise UnknownRunValueError(f"{describe(path)}: {error}") from None
-
-
 def bind_run_values(value: Any, path: str, binding: RunValueSource) -> Any:
-    """Fill in the run values inside plain containers of ``value``."""
+    """Fill in a run value, or those inside plain containers; errors include the config path."""
     if isinstance(value, RunValue):
-        return bind_run_value(value, path, binding)
+        try:
+            return binding.value_of(value)
+        except UnknownRunValueError as error:
+            raise UnknownRunValueError(f"{describe(path)}: {error}") from None
     if type(value) in (list, tuple):
         return type(value)(bind_run_values(item, f"{path}.[{i}]", binding) for i, item in enumerate(value))
     if type(value) is dict:
@@ -115,10 +110,8 @@ def describe(path: str) -> str:
 
 def _visit(value: Any, path: str, binding: RunValueSource, identity: ConfigIdentity) -> None:
     prefix = path + "." if path else ""
-    if isinstance(value, ExecutorStep):
-        identity.add_reference(path, value.as_input_name())
-    elif isinstance(value, InputName):
-        identity.add_reference(path, value)
+    if isinstance(value, (ExecutorStep, InputName)):
+        identity.add_reference(path, value if isinstance(value, InputName) else value.as_input_name())
     elif isinstance(value, VersionedValue):
         identity.version[path] = _versioned_text(value.value, path, binding, identity.recipe)
     elif isinstance(value, MirroredValue):
@@ -160,12 +153,6 @@ def _versioned_text(value: Any, path: str, binding: RunValueSource, recipe: Reci
         raise StepConfigError(f"{describe(path)} has no JSON form: {error}") from error
 
 
-# Fill in a config: every placeholder becomes the value that the step's function receives.
-#
-# As in E20, sets are not walked, and tuples only if the step's recipe does so. A placeholder left there is refused when
-# the config is sent to the cluster.
-
-
 @dataclass(frozen=True)
 class PlaceholderResolver:
     """Values for placeholders: prefix, output paths and run values, for one recipe.
@@ -188,7 +175,10 @@ class PlaceholderResolver:
 
 
 def instantiate(config: Any, filling: PlaceholderResolver, path: str = "") -> Any:
-    """Return a copy of ``config`` without placeholders.
+    """Return a copy of ``config`` in which each placeholder is the value that the step's function receives.
+
+    As in E20, sets are not walked, and tuples only if the step's recipe does so. A placeholder left there is refused
+    when the config is sent to the cluster.
 
     Raises:
         StepConfigError: A dataclass cannot be rebuilt with its real values.
@@ -196,14 +186,12 @@ def instantiate(config: Any, filling: PlaceholderResolver, path: str = "") -> An
     """
     if type(config) in PLAIN:
         return config
-    if isinstance(config, ExecutorStep):
-        return filling.input_path(config.as_input_name())
-    if isinstance(config, InputName):
-        return filling.input_path(config)
+    if isinstance(config, (ExecutorStep, InputName)):
+        return filling.input_path(config if isinstance(config, InputName) else config.as_input_name())
     if isinstance(config, OutputName):
         return _inside(filling.output_path, config.name)
     if isinstance(config, RunValue):
-        return bind_run_value(config, path, filling.binding)
+        return bind_run_values(config, path, filling.binding)
     if isinstance(config, VersionedValue):
         return bind_run_values(config.value, path, filling.binding)
     if isinstance(config, MirroredValue):
@@ -219,9 +207,8 @@ def _mirror(config: MirroredValue[Any], filling: PlaceholderResolver, path: str)
         raise StepConfigError(
             f"{describe(path)}: mirrored() takes one path, and got {truncated_repr(value)}: write it around each path."
         )
-    is_output = isinstance(config.value, ExecutorStep) or (
-        isinstance(config.value, InputName) and config.value.step is not None
-    )
+    source = config.value
+    is_output = isinstance(source, ExecutorStep) or (isinstance(source, InputName) and source.step is not None)
     text = str(value).removeprefix(MIRROR_SCHEME)
     return Mirror(describe(path), text, config.budget_gb, filling.prefix, is_output)
 

@@ -60,21 +60,21 @@ def check_fields(config: Any, /, **rules: FieldRule) -> None:
         rule.check(field, getattr(config, field))
 
 
-def integer(least: int = -MAX_AMOUNT) -> FieldRule:
+def integer(minimum: int = -MAX_AMOUNT) -> FieldRule:
     """Rule: a whole number of at most 64 bits."""
-    bound = "" if least == -MAX_AMOUNT else f" of at least {least}"
-    return FieldRule(f"a whole number{bound}", lambda value: _is_number(value, int) and least <= value <= MAX_AMOUNT)
+    bound = "" if minimum == -MAX_AMOUNT else f" of at least {minimum}"
+    return FieldRule(f"a whole number{bound}", lambda value: _is_number(value, int) and minimum <= value <= MAX_AMOUNT)
 
 
-def number(*, above: float | None = None, least: float = -MAX_AMOUNT, below: float | None = None) -> FieldRule:
+def number(*, above: float | None = None, minimum: float = -MAX_AMOUNT, below: float | None = None) -> FieldRule:
     """Rule: a finite number within bounds; ``above`` and ``below`` are exclusive."""
-    bounds = [f"above {above:g}"] if above is not None else [f"of at least {least:g}"]
+    bounds = [f"above {above:g}"] if above is not None else [f"of at least {minimum:g}"]
     bounds += [f"below {below:g}"] if below is not None else []
 
     def fits(value: Any) -> bool:
         return (
             _is_number(value, (int, float))
-            and least <= value <= MAX_AMOUNT  # NaN fails too
+            and minimum <= value <= MAX_AMOUNT  # NaN fails too
             and (above is None or value > above)
             and (below is None or value < below)
         )

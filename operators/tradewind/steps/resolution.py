@@ -14,7 +14,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from tradewind.steps.config_walk import ConfigIdentity, PlaceholderResolver, describe, identify, instantiate
 from tradewind.steps.errors import ExperimentError, MissingPrefixError, OutputPathConflictError, StepConfigError
@@ -24,11 +24,11 @@ from tradewind.steps.run_values import RunValues, RunValueSource
 from tradewind.steps.stable_json import encode
 from tradewind.steps.step import ExecutorStep, Recipe
 
-# Checks across steps: all output paths differ, and no step reads its own output through hard-coded paths.
-
 logger = logging.getLogger(__name__)
 
-_CREDENTIALS = re.compile(r"//[^/]*@")
+_CREDENTIALS: Final = re.compile(r"//[^/]*@")
+_MAX_VERSION_CHARS: Final = 64 << 20
+_MAX_CYCLE_NAMES: Final = 10
 
 
 def check_output_paths(
@@ -45,11 +45,8 @@ def check_output_paths(
         path = step.output_path.rstrip("/")
         other = owners.setdefault(path, step)
         if other is not step:
-            why = (
-                ", since their short hashes are equal by chance"
-                if (other.name, other.hash) == (step.name, step.hash)
-                else ""
-            )
+            is_chance = (other.name, other.hash) == (step.name, step.hash)
+            why = ", since their short hashes are equal by chance" if is_chance else ""
             raise OutputPathConflictError(
                 f"Steps {other.name!r} (version {other.hash}) and {step.name!r} (version {step.hash}) would both write "
                 f"to {path}{why}: give one of them another name or another override_output_path."
@@ -102,16 +99,12 @@ def _raise_cycle(cycle: list[ResolvedStep], reads: Mapping[ResolvedStep, list[tu
     step, config_path, read = next(
         (step, config_path, read) for step in cycle for config_path, read in reads[step] if read in cycle
     )
-    way = " → ".join(repr(member.name) for member in [*cycle, cycle[0]])
+    names = " → ".join(repr(member.name) for member in [*cycle, cycle[0]])
     raise ExperimentError(
         f"Step {step.name!r} reads its own output: config.{config_path} is the hard-coded path of {read.name!r} "
-        f"({read.output_path}), which closes the cycle {way}. Refer to the step with output_path_of() instead, or read "
-        "another path."
+        f"({read.output_path}), which closes the cycle {names}. Refer to the step with output_path_of() instead, or "
+        "read another path."
     )
-
-
-_LONGEST_VERSION = 64 << 20
-_LONGEST_WAY = 10
 
 
 @dataclass(eq=False)
@@ -341,10 +334,10 @@ def _version_json(
 ) -> str:
     """Build the version text from texts that are already JSON (keys sorted, default separators)."""
     inner = [other for other in (*dependencies, *pseudo_dependencies) if _is_nested(other, step.recipe)]
-    if sum(len(other.version_json) for other in inner) > _LONGEST_VERSION:
+    if sum(len(other.version_json) for other in inner) > _MAX_VERSION_CHARS:
         raise ExperimentError(
-            f"Step {step.name!r}: its version would be made from more than {_LONGEST_VERSION >> 20} MiB of text, since "
-            "it refers to many steps which refer to many more: put steps in between, or refer to each step once."
+            f"Step {step.name!r}: its version would be made from more than {_MAX_VERSION_CHARS >> 20} MiB of text, "
+            "since it refers to many steps which refer to many more: put steps in between, or refer to each step once."
         )
     config_json = ", ".join(f"{encode(path)}: {config[path]}" for path in sorted(config))
     blocking, pseudo = (
@@ -361,9 +354,9 @@ def _cycle(trail: Sequence[ExecutorStep], child: ExecutorStep, identity: ConfigI
     """Return the error for a step whose config refers back to a step that refers to it."""
     members = [*trail[trail.index(child) :], child]
     names = [repr(member.name) for member in members]
-    way = " → ".join(names if len(names) <= _LONGEST_WAY else [*names[:3], "...", *names[-3:]])
+    shown = " → ".join(names if len(names) <= _MAX_CYCLE_NAMES else [*names[:3], "...", *names[-3:]])
     return ExperimentError(
-        f"Step {trail[-1].name!r} needs itself: its {describe(identity.places[child])} closes the cycle {way}. "
+        f"Step {trail[-1].name!r} needs itself: its {describe(identity.places[child])} closes the cycle {shown}. "
         "Take the reference out of one of their configs."
     )
 

@@ -15,8 +15,8 @@ DEFAULT_MAX_PREEMPTIONS: Final = 1_000_000
 DEFAULT_MAX_FAILURES: Final = 10
 _STALL_LIMIT_S: Final = 1200.0
 _FROZEN_S: Final = 60.0
-_LEAST_FROZEN_S: Final = 10.0
-_MOST_FROZEN_S: Final = 3600.0
+_MIN_FROZEN_S: Final = 10.0
+_MAX_FROZEN_S: Final = 3600.0
 
 
 @dataclass(frozen=True)
@@ -113,10 +113,7 @@ class Hosts:
         gpus: GPUs of each.
         gpu_type: Ray's name of the GPU, if given.
         max_preemptions: Number of lost hosts after which an attempt gives up.
-        max_failures: The same for failures of the function; the same failure twice without progress ends it earlier.
-        stall_limit_s: How long a training may run without a new step before it counts as stalled.
-        frozen_s: How long a process may miss its heartbeats before it counts as frozen, from 10 s to an hour. A library
-            that holds Python's interpreter lock, for example to read a large file, prevents them.
+        max_failures, stall_limit_s, frozen_s: As for ``TpuSlice``.
     """
 
     count: int
@@ -205,24 +202,19 @@ def _check_budgets(owner: str, max_preemptions: int, max_failures: int, stall_li
     _check_whole(owner, "max_preemptions", max_preemptions, 0)
     _check_whole(owner, "max_failures", max_failures, 0)
     _check_amount(owner, "stall_limit_s", stall_limit_s)
-    _check_frozen(owner, frozen_s)
-
-
-def _check_frozen(owner: str, value: float) -> None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not _LEAST_FROZEN_S <= value <= _MOST_FROZEN_S:
+    is_number = isinstance(frozen_s, (int, float)) and not isinstance(frozen_s, bool)
+    if not is_number or not _MIN_FROZEN_S <= frozen_s <= _MAX_FROZEN_S:
         raise ValueError(
-            f"{owner}(frozen_s={truncated_repr(value)}): give seconds from {_LEAST_FROZEN_S:.0f} to "
-            f"{_MOST_FROZEN_S:.0f}. A "
-            "process sends a heartbeat each second, and a busy machine delays some; after more than an hour, a frozen "
-            "process would occupy its hosts unnoticed."
+            f"{owner}(frozen_s={truncated_repr(frozen_s)}): give seconds from {_MIN_FROZEN_S:.0f} to "
+            f"{_MAX_FROZEN_S:.0f}. A process sends a heartbeat each second, and a busy machine delays some; after more "
+            "than an hour, a frozen process would occupy its hosts unnoticed."
         )
 
 
-def _check_whole(owner: str, field: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_AMOUNT:
+def _check_whole(owner: str, field: str, value: object, minimum: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= MAX_AMOUNT:
         raise ValueError(
-            f"{owner}({field}={truncated_repr(value)}): give a whole number from {least} up that fits into 64 bits."
+            f"{owner}({field}={truncated_repr(value)}): give a whole number from {minimum} up that fits into 64 bits."
         )
 
 

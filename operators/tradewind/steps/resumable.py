@@ -18,8 +18,8 @@ from tradewind.steps.errors import StepConfigError
 from tradewind.text import truncated_repr
 
 RECURSIVE_WILDCARD: Final = "**"
-_MOST_GLOBS: Final = 100
-_LONGEST_GLOB: Final = 1000
+_MAX_GLOBS: Final = 100
+_MAX_GLOB_CHARS: Final = 1000
 
 
 def check_globs(globs: Sequence[str], where: str) -> tuple[str, ...]:
@@ -30,16 +30,16 @@ def check_globs(globs: Sequence[str], where: str) -> tuple[str, ...]:
     """
     if isinstance(globs, str) or not isinstance(globs, Sequence):
         raise StepConfigError(f"{where}: resumable is {truncated_repr(globs)}: give a list of globs.")
-    if len(globs) > _MOST_GLOBS:
-        raise StepConfigError(f"{where}: resumable holds {len(globs)} globs: give {_MOST_GLOBS} at most.")
+    if len(globs) > _MAX_GLOBS:
+        raise StepConfigError(f"{where}: resumable holds {len(globs)} globs: give {_MAX_GLOBS} at most.")
     for glob in globs:
         if not isinstance(glob, str) or not glob or glob.startswith("/") or ".." in PurePosixPath(glob).parts:
             raise StepConfigError(
                 f"{where}: resumable holds {truncated_repr(glob)}: give globs relative to the step's output."
             )
-        if len(glob) > _LONGEST_GLOB or not glob.isprintable():
+        if len(glob) > _MAX_GLOB_CHARS or not glob.isprintable():
             raise StepConfigError(
-                f"{where}: resumable holds {truncated_repr(glob)}: give globs of at most {_LONGEST_GLOB} printable "
+                f"{where}: resumable holds {truncated_repr(glob)}: give globs of at most {_MAX_GLOB_CHARS} printable "
                 "characters."
             )
         if any(RECURSIVE_WILDCARD in name and name != RECURSIVE_WILDCARD for name in glob.split("/")):
@@ -56,9 +56,9 @@ def matches_glob(glob: str, path: str) -> bool:
     for name in path.split("/"):
         if len(names) in reached:
             return True
-        on = {at for at in reached if names[at] == RECURSIVE_WILDCARD}
-        on |= {at + 1 for at in reached - on if _name_pattern(names[at]).match(name)}
-        reached = _after_any_folders(names, on)
+        after = {at for at in reached if names[at] == RECURSIVE_WILDCARD}
+        after |= {at + 1 for at in reached - after if _name_pattern(names[at]).match(name)}
+        reached = _after_any_folders(names, after)
     return len(names) in reached
 
 

@@ -166,9 +166,7 @@ def coerce_param(value: Any, json_type: str | list[str] | None, default: Any) ->
     types = [json_type] if isinstance(json_type, str) else list(json_type or [])
     if not types and isinstance(default, (int, float)) and not isinstance(default, bool):
         types = ["number" if isinstance(default, float) else "integer"]
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return value
-    if not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return value
     wanted = [_NUMBER_TYPES[name] for name in types if name in _NUMBER_TYPES]
     if len(wanted) != 1 or wanted[0](value) != value:

@@ -62,20 +62,16 @@ def check_secrets(secrets: object, whose: str) -> dict[str, str]:
     if not isinstance(secrets, Mapping):
         raise SecretReferenceError(f"{whose}: secrets is a {type(secrets).__name__}; give {{NAME: reference}}.")
     for name, reference in secrets.items():
-        _check_name(name, whose)
+        if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+            raise SecretReferenceError(
+                f"{whose}: a name in secrets is no name of an environment variable (not shown here, since it may be a "
+                "secret): use letters, digits and '_'."
+            )
+        if name in _RESERVED or name.startswith(_RESERVED_PREFIX):
+            raise SecretReferenceError(f"{whose}: secrets cannot set {name}, which the driver itself depends on.")
         if SecretReference.parse(reference) is None:
             raise SecretReferenceError(
                 f"{whose}: the value of {name!r} in secrets is no reference (not shown here, since it may be the "
                 f"secret itself): write {FORMS}."
             )
     return dict(secrets)
-
-
-def _check_name(name: object, whose: str) -> None:
-    if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
-        raise SecretReferenceError(
-            f"{whose}: a name in secrets is no name of an environment variable (not shown here, since it may be a "
-            "secret): use letters, digits and '_'."
-        )
-    if name in _RESERVED or name.startswith(_RESERVED_PREFIX):
-        raise SecretReferenceError(f"{whose}: secrets cannot set {name}, which the driver itself depends on.")

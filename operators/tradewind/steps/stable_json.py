@@ -37,7 +37,7 @@ _PLACEHOLDERS = (InputName, OutputName, ExecutorStep, MirroredValue, RunValue, L
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
 SYNTHETIC_MODULES: Final = ("unusual_prefix_", "__main__")
 """Names, or prefixes of names, of modules that Airflow or Python runs as a file instead of importing."""
-_MADE_UP = re.compile("|".join(rf"\b{name}" for name in SYNTHETIC_MODULES))
+_GENERATED_NAME = re.compile("|".join(rf"\b{name}" for name in SYNTHETIC_MODULES))
 _SELF_DESCRIBING = (datetime.date, pathlib.PurePath, bytes, complex, type)
 
 
@@ -54,7 +54,7 @@ def check_stable(value: Any, where: str) -> None:
     """Refuse a value whose text could differ between processes; ``where`` is its config path.
 
     Raises:
-        StepConfigError: A function, a set, a placeholder, or an object that only its address, or the made-up name of
+        StepConfigError: A function, a set, a placeholder, or an object that only its address, or the generated name of
             a module, describes.
     """
     if value is None or isinstance(value, (str, int, float)):
@@ -87,7 +87,7 @@ def _parts(value: Any, where: str) -> list[tuple[str, Any]]:
         return [(f"{where}.{spec.name}", getattr(value, spec.name)) for spec in dataclasses.fields(value)]
     describes_itself = isinstance(value, _SELF_DESCRIBING) and not isinstance(value, type)
     text = _text_of(value, where)
-    if _MADE_UP.search(text) and not describes_itself:
+    if _GENERATED_NAME.search(text) and not describes_itself:
         raise StepConfigError(
             f"{where} counts as its text {text!r}, whose module has another name in each process that runs this "
             "file: define it in a module that is imported, or version a name that identifies it."

@@ -92,11 +92,11 @@ class ExecutorStep:
             raise ExperimentError(
                 f"Step {self.name!r}: description must be a text, but is {truncated_repr(self.description)}."
             )
-        self._check_placing()
+        self._check_placement()
         object.__setattr__(self, "resumable", check_globs(self.resumable, f"Step {self.name!r}"))
         object.__setattr__(self, "secrets", check_secrets(self.secrets, f"Step {self.name!r}"))
 
-    def _check_placing(self) -> None:
+    def _check_placement(self) -> None:
         """Refuse invalid placement early: it is used only once the steps before it have run."""
         if not isinstance(self.resources, Resources | None):
             raise ExperimentError(

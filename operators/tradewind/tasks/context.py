@@ -164,5 +164,5 @@ def heartbeat_s() -> float:
         ValueError: The configured value is not a finite number of at least 0.1 s.
     """
     seconds: float = conf.getfloat("tradewind", "lease_heartbeat_seconds", fallback=HEARTBEAT_S)
-    check_amount(seconds, "[tradewind] lease_heartbeat_seconds", least=0.1)
+    check_amount(seconds, "[tradewind] lease_heartbeat_seconds", minimum=0.1)
     return seconds

@@ -26,7 +26,7 @@ _BY_NAME: Final = FieldRule(
     "a mapping of names to token caches, such as {'web': tokens}",
     lambda value: isinstance(value, Mapping) and len(value) > 0 and all(map(_is_name, value)),
 )
-_WEIGHT: Final = number(least=0)
+_WEIGHT: Final = number(minimum=0)
 
 
 def _is_name(value: Any) -> bool:
