@@ -200,6 +200,75 @@ def test_unsupported_functions_of_a_dag_file_are_refused(tmp_path: Path, text: s
         call_to(module.f)
 
 
+CHANGED = """
+import os, random
+from airflow.sdk import DAG, Variable, task
+CONFIG = {"lr": 1}
+CONFIG["lr"] = 2
+CONFIG.update(steps=3)
+SIZES = []
+for size in (1, 2):
+    SIZES.append(size)
+RUNS = [{"seed": 0}, {"seed": 0}]
+for number, run in enumerate(RUNS):
+    run["seed"] = number
+SAME = CONFIG
+SAME["same"] = True
+class Model:
+    layers = 1
+Model.layers = 2
+def widen(model, by):
+    model.width = by
+def count():
+    global TOTAL
+    TOTAL = TOTAL + 1
+TOTAL = 0
+count()
+widen(Model, by=8)
+SHUFFLED = [3, 1, 2]
+random.shuffle(SHUFFLED)
+SHUFFLED.sort()
+setattr(Model, "heads", 4)
+if SIZES:
+    DEEP = {"a": {"b": 0}}
+    DEEP["a"]["b"] += 5
+HOOKED = {}
+HOOKED["x"] = Variable
+LOGGED = []
+os.environ["SEEN"] = "yes"
+PATH = __file__
+@task
+def changed():
+    return [CONFIG, SIZES, RUNS, Model.layers, Model.width, Model.heads, TOTAL, SHUFFLED, DEEP]
+@task
+def hooked():
+    return HOOKED
+@task
+def here():
+    return PATH
+@task
+def plain(values):
+    return [*values, *LOGGED, os.name]
+with DAG("one"):
+    plain(LOGGED)
+print(LOGGED)
+"""
+
+
+def test_changes_of_a_constant_travel_or_are_refused(tmp_path: Path) -> None:
+    module = load_dag_file(tmp_path, CHANGED)
+    config = {"lr": 2, "steps": 3, "same": True}
+    values = [config, [1, 2], [{"seed": 0}, {"seed": 1}], 2, 8, 4, 1, [1, 2, 3], {"a": {"b": 5}}]
+    assert result_of(call_to(module.changed.function), tmp_path) == module.changed.function() == values
+    hooked, here = (CHANGED.splitlines().index(line) + 1 for line in ('HOOKED["x"] = Variable', "PATH = __file__"))
+    with pytest.raises(SpecError, match=f"uses 'HOOKED', which line {hooked} changes with 'Variable', which needs Air"):
+        call_to(module.hooked.function)
+    with pytest.raises(SpecError, match=rf"uses '__file__' \(line {here}\), and the file does not exist on a cluster"):
+        call_to(module.here.function)
+    source = call_to(module.plain.function, []).to_json()
+    assert "LOGGED = []" in source and "print" not in source and "environ" not in source
+
+
 def test_file_edited_after_loading_is_refused(tmp_path: Path) -> None:
     module = load_dag_file(tmp_path, "import airflow\ndef f():\n    return 1\n")
     (tmp_path / "nightly.py").write_text("import airflow\n\n\ndef f():\n    return 2\n")
