@@ -15,6 +15,8 @@ from tests.marin.checkouts import EXECUTOR, names, put, run, write_checkout
 from tradewind.marin.checkouts import checkout_of, find_given
 from tradewind.marin.sandbox.evaluation import Evaluated, evaluate
 
+pytestmark = pytest.mark.slow
+
 LOAD = """
 import sys
 from pathlib import Path
@@ -35,16 +37,10 @@ def in_folder(root: Path) -> dict[str, tuple[int, int, bytes]]:
 
 
 def loading(root: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", LOAD, str(root)],
-        cwd=root.parent,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    command = [sys.executable, "-c", LOAD, str(root)]
+    return subprocess.Popen(command, cwd=root.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-@pytest.mark.slow
 def test_killed_load_leaves_no_files_and_parallel_loads_agree(tmp_path: Path) -> None:
     root = tmp_path / "marin"
     waits = "import os, time\nopen('fifo').close()\nwhile os.path.exists('hold'): time.sleep(0.01)\n"
@@ -64,13 +60,12 @@ def test_killed_load_leaves_no_files_and_parallel_loads_agree(tmp_path: Path) ->
     (root / "fifo").unlink()
     (root / "fifo").write_text("")
     (root / "hold").unlink()
-    as_it_was = in_folder(root)
-    told = [process.communicate()[0] for process in [loading(root), loading(root)]]
-    assert told[0] == told[1] and "a.py [['a']]" in told[0] and "train_tiny.py [[" in told[0]
-    assert in_folder(root) == as_it_was
+    before = in_folder(root)
+    first, second = (process.communicate()[0] for process in [loading(root), loading(root)])
+    assert first == second and "a.py [['a']]" in first and "train_tiny.py [[" in first
+    assert in_folder(root) == before
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("linked", ["marin", "marin/experiments", "marin/experiments/a.py", "marin/src"])
 def test_a_checkout_may_lie_behind_links(tmp_path: Path, linked: str) -> None:
     text = EXECUTOR + "import marin.processing.tokens\nopen('data.txt').close()\n"
@@ -87,7 +82,6 @@ def test_a_checkout_may_lie_behind_links(tmp_path: Path, linked: str) -> None:
     assert names(outcome.run) == [["a"]] and outcome.run.file == "experiments/a.py"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("begun", ["SIZE = 'one'\n", "SIZE = \n"])
 def test_a_checkout_that_is_edited_while_it_is_loaded(tmp_path: Path, begun: str) -> None:
     size = put(tmp_path / "experiments/size.py", begun)
@@ -112,7 +106,7 @@ def test_a_checkout_that_is_edited_while_it_is_loaded(tmp_path: Path, begun: str
     if "one" in begun:
         assert isinstance(outcome, Evaluated) and names(outcome.run) == [["two"]]
     else:
-        told = "experiments/a.py cannot become a DAG: experiments/size.py was changed while it was being loaded: "
-        assert str(outcome).startswith(told)
+        reason = "experiments/a.py cannot become a DAG: experiments/size.py was changed while it was being loaded: "
+        assert str(outcome).startswith(reason)
     assert isinstance(outcomes[files[1]], Evaluated)
     assert names(run(tmp_path, "a")) == [["two"]]

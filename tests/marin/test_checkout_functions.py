@@ -23,6 +23,10 @@ ON_ONE_CPU = Cpu()
 DECODE = ReplacementFunction("tradewind.serialization.spec:decode")
 
 
+def replace_function(monkeypatch: pytest.MonkeyPatch, name: str, ours: ReplacementFunction) -> None:
+    monkeypatch.setitem(REPLACEMENTS, name, ours)  # type: ignore[arg-type]
+
+
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Make a checkout importable; restore this process afterwards."""
@@ -41,59 +45,57 @@ def spec_of(function: str, resources: Resources = ON_ONE_CPU) -> StepSpec:
     )
 
 
-def test_the_checkouts_runs_where_it_can_be_imported(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_importable_checkout_function_runs(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(checkout / "marin/working/work.py", "def work(config): ...\n")
-    monkeypatch.setitem(REPLACEMENTS, THEIRS, DECODE)  # type: ignore[arg-type]
-    told: list[str] = []
-    assert spec_of(THEIRS).load_function(told.append).__module__ == "marin.working.work"
-    assert told == ["marin.working.work:work runs from the checkout."]
+    replace_function(monkeypatch, THEIRS, DECODE)
+    messages: list[str] = []
+    assert spec_of(THEIRS).load_function(messages.append).__module__ == "marin.working.work"
+    assert messages == ["marin.working.work:work runs from the checkout."]
 
 
-def test_ours_runs_where_the_checkouts_needs_what_is_gone(
+def test_replacement_runs_where_checkout_import_fails(
     checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put(checkout / "marin/working/work.py", "from tradewind.steps import GoneSince\n")
-    monkeypatch.setitem(REPLACEMENTS, THEIRS, DECODE)  # type: ignore[arg-type]
+    replace_function(monkeypatch, THEIRS, DECODE)
     tasks: list[object] = []
-    told_of_task = run_function.call_and_await
+    call_and_await = run_function.call_and_await
 
     def noting(function: Any, args: Any, kwargs: Any, ray_task: Any, secrets: Any) -> Any:
         tasks.append(ray_task)
-        return told_of_task(function, args, kwargs, None, secrets)
+        return call_and_await(function, args, kwargs, None, secrets)
 
     monkeypatch.setattr(run_function, "call_and_await", noting)
     assert _call(spec_of(THEIRS)) == {"a": [1]}
-    assert tasks == [None], "it runs in this process, and Ray is asked for nothing"
+    assert tasks == [None], "it runs in this process, without a Ray task"
     assert capsys.readouterr().out.startswith(
         "marin.working.work:work is replaced by tradewind.serialization.spec:decode: it cannot be imported "
         "(ImportError: cannot import name 'GoneSince' from 'tradewind.steps'"
     )
 
 
-def test_ours_runs_where_there_is_no_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(REPLACEMENTS, "marin.nowhere:work", DECODE)  # type: ignore[arg-type]
-    told: list[str] = []
-    assert spec_of("marin.nowhere:work").load_function(told.append)({"a": 1}) == {"a": 1}
-    assert "(ModuleNotFoundError: No module named 'marin" in told[0]
+def test_replacement_runs_without_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_function(monkeypatch, "marin.nowhere:work", DECODE)
+    messages: list[str] = []
+    assert spec_of("marin.nowhere:work").load_function(messages.append)({"a": 1}) == {"a": 1}
+    assert "(ModuleNotFoundError: No module named 'marin" in messages[0]
 
 
-def test_training_and_the_results_of_a_speedrun_are_always_ours(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_and_speedrun_results_are_always_replaced(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(checkout / "marin/working/work.py", "def work(config): ...\n")
-    monkeypatch.setitem(REPLACEMENTS, THEIRS, ReplacementFunction(DECODE.name, always="it is so."))  # type: ignore[arg-type]
-    told: list[str] = []
-    assert spec_of(THEIRS, TpuSlice("v4-8")).load_function(told.append)({"a": 1}) == {"a": 1}
-    assert told == [f"{THEIRS} is replaced by {DECODE.name}: it is so."]
+    replace_function(monkeypatch, THEIRS, ReplacementFunction(DECODE.name, always="it is so."))
+    messages: list[str] = []
+    assert spec_of(THEIRS, TpuSlice("v4-8")).load_function(messages.append)({"a": 1}) == {"a": 1}
+    assert messages == [f"{THEIRS} is replaced by {DECODE.name}: it is so."]
     assert {name for name, ours in REPLACEMENTS.items() if ours.always} >= {
         "marin.training.training:run_levanter_train_lm", "marin.speedrun.speedrun:speedrun_results"
     }  # fmt: skip
 
 
-def test_what_neither_has_is_the_steps_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_function_that_neither_has_is_an_import_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FunctionImportError, match=r"'work' of module 'marin.nowhere' .* It is Marin's own and runs"):
         spec_of("marin.nowhere:work").load_function()
-    monkeypatch.setitem(REPLACEMENTS, "marin.nowhere:work", ReplacementFunction("tradewind.nowhere.work:work"))  # type: ignore[arg-type]
+    replace_function(monkeypatch, "marin.nowhere:work", ReplacementFunction("tradewind.nowhere.work:work"))
     with pytest.raises(FunctionImportError, match="'work' of module 'marin.nowhere'"):
         spec_of("marin.nowhere:work").load_function()
 

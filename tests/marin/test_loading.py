@@ -54,14 +54,6 @@ def test_two_files_do_not_share_an_id(tmp_path: Path) -> None:
     assert reasons == [reason.format("a_b", "a b.py"), reason.format("x.2", "x/2.py")]
 
 
-def test_what_airflow_does_not_take_costs_the_others_nothing(tmp_path: Path) -> None:
-    write_checkout(tmp_path, **{"__".join(["l" * 100] * 3): ONE, "ok": ONE})
-    dags = marin_experiments(tmp_path / "experiments", exclude=["tutorials/*"])
-    assert [dag.dag_id for dag in dags] == ["ok"]
-    (refused,) = dags.refused
-    assert refused.reason is not None and "250 characters" in refused.reason.text
-
-
 @pytest.mark.slow
 def test_only_files_that_call_executor_main_are_taken(tmp_path: Path) -> None:
     write_checkout(
@@ -79,15 +71,19 @@ def test_only_files_that_call_executor_main_are_taken(tmp_path: Path) -> None:
         marin_experiments(tmp_path / "experiments")
 
 
-def test_a_file_that_cannot_be_a_dag_costs_the_others_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write_checkout(tmp_path, a=ONE, b="executor_main(\n", c="import os\nos.environ['X']\nexecutor_main([])\n")
+def test_refused_files_do_not_affect_other_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    too_long = {"__".join(["l" * 100] * 3): ONE}
+    broken = {"b": "executor_main(\n", "c": "import os\nos.environ['X']\nexecutor_main([])\n"}
+    write_checkout(tmp_path, a=ONE, **broken, **too_long)
     dags = marin_experiments(tmp_path / "experiments", exclude=["tutorials/*"])
     assert [dag.dag_id for dag in dags] == ["a"]
-    assert [str(error) for error in dags.refused] == [
+    *errors, of_name = map(str, dags.refused)
+    assert errors == [
         "experiments/b.py:1 cannot become a DAG: SyntaxError: '(' was never closed (b.py, line 1)",
         "experiments/c.py:2 cannot become a DAG: KeyError: 'X'",
     ]
-    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == list(map(str, dags.refused))
+    assert "250 characters" in of_name
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == [*errors, of_name]
 
 
 @pytest.mark.slow

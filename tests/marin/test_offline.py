@@ -10,6 +10,8 @@ import pytest
 
 from tests.marin.checkouts import MAKE, made_name, refusal
 
+pytestmark = pytest.mark.slow
+
 HUB = "import huggingface_hub as hub\n"
 QUESTIONS: dict[str, tuple[str, str, Any, str]] = {
     "a collection": (
@@ -61,7 +63,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_offline_question_is_answered_from_folder_or_refused(tmp_path: Path, folder: Path, question: str) -> None:
     text, kind, answers, name = QUESTIONS[question]
@@ -70,7 +71,6 @@ def test_offline_question_is_answered_from_folder_or_refused(tmp_path: Path, fol
     assert made_name(tmp_path, text) == name, "a changed folder invalidates earlier evaluations"
 
 
-@pytest.mark.slow
 def test_changed_offline_answer_applies_and_needs_the_folder(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,7 +82,6 @@ def test_changed_offline_answer_applies_and_needs_the_folder(
     refusal(tmp_path, text + MAKE, ".*get_dataset_config_names")
 
 
-@pytest.mark.slow
 def test_missing_field_of_an_answer_is_refused(tmp_path: Path, folder: Path) -> None:
     (folder / "collections.json").write_text('{"o/c": [{"item_id": "o/m"}]}')
     text = f"{HUB}name = hub.get_collection('o/c').items[0].item_type\n{MAKE}"
@@ -102,7 +101,6 @@ def test_a_bad_answer_is_named(tmp_path: Path, folder: Path, written: str, reaso
     refusal(tmp_path, QUESTIONS["a collection"][0] + MAKE, f".*BadAnswerError: .*{reason}")
 
 
-@pytest.mark.slow
 def test_only_attributes_in_offline_answer_are_known(tmp_path: Path, folder: Path) -> None:
     (folder / "model_configs.json").write_text(json.dumps({"o/m": {"head_dim": 128}}))
     text = "import transformers as t\nmade = t.AutoConfig.from_pretrained('o/m')\n"

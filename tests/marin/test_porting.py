@@ -13,6 +13,8 @@ from tests.marin.checkouts import EXECUTOR, MAKE, STEP, put, run_text, write_che
 from tradewind.marin import MarinFileWarning, RefusedFileError, marin_experiments
 from tradewind.marin.porting import PortedFile, PortOptions, PortVerdict, port
 
+pytestmark = pytest.mark.slow
+
 MAIN = "executor_main(steps=[step])\n"
 END = f"{STEP}{MAIN}"
 BEGIN = f"from dataclasses import dataclass\n{EXECUTOR}"
@@ -122,7 +124,6 @@ def found_place(each: PortedFile) -> str:
     return str(each.finding.place)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", EDITS)
 def test_fixable_file_is_reported_with_line_reason_and_edit(name: str, ported: dict[str, PortedFile]) -> None:
     (*before, source), edit = EDITS[name][0].splitlines(), EDITS[name][1]
@@ -133,7 +134,6 @@ def test_fixable_file_is_reported_with_line_reason_and_edit(name: str, ported: d
     assert found_place(each) == f"experiments/{name}.py:{3 + len(before)}"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CANNOT)
 def test_unfixable_file_is_reported_with_line_and_reason(name: str, ported: dict[str, PortedFile]) -> None:
     text, why = CANNOT[name]
@@ -143,7 +143,6 @@ def test_unfixable_file_is_reported_with_line_and_reason(name: str, ported: dict
     assert each.finding.source == ("" if name == "never_called" else text.splitlines()[0]), each.finding
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::tradewind.marin.MarinFileWarning")
 def test_a_verdict_is_what_loading_does(
     checkout: Path, ported: dict[str, PortedFile], monkeypatch: pytest.MonkeyPatch
@@ -166,7 +165,6 @@ def test_a_verdict_is_what_loading_does(
     assert len(refused) == len(judged) - len(without_dag) - 2
 
 
-@pytest.mark.slow
 def test_file_is_unchanged_when_one_of_its_calls_has_no_steps(tmp_path: Path) -> None:
     write_checkout(tmp_path, two=EXECUTOR + STEP + "executor_main(steps=[])\n" + MAIN)
     (each,) = port([str(tmp_path / "experiments/two.py")])
@@ -174,7 +172,6 @@ def test_file_is_unchanged_when_one_of_its_calls_has_no_steps(tmp_path: Path) ->
     assert [remark for remark in each.remarks if re.match("line 3: .* gives executor_main no steps", remark)]
 
 
-@pytest.mark.slow
 def test_port_reports_dag_id_collision_like_loading(tmp_path: Path) -> None:
     write_checkout(tmp_path, a_b=EXECUTOR + END)
     put(tmp_path / "experiments/a b.py", EXECUTOR + END)
@@ -183,7 +180,6 @@ def test_port_reports_dag_id_collision_like_loading(tmp_path: Path) -> None:
     assert verdicts["a_b"].finding is not None and "would have the id a_b, like one of" in verdicts["a_b"].finding.why
 
 
-@pytest.mark.slow
 def test_the_reason_may_be_in_a_file_that_is_imported(tmp_path: Path) -> None:
     write_checkout(tmp_path, shared="import ray\nray.get(1)\n", user="import experiments.shared\n" + EXECUTOR + END)
     (each,) = port([str(tmp_path / "experiments/user.py")])
@@ -191,7 +187,6 @@ def test_the_reason_may_be_in_a_file_that_is_imported(tmp_path: Path) -> None:
     assert found_place(each) == "experiments/shared.py:2"
 
 
-@pytest.mark.slow
 def test_params_of_the_dag_file_count(tmp_path: Path) -> None:
     text = "from tradewind import run_param\nstep = ExecutorStep('a', None, {'at': versioned(run_param('day'))})\n"
     write_checkout(tmp_path, asks=EXECUTOR + text + MAIN)
@@ -226,14 +221,12 @@ def test_unsupported_checkout_is_refused_naming_missing_part(tmp_path: Path, fil
             load()
 
 
-@pytest.mark.slow
 def test_the_executor_of_the_ray_era_is_taken(tmp_path: Path) -> None:
     write_checkout(tmp_path)
     put(tmp_path / "src/marin/execution/executor.py", "import ray\n\ndef executor_main(config, steps): ...\n")
     assert [each.verdict for each in port([str(tmp_path)])] == [PortVerdict.UNCHANGED]
 
 
-@pytest.mark.slow
 def test_file_logs_below_warning_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     text = "import logging\nlogger = logging.getLogger('marins')\nlogger.info('its config')\nlogger.warning('odd')\n"
     caplog.set_level(logging.DEBUG)
@@ -243,7 +236,6 @@ def test_file_logs_below_warning_are_left_out(tmp_path: Path, caplog: pytest.Log
     assert logged == ["odd", "odd", "afterwards"]  # the sandbox evaluates the file twice
 
 
-@pytest.mark.slow
 def test_unreadable_file_does_not_affect_port_of_others(tmp_path: Path) -> None:
     write_checkout(tmp_path, fine=EXECUTOR + END)
     (tmp_path / "experiments/folder.py").mkdir()
@@ -294,7 +286,6 @@ def test_folder_without_executor_main_call_gives_warning(tmp_path: Path) -> None
 REMOVED = ("ray_task", "ray_get", "network", "process", "secret", "secret_file", "exited", "exited_at_once")
 
 
-@pytest.mark.slow
 def test_file_ports_unchanged_after_suggested_line_removal(tmp_path: Path) -> None:
     for name in REMOVED:
         kept = EDITS[name][0].rpartition("\n")[0]

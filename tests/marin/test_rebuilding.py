@@ -34,9 +34,8 @@ def install(monkeypatch: pytest.MonkeyPatch, name: str, *fields: Any, bases: tup
 
 def test_a_levanter_of_the_era_gets_the_values_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     light = modules()["levanter.store.cache"].CacheOptions(num_shard_groups=7)
-    kind = install(
-        monkeypatch, "levanter.store.cache.CacheOptions", "num_shard_groups", "target_size_per_flush", "batch_size"
-    )
+    fields = ("num_shard_groups", "target_size_per_flush", "batch_size")
+    kind = install(monkeypatch, "levanter.store.cache.CacheOptions", *fields)
     assert decode(written(light)) == kind(7, "512MB", 128)
 
 
@@ -64,10 +63,10 @@ def test_a_default_that_is_an_object_of_the_era_is_known_as_one(monkeypatch: pyt
 
 @pytest.mark.slow
 def test_an_unknown_field_and_an_unknown_class_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = written({"a": [modules()["marin.resources"].TpuPodConfig("v4-8")]})
-    said["a"][0]["fields"]["tpu_color"] = "red"
+    given = written({"a": [modules()["marin.resources"].TpuPodConfig("v4-8")]})
+    given["a"][0]["fields"]["tpu_color"] = "red"
     with pytest.raises(TranslationError, match=r"^config\.a\.\[0\]\.tpu_color is red, a value for marin\.resources"):
-        decode(said)
+        decode(given)
     install(monkeypatch, "levanter.optim.config.AdamConfig")
     sophia = modules()["levanter.optim"].SophiaHConfig
     with pytest.raises(TranslationError, match=r"^config is a levanter\.optim\.sophia\.SophiaHConfig of levanter 1\.2"):
@@ -89,22 +88,16 @@ def test_what_the_class_itself_refuses_says_where(monkeypatch: pytest.MonkeyPatc
 def test_marin_class_decodes_to_checkout_class_or_else_stub(monkeypatch: pytest.MonkeyPatch) -> None:
     light = modules()["marin.resources"].GpuConfig(gpu_count=2)
     assert decode(written(light)) == light
-    kind = install(
-        monkeypatch,
-        "marin.resources.GpuConfig",
-        "gpu_count",
-        "runtime_env",
-        "accelerator_type",
-        "device_flops_override",
-    )
+    fields = ("gpu_count", "runtime_env", "accelerator_type", "device_flops_override")
+    kind = install(monkeypatch, "marin.resources.GpuConfig", *fields)
     assert type(decode(written(light))) is kind
 
 
 def test_a_users_class_that_cannot_be_imported_says_so() -> None:
-    said = written(modules()["marin.resources"].TpuPodConfig("v4-8"))
-    said["class"] = "experiments.gone:Config"
+    given = written(modules()["marin.resources"].TpuPodConfig("v4-8"))
+    given["class"] = "experiments.gone:Config"
     with pytest.raises(FunctionImportError, match="experiments.gone"):
-        decode(said)
+        decode(given)
 
 
 def test_stub_configs_are_encoded_with_legacy_translation() -> None:
@@ -112,6 +105,6 @@ def test_stub_configs_are_encoded_with_legacy_translation() -> None:
         (modules()["levanter.store.cache"].CacheOptions(), "levanter.store.cache:CacheOptions"),
         (modules()["marin.resources"].CpuOnlyConfig(num_cpus=1), "marin.resources:CpuOnlyConfig"),
     ):
-        said = written(light)
-        assert (said["$translated"], said["class"], said["of"]) == ("tradewind.marin.translation:rebuilt", of, of)
+        given = written(light)
+        assert (given["$translated"], given["class"], given["of"]) == ("tradewind.marin.translation:rebuilt", of, of)
     assert "$translated" in written(builder().find("levanter.models.llama.LlamaConfig")())

@@ -18,17 +18,12 @@ from tradewind.steps.errors import ExperimentError
 M = modules()
 
 
-def test_one_class_stands_under_every_name_that_hands_it_on() -> None:
+def test_class_is_one_object_under_all_its_names() -> None:
     adam = M["levanter.optim.config"].AdamConfig
-    assert M["levanter.optim"].AdamConfig is adam
-    assert M["levanter"].optim.AdamConfig is adam
+    assert M["levanter.optim"].AdamConfig is adam is M["levanter"].optim.AdamConfig
     assert M["haliax"].Axis is M["haliax.axis"].Axis is M["levanter.models.llama"].Axis
     assert adam.__module__ == "levanter.optim.config"
-
-
-def test_another_look_at_the_modules_finds_the_same_ones() -> None:
-    assert modules() is M
-    assert M["levanter.optim"] is M["levanter.optim"]
+    assert modules() is M and M["levanter.optim"] is M["levanter.optim"]
 
 
 def test_a_name_that_holds_no_values_is_absent() -> None:
@@ -44,14 +39,11 @@ def test_function_shadowing_module_shadows_it_in_stubs_too() -> None:
     assert M["levanter"].data.text is M["levanter.data.text"]
 
 
-def test_replace_checks_the_new_values_as_the_real_class_does() -> None:
+def test_frozen_config_changes_only_by_replace_with_checks() -> None:
     llama = M["levanter.models.llama"].LlamaConfig(num_heads=8, num_kv_heads=4)
     assert dataclasses.replace(llama, num_layers=2).num_layers == 2
     with pytest.raises(AssertionError, match="num_heads=9 not divisible by num_kv_heads=4"):
         dataclasses.replace(llama, num_heads=9)
-
-
-def test_a_frozen_config_stays_as_it_is() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         M["levanter.optim"].AdamConfig().learning_rate = 1.0
 
@@ -86,14 +78,11 @@ def test_a_users_class_inherits_fields_methods_and_axes() -> None:
     assert shown.endswith(
         "tokenizer=None, use_parallel_blocks=True, norm=RmsNormConfig(eps=1e-06, use_weight=True, use_bias=False))"
     )
-
-
-def test_generic_bases_take_their_parameters() -> None:
     config = M["levanter.models.lm_model"].LmConfig
     assert issubclass(type("Own", (config["OwnModel"],), {}), config)
 
 
-def test_registry_accepts_user_choice_and_its_redefinition() -> None:
+def test_registry_replaces_choices_of_users_but_not_its_own() -> None:
     config = M["levanter.models.lm_model"].LmConfig
     first, second = (type("Own", (config,), {}) for _ in range(2))
     try:
@@ -103,25 +92,16 @@ def test_registry_accepts_user_choice_and_its_redefinition() -> None:
         assert config.get_choice_name(second) == "own_of_a_test"
     finally:
         config.get_known_choices().pop("own_of_a_test")
-
-
-def test_a_choice_of_the_library_is_not_replaced() -> None:
-    config = M["levanter.models.lm_model"].LmConfig
     with pytest.raises(ValueError, match="already registered as llama"):
         config.register_subclass("llama", OwnConfig)
     assert config.get_choice_class("llama") is M["levanter.models.llama"].LlamaConfig
 
 
-def test_registry_lists_all_library_choices_before_first_use() -> None:
+def test_registry_lists_all_library_choices_from_the_start() -> None:
     optimizers = Builder(module_rows()).find("levanter.optim.config.OptimizerConfig")
     assert {"adam", "muon", "adamH", "cautious", "sophia-h"} <= set(optimizers.get_known_choices())
-    assert (
-        Builder(module_rows()).find("levanter.models.lm_model.LmConfig").get_choice_class("qwen3").__name__
-        == "Qwen3Config"
-    )
-
-
-def test_a_registry_of_a_users_own_begins_empty() -> None:
+    models = Builder(module_rows()).find("levanter.models.lm_model.LmConfig")
+    assert models.get_choice_class("qwen3").__name__ == "Qwen3Config"
     registry = type("Own", (M["draccus"].ChoiceRegistry,), {})
     assert registry.get_known_choices() == {}
     assert registry.default_choice_name() is None
@@ -135,27 +115,19 @@ def test_a_method_that_needs_the_real_library_is_refused_by_name(name: str, monk
     method = getattr(M["levanter.models.llama"].LlamaConfig(), name)
     with pytest.raises(ExperimentError, match=f"levanter.models.llama.LlamaConfig.{name} needs the real library"):
         method({})
-
-
-def test_property_needing_real_library_is_refused_when_read() -> None:
     with pytest.raises(ExperimentError, match=r"LlamaConfig\.model_type needs the real library"):
         _ = M["levanter.models.llama"].LlamaConfig().model_type
 
 
-def test_only_vocab_size_of_known_tokenizer_is_available() -> None:
+def test_only_sizes_of_known_tokenizers_are_available() -> None:
     load = M["levanter.compat.hf_checkpoints"].load_tokenizer
     llama = load("meta-llama/Meta-Llama-3.1-8B")
     assert (llama.vocab_size, len(llama)) == (128000, 128256)
     with pytest.raises(ValueError, match="chat_template of the tokenizer meta-llama/Meta-Llama-3.1-8B is unknown"):
         _ = llama.chat_template
-
-
-@pytest.mark.parametrize(
-    "given", [{"model_name_or_path": "a/b"}, {"model_name_or_path": "Qwen/Qwen3-4B", "revision": "x"}]
-)
-def test_a_tokenizer_that_is_in_no_table_is_refused(given: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="The sizes of the tokenizer .* are unknown"):
-        M["levanter.compat.hf_checkpoints"].load_tokenizer(**given)
+    for name, revision in (("a/b", None), ("Qwen/Qwen3-4B", "x")):
+        with pytest.raises(ValueError, match=f"The sizes of the tokenizer {name}.* are unknown"):
+            load(name, revision=revision)
 
 
 def test_unimplemented_post_init_check_is_refused_not_skipped() -> None:
@@ -187,13 +159,13 @@ def test_precisions_look_as_jax_shows_them() -> None:
         M["jmp"].get_policy("f8")
 
 
-@pytest.mark.parametrize(("given", "told"), [("512MB", 512 * 10**6), ("1.5 GiB", 3 << 29), (7, 7), ("64k", 64000)])
-def test_sizes_of_caches_are_bytes(given: str | int, told: int) -> None:
-    assert M["levanter.store.cache"].CacheOptions(target_size_per_flush=given).target_bytes_per_flush == told
+@pytest.mark.parametrize(("given", "size"), [("512MB", 512 * 10**6), ("1.5 GiB", 3 << 29), (7, 7), ("64k", 64000)])
+def test_sizes_of_caches_are_bytes(given: str | int, size: int) -> None:
+    assert M["levanter.store.cache"].CacheOptions(target_size_per_flush=given).target_bytes_per_flush == size
 
 
 @pytest.mark.parametrize(
-    ("weights", "others", "told"),
+    ("weights", "others", "reason"),
     [
         ({"b": 1.0}, {}, "must be subset"),
         ([(0, {"a": 1.0}), (5, {"b": 1.0})], {}, "must be subset"),
@@ -201,9 +173,9 @@ def test_sizes_of_caches_are_bytes(given: str | int, told: int) -> None:
         ({"a": 1.0}, {"max_train_batches": {"a": 1}, "target_budget": 5}, "cannot all be set"),
     ],
 )
-def test_a_mixture_that_does_not_fit_is_refused(weights: Any, others: dict[str, Any], told: str) -> None:
+def test_a_mixture_that_does_not_fit_is_refused(weights: Any, others: dict[str, Any], reason: str) -> None:
     text = M["levanter.data.text"]
-    with pytest.raises((ValueError, AssertionError), match=told):
+    with pytest.raises((ValueError, AssertionError), match=reason):
         text.LMMixtureDatasetConfig(configs={"a": text.UrlDatasetSourceConfig()}, train_weights=weights, **others)
 
 

@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.marin.checkouts import EXECUTOR, STEP, names, run, write_checkout
-from tradewind.marin import RefusedFileError, marin_experiments
+from tests.marin.checkouts import EXECUTOR, STEP, made_name, refusal, run, write_checkout
+from tradewind.marin import marin_experiments
+
+pytestmark = pytest.mark.slow
 
 CALL = "executor_main(steps=[step])\n"
 FILLED_IN = """
@@ -55,7 +57,6 @@ ENDS = {
 ENDLESS = "while True:\n    pass\n"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("end", ENDS)
 def test_what_a_file_raises_refuses_that_file_alone(tmp_path: Path, end: str) -> None:
     text = EXECUTOR + STEP + ENDS[end] + CALL
@@ -69,18 +70,15 @@ def test_what_a_file_raises_refuses_that_file_alone(tmp_path: Path, end: str) ->
     assert ("cannot be inspected" in str(refused)) == (end.endswith("are shown"))
 
 
-@pytest.mark.slow
 def test_an_error_whose_text_ends_the_process_is_told_without_it(tmp_path: Path) -> None:
-    write_checkout(tmp_path, a="class E(Exception):\n    def __str__(self):\n        raise GeneratorExit\nraise E()\n")
-    with pytest.raises(RefusedFileError, match=r"a\.py:4 cannot become a DAG: E$"):
-        run(tmp_path, "a")
+    text = "class E(Exception):\n    def __str__(self):\n        raise GeneratorExit\nraise E()\n"
+    refusal(tmp_path, text, ":5 cannot become a DAG: E$")
 
 
 def _exit(number: int, frame: Any) -> None:
     sys.exit(5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "handler", "error"),
     [(signal.SIGINT, signal.default_int_handler, KeyboardInterrupt), (signal.SIGTERM, _exit, SystemExit)],
@@ -103,10 +101,7 @@ def test_a_signal_ends_the_process_while_a_file_is_loaded(
 
 
 def _signal_once_in(file: Path, number: signal.Signals) -> None:
-    """Signal this process while its main thread executes the file.
-
-    Python ignores exceptions in a finalizer.
-    """
+    """Signal this process while its main thread executes the file, since Python ignores exceptions in a finalizer."""
     main = threading.main_thread().ident
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -124,11 +119,9 @@ RECURSIONS = {
 }
 
 
-@pytest.mark.slow
 def test_endless_recursion_refuses_file_without_killing_process(tmp_path: Path) -> None:
     raised = "from sys import setrecursionlimit\nsetrecursionlimit(10**7)\n"
-    files = {name: EXECUTOR + STEP + raised + text + CALL for name, text in RECURSIONS.items()}
-    write_checkout(tmp_path, **files)
+    write_checkout(tmp_path, **{name: EXECUTOR + STEP + raised + text + CALL for name, text in RECURSIONS.items()})
     code = (
         "import sys, threading\nfrom tradewind.marin import marin_experiments\nbefore = sys.getrecursionlimit()\n"
         f"found = marin_experiments({str(tmp_path / 'experiments')!r}, prefix='gs://b')\n"
@@ -143,8 +136,6 @@ def test_endless_recursion_refuses_file_without_killing_process(tmp_path: Path) 
     assert len(refused) == len(RECURSIONS) and all("RecursionError" in line for line in refused)
 
 
-@pytest.mark.slow
 def test_recursion_limit_set_by_file_applies_within_safe_bound(tmp_path: Path) -> None:
-    text = "import sys\nsys.setrecursionlimit(5000)\ndef f(n): return n and 1 + f(n - 1)\n"
-    write_checkout(tmp_path, a=EXECUTOR + text + "step = ExecutorStep(str(f(2000)), None, None)\n" + CALL)
-    assert names(run(tmp_path, "a")) == [["2000"]]
+    text = "import sys\nsys.setrecursionlimit(5000)\ndef f(n): return n and 1 + f(n - 1)\nname = str(f(2000))\n"
+    assert made_name(tmp_path, text) == "2000"

@@ -12,6 +12,8 @@ from tests.marin.checkouts import EXECUTOR, MAKE, made_name, names, put, refusal
 from tradewind.marin import RefusedFileError
 from tradewind.marin.sandbox.evaluation import Evaluated, evaluate
 
+pytestmark = pytest.mark.slow
+
 UNSTABLE = {
     "datetime": "from datetime import datetime\nname = datetime.now().strftime('%f')\n",
     "time": "import time\nname = str(time.time())\n",
@@ -44,14 +46,12 @@ UNSTABLE = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", UNSTABLE)
 def test_step_name_that_changes_between_runs_is_refused(tmp_path: Path, kind: str) -> None:
     text = f"{UNSTABLE[kind]}name = 'x-' + name\n{MAKE}"
     refusal(tmp_path, text, r":3 .* evaluated twice, a step is called 'x-.*', then .* fixed value\.$")
 
 
-@pytest.mark.slow
 def test_a_set_whose_order_is_not_asked_may_be_used_as_ever(tmp_path: Path) -> None:
     text = """
         seen, sizes, empty = {"a", "b"}, {1, 2, 3}, set()
@@ -68,7 +68,6 @@ def test_a_set_whose_order_is_not_asked_may_be_used_as_ever(tmp_path: Path) -> N
     assert name == "['a', 'b', 'c'] [1, 2, 3] {'a'} set() frozenset() c"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "made", ["[]; config.append(config)", "{}; config['a'] = config", "{'a': versioned(Broken())}", "Endless()"]
 )
@@ -83,7 +82,6 @@ def test_uninspectable_step_values_refuse_only_their_file(tmp_path: Path, made: 
     assert "cannot become a DAG: its steps cannot be inspected: " in str(broken) and isinstance(whole, Evaluated)
 
 
-@pytest.mark.slow
 def test_a_file_that_loads_files_is_refused(tmp_path: Path) -> None:
     text = "import tradewind.marin as marin\ntry: marin.marin_experiment(__file__)\nexcept BaseException: ...\n"
     refusal(tmp_path, text, ":3 .* it loads Marin's files while it is itself")
@@ -111,13 +109,11 @@ def test_a_time_that_is_given_is_the_same_whenever_it_is_told(tmp_path: Path) ->
     assert "2025, 1, 2" in made_name(tmp_path, "from experiments.helper import name\n")
 
 
-@pytest.mark.slow
 def test_refusal_names_user_line_not_stdlib_internals(tmp_path: Path) -> None:
     text = "import dataclasses, time\n@dataclasses.dataclass\nclass A:\n    b: int = 1\n\nname = str(time.time())\n"
     refusal(tmp_path, text + MAKE, ":7 .* evaluated twice")
 
 
-@pytest.mark.slow
 def test_also_when_a_helper_reads_the_clock_as_it_is_imported(tmp_path: Path) -> None:
     put(tmp_path / "experiments/stamp.py", "import time\n\nNOW = time.time_ns()\n")
     text = "from experiments.stamp import NOW\nexecutor_main([ExecutorStep(f'x-{NOW}', None, None)])\n"
@@ -126,7 +122,6 @@ def test_also_when_a_helper_reads_the_clock_as_it_is_imported(tmp_path: Path) ->
         run(tmp_path, "a")
 
 
-@pytest.mark.slow
 def test_nor_for_what_is_called_when_garbage_is_collected_there(tmp_path: Path) -> None:
     threshold = gc.get_threshold()
     gc.callbacks.append(_read_clock)
@@ -142,7 +137,6 @@ def _read_clock(phase: str, info: dict[str, int]) -> None:
     time.perf_counter()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("config", ["versioned(time.time())", "[{'a': versioned([time.time()])}]"])
 def test_unstable_version_is_refused_but_unversioned_value_not(tmp_path: Path, config: str) -> None:
     text = "import time\nexecutor_main([ExecutorStep('s', None, {})])\n"
@@ -151,13 +145,11 @@ def test_unstable_version_is_refused_but_unversioned_value_not(tmp_path: Path, c
     assert names(run_text(tmp_path, text.format("time.time()"))) == [["s"]]
 
 
-@pytest.mark.slow
 def test_the_count_of_calls_must_be_the_same(tmp_path: Path) -> None:
     text = "import time\nfor _ in range(2 + time.time_ns() // 1000 % 7919):\n    executor_main([])\n"
     refusal(tmp_path, text, r":3 .* executor_main is called \d+ times, then \d+")
 
 
-@pytest.mark.slow
 def test_mutation_of_shared_helper_does_not_reach_other_files(tmp_path: Path) -> None:
     put(tmp_path / "experiments/shared.py", "WEIGHTS = {'a': 1}\n")
     text = EXECUTOR + "from experiments.shared import WEIGHTS\nWEIGHTS['{0}'] = 2\n"
