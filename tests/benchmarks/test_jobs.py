@@ -29,16 +29,16 @@ def job_line(number: int, printed: float) -> str:
 def test_lines_are_parsed_from_whole_records_not_torn_ones() -> None:
     records = [log_record(12.5, job_line(0, 10.0)), log_record(13.0, job_line(1, 11.0), "other", job_line(2, 12.0))]
     torn = log_record(14.0, job_line(3, 13.0))[:-5]
-    seen = list(logs.lines_in([*records, "plain text", torn]))
-    assert [(line.number, line.printed, line.logged) for line in seen] == [(0, 10, 12.5), (1, 11, 13), (2, 12, 13)]
+    parsed = list(logs.lines_in([*records, "plain text", torn]))
+    assert [(line.number, line.printed, line.logged) for line in parsed] == [(0, 10, 12.5), (1, 11, 13), (2, 12, 13)]
 
 
 def test_lost_repeated_and_reordered_lines_are_counted() -> None:
-    seen = [logs.LoggedLine(number, 10.0 + number, 20.0 + number) for number in (0, 1, 1, 3, 2)]
-    result = lines.carried(seen, 6)
+    logged = [logs.LoggedLine(number, 10.0 + number, 20.0 + number) for number in (0, 1, 1, 3, 2)]
+    result = lines.carried(logged, 6)
     assert (result.lost, result.repeated, result.in_order) == (2, 1, False)
     assert result.lines_per_second == pytest.approx(4 / 13) and result.last_lag == pytest.approx(10.0)
-    assert lines.carried(seen[:2], 2).in_order and lines.carried([], 2).lost == 2
+    assert lines.carried(logged[:2], 2).in_order and lines.carried([], 2).lost == 2
 
 
 def test_task_log_merges_worker_and_triggerer_files(tmp_path: Path) -> None:
@@ -52,24 +52,21 @@ def test_task_log_merges_worker_and_triggerer_files(tmp_path: Path) -> None:
     assert logs.fired_at(tmp_path, "d", "r", "t") == 25.0
 
 
-def test_the_printer_prints_as_many_lines_as_it_is_told() -> None:
+def test_printer_prints_requested_number_of_lines() -> None:
     command = [sys.executable, printer.__file__, "5", "1000"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     record = log_record(time.time(), printed)
     assert [line.number for line in logs.lines_in([record])] == [0, 1, 2, 3, 4]
 
 
-def test_followers_of_a_size_include_those_of_the_smaller_ones() -> None:
+def test_followers_of_a_size_include_those_of_smaller_sizes() -> None:
     everything = ids.job_ids("ours", 10)
     parts = [ids.job_ids("ours", size)[first:] for first, size in ids.batches([10, 1, 6])]
     assert sum(parts, []) == everything and [len(part) for part in parts] == [1, 5, 4]
     assert [job.startswith("ours-") for job in everything] == [True] * 4 + [False] * 6
     assert ids.batches([]) == []
-
-
-def test_non_deferrable_peer_follows_at_most_one_job_per_worker() -> None:
     assert follow.sizes_for(True, [1, 300]) == [1, 300]
-    assert follow.sizes_for(False, [1, 50, 300]) == [1, 8]
+    assert follow.sizes_for(False, [1, 50, 300]) == [1, 8], "a worker for each job that is not deferred"
 
 
 def test_following_cost_per_job_minute_excludes_idle_airflow() -> None:
@@ -80,7 +77,7 @@ def test_following_cost_per_job_minute_excludes_idle_airflow() -> None:
     assert cost.kinds == "8 GET /api/jobs/ in 120 s" and cost.idle_cpu == 2.0
 
 
-def test_goals_of_jobs_are_judged_by_the_figures_of_the_run() -> None:
+def test_goals_are_judged_by_the_figures_of_the_run() -> None:
     latencies = [
         latency.Latency("ray job submit", 1, 1, 2.0, 0.1, None, 4.0, 0.0),
         latency.Latency("ours", 1, 1, 2.0, 0.1, 1.5, 8.5, 3.0),
@@ -92,27 +89,17 @@ def test_goals_of_jobs_are_judged_by_the_figures_of_the_run() -> None:
     ]
     carried = [lines.Lines("ours", lines.Rate(2000, 10), lines.Carried(20_000, 1, 0, True, 1900.0, 0.5))]
     goals = [*latency.latency_goals(latencies), *follow.follow_goals(followed), *lines.lines_goals(carried)]
-    assert [(goal.here, goal.is_reached) for goal in goals] == [
-        ("+1.50 s", False),
-        ("1.50 s", True),
-        ("1.00 times", True),
-        ("0.02 times", True),
-        ("2.00 times", False),
-        ("1 lost, 0 repeated", False),
-    ]
+    figures = ["+1.50 s", "1.50 s", "1.00 times", "0.02 times", "2.00 times", "1 lost, 0 repeated"]
+    assert [goal.here for goal in goals] == figures
+    assert [goal.is_reached for goal in goals] == [False, True, True, True, False, False]
 
 
-def test_tables_put_ours_first_and_every_peer_beside_it() -> None:
+def test_latency_table_has_medians_and_ratio_of_each_peer() -> None:
     runs = [environment.TaskRun(2.0, 0.5, 4.0, 1.5, []), environment.TaskRun(None, None, 6.0, None, [])]
-    latencies = [
-        latency.median_of("google", 1, runs, 0.1),
-        latency.median_of("ours", 1, runs[:1], 3.0),
-        latency.median_of("ray job submit", 1, runs[:1], 0.0),
-    ]
-    table = latency.latency_table(latencies, [1])
-    assert [row[0] for row in table.rows] == ["ray job submit", "ours", "google"]
-    assert table.rows[2][3] == "never" and list(table.rows[2][6:9]) == ["1.50 s", "5.00 s", "1.25"]
-    assert table.rows[2][10] == "+0.90 s"
+    peer, own = latency.median_of("google", 1, runs, 0.1), latency.median_of("ours", 1, runs[:1], 3.0)
+    rows = latency.latency_table([peer, own, latency.median_of("ray job submit", 1, runs[:1], 0.0)], [1]).rows
+    assert [row[0] for row in rows] == ["ray job submit", "ours", "google"]
+    assert (rows[2][3], *rows[2][6:9], rows[2][10]) == ("never", "1.50 s", "5.00 s", "1.25", "+0.90 s")
 
 
 async def test_proxy_forwards_and_counts_bodies_refusals_websockets() -> None:
@@ -142,11 +129,11 @@ async def test_proxy_forwards_and_counts_bodies_refusals_websockets() -> None:
 
 
 @pytest.mark.slow
-def test_our_dag_file_gives_our_trigger_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dag_file_passes_the_arguments_of_the_trigger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ids.SIZES_VARIABLE, "[6]")
     from benchmarks.jobs.dags import ours
     from tradewind.triggers.ray_job import RayJobTrigger
 
     for job in ids.job_ids("ours", 6):
-        given = ours.trigger_kwargs(job)
-        assert RayJobTrigger(**given).serialize()[1] == given
+        arguments = ours.trigger_kwargs(job)
+        assert RayJobTrigger(**arguments).serialize()[1] == arguments

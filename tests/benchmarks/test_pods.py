@@ -31,11 +31,7 @@ KILLED_AT_100 = [
 
 
 def test_recovery_is_split_by_function_marks_and_pod_timeline() -> None:
-    events = [
-        TimelineEvent("reserved", 10.0),
-        TimelineEvent("reserved", 103.0),
-        TimelineEvent("preempted", 102.5, end_s=0.5),
-    ]
+    events = [TimelineEvent("reserved", at) for at in (10.0, 103.0)] + [TimelineEvent("preempted", 102.5, end_s=0.5)]
     ours = recovery_of(OURS, 100.0, KILLED_AT_100, events)
     assert ours == Recovery(
         "ours", 10.5, 2.0, 1.5, 10, pytest.approx(2.2), 2.0, detect=2.0, end=0.5, reserve=0.5, start=4.0
