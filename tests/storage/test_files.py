@@ -28,25 +28,13 @@ def test_written_text_is_read_and_missing_one_is_none(any_folder: str) -> None:
     assert list_names(f"{any_folder}/deep/down") == ["x"]
 
 
-def _create(path: str, text: str, results: multiprocessing.SimpleQueue[str]) -> None:
-    if create_text(path, text):
-        results.put(text)
-
-
 @pytest.mark.slow
 def test_one_of_many_processes_creates_a_text(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    for round_number in range(20):
-        results: multiprocessing.SimpleQueue[str] = context.SimpleQueue()
-        path = str(tmp_path / str(round_number))
-        writers = [context.Process(target=_create, args=(path, str(n), results)) for n in range(8)]
-        for writer in writers:
-            writer.start()
-        for writer in writers:
-            writer.join()
-        winner = results.get()
-        assert results.empty()
-        assert read_text(path) == winner
+    with multiprocessing.get_context("fork").Pool(8) as pool:
+        for path in (str(tmp_path / str(number)) for number in range(20)):
+            created = pool.starmap(create_text, [(path, str(n)) for n in range(8)], chunksize=1)
+            assert created.count(True) == 1
+            assert read_text(path) == str(created.index(True))
 
 
 def _write_for_ever(path: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,6 +11,19 @@ from tests.cloud_tpu.cloud import AT_ONCE, BODY, TpuEnvironment
 from tradewind.cloud_tpu.errors import TpuApiError
 from tradewind.cloud_tpu.repair.records import SliceRecord, SliceRecords
 from tradewind.cloud_tpu.repair.terms import RepairSettings, Scope
+
+
+class SlowRecords(SliceRecords):
+    """Records of a repair that is slow: ``meanwhile`` happens after it has read them."""
+
+    def __init__(self, env: TpuEnvironment, meanwhile: Callable[[], None]) -> None:
+        super().__init__(str(env.folder))
+        self._meanwhile = meanwhile
+
+    def read(self) -> dict[str, SliceRecord]:
+        found = super().read()
+        self._meanwhile()
+        return found
 
 
 @pytest.mark.parametrize("lives", [1, 2, 3, 4], ids=["delete", "after delete", "create", "after create"])
@@ -36,16 +50,13 @@ def test_two_repairs_at_once_replace_each_slice_once(env: TpuEnvironment) -> Non
 
 def test_slice_replaced_by_another_process_is_not_deleted(env: TpuEnvironment) -> None:
     env.create_preempted("slice-a")
+
+    def replace() -> None:
+        env.api.delete_node("slice-a", env.api.node("slice-a").identity)
+        env.create("slice-a")
+
     repair = env.repair()
-
-    class SlowRecords(SliceRecords):
-        def read(self) -> dict[str, SliceRecord]:
-            found = super().read()
-            env.api.delete_node("slice-a", env.api.node("slice-a").identity)
-            env.create("slice-a")
-            return found
-
-    repair.records = SlowRecords(str(env.folder))
+    repair.records = SlowRecords(env, replace)
     assert repair.run_once().done["slice-a"].startswith("left alone")
     assert env.api.node("slice-a").state == "READY"
 
@@ -148,16 +159,13 @@ def test_body_of_refused_slice_can_be_corrected(env: TpuEnvironment) -> None:
 
 def test_concurrent_repair_does_not_overwrite_records(env: TpuEnvironment) -> None:
     env.create_preempted("slice-a")
-    slow = env.repair()
 
-    class SlowRecords(SliceRecords):
-        def read(self) -> dict[str, SliceRecord]:
-            found = super().read()
-            with pytest.raises(KeyboardInterrupt):
-                env.repair(api=env.mortal_api(2)).run_once()  # killed after the deletion
-            return found
+    def delete_and_die() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            env.repair(api=env.mortal_api(2)).run_once()
 
-    slow.records = SlowRecords(str(env.folder))
-    assert slow.run_once().done["slice-a"].startswith("left alone")
+    repair = env.repair()
+    repair.records = SlowRecords(env, delete_and_die)
+    assert repair.run_once().done["slice-a"].startswith("left alone")
     env.repair_until_well()
     assert env.names() == ["slice-a"]

@@ -74,20 +74,17 @@ def test_lost_deletion_response_does_not_delete_successor(env: LyingEnvironment)
 def test_stale_list_does_not_delete_replaced_slice_again(env: LyingEnvironment) -> None:
     names = [f"slice-{number:02}" for number in range(20)]
     env.create_preempted(*names)
-    old = [json.loads(json.dumps(one)) for one in _listed(env)]
+    old: dict[str, Any] = {}
+    env.cloud.twists("ListNodes", old.update)
+    env.api.nodes()
+    env.cloud.twist = lambda answer: answer
     assert set(env.repair().run_once().done.values()) == {"replaced"}
-    env.cloud.twists("ListNodes", lambda fields: fields.update(nodes=old))
+    env.cloud.twists("ListNodes", lambda fields: fields.update(old))
     pauses = iter(range(5))
     env.repair(api=env.new_api(sleep=lambda seconds: [next(pauses)])).run_once()
     env.cloud.twist = lambda answer: answer
     assert len(env.calls("DeleteNode")) == 20
     env.repair_until_well()
-
-
-def _listed(env: LyingEnvironment) -> list[dict[str, Any]]:
-    call = HttpRequest("GET", f"/v2/{env.api.parent}/nodes", {"pageSize": "500"}, {}, b"")
-    nodes: list[dict[str, Any]] = json.loads(env.cloud.answer(call).body)["nodes"]
-    return nodes
 
 
 @pytest.mark.parametrize(("state", "second_state", "hosts"), [("READY", "PREEMPTED", 2), ("PREEMPTED", "READY", 0)])
