@@ -239,11 +239,21 @@ def test_a_name_that_leaves_the_output_or_hides_is_refused(name: str) -> None:
         check_name(name, "The hub")
 
 
-def test_hub_path_outside_output_is_refused_before_writing(hub: HubServer, tmp_path: Path) -> None:
-    hub.files["data/../../outside"] = b""
+@pytest.mark.parametrize("name", ["data/../../outside", "a\u2028b", "a\u202eb", "a\x1b[2Jb"])
+def test_unusable_hub_path_is_refused_unless_globs_omit_it(hub: HubServer, tmp_path: Path, name: str) -> None:
+    hub.files[name] = b""
     with pytest.raises(DownloadError, match="no path below the output"):
         download_hf(config(tmp_path / "out"))
     assert list(tmp_path.iterdir()) == []
+    download_hf(config(tmp_path, "data/*.jsonl"))
+    assert sorted(copies(tmp_path)) == sorted(DATA)
+
+
+def test_hub_paths_with_any_kind_of_space_are_copied(hub: HubServer, tmp_path: Path) -> None:
+    for space in ("\u00a0", "\u202f", "\u3000", "\u200b", "\u00ad", "\ufeff", " ", "\U0001fae8", "\ue000"):
+        hub.files[f"data/a{space}b [1] #%?.jsonl"] = b"{}\n"
+    download_hf(config(tmp_path))
+    assert copies(tmp_path) == shown(hub)
 
 
 def test_legacy_marin_download_writes_to_legacy_path(hub: HubServer, tmp_path: Path) -> None:

@@ -116,15 +116,14 @@ class Listing:
             return None
         from huggingface_hub import hf_hub_url
 
-        name = check_name(path, self._where)
-        url = hf_hub_url(self._repo, name, repo_type=self._repo_type, revision=self._commit, endpoint=self._endpoint)
+        url = hf_hub_url(self._repo, path, repo_type=self._repo_type, revision=self._commit, endpoint=self._endpoint)
         lfs = entry.get("lfs")
         content = entry if lfs is None else lfs if isinstance(lfs, dict) else {}
         size, digest = content.get("size"), content.get("oid")
         is_size = isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= MAX_FILE_BYTES
         if not is_size or not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-            raise DownloadError(f"{self._where} has no size or no checksum of {name!r}.")
-        return SourceFile(name, url, size, *((digest, None) if lfs is not None else (None, digest)))
+            raise DownloadError(f"{self._where} has no size or no checksum of {path[:200]!r}.")
+        return SourceFile(path, url, size, *((digest, None) if lfs is not None else (None, digest)))
 
 
 @dataclass(frozen=True)
@@ -178,13 +177,17 @@ class Hub:
         tree = self._tree(what, repo, commit, repo_type)
         names = {file.name for file in tree}
         wanted = _matching(names, globs, what)
-        return HubRevision(repo, commit, tuple(sorted((f for f in tree if f.name in wanted), key=lambda f: f.name)))
+        files = sorted((file for file in tree if file.name in wanted), key=lambda file: file.name)
+        where = f"The hub's list of {repo}"
+        for file in files:
+            check_name(file.name, where)
+        check_apart((file.name for file in files), where)
+        return HubRevision(repo, commit, tuple(files))
 
     def _tree(self, what: str, repo: str, commit: str, repo_type: str) -> list[SourceFile]:
         listing = Listing(self._endpoint, repo, commit, repo_type, self._headers())
         while not listing.is_complete:
             self._retry(what, listing.read_page)
-        check_apart((file.name for file in listing.files), f"The hub's list of {repo}")
         return listing.files
 
     def _headers(self) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -14,6 +15,8 @@ from tradewind.text import single_line
 if TYPE_CHECKING:
     from hashlib import _Hash
 
+_TURNING: Final = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})
+"""Unicode's marks that show the letters after them in another order."""
 _RECORD: Final = ".executor_"
 """Prefix of record names: a folder with such a file counts as the output of another step."""
 
@@ -100,13 +103,19 @@ def check_name(name: str, where: str) -> str:
     """
     parts = PurePosixPath(name).parts
     is_inside = bool(parts) and not name.startswith("/") and ".." not in parts and "\\" not in name
-    if not is_inside or not name.isprintable() or name != "/".join(parts):
+    if not is_inside or not all(map(_is_plain, name)) or name != "/".join(parts):
         raise UnusableNameError(f"{where} names the file {name[:200]!r}, which is no path below the output.")
     if is_hidden(name):
         raise UnusableNameError(
             f"{where} names the file {name[:200]!r}, which begins with a dot, or is called like a record of a step."
         )
     return name
+
+
+def _is_plain(letter: str) -> bool:
+    """Whether a letter ends no line, controls no terminal and turns no text around; any kind of space is one."""
+    category, direction = unicodedata.category(letter), unicodedata.bidirectional(letter)
+    return category not in ("Cc", "Cs", "Zl", "Zp") and direction not in _TURNING
 
 
 def is_hidden(name: str) -> bool:
