@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,30 +13,27 @@ from typing import Any
 
 import pytest
 
+from tests.airflow.ray_side import TERMINAL, jobs_of
 from tests.support.clusters import CALM
 from tests.support.waiting import limit_s
-from tests.support.waiting import until as until  # re-export for the tests of this folder
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.airflow_api import AirflowApi
-from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.processes import LocalStack, free_port
 from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
 
 HERE = Path(__file__).parent
 RUN_TIMEOUT_S = 800.0
 HEARTBEAT_S = 6.0
-"""Heartbeat interval of leases.
-
-A test that kills a lease owner waits three times as long until the lease is stale.
-"""
+"""Heartbeat interval of leases; a lease is stale three times as long after its owner was killed."""
 PASSPHRASE = "only the cluster knows"
 """Value of ``PASSPHRASE_OF_CLUSTER`` in the environment of the cluster's nodes."""
 NIGHTLY_ZONE = "Europe/Berlin"
-"""Time zone of the nightly pipeline: its clocks go forward in the night of 29 March 2026."""
+"""Time zone of the nightly pipeline: its clocks go forward on 29 March 2026."""
 
 
 @dataclass(frozen=True)
-class House:
+class Environment:
     """Test environment: Airflow's API and command line, the cluster's address, the store, the DAG files."""
 
     airflow: LocalAirflow
@@ -46,53 +42,48 @@ class House:
     store: Path
     dags: Path
 
-    def run(self, dag_id: str, conf: dict[str, Any] | None = None) -> HouseRun:
+    def run(self, dag_id: str, conf: dict[str, Any] | None = None) -> DagRun:
         """Trigger a run and wait for its end."""
         run = self.begin(dag_id, conf)
         run.wait()
         return run
 
-    def begin(self, dag_id: str, conf: dict[str, Any] | None = None, date: datetime | None = None) -> HouseRun:
+    def begin(self, dag_id: str, conf: dict[str, Any] | None = None, date: datetime | None = None) -> DagRun:
         """Trigger a run, for a logical date if ``date`` is given."""
         self.api.wait_for_dag(dag_id, limit_s())
         self.api.unpause(dag_id)
-        return HouseRun(self, dag_id, self.api.trigger(dag_id, conf, date))
+        return DagRun(self, dag_id, self.api.trigger(dag_id, conf, date))
 
-    def backfill(self, dag_id: str, first: str, last: str, conf: dict[str, Any] | None = None) -> list[HouseRun]:
-        """Backfill from the command line, all dates at once, and wait for the end of every run."""
-        runs = self.start_backfill(dag_id, first, last, conf)
-        for run in runs:
-            run.wait()
-        return runs
+    def backfill(self, dag_id: str, first: str, last: str, conf: dict[str, Any]) -> list[DagRun]:
+        """Backfill from the command line, all dates at once, and wait for the end of every run.
 
-    def start_backfill(self, dag_id: str, first: str, last: str, conf: dict[str, Any] | None = None) -> list[HouseRun]:
-        """Create the backfill's runs.
-
-        Other components must not write meanwhile: Airflow reads and then writes within a savepoint. SQLite refuses the
-        write at once if another process has written in between.
+        Other components must not write while the runs are created: Airflow reads and then writes within a savepoint.
+        SQLite refuses the write at once if another process has written in between.
         """
         self.api.wait_for_dag(dag_id, limit_s())
         command = ["backfill", "create", "--dag-id", dag_id, "--from-date", first, "--to-date", last]
         with self.idle("dag-processor", "triggerer"):
-            done = self.airflow.cli(*command, *(["--dag-run-conf", json.dumps(conf)] if conf else []))
+            done = self.airflow.cli(*command, "--dag-run-conf", json.dumps(conf))
             # Unpause the DAG only now: Airflow creates a run for an unpaused DAG with a schedule,
             # and the scheduler would wait for its task.
             self.api.unpause(dag_id)
         assert done.returncode == 0, done.stderr
         ids = [run["dag_run_id"] for run in self.api.dag_runs(dag_id) if run["dag_run_id"].startswith("backfill__")]
-        return [HouseRun(self, dag_id, run_id) for run_id in ids]
+        runs = [DagRun(self, dag_id, run_id) for run_id in ids]
+        for run in runs:
+            run.wait()
+        return runs
 
     @contextmanager
     def idle(self, *components: str) -> Iterator[None]:
-        """Stop the scheduler and ``components`` for the length of the block.
+        """Stop the scheduler and ``components`` for the length of the block, in which a test creates many runs.
 
-        Tests use it to create many runs. On SQLite, a starting task holds the database lock while it waits for the API
-        server, and the API server waits for that lock to create the next run. A scheduler that reads half a backfill
-        exits.
+        On SQLite, a starting task holds the database lock while it waits for the API server, and the API server waits
+        for that lock to create the next run. A scheduler that reads half a backfill exits.
         """
-        with ExitStack() as started_again:
+        with ExitStack() as restarts:
             for name in ("scheduler", *components):
-                started_again.callback(self.airflow.start_component, name)
+                restarts.callback(self.airflow.start_component, name)
                 self.airflow.stop_component(name)
             yield
 
@@ -107,53 +98,70 @@ class House:
 
 
 @dataclass(frozen=True)
-class HouseRun:
+class DagRun:
     """One run of a DAG."""
 
-    house: House
+    env: Environment
     dag_id: str
     run_id: str
 
     @property
     def state(self) -> str:
-        return str(self.house.api.dag_run(self.dag_id, self.run_id)["state"])
+        return str(self.env.api.dag_run(self.dag_id, self.run_id)["state"])
 
     def wait(self) -> None:
         """Wait until the run has ended; fail at once if a component of Airflow has died."""
-        self.house.api.wait_for_run(
-            self.dag_id, self.run_id, RUN_TIMEOUT_S, on_poll=lambda run: self.house.airflow.raise_if_a_component_died()
+        self.env.api.wait_for_run(
+            self.dag_id, self.run_id, RUN_TIMEOUT_S, on_poll=lambda run: self.env.airflow.raise_if_a_component_died()
         )
+
+    def task(self, task_id: str) -> dict[str, Any]:
+        """Return the task instance as the API reports it."""
+        tasks = self.env.api.task_instances(self.dag_id, self.run_id)
+        return next(task for task in tasks if task["task_id"] == task_id)
 
     def states(self) -> dict[str, str]:
         """Task id → state."""
-        return {ti["task_id"]: ti["state"] for ti in self.house.api.task_instances(self.dag_id, self.run_id)}
+        return {task["task_id"]: task["state"] for task in self.env.api.task_instances(self.dag_id, self.run_id)}
 
     def decisions(self) -> dict[str, str]:
         """Task id → decision of the plan."""
-        plan = self.house.api.xcom(self.dag_id, self.run_id, "plan")
+        plan = self.env.api.xcom(self.dag_id, self.run_id, "plan")
         return {step["task_id"]: step["decision"] for step in plan["steps"]}
 
     def log(self, task_id: str, number: int | None = None) -> str:
         """Return the log of a try of the task, by default the last; empty before the first try."""
-        if number is not None:
-            return self.house.api.task_log(self.dag_id, self.run_id, task_id, number)
-        tries = {ti["task_id"]: ti["try_number"] for ti in self.house.api.task_instances(self.dag_id, self.run_id)}
-        return self.house.api.task_log(self.dag_id, self.run_id, task_id, tries[task_id]) if tries[task_id] else ""
+        number = number or self.task(task_id)["try_number"]
+        return self.env.api.task_log(self.dag_id, self.run_id, task_id, number) if number else ""
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """Return the jobs of its tasks on the shared cluster, oldest first."""
+        return jobs_of(self.env.ray_address, self.run_id)
+
+    def job_statuses(self) -> list[str]:
+        """Return the status of each of these jobs, oldest first."""
+        return [job["status"] for job in self.jobs()]
+
+    def active_jobs(self) -> int:
+        """Count these jobs that have not ended."""
+        return sum(status not in TERMINAL for status in self.job_statuses())
 
 
 @pytest.fixture(scope="package")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    root = tmp_path_factory.mktemp("house")
-    store = root / "store"
-    dags = root / "dags"
+def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
+    root = tmp_path_factory.mktemp("env")
+    store, dags = root / "store", root / "dags"
     shutil.copytree(HERE / "dags", dags, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(HERE.parents[1] / "dags", dags, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     put_into_zone(dags / "nightly_code_lm.py", NIGHTLY_ZONE)
+    # A test edits this copy. It is written now, because Airflow stores changes of a DAG at least 30 s apart.
+    text = (dags / "plain_retries.py").read_text().replace("plain_retries", "lowered_retries")
+    (dags / "lowered_retries.py").write_text(text.replace("plain/retried", "plain/lowered"))
     (root / "airflow_only").mkdir()
     (root / "airflow_only" / "only_in_airflow.py").write_text("def work_elsewhere(config): ...\n")
     stack = LocalStack(root)
-    slices, env = [LocalSlice("slice-a", "v4-16")], {"PASSPHRASE_OF_CLUSTER": PASSPHRASE}
-    ray = LocalRay(stack, token="", num_cpus=4, slices=slices, env=env)
+    slices, variables = [LocalSlice("slice-a", "v4-16")], {"PASSPHRASE_OF_CLUSTER": PASSPHRASE}
+    ray = LocalRay(stack, token="", num_cpus=4, slices=slices, env=variables)
     storage = LocalCloudStorage()
     storage.start()
     storage.buckets.create("recovered-bucket")
@@ -163,7 +171,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         connections={
             "ray_default": connection(ray.address, bucket=str(store)),
             "bare": connection(ray.address),
-            "gone": connection(f"http://127.0.0.1:{closed_port()}", bucket=str(store)),
+            "gone": connection(f"http://127.0.0.1:{free_port()}", bucket=str(store)),
         },
         settings={
             **CALM,
@@ -179,7 +187,9 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     try:
         ray.start()
         airflow.start()
-        yield House(airflow, AirflowApi(airflow.url, airflow.username, airflow.password), ray.address, store, dags)
+        yield Environment(
+            airflow, AirflowApi(airflow.url, airflow.username, airflow.password), ray.address, store, dags
+        )
     finally:
         stack.stop(grace_seconds=5.0)
         storage.stop()
@@ -204,7 +214,7 @@ def write_fleet(folder: Path) -> Path:
 
 
 def put_into_zone(dag_file: Path, zone: str) -> None:
-    """Set the time zone of a daily pipeline; in a zone without clock changes all nights have equal length."""
+    """Set the time zone of a daily pipeline; in a zone without clock changes all days have equal length."""
     text = dag_file.read_text()
     daily = 'schedule="@daily",'
     assert text.count(daily) == 1
@@ -213,9 +223,3 @@ def put_into_zone(dag_file: Path, zone: str) -> None:
 
 def connection(address: str, **extra: str) -> str:
     return json.dumps({"conn_type": "ray", "host": address, "extra": extra})
-
-
-def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

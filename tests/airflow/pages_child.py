@@ -1,7 +1,7 @@
 """Request pages from an in-process Airflow API server with the plugin, as users of several roles.
 
-The program reads one JSON object from stdin: XComs to store, and requests as ``[user, path]``. It prints the answers as
-JSON. ``AIRFLOW__CORE__AUTH_MANAGER`` and the database come from the environment.
+It reads one JSON object from stdin: XComs to store, and requests as ``[user, path]``. It prints the responses as JSON.
+``AIRFLOW__CORE__AUTH_MANAGER`` and the database come from the environment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sqlalchemy import text
 ROLES = {"admin": "Admin", "viewer": "Viewer", "public": "Public", "reader_of_one": "ReaderOfOne", "runner": "User"}
 
 
-def leave(xcoms: list[dict[str, Any]]) -> None:
+def insert(xcoms: list[dict[str, Any]]) -> None:
     """Insert rows into the XCom table without the runs that they belong to."""
     is_sqlite = settings.engine.dialect.name == "sqlite"
     row = (
@@ -54,14 +54,14 @@ def fab_tokens(manager: Any) -> dict[str, str]:
 
 
 def main() -> None:
-    asked = json.load(sys.stdin)
+    given = json.load(sys.stdin)
     app = create_app("core")
     manager = get_auth_manager()
-    leave(asked["xcoms"])
+    insert(given["xcoms"])
     tokens = fab_tokens(manager) if "Fab" in type(manager).__name__ else simple_tokens(manager)
     answers = []
     with TestClient(app, raise_server_exceptions=False) as client:
-        for user, path in asked["questions"]:
+        for user, path in given["requests"]:
             headers = {"Authorization": f"Bearer {tokens[user]}"} if user in tokens else {}
             answer = client.get(f"/tradewind/{path}", headers=headers)
             answers.append([answer.status_code, dict(answer.headers), answer.text])

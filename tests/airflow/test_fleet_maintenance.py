@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.airflow.conftest import House
+from tests.airflow.conftest import Environment
 from tests.support.waiting import until
 from tradewind.cloud_tpu.api import TpuApi
 from tradewind.rehearsal.cloud.cloud import RehearsalCloud
@@ -26,12 +26,12 @@ BODY = {
 
 
 @pytest.fixture
-def cloud(house: House, tmp_path: Path) -> Iterator[RehearsalCloud]:
+def cloud(env: Environment, tmp_path: Path) -> Iterator[RehearsalCloud]:
     stack = LocalStack(tmp_path / "cloud")
     cloud = RehearsalCloud(stack, LocalRay(stack, num_cpus=1))
     cloud.start()
     try:
-        connect(house, cloud, tmp_path)
+        connect(env, cloud, tmp_path)
         yield cloud
     finally:
         cloud.stop()
@@ -39,17 +39,17 @@ def cloud(house: House, tmp_path: Path) -> Iterator[RehearsalCloud]:
     assert stack.processes() == []
 
 
-def connect(house: House, cloud: RehearsalCloud, tmp_path: Path) -> None:
+def connect(env: Environment, cloud: RehearsalCloud, tmp_path: Path) -> None:
     ray = cloud.ray.connection
     extra = ray["extra"] | {"bucket": str(tmp_path / "bucket")}
-    house.api.put_connection("tpu_cluster", ray | {"extra": json.dumps(extra)})
+    env.api.put_connection("tpu_cluster", ray | {"extra": json.dumps(extra)})
     extra = {"is_anonymous": True, "tpu_endpoint": cloud.url}
     google = {"conn_type": "google_cloud_platform", "extra": json.dumps(extra)}
-    house.api.put_connection("google_cloud_default", google)
+    env.api.put_connection("google_cloud_default", google)
 
 
 @pytest.mark.long
-def test_a_dry_run_tells_and_the_next_run_brings_the_slice_back(house: House, cloud: RehearsalCloud) -> None:
+def test_dry_run_reports_and_next_run_repairs_the_slice(env: Environment, cloud: RehearsalCloud) -> None:
     api = TpuApi("rehearsal", cloud.zone, endpoint=cloud.url, poll_s=0.2)
     api.create("slice-a", BODY)
     api.create("left", BODY | {"acceleratorType": "v4-8", "labels": {"ray-cluster-name": "removed"}})
@@ -57,30 +57,30 @@ def test_a_dry_run_tells_and_the_next_run_brings_the_slice_back(house: House, cl
     cloud.preempt("slice-a")
     until(lambda: "slice-a" not in cloud.ray.status().slices, "Ray to notice")
     writes = changes(cloud)
-    dry = house.run("fleet_maintenance", {"dry_run": True})
+    dry = env.run("fleet_maintenance", {"dry_run": True})
     states = dry.states()
     assert states.pop("call_a_person") == "failed" and set(states.values()) == {"success", "skipped"}, states
     assert changes(cloud) == writes
-    told = house.api.xcom("fleet_maintenance", dry.run_id, "report")
-    assert told["for_a_person"] == [f"removed, node of no cluster left: READY in rehearsal, {cloud.zone}"]
-    slices = [line for line in told["news"] if line["about"] == "slice"]
+    report = env.api.xcom("fleet_maintenance", dry.run_id, "report")
+    assert report["for_a_person"] == [f"removed, node of no cluster left: READY in rehearsal, {cloud.zone}"]
+    slices = [line for line in report["news"] if line["about"] == "slice"]
     assert [(line["name"], line["done"]) for line in slices] == [("slice-a", "would delete and create again")]
 
     api.delete_node("left", api.node("left").identity)
-    waiting = house.begin("tpu_slices")
+    waiting = env.begin("tpu_slices")
     until(lambda: waiting.states().get("in_triggerer") == "deferred", "the sensor to wait")
-    repair = house.run("fleet_maintenance", {"clusters": ["recovered"]})
+    repair = env.run("fleet_maintenance", {"clusters": ["recovered"]})
     assert repair.state == "success", repair.states()
     node = api.node("slice-a")
     assert node.state == "READY" and node.identity != identity and node.body.items() >= BODY.items()
-    log = house.api.task_log("fleet_maintenance", repair.run_id, "repair_slices", 1, map_index=0)
+    log = env.api.task_log("fleet_maintenance", repair.run_id, "repair_slices", 1, map_index=0)
     assert "Google says PREEMPTED" in log
     table = " ".join(repair.log("report").split())  # column widths depend on the other findings
     assert "recovered slice slice-a dead: Google says PREEMPTED" in table
 
     waiting.wait()
     assert waiting.states() == {"in_triggerer": "success", "in_worker": "success"}
-    assert house.api.xcom("tpu_slices", waiting.run_id, "in_triggerer") == ["slice-a"]
+    assert env.api.xcom("tpu_slices", waiting.run_id, "in_triggerer") == ["slice-a"]
 
 
 def changes(cloud: RehearsalCloud) -> list[str]:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.airflow.conftest import House, HouseRun
+from tests.airflow.conftest import DagRun, Environment
 from tests.marin.checkouts import put
 from tests.support.waiting import limit_s
 
@@ -113,23 +113,23 @@ marin_experiment("experiments/tutorials/count_words.py", tags=["marin"])
 """
 
 
-def test_marin_checkout_beside_dags_runs_and_is_reused(house: House) -> None:
+def test_marin_checkout_beside_dags_runs_and_is_reused(env: Environment) -> None:
     for name, text in CHECKOUT.items():
-        put(house.dags.parent / "marin" / name, text)
-    put(house.dags / "marin_dags.py", DAG_FILE)
-    dag = house.api.wait_for_dag("tutorials.count_words", limit_s())
+        put(env.dags.parent / "marin" / name, text)
+    put(env.dags / "marin_dags.py", DAG_FILE)
+    dag = env.api.wait_for_dag("tutorials.count_words", limit_s())
     assert (dag["description"], [tag["name"] for tag in dag["tags"]]) == ("Words of a poem.", ["marin"])
-    run = house.run("tutorials.count_words")
+    run = env.run("tutorials.count_words")
     assert run.state == "success", run.states()
-    check_outputs(house, run)
-    again = house.run("tutorials.count_words")
+    check_outputs(env, run)
+    again = env.run("tutorials.count_words")
     assert set(again.decisions().values()) == {"REUSE"}
     assert again.states() == {"plan": "success", "words_8_counted": "skipped", "words_longest": "skipped"}
-    assert house.attempts("words/longest") == 1
+    assert env.attempts("words/longest") == 1
 
 
-def check_outputs(house: House, run: HouseRun) -> None:
-    counted, found = house.output("words/8/counted"), house.output("words/longest")
+def check_outputs(env: Environment, run: DagRun) -> None:
+    counted, found = env.output("words/8/counted"), env.output("words/longest")
     assert json.loads((counted / "table.json").read_text()) == {"a": 3, "is": 2, "rose": 3}
     assert json.loads((found / "table.json").read_text()) == {"longest": "rose"}
     assert (found / ".executor_status").read_text() == "SUCCESS"

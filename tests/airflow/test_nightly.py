@@ -1,7 +1,4 @@
-"""The nightly pipeline in a small size.
-
-The tests backfill it over the night of a clock change, and run it with another learning rate.
-"""
+"""The nightly pipeline in a small size, over the night of a clock change and with another learning rate."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.airflow.conftest import NIGHTLY_ZONE, House, HouseRun
+from tests.airflow.conftest import NIGHTLY_ZONE, DagRun, Environment
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1800)]
 
@@ -26,53 +23,53 @@ SHORT_NIGHT = "2026-03-29"
 
 
 @pytest.fixture(scope="module")
-def night(house: House) -> HouseRun:
+def night(env: Environment) -> DagRun:
     """Return the run of the night in which the clocks go forward."""
-    [run] = house.backfill(DAG, "2026-03-29T00:00+01:00", "2026-03-29T00:00+01:00", SMALL)
+    [run] = env.backfill(DAG, "2026-03-29T00:00+01:00", "2026-03-29T00:00+01:00", SMALL)
     assert run.state == "success", run.states()
     return run
 
 
-def interval(run: HouseRun) -> tuple[datetime, datetime]:
+def interval(run: DagRun) -> tuple[datetime, datetime]:
     """Return start and end of the run's data interval, in the pipeline's time zone."""
-    told = run.house.api.dag_run(run.dag_id, run.run_id)
-    start, end = (datetime.fromisoformat(told[f"data_interval_{side}"]) for side in ("start", "end"))
+    fields = run.env.api.dag_run(run.dag_id, run.run_id)
+    start, end = (datetime.fromisoformat(fields[f"data_interval_{side}"]) for side in ("start", "end"))
     return start.astimezone(ZoneInfo(NIGHTLY_ZONE)), end.astimezone(ZoneInfo(NIGHTLY_ZONE))
 
 
-def hours(run: HouseRun) -> float:
+def hours(run: DagRun) -> float:
     start, end = (moment.astimezone(UTC) for moment in interval(run))
     return (end - start).total_seconds() / 3600
 
 
-def decided(run: HouseRun, decision: str) -> set[str]:
+def decided(run: DagRun, decision: str) -> set[str]:
     return {task_id.removeprefix("code_lm_") for task_id, made in run.decisions().items() if made == decision}
 
 
-def output(run: HouseRun, name: str) -> Path:
+def output(run: DagRun, name: str) -> Path:
     """Return the step's output path in the run's plan."""
-    plan = run.house.api.xcom(run.dag_id, run.run_id, "plan")
+    plan = run.env.api.xcom(run.dag_id, run.run_id, "plan")
     [path] = [step["output_path"] for step in plan["steps"] if step["name"] == f"code_lm/{name}"]
     return Path(path)
 
 
-def loss(run: HouseRun) -> float:
+def loss(run: DagRun) -> float:
     return float(json.loads((output(run, "evaluate") / "results.json").read_text())["checkpoint"]["loss"])
 
 
-def versions(house: House, name: str) -> int:
-    return len(list(house.store.glob(f"code_lm/{name}-??????")))
+def versions(env: Environment, name: str) -> int:
+    return len(list(env.store.glob(f"code_lm/{name}-??????")))
 
 
-def test_dst_change_night_is_like_others(night: HouseRun) -> None:
+def test_dst_change_night_is_like_others(night: DagRun) -> None:
     assert hours(night) == 23
     assert [moment.time().isoformat() for moment in interval(night)] == ["00:00:00", "00:00:00"]
-    told = json.loads((output(night, "sample") / ".executor_info").read_text())
-    assert told["config"]["night"] == SHORT_NIGHT
+    info = json.loads((output(night, "sample") / ".executor_info").read_text())
+    assert info["config"]["night"] == SHORT_NIGHT
     assert decided(night, "RUN") == SHARED | NIGHTLY
 
 
-def test_a_night_trains_evaluates_and_reports(night: HouseRun) -> None:
+def test_run_trains_evaluates_and_reports(night: DagRun) -> None:
     results = json.loads((output(night, "evaluate") / "results.json").read_text())
     assert results["checkpoint"]["loss"] == pytest.approx(results["hf"]["loss"], rel=1e-3)
     assert 1 < results["checkpoint"]["bpb"] < 8
@@ -84,27 +81,27 @@ def test_a_night_trains_evaluates_and_reports(night: HouseRun) -> None:
     assert hosts == ["host-0.log", "host-1.log"]
 
 
-def test_another_learning_rate_trains_again_on_the_same_tokens(house: House, night: HouseRun) -> None:
+def test_other_learning_rate_trains_again_on_same_tokens(env: Environment, night: DagRun) -> None:
     noon_after = datetime(2026, 3, 30, 12, tzinfo=ZoneInfo(NIGHTLY_ZONE))
-    run = house.begin(DAG, SMALL | {"learning_rate": 0.003}, noon_after)
+    run = env.begin(DAG, SMALL | {"learning_rate": 0.003}, noon_after)
     run.wait()
     assert run.state == "success", run.states()
     assert interval(run) == interval(night)
     assert decided(run, "RUN") == AFTER_TOKENS
     assert decided(run, "REUSE") == SHARED | NIGHTLY - AFTER_TOKENS
-    assert [versions(house, name) for name in ("tokens", "train", "report")] == [1, 2, 2]
+    assert [versions(env, name) for name in ("tokens", "train", "report")] == [1, 2, 2]
     assert run.log("code_lm_train").count("step 4/4  validation loss") == 1
     assert loss(run) != loss(night)
 
 
-def test_two_dates_train_two_models_of_one_collection(house: House) -> None:
-    runs = house.backfill(DAG, "2026-03-30T00:00+02:00", "2026-03-31T00:00+02:00", SMALL)
+def test_two_dates_train_two_models_of_one_collection(env: Environment) -> None:
+    runs = env.backfill(DAG, "2026-03-30T00:00+02:00", "2026-03-31T00:00+02:00", SMALL)
     assert [run.state for run in runs] == ["success", "success"]
     assert sorted((interval(run)[0].date().isoformat(), hours(run)) for run in runs) == [
         ("2026-03-30", 24),
         ("2026-03-31", 24),
     ]
     assert all(decided(run, "RUN") - SHARED == NIGHTLY for run in runs)
-    assert {name: house.attempts(f"code_lm/{name}") for name in SHARED} == dict.fromkeys(SHARED, 1)
+    assert {name: env.attempts(f"code_lm/{name}") for name in SHARED} == dict.fromkeys(SHARED, 1)
     assert len({output(run, "train") for run in runs}) == 2
     assert len({loss(run) for run in runs}) == 2

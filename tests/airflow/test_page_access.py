@@ -73,27 +73,27 @@ HARMLESS = {
 
 
 @dataclass
-class Asked:
-    """Answers of one API server."""
+class Responses:
+    """Responses of one API server, by user and path."""
 
     manager: str
-    is_answering: dict[tuple[str, str], tuple[int, dict[str, str], str]]
+    by_request: dict[tuple[str, str], tuple[int, dict[str, str], str]]
 
     def status(self, user: str, path: str) -> int:
-        return self.is_answering[user, path][0]
+        return self.by_request[user, path][0]
 
 
-def questions() -> list[tuple[str, str]]:
+def requests_to_send() -> list[tuple[str, str]]:
     paths = ["plan/one/good", "plan/two/good", "step/one/t/good", "step/two/t/good", "plan/one/none"]
-    everybody = ["admin", "viewer", "runner", "public", "reader_of_one", "stranger"]
+    users = ["admin", "viewer", "runner", "public", "reader_of_one", "stranger"]
     bad = [f"plan/one/{quote(name)}" for name in (*MALFORMED, *HARMLESS, "deep", "no JSON")]
     bad += [f"step/one/t/{quote(name)}" for name in (*MALFORMED, *HARMLESS, "deep", "no JSON")]
-    odd = ["plan/one/%00", "plan/%00/x", "step/one/%00/x", "plan/one/%ED%A0%80", "plan/one/%0A", "step/one/t/x%00y",
+    unusual = ["plan/one/%00", "plan/%00/x", "step/one/%00/x", "plan/one/%ED%A0%80", "plan/one/%0A", "step/one/t/x%00y",
            "step/one/t/good?map_index=99999999999999999999", "step/one/t/good?map_index=NaN", "plan/~/good", "plan/-/x",
            f"plan/one/{'x' * 5000}", "assets/pages.css", "assets/links.js", "assets/..%2Fpages.py", "assets/%00",
            "nothing/here"]  # fmt: skip
-    return [(user, path) for user in everybody for path in paths] + [
-        (user, path) for user in ("admin", "stranger") for path in (*bad, *odd)
+    return [(user, path) for user in users for path in paths] + [
+        (user, path) for user in ("admin", "stranger") for path in (*bad, *unusual)
     ]
 
 
@@ -107,8 +107,8 @@ def xcoms(is_sqlite: bool) -> list[dict[str, Any]]:
     return [{**row, "task_id": "plan", "key": "return_value"} for row in rows]
 
 
-def ask(home: Path, manager: str, database: str) -> Asked:
-    asked = questions()
+def send_requests(home: Path, manager: str, database: str) -> Responses:
+    requests = requests_to_send()
     env = dict(
         os.environ,
         AIRFLOW_HOME=str(home),
@@ -125,40 +125,40 @@ def ask(home: Path, manager: str, database: str) -> Asked:
             [sys.executable, "-m", "airflow", "db", "migrate"], env=env, capture_output=True, text=True, check=False
         )
         assert migrated.returncode == 0, migrated.stderr[-3000:]
-    given = json.dumps({"xcoms": xcoms(database.startswith("sqlite")), "questions": asked})
+    given = json.dumps({"xcoms": xcoms(database.startswith("sqlite")), "requests": requests})
     done = subprocess.run(
         [sys.executable, "-m", "tests.airflow.pages_child"], env=env, input=given, capture_output=True, text=True,
         check=False,
     )  # fmt: skip
-    told = [line for line in done.stdout.splitlines() if line.startswith("ANSWERS")]
-    assert told, done.stderr[-3000:]
-    answers = json.loads(told[0].removeprefix("ANSWERS"))
-    return Asked(manager, {key: tuple(answer) for key, answer in zip(asked, answers, strict=True)})
+    lines = [line for line in done.stdout.splitlines() if line.startswith("ANSWERS")]
+    assert lines, done.stderr[-3000:]
+    answers = json.loads(lines[0].removeprefix("ANSWERS"))
+    return Responses(manager, {key: tuple(answer) for key, answer in zip(requests, answers, strict=True)})
 
 
 FAB_SERVERS = [pytest.param((FAB, database), marks=pytest.mark.long) for database in ("sqlite", "postgres")]
 
 
 @pytest.fixture(scope="module", params=[(SIMPLE, "sqlite"), *FAB_SERVERS], ids=lambda one: one[1])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Responses]:
     manager, database = request.param
     home = tmp_path_factory.mktemp("airflow")
     if database == "sqlite":
         airflow = LocalAirflow(LocalStack(home), dags_folder=home, connections={}, settings={})
         airflow.prepare()  # copies the empty database that the first Airflow of the test run created
-        yield ask(home, manager, f"sqlite:///{airflow.home}/airflow.db")
+        yield send_requests(home, manager, f"sqlite:///{airflow.home}/airflow.db")
         return
     stack = LocalStack(home)
     postgres = LocalPostgres(stack)
     try:
         postgres.start()
-        yield ask(home, manager, postgres.url)
+        yield send_requests(home, manager, postgres.url)
     finally:
         stack.stop()
         postgres.remove()
 
 
-def test_pages_require_read_access_to_dag_and_xcoms(server: Asked) -> None:
+def test_pages_require_read_access_to_dag_and_xcoms(server: Responses) -> None:
     is_fab = server.manager == FAB
     for path, dag in [("plan/one/good", "one"), ("plan/two/good", "two"), ("step/one/t/good", "one"),
                       ("step/two/t/good", "two"), ("plan/one/none", "one")]:  # fmt: skip
@@ -168,37 +168,37 @@ def test_pages_require_read_access_to_dag_and_xcoms(server: Asked) -> None:
         assert server.status("public", path) == 403
         if is_fab:
             assert server.status("reader_of_one", path) == (200 if dag == "one" else 403)
-    assert "train/x" in server.is_answering["viewer", "plan/one/good"][2]
-    assert "This run has no plan yet." in server.is_answering["viewer", "plan/one/none"][2]
+    assert "train/x" in server.by_request["viewer", "plan/one/good"][2]
+    assert "This run has no plan yet." in server.by_request["viewer", "plan/one/none"][2]
 
 
-def test_responses_set_security_headers_and_no_inline_code(server: Asked) -> None:
-    for asked, (status, headers, text) in server.is_answering.items():
+def test_responses_set_security_headers_and_no_inline_code(server: Responses) -> None:
+    for request, (status, headers, text) in server.by_request.items():
         policy = headers.get("content-security-policy", "")
-        assert "default-src 'none'" in policy and "frame-ancestors 'self'" in policy, (asked, status)
+        assert "default-src 'none'" in policy and "frame-ancestors 'self'" in policy, (request, status)
         assert "unsafe" not in policy
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["cache-control"] == "no-store"
         assert "<style" not in text and "<script>" not in text and " onclick" not in text
 
 
-def test_no_request_and_no_xcom_makes_the_server_fail(server: Asked) -> None:
-    failed = {asked: text for asked, (status, _, text) in server.is_answering.items() if status >= 500}
+def test_no_request_or_xcom_makes_server_fail(server: Responses) -> None:
+    failed = {request: text for request, (status, _, text) in server.by_request.items() if status >= 500}
     assert failed == {}
 
 
 @pytest.mark.parametrize("kind", ["plan/one", "step/one/t"])
-def test_a_malformed_plan_gives_a_page_that_says_so(server: Asked, kind: str) -> None:
+def test_malformed_plan_is_reported_on_the_page(server: Responses, kind: str) -> None:
     for name in MALFORMED:
-        status, _, text = server.is_answering["admin", f"{kind}/{quote(name)}"]
+        status, _, text = server.by_request["admin", f"{kind}/{quote(name)}"]
         assert (status, "cannot be shown: " in text) == (200, True), (name, text[-300:])
     for name in HARMLESS:
-        status, _, text = server.is_answering["admin", f"{kind}/{quote(name)}"]
+        status, _, text = server.by_request["admin", f"{kind}/{quote(name)}"]
         assert (status, "This run has no plan yet" in text) == (200, True), (name, text[-300:])
 
 
-def test_the_assets_are_served_to_users_and_nothing_beside_them(server: Asked) -> None:
-    assert server.is_answering["admin", "assets/pages.css"][:1] == (200,)
-    assert server.is_answering["admin", "assets/links.js"][1]["content-type"].startswith("text/javascript")
+def test_only_assets_are_served_and_only_to_users(server: Responses) -> None:
+    assert server.by_request["admin", "assets/pages.css"][:1] == (200,)
+    assert server.by_request["admin", "assets/links.js"][1]["content-type"].startswith("text/javascript")
     assert server.status("stranger", "assets/pages.css") == 401
     assert {server.status("admin", path) for path in ("assets/..%2Fpages.py", "assets/%00", "nothing/here")} == {404}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.airflow.conftest import PASSPHRASE, House, HouseRun
+from tests.airflow.conftest import PASSPHRASE, DagRun, Environment
 from tests.airflow.ray_side import TERMINAL, jobs_of
 from tests.support.clusters import HASTY
 from tests.support.supervisors import is_supervisor
@@ -28,14 +28,14 @@ StartRay = Callable[..., tuple[LocalRay, str]]
 
 
 @pytest.fixture
-def start_ray(house: House, tmp_path: Path) -> Iterator[StartRay]:
+def start_ray(env: Environment, tmp_path: Path) -> Iterator[StartRay]:
     """Start a separate cluster whose head a test may kill; yield it with its connection's name."""
     stack = LocalStack(tmp_path / "stack")
 
     def start(**env: str) -> tuple[LocalRay, str]:
         ray = LocalRay(stack, token="", num_cpus=2, env={**HASTY, **env})
         ray.start()
-        house.api.put_connection(tmp_path.name, {"conn_type": "ray", "host": ray.address})
+        env.api.put_connection(tmp_path.name, {"conn_type": "ray", "host": ray.address})
         return ray, tmp_path.name
 
     try:
@@ -44,11 +44,11 @@ def start_ray(house: House, tmp_path: Path) -> Iterator[StartRay]:
         stack.stop()
 
 
-def run_command(house: House, connection: str, command: str) -> HouseRun:
-    return house.begin("ray_elsewhere", {"conn": connection, "command": command})
+def run_command(env: Environment, connection: str, command: str) -> DagRun:
+    return env.begin("ray_elsewhere", {"conn": connection, "command": command})
 
 
-def until_running(address: str, run: HouseRun) -> str:
+def until_running(address: str, run: DagRun) -> str:
     def running() -> list[str]:
         return [job["submission_id"] for job in jobs_of(address, run.run_id) if job["status"] == "RUNNING"]
 
@@ -56,96 +56,92 @@ def until_running(address: str, run: HouseRun) -> str:
     return job
 
 
-def ends_well_in_its_first_try(house: House, run: HouseRun) -> None:
+def check_success_in_first_try(run: DagRun, task_id: str = "job") -> None:
     run.wait()
-    [task] = house.api.task_instances(run.dag_id, run.run_id)
-    assert (task["state"], task["try_number"]) == ("success", 1), run.log("job")
+    task = run.task(task_id)
+    assert (task["state"], task["try_number"]) == ("success", 1), run.log(task_id)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("storage", ["memory", "rocksdb"])
-def test_a_head_that_dies_costs_an_attempt_and_no_retry(
-    house: House, start_ray: StartRay, tmp_path: Path, storage: str
+def test_killed_head_costs_attempt_but_no_retry(
+    env: Environment, start_ray: StartRay, tmp_path: Path, storage: str
 ) -> None:
     ray, connection = start_ray(**({} if storage == "memory" else head_memory(tmp_path / "gcs")))
     file, back = tmp_path / "ran", tmp_path / "back"
     wait = f"until [ -e {back} ]; do sleep 0.2; done"
-    run = run_command(house, connection, f"echo started >> {file}; {wait}; echo ended >> {file}")
+    run = run_command(env, connection, f"echo started >> {file}; {wait}; echo ended >> {file}")
     first = until_running(ray.address, run)
     until(lambda: run.states() == {"job": "deferred"}, "the task to follow its job")
-    until(file.exists, "the command to start: Ray calls the job running before")
+    until(file.exists, "the command to start: Ray reports the job as running before")
     time.sleep(MOMENTS.uniform(0, 3))
     ray.kill_head()
     back.touch()
     ray.start_head()
-    ends_well_in_its_first_try(house, run)
+    check_success_in_first_try(run)
     assert file.read_text() == "started\nstarted\nended\n"
     assert first.endswith("-1")
-    assert house.api.xcom(run.dag_id, run.run_id, "job", "submission_id") == first.removesuffix("1") + "2"
+    assert env.api.xcom(run.dag_id, run.run_id, "job", "submission_id") == first.removesuffix("1") + "2"
 
 
-def test_step_forgotten_by_head_reruns_and_counts_once(house: House, start_ray: StartRay, tmp_path: Path) -> None:
+def test_step_forgotten_by_head_reruns_and_counts_once(env: Environment, start_ray: StartRay, tmp_path: Path) -> None:
     ray, _ = start_ray()
-    house.api.put_connection("own_cluster", {"conn_type": "ray", "host": ray.address})
+    env.api.put_connection("own_cluster", {"conn_type": "ray", "host": ray.address})
     gate = tmp_path / "open"
-    run = house.begin("own_cluster", {"name": "forgotten", "prefix": str(tmp_path), "gate": str(gate)})
+    run = env.begin("own_cluster", {"name": "forgotten", "prefix": str(tmp_path), "gate": str(gate)})
     until(lambda: list(tmp_path.glob("own/*.calls")), "the step to start")
     until(lambda: run.states()["own_step"] == "deferred", "the task to follow it")
     time.sleep(MOMENTS.uniform(0, 3))
     ray.kill_head()
     ray.start_head()
     gate.touch()
-    run.wait()
-    [task] = [one for one in house.api.task_instances(run.dag_id, run.run_id) if one["task_id"] == "own_step"]
-    assert (task["state"], task["try_number"]) == ("success", 1), run.log("own_step")
+    check_success_in_first_try(run, "own_step")
     [output] = [path for path in tmp_path.glob("own/step-*") if path.is_dir()]
     lease = json.loads((output / ".executor_status.lock").read_text())
     assert (lease["phase"], lease["attempt"]) == ("committed", 2)
     attempts = [json.loads(file.read_text())["outcome"] for file in sorted(output.glob(".attempts/*.json"))]
-    assert attempts in (["stopped", "succeeded"], ["lost", "succeeded"]), "as its end was polite or not"
+    assert attempts in (["stopped", "succeeded"], ["lost", "succeeded"]), "depending on whether it shut down gracefully"
     [calls] = tmp_path.glob("own/*.calls")
     assert calls.read_text() == "started\nstarted\nended\n"
 
 
 @pytest.mark.long
-def test_a_supervisor_that_dies_costs_an_attempt_and_no_retry(
-    house: House, start_ray: StartRay, tmp_path: Path
-) -> None:
+def test_killed_supervisor_costs_attempt_but_no_retry(env: Environment, start_ray: StartRay, tmp_path: Path) -> None:
     ray, connection = start_ray()
     file = tmp_path / "ran"
-    run = run_command(house, connection, f"echo started >> {file}; sleep 10; echo ended >> {file}")
+    run = run_command(env, connection, f"echo started >> {file}; sleep 10; echo ended >> {file}")
     until_running(ray.address, run)
     until(file.exists, "the command to start")
     time.sleep(MOMENTS.uniform(0, 3))
     [supervisor] = [one for one in ray.stack.processes() if is_supervisor(one)]
     supervisor.kill()
-    ends_well_in_its_first_try(house, run)
-    assert [found["status"] in TERMINAL for found in jobs_of(ray.address, run.run_id)] == [True, True]
+    check_success_in_first_try(run)
+    assert [job["status"] in TERMINAL for job in jobs_of(ray.address, run.run_id)] == [True, True]
     assert file.read_text().endswith("started\nended\n")
 
 
 @pytest.mark.parametrize("component", ["scheduler", "triggerer", pytest.param("api-server", marks=pytest.mark.long)])
-def test_airflow_component_restart_leaves_one_job(house: House, tmp_path: Path, component: str) -> None:
+def test_airflow_component_restart_leaves_one_job(env: Environment, tmp_path: Path, component: str) -> None:
     file, back = tmp_path / "ran", tmp_path / "back"
     wait = f"until [ -e {back} ]; do sleep 0.2; done"  # Airflow fails a task that resumes without an API server
-    run = run_command(house, "ray_default", f"echo started >> {file}; {wait}; echo ended >> {file}")
-    until_running(house.ray_address, run)
+    run = run_command(env, "ray_default", f"echo started >> {file}; {wait}; echo ended >> {file}")
+    until_running(env.ray_address, run)
     until(lambda: run.states() == {"job": "deferred"}, "the task to follow its job")
     time.sleep(MOMENTS.uniform(0, 3))
-    house.airflow.kill_component(component)
-    house.airflow.start_component(component)
+    env.airflow.kill_component(component)
+    env.airflow.start_component(component)
     if component == "api-server":
-        until(house.airflow.is_answering, "the API server to answer")
+        until(env.airflow.is_answering, "the API server to answer")
     back.touch()
-    ends_well_in_its_first_try(house, run)
-    assert [job["status"] for job in jobs_of(house.ray_address, run.run_id)] == ["SUCCEEDED"]
+    check_success_in_first_try(run)
+    assert run.job_statuses() == ["SUCCEEDED"]
     assert file.read_text() == "started\nended\n"
 
 
-def test_a_secret_is_fetched_on_the_cluster(house: House) -> None:
+def test_secret_is_fetched_on_cluster(env: Environment) -> None:
     digest = hashlib.sha256(PASSPHRASE.encode()).hexdigest()
     command = f'echo "$(printf %s "$PASSPHRASE" | sha256sum)" | grep {digest} && echo it fits'
-    run = run_command(house, "ray_default", command)
-    ends_well_in_its_first_try(house, run)
+    run = run_command(env, "ray_default", command)
+    check_success_in_first_try(run)
     assert "it fits" in run.log("job")
-    assert PASSPHRASE not in run.log("job") + str(jobs_of(house.ray_address, run.run_id))
+    assert PASSPHRASE not in run.log("job") + str(run.jobs())

@@ -12,14 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.airflow.conftest import RUN_TIMEOUT_S, House, HouseRun
+from tests.airflow.conftest import RUN_TIMEOUT_S, DagRun, Environment
 from tests.airflow.ray_side import jobs_of
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay
 
 pytestmark = [pytest.mark.airflow, pytest.mark.ray]
 
-MOST_BYTES = 64 * 1024 * 1024
+MAX_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -32,35 +32,35 @@ class Guarded:
 
 
 @pytest.fixture(scope="module")
-def guarded(house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+def guarded(env: Environment, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     stack = LocalStack(tmp_path_factory.mktemp("guarded"))
     token, wrong = secrets.token_hex(24), secrets.token_hex(24)
     ray = LocalRay(stack, num_cpus=2, token=token, env={"PASSPHRASE_OF_CLUSTER": "a passphrase"})
     try:
         ray.start()
         for name, password in (("guarded", token), ("wrong_token", wrong)):
-            house.api.put_connection(name, {"conn_type": "ray", "host": ray.address, "password": password})
+            env.api.put_connection(name, {"conn_type": "ray", "host": ray.address, "password": password})
         yield Guarded(ray, token, wrong)
     finally:
         stack.stop()
 
 
 @pytest.fixture(scope="module")
-def refused(house: House, guarded: Guarded) -> HouseRun:
+def refused(env: Environment, guarded: Guarded) -> DagRun:
     """Return a run whose task sends the cluster a wrong token."""
-    return house.run("ray_elsewhere", {"conn": "wrong_token", "command": "true"})
+    return env.run("ray_elsewhere", {"conn": "wrong_token", "command": "true"})
 
 
 def text_below(folder: Path) -> Iterator[tuple[Path, bytes]]:
     for file in folder.rglob("*"):
         with suppress(FileNotFoundError):  # the database deletes its journal when a transaction ends
-            if file.is_file() and not file.is_symlink() and file.stat().st_size < MOST_BYTES:
+            if file.is_file() and not file.is_symlink() and file.stat().st_size < MAX_BYTES:
                 yield file, file.read_bytes()
 
 
-def test_a_token_is_seen_nowhere(house: House, guarded: Guarded, refused: HouseRun) -> None:
-    run = house.begin("ray_elsewhere", {"conn": "guarded", "command": "echo working; sleep 5; echo done"})
-    seen_on_command_lines = set()
+def test_token_appears_in_no_log_file_or_command_line(env: Environment, guarded: Guarded, refused: DagRun) -> None:
+    run = env.begin("ray_elsewhere", {"conn": "guarded", "command": "echo working; sleep 5; echo done"})
+    lines_with_token = set()
 
     def look(_: object) -> None:
         for process in psutil.process_iter():
@@ -69,27 +69,24 @@ def test_a_token_is_seen_nowhere(house: House, guarded: Guarded, refused: HouseR
             except psutil.Error:
                 continue
             if guarded.token in line:
-                seen_on_command_lines.add(line)
+                lines_with_token.add(line)
 
-    house.api.wait_for_run(run.dag_id, run.run_id, RUN_TIMEOUT_S, on_poll=look)
+    env.api.wait_for_run(run.dag_id, run.run_id, RUN_TIMEOUT_S, on_poll=look)
     assert run.states() == {"job": "success"}
-    assert seen_on_command_lines == set()
-    xcoms = {
-        key: house.api.xcom(run.dag_id, run.run_id, "job", key)
-        for key in house.api.xcoms(run.dag_id, run.run_id, "job")
-    }
-    told = json.dumps([xcoms, jobs_of(guarded.ray.address, run.run_id, guarded.token)])
-    rendered = house.api.task_instances(run.dag_id, run.run_id) + house.api.task_instances(run.dag_id, refused.run_id)
-    said = told + json.dumps(rendered) + run.log("job") + refused.log("job")
+    assert lines_with_token == set()
+    keys = env.api.xcoms(run.dag_id, run.run_id, "job")
+    xcoms = {key: env.api.xcom(run.dag_id, run.run_id, "job", key) for key in keys}
+    shown = [xcoms, jobs_of(guarded.ray.address, run.run_id, guarded.token), run.task("job"), refused.task("job")]
+    text = json.dumps(shown) + run.log("job") + refused.log("job")
     tokens = (guarded.token, guarded.wrong)
-    assert not [token for token in tokens if token in said]
-    assert house.store.is_relative_to(house.airflow.stack.root)
-    files = text_below(house.airflow.stack.root)  # outputs, logs, records, configuration and database
+    assert not [token for token in tokens if token in text]
+    assert env.store.is_relative_to(env.airflow.stack.root)
+    files = text_below(env.airflow.stack.root)  # outputs, logs, records, configuration and database
     assert [str(file) for file, data in files if any(token.encode() in data for token in tokens)] == []
 
 
-def test_a_refused_token_fails_at_once_and_submits_nothing(house: House, guarded: Guarded, refused: HouseRun) -> None:
-    [task] = house.api.task_instances(refused.dag_id, refused.run_id)
+def test_refused_token_fails_at_once_and_submits_nothing(env: Environment, guarded: Guarded, refused: DagRun) -> None:
+    task = refused.task("job")
     assert (task["state"], task["try_number"]) == ("failed", 1)
     assert "wrong_token" in refused.log("job")
     assert jobs_of(guarded.ray.address, refused.run_id, guarded.token) == []

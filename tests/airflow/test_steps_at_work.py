@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from tests.airflow.conftest import House, HouseRun
-from tests.airflow.ray_side import active, jobs_of, statuses
+from tests.airflow.conftest import DagRun, Environment
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.ray]
@@ -18,99 +16,98 @@ pytestmark = [pytest.mark.airflow, pytest.mark.ray]
 TASK = "slow_step"
 
 
-def enough(house: House, name: str) -> Path:
+def enough(env: Environment, name: str) -> Path:
     """Return the file whose creation ends the function of the step."""
-    return house.store / f"enough-{name}"
+    return env.store / f"enough-{name}"
 
 
-def begin(house: House, name: str) -> HouseRun:
+def begin(env: Environment, name: str) -> DagRun:
     """Start a run; return it when its step runs and the triggerer follows it."""
-    run = house.begin("slow_step", {"name": name, "until": str(enough(house, name))})
-    until(lambda: "RUNNING" in statuses(house.ray_address, run.run_id), "the step's job")
+    run = env.begin("slow_step", {"name": name, "until": str(enough(env, name))})
+    until(lambda: "RUNNING" in run.job_statuses(), "the step's job")
     until(lambda: run.states()[TASK] == "deferred", "the task to follow it")
     until(lambda: "working" in run.log(TASK), "the step's first line")
     return run
 
 
-def output(house: House, run: HouseRun) -> Path:
-    plan = house.api.xcom(run.dag_id, run.run_id, "plan")
-    [step] = plan["steps"]
+def output(env: Environment, run: DagRun) -> Path:
+    [step] = env.api.xcom(run.dag_id, run.run_id, "plan")["steps"]
     return Path(step["output_path"])
 
 
-def attempts(house: House, run: HouseRun) -> list[dict[str, Any]]:
-    files = sorted(output(house, run).glob(".attempts/*.json"))
-    return [json.loads(file.read_text()) for file in files]
+def outcomes(env: Environment, run: DagRun) -> list[str]:
+    """Return the outcome of each attempt."""
+    return [json.loads(file.read_text())["outcome"] for file in sorted(output(env, run).glob(".attempts/*.json"))]
 
 
-def test_a_marked_step_is_stopped_and_its_attempt_says_so(house: House) -> None:
-    run = begin(house, "marked")
-    house.api.mark_task(run.dag_id, run.run_id, TASK, "failed")
-    until(lambda: statuses(house.ray_address, run.run_id) == ["STOPPED"], "the job to stop")
-    until(lambda: [one["outcome"] for one in attempts(house, run)] == ["stopped"], "the attempt's end")
+def test_marked_step_is_stopped_and_recorded_as_stopped(env: Environment) -> None:
+    run = begin(env, "marked")
+    env.api.mark_task(run.dag_id, run.run_id, TASK, "failed")
+    until(lambda: run.job_statuses() == ["STOPPED"], "the job to stop")
+    until(lambda: outcomes(env, run) == ["stopped"], "the attempt's end")
 
 
-def test_a_step_cleared_at_work_is_stopped_and_made_again(house: House) -> None:
-    run = begin(house, "cleared")
-    house.api.clear_task(run.dag_id, run.run_id, TASK)
-    until(lambda: statuses(house.ray_address, run.run_id)[:1] == ["STOPPED"], "the first job to stop")
-    until(lambda: len(jobs_of(house.ray_address, run.run_id)) == 2, "the second job")
-    enough(house, "cleared").touch()
+def test_step_cleared_while_running_is_stopped_and_rerun(env: Environment) -> None:
+    run = begin(env, "cleared")
+    env.api.clear_task(run.dag_id, run.run_id, TASK)
+    until(lambda: run.job_statuses()[:1] == ["STOPPED"], "the first job to stop")
+    until(lambda: len(run.jobs()) == 2, "the second job")
+    enough(env, "cleared").touch()
     run.wait()
     assert run.states()[TASK] == "success"
-    assert statuses(house.ray_address, run.run_id) == ["STOPPED", "SUCCEEDED"]
-    assert [one["outcome"] for one in attempts(house, run)] == ["stopped", "succeeded"]
+    assert run.job_statuses() == ["STOPPED", "SUCCEEDED"]
+    assert outcomes(env, run) == ["stopped", "succeeded"]
 
 
 @pytest.mark.long
-def test_reconciler_stops_step_marked_without_triggerer(house: House) -> None:
-    run = begin(house, "unseen")
-    house.airflow.stop_component("triggerer")
+def test_reconciler_stops_step_marked_without_triggerer(env: Environment) -> None:
+    run = begin(env, "unseen")
+    env.airflow.stop_component("triggerer")
     try:
-        house.api.mark_task(run.dag_id, run.run_id, TASK, "failed")
-        done = house.airflow.cli("tradewind", "reconcile")
+        env.api.mark_task(run.dag_id, run.run_id, TASK, "failed")
+        done = env.airflow.cli("tradewind", "reconcile")
         assert done.returncode == 0, done.stderr
     finally:
-        house.airflow.start_component("triggerer")
-    assert statuses(house.ray_address, run.run_id) == ["STOPPED"]
-    assert [one["outcome"] for one in attempts(house, run)] == ["stopped"]
+        env.airflow.start_component("triggerer")
+    assert run.job_statuses() == ["STOPPED"]
+    assert outcomes(env, run) == ["stopped"]
 
 
-def test_waiting_run_executes_step_when_user_stops_owner(house: House) -> None:
-    first = begin(house, "shared")
-    second = house.begin("slow_step", {"name": "shared"})
+def test_waiting_run_executes_step_when_user_stops_owner(env: Environment) -> None:
+    first = begin(env, "shared")
+    second = env.begin("slow_step", {"name": "shared"})
     until(lambda: second.states().get(TASK) == "deferred", "the second run to wait")
     assert second.decisions() == {TASK: "WAIT"}
-    house.api.mark_task(first.dag_id, first.run_id, TASK, "success")
+    env.api.mark_task(first.dag_id, first.run_id, TASK, "success")
     second.wait()
     assert second.states()[TASK] == "success"
-    assert [one["outcome"] for one in attempts(house, second)] == ["stopped", "succeeded"]
-    assert statuses(house.ray_address, first.run_id) == ["STOPPED"]
-    assert first.states()[TASK] == "success", "as the person said"
+    assert outcomes(env, second) == ["stopped", "succeeded"]
+    assert first.job_statuses() == ["STOPPED"]
+    assert first.states()[TASK] == "success", "as the user marked it"
 
 
-def test_the_whole_log_of_an_attempt_lies_beside_the_output(house: House) -> None:
-    run = house.run("slow_step", {"name": "logged"})
-    log = output(house, run) / ".attempts" / "1" / "driver.log"
+def test_whole_log_of_attempt_is_stored_beside_output(env: Environment) -> None:
+    run = env.run("slow_step", {"name": "logged"})
+    log = output(env, run) / ".attempts" / "1" / "driver.log"
     assert log.read_text().splitlines()[-2:] == ["working", "worked"]
     assert f"full log at {log}" not in run.log(TASK), "the task's log holds it all"
 
 
-def test_a_driver_that_is_killed_costs_an_attempt_and_no_retry(house: House) -> None:
-    run = begin(house, "killed")
-    [job] = jobs_of(house.ray_address, run.run_id)
-    file = f"{output(house, run)}/.attempts/1.json"
-    drivers = [one for one in house.airflow.stack.processes() if _is_driver_of(one, file)]
+def test_killed_driver_costs_attempt_but_no_retry(env: Environment) -> None:
+    run = begin(env, "killed")
+    [job] = run.jobs()
+    file = f"{output(env, run)}/.attempts/1.json"
+    drivers = [one for one in env.airflow.stack.processes() if _is_driver_of(one, file)]
     assert drivers
     for driver in drivers:
         driver.kill()
-    enough(house, "killed").touch()
+    enough(env, "killed").touch()
     run.wait()
-    [task] = [ti for ti in house.api.task_instances(run.dag_id, run.run_id) if ti["task_id"] == TASK]
+    task = run.task(TASK)
     assert (task["state"], task["try_number"]) == ("success", 1)
-    assert [one["outcome"] for one in attempts(house, run)] == ["lost", "succeeded"]
-    assert active(house.ray_address, run.run_id) == 0
-    assert job["submission_id"] == attempts(house, run)[0]["job"]
+    assert outcomes(env, run) == ["lost", "succeeded"]
+    assert run.active_jobs() == 0
+    assert job["submission_id"] == json.loads((output(env, run) / ".attempts" / "1.json").read_text())["job"]
 
 
 def _is_driver_of(process: psutil.Process, file: str) -> bool:

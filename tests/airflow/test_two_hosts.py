@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.airflow.conftest import House
+from tests.airflow.conftest import Environment
 from tradewind.runtime.pods.timeline import read_timeline
 
 pytestmark = [pytest.mark.airflow, pytest.mark.ray]
 
 
-def test_a_step_on_a_slice_computes_across_both_hosts(house: House) -> None:
-    run = house.run("two_hosts")
+def test_a_step_on_a_slice_computes_across_both_hosts(env: Environment) -> None:
+    run = env.run("two_hosts")
     assert run.state == "success", run.log("two_hosts_sum")
-    output = house.output("two_hosts/sum")
+    output = env.output("two_hosts/sum")
     assert sorted(file.read_text() for file in output.glob("process-*")) == [
         f"process {number} of 2 on host {number}: 11.0" for number in (0, 1)
     ]

@@ -39,5 +39,5 @@ def write_call(config: Config) -> dict[str, Any]:
 def write_call_and_wait(config: Config) -> None:
     """Run until the test creates a file; the test can see all dates."""
     write_call(config)
-    while not os.path.exists(f"{config.output_path}/all_are_here"):
+    while not os.path.exists(f"{config.output_path}/all_dates_wait"):
         time.sleep(0.1)
