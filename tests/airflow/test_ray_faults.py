@@ -32,8 +32,8 @@ def start_ray(env: Environment, tmp_path: Path) -> Iterator[StartRay]:
     """Start a separate cluster whose head a test may kill; yield it with its connection's name."""
     stack = LocalStack(tmp_path / "stack")
 
-    def start(**env: str) -> tuple[LocalRay, str]:
-        ray = LocalRay(stack, token="", num_cpus=2, env={**HASTY, **env})
+    def start(**variables: str) -> tuple[LocalRay, str]:
+        ray = LocalRay(stack, token="", num_cpus=2, env={**HASTY, **variables})
         ray.start()
         env.api.put_connection(tmp_path.name, {"conn_type": "ray", "host": ray.address})
         return ray, tmp_path.name
