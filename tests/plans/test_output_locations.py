@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,52 +19,35 @@ def step(name: str = "s", override: str | None = None) -> ExecutorStep:
     return ExecutorStep(name, None, None, override_output_path=override)
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("../other", "'..'"),
-        ("a/../../b", "'..'"),
-        ("..", "'..'"),
-        ("/etc/x", "an absolute path"),
-        ("gs://bucket/x", "an absolute path"),
-        ("http://host/x", "an absolute path"),
-        ("reference://::x", "'::'"),
-        ("a\0b", "NUL"),
-        ("a\udc80", "half of a character"),
-        (".attempts/x", "its own records"),
-        (".tradewind/pins", "its own records"),
-    ],
-)
+INVALID_NAMES = {
+    "'..'": ["../other", "a/../../b", ".."],
+    "an absolute path": ["/etc/x", "gs://bucket/x", "http://host/x"],
+    "'::'": ["reference://::x"],
+    "NUL": ["a\0b"],
+    "half of a character": ["a\udc80"],
+    "its own records": [".attempts/x", ".tradewind/pins"],
+}
+INVALID_PATHS: dict[str, list[Any]] = {
+    "'..'": ["../other", "a/../b", "/data/../x"],
+    "the prefix itself": ["", ".", "./"],
+    "NUL": ["a\0"],
+    "no store that Tradewind supports": ["http://host/x", "http://["],
+    "not a valid path": ["gs://me:hunter2@bucket/x", "gs://", "file:x"],
+    "a whole store": ["gs://bucket", "s3://bucket/", "/", "file:///"],
+    "neither a path below the prefix": ["train:v1"],
+    "'::'": ["zip://a::b"],
+    "text, not bytes": [b"bytes"],
+    "its own records": [".tradewind"],
+}
+
+
+@pytest.mark.parametrize(("name", "why"), [(each, why) for why, names in INVALID_NAMES.items() for each in names])
 def test_name_leaving_prefix_is_dag_file_error(name: str, why: str) -> None:
     with pytest.raises(ExperimentError, match=re.escape(why)):
         check_given_places([step(name)])
 
 
-@pytest.mark.parametrize(
-    ("override", "why"),
-    [
-        ("../other", "'..'"),
-        ("a/../b", "'..'"),
-        ("/data/../x", "'..'"),
-        ("", "the prefix itself"),
-        (".", "the prefix itself"),
-        ("./", "the prefix itself"),
-        ("a\0", "NUL"),
-        ("http://host/x", "no store that Tradewind supports"),
-        ("http://[", "no store that Tradewind supports"),
-        ("gs://me:hunter2@bucket/x", "not a valid path"),
-        ("gs://", "not a valid path"),
-        ("gs://bucket", "a whole store"),
-        ("s3://bucket/", "a whole store"),
-        ("/", "a whole store"),
-        ("file:///", "a whole store"),
-        ("train:v1", "neither a path below the prefix"),
-        ("file:x", "not a valid path"),
-        ("zip://a::b", "'::'"),
-        (b"bytes", "text, not bytes"),
-        (".tradewind", "its own records"),
-    ],
-)
+@pytest.mark.parametrize(("override", "why"), [(each, why) for why, paths in INVALID_PATHS.items() for each in paths])
 def test_override_invalid_for_any_prefix_is_dag_file_error(override: str, why: str) -> None:
     with pytest.raises(ExperimentError, match=re.escape(why)) as refused:
         check_given_places([step("mine", override)])

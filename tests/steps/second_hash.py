@@ -23,7 +23,7 @@ SEQUENCES = ("list", "tuple", "namedtuple", "set")
 
 @dataclass(frozen=True)
 class Noise:
-    """A value that does not change the version."""
+    """A value outside the version."""
 
     value: Any
 

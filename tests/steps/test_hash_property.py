@@ -44,12 +44,12 @@ Number = enum.IntEnum("Number", {"ONE": 1})
 # ---- build steps from descriptions, and the configs that their functions should receive
 
 
-def build(node: Node, leaf: Callable[[Any], Any], inside_set: Callable[[Any], Any]) -> Any:
-    """Build the value of ``node``: ``leaf`` builds its leaves, ``inside_set`` those in sets."""
+def build(node: Node, leaf: Callable[[Any], Any], inside_set: Callable[[Any], Any] | None = None) -> Any:
+    """Build the value of ``node``: ``leaf`` builds its leaves, ``inside_set`` those in sets, if they differ."""
     if not isinstance(node, Group):
         return node.value if isinstance(node, Noise) else leaf(node)
     if node.kind == "set":
-        return {build(item, inside_set, inside_set) for _, item in node.items}
+        return {build(item, inside_set or leaf) for _, item in node.items}
     values = {key: build(item, leaf, inside_set) for key, item in node.items}
     if node.kind == "dict":
         return values
@@ -71,17 +71,17 @@ def as_written(node: Any, steps: list[ExecutorStep]) -> Any:
         return this_output_path(node.name)
     if isinstance(node, Mirrored):
         return mirrored(as_written(node.inner, steps))
+    written: Any
     if node.step is None:
-        first, *rest = node.parts
-        written: Any = InputName.hardcoded(first)
-    elif not node.parts:
-        step = steps[node.step]
-        written, rest = (step, step.as_input_name(), output_path_of(step))[node.style], []
+        written = InputName.hardcoded(node.parts[0])
     else:
-        first, *rest = node.parts
         step = steps[node.step]
-        written = (step / first, step.cd(first), output_path_of(step, first))[node.style]
-    for part in rest:
+        if node.parts:
+            first = node.parts[0]
+            written = (step / first, step.cd(first), output_path_of(step, first))[node.style]
+        else:
+            written = (step, step.as_input_name(), output_path_of(step))[node.style]
+    for part in node.parts[1:]:
         written = written / part
     return written if node.blocking else written.nonblocking()
 
@@ -107,7 +107,7 @@ def inside(path: str, name: str | None) -> str:
 def make_steps(graph: Graph) -> list[ExecutorStep]:
     steps: list[ExecutorStep] = []
     for described in graph:
-        config = build(described.config, lambda node: as_written(node, steps), lambda node: as_written(node, steps))
+        config = build(described.config, lambda node: as_written(node, steps))
         steps.append(ExecutorStep(described.name, None, config, override_output_path=described.override))
     return steps
 
@@ -145,8 +145,8 @@ contents = st.recursive(scalars, grown, max_leaves=6)
 
 
 def groups(nodes: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
-    def group(kind: str, of_keys: st.SearchStrategy[str], least: int = 0, most: int = 4) -> st.SearchStrategy[Node]:
-        pairs = st.lists(st.tuples(of_keys, nodes), min_size=least, max_size=most, unique_by=lambda pair: pair[0])
+    def group(kind: str, of_keys: st.SearchStrategy[str], low: int = 0, high: int = 4) -> st.SearchStrategy[Node]:
+        pairs = st.lists(st.tuples(of_keys, nodes), min_size=low, max_size=high, unique_by=lambda pair: pair[0])
         return pairs.map(lambda items: Group(kind, tuple(items)))
 
     def clash(first: Node, second: Node, is_swapped: bool) -> Node:
@@ -222,8 +222,8 @@ def test_any_graph_has_the_versions_of_the_second_implementation(graph: list[Des
     experiment = resolve([steps[root] for root in roots], PREFIX)
 
     assert [step.version_json for step in experiment.steps] == second_hash.order(graph, roots)
-    asked = experiment.needed([steps[root] for root in roots])
-    assert {step.version_json for step in asked} == second_hash.needed(graph, roots)
+    needed = experiment.needed([steps[root] for root in roots])
+    assert {step.version_json for step in needed} == second_hash.needed(graph, roots)
     for step, resolved in experiment.by_object.items():
         index = next(i for i, own in enumerate(steps) if own is step)
         first = next(i for i, own in enumerate(steps) if own is resolved.step)
@@ -231,12 +231,9 @@ def test_any_graph_has_the_versions_of_the_second_implementation(graph: list[Des
         assert resolved.hash == second_hash.short_hash(graph, index)
         assert resolved.depth == second_hash.depth(graph, index)
         assert resolved.output_path == second_hash.output_path(graph, first, PREFIX)
-        filled = build(
-            graph[first].config,
-            lambda node, of=first: as_filled(node, graph, of),
-            lambda node: as_written(node, steps),
-        )
-        assert repr(resolved.config) == repr(filled)
+        filled = functools.partial(as_filled, graph=graph, index=first)
+        config = build(graph[first].config, filled, lambda node: as_written(node, steps))
+        assert repr(resolved.config) == repr(config)
 
 
 @pytest.mark.parametrize("links", [4, 5, 6, 7])

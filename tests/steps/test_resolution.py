@@ -158,16 +158,13 @@ def test_importable_class_and_generated_like_name_hash_as_text(value: Any) -> No
     assert str(value) in resolve([step("s", versioned(value))], "/p").steps[0].version_json
 
 
-def test_multi_element_set_is_refused_outside_versioned() -> None:
-    with pytest.raises(StepConfigError, match=r"Step 's': config\.b is a set of 2 elements"):
-        resolve([step("s", None, {"x", "y"})], "/p")
-
-
-def test_field_that_cannot_be_replaced_is_named() -> None:
+def test_unversioned_set_or_derived_field_is_refused() -> None:
     @dataclass(frozen=True)
     class Derived:
         a: int = dataclasses.field(default=1, init=False)
 
+    with pytest.raises(StepConfigError, match=r"Step 's': config\.b is a set of 2 elements"):
+        resolve([step("s", None, {"x", "y"})], "/p")
     with pytest.raises(StepConfigError, match=r"Step 's': config \(.*Derived\)"):
         resolve([ExecutorStep("s", None, Derived())], "/p")
 

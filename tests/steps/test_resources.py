@@ -79,37 +79,27 @@ def test_counts_of_slices_may_be_a_list_in_any_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "values"),
+    ("kind", "field", "values"),
     [
-        ("num_slices", [0, -1, 1.5, True, "2", (), (2, 2), (4, 0), (4, "2"), {4}]),
-        ("max_preemptions", [-1, 1.5, True, "3", None]),
-        ("max_failures", [-1, 0.5, False, "3", None]),
-        ("stall_limit_s", [0, -1, math.inf, True, "60"]),
-        ("frozen_s", [0, 1e-9, 9.9, 3601, 1e12, math.nan, math.inf, -60.0, True, "60", None]),
-        ("spare", [0, 1, 2, "yes"]),
-        ("slice_type", ["", None, 4]),
+        (TpuSlice, "num_slices", [0, -1, 1.5, True, "2", (), (2, 2), (4, 0), (4, "2"), {4}]),
+        (TpuSlice, "max_preemptions", [-1, 1.5, True, "3", None]),
+        (TpuSlice, "max_failures", [-1, 0.5, False, "3", None]),
+        (TpuSlice, "stall_limit_s", [0, -1, math.inf, True, "60"]),
+        (TpuSlice, "frozen_s", [0, 1e-9, 9.9, 3601, 1e12, math.nan, math.inf, -60.0, True, "60", None]),
+        (TpuSlice, "spare", [0, 1, 2, "yes"]),
+        (TpuSlice, "slice_type", ["", None, 4]),
+        (Hosts, "count", [0, -1, 1.5, True, "2"]),
+        (Hosts, "num_cpus", [0, "2"]),
+        (Hosts, "gpus", [-1, 0.5, True]),
+        (Hosts, "gpu_type", ["", "TPU-V4", "A100"]),
+        (Hosts, "max_preemptions", [-1]),
+        (Hosts, "max_failures", [-1]),
+        (Hosts, "stall_limit_s", [0]),
+        (Hosts, "frozen_s", [0, 1e-9, 1e12, math.nan]),
     ],
 )
-def test_slice_refuses_invalid_values_by_field(field: str, values: list[Any]) -> None:
+def test_invalid_value_is_refused_by_field(kind: Any, field: str, values: list[Any]) -> None:
+    required = {"slice_type": "v4-8"} if kind is TpuSlice else {"count": 2}
     for value in values:
-        with pytest.raises(ValueError, match=rf"TpuSlice\({field}="):
-            TpuSlice(**{"slice_type": "v4-8", field: value})
-
-
-@pytest.mark.parametrize(
-    ("field", "values"),
-    [
-        ("count", [0, -1, 1.5, True, "2"]),
-        ("num_cpus", [0, "2"]),
-        ("gpus", [-1, 0.5, True]),
-        ("gpu_type", ["", "TPU-V4", "A100"]),
-        ("max_preemptions", [-1]),
-        ("max_failures", [-1]),
-        ("stall_limit_s", [0]),
-        ("frozen_s", [0, 1e-9, 1e12, math.nan]),
-    ],
-)
-def test_host_group_refuses_invalid_values_by_field(field: str, values: list[Any]) -> None:
-    for value in values:
-        with pytest.raises(ValueError, match=rf"Hosts\({field}="):
-            Hosts(**{"count": 2, field: value})
+        with pytest.raises(ValueError, match=rf"{kind.__name__}\({field}="):
+            kind(**required | {field: value})
