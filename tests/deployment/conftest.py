@@ -11,7 +11,8 @@ import pytest
 
 from tests.support.shared_clusters import TOKEN
 from tradewind.cloud_tpu.secret_manager import ENDPOINT_VARIABLE
-from tradewind.deployment.ray_connection import secret_tokens
+from tradewind.deployment import ray_connection
+from tradewind.deployment.ray_connection import TokenCache
 from tradewind.hooks.ray import RayHook
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
 
@@ -19,18 +20,19 @@ OTHER = "an0ther-token-of-the-test-01"
 SECRET = "projects/research/secrets/ray-token"
 
 
+@pytest.fixture(autouse=True)
+def empty_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_connection, "secret_tokens", TokenCache())
+
+
 @pytest.fixture
 def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalSecretManager]:
-    """An empty Secret Manager; the fixture clears cached secrets of earlier ones."""
+    """An empty Secret Manager."""
     server = LocalSecretManager()
     server.start()
     monkeypatch.setenv(ENDPOINT_VARIABLE, server.endpoint)
-    secret_tokens.forget(SECRET)
-    try:
-        yield server
-    finally:
-        secret_tokens.forget(SECRET)
-        server.stop()
+    yield server
+    server.stop()
 
 
 @pytest.fixture

@@ -14,23 +14,19 @@ from tests.fleet.fleets import write_fleet
 from tests.support.google import LocalCompute
 from tests.support.shared_clusters import TOKEN
 from tradewind.deployment.fleet_connection import AddressCache
-from tradewind.deployment.ray_connection import RayHook, secret_tokens
+from tradewind.deployment.ray_connection import RayHook
 from tradewind.ray_jobs.errors import BadAddressError, RayUnreachableError
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
-
-SECRET = "projects/my-project/secrets/RAY_AUTH_TOKEN"
 
 
 @pytest.fixture
 def compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manager: LocalSecretManager) -> Iterator[LocalCompute]:
     """A fleet of one cluster with another connection id, a head and a token."""
     monkeypatch.setenv("TRADEWIND_FLEET", str(write_fleet(tmp_path, "connection: ray_here\n")))
-    manager.put(SECRET, TOKEN)
-    secret_tokens.forget(SECRET)
+    manager.put("projects/my-project/secrets/RAY_AUTH_TOKEN", TOKEN)
     with served(LocalCompute(), "compute") as server:
         put_head(server)
         yield server
-    secret_tokens.forget(SECRET)
 
 
 def connect(patch: pytest.MonkeyPatch, conn_id: str, host: str) -> None:

@@ -17,7 +17,7 @@ from airflow.sdk import Connection
 from tests.deployment.conftest import SECRET
 from tests.support.shared_clusters import TOKEN
 from tradewind.cloud_tpu.secret_manager import ENDPOINT_VARIABLE
-from tradewind.deployment.ray_connection import CACHE_TTL_S, FAILURE_TTL_S, TokenCache, cluster_of, secret_tokens
+from tradewind.deployment.ray_connection import CACHE_TTL_S, FAILURE_TTL_S, TokenCache, cluster_of
 from tradewind.provider_info import get_provider_info
 from tradewind.ray_jobs.errors import BadAddressError, BadTokenError, RayUnreachableError
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
@@ -74,10 +74,8 @@ def test_invalid_token_secret_is_not_shown_and_missing_one_named(manager: LocalS
 
 def test_unreachable_secret_manager_is_not_a_connection_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENDPOINT_VARIABLE, f"http://127.0.0.1:{free_port()}")
-    secret_tokens.forget(SECRET)
     with pytest.raises(RayUnreachableError, match="Connection 'mine': the token cannot be read from"):
         cluster_of(connection(token_secret=SECRET))
-    secret_tokens.forget(SECRET)
 
 
 @pytest.mark.parametrize("token", [f"{TOKEN} x", f"{TOKEN}\r\nX-Other: 1", "naïve" + TOKEN])
