@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
+import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,9 +132,20 @@ def test_refused_job_is_reported_with_reason(address: str) -> None:
     assert jobs.details("bad-label") is None
 
 
+DOLLARS = "costs $HOME ${HOME} $UNSET ${UNSET} $$ ${0} \\$a $"
+PRINT_ENVIRONMENT = """
+import os, ray
+print("driver", os.environ["TEXT"])
+print("worker", ray.get(ray.remote(lambda: os.environ["TEXT"]).options(num_cpus=0).remote()))
+"""
+
+
 def test_log_is_read_whole_and_unknown_log_is_none(address: str) -> None:
+    """The lines also show that Ray expands no variable in the values that a user gave."""
     jobs = client(address)
-    jobs.submit_or_attach(JobRequest("said", "echo one; echo two"))
+    command = f"echo one; echo two; {sys.executable} -c {shlex.quote(PRINT_ENVIRONMENT)}"
+    jobs.submit_or_attach(JobRequest("said", command, {"env_vars": {"TEXT": DOLLARS}}))
     until(lambda: (details := jobs.details("said")) and details.status == "SUCCEEDED", "the end of the job")
-    assert {"one", "two"} <= set((jobs.log_text("said") or "").splitlines())
+    lines = set((jobs.log_text("said") or "").splitlines())
+    assert {"one", "two", f"driver {DOLLARS}", f"worker {DOLLARS}"} <= lines
     assert jobs.log_text("never-said") is None
