@@ -67,7 +67,7 @@ def test_killed_load_leaves_no_files_and_parallel_loads_agree(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("linked", ["marin", "marin/experiments", "marin/experiments/a.py", "marin/src"])
-def test_a_checkout_may_lie_behind_links(tmp_path: Path, linked: str) -> None:
+def test_checkout_behind_links_is_found(tmp_path: Path, linked: str) -> None:
     text = EXECUTOR + "import marin.processing.tokens\nopen('data.txt').close()\n"
     write_checkout(tmp_path / "marin", a=f"{text}executor_main([ExecutorStep('a', None, None)])\n")
     (tmp_path / "marin/data.txt").write_text("")
@@ -82,9 +82,9 @@ def test_a_checkout_may_lie_behind_links(tmp_path: Path, linked: str) -> None:
     assert names(outcome.run) == [["a"]] and outcome.run.file == "experiments/a.py"
 
 
-@pytest.mark.parametrize("begun", ["SIZE = 'one'\n", "SIZE = \n"])
-def test_a_checkout_that_is_edited_while_it_is_loaded(tmp_path: Path, begun: str) -> None:
-    size = put(tmp_path / "experiments/size.py", begun)
+@pytest.mark.parametrize("first", ["SIZE = 'one'\n", "SIZE = \n"])
+def test_edit_during_load_is_noticed(tmp_path: Path, first: str) -> None:
+    size = put(tmp_path / "experiments/size.py", first)
     gate, edited = tmp_path / "gate", tmp_path / "edited"
     os.mkfifo(gate)
     text = "import os\ntry:\n    from experiments.size import SIZE\nfinally:\n"
@@ -103,7 +103,7 @@ def test_a_checkout_that_is_edited_while_it_is_loaded(tmp_path: Path, begun: str
     outcomes = evaluate(tmp_path, files, 20)
     editing.join()
     outcome = outcomes[files[0]]
-    if "one" in begun:
+    if "one" in first:
         assert isinstance(outcome, Evaluated) and names(outcome.run) == [["two"]]
     else:
         reason = "experiments/a.py cannot become a DAG: experiments/size.py was changed while it was being loaded: "

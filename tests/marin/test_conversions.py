@@ -231,7 +231,7 @@ def test_committed_changes_match_installed_levanter() -> None:
     assert json.loads(FILE.read_text()) == changes(installed_sources())
 
 
-def test_every_field_that_is_gone_is_dealt_with() -> None:
+def test_every_removed_field_has_a_rule() -> None:
     gone = {name for change in CHANGES["changed"].values() for name in change.get("gone", ())}
     supervised = {"input_field", "output_field", "separate_with", "pack", "mask_inputs"}
     assert gone - supervised == set(GONE) - {"configs", "ignore_token_id"}
@@ -264,14 +264,14 @@ def test_other_values_than_the_defaults_were_tried(lights: Mapping[str, Any]) ->
     assert len(tried) > 60 and {"levanter.optim.config.AdamConfig", "levanter.trainer.TrainerConfig"} <= set(tried)
 
 
-def test_a_class_that_is_gone_is_refused_with_both_versions(answers: Mapping[str, Any]) -> None:
+def test_removed_class_is_refused_with_both_versions(answers: Mapping[str, Any]) -> None:
     assert GONE_CLASSES
     for name in GONE_CLASSES:
         error = answers[name]["error"]
         assert error.startswith(f"TranslationError: config is a {name} of levanter 1.2.dev1644, and levanter 0.2.")
 
 
-def test_a_case_is_translated_or_refused_with_its_field(answers: Mapping[str, Any], lights: Mapping[str, Any]) -> None:
+def test_case_is_translated_or_refused_with_its_field(answers: Mapping[str, Any], lights: Mapping[str, Any]) -> None:
     refused = {
         "eras": "config.shuffle is 1000", "ignored token": "config.ignore_token_id is 5",
         "single turn": "config.single_turn is True", "single": "config is a levanter.data.text.UrlSingle",

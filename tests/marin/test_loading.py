@@ -21,7 +21,7 @@ FILE = "experiments/tutorials/train_tiny.py"
 ONE = EXECUTOR + STEP + "if __name__ == '__main__':\n    executor_main(steps=[step], description='Said.')\n"
 
 
-def test_an_experiment_is_a_dag_with_what_the_dag_file_says(tmp_path: Path) -> None:
+def test_experiment_becomes_dag_with_arguments_of_dag_file(tmp_path: Path) -> None:
     write_checkout(tmp_path)
     (dag,) = marin_experiment(tmp_path / FILE, schedule="@daily", prefix="gs://bucket", tags=["marin"])
     assert dag.dag_id == "tutorials.train_tiny" and dag.description == "Tiny models."
@@ -135,7 +135,7 @@ def test_the_checkout_is_found_beside_the_dags_folder(tmp_path: Path) -> None:
         assert [dag.dag_id for dag in names["dags"]] == ["a"]  # type: ignore[attr-defined]
 
 
-def test_nothing_is_loaded_where_a_step_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_process_loads_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRADEWIND_STEP", "s-123456")
     assert marin_experiment(tmp_path / "nowhere.py") == [] == marin_experiments(tmp_path / "nowhere")
 

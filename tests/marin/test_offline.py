@@ -96,7 +96,7 @@ def test_missing_field_of_an_answer_is_refused(tmp_path: Path, folder: Path) -> 
         ('{"o/c": 3}', "the answer to 'o/c' must be a list of the collection's items, each an object"),
     ],
 )
-def test_a_bad_answer_is_named(tmp_path: Path, folder: Path, written: str, reason: str) -> None:
+def test_invalid_answer_file_is_named(tmp_path: Path, folder: Path, written: str, reason: str) -> None:
     (folder / "collections.json").write_text(written)
     refusal(tmp_path, QUESTIONS["a collection"][0] + MAKE, f".*BadAnswerError: .*{reason}")
 

@@ -49,27 +49,25 @@ def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     sys.modules.update(before)
 
 
-def test_names_that_are_gone_can_be_imported(libraries: Path) -> None:
+def test_removed_names_can_be_imported(libraries: Path) -> None:
     put(libraries / "users_file.py", FILE)
     work = Reference("users_file", "work").load()
     file = sys.modules["users_file"]
     assert file.NEW == 1
     assert file.RayConfig is modules()["levanter.distributed"].RayConfig
     assert file.TPUConfig is modules()["levanter.infra.ray_tpu"].TPUConfig
-    with pytest.raises(
-        TranslationError, match=r"^levanter\.infra\.ray_tpu\.run_on_pod_resumable of levanter 1\.2\.dev"
-    ):
+    with pytest.raises(TranslationError, match="^levanter.infra.ray_tpu.run_on_pod_resumable of levanter 1.2.dev"):
         work()
 
 
-def test_a_file_that_needs_no_old_name_is_imported_without_any(libraries: Path) -> None:
+def test_file_without_legacy_names_gets_none(libraries: Path) -> None:
     put(libraries / "users_file.py", "from levanter.data.text import NEW\ndef work(): ...\n")
     Reference("users_file", "work").load()
     with pytest.raises(ImportError):
         importlib.import_module("levanter.infra.ray_tpu")
 
 
-def test_a_name_that_nobody_ever_had_is_still_an_error(libraries: Path) -> None:
+def test_name_unknown_to_all_versions_is_an_error(libraries: Path) -> None:
     put(libraries / "broken_file.py", "from levanter.data.text import never_there\ndef work(): ...\n")
     with pytest.raises(FunctionImportError, match="never_there"):
         Reference("broken_file", "work").load()
@@ -84,7 +82,7 @@ def test_marin_function_needing_legacy_libraries_is_refused(libraries: Path) -> 
         Reference("marin.training.training", "run_levanter_train_lm").load()
 
 
-def test_without_levanter_none_is_made_up(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_levanter_is_not_replaced(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old_names.provide()
     monkeypatch.setattr(sys, "path", [path for path in sys.path if not Path(path, "levanter").is_dir()])
     importlib.invalidate_caches()
@@ -92,15 +90,11 @@ def test_without_levanter_none_is_made_up(libraries: Path, monkeypatch: pytest.M
         importlib.import_module("levanter.infra.ray_tpu")
 
 
-def test_they_are_provided_once(libraries: Path) -> None:
+def test_light_class_is_no_counterpart_and_names_are_added_once(libraries: Path) -> None:
     before = len(sys.meta_path)
     old_names.provide()
     old_names.provide()
     assert len(sys.meta_path) == before + 1
-
-
-def test_a_light_class_is_no_counterpart(libraries: Path) -> None:
-    old_names.provide()
     with pytest.raises(TranslationError, match=r"^config is a levanter\.distributed\.RayConfig of levanter 1\.2\.dev"):
         decode(written(modules()["levanter.distributed"].RayConfig()))
 
@@ -127,7 +121,6 @@ def test_config_with_legacy_field_is_importable_and_readable(libraries: Path) ->
 def test_legacy_field_without_counterpart_is_refused_on_import(libraries: Path) -> None:
     put(libraries / "levanter/models/llama.py", MODEL)
     put(libraries / "broken_file.py", "from levanter.models.llama import LlamaConfig\nLlamaConfig(use_bias=True)\n")
-    with pytest.raises(
-        FunctionImportError, match=r"TranslationError: LlamaConfig\.use_bias is True, a value for levanter\.mo"
-    ):
+    reason = "TranslationError: LlamaConfig.use_bias is True, a value for levanter.models"
+    with pytest.raises(FunctionImportError, match=reason):
         Reference("broken_file", "MODEL").load()

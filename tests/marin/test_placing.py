@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.marin.checkouts import EXECUTOR, run, write_checkout
+from tests.marin.checkouts import EXECUTOR, run_text, write_checkout
 from tradewind.marin import marin_experiment
 from tradewind.plans.decisions import make_plan
 from tradewind.plans.table import plan_table
@@ -15,9 +15,7 @@ from tradewind.serialization.references import CodeFolder
 from tradewind.serialization.spec import step_spec
 from tradewind.steps import Cpu, ExecutorStep, Gpu, ResolvedStep, TpuSlice, resolve
 
-FILE = (
-    EXECUTOR
-    + """
+FILE = """
 from dataclasses import dataclass, replace
 import ray
 from marin.resources import CpuOnlyConfig, GpuConfig, TpuPodConfig
@@ -34,12 +32,10 @@ def step(name, resources):
 
 pod = step("pod", TpuPodConfig("v4-128"))
 """
-)
 
 
 def steps_of(root: Path, text: str) -> dict[str, ResolvedStep]:
-    write_checkout(root, a=FILE + text)
-    return {step.name: step for step in resolve(run(root, "a").calls[0].steps, "gs://b").steps}
+    return {step.name: step for step in resolve(run_text(root, FILE + text).calls[0].steps, "gs://b").steps}
 
 
 @pytest.mark.slow
@@ -58,7 +54,7 @@ def steps_of(root: Path, text: str) -> dict[str, ResolvedStep]:
 def test_marins_training_runs_on_the_devices_of_its_config(tmp_path: Path, written: str, placed: Any) -> None:
     step = steps_of(tmp_path, f"executor_main([step('s', {written})])\n")["s"]
     assert step.step.resources == placed
-    assert "resources" not in step.version["config"], "but for what is versioned in them"
+    assert "resources" not in step.version["config"], "except versioned values in them"
     spec = step_spec(step, CodeFolder(tmp_path))
     assert spec.load_resources() == placed and "checkpoints/**" in spec.resumable
 
@@ -70,18 +66,18 @@ def test_only_resources_marin_training_requests_place_a_step(tmp_path: Path) -> 
 executor_main([
     pod,
     replace(pod, name="smaller", config=replace(pod.config, resources=TpuPodConfig("v4-8"))),
-    replace(pod, name="said", resources=Cpu(3)),
+    replace(pod, name="given", resources=Cpu(3)),
     replace(pod, name="own", fn=own),
-    ExecutorStep("said first", run_levanter_train_lm, pod.config, resources=Cpu(4)),
+    ExecutorStep("given first", run_levanter_train_lm, pod.config, resources=Cpu(4)),
 ])
 """,
     )
     assert {name: step.step.resources for name, step in steps.items()} == {
         "pod": TpuSlice("v4-128"),
         "smaller": TpuSlice("v4-8"),
-        "said": Cpu(3),
+        "given": Cpu(3),
         "own": None,
-        "said first": Cpu(4),
+        "given first": Cpu(4),
     }
     assert step_spec(steps["own"], CodeFolder(tmp_path)).ray_task == {"num_cpus": 2}
 
@@ -98,7 +94,7 @@ def test_placement_is_in_plan_but_not_in_step_version(tmp_path: Path) -> None:
 
 
 def test_a_dag_has_the_placed_steps(tmp_path: Path) -> None:
-    write_checkout(tmp_path, a=FILE + "executor_main([pod])\n")
+    write_checkout(tmp_path, a=EXECUTOR + FILE + "executor_main([pod])\n")
     (dag,) = marin_experiment(tmp_path / "experiments/a.py", pools={"v4-128": "large"})
     assert dag.get_task("pod").pool == "large"
     step: ExecutorStep = dag.get_task("pod").step  # type: ignore[attr-defined]

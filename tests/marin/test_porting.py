@@ -144,9 +144,7 @@ def test_unfixable_file_is_reported_with_line_and_reason(name: str, ported: dict
 
 
 @pytest.mark.filterwarnings("ignore::tradewind.marin.MarinFileWarning")
-def test_a_verdict_is_what_loading_does(
-    checkout: Path, ported: dict[str, PortedFile], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verdicts_match_loading(checkout: Path, ported: dict[str, PortedFile], monkeypatch: pytest.MonkeyPatch) -> None:
     surround(monkeypatch)
     loaded = marin_experiments(checkout / "experiments", time_limit_s=3.0, most_steps=10)
     judged = {each.file: each for each in ported.values()}
@@ -160,8 +158,8 @@ def test_a_verdict_is_what_loading_does(
     without_dag = {"experiments/no_steps.py", "experiments/never_called.py"}  # warnings: no error
     for file in judged.keys() - without_dag:
         finding = judged[file].finding
-        told = [text for text in refused if finding is not None and text.startswith(f"{finding.place} ")]
-        assert bool(told) is (finding is not None), file
+        errors = [text for text in refused if finding is not None and text.startswith(f"{finding.place} ")]
+        assert bool(errors) is (finding is not None), file
     assert len(refused) == len(judged) - len(without_dag) - 2
 
 
@@ -180,7 +178,7 @@ def test_port_reports_dag_id_collision_like_loading(tmp_path: Path) -> None:
     assert verdicts["a_b"].finding is not None and "would have the id a_b, like one of" in verdicts["a_b"].finding.why
 
 
-def test_the_reason_may_be_in_a_file_that_is_imported(tmp_path: Path) -> None:
+def test_reason_in_imported_file_is_reported_there(tmp_path: Path) -> None:
     write_checkout(tmp_path, shared="import ray\nray.get(1)\n", user="import experiments.shared\n" + EXECUTOR + END)
     (each,) = port([str(tmp_path / "experiments/user.py")])
     assert each.finding is not None and each.finding.source == "ray.get(1)"
@@ -221,7 +219,7 @@ def test_unsupported_checkout_is_refused_naming_missing_part(tmp_path: Path, fil
             load()
 
 
-def test_the_executor_of_the_ray_era_is_taken(tmp_path: Path) -> None:
+def test_ray_based_executor_is_accepted(tmp_path: Path) -> None:
     write_checkout(tmp_path)
     put(tmp_path / "src/marin/execution/executor.py", "import ray\n\ndef executor_main(config, steps): ...\n")
     assert [each.verdict for each in port([str(tmp_path)])] == [PortVerdict.UNCHANGED]
@@ -256,7 +254,7 @@ class _Hasty(BaseException):
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, _Hasty])
-def test_what_ends_the_process_is_no_reason_of_a_file(
+def test_signal_during_port_ends_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: type[BaseException]
 ) -> None:
     write_checkout(tmp_path, asks=f"import os\nos.environ.get('ANY')\n{EXECUTOR}{END}")
@@ -288,7 +286,7 @@ REMOVED = ("ray_task", "ray_get", "network", "process", "secret", "secret_file",
 
 def test_file_ports_unchanged_after_suggested_line_removal(tmp_path: Path) -> None:
     for name in REMOVED:
-        kept = EDITS[name][0].rpartition("\n")[0]
-        write_checkout(tmp_path, **{name: f"{BEGIN}{kept}\n{END}"})
+        before = EDITS[name][0].rpartition("\n")[0]
+        write_checkout(tmp_path, **{name: f"{BEGIN}{before}\n{END}"})
     verdicts = {Path(each.file).stem: each.verdict for each in port([str(tmp_path)])}
     assert verdicts == dict.fromkeys([*REMOVED, "train_tiny"], PortVerdict.UNCHANGED)

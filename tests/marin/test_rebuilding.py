@@ -32,7 +32,7 @@ def install(monkeypatch: pytest.MonkeyPatch, name: str, *fields: Any, bases: tup
     return kind
 
 
-def test_a_levanter_of_the_era_gets_the_values_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_legacy_levanter_gets_unchanged_values(monkeypatch: pytest.MonkeyPatch) -> None:
     light = modules()["levanter.store.cache"].CacheOptions(num_shard_groups=7)
     fields = ("num_shard_groups", "target_size_per_flush", "batch_size")
     kind = install(monkeypatch, "levanter.store.cache.CacheOptions", *fields)
@@ -40,7 +40,7 @@ def test_a_levanter_of_the_era_gets_the_values_as_they_are(monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_a_field_that_is_gone_is_left_out_only_at_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_field_is_dropped_only_at_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = install(monkeypatch, "levanter.optim.config.AdamConfig", "learning_rate", "beta1")
     adam = modules()["levanter.optim"].AdamConfig
     assert decode(written(adam(beta1=0.5))) == kind(6e-4, 0.5)
@@ -51,7 +51,7 @@ def test_a_field_that_is_gone_is_left_out_only_at_its_default(monkeypatch: pytes
 
 
 @pytest.mark.slow
-def test_a_default_that_is_an_object_of_the_era_is_known_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_legacy_object_equal_to_default_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     training = modules()["levanter.main.eval_lm"].EvalLmConfig
     install(monkeypatch, "levanter.main.eval_lm.EvalLmConfig", "checkpoint_path")
     light = training(checkpoint_path="gs://b/c")
@@ -73,7 +73,7 @@ def test_an_unknown_field_and_an_unknown_class_are_refused(monkeypatch: pytest.M
         decode(written(sophia()))
 
 
-def test_what_the_class_itself_refuses_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusal_by_installed_class_names_position(monkeypatch: pytest.MonkeyPatch) -> None:
     class Strict:
         def __post_init__(self) -> None:
             raise ValueError("no batches")
@@ -93,7 +93,7 @@ def test_marin_class_decodes_to_checkout_class_or_else_stub(monkeypatch: pytest.
     assert type(decode(written(light))) is kind
 
 
-def test_a_users_class_that_cannot_be_imported_says_so() -> None:
+def test_unimportable_user_class_is_named() -> None:
     given = written(modules()["marin.resources"].TpuPodConfig("v4-8"))
     given["class"] = "experiments.gone:Config"
     with pytest.raises(FunctionImportError, match="experiments.gone"):

@@ -44,7 +44,7 @@ def path_of(model: Any = "tiny", tokenized: Any = TOKENS, **settings: Any) -> st
         {"initialize_from": OTHER},
     ],
 )
-def test_what_the_weights_depend_on_counts(change: dict[str, Any]) -> None:
+def test_settings_that_affect_weights_count(change: dict[str, Any]) -> None:
     assert path_of(**change) != path_of()
 
 
@@ -58,7 +58,7 @@ def test_what_the_weights_depend_on_counts(change: dict[str, Any]) -> None:
         {"temporary_checkpoint_path": "gs://temporary/30-days", "tokenizer": TOKENIZER},
     ],
 )
-def test_measuring_saving_and_placing_do_not_count(change: dict[str, Any]) -> None:
+def test_settings_for_measuring_and_saving_do_not_count(change: dict[str, Any]) -> None:
     assert path_of(**change) == path_of()
 
 
@@ -113,6 +113,6 @@ def test_the_step_is_ready_to_run_on_a_slice() -> None:
         ({"wandb": WandbOptions("project"), "tags": "a"}, "^Step 'mine': tags='a': give a list of texts"),
     ],
 )
-def test_it_refuses_what_it_does_not_know(settings: dict[str, Any], message: str) -> None:
+def test_unknown_or_invalid_setting_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         path_of(**settings)

@@ -63,7 +63,7 @@ def levanter(step: ExecutorStep) -> Any:
     return step.config.train_config
 
 
-def test_an_anneal_is_found_where_marins_own_lies() -> None:
+def test_anneal_has_the_published_path() -> None:
     finemath = default_tokenize(
         "finemath_3_plus",
         default_download("raw/finemath", "HuggingFaceTB/finemath", "8f233cf").cd("finemath-3plus"),
@@ -84,7 +84,7 @@ def test_an_anneal_is_found_where_marins_own_lies() -> None:
     assert [task.task for task in levanter(step).eval_harness.task_spec] == ["mmlu", "mmlu"]
 
 
-def test_a_speedrun_is_found_where_marins_own_lies() -> None:
+def test_speedrun_has_the_published_path() -> None:
     """Marin has published this path; the model does not count in it, as in Marin."""
     training = SimpleTrainConfig(TpuPodConfig("v5p-32"), 128, 4960, 3e-3)
     speedrun = SpeedrunConfig(Author("A", "B"), "About it.", llama("llama_150m"), training, fineweb_edu_subcache())
@@ -96,7 +96,7 @@ def test_a_speedrun_is_found_where_marins_own_lies() -> None:
     assert results.name == "speedrun/hacktx_130m_stdattn_parallel_4096-speedrun_results"
 
 
-def test_the_validation_sets_are_found_where_marins_own_lie() -> None:
+def test_validation_sets_have_the_published_paths() -> None:
     sets = default_validation_sets(LLAMA_3)
     assert len(sets) == 16 + 7
     assert path_of(sets["paloma/4chan"]) == "tokenized/paloma/4chan-496ad5"
@@ -146,7 +146,7 @@ def test_simulated_epochs_set_target_and_experiment_budgets() -> None:
     assert levanter(step).data.experiment_budget == 512 * 1000 * 64
 
 
-def test_a_fine_tuning_begins_with_the_weights_that_are_given() -> None:
+def test_fine_tuning_starts_from_given_weights() -> None:
     given: dict[str, Any] = {"cooldown": 0.5, "seed": 3}
     of_hub = levanter(tuned(model_name_or_path="a/b", **given))
     of_ours = levanter(tuned(initialize_from_checkpoint_path="gs://b/step-3", **given))
@@ -157,7 +157,7 @@ def test_a_fine_tuning_begins_with_the_weights_that_are_given() -> None:
     assert of_hub.eval_harness is None
 
 
-def test_what_is_versioned_counts_and_a_model_may_be_lazy() -> None:
+def test_versioned_fields_count_with_lazy_model() -> None:
     model = lazy("levanter.models.qwen:QwenConfig", max_seq_len=64, hidden_dim=versioned(32))
     given: dict[str, Any] = {
         "learning_rate": versioned(3e-3),
@@ -207,7 +207,7 @@ def test_dpo_reference_defaults_to_initial_model_of_training() -> None:
     assert "adapter" not in of_hub and config(model_name_or_path="a/b", adapter="lora")["adapter"] == "lora"
 
 
-def test_a_name_that_is_too_long_for_wandb_keeps_its_end() -> None:
+def test_name_too_long_for_wandb_keeps_its_end() -> None:
     made = default_train("a" * 70 + "-lr0.1", TEXTS, SMALL, TRAINING, use_default_validation=False)
     assert made.name == f"checkpoints/{'a' * 58}-lr0.1"
 
@@ -346,7 +346,7 @@ OF_NO_STEP = ("a speedrun without data", "no model")
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_is_refused_while_the_file_is_parsed(case: str) -> None:
+def test_impossible_training_is_refused_at_parse(case: str) -> None:
     make, message = REFUSED[case]
     with pytest.raises(ValueError) as error:
         make()

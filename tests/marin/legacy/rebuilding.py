@@ -58,8 +58,8 @@ class _Config:
         pseudo = list(version.get("pseudo_dependencies", ()))
         if not pseudo or not version["dependencies"]:
             return [*version["dependencies"], *pseudo], set(range(len(pseudo)))
-        told = [REFERENCE.match(str(value)) for path, value in self._values.items() if ".initialize_from" in path]
-        numbers = {int(found[1]) for found in told if found}
+        references = [REFERENCE.match(str(value)) for path, value in self._values.items() if ".initialize_from" in path]
+        numbers = {int(found[1]) for found in references if found}
         waiting, others = iter(version["dependencies"]), iter(pseudo)
         count = len(version["dependencies"]) + len(pseudo)
         return [next(others if number in numbers else waiting) for number in range(count)], numbers
@@ -86,10 +86,10 @@ class _Config:
 
     def _value(self, path: str) -> Any:
         """Return the placeholder that counts as the record's value at a path."""
-        told = self._values[path]
-        found = REFERENCE.match(told) if isinstance(told, str) else None
+        recorded = self._values[path]
+        found = REFERENCE.match(recorded) if isinstance(recorded, str) else None
         if not found:
-            return versioned(told)
+            return versioned(recorded)
         number, name = int(found[1]), found[2]
         reference = output_path_of(self._rebuilt.step(self._dependencies[number]), name)
         return reference.nonblocking() if number in self._pseudo else reference
@@ -105,8 +105,8 @@ class _Config:
         return [self._value(f"{path}.[{at}]") for at in range(len(numbered))]
 
     def _first_reference(self, paths: list[str]) -> int:
-        told = (REFERENCE.match(str(self._values[path])) for path in paths)
-        return min((int(found[1]) for found in told if found), default=10**6)
+        references = (REFERENCE.match(str(self._values[path])) for path in paths)
+        return min((int(found[1]) for found in references if found), default=10**6)
 
     def _tokenizing(self) -> Any:
         own = modules()["marin.processing.tokenize.tokenize"]
@@ -141,7 +141,7 @@ class _Config:
         step = cache.step if isinstance(cache, InputName) else None
         if hasattr(step and step.config, "as_lm_dataset_source_config"):
             own = modules()["marin.processing.tokenize.data_configs"]
-            is_raw = any(told.startswith((f"{path}.train_urls", f"{path}.validation_urls")) for told in self._values)
+            is_raw = any(each.startswith((f"{path}.train_urls", f"{path}.validation_urls")) for each in self._values)
             return own.step_to_lm_mixture_component(step, include_raw_paths=is_raw)
         return modules()["levanter.data.text"].UrlDatasetSourceConfig(
             cache_dir=cache, train_urls=self._list(path + ".train_urls"),
@@ -178,12 +178,12 @@ class _Config:
         author = own.Author(name="A", affiliation="B")
         warmup = self._or("speedrun_config.train_config.warmup", None)
         training = dataclasses.make_dataclass("SimpleTrainConfig", ["warmup"])(warmup)
-        told = own.SpeedrunConfig(
+        config = own.SpeedrunConfig(
             author, "c", modules()["levanter.models.llama"].LlamaConfig(), training,
             self._or("speedrun_config.tokenized_dataset", None),
         )  # fmt: skip
         run = self._or("wandb_run_id", "a-run")
-        return own.SpeedrunResultsConfig(run, "entity", "project", told, self._value("output_path"))
+        return own.SpeedrunResultsConfig(run, "entity", "project", config, self._value("output_path"))
 
     def _download(self) -> Any:
         own = modules()["marin.download"]
@@ -204,9 +204,9 @@ class _Config:
         if "word_threshold" in self._roots:
             made = modules()["marin.transform.wikipedia.transform_wikipedia"].WikiExtractionConfig
             given.setdefault("extract_method", "resiliparse")
-            return made(**given, output_path=this_output_path(), extract_config=extract)
-        made = modules()["marin.transform.ar5iv.transform_ar5iv"].Ar5ivExtractionConfig
-        given.setdefault("revision", "042024")
+        else:
+            made = modules()["marin.transform.ar5iv.transform_ar5iv"].Ar5ivExtractionConfig
+            given.setdefault("revision", "042024")
         return made(**given, output_path=this_output_path(), extract_config=extract)
 
     def _made_up(self) -> Any:

@@ -62,7 +62,7 @@ def test_a_vocabulary_may_be_a_list_of_tokens_with_scores(cache: Path) -> None:
     [("org/other", None), ("org/small", "v3"), ("../hub/x", None), ("org/small", "../snapshots/abc"), ("/etc", None)],
 )
 @pytest.mark.usefixtures("cache")
-def test_what_the_cache_lacks_is_refused(name: str, revision: str | None) -> None:
+def test_tokenizer_missing_in_cache_is_refused(name: str, revision: str | None) -> None:
     with pytest.raises(ExperimentError, match="are unknown, and nothing is downloaded .*set HF_HUB_CACHE there"):
         load(name, revision=revision)
 

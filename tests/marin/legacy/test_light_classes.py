@@ -110,7 +110,7 @@ def test_registry_lists_all_library_choices_from_the_start() -> None:
 
 
 @pytest.mark.parametrize("name", ["hf_checkpoint_converter", "from_hf_config"])
-def test_a_method_that_needs_the_real_library_is_refused_by_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_method_needing_real_library_is_refused_by_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builder(), "on_cluster", None)
     method = getattr(M["levanter.models.llama"].LlamaConfig(), name)
     with pytest.raises(ExperimentError, match=f"levanter.models.llama.LlamaConfig.{name} needs the real library"):

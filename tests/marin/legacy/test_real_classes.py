@@ -42,7 +42,7 @@ def test_nearly_every_class_of_the_tables_was_compared() -> None:
     assert (len(having("fields")), len(having("text")), len(having("members"))) == (149, 75, 7)
 
 
-def test_fields_stand_in_the_order_of_the_real_class(made: Builder) -> None:
+def test_fields_have_the_order_of_the_real_class(made: Builder) -> None:
     def facts_of(name: str) -> tuple[str, bool]:
         light = made.find(name)
         fields = " ".join(spec.name + ("*" if spec.kw_only else "") for spec in dataclasses.fields(light))
@@ -72,8 +72,8 @@ def test_members_of_enums_look_like_the_real_ones(made: Builder) -> None:
     for name in having("members"):
         members = made.find(name)
         assert issubclass(members, enum.Enum), name
-        said = [[member.name, repr(member), str(member)] for member in members]
-        assert (name, said) == (name, CLASSES[name]["members"])
+        shown = [[member.name, repr(member), str(member)] for member in members]
+        assert (name, shown) == (name, CLASSES[name]["members"])
 
 
 def test_registries_know_the_real_choices(made: Builder) -> None:
@@ -89,12 +89,12 @@ def test_models_cost_and_weigh_what_the_real_ones_do(made: Builder, subtests: py
     for name, row in [(each, row) for each in sorted(SIZES) for row in SIZES[each]]:
         with subtests.test(f"{name} {row['given']}"):
             model = made.find(name)(**row["given"])
-            for asked in ("flops_per_token", "total_trainable_params"):
-                if row[asked] == "TypeError":
+            for method in ("flops_per_token", "total_trainable_params"):
+                if row[method] == "TypeError":
                     with pytest.raises(TypeError):
-                        getattr(model, asked)(VOCAB)
+                        getattr(model, method)(VOCAB)
                 else:
-                    assert (asked, repr(getattr(model, asked)(VOCAB))) == (asked, repr(row[asked]))
+                    assert (method, repr(getattr(model, method)(VOCAB))) == (method, repr(row[method]))
             if "attention" in row:
                 assert repr(model) == row["text"]
                 assert repr(model.attention_config()) == row["attention"]

@@ -61,13 +61,13 @@ def test_weights_may_change_from_a_sequence_on() -> None:
     assert D.lm_varying_mixture_data_config(PARTS, [(0, {})], mixture_block_size=8).mixture_block_size == 8
 
 
-@pytest.mark.parametrize(("weights", "told"), [([], "cannot be empty"), ([(3, {})], "must start at index 0")])
-def test_weights_that_do_not_begin_at_the_beginning_are_refused(weights: list[Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+@pytest.mark.parametrize(("weights", "reason"), [([], "cannot be empty"), ([(3, {})], "must start at index 0")])
+def test_weights_that_do_not_start_at_zero_are_refused(weights: list[Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
         D.lm_varying_mixture_data_config({"a": tokenized("a")}, weights)
 
 
-def test_a_mixture_to_look_at_has_no_weights_and_no_shuffling() -> None:
+def test_evaluation_mixture_has_no_weights_and_no_shuffling() -> None:
     mixture = D.mixture_for_evaluation({"a": tokenized("a")})
     assert (mixture.train_weights, mixture.shuffle, mixture.permutation_type) == ({"a": 0.0}, False, "linear")
 
@@ -92,11 +92,11 @@ def test_mixtures_are_averaged_after_each_adds_up_to_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("weights", "error", "told"),
+    ("weights", "error", "reason"),
     [([1.0], ValueError, "same length"), ([0.5, 0.4], ValueError, "sum to 1.0"), (["a", 1.0], TypeError, "numeric")],
 )
-def test_shares_that_are_none_are_refused(weights: list[Any], error: type[Exception], told: str) -> None:
-    with pytest.raises(error, match=told):
+def test_invalid_shares_are_refused(weights: list[Any], error: type[Exception], reason: str) -> None:
+    with pytest.raises(error, match=reason):
         D.interpolate_mixture_weights([{"a": 1.0}, {"b": 1.0}], weights)
 
 
@@ -125,13 +125,13 @@ def test_training_files_that_look_like_test_data_are_refused(path: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reason"),
     [
         ({"train_paths": [], "validation_paths": []}, "At least one"),
         ({"train_paths": "gs://a"}, "must be a list of paths"),
         ({"validation_paths": ["/"]}, "don't use the entire fs"),
     ],
 )
-def test_paths_that_are_none_are_refused(given: dict[str, Any], told: str) -> None:
-    with pytest.raises((ValueError, AssertionError), match=told):
+def test_invalid_paths_are_refused(given: dict[str, Any], reason: str) -> None:
+    with pytest.raises((ValueError, AssertionError), match=reason):
         tokenized("a", **given)

@@ -14,15 +14,15 @@ U = modules()["marin.resources_utils"]
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "reason"),
     [
         (R.TpuPodConfig("v4-128", 2), "TpuPodConfig(tpu_type='v4-128', slice_count=2, runtime_env={}, "),
         (R.GpuConfig(8, accelerator_type="h100"), "GpuConfig(gpu_count=8, runtime_env={}, accelerator_type='H100', "),
         (R.CpuOnlyConfig(4), "CpuOnlyConfig(num_cpus=4, runtime_env={'env_vars': {'JAX_PLATFORMS': 'cpu'}}, "),
     ],
 )
-def test_resources_look_as_marins(config: Any, told: str) -> None:
-    assert repr(config) == told + "device_flops_override=None)"
+def test_resources_look_as_marins(config: Any, reason: str) -> None:
+    assert repr(config) == reason + "device_flops_override=None)"
     assert isinstance(config, R.ResourceConfig)
     assert type(config).__module__ == "marin.resources"
 
@@ -44,7 +44,7 @@ def test_devices_are_counted_and_their_speed_is_known(config: Any, kind: str | N
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "reason"),
     [
         (R.GpuConfig(1), "No FLOPs data available for accelerator type: None"),
         (R.GpuConfig(1, accelerator_type="L4"), "No FLOPs data available for accelerator type: L4"),
@@ -52,8 +52,8 @@ def test_devices_are_counted_and_their_speed_is_known(config: Any, kind: str | N
         (R.CpuOnlyConfig(1), "give device_flops_override"),
     ],
 )
-def test_a_speed_that_nobody_knows_is_an_error(config: Any, told: str) -> None:
-    with pytest.raises((ValueError, NotImplementedError), match=told):
+def test_unknown_device_speed_is_an_error(config: Any, reason: str) -> None:
+    with pytest.raises((ValueError, NotImplementedError), match=reason):
         config.device_flops()
 
 
@@ -73,7 +73,7 @@ def test_arguments_for_ray_hold_what_the_job_needs() -> None:
     assert R.GpuConfig(1, accelerator_type="T4").as_ray_resources().to_resource_dict()["accelerator_type:T4"] == 0.001
 
 
-def test_environment_variables_are_added_and_the_rest_stays() -> None:
+def test_environment_variables_are_added() -> None:
     before = R.CpuOnlyConfig(2)
     after = before.with_env_vars({"A": "1"}, B="2")
     assert after.runtime_env == {"env_vars": {"JAX_PLATFORMS": "cpu", "A": "1", "B": "2"}}

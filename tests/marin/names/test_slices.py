@@ -31,7 +31,7 @@ def test_slice_has_chips_hosts_machines_and_chips_per_machine(expected: tuple[st
     assert isinstance(found, RAY_TPU.TPUConfig) and dataclasses.astuple(found) == expected
 
 
-def test_each_is_listed_once_and_no_other_is_known() -> None:
+def test_slice_types_are_unique_and_others_unknown() -> None:
     listed = [config.name for config in RAY_TPU.TPU_CONFIGS]
     assert len(set(listed)) == len(listed) == 39
     with pytest.raises(ValueError, match="Unknown TPU type: v4-12"):

@@ -61,7 +61,7 @@ def test_the_data_set_is_the_users_own_unless_another_is_given() -> None:
 
 
 @pytest.mark.usefixtures("users_files")
-def test_what_will_be_run_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_speedrun_config_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         speedrun().print_run_info()
     assert "64 devices of 2.75e+14 FLOP/s" in caplog.text
@@ -69,7 +69,7 @@ def test_what_will_be_run_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert "runtime_env" not in caplog.text
 
 
-def test_without_the_users_files_the_error_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_default_data_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "experiments", raising=False)
     with pytest.raises(ValueError, match=r"no experiments/speedrun/prebuilt_caches\.py has the default"):
         speedrun()

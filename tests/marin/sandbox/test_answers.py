@@ -35,25 +35,25 @@ def test_numbers_are_close_where_numpy_says_so(a: float, b: float) -> None:
     assert bool(is_close(a, b, atol=1.0)) is bool(np.isclose(a, b, atol=1.0))
 
 
-@pytest.mark.parametrize("asked", ["np.isclose([1], 1)", "np.isclose(SIZE, 1)", "np.isclose(2**60, 2**60 + 1)"])
-def test_isclose_of_cluster_values_is_refused_with_its_line(tmp_path: Path, asked: str) -> None:
-    text = f"import numpy as np\nfrom heavy import SIZE\nname = 'a' if {asked} else 'b'\n{MAKE}"
+@pytest.mark.parametrize("call", ["np.isclose([1], 1)", "np.isclose(SIZE, 1)", "np.isclose(2**60, 2**60 + 1)"])
+def test_isclose_of_cluster_values_is_refused_with_its_line(tmp_path: Path, call: str) -> None:
+    text = f"import numpy as np\nfrom heavy import SIZE\nname = 'a' if {call} else 'b'\n{MAKE}"
     refusal(tmp_path, text, ":4 .* numpy.isclose")
 
 
-@pytest.mark.parametrize("asked", ["str({})", "~{}", "{} + 1", "[1, 2][{}]"])
-def test_of_whether_they_are_close_only_the_truth_is_known(tmp_path: Path, asked: str) -> None:
-    text = f'import numpy as np\nname = f"{{{asked.format("np.isclose(1, 1)")}}}"\n{MAKE}'
+@pytest.mark.parametrize("call", ["str({})", "~{}", "{} + 1", "[1, 2][{}]"])
+def test_isclose_result_has_only_a_truth_value(tmp_path: Path, call: str) -> None:
+    text = f'import numpy as np\nname = f"{{{call.format("np.isclose(1, 1)")}}}"\n{MAKE}'
     refusal(tmp_path, text, ":3 .* it needs the .* of numpy.isclose")
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "call",
     ["np.array([1, 3]) * 1_000_000_000", "10 - np.array([1, 3]) + 5", "np.array((1, 2.5)) / 3", "1 / np.array([3, 7])"],
 )
-def test_an_array_of_numbers_gives_the_numbers_that_numpy_gives(asked: str) -> None:
-    real = eval(asked, {"np": np})
-    ours = eval(asked, {"np": SimpleNamespace(**KNOWN_FUNCTIONS["numpy"])})
+def test_array_arithmetic_equals_numpy(call: str) -> None:
+    real = eval(call, {"np": np})
+    ours = eval(call, {"np": SimpleNamespace(**KNOWN_FUNCTIONS["numpy"])})
     assert len(ours) == len(real)
     for number, expected in zip(ours, real, strict=True):
         assert (str(number), repr(number), f"{number:.3f}") == (str(expected), repr(expected), f"{expected:.3f}")
@@ -65,7 +65,7 @@ def test_an_array_of_numbers_gives_the_numbers_that_numpy_gives(asked: str) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("asked", "reason"),
+    ("call", "reason"),
     [
         ("versioned(number)", r"versioned\(\) is given numpy.int64\(4\)"),
         ("number // 2", "the value of numpy.int64"),
@@ -77,12 +77,12 @@ def test_an_array_of_numbers_gives_the_numbers_that_numpy_gives(asked: str) -> N
         ("list(np.array([2**60]))", "the elements of numpy.array"),
     ],
 )
-def test_computation_differing_between_numpy_python_is_refused(tmp_path: Path, asked: str, reason: str) -> None:
-    text = f"import numpy as np\nfrom heavy import SIZE\nnumber = list(np.array([4]))[0]\nname = str({asked})\n"
+def test_computation_differing_between_numpy_python_is_refused(tmp_path: Path, call: str, reason: str) -> None:
+    text = f"import numpy as np\nfrom heavy import SIZE\nnumber = list(np.array([4]))[0]\nname = str({call})\n"
     refusal(tmp_path, text + MAKE, rf":5 .*{reason}")
 
 
-def test_a_number_of_numpys_is_no_integer_of_pythons() -> None:
+def test_numpy_number_is_no_python_integer() -> None:
     assert not isinstance(KnownNumber(3), int)
     assert not isinstance(np.int64(3), int)
 
@@ -113,13 +113,13 @@ def test_annotations_may_use_types_known_only_on_cluster(tmp_path: Path, kind: s
     assert made_name(tmp_path, text) == "value"
 
 
-def test_annotations_that_are_texts_stay_as_they_are_written(tmp_path: Path) -> None:
+def test_text_annotations_stay_unchanged(tmp_path: Path) -> None:
     text = f"from __future__ import annotations\n{EXECUTOR}value: int | None\nname = __annotations__['value']\n{MAKE}"
     write_checkout(tmp_path, a=text)
     assert names(run(tmp_path, "a")) == [["int | None"]]
 
 
-def test_outside_of_annotations_a_union_is_compared_as_before(tmp_path: Path) -> None:
+def test_union_outside_annotations_is_compared(tmp_path: Path) -> None:
     text = f"import heavy\nkind = tuple[heavy.Response] | tuple[None]\nname = 'x'\n{MAKE}"
     refusal(tmp_path, text, ":3 .* it needs the equality of heavy.Response")
 
@@ -134,7 +134,7 @@ def test_module_failing_beside_stub_fails_for_later_files_too(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_marin_by_the_folder_that_it_lies_in_is_marin(tmp_path: Path) -> None:
+def test_marin_imported_from_src_is_marin(tmp_path: Path) -> None:
     text = "import src.marin.processing.tokens\nfrom src.marin.processing.tokens import tokenize\n"
     text += "from src.marin.execution.executor import ExecutorStep as Same\nimport marin.processing.tokens as tokens\n"
     text += "name = f'{Same is ExecutorStep}-{tokenize is tokens.tokenize}-{src.marin.processing.tokens is tokens}'\n"
@@ -143,7 +143,7 @@ def test_marin_by_the_folder_that_it_lies_in_is_marin(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "asked",
+    "call",
     [
         "linspace(0.001, 0.1, 7)",
         "linspace(1, 2, num=5, endpoint=False)",
@@ -157,9 +157,9 @@ def test_marin_by_the_folder_that_it_lies_in_is_marin(tmp_path: Path) -> None:
         "arange(10, 0, -3)",
     ],
 )
-def test_spaced_numbers_are_numpys_to_the_last_bit(tmp_path: Path, asked: str) -> None:
-    real = eval(f"np.{asked}", {"np": np})
-    text = f"import numpy as np\nfound = np.{asked}\n"
+def test_spaced_numbers_are_numpys_to_the_last_bit(tmp_path: Path, call: str) -> None:
+    real = eval(f"np.{call}", {"np": np})
+    text = f"import numpy as np\nfound = np.{call}\n"
     text += "name = ' '.join([*(float(each).hex() for each in found), *map(repr, found.tolist()), f'{len(found)}'])\n"
     expected = [*(float(each).hex() for each in real), *map(repr, real.tolist()), f"{len(real)}"]
     assert made_name(tmp_path, text) == " ".join(expected)
@@ -167,7 +167,7 @@ def test_spaced_numbers_are_numpys_to_the_last_bit(tmp_path: Path, asked: str) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "asked",
+    "call",
     [
         "linspace(0, SIZE)",
         "linspace(0, 1, dtype=int)",
@@ -180,8 +180,8 @@ def test_spaced_numbers_are_numpys_to_the_last_bit(tmp_path: Path, asked: str) -
         "arange(1e12)",
     ],
 )
-def test_other_spaced_numbers_are_known_only_on_the_cluster(tmp_path: Path, asked: str) -> None:
-    text = f"import numpy as np\nfrom heavy import SIZE\nname = str(len(np.{asked}))\n"
+def test_other_spaced_numbers_are_known_only_on_the_cluster(tmp_path: Path, call: str) -> None:
+    text = f"import numpy as np\nfrom heavy import SIZE\nname = str(len(np.{call}))\n"
     refusal(tmp_path, text + MAKE, ":4 .* it needs the .* of numpy")
 
 

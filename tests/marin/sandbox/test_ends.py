@@ -58,7 +58,7 @@ ENDLESS = "while True:\n    pass\n"
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_what_a_file_raises_refuses_that_file_alone(tmp_path: Path, end: str) -> None:
+def test_exception_refuses_only_its_file(tmp_path: Path, end: str) -> None:
     text = EXECUTOR + STEP + ENDS[end] + CALL
     write_checkout(tmp_path, b=text, c=EXECUTOR + STEP + CALL)
     found = marin_experiments(tmp_path / "experiments", prefix="gs://b", exclude=["tutorials/*"])
@@ -70,7 +70,7 @@ def test_what_a_file_raises_refuses_that_file_alone(tmp_path: Path, end: str) ->
     assert ("cannot be inspected" in str(refused)) == (end.endswith("are shown"))
 
 
-def test_an_error_whose_text_ends_the_process_is_told_without_it(tmp_path: Path) -> None:
+def test_error_with_failing_text_is_named_by_class(tmp_path: Path) -> None:
     text = "class E(Exception):\n    def __str__(self):\n        raise GeneratorExit\nraise E()\n"
     refusal(tmp_path, text, ":5 cannot become a DAG: E$")
 

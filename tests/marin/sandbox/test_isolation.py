@@ -69,7 +69,7 @@ KNOWN: contextvars.ContextVar[str | None] = contextvars.ContextVar("KNOWN", defa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["executor_main([])", "1 / 0", "raise SystemExit(3)", "int(levanter.optim.x)"])
-def test_all_is_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+def test_process_state_is_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     real = types.ModuleType("levanter")
     for name in ("levanter", "experiments", "marin"):
         monkeypatch.setitem(sys.modules, name, real)
@@ -152,7 +152,7 @@ def is_own_error(line: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("around", ["{}", CAUGHT], ids=["alone", "caught"])
-def test_what_no_dag_file_may_do_is_refused_in_one_sentence(
+def test_forbidden_action_is_refused_in_one_sentence(
     around: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
     for name in ("SOME_API_KEY", "HF_TOKEN", "DB_PASSWORD", "PGPASSWORD", "AIRFLOW_CONN_DB"):
@@ -182,7 +182,7 @@ def test_no_copy_of_the_environment_holds_a_secret(tmp_path: Path, monkeypatch: 
     assert "never" not in step.config
 
 
-def test_what_steers_a_terminal_is_told_as_text(tmp_path: Path) -> None:
+def test_terminal_control_characters_are_escaped(tmp_path: Path) -> None:
     error = refusal(tmp_path, "raise ValueError('\\x1b[2J \\x9b31m')\n", ":2 ")
     assert str(error).endswith(r"ValueError: \x1b[2J \x9b31m")
     assert error.reason is not None and error.reason.text == r"ValueError: \x1b[2J \x9b31m"
@@ -203,7 +203,7 @@ def test_what_steers_a_terminal_is_told_as_text(tmp_path: Path) -> None:
         "    threading.Event().wait(25)",
     ],
 )
-def test_a_file_that_does_not_end_is_ended(tmp_path: Path, loop: str) -> None:
+def test_endless_file_is_stopped_at_time_limit(tmp_path: Path, loop: str) -> None:
     text = f"{loop}\nimport os\nos.mkdir('went on')\n"
     refusal(tmp_path, text, r":?\d* cannot become a DAG: it does not end: after 0.2 s", limit_s=0.2)
     assert "suppress" in loop or not (tmp_path / "went on").exists()
@@ -230,7 +230,7 @@ def test_other_threads_see_real_modules_during_sandbox_run(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_files_that_are_loaded_at_once_wait_for_each_other(tmp_path: Path) -> None:
+def test_concurrent_loads_wait_for_each_other(tmp_path: Path) -> None:
     files = [f"a{number}" for number in range(4)]
     write_checkout(
         tmp_path, **{name: f"{EXECUTOR}import time\ntime.sleep(0.02)\nname = {name!r}\n{MAKE}" for name in files}

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.marin.checkouts import EXECUTOR, names, run, write_checkout
+from tests.marin.checkouts import EXECUTOR, MAKE, names, run, run_text, write_checkout
 from tradewind.marin import RefusedFileError
 from tradewind.marin.sandbox.evaluation import Evaluated, evaluate
 from tradewind.marin.sandbox.import_map import ModuleSandbox
@@ -56,33 +56,27 @@ def of_process() -> dict[str, Any]:
 
 @pytest.mark.parametrize("line", ASSIGNED)
 @pytest.mark.parametrize("end", ["executor_main([])", "1 / 0"])
-def test_what_is_assigned_in_a_module_outlives_no_load(tmp_path: Path, line: str, end: str) -> None:
-    looks = EXECUTOR + "import json, logging, os, pathlib, random, string, sys\n" + f"assert {ASSIGNED[line]}\n"
-    write_checkout(
-        tmp_path, b=f"{HEAD}{line}\n{end}\n", a=looks + "executor_main([])\n", c=looks + "executor_main([])\n"
-    )
+def test_assignment_in_shared_module_ends_with_load(tmp_path: Path, line: str, end: str) -> None:
+    checks = f"{HEAD}assert {ASSIGNED[line]}\nexecutor_main([])\n"
+    write_checkout(tmp_path, b=f"{HEAD}{line}\n{end}\n", a=checks, c=checks)
     evaluate(tmp_path, [tmp_path / "experiments/c.py"], 20)
     before = of_process()
     outcomes = evaluate(tmp_path, [tmp_path / f"experiments/{name}.py" for name in "bac"], 20)
     assert of_process() == before
-    told = {file.stem: isinstance(outcome, Evaluated) or str(outcome) for file, outcome in outcomes.items()}
-    assert told["a"] is True and told["c"] is True
-    assert told["b"] is True if end.startswith("exec") else "ZeroDivisionError" in str(told["b"])
+    changing, *checking = outcomes.values()
+    assert all(isinstance(outcome, Evaluated) for outcome in checking)
+    assert isinstance(changing, Evaluated) if end.startswith("exec") else "ZeroDivisionError" in str(changing)
 
 
 def test_assignment_in_newly_imported_module_ends_with_load(tmp_path: Path) -> None:
     assert "poplib" not in sys.modules
-    looks = "assert __import__('poplib').POP3 is not print"
-    write_checkout(
-        tmp_path,
-        a=f"{EXECUTOR}import poplib; poplib.POP3 = print\nexecutor_main([])\n",
-        b=f"{EXECUTOR}{looks}\nexecutor_main([])\n",
-    )
+    lines = {"a": "import poplib; poplib.POP3 = print", "b": "assert __import__('poplib').POP3 is not print"}
+    write_checkout(tmp_path, **{name: f"{EXECUTOR}{line}\nexecutor_main([])\n" for name, line in lines.items()})
     outcomes = evaluate(tmp_path, [tmp_path / f"experiments/{name}.py" for name in "ab"], 20)
     assert all(isinstance(outcome, Evaluated) for outcome in outcomes.values())
 
 
-def test_the_bytes_of_the_environment_are_put_back(tmp_path: Path) -> None:
+def test_environment_bytes_are_restored(tmp_path: Path) -> None:
     write_checkout(tmp_path)
     with preserved_process_state() as for_file, for_file(ModuleSandbox(tmp_path), []):
         posix.environ[b"ADDED"] = b"1"
@@ -93,40 +87,33 @@ def test_module_patch_by_helper_applies_to_each_importing_file(tmp_path: Path) -
     helper = "import json\njson.JSONEncoder.default = lambda self, value: 'helped'\n"
     uses = EXECUTOR + "import experiments.helper, json\nname = json.loads(json.dumps({1: ExecutorStep}))['1']\n"
     alone = EXECUTOR + "import json\ntry: name = json.dumps(ExecutorStep)\nexcept TypeError: name = 'plain'\n"
-    end = "executor_main([ExecutorStep(name, None, None)])\n"
-    write_checkout(tmp_path, a=uses + end, b=uses + end, c=alone + end, d=uses + end, helper=helper)
+    write_checkout(tmp_path, a=uses + MAKE, b=uses + MAKE, c=alone + MAKE, d=uses + MAKE, helper=helper)
     outcomes = evaluate(tmp_path, [tmp_path / f"experiments/{name}.py" for name in "abcd"], 20)
-    made = [outcome for outcome in outcomes.values() if isinstance(outcome, Evaluated)]
-    assert [names(each.run) for each in made] == [[["helped"]], [["helped"]], [["plain"]], [["helped"]]]
+    made = [names(outcome.run)[0][0] for outcome in outcomes.values() if isinstance(outcome, Evaluated)]
+    assert made == ["helped", "helped", "plain", "helped"]
 
 
-def test_what_modules_keep_themselves_stays(tmp_path: Path) -> None:
+def test_state_of_the_modules_themselves_stays(tmp_path: Path) -> None:
     text = "import mimetypes, tempfile, platform\nmimetypes.guess_type('a.txt'); platform.uname()\n"
     text += "import concurrent.futures\nconcurrent.futures.ThreadPoolExecutor\n"
-    write_checkout(tmp_path, a=EXECUTOR + text + "executor_main([])\n")
-    run(tmp_path, "a")
+    run_text(tmp_path, f"{text}executor_main([])\n")
     futures = sys.modules["concurrent.futures"]
     assert isinstance(vars(futures).get("thread"), types.ModuleType) and futures.ThreadPoolExecutor
 
 
-def test_a_timer_of_airflows_is_as_before(tmp_path: Path) -> None:
-    heard: list[int] = []
-    handler = signal.signal(signal.SIGALRM, lambda number, frame: heard.append(number))
+def test_airflow_timer_is_restored(tmp_path: Path) -> None:
+    signals: list[int] = []
+    handler = signal.signal(signal.SIGALRM, lambda number, frame: signals.append(number))
     try:
-        for line, begun_s in (
-            ("signal.alarm(0)", 300.0),
-            ("signal.setitimer(0, 0.3)", 0.0),
-            ("signal.alarm(900)", 300.0),
-        ):
-            signal.setitimer(signal.ITIMER_REAL, begun_s)
-            write_checkout(tmp_path, a=f"{EXECUTOR}import signal\n{line}\nexecutor_main([])\n")
-            run(tmp_path, "a")
+        for line, before_s in (("alarm(0)", 300.0), ("setitimer(0, 0.3)", 0.0), ("alarm(900)", 300.0)):
+            signal.setitimer(signal.ITIMER_REAL, before_s)
+            run_text(tmp_path, f"import signal\nsignal.{line}\nexecutor_main([])\n")
             left_s, interval_s = signal.getitimer(signal.ITIMER_REAL)
-            assert (left_s > 0) == (begun_s > 0) and left_s <= begun_s and interval_s == 0, line
+            assert (left_s > 0) == (before_s > 0) and left_s <= before_s and interval_s == 0, line
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
-    assert heard == [] and time.monotonic() > 0
+    assert signals == [] and time.monotonic() > 0
 
 
 def test_module_named_like_stdlib_beside_file_is_refused(tmp_path: Path) -> None:
@@ -136,8 +123,7 @@ def test_module_named_like_stdlib_beside_file_is_refused(tmp_path: Path) -> None
     for name in ("statistics", "tradewind"):
         (tmp_path / f"experiments/{name}.py").write_text("")
     for file in ("a", "b"):
-        with pytest.raises(
-            RefusedFileError, match="^experiments/[ab].py:2 .* it imports statistics, which is a module of P"
-        ):
+        line = "^experiments/[ab].py:2 .* it imports statistics, which is a module of P"
+        with pytest.raises(RefusedFileError, match=line):
             run(tmp_path, file)
     run(tmp_path, "deep/a")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.marin.checkouts import EXECUTOR, names, put, run, write_checkout
+from tests.marin.checkouts import EXECUTOR, names, put, refusal, run, run_text, write_checkout
 from tradewind.marin import RefusedFileError
 from tradewind.marin.sandbox.evaluation import Evaluated, evaluate
 
@@ -18,8 +18,8 @@ SAME = {
     "a name for annotations": "try:\n    from vllm.inputs import Prompt\nexcept ImportError:\n    Prompt = object\n",
     "a flag": "try:\n    import vllm as v\n    HAS = True\nexcept Exception as e:\n    v, HAS = e, False\n",
     "any error": "try:\n    import vllm\nexcept:\n    vllm = None\n",
-    "kept quiet": "import contextlib\nwith contextlib.suppress(ImportError):\n    import json, vllm\n",
-    "asked by name": "import importlib\ntry: importlib.import_module('vllm.x')\nexcept ImportError: pass\n",
+    "suppressed": "import contextlib\nwith contextlib.suppress(ImportError):\n    import json, vllm\n",
+    "imported by name": "import importlib\ntry: importlib.import_module('vllm.x')\nexcept ImportError: pass\n",
     "in a function": "def f():\n    try:\n        import vllm\n    except ImportError:\n        return None\nf()\n",
     "needed further on": "try:\n    import vllm\nexcept ImportError:\n    vllm = None\nclass A(vllm.Base): pass\n",
     "needed at once": "try:\n    import vllm\nexcept ImportError:\n    raise SystemExit('install vllm')\n",
@@ -27,10 +27,9 @@ SAME = {
 }
 
 
-@pytest.mark.parametrize("way", SAME)
-def test_a_library_that_decides_nothing_may_be_there_or_not(tmp_path: Path, way: str) -> None:
-    write_checkout(tmp_path, a=EXECUTOR + SAME[way] + PLAIN + MADE)
-    assert names(run(tmp_path, "a")) == [["a"]]
+@pytest.mark.parametrize("form", SAME)
+def test_library_without_effect_on_steps_is_accepted(tmp_path: Path, form: str) -> None:
+    assert names(run_text(tmp_path, SAME[form] + PLAIN + MADE)) == [["a"]]
 
 
 DECIDES = {
@@ -50,17 +49,17 @@ DECIDES = {
 }
 
 
-@pytest.mark.parametrize("way", DECIDES)
-def test_a_library_that_decides_steps_is_told_with_its_line(tmp_path: Path, way: str) -> None:
+@pytest.mark.parametrize("form", DECIDES)
+def test_library_with_effect_on_steps_is_refused_with_line(tmp_path: Path, form: str) -> None:
     helper = "try:\n    import vllm\n    name = 'with'\nexcept ImportError:\n    name = 'without'\n"
-    write_checkout(tmp_path, a=EXECUTOR + DECIDES[way] + MADE, helper=helper, needs="import vllm\nname = 'a'\n")
+    write_checkout(tmp_path, a=EXECUTOR + DECIDES[form] + MADE, helper=helper, needs="import vllm\nname = 'a'\n")
     line = r"^experiments/(a|helper|needs).py:[1-6] cannot become a DAG: without vllm installed it makes other steps"
-    with pytest.raises(RefusedFileError, match=line) as told:
+    with pytest.raises(RefusedFileError, match=line) as caught:
         run(tmp_path, "a")
-    assert str(told.value).endswith((", with or without vllm.", "(loading experiments/a.py)"))
+    assert str(caught.value).endswith((", with or without vllm.", "(loading experiments/a.py)"))
 
 
-def test_what_a_checkout_requires_is_there_wherever_it_ran(tmp_path: Path) -> None:
+def test_required_library_counts_as_installed(tmp_path: Path) -> None:
     write_checkout(tmp_path, a=EXECUTOR + DECIDES["the name"] + MADE)
     required = put(tmp_path / "pyproject.toml", '[project]\ndependencies = ["numpy", "vllm[tpu]>=0.9 # old"]\n')
     assert names(run(tmp_path, "a")) == [["with"]]
@@ -70,7 +69,7 @@ def test_what_a_checkout_requires_is_there_wherever_it_ran(tmp_path: Path) -> No
             run(tmp_path, "a")
 
 
-def test_no_file_is_judged_by_what_another_one_imports(tmp_path: Path) -> None:
+def test_imports_of_one_file_do_not_affect_others(tmp_path: Path) -> None:
     needs = EXECUTOR + "import vllm\n" + PLAIN + MADE
     write_checkout(
         tmp_path, a=needs, b=EXECUTOR + DECIDES["the name"] + MADE, c=needs, d=EXECUTOR + SAME["a flag"] + PLAIN + MADE
@@ -80,11 +79,9 @@ def test_no_file_is_judged_by_what_another_one_imports(tmp_path: Path) -> None:
     assert [isinstance(outcomes[file], Evaluated) for file in files] == [True, False, True, True]
 
 
-def test_libraries_that_decide_steps_together_are_told(tmp_path: Path) -> None:
+def test_libraries_with_joint_effect_are_refused(tmp_path: Path) -> None:
     text = "found = 0\nneeded = None\n"
     for library in ("vllm", "sglang", "needed"):
         text += f"try:\n    import {library}\n    found += 1\nexcept ImportError: pass\n"
     text += "needed.x\nname, size = 'a', min(found, 2)\n"
-    write_checkout(tmp_path, a=EXECUTOR + text + MADE)
-    with pytest.raises(RefusedFileError, match="without sglang and vllm installed it makes other steps"):
-        run(tmp_path, "a")
+    refusal(tmp_path, text + MADE, ".*without sglang and vllm installed it makes other steps")

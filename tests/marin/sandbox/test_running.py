@@ -39,7 +39,7 @@ def test_executor_main_is_one_dag_wherever_it_is_called(tmp_path: Path, form: st
     assert names(run_text(tmp_path, STEP + CALLS[form])) == [["made"]]
 
 
-def test_a_loop_makes_one_dag_each_time_also_without_steps(tmp_path: Path) -> None:
+def test_each_call_in_a_loop_is_recorded(tmp_path: Path) -> None:
     text = "for i in range(3):\n    executor_main([ExecutorStep(f's{i}', None, None)] * (i != 1), f'd{i}')\n"
     found = run_text(tmp_path, text)
     assert names(found) == [["s0"], [], ["s2"]]
@@ -102,7 +102,7 @@ def test_helper_change_takes_effect_and_failed_import_is_retried(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_so_it_does_when_a_copy_keeps_size_and_time_of_the_file(tmp_path: Path) -> None:
+def test_helper_change_with_equal_size_and_time_takes_effect(tmp_path: Path) -> None:
     write_checkout(tmp_path, a=IMPORTS_HELPER)
     for name in ("one", "two"):
         helper = put(tmp_path / "experiments/helper.py", f"NAME = {name!r}\n")
@@ -122,12 +122,12 @@ def test_change_of_read_file_or_listed_folder_takes_effect(tmp_path: Path) -> No
     assert names(run(tmp_path, "a")) == [["second-other"]]
 
 
-def test_all_names_of_a_module_of_ours_may_be_imported(tmp_path: Path) -> None:
+def test_star_import_of_stub_module_works(tmp_path: Path) -> None:
     write_checkout(tmp_path, a=f"from marin.execution.executor import *\nname = 's'\n{MAKE}")
     assert names(run(tmp_path, "a")) == [["s"]]
 
 
-def test_a_file_that_no_one_wrote_is_not_read(tmp_path: Path) -> None:
+def test_oversized_file_is_not_read(tmp_path: Path) -> None:
     write_checkout(tmp_path, a="")
     os.truncate(tmp_path / "experiments/a.py", 10**12)
     with pytest.raises(RefusedFileError, match=r"^experiments/a.py cannot .* a.py has more than 4,000,000 bytes"):
@@ -135,7 +135,7 @@ def test_a_file_that_no_one_wrote_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_import_that_failed_is_tried_again_by_the_next(tmp_path: Path) -> None:
+def test_failed_import_is_retried_by_the_next(tmp_path: Path) -> None:
     text = "from experiments import flag\ntry:\n    import experiments.helper\n"
     text += "except RuntimeError:\n    flag.READY = True\n"
     helper = "from experiments import flag\nif not flag.READY:\n    raise RuntimeError\nNAME = 'late'\n"
@@ -167,7 +167,7 @@ def test_relative_data_files_are_found_from_the_checkouts_root(tmp_path: Path) -
         ("executor_main([], description=3)", "executor_main needs a text as description"),
     ],
 )
-def test_a_file_that_breaks_is_named_with_line_and_reason(tmp_path: Path, line: str, reason: str) -> None:
+def test_broken_file_is_refused_with_line_and_reason(tmp_path: Path, line: str, reason: str) -> None:
     refusal(tmp_path, f"{STEP}{line}\n", f":3 cannot become a DAG: .*{reason}")
 
 
@@ -194,7 +194,7 @@ def test_attributes_missing_from_stub_come_from_user_module(tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("has_checkout", [True, False])
-def test_a_function_that_has_its_modules_name_is_the_function(tmp_path: Path, has_checkout: bool) -> None:
+def test_function_named_like_its_module_is_the_function(tmp_path: Path, has_checkout: bool) -> None:
     if has_checkout:
         put(tmp_path / "src/marin/processing/tokenize/__init__.py", "from .tokenize import tokenize\n")
         text = "import ray\n@ray.remote(num_cpus=0.1)\ndef tokenize(config): ...\n"

@@ -52,7 +52,7 @@ def test_step_name_that_changes_between_runs_is_refused(tmp_path: Path, kind: st
     refusal(tmp_path, text, r":3 .* evaluated twice, a step is called 'x-.*', then .* fixed value\.$")
 
 
-def test_a_set_whose_order_is_not_asked_may_be_used_as_ever(tmp_path: Path) -> None:
+def test_set_without_use_of_its_order_is_accepted(tmp_path: Path) -> None:
     text = """
         seen, sizes, empty = {"a", "b"}, {1, 2, 3}, set()
         seen |= {"c"}
@@ -82,12 +82,12 @@ def test_uninspectable_step_values_refuse_only_their_file(tmp_path: Path, made: 
     assert "cannot become a DAG: its steps cannot be inspected: " in str(broken) and isinstance(whole, Evaluated)
 
 
-def test_a_file_that_loads_files_is_refused(tmp_path: Path) -> None:
+def test_file_that_loads_files_is_refused(tmp_path: Path) -> None:
     text = "import tradewind.marin as marin\ntry: marin.marin_experiment(__file__)\nexcept BaseException: ...\n"
     refusal(tmp_path, text, ":3 .* it loads Marin's files while it is itself")
 
 
-def test_a_time_that_is_given_is_the_same_whenever_it_is_told(tmp_path: Path) -> None:
+def test_fixed_time_is_accepted(tmp_path: Path) -> None:
     text = """
         import datetime, os, time
         from dataclasses import dataclass, field
@@ -114,7 +114,7 @@ def test_refusal_names_user_line_not_stdlib_internals(tmp_path: Path) -> None:
     refusal(tmp_path, text + MAKE, ":7 .* evaluated twice")
 
 
-def test_also_when_a_helper_reads_the_clock_as_it_is_imported(tmp_path: Path) -> None:
+def test_clock_read_by_imported_helper_is_refused_at_its_line(tmp_path: Path) -> None:
     put(tmp_path / "experiments/stamp.py", "import time\n\nNOW = time.time_ns()\n")
     text = "from experiments.stamp import NOW\nexecutor_main([ExecutorStep(f'x-{NOW}', None, None)])\n"
     write_checkout(tmp_path, a=EXECUTOR + text)
@@ -122,12 +122,12 @@ def test_also_when_a_helper_reads_the_clock_as_it_is_imported(tmp_path: Path) ->
         run(tmp_path, "a")
 
 
-def test_nor_for_what_is_called_when_garbage_is_collected_there(tmp_path: Path) -> None:
+def test_clock_read_by_garbage_collection_is_not_blamed(tmp_path: Path) -> None:
     threshold = gc.get_threshold()
     gc.callbacks.append(_read_clock)
     gc.set_threshold(1)
     try:
-        test_also_when_a_helper_reads_the_clock_as_it_is_imported(tmp_path)
+        test_clock_read_by_imported_helper_is_refused_at_its_line(tmp_path)
     finally:
         gc.set_threshold(*threshold)
         gc.callbacks.remove(_read_clock)
@@ -145,7 +145,7 @@ def test_unstable_version_is_refused_but_unversioned_value_not(tmp_path: Path, c
     assert names(run_text(tmp_path, text.format("time.time()"))) == [["s"]]
 
 
-def test_the_count_of_calls_must_be_the_same(tmp_path: Path) -> None:
+def test_varying_number_of_calls_is_refused(tmp_path: Path) -> None:
     text = "import time\nfor _ in range(2 + time.time_ns() // 1000 % 7919):\n    executor_main([])\n"
     refusal(tmp_path, text, r":3 .* executor_main is called \d+ times, then \d+")
 

@@ -130,7 +130,7 @@ def test_functions_of_two_checkouts_travel_each_from_its_own(tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fn", ["lambda config: None", "Adam(1).step", "Adam(1)"])
-def test_what_has_no_name_cannot_travel(tmp_path: Path, fn: str) -> None:
+def test_function_without_name_is_refused(tmp_path: Path, fn: str) -> None:
     with pytest.raises(SpecError, match="cannot be imported on a cluster"):
         loaded(tmp_path, fn, "{}", "own")
 

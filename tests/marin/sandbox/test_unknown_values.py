@@ -94,7 +94,7 @@ def test_inspecting_cluster_value_is_refused_with_line_and_name(tmp_path: Path, 
         assert "heavy.library." in message
 
 
-def test_pythons_own_libraries_and_what_was_imported_are_known(tmp_path: Path) -> None:
+def test_standard_libraries_and_imported_modules_are_known(tmp_path: Path) -> None:
     text = "import importlib.util, heavy.inner, json, operator\n"
     text += "assert importlib.util.find_spec('json') and hasattr(heavy, 'inner') and getattr(json, 'no', 3) == 3\n"
     text += "assert json.dumps({1}, default=list) == '[1]' and operator.is_(None, None) and type(3) is int\n"
@@ -103,12 +103,12 @@ def test_pythons_own_libraries_and_what_was_imported_are_known(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("caught", ["Exception", "TypeError", "BaseException", ""])
-def test_code_that_catches_errors_does_not_go_on_with_a_guess(tmp_path: Path, caught: str) -> None:
+def test_refusal_cannot_be_caught_by_except(tmp_path: Path, caught: str) -> None:
     text = f"{HEAD}try:\n    name = f's{{int(SIZE)}}'\nexcept {caught}:\n    name = 's3'\n{MAKE}"
     refusal(tmp_path, text, ":5 cannot become a DAG: it needs the number of heavy")
 
 
-def test_nor_does_code_whose_library_catches_them(tmp_path: Path) -> None:
+def test_refusal_cannot_be_suppressed(tmp_path: Path) -> None:
     text = (
         f"{HEAD}name = 's'; import contextlib\nwith contextlib.suppress(BaseException): name = str(int(SIZE))\n{MAKE}"
     )
@@ -141,7 +141,7 @@ ALLOWED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ALLOWED)
-def test_what_needs_no_knowledge_is_allowed(tmp_path: Path, form: str) -> None:
+def test_use_without_knowledge_of_value_is_allowed(tmp_path: Path, form: str) -> None:
     found = run_text(tmp_path, f"{HEAD}{ALLOWED[form]}\nexecutor_main([ExecutorStep('s', None, {{'x': made}})])\n")
     assert names(found) == [["s"]]
 
@@ -210,7 +210,7 @@ def test_class_with_unknown_base_keeps_own_fields_and_methods(tmp_path: Path) ->
         ("dataclasses.fields(Plain)", "it needs the fields of a Plain"),
     ],
 )
-def test_what_comes_from_an_unknown_base_is_refused(tmp_path: Path, line: str, reason: str) -> None:
+def test_use_of_unknown_base_is_refused(tmp_path: Path, line: str, reason: str) -> None:
     refusal(tmp_path, f"{HEAD}{OWN}{line}\nexecutor_main([])\n", f":17 cannot become a DAG: {reason}")
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.marin.checkouts import EXECUTOR, run, write_checkout
-from tradewind.marin import RefusedFileError
+from tests.marin.checkouts import refusal, run_text
 from tradewind.steps import (
     AttributeReference,
     CallReference,
@@ -18,15 +17,14 @@ from tradewind.steps import (
     cluster_reference,
 )
 
-HEAD = EXECUTOR + "import dataclasses\nimport ray\nfrom heavy.library import Config, jit\n"
+HEAD = "import dataclasses\nimport ray\nfrom heavy.library import Config, jit\n"
 LLAMA = "from levanter.models.llama import LlamaConfig\nfrom transformers import AutoConfig\n"
 MADE = "def plain(x): ...\n@jit\ndef done(x): ...\n@jit\n@jit\ndef twice(x): ...\n@ray.remote\ndef far(x): ...\n"
 
 
-def way(root: Path, text: str, value: str) -> Any:
+def reference_to(root: Path, text: str, value: str) -> Any:
     """Return the reference by which a cluster gets ``value``, an expression of a file."""
-    write_checkout(root, a=f"{HEAD}{text}executor_main([ExecutorStep('s', None, {value})])\n")
-    (step,) = run(root, "a").calls[0].steps
+    (step,) = run_text(root, f"{HEAD}{text}executor_main([ExecutorStep('s', None, {value})])\n").calls[0].steps
     assert isinstance(step, ExecutorStep)
     return written(step.config)
 
@@ -65,26 +63,23 @@ def written(value: Any) -> Any:
         ("dataclasses.replace(Config(1), a=2)", ("dataclasses:replace", [("heavy.library:Config", [1]), ("a", 2)])),
     ],
 )
-def test_a_value_is_made_again_as_the_file_has_made_it(tmp_path: Path, value: str, expected: Any) -> None:
-    assert way(tmp_path, f"from pathlib import Path\n{MADE}", value) == expected
+def test_reference_repeats_how_the_file_made_the_value(tmp_path: Path, value: str, expected: Any) -> None:
+    assert reference_to(tmp_path, f"from pathlib import Path\n{MADE}", value) == expected
 
 
-def test_a_models_config_is_made_of_the_hubs_on_the_cluster(tmp_path: Path) -> None:
+def test_model_config_from_hub_is_made_on_the_cluster(tmp_path: Path) -> None:
     value = "dataclasses.replace(LlamaConfig.from_hf_config(AutoConfig.from_pretrained('org/llama')), seq_len=512)"
-    made = (
-        "levanter.models.llama:LlamaConfig.from_hf_config",
-        [("transformers:AutoConfig.from_pretrained", ["org/llama"])],
-    )
-    assert way(tmp_path, LLAMA, value) == ("dataclasses:replace", [made, ("seq_len", 512)])
+    of_hub = ("transformers:AutoConfig.from_pretrained", ["org/llama"])
+    made = ("levanter.models.llama:LlamaConfig.from_hf_config", [of_hub])
+    assert reference_to(tmp_path, LLAMA, value) == ("dataclasses:replace", [made, ("seq_len", 512)])
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         ("name = str(LlamaConfig.from_hf_config(3).seq_len)", "it needs the text of levanter.models.llama.LlamaConfig"),
         ("class Own(LlamaConfig): ...\nOwn.from_hf_config(3)", "from_hf_config needs the real library"),
     ],
 )
-def test_nothing_is_known_of_it_here(tmp_path: Path, text: str, told: str) -> None:
-    with pytest.raises(RefusedFileError, match=f"^experiments/a.py.*{told}"):
-        way(tmp_path, f"{LLAMA}{text}\n", "None")
+def test_model_config_from_hub_is_unknown_here(tmp_path: Path, text: str, reason: str) -> None:
+    refusal(tmp_path, f"{HEAD}{LLAMA}{text}\nexecutor_main([])\n", f".*{reason}")
