@@ -24,10 +24,8 @@ from tradewind.records.record import RecordState, Status, read_record, read_stat
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve, versioned
 from tradewind.storage.backends import StoreRefusedError
 from tradewind.storage.errors import LeaseLostError
-from tradewind.storage.files import list_names, read_text
+from tradewind.storage.files import list_names, read_text, write_text
 from tradewind.storage.swap import StoredObject, write_if
-
-VERSION = "0123456789abcdef0123456789abcdef"
 
 
 @dataclass(frozen=True)
@@ -39,14 +37,6 @@ def keep(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHold
     return LeaseRenewer(store, held, end_work=lambda end: None)
 
 
-@pytest.fixture(params=["local", "memory", "gs"])
-def prefix(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "gs":
-        request.getfixturevalue("cloud")
-        return f"gs://bucket/{tmp_path.name}"
-    return str(tmp_path / "store") if request.param == "local" else f"memory://{tmp_path.name}-adoption"
-
-
 @pytest.fixture
 def step(prefix: str) -> ResolvedStep:
     raw = ExecutorStep("raw", None, None)
@@ -55,18 +45,22 @@ def step(prefix: str) -> ResolvedStep:
 
 
 def files_at(folder: str, **texts: str) -> str:
-    from tradewind.storage.files import write_text
-
     for name, text in texts.items():
         write_text(f"{folder}/{name}", text)
     return folder
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    files_at(str(tmp_path / "elsewhere"), model="weights")
+    return tmp_path / "elsewhere"
 
 
 def adoption_of(step: ResolvedStep, source: str, *, copies: bool = False) -> Adoption:
     return Adoption(step, "my.module.train", source, {"adopted": source, "user": "ada"}, copies=copies)
 
 
-def test_files_at_the_output_path_become_a_committed_result(step: ResolvedStep) -> None:
+def test_files_at_output_path_become_committed_result(step: ResolvedStep) -> None:
     path = files_at(step.output_path, model="weights", log="12")
     lease = adopt(adoption_of(step, path), keep)
 
@@ -81,56 +75,41 @@ def test_files_at_the_output_path_become_a_committed_result(step: ResolvedStep) 
     attempt = newest_attempt(path)
     assert attempt is not None and attempt.outcome is AttemptOutcome.SUCCEEDED
     assert attempt.spec["adopted"] == path
-
-
-def test_the_step_info_says_what_the_step_is(step: ResolvedStep) -> None:
-    from tradewind.storage.files import read_text
-
-    path = files_at(step.output_path, model="weights")
-    adopt(adoption_of(step, path), keep)
     info = json.loads(read_text(f"{path}/.executor_info") or "")
-    assert info is not None
     assert (info["name"], info["fn_name"], info["output_path"]) == ("train", "my.module.train", path)
     assert info["dependencies"] == [step.dependencies[0].output_path]
 
 
-def test_files_from_elsewhere_are_copied_without_their_records(step: ResolvedStep, prefix: str, tmp_path: Path) -> None:
-    source = files_at(
-        str(tmp_path / "elsewhere"), **{"model": "weights", "deep/log": "12", ".executor_status": "FAILED"}
-    )
-    (tmp_path / "elsewhere/a::b").write_text("an odd name")
+def test_files_from_elsewhere_are_copied_without_records(step: ResolvedStep, elsewhere: Path) -> None:
+    files_at(str(elsewhere), **{"deep/log": "12", ".executor_status": "FAILED"})
+    (elsewhere / "a::b").write_text("an odd name")
     files_at(step.output_path, **{"half": "left by a dead attempt", ".executor_status": "FAILED"})
-    adopt(adoption_of(step, source, copies=True), keep)
+    adopt(adoption_of(step, str(elsewhere), copies=True), keep)
     manifest = read_manifest(step.output_path, 1)
     assert manifest is not None and [file.path for file in manifest.files] == ["a::b", "deep/log", "model"]
     assert read_status(step.output_path) is Status.SUCCESS
-    assert (tmp_path / "elsewhere/model").read_text() == "weights"
+    assert (elsewhere / "model").read_text() == "weights"
 
 
-def test_folder_link_copied_as_link_or_refused_in_bucket(step: ResolvedStep, prefix: str, tmp_path: Path) -> None:
-    source = files_at(str(tmp_path / "elsewhere"), model="weights")
-    (tmp_path / "elsewhere" / "newest").symlink_to("step-100")
-    (tmp_path / "elsewhere" / "step-100").mkdir()
-    (tmp_path / "elsewhere" / "step-100" / "state").write_text("1")
-    if "://" in prefix:
+def test_folder_link_copied_as_link_or_refused_in_bucket(step: ResolvedStep, elsewhere: Path) -> None:
+    files_at(str(elsewhere), **{"step-100/state": "1"})
+    (elsewhere / "newest").symlink_to("step-100")
+    adoption = adoption_of(step, str(elsewhere), copies=True)
+    if "://" in step.output_path:
         with pytest.raises(RecordsError, match="newest is a link to a folder, or to nothing, which a bucket"):
-            adopt(adoption_of(step, source, copies=True), keep)
+            adopt(adoption, keep)
         return
-    lease = adopt(adoption_of(step, source, copies=True), keep)
+    lease = adopt(adoption, keep)
     assert (Path(step.output_path) / "newest" / "state").read_text() == "1"
     manifest = read_manifest(step.output_path, lease.attempt)
     assert manifest is not None and [file.path for file in manifest.files] == ["model", "newest", "step-100/state"]
     assert verify_output(step.output_path, manifest, lease.digest) == []
 
 
-def test_files_from_elsewhere_are_not_taken_without_copying(step: ResolvedStep, prefix: str) -> None:
+def test_missing_or_uncopied_files_are_not_adopted(step: ResolvedStep, prefix: str) -> None:
     source = files_at(f"{prefix}/elsewhere", model="weights")
     with pytest.raises(NothingToAdoptError, match=rf"belongs at {step.output_path}: copy or move {source} there"):
         adopt(adoption_of(step, source), keep)
-    assert read_record(step.output_path).state is RecordState.NONE
-
-
-def test_where_there_are_no_files_nothing_is_adopted(step: ResolvedStep, prefix: str) -> None:
     for source, copies in ((step.output_path, False), (f"{prefix}/nowhere", True)):
         with pytest.raises(NothingToAdoptError, match="There are no files"):
             adopt(adoption_of(step, source, copies=copies), keep)
@@ -148,67 +127,64 @@ def test_a_result_is_not_replaced(step: ResolvedStep, by_marin: bool) -> None:
         adopt(adoption_of(step, path), keep)
 
 
-def test_a_step_at_work_is_left_alone(step: ResolvedStep) -> None:
-    path = files_at(step.output_path, model="weights")
-    held = LeaseStore(path).claim(None, LeaseClaim(1, "job", "cluster", {"run": "r"}, VERSION))
-    with pytest.raises(OutputBusyError, match="at work"):
-        adopt(adoption_of(step, path), keep)
-    now = LeaseStore(path).read()
-    assert held is not None and now is not None and now.lease == held.lease
-
-
-def test_leftovers_of_failed_attempt_adopted_as_next_attempt(step: ResolvedStep) -> None:
-    path = files_at(step.output_path, model="weights")
-    store = LeaseStore(path)
-    held = store.claim(None, LeaseClaim(1, "job", "cluster", {"run": "r"}, VERSION))
+def claim_by_another(store: LeaseStore, over: HeldLease | None, attempt: int) -> HeldLease:
+    held = store.claim(over, LeaseClaim(attempt, "another", "cluster", {"run": "r"}, "f" * 32))
     assert held is not None
+    return held
+
+
+def test_output_at_work_is_not_adopted_but_its_leftovers_are(step: ResolvedStep) -> None:
+    store = LeaseStore(files_at(step.output_path, model="weights"))
+    held = claim_by_another(store, None, 1)
+    with pytest.raises(OutputBusyError, match="at work"):
+        adopt(adoption_of(step, step.output_path), keep)
+    now = store.read()
+    assert now is not None and now.lease == held.lease
     store.change(held, phase=Phase.FAILED)
-    lease = adopt(adoption_of(step, path), keep)
+    lease = adopt(adoption_of(step, step.output_path), keep)
     assert (lease.phase, lease.attempt) == (Phase.COMMITTED, 2)
 
 
 def test_lease_held_during_copy_and_lost_lease_commits_nothing(step: ResolvedStep, prefix: str) -> None:
     source = files_at(f"{prefix}/elsewhere", model="weights")
-    seen: list[RecordState] = []
+    states: list[RecordState] = []
 
     def lose(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHolder]:
-        seen.append(read_record(step.output_path).state)
-        store.claim(held, LeaseClaim(7, "another", "cluster", {"run": "r"}, VERSION))
+        states.append(read_record(step.output_path).state)
+        claim_by_another(store, held, 7)
         return keep(store, held)
 
     with pytest.raises(LeaseLostError):
         adopt(adoption_of(step, source, copies=True), lose)
-    assert seen == [RecordState.AT_WORK]
+    assert states == [RecordState.AT_WORK]
     now = LeaseStore(step.output_path).read()
     assert now is not None and (now.lease.attempt, now.lease.phase) == (7, Phase.CLAIMED)
     assert read_status(step.output_path) is None
 
 
-def test_nothing_is_copied_once_the_turn_is_over(step: ResolvedStep, prefix: str) -> None:
+def test_nothing_is_copied_after_the_lease_is_lost(step: ResolvedStep, prefix: str) -> None:
     source = files_at(f"{prefix}/elsewhere", model="weights")
 
     @contextmanager
     def lose(store: LeaseStore, held: HeldLease) -> Iterator[LeaseHolder]:
-        with LeaseRenewer(store, held, end_work=lambda end: None) as keeper:
-            store.claim(held, LeaseClaim(7, "another", "cluster", {"run": "r"}, VERSION))
-            keeper.check_lease()
-            yield keeper
+        with LeaseRenewer(store, held, end_work=lambda end: None) as renewer:
+            claim_by_another(store, held, 7)
+            renewer.check_lease()
+            yield renewer
 
     with pytest.raises(LeaseLostError):
         adopt(adoption_of(step, source, copies=True), lose)
     assert "model" not in list_names(step.output_path)
 
 
-def test_who_is_faster_than_an_adoption_keeps_the_turn(
-    step: ResolvedStep, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_faster_claimer_keeps_the_lease(step: ResolvedStep, monkeypatch: pytest.MonkeyPatch) -> None:
     store = LeaseStore(files_at(step.output_path, model="weights"))
 
-    def counts_slowly(path: str, lease: Lease | None) -> int:
-        store.claim(None, LeaseClaim(1, "another", "cluster", {"run": "r"}, VERSION))
+    def number_slowly(path: str, lease: Lease | None) -> int:
+        claim_by_another(store, None, 1)
         return next_attempt_number(path, lease)
 
-    monkeypatch.setattr("tradewind.records.adoption.next_attempt_number", counts_slowly)
+    monkeypatch.setattr("tradewind.records.adoption.next_attempt_number", number_slowly)
     with pytest.raises(OutputBusyError, match="has just begun to make"):
         adopt(adoption_of(step, step.output_path), keep)
     held = store.read()
@@ -216,47 +192,45 @@ def test_who_is_faster_than_an_adoption_keeps_the_turn(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_told", [True, False])
-def test_late_adoption_leaves_winner_manifest_unchanged(step: ResolvedStep, is_told: bool) -> None:
+@pytest.mark.parametrize("notices_loss", [True, False])
+def test_late_adoption_leaves_winner_manifest_unchanged(step: ResolvedStep, notices_loss: bool) -> None:
     path = files_at(step.output_path, model="weights")
     winners: list[Lease] = []
 
     @contextmanager
     def lose(store: LeaseStore, held: HeldLease) -> Iterator[LeaseHolder]:
         ended = threading.Event()
-        with LeaseRenewer(store, held, end_work=lambda end: ended.set()) as keeper:
-            store.claim(held, LeaseClaim(2, "another", "cluster", {"run": "r"}, VERSION))
-            begun = store.take_over("another", "its keeper")
+        with LeaseRenewer(store, held, end_work=lambda end: ended.set()) as renewer:
+            claim_by_another(store, held, 2)
+            owned = store.take_over("another", "its owner")
             files_at(path, model="better weights")
             winner = Attempt(2, "another", "cluster", {"run": "r"}, {})
-            winners.append(commit_attempt(partial(store.change, begun), path, winner, lambda: None).lease)
-            assert ended.wait(60) if is_told else not ended.is_set()
-            files_at(path, late="written by whoever brings it in")
-            yield keeper
+            winners.append(commit_attempt(partial(store.change, owned), path, winner, lambda: None).lease)
+            assert ended.wait(60) if notices_loss else not ended.is_set()
+            files_at(path, late="written by the adopting process")
+            yield renewer
 
     with pytest.raises(LeaseLostError):
         adopt(adoption_of(step, path), lose)
     manifest = read_manifest(path, 2)
     assert manifest is not None and manifest.digest == winners[0].digest
-    assert list_names(f"{path}/.attempts/1") == ([] if is_told else ["manifest.json"])
+    assert list_names(f"{path}/.attempts/1") == ([] if notices_loss else ["manifest.json"])
 
 
-def test_an_adoption_that_fails_ends_its_turn(step: ResolvedStep, tmp_path: Path, prefix: str) -> None:
-    source = files_at(str(tmp_path / "elsewhere"), model="weights")
-
+def test_failed_adoption_ends_its_attempt(step: ResolvedStep, elsewhere: Path) -> None:
     def vanish(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHolder]:
-        (tmp_path / "elsewhere/model").unlink()
+        (elsewhere / "model").unlink()
         return keep(store, held)
 
     with pytest.raises(FileNotFoundError):
-        adopt(adoption_of(step, source, copies=True), vanish)
+        adopt(adoption_of(step, str(elsewhere), copies=True), vanish)
     assert read_record(step.output_path).state is RecordState.STOPPED
-    lease = adopt(adoption_of(step, files_at(source, model="again"), copies=True), keep)
-    assert lease.attempt == 2
+    files_at(str(elsewhere), model="again")
+    assert adopt(adoption_of(step, str(elsewhere), copies=True), keep).attempt == 2
 
 
 @pytest.mark.slow
-def test_a_commit_that_the_store_refuses_at_first_is_tried_again(step: ResolvedStep) -> None:
+def test_commit_is_retried_after_a_refusal(step: ResolvedStep) -> None:
     files_at(step.output_path, model="weights")
     refused: list[str] = []
 
@@ -268,28 +242,28 @@ def test_a_commit_that_the_store_refuses_at_first_is_tried_again(step: ResolvedS
                 raise StoreRefusedError(f"{path}: the store answered 403")
             return write_if(path, text, expected)
 
-        with LeaseRenewer(LeaseStore(step.output_path, write=write), held, end_work=lambda end: None) as keeper:
-            yield keeper
+        with keep(LeaseStore(step.output_path, write=write), held) as renewer:
+            yield renewer
 
     assert adopt(adoption_of(step, step.output_path), refuse_once).phase is Phase.COMMITTED
     assert refused
 
 
 @pytest.mark.parametrize("target", ["../treasure", "../vault", "../nothing", "deep/../../treasure", "."])
-def test_link_leading_outside_source_refused_before_claim(step: ResolvedStep, tmp_path: Path, target: str) -> None:
-    source = files_at(str(tmp_path / "elsewhere"), model="weights")
+def test_link_leading_outside_source_refused_before_claim(
+    step: ResolvedStep, elsewhere: Path, tmp_path: Path, target: str
+) -> None:
     files_at(str(tmp_path / "vault"), key="not yours")
     (tmp_path / "treasure").write_text("not yours")
-    (tmp_path / "elsewhere/link").symlink_to(target if target != "." else tmp_path)
+    (elsewhere / "link").symlink_to(target if target != "." else tmp_path)
     with pytest.raises(RecordsError, match="link is a link, or is behind one, that leads out of"):
-        adopt(adoption_of(step, source, copies=True), keep)
+        adopt(adoption_of(step, str(elsewhere), copies=True), keep)
     assert list_names(step.output_path) == []
 
 
-def test_link_to_copied_file_becomes_regular_file(step: ResolvedStep, tmp_path: Path) -> None:
-    source = files_at(str(tmp_path / "elsewhere"), model="weights")
-    (tmp_path / "elsewhere/newest").symlink_to(tmp_path / "elsewhere/model")
-    adopt(adoption_of(step, source, copies=True), keep)
+def test_link_to_copied_file_becomes_regular_file(step: ResolvedStep, elsewhere: Path) -> None:
+    (elsewhere / "newest").symlink_to(elsewhere / "model")
+    adopt(adoption_of(step, str(elsewhere), copies=True), keep)
     assert read_text(f"{step.output_path}/newest") == "weights"
     if "://" not in step.output_path:
         assert not (Path(step.output_path) / "newest").is_symlink()

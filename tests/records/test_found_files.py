@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,37 +24,37 @@ from tradewind.serialization.references import CodeFolder
 from tradewind.serialization.spec import step_spec
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve
 from tradewind.storage.files import write_text
-from tradewind.storage.trees import list_files
-
-Begin = Callable[[], ClaimedAttempt]
+from tradewind.storage.trees import list_files, remove_files
 
 
 def work(config: object) -> None: ...
 
 
-@pytest.fixture(params=["local", "memory", "gs"])
-def step(request: pytest.FixtureRequest, tmp_path: Path) -> ResolvedStep:
-    if request.param == "gs":
-        request.getfixturevalue("cloud")
-    store = {"local": f"{tmp_path}/store", "memory": f"memory://{tmp_path.name}", "gs": f"gs://bucket/{tmp_path.name}"}
+@pytest.fixture
+def step(prefix: str) -> ResolvedStep:
     made = ExecutorStep("made", work, {}, override_output_path="ours/made")
-    return resolve([made], store[request.param]).of(made)
+    return resolve([made], prefix).of(made)
 
 
 def begin(step: ResolvedStep) -> ClaimedAttempt:
     """Begin the next attempt as its driver does, after the end of the earlier ones."""
-    turns = StepLease(step, {"run": "r"})
-    record = turns.read()
-    turn = turns.claim(record.lease, lambda: step_spec(step, CodeFolder(Path(__file__).parents[2])))
-    assert turn is not None
-    held = turns.store.take_over(turn.attempt.job, "keeper")
-    if turn.attempt.number > 1:
-        remove_leftovers(step.output_path, (), lambda: None, turn.attempt.found)
-    return ClaimedAttempt(held, turn.attempt)
+    step_lease = StepLease(step, {"run": "r"})
+    over = step_lease.read().lease
+    claimed = step_lease.claim(over, lambda: step_spec(step, CodeFolder(Path(__file__).parents[2])))
+    assert claimed is not None
+    held = step_lease.store.take_over(claimed.attempt.job, "owner")
+    if claimed.attempt.number > 1:
+        remove_leftovers(step.output_path, (), lambda: None, claimed.attempt.found)
+    return ClaimedAttempt(held, claimed.attempt)
 
 
-def end(step: ResolvedStep, turn: ClaimedAttempt, phase: Phase = Phase.FAILED) -> None:
-    LeaseStore(step.output_path).change(turn.held, phase=phase)
+def end(step: ResolvedStep, owned: ClaimedAttempt, phase: Phase = Phase.FAILED) -> None:
+    LeaseStore(step.output_path).change(owned.held, phase=phase)
+
+
+def commit(step: ResolvedStep, owned: ClaimedAttempt) -> None:
+    finish = partial(LeaseStore(step.output_path).change, owned.held)
+    commit_attempt(finish, step.output_path, owned.attempt, lambda: None)
 
 
 def names(step: ResolvedStep) -> list[str]:
@@ -70,24 +70,22 @@ def put(step: ResolvedStep, *paths: str) -> None:
 def test_failed_attempts_keep_only_preexisting_files(step: ResolvedStep) -> None:
     put(step, "precious", "deep/precious [1]")
     for number in (1, 2, 3):
-        turn = begin(step)
-        assert turn.attempt.number == number
+        owned = begin(step)
+        assert owned.attempt.number == number
         assert names(step) == ["deep/precious [1]", "precious"]
         put(step, f"half-{number}", "deep/half")
-        end(step, turn)
+        end(step, owned)
 
 
-def test_a_first_claim_says_what_it_found(step: ResolvedStep, caplog: pytest.LogCaptureFixture) -> None:
-    put(step, *(f"precious-{number}" for number in range(5)))
+@pytest.mark.parametrize("count", [0, 5])
+def test_first_claim_warns_of_preexisting_files(
+    step: ResolvedStep, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(step, *(f"precious-{number}" for number in range(count)))
     with caplog.at_level(logging.WARNING):
-        begin(step)
-    assert "holds files that no step has made: precious-0, precious-1, precious-2 and 2 more" in caplog.text
-
-
-def test_an_empty_folder_is_claimed_without_a_word(step: ResolvedStep, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        assert begin(step).attempt.found == ()
-    assert caplog.text == ""
+        assert len(begin(step).attempt.found) == count
+    warning = "holds files that no step has made: precious-0, precious-1, precious-2 and 2 more"
+    assert warning in caplog.text if count else caplog.text == ""
 
 
 @pytest.mark.parametrize(
@@ -100,7 +98,7 @@ def test_an_empty_folder_is_claimed_without_a_word(step: ResolvedStep, caplog: p
         ".tradewind/pins/0123.json",
     ],
 )
-def test_a_folder_with_the_outputs_of_others_is_not_claimed(step: ResolvedStep, record: str) -> None:
+def test_folder_with_outputs_of_other_steps_is_not_claimed(step: ResolvedStep, record: str) -> None:
     put(step, record, "precious")
     before = list_files(step.output_path)
     with pytest.raises(OccupiedFolderError, match="holds outputs of other steps"):
@@ -116,40 +114,33 @@ def test_output_created_below_later_does_not_block_attempt(step: ResolvedStep) -
 
 
 @pytest.mark.slow
-def test_more_files_of_others_than_a_record_can_list_are_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "many"
-    folder.mkdir()
-    for number in range(MAX_PREEXISTING_FILES):
-        (folder / str(number)).touch()
-    assert len(list_preexisting_files(str(folder), None)) == MAX_PREEXISTING_FILES
-    (folder / "one more").touch()
+def test_too_many_or_long_preexisting_names_are_refused(tmp_path: Path) -> None:
+    many, long = tmp_path / "many", tmp_path / "long" / ("x" * 200) / ("y" * 250)
+    for folder, count in ((many, MAX_PREEXISTING_FILES), (long, 600)):
+        folder.mkdir(parents=True)
+        for number in range(count):
+            (folder / str(number)).touch()
+    assert len(list_preexisting_files(str(many), None)) == MAX_PREEXISTING_FILES
+    (many / "one more").touch()
     with pytest.raises(OccupiedFolderError, match="1,001 files that no step has made"):
-        list_preexisting_files(str(folder), None)
-
-
-def test_long_names_of_others_do_not_make_the_record_long(tmp_path: Path) -> None:
-    for number in range(600):
-        deep = tmp_path / "many" / ("x" * 200) / ("y" * 250) / str(number)
-        deep.parent.mkdir(parents=True, exist_ok=True)
-        deep.touch()
+        list_preexisting_files(str(many), None)
     with pytest.raises(OccupiedFolderError, match="600 files"):
-        list_preexisting_files(str(tmp_path / "many"), None)
+        list_preexisting_files(str(tmp_path / "long"), None)
 
 
 def test_preexisting_files_remembered_if_claim_lost_its_file(step: ResolvedStep) -> None:
     put(step, "precious")
-    turn = begin(step)
-    for file in list_files(step.output_path):
-        if file.path.startswith((".attempts", ".executor_info")):
-            remove(step, file.path)
-    end(step, turn)
+    owned = begin(step)
+    records = [file.path for file in list_files(step.output_path)]
+    remove_files(step.output_path, [path for path in records if path.startswith((".attempts", ".executor_info"))])
+    end(step, owned)
     end(step, begin(step))
     begin(step)
     assert names(step) == ["precious"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"number": 2}', '{"found": 3}'])
-def test_a_damaged_file_of_an_attempt_costs_nobody_a_file(step: ResolvedStep, text: str) -> None:
+def test_damaged_attempt_file_loses_no_preexisting_file(step: ResolvedStep, text: str) -> None:
     put(step, "precious")
     end(step, begin(step))
     put(step, "half")
@@ -160,27 +151,28 @@ def test_a_damaged_file_of_an_attempt_costs_nobody_a_file(step: ResolvedStep, te
     assert list_preexisting_files(step.output_path, None) == ("precious",)
 
 
-def test_what_marins_executor_left_half_made_is_a_leftover(step: ResolvedStep) -> None:
+def test_leftovers_of_marin_executor_are_not_preexisting(step: ResolvedStep) -> None:
     put(step, ".executor_status", "half")
     assert list_preexisting_files(step.output_path, None) == ()
 
 
-def test_result_rerun_removes_result_keeps_preexisting_files(step: ResolvedStep) -> None:
+def make_beside_precious(step: ResolvedStep) -> None:
     put(step, "precious")
-    turn = begin(step)
+    owned = begin(step)
     put(step, "result")
-    commit(step, turn)
+    commit(step, owned)
+
+
+def test_result_rerun_removes_result_keeps_preexisting_files(step: ResolvedStep) -> None:
+    make_beside_precious(step)
     manifest = read_manifest(step.output_path, 1)
     assert manifest is not None and [file.path for file in manifest.files] == ["precious", "result"]
     begin(step)
     assert names(step) == ["precious"]
 
 
-def test_garbage_is_removed_without_what_was_there_before(step: ResolvedStep) -> None:
-    put(step, "precious")
-    turn = begin(step)
-    put(step, "result")
-    commit(step, turn)
+def test_garbage_collection_keeps_preexisting_files(step: ResolvedStep) -> None:
+    make_beside_precious(step)
     [sweep] = find_garbage_below([step.output_path.removesuffix("/ours/made")], RequiredOutputs(), 0.0)
     [garbage] = sweep.garbage
     remove_garbage(garbage, {"gc": "test"}, keep)
@@ -188,23 +180,19 @@ def test_garbage_is_removed_without_what_was_there_before(step: ResolvedStep) ->
     assert [path for path in left if not path.endswith(".guard")] == ["precious"]
 
 
-def test_adopted_result_rerun_removes_adopted_files(step: ResolvedStep) -> None:
-    put(step, "model")
-    adopt(Adoption(step, "m.f", step.output_path, {"user": "ada"}), keep)
-    begin(step)
-    assert names(step) == []
-
-
-def test_files_of_failed_adoption_stay_preexisting(step: ResolvedStep) -> None:
+def test_adopted_files_are_removed_unless_adoption_failed(step: ResolvedStep) -> None:
     put(step, "model")
     adopt(Adoption(step, "m.f", step.output_path, {"user": "ada"}), keep)
     attempt = newest_attempt(step.output_path)
     assert attempt is not None
-    write_text(attempt_path(step.output_path, 1), attempt.ended(AttemptOutcome.LOST).to_json())
-    assert list_preexisting_files(step.output_path, None) == ("model",)
+    for ended, preexisting in ((attempt.ended(AttemptOutcome.LOST), ("model",)), (attempt, ())):
+        write_text(attempt_path(step.output_path, 1), ended.to_json())
+        assert list_preexisting_files(step.output_path, None) == preexisting
+    begin(step)
+    assert names(step) == []
 
 
-def test_files_are_copied_beside_what_was_there(step: ResolvedStep, tmp_path: Path) -> None:
+def test_files_are_copied_beside_preexisting_ones(step: ResolvedStep, tmp_path: Path) -> None:
     put(step, "precious")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/model").write_text("weights")
@@ -212,20 +200,9 @@ def test_files_are_copied_beside_what_was_there(step: ResolvedStep, tmp_path: Pa
     assert names(step) == ["model", "precious"]
 
 
-def test_older_attempts_say_nothing_of_it(tmp_path: Path) -> None:
+def test_older_attempts_name_no_preexisting_files(tmp_path: Path) -> None:
     fields = json.loads(Attempt(1, "j", "", {}, {}).to_json())
     del fields["found"]
     write_text(str(tmp_path / "1.json"), json.dumps(fields))
     attempt = read_attempt(str(tmp_path / "1.json"))
     assert attempt is not None and attempt.found == ()
-
-
-def commit(step: ResolvedStep, turn: ClaimedAttempt) -> None:
-    store = LeaseStore(step.output_path)
-    commit_attempt(lambda **changes: store.change(turn.held, **changes), step.output_path, turn.attempt, lambda: None)
-
-
-def remove(step: ResolvedStep, path: str) -> None:
-    from tradewind.storage.trees import remove_files
-
-    remove_files(step.output_path, [path])

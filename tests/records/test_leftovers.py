@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -21,14 +21,10 @@ def removed(folder: str, keep: Sequence[str] = ()) -> list[str]:
     return remove_leftovers(folder, keep, check_lease=lambda: None)
 
 
-@pytest.fixture(params=["local", "memory", "gs"])
-def output(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "gs":
-        request.getfixturevalue("cloud")
-    prefix = {"local": str(tmp_path), "memory": f"memory://{tmp_path.name}", "gs": f"gs://bucket/{tmp_path.name}"}
-    folder = f"{prefix[request.param]}/out-abc123"
-    write_status(folder, Status.RUNNING)
-    return folder
+@pytest.fixture
+def output(prefix: str) -> str:
+    write_status(f"{prefix}/out-abc123", Status.RUNNING)
+    return f"{prefix}/out-abc123"
 
 
 def put(folder: str, *paths: str, text: str = "text") -> None:
@@ -63,26 +59,29 @@ def test_the_outputs_of_other_steps_below_stay(output: str) -> None:
     assert left_at(output) == [".executor_status", *others]
 
 
+CHECKPOINTS = {"checkpoints/step-1/w", "checkpoints/last"}
+FILES = CHECKPOINTS | {"0.done", "shards/4.x", "shards/5.x", "w"}
+
+
 @pytest.mark.parametrize(
     ("keep", "kept"),
     [
-        (["checkpoints/**"], {"checkpoints/step-1/w", "checkpoints/last"}),
-        (["checkpoints"], {"checkpoints/step-1/w", "checkpoints/last"}),
-        (["./checkpoints/"], {"checkpoints/step-1/w", "checkpoints/last"}),
-        (["checkpoints/*"], {"checkpoints/step-1/w", "checkpoints/last"}),
+        (["checkpoints/**"], CHECKPOINTS),
+        (["checkpoints"], CHECKPOINTS),
+        (["./checkpoints/"], CHECKPOINTS),
+        (["checkpoints/*"], CHECKPOINTS),
         (["checkpoints/step-?"], {"checkpoints/step-1/w"}),
         (["**/w"], {"checkpoints/step-1/w", "w"}),
         (["*.done", "last"], {"0.done"}),
         (["shards/[0-4].x"], {"shards/4.x"}),
-        (["**"], {"0.done", "checkpoints/step-1/w", "checkpoints/last", "shards/4.x", "shards/5.x", "w"}),
-        (["."], {"0.done", "checkpoints/step-1/w", "checkpoints/last", "shards/4.x", "shards/5.x", "w"}),
+        (["**"], FILES),
+        (["."], FILES),
         (["checkpoint"], set()),
     ],
 )
-def test_what_a_pattern_names_stays(output: str, keep: list[str], kept: set[str]) -> None:
-    files = ["0.done", "checkpoints/step-1/w", "checkpoints/last", "shards/4.x", "shards/5.x", "w"]
-    put(output, *files)
-    assert removed(output, keep) == sorted({*files} - kept)
+def test_files_that_match_a_pattern_stay(output: str, keep: list[str], kept: set[str]) -> None:
+    put(output, *FILES)
+    assert removed(output, keep) == sorted(FILES - kept)
     assert {*left_at(output)} == kept | {".executor_status"}
 
 
@@ -114,7 +113,7 @@ def test_removal_refused_at_prefix_used_as_output(output: str) -> None:
     assert "raw/precious" in left_at(output)
 
 
-def test_an_output_with_a_folder_of_experiments_is_no_prefix(output: str) -> None:
+def test_output_with_experiments_folder_is_no_prefix(output: str) -> None:
     put(output, "experiments/table.json")
     assert removed(output) == ["experiments/table.json"]
 
@@ -129,7 +128,7 @@ def test_empty_folders_removed_except_records_and_other_outputs(tmp_path: Path) 
     assert folders == {".attempts", ".attempts/2", "a", "a/other", "a/other/empty", "kept"}
 
 
-def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:
+def test_target_of_a_link_stays(tmp_path: Path) -> None:
     output, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
     write_status(str(output), Status.RUNNING)
     put(str(elsewhere), "precious")
@@ -147,36 +146,36 @@ MANY = [f"{number:03}" for number in range(150)]
 """More files than one batch removes."""
 
 
+def lost_at(number: int, before: Callable[[int], None] = lambda number: None) -> Callable[[], None]:
+    """Return a check of the lease that fails at this call; ``before`` gets the number of each call."""
+    calls = count(1)
+
+    def check_lease() -> None:
+        before(call := next(calls))
+        if call == number:
+            raise LeaseLostError("another attempt is running")
+
+    return check_lease
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("any_folder", ["local", "gs"], indirect=True)
-@pytest.mark.parametrize(("checks", "left"), [(0, 150), (1, 50)])
-def test_whose_turn_is_over_removes_no_further_batch(any_folder: str, checks: int, left: int) -> None:
+@pytest.mark.parametrize(("lost_check", "left"), [(1, 150), (2, 50)])
+def test_lost_lease_ends_removal_before_next_batch(any_folder: str, lost_check: int, left: int) -> None:
     write_status(any_folder, Status.RUNNING)
     put(any_folder, *MANY)
-    passed = iter(range(checks))
-
-    def check_turn() -> None:
-        if next(passed, None) is None:
-            raise LeaseLostError("others are at work")
-
     with pytest.raises(LeaseLostError):
-        remove_leftovers(any_folder, (), check_turn)
+        remove_leftovers(any_folder, (), lost_at(lost_check))
     assert len(left_at(any_folder)) == left + len([".executor_status"])
 
 
-def test_whose_turn_is_over_removes_no_folder_either(tmp_path: Path) -> None:
+def test_lost_lease_keeps_empty_folders(tmp_path: Path) -> None:
     """The next attempt may have created the folder and not written into it yet."""
     output = str(tmp_path / "out")
     write_status(output, Status.RUNNING)
     put(output, "part/model")
-    checks = count(1)
-
-    def check_turn() -> None:
-        if next(checks) == 2:
-            raise LeaseLostError("others are at work")
-
     with pytest.raises(LeaseLostError):
-        remove_leftovers(output, (), check_turn)
+        remove_leftovers(output, (), lost_at(2))
     assert left_at(output) == [".executor_status"] and Path(output, "part").is_dir()
 
 
@@ -185,17 +184,13 @@ def test_whose_turn_is_over_removes_no_folder_either(tmp_path: Path) -> None:
 def test_files_of_next_attempt_survive_removal_by_frozen_one(any_folder: str) -> None:
     write_status(any_folder, Status.RUNNING)
     put(any_folder, *MANY)
-    rounds = count(1)
 
-    def check_turn() -> None:
-        match next(rounds):
-            case 2:  # the process freezes after its read, and the next attempt commits meanwhile
-                put(any_folder, *MANY, text="of the next attempt")
-            case 3:
-                raise LeaseLostError("others are at work")
+    def commit_next(check: int) -> None:
+        if check == 2:  # the process freezes after its read of the lease, and the next attempt commits meanwhile
+            put(any_folder, *MANY, text="of the next attempt")
 
     with pytest.raises(LeaseLostError):
-        remove_leftovers(any_folder, (), check_turn)
+        remove_leftovers(any_folder, (), lost_at(3, commit_next))
     texts = read_many([f"{any_folder}/{name}" for name in MANY])
     assert [*texts.values()] == ["of the next attempt"] * len(MANY)
 

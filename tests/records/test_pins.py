@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-
-import pytest
 
 from tradewind.records.pins import Pin, add_pin, is_pinned, pin_path, read_pins, remove_pin
 
 
-@pytest.fixture(params=["local", "memory", "gs"])
-def prefix(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "gs":
-        request.getfixturevalue("cloud")
-        return f"gs://bucket/{tmp_path.name}"
-    return str(tmp_path) if request.param == "local" else f"memory://{tmp_path.name}-pins"
-
-
-def test_a_pin_is_found_by_its_output_until_it_is_taken_away(prefix: str) -> None:
+def test_pin_exists_for_its_output_until_removed(prefix: str) -> None:
     train, eval_ = (
         Pin(f"{prefix}/train-111111", "ada", "2026-03-01T00:00:00+00:00", "for the paper"),
         Pin(f"{prefix}/deep/eval-222222", "ada", "2026-03-01T00:00:00+00:00"),
@@ -33,7 +22,7 @@ def test_a_pin_is_found_by_its_output_until_it_is_taken_away(prefix: str) -> Non
     assert read_pins(prefix) == [eval_]
 
 
-def test_of_many_who_pin_an_output_at_once_the_first_counts(prefix: str) -> None:
+def test_first_of_concurrent_pins_counts(prefix: str) -> None:
     pins = [Pin(f"{prefix}/train-111111", f"user {number}", "now") for number in range(8)]
     with ThreadPoolExecutor(8) as pool:
         were_set = list(pool.map(lambda pin: add_pin(prefix, pin), pins))

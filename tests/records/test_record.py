@@ -51,7 +51,7 @@ def test_marin_status_counts_without_live_lease(
 
 
 @pytest.mark.parametrize("status", [None, Status.RUNNING, Status.FAILED, Status.DEP_FAILED])
-def test_a_live_lease_of_marins_says_that_somebody_is_at_work(status: Status | None) -> None:
+def test_live_marin_lease_means_at_work(status: Status | None) -> None:
     assert Record(status, MARINS, 89.0).state is RecordState.AT_WORK
 
 
@@ -59,7 +59,7 @@ def test_marin_success_status_counts_before_lease_release() -> None:
     assert Record(Status.SUCCESS, MARINS, 1.0, has_output=True).state is RecordState.FINISHED
 
 
-def test_a_result_of_marins_needs_a_success_and_files() -> None:
+def test_marin_result_needs_success_and_files() -> None:
     assert Record(Status.SUCCESS, None, has_output=True).is_marin_result
     assert not Record(Status.SUCCESS, None, has_output=False).is_marin_result
     assert not Record(Status.FAILED, None, has_output=True).is_marin_result

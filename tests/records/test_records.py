@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,23 +37,18 @@ from tradewind.steps import ExecutorStep, lazy, output_path_of, resolve, this_ou
         ('{"status": "SUCCESS"}\nRUNNING', Status.RUNNING),
     ],
 )
-def test_status_files_of_every_era_are_read(text: str, status: Status | None) -> None:
+def test_status_files_of_all_executors_are_read(text: str, status: Status | None) -> None:
     assert parse_status(text) is status
 
 
-def test_a_status_file_is_one_token_without_a_newline(tmp_path: Path) -> None:
-    write_status(str(tmp_path / "out"), Status.RUNNING)
-    write_status(str(tmp_path / "out"), Status.SUCCESS)
-    assert (tmp_path / "out/.executor_status").read_bytes() == b"SUCCESS"
-    assert read_status(str(tmp_path / "out")) is Status.SUCCESS
-    assert read_status(str(tmp_path / "other")) is None
-
-
-def test_statuses_are_read_together(tmp_path: Path) -> None:
-    paths = [str(tmp_path / str(n)) for n in range(3)]
-    write_status(paths[0], Status.SUCCESS)
-    write_status(paths[2], Status.FAILED)
-    assert read_statuses(paths) == {paths[0]: Status.SUCCESS, paths[2]: Status.FAILED}
+def test_status_file_is_one_token_without_a_newline(tmp_path: Path) -> None:
+    made, other, failed = (str(tmp_path / name) for name in ("made", "other", "failed"))
+    write_status(made, Status.RUNNING)
+    write_status(made, Status.SUCCESS)
+    write_status(failed, Status.FAILED)
+    assert (tmp_path / "made/.executor_status").read_bytes() == b"SUCCESS"
+    assert (read_status(made), read_status(other)) == (Status.SUCCESS, None)
+    assert read_statuses([made, other, failed]) == {made: Status.SUCCESS, failed: Status.FAILED}
 
 
 @dataclass(frozen=True)
@@ -90,11 +85,11 @@ def test_step_info_has_the_fields_of_e20_in_their_order(tmp_path: Path) -> None:
     assert info["dependencies"] == [resolved.dependencies[0].output_path]
 
 
-def attempt(number: int, job: str = "job") -> Attempt:
-    return Attempt(number, job, "cluster", {"dag": "d"}, {"name": "s"})
+def attempt(number: int) -> Attempt:
+    return Attempt(number, "job", "cluster", {"dag": "d"}, {"name": "s"})
 
 
-def test_the_newest_attempt_is_the_one_with_the_highest_number(tmp_path: Path) -> None:
+def test_newest_attempt_has_highest_number(tmp_path: Path) -> None:
     output = str(tmp_path)
     assert newest_attempt(output) is None
     for number in (1, 2, 10):
@@ -106,34 +101,19 @@ def test_the_newest_attempt_is_the_one_with_the_highest_number(tmp_path: Path) -
     assert newest is not None and newest.number == 10
 
 
-def test_an_attempt_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    written = Attempt(
-        3,
-        "job",
-        "cluster",
-        {"dag": "d", "try": 1},
-        {"name": "s"},
-        inputs={"/a": "digest", "/marins": None},
-        withdraws=True,
-        code_commit="abc",
-        started_at="2026-01-01T00:00:00+00:00",
-    )
-    write_attempt(str(tmp_path), written)
-    assert read_attempt(attempt_path(str(tmp_path), 3)) == written
+def test_attempt_and_its_end_are_read_as_written(tmp_path: Path) -> None:
+    output, inputs = str(tmp_path), {"/a": "digest", "/marins": None}
+    running = replace(attempt(3), inputs=inputs, withdraws=True, code_commit="abc", started_at="2026-01-01T00:00:00")
+    error = AttemptError("ValueError", "no", "Traceback")
+    ended = running.ended(AttemptOutcome.FAILED, error)
+    assert (ended.outcome, ended.error, bool(ended.ended_at)) == (AttemptOutcome.FAILED, error, True)
+    for written in (running, ended):
+        write_attempt(output, written)
+        assert read_attempt(attempt_path(output, 3)) == written
 
 
-def test_an_attempt_of_before_there_were_leases_can_be_read(tmp_path: Path) -> None:
+def test_attempt_from_before_leases_is_read(tmp_path: Path) -> None:
     (tmp_path / ".attempts").mkdir()
     old = {"number": 1, "job": "j", "cluster": "c", "by": {}, "spec": {}, "outcome": "failed", "error": None, "x": 1}
     (tmp_path / ".attempts/1.json").write_text(json.dumps(old))
     assert read_attempt(attempt_path(str(tmp_path), 1)) == Attempt(1, "j", "c", {}, {}, outcome=AttemptOutcome.FAILED)
-
-
-def test_the_end_of_an_attempt_is_kept(tmp_path: Path) -> None:
-    output = str(tmp_path)
-    unended = write_attempt(output, attempt(1))
-    assert (unended.outcome, unended.ended_at) == (None, "")
-    error = AttemptError("ValueError", "no", "Traceback")
-    ended = write_attempt(output, unended.ended(AttemptOutcome.FAILED, error))
-    assert read_attempt(attempt_path(output, 1)) == ended
-    assert (ended.outcome, ended.error, bool(ended.ended_at)) == (AttemptOutcome.FAILED, error, True)

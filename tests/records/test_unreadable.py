@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,10 @@ from tradewind.records.record import Record, RecordState, read_record
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve, versioned
 
 COMMITTED = Lease("w", 5.0, Phase.COMMITTED, 2, "job-2", digest="d", witness=None)
-RUNNING = Lease("w", 5.0, Phase.RUNNING, 2, "job-2", incarnation="keeper")
 
 
-def with_field(name: str, value: Any, lease: Lease = COMMITTED) -> str:
-    return json.dumps(json.loads(lease.to_json()) | {name: value})
+def with_field(name: str, value: Any) -> str:
+    return json.dumps(json.loads(COMMITTED.to_json()) | {name: value})
 
 
 def without(name: str) -> str:
@@ -44,14 +44,10 @@ FLAWS = {
     "a list": (f"[{COMMITTED.to_json()}]", "it holds no JSON object"),
     "no worker": (without("worker_id"), "its worker_id is missing"),
     "no time": (without("timestamp"), "its timestamp is missing"),
-    "heartbeat null": (with_field("heartbeat_s", None), "its heartbeat_s is not a number above 0"),
-    "heartbeat text": (with_field("heartbeat_s", "30"), "its heartbeat_s is not a number above 0"),
-    "heartbeat below zero": (with_field("heartbeat_s", -1), "its heartbeat_s is not a number above 0"),
-    "heartbeat zero": (with_field("heartbeat_s", 0), "its heartbeat_s is not a number above 0"),
-    "heartbeat NaN": (with_field("heartbeat_s", float("nan")), "its heartbeat_s is not a number above 0"),
-    "heartbeat without end": (with_field("heartbeat_s", float("inf")), "its heartbeat_s is not a number above 0"),
-    "heartbeat too large": (with_field("heartbeat_s", 10**400), "its heartbeat_s is not a number above 0"),
-    "heartbeat true": (with_field("heartbeat_s", True), "its heartbeat_s is not a number above 0"),
+    **{
+        f"heartbeat {value!r:.4}": (with_field("heartbeat_s", value), "its heartbeat_s is not a number above 0")
+        for value in (None, "30", -1, 0, float("nan"), float("inf"), 10**400, True)
+    },
     "time NaN": (with_field("timestamp", float("nan")), "its timestamp is not a time"),
     "a later phase": (with_field("phase", "archived"), "its phase is not one of claimed"),
     "no phase's name": (with_field("phase", ""), "its phase is not one of claimed"),
@@ -76,13 +72,13 @@ def test_invalid_lease_states_reason_and_is_unreadable(text: str, flaw: str) -> 
 
 def test_a_flaw_is_not_written() -> None:
     assert "flaw" not in json.loads(COMMITTED.to_json())
-    assert Lease.from_json(with_field("flaw", "of somebody else")) == COMMITTED
+    assert Lease.from_json(with_field("flaw", "of another program")) == COMMITTED
 
 
 # ---- unreadable leases in a store
 
 
-@pytest.fixture(params=["cut off", "heartbeat below zero", "a later phase", "no text"])
+@pytest.fixture(params=["cut off", "heartbeat -1", "a later phase", "no text"])
 def text(request: pytest.FixtureRequest) -> bytes:
     return b"\xff\xfe\x00" if request.param == "no text" else FLAWS[request.param][0].encode()
 
@@ -94,6 +90,14 @@ def steps(tmp_path: Path) -> list[ResolvedStep]:
     return resolve([tidy], str(tmp_path)).steps
 
 
+@pytest.fixture
+def damaged(steps: list[ResolvedStep], text: bytes) -> Iterator[ResolvedStep]:
+    """The first step, with an unreadable lease that must stay as it is."""
+    damage(steps[0].output_path, text)
+    yield steps[0]
+    assert Path(lease_path(steps[0].output_path)).read_bytes() == text
+
+
 def damage(path: str, text: bytes, age_s: float = 1e6) -> None:
     """Replace the file by ``text`` with an old date, so that no process takes it for a running attempt."""
     file = Path(lease_path(path))
@@ -102,13 +106,12 @@ def damage(path: str, text: bytes, age_s: float = 1e6) -> None:
     os.utime(file, (time.time() - age_s, time.time() - age_s))
 
 
-def test_unreadable_lease_never_claimed_at_any_age(steps: list[ResolvedStep], text: bytes) -> None:
-    turns = StepLease(steps[0], {"run": "r"})
-    damage(turns.path, text)
-    assert read_record(turns.path).state is RecordState.UNREADABLE
+def test_unreadable_lease_never_claimed_at_any_age(damaged: ResolvedStep) -> None:
+    step_lease = StepLease(damaged, {"run": "r"})
+    assert read_record(damaged.output_path).state is RecordState.UNREADABLE
     with pytest.raises(UnreadableLeaseError, match=r"executor_status.lock cannot be read, because it.* `rm /"):
-        turns.read()
-    store = turns.store
+        step_lease.read()
+    store = step_lease.store
     seen = store.read()
     assert seen is not None
     with pytest.raises(UnreadableLeaseError):
@@ -116,37 +119,32 @@ def test_unreadable_lease_never_claimed_at_any_age(steps: list[ResolvedStep], te
     with pytest.raises(UnreadableLeaseError):
         store.mark_removing(seen, {})
     assert store.claim(None, LeaseClaim(1, "job", "", {}, "")) is None
-    assert Path(lease_path(turns.path)).read_bytes() == text
 
 
-def test_unreadable_input_lease_reported_by_step(steps: list[ResolvedStep], text: bytes) -> None:
-    raw, tidy = steps
-    damage(raw.output_path, text)
-    with pytest.raises(UnreadableLeaseError, match=raw.output_path):
-        StepLease(tidy, {"run": "r"}).claim(None, lambda: pytest.fail("nothing is to be run"))
-    attempt = Attempt(1, "job", "", {}, {}, inputs={raw.output_path: "d"})
+def test_unreadable_input_lease_reported_by_step(steps: list[ResolvedStep], damaged: ResolvedStep) -> None:
+    with pytest.raises(UnreadableLeaseError, match=damaged.output_path):
+        StepLease(steps[1], {"run": "r"}).claim(None, lambda: pytest.fail("no step may run"))
+    attempt = Attempt(1, "job", "", {}, {}, inputs={damaged.output_path: "d"})
     with pytest.raises(InputChangedError, match="a lease that cannot be read"):
         check_inputs_unchanged(attempt)
 
 
 @pytest.mark.parametrize("selection", [Selection(), Selection(force=("raw",)), Selection(force_run_failed=False)])
-def test_a_plan_blocks_the_step_and_says_where_and_what_to_do(
-    steps: list[ResolvedStep], text: bytes, selection: Selection
+def test_plan_blocks_step_and_names_lease_and_remedy(
+    steps: list[ResolvedStep], damaged: ResolvedStep, selection: Selection
 ) -> None:
-    raw, tidy = steps
-    damage(raw.output_path, text)
     outputs = read_outputs([step.output_path for step in steps])
     plan = plan_now("/p", [(step.name, step) for step in steps], {"tidy"}, outputs, selection)
     assert [(step.name, step.decision.value) for step in plan.steps] == [("raw", "BLOCKED"), ("tidy", "BLOCKED")]
     assert plan.steps[0].reason.startswith("lease cannot be read: it")
     assert plan.steps[1].reason == "needs `raw`, whose lease cannot be read"
     [warning] = plan.warnings
-    assert f"The lease {lease_path(raw.output_path)} cannot be read" in warning and "remove it with `rm" in warning
+    assert f"The lease {lease_path(damaged.output_path)} cannot be read" in warning and "remove it with `rm" in warning
 
 
-def test_what_nobody_reads_blocks_nobody(steps: list[ResolvedStep], text: bytes) -> None:
-    raw, tidy = steps
-    damage(raw.output_path, text)
+@pytest.mark.usefixtures("damaged")
+def test_unused_unreadable_lease_blocks_no_step(steps: list[ResolvedStep]) -> None:
+    tidy = steps[1]
     made = StepLease(tidy, {}).store
     held = made.claim(None, LeaseClaim(1, "job", "", {}, tidy.digest))
     assert held is not None
@@ -157,17 +155,10 @@ def test_what_nobody_reads_blocks_nobody(steps: list[ResolvedStep], text: bytes)
     assert plan.warnings == ()
 
 
-def test_nothing_is_adopted_over_it(steps: list[ResolvedStep], text: bytes, tmp_path: Path) -> None:
-    raw = steps[0]
-    damage(raw.output_path, text)
-    Path(raw.output_path, "data").write_text("x")
+def test_unreadable_lease_prevents_adoption_and_collection(damaged: ResolvedStep, tmp_path: Path) -> None:
+    Path(damaged.output_path, "data").write_text("x")
     with pytest.raises(UnreadableLeaseError):
-        adopt(Adoption(raw, "fn", raw.output_path, {}), LeaseRenewer)  # type: ignore[arg-type]
-    assert Path(lease_path(raw.output_path)).read_bytes() == text
-
-
-def test_whoever_collects_garbage_keeps_everything(steps: list[ResolvedStep], text: bytes, tmp_path: Path) -> None:
-    damage(steps[0].output_path, text)
+        adopt(Adoption(damaged, "fn", damaged.output_path, {}), LeaseRenewer)  # type: ignore[arg-type]
     with pytest.raises(RecordsError, match=r"cannot be read, because .* everything is kept"):
         find_garbage_below([str(tmp_path)], RequiredOutputs(), 0.0)
 
@@ -177,9 +168,9 @@ def test_owner_with_corrupted_lease_loses_it_without_repair(tmp_path: Path) -> N
     store = LeaseStore(path)
     assert store.claim(None, LeaseClaim(1, "job", "", {}, "", heartbeat_s=5.0)) is not None
     ends: list[str] = []
-    keeper = LeaseRenewer(store, store.take_over("job", "me"), lambda end: ends.append(end.name))
+    renewer = LeaseRenewer(store, store.take_over("job", "me"), lambda end: ends.append(end.name))
     damage(path, b"{", age_s=0.0)
-    keeper.check_lease()
+    renewer.check_lease()
     assert ends == ["LOST"]
     assert store.request_stop("job", {}) is None and not store.end_unstarted("job", Phase.STOPPED)
     assert Path(lease_path(path)).read_text() == "{"
@@ -194,5 +185,5 @@ def test_owner_with_corrupted_lease_loses_it_without_repair(tmp_path: Path) -> N
         ("/o p", "`rm '/o p/.executor_status.lock'`"),
     ],
 )
-def test_the_command_that_removes_a_lease_is_that_of_its_store(output_path: str, command: str) -> None:
+def test_removal_command_is_that_of_the_store(output_path: str, command: str) -> None:
     assert command in str(UnreadableLeaseError(output_path, Lease.as_unreadable("it is empty")))
