@@ -52,12 +52,12 @@ def compare_inputs(old: VersionNode, new: VersionNode) -> Inputs:
     if old.is_mixed or new.is_mixed:
         return _compare_lists(old, new, before, after)
     found = Inputs()
-    same_place, gone, come = _matched(before, after, _KEYS)
-    elsewhere, gone, come = _matched(gone, come, _KEYS_ELSEWHERE)
+    same_place, removed, added = _match(before, after, _KEYS)
+    elsewhere, removed, added = _match(removed, added, _KEYS_ELSEWHERE)
     for past, present in [*same_place, *elsewhere]:
         found.add_pair(past.target, present.target)
         found.own.extend(_reference_changes(past, present))
-    found.own.extend(_without_partner(gone, come))
+    found.own.extend(_unmatched_changes(removed, added))
     indexes = [present.index for _, present in sorted(same_place, key=lambda pair: pair[0].index)]
     if not elsewhere and indexes != sorted(indexes):
         order = ", ".join(present.text for _, present in sorted(same_place, key=lambda pair: pair[1].index))
@@ -79,7 +79,7 @@ _KEYS_ELSEWHERE: Sequence[Callable[[InputReference], Hashable]] = (
 )
 
 
-def _matched(
+def _match(
     old: Sequence[T], new: Sequence[T], keys: Iterable[Callable[[T], Hashable]]
 ) -> tuple[list[tuple[T, T]], list[T], list[T]]:
     """Match by one key after another; return the pairs and the remainder of each side."""
@@ -112,11 +112,11 @@ def _reference_changes(old: InputReference, new: InputReference) -> list[tuple[s
     return changes
 
 
-def _without_partner(gone: Sequence[InputReference], come: Sequence[InputReference]) -> list[tuple[str, str]]:
-    replaced, gone, come = _matched(gone, come, [lambda ref: ref.path])
+def _unmatched_changes(removed: Sequence[InputReference], added: Sequence[InputReference]) -> list[tuple[str, str]]:
+    replaced, removed, added = _match(removed, added, [lambda ref: ref.path])
     changes = [(new.where, f"{new.where} reads {new.text} instead of {old.text}") for old, new in replaced]
-    changes += [(old.where, f"{old.where} removed (read {old.text})") for old in gone]
-    return changes + [(new.where, f"{new.where} added (reads {new.text})") for new in come]
+    changes += [(old.where, f"{old.where} removed (read {old.text})") for old in removed]
+    return changes + [(new.where, f"{new.where} added (reads {new.text})") for new in added]
 
 
 def _compare_lists(
@@ -128,14 +128,14 @@ def _compare_lists(
     for waits, olds, news in ((True, old.inputs, new.inputs), (False, old.pseudo_inputs, new.pseudo_inputs)):
         rest[waits] = _match_nodes(found, olds, news)
     for waits, words in ((True, "now waits"), (False, "no longer waits")):
-        gone, come = rest[not waits][0], rest[waits][1]
-        moved, gone, come = _matched(gone, come, [lambda node: node, lambda node: node.name])
-        rest[not waits], rest[waits] = (gone, rest[not waits][1]), (rest[waits][0], come)
+        removed, added = rest[not waits][0], rest[waits][1]
+        moved, removed, added = _match(removed, added, [lambda node: node, lambda node: node.name])
+        rest[not waits], rest[waits] = (removed, rest[not waits][1]), (rest[waits][0], added)
         for past, present in moved:
             found.add_pair(past, present)
             found.own.append(("config", f"{words} for input `{present.name}`"))
-    for gone, come in rest.values():
-        found.own.extend(_replacements(gone, come))
+    for removed, added in rest.values():
+        found.own.extend(_replacements(removed, added))
     return found
 
 
@@ -147,28 +147,28 @@ def _match_nodes(
         lambda item: (item[0], item[1].name),
         lambda item: item[1].name,
     ]
-    pairs, gone, come = _matched(list(enumerate(olds)), list(enumerate(news)), keys)
+    pairs, removed, added = _match(list(enumerate(olds)), list(enumerate(news)), keys)
     for (_, past), (_, present) in pairs:
         found.add_pair(past, present)
-    return [node for _, node in gone], [node for _, node in come]
+    return [node for _, node in removed], [node for _, node in added]
 
 
-def _replacements(gone: Sequence[VersionNode], come: Sequence[VersionNode]) -> list[tuple[str, str]]:
-    if len(gone) == len(come):
-        both = zip(gone, come, strict=True)
+def _replacements(removed: Sequence[VersionNode], added: Sequence[VersionNode]) -> list[tuple[str, str]]:
+    if len(removed) == len(added):
+        both = zip(removed, added, strict=True)
         return [("config", f"input `{old.name}` replaced by `{new.name}`") for old, new in both]
-    removed = [("config", f"input `{node.name}` removed") for node in gone]
-    return removed + [("config", f"input `{node.name}` added") for node in come]
+    changes = [("config", f"input `{node.name}` removed") for node in removed]
+    return changes + [("config", f"input `{node.name}` added") for node in added]
 
 
 def _changes_of_paths(before: Sequence[InputReference], after: Sequence[InputReference]) -> list[tuple[str, str]]:
-    same, gone, come = _matched(before, after, [lambda ref: ref.path])
+    same, removed, added = _match(before, after, [lambda ref: ref.path])
     changes = [
         (new.where, f"{new.where} reads {new.text} instead of {old.text}")
         for old, new in same
         if old.inside != new.inside
     ]
-    by_number = [sorted(refs, key=lambda ref: ref.index) for refs in (gone, come)]
+    by_number = [sorted(refs, key=lambda ref: ref.index) for refs in (removed, added)]
     for old, new in zip(*by_number, strict=False):
         changes.append((new.where, f"reference moved from {old.where} to {new.where}"))
     return changes
@@ -225,7 +225,7 @@ class Comparison:
         while stack:
             pair, is_leaving = stack.pop()
             if is_leaving:
-                self._causes[pair] = self._collected(pair)
+                self._causes[pair] = self._collect(pair)
             elif pair not in self._opened:
                 self._opened[pair] = self._compare(pair)
                 stack.append((pair, True))
@@ -240,7 +240,7 @@ class Comparison:
         inputs = compare_inputs(old, new)
         return [Change(new.name, where, what) for where, what in _own_changes(old, new, inputs)], inputs.pairs
 
-    def _collected(self, pair: Pair) -> dict[Change, Pair | None]:
+    def _collect(self, pair: Pair) -> dict[Change, Pair | None]:
         """Return root cause → the input that leads to it, None for the step's own."""
         own, children = self._opened[pair]
         causes: dict[Change, Pair | None] = dict.fromkeys(own)

@@ -96,10 +96,10 @@ def describe_spec_resources(resources: Mapping[str, Any]) -> str:
 def format_hours(hours: float) -> str:
     """Format as ``2.5 h``, ``40 min`` or ``30 s``, with at most two significant digits."""
     if hours >= 1:
-        return f"{_rounded(hours)} h"
+        return f"{_round(hours)} h"
     if hours * 60 >= 1:
-        return f"{_rounded(hours * 60)} min"
-    return f"{_rounded(hours * 3600)} s"
+        return f"{_round(hours * 60)} min"
+    return f"{_round(hours * 3600)} s"
 
 
 def _total(found: Mapping[str, Estimate], running: int) -> str | None:
@@ -114,7 +114,7 @@ def _total(found: Mapping[str, Estimate], running: int) -> str | None:
     return f"about {text}" + (f"; unknown for {unknown} of {running} steps that run" if unknown else "")
 
 
-def _rounded(value: float) -> str:
+def _round(value: float) -> str:
     return f"{value:.0f}" if value >= 9.95 else f"{value:.1f}".removesuffix(".0")
 
 

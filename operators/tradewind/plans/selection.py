@@ -155,7 +155,7 @@ class Selection:
 
     def __post_init__(self) -> None:
         for param in ("run_only", "force"):
-            object.__setattr__(self, param, _checked(param, getattr(self, param)))
+            object.__setattr__(self, param, _check_regexes(param, getattr(self, param)))
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def find_matches(regexes: Sequence[str], names: Iterable[str]) -> Matches:
     return Matches(frozenset().union(*found.values()), unused)
 
 
-def _checked(param: str, regexes: object) -> tuple[str, ...]:
+def _check_regexes(param: str, regexes: object) -> tuple[str, ...]:
     if not isinstance(regexes, (list, tuple)) or not all(isinstance(regex, str) for regex in regexes):
         raise SelectionError(
             f'{param} must be a list of regular expressions such as ["^train/"], but is {truncated_repr(regexes)}.'

@@ -28,15 +28,15 @@ _UNFINISHED: Final = (Decision.RUN, Decision.WAIT, Decision.BLOCKED)
 
 def plan_table(plan: Plan) -> str:
     """Format one line per step, then counts, estimate and warnings."""
-    lines = [step if isinstance(step, str) else _cells(step, plan.prefix) for step in _summarised(plan)]
+    lines = [step if isinstance(step, str) else _cells(step, plan.prefix) for step in _summarise(plan)]
     head = ["decision", "step", "version", "reason", "estimate", "runs on", f"output below {plan.prefix}"]
     rows = [head, *(line for line in lines if not isinstance(line, str))]
-    table = iter(format_columns(_fitted(rows)))
+    table = iter(format_columns(_fit(rows)))
     body = [next(table), *(line if isinstance(line, str) else next(table) for line in lines)]
     return "\n".join([*body, *_last_lines(plan)])
 
 
-def _summarised(plan: Plan) -> Iterator[PlannedStep | str]:
+def _summarise(plan: Plan) -> Iterator[PlannedStep | str]:
     if len(plan.steps) <= BIG:
         yield from plan.steps
         return
@@ -56,7 +56,7 @@ def _cells(step: PlannedStep, prefix: str) -> list[str]:
     return [step.decision.value, step.name, step.hash, step.reason, step.estimate or "", place, below]
 
 
-def _fitted(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+def _fit(rows: Sequence[Sequence[str]]) -> list[list[str]]:
     """Drop empty columns of estimates and places, and shorten reasons to fit the others."""
     columns = [list(column) for column in zip(*rows, strict=True)]
     for index in (_PLACE, _ESTIMATE):

@@ -151,7 +151,7 @@ class VersionTable:
             pending.extend(child for child in _children(found[-1]) if not isinstance(child, str))
         made: dict[int, VersionNode] = {}
         for version in reversed(found):
-            made[id(version)] = self._made(version, made)
+            made[id(version)] = self._node_of(version, made)
         return made[id(record)]
 
     def resolved(self, node: VersionNode) -> VersionNode:
@@ -163,16 +163,16 @@ class VersionTable:
             self._resolved[node] = node if record is None else self.node(record)
         return self._resolved[node]
 
-    def _made(self, version: Version, made: Mapping[int, VersionNode]) -> VersionNode:
+    def _node_of(self, version: Version, made: Mapping[int, VersionNode]) -> VersionNode:
         groups = [version["dependencies"], version.get("pseudo_dependencies", [])]
         inputs, pseudo_inputs = (
-            tuple(self._named(child) if isinstance(child, str) else made[id(child)] for child in group)
+            tuple(self._node_of_name(child) if isinstance(child, str) else made[id(child)] for child in group)
             for group in groups
         )
         key = (version["name"], json.dumps(version["config"], sort_keys=True), inputs, pseudo_inputs)
         return self._nodes.setdefault(key, VersionNode(version["name"], version, "", inputs, pseudo_inputs))
 
-    def _named(self, text: str) -> VersionNode:
+    def _node_of_name(self, text: str) -> VersionNode:
         name, _, hash_ = text.rpartition("-")
         return self._nodes.setdefault(text, VersionNode(name, None, hash_))
 
@@ -305,7 +305,7 @@ def read_infos(output_paths: Sequence[str]) -> dict[str, dict[str, Any]]:
         StoreUnavailableError: The store does not answer.
     """
     found = read_contents([posixpath.join(path, INFO_FILE) for path in output_paths])
-    infos = {posixpath.dirname(file): _parsed(file, content) for file, content in found.items()}
+    infos = {posixpath.dirname(file): _parse_info(file, content) for file, content in found.items()}
     return {path: info for path, info in infos.items() if info is not None}
 
 
@@ -327,7 +327,7 @@ def _names_below(folder: str) -> list[str]:
         return []
 
 
-def _parsed(file: str, found: Content) -> dict[str, Any] | None:
+def _parse_info(file: str, found: Content) -> dict[str, Any] | None:
     try:
         info = parse_info(file, found)
     except BadInfoError as error:

@@ -81,7 +81,7 @@ class Masker:
     def data(self, data: bytes) -> bytes:
         """Return ``data`` without the values."""
         spans = self.forms.spans(data)
-        return _without(data, _merged(spans)) if spans else data
+        return _replace(data, _merge(spans)) if spans else data
 
     def text(self, text: str) -> str:
         """Return ``text`` without the values."""
@@ -125,13 +125,13 @@ class StreamMasker:
 
     def feed(self, data: bytes) -> bytes:
         """Add data; return the output that is complete."""
-        return self._shown(data, is_end=False)
+        return self._mask(data, is_end=False)
 
     def end(self) -> bytes:
         """Return the rest."""
-        return self._shown(b"", is_end=True)
+        return self._mask(b"", is_end=True)
 
-    def _shown(self, data: bytes, *, is_end: bool) -> bytes:
+    def _mask(self, data: bytes, *, is_end: bool) -> bytes:
         forms, base = self._masker.forms, len(self._before)
         whole = self._before + self._held + data
         until = len(whole) if is_end else forms.held_from(whole, base)
@@ -139,7 +139,7 @@ class StreamMasker:
         begun = [] if self._hidden is None else [(base, base + self._hidden)]
         parts: list[bytes] = []
         at, hidden_to = base, -1
-        for start, end in _merged([*begun, *spans]):
+        for start, end in _merge([*begun, *spans]):
             is_begun = start == base and self._hidden is not None
             if start >= until and not is_begun:
                 break
@@ -177,7 +177,7 @@ class _Forms:
         found += self._spans_of_many(data)
         if not found:
             return []
-        exempt = _merged([span for form in self._exempt for span in _occurrences(form, data)])
+        exempt = _merge([span for form in self._exempt for span in _occurrences(form, data)])
         return [(at, end) for at, end in found if not any(first <= at and end <= last for first, last in exempt)]
 
     def _spans_of_many(self, data: bytes) -> Iterator[Span]:
@@ -216,7 +216,7 @@ def _occurrences(form: bytes, data: bytes) -> Iterator[Span]:
         at = data.find(form, at + 1)
 
 
-def _merged(spans: Iterable[Span]) -> list[Span]:
+def _merge(spans: Iterable[Span]) -> list[Span]:
     merged: list[Span] = []
     for start, end in sorted(spans):
         if merged and start <= merged[-1][1]:
@@ -226,7 +226,7 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
     return merged
 
 
-def _without(data: bytes, spans: list[Span]) -> bytes:
+def _replace(data: bytes, spans: list[Span]) -> bytes:
     parts, at = [], 0
     for start, end in spans:
         parts += [data[at:start], MASK.encode()]
@@ -237,12 +237,12 @@ def _without(data: bytes, spans: list[Span]) -> bytes:
 def _forms(value: str) -> Iterator[bytes]:
     for part in _parts(value):
         for text in _texts(part):
-            yield from (form for encoding in ("utf-8", "latin-1") if (form := _encoded(text, encoding)))
-        raw = _encoded(part, "utf-8")
+            yield from (form for encoding in ("utf-8", "latin-1") if (form := _encode(text, encoding)))
+        raw = _encode(part, "utf-8")
         yield repr(raw)[2:-1].encode()
         yield from _codes(raw)
         if len(part) > _SHORT:
-            yield from (_encoded(part, encoding).strip(b"\0") for encoding in ("utf-16-le", "utf-16-be"))
+            yield from (_encode(part, encoding).strip(b"\0") for encoding in ("utf-16-le", "utf-16-be"))
 
 
 def _parts(value: str) -> set[str]:
@@ -349,7 +349,7 @@ def _codes(raw: bytes) -> Iterator[bytes]:
     yield whole.replace(b"+", b"-").replace(b"/", b"_")
 
 
-def _encoded(text: str, encoding: str) -> bytes:
+def _encode(text: str, encoding: str) -> bytes:
     try:
         return text.encode(encoding, "surrogateescape")
     except UnicodeEncodeError:  # it has no such form

@@ -83,7 +83,7 @@ def locate_mirrors(mirrors: Iterable[Mirror], prefixes: Sequence[str]) -> tuple[
     """
     placed: dict[str, MirroredPath] = {}
     for mirror in mirrors:
-        new = _placed(mirror, prefixes)
+        new = _locate(mirror, prefixes)
         first = placed.get(new.text, new)
         budgets = [each.budget_gb for each in (first, new) if each.budget_gb is not None]
         placed[new.text] = replace(first, budget_gb=max(budgets) if len(budgets) == 2 else None)
@@ -101,13 +101,13 @@ def with_local_paths(config: Any, paths: Mapping[str, str]) -> Any:
     return config
 
 
-def _placed(mirror: Mirror, prefixes: Sequence[str]) -> MirroredPath:
+def _locate(mirror: Mirror, prefixes: Sequence[str]) -> MirroredPath:
     path = mirror.path.rstrip("/")
     parts = path.partition("://")[2].split("/") if "://" in path else path.removeprefix("/").split("/")
     if not path or not is_relative("/".join(parts)):
-        raise _refused(mirror, "has '.', '..' or an empty name as a part, or is empty")
+        raise _refusal(mirror, "has '.', '..' or an empty name as a part, or is empty")
     if own := sorted(OWN_FOLDERS.intersection(parts)):
-        raise _refused(mirror, f"has {own[0]!r} as a part, where Tradewind keeps its own records")
+        raise _refusal(mirror, f"has {own[0]!r} as a part, where Tradewind keeps its own records")
     home = resolve_location(mirror.prefix)
     others = [prefix for prefix in dict.fromkeys(prefixes) if resolve_location(prefix) != home]
     if not is_absolute(path):
@@ -118,7 +118,7 @@ def _placed(mirror: Mirror, prefixes: Sequence[str]) -> MirroredPath:
         if (name := _name_below(mirror, source)) is not None:
             return _at(mirror, name, [source, *(other for other in others if other != source)])
     known = ", ".join([mirror.prefix, *others])
-    raise _refused(
+    raise _refusal(
         mirror,
         f"is below none of the known prefixes ({known})",
         "give a path below a prefix, or have an administrator add its prefix to mirror_prefixes in the [tradewind] "
@@ -142,11 +142,11 @@ def _name_below(mirror: Mirror, prefix: str) -> str | None:
     try:
         place, top = (resolve_location(path, follows_links=False) for path in (mirror.path, prefix))
     except StorageError as error:
-        raise _refused(mirror, f"cannot be opened ({error})") from error
+        raise _refusal(mirror, f"cannot be opened ({error})") from error
     return place.name.removeprefix(top.name).lstrip("/") if place.is_below(top) else None
 
 
-def _refused(
+def _refusal(
     mirror: Mirror, problem: str, advice: str = "give a path below the prefix, such as 'data/raw'"
 ) -> SpecError:
     return SpecError(f"{named_path(mirror.path, f'{mirror.field}: mirrored()')} {problem}: {advice}.")

@@ -125,15 +125,15 @@ class StepSpec:
         """The function as ``module.qualname``."""
         return self.function.replace(":", ".")
 
-    def load_function(self, tell: Callable[[str], object] = lambda sentence: None) -> Any:
-        """Import the function; Tradewind's replacement of a Marin function is reported through ``tell``.
+    def load_function(self, report: Callable[[str], object] = lambda sentence: None) -> Any:
+        """Import the function; Tradewind's replacement of a Marin function is reported through ``report``.
 
         Raises:
             FunctionImportError: It is missing.
         """
         reference = Reference.parse(self.function)
         if reference.module.partition(".")[0] == "marin":
-            function = importlib.import_module(_MARINS_FUNCTIONS).load(reference, tell)
+            function = importlib.import_module(_MARINS_FUNCTIONS).load(reference, report)
         else:
             function = reference.load()
         return function.function if isinstance(function, RemoteFunction) else function

@@ -60,9 +60,9 @@ def check_stable(value: Any, where: str) -> None:
     if value is None or isinstance(value, (str, int, float)):
         return
     if isinstance(value, _PLACEHOLDERS):
-        held = str(value) if isinstance(value, RunValue) else type(value).__name__
+        shown = str(value) if isinstance(value, RunValue) else type(value).__name__
         raise StepConfigError(
-            f"{where} holds {held} inside versioned(...), where it is neither resolved nor a dependency: "
+            f"{where} holds {shown} inside versioned(...), where it is neither resolved nor a dependency: "
             "take it out of versioned(...), which then covers the values beside it."
         )
     if isinstance(value, _FUNCTIONS):
