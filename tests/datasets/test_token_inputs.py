@@ -33,6 +33,20 @@ def test_folder_input_expands_sorted_and_glob_expands_to_matches(tmp_path: Path)
     assert names(tmp_path, "b/.v.jsonl") == ["b/.v.jsonl"], "one that is named itself"
 
 
+def test_existing_path_with_brackets_is_no_glob(tmp_path: Path, gcs: LocalCloudStorage, gs_folder: str) -> None:
+    put(tmp_path, "run[1]/shard[0].jsonl", "run[1]/b.jsonl", "run1/shard0.jsonl", "what?/c.jsonl")
+    assert names(tmp_path, "run[1]/shard[0].jsonl") == ["run[1]/shard[0].jsonl"]
+    assert names(tmp_path, "run[1]/*.jsonl") == ["run[1]/b.jsonl", "run[1]/shard[0].jsonl"]
+    assert names(tmp_path, "run[1]", "what?") == ["run[1]/b.jsonl", "run[1]/shard[0].jsonl", "what?/c.jsonl"]
+    assert names(tmp_path, "run[0-9]/*.jsonl") == ["run1/shard0.jsonl"]
+    fs, root = file_system_at(gs_folder)
+    fs.pipe_file(f"{root}/run[1]/shard[0].jsonl", b"{}")
+    for given in ("run[1]/shard[0].jsonl", "run[1]/*.jsonl", "run[1]"):
+        assert [file.path for file in input_files([f"{gs_folder}/{given}"], "f")] == [
+            f"{gs_folder}/run[1]/shard[0].jsonl"
+        ]
+
+
 def test_paths_may_overlap_by_no_file(tmp_path: Path) -> None:
     put(tmp_path, "a/b.jsonl")
     with pytest.raises(ValueError, match=r"train_paths: .*/a/b\.jsonl is listed twice"):

@@ -16,6 +16,7 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from glob import escape
 from typing import IO, NamedTuple
 
 from tradewind.datasets.files import atomic_writer, is_remote, join
@@ -119,6 +120,6 @@ def _parse(line: bytes, path: str, number: int) -> Document:
 
 def _remove_other_parts(folder: str, keep: set[str]) -> None:
     fs, root = file_system_at(folder)
-    for name in fs.glob(join(root, f"part-*{SUFFIX}")):
+    for name in fs.glob(join(escape(root), f"part-*{SUFFIX}")):
         if name.rsplit("/", 1)[-1] not in keep:
             fs.rm(name)

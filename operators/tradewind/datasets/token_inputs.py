@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from glob import escape, has_magic
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -48,7 +49,7 @@ class InputFile:
 def input_files(paths: Sequence[str | PurePath], field: str) -> list[InputFile]:
     """List the files of ``paths``: files, folders (all files below, sorted) and globs (sorted), in the order given.
 
-    Folders and globs skip names with a leading dot.
+    Folders and globs skip names with a leading dot. A path that exists is no glob, whatever its name.
 
     Raises:
         ValueError: With ``field``: a path has no files, or a file has an unknown ending or is listed twice.
@@ -108,11 +109,12 @@ def _is_as_listed(file: InputFile) -> bool:
 
 def _files_at(path: str, field: str, listings: dict[str, Mapping[str, Any]] | None) -> Iterator[InputFile]:
     fs, root = file_system_at(path)
-    if any(each in path for each in "*?["):
-        entries = {name: entry for name, entry in fs.glob(root, detail=True).items() if _is_visible(name, "")}
+    entry = _entry(fs, root, listings)
+    if entry is None and has_magic(root):
+        found = fs.glob(_pattern(fs, root), detail=True)
+        entries = {name: entry for name, entry in found.items() if _is_visible(name, "")}
         names = [name for name in sorted(entries) if entries[name]["type"] == "file"]
     else:
-        entry = _entry(fs, root, listings)
         if entry is None:
             raise ValueError(f"{field}: there is nothing at {path}.")
         entries, names = {root: entry}, [root]
@@ -128,6 +130,16 @@ def _files_at(path: str, field: str, listings: dict[str, Mapping[str, Any]] | No
             raise ValueError(f"{field}: {name} has an unknown ending: there are {', '.join(ENDINGS)}.")
         full = str(fs.unstrip_protocol(name)) if is_remote(path) else name
         yield InputFile(full, entries[name]["size"], store_fingerprint(entries[name]))
+
+
+def _pattern(fs: AbstractFileSystem, root: str) -> str:
+    """Return the glob, in which an existing folder at its beginning is that folder, whatever its name."""
+    folder = posixpath.dirname(root)
+    while has_magic(folder):
+        if fs.isdir(folder):
+            return escape(folder) + root[len(folder) :]
+        folder = posixpath.dirname(folder)
+    return root
 
 
 def _entry(fs: AbstractFileSystem, name: str, listings: dict[str, Mapping[str, Any]] | None) -> Any:
