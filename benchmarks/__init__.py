@@ -1,1 +1,1 @@
-"""What Tradewind costs, each figure beside a peer or a bound that is measured in the same run."""
+"""Costs of Tradewind, each compared with a peer or a bound measured in the same run."""

@@ -1,4 +1,4 @@
-"""What every benchmark shares: its arguments, the line about the machine, its parts, medians, goals, and waiting.
+"""Shared parts of the benchmarks: arguments, the line about the machine, parts, medians, goals, and waiting.
 
 A part measures and yields tables and goals. A table is printed as soon as it is there, the goals together at the end.
 """
@@ -25,7 +25,7 @@ WAIT_S = 300.0
 
 @dataclass(frozen=True)
 class Goal:
-    """What the project wants of one of its figures, beside that figure. Nothing fails when a goal is missed."""
+    """Limit of a figure, and the figure. Nothing fails when a goal is missed."""
 
     what: str
     wanted: str
@@ -38,7 +38,7 @@ Part = Callable[[bool], Iterator[Table | Goal]]
 
 
 def at_most(what: str, here: float, limit: float, said: Callable[[float], str] = seconds) -> Goal:
-    """The goal of a figure that is better when it is smaller."""
+    """Return the goal of a figure with an upper limit."""
     return Goal(what, f"<= {said(limit)}", said(here), here <= limit)
 
 
@@ -49,7 +49,7 @@ def bench(name: str, about: str | None, parts: Mapping[str, Part], argv: Sequenc
 
 
 def arguments_of(name: str, about: str | None, parts: Iterable[str]) -> argparse.ArgumentParser:
-    """The arguments that every benchmark has; parts are given with ``--parts`` or without."""
+    """Return the parser of every benchmark; parts are given with ``--parts`` or without."""
     parser = argparse.ArgumentParser(prog=f"benchmark {name}", description=about)
     parser.add_argument("named", nargs="*", metavar="PART", help=f"of {', '.join(parts)}; all, if none is given")
     parser.add_argument("--parts", nargs="+", metavar="PART", default=[], help="the same")
@@ -84,15 +84,15 @@ def show(name: str, found: Iterable[Table | Goal]) -> None:
 
 
 def median(values: Iterable[float | None]) -> float | None:
-    """The median of those that are known; None if none is."""
+    """Return the median of the known values; None if none is known."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 
 
 def until(condition: Callable[[], object], why_not: Callable[[], str], wait_s: float = WAIT_S) -> None:
-    """Wait for ``condition``; ``why_not`` is asked when it does not come."""
+    """Wait for ``condition``; ``why_not`` describes a timeout."""
     deadline = time.monotonic() + wait_s
     while not condition():
         if time.monotonic() > deadline:
-            raise RuntimeError(f"waited {wait_s:g} s in vain; {why_not()}")
+            raise RuntimeError(f"timed out after {wait_s:g} s; {why_not()}")
         time.sleep(0.5)

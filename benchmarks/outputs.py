@@ -1,4 +1,4 @@
-"""Outputs that are all finished, as our own runs leave them: on this machine, or in a Cloud Storage of its own process.
+"""Finished outputs, as runs leave them: on this machine, or in a Cloud Storage in its own process.
 
 Of its own, so that the store's work is not counted as the plan's.
 """
@@ -28,18 +28,18 @@ INFO_FILE = ".executor_info"
 
 
 def experiment_of(shape: str, count: int, prefix: str) -> ResolvedExperiment:
-    """The experiment of a graph, as the benchmarks' DAGs have it."""
+    """Return the experiment of a graph, as in the benchmarks' DAGs."""
     graph = SHAPES[shape](count)
     return resolve(last_steps(graph, steps_of(graph)), prefix)
 
 
 def cloud_of(shape: str, count: int) -> AbstractContextManager[ServerProcess]:
-    """A Cloud Storage in which all outputs of that graph are finished."""
+    """Serve a Cloud Storage with the finished outputs of that graph."""
     return served(make_cloud, shape, count)
 
 
 def make_cloud(shape: str, count: int) -> LocalCloudStorage:
-    """That store, in the process that serves it."""
+    """Return that store, in the process that serves it."""
     server = LocalCloudStorage()
     server.latency_s = LATENCY_S
     server.buckets.create(BUCKET)
@@ -50,7 +50,7 @@ def make_cloud(shape: str, count: int) -> LocalCloudStorage:
 
 
 def finished_files(experiment: ResolvedExperiment) -> Iterator[tuple[str, str]]:
-    """Path and text of each file that finished steps leave, their results included."""
+    """Yield path and text of each file of finished steps, results included."""
     for step in experiment.steps:
         by = {"dag": "nightly", "run": "scheduled__2026-11-20T00:00:00+00:00", "task": step.name, "try": 1}
         lease = Lease(
@@ -63,7 +63,7 @@ def finished_files(experiment: ResolvedExperiment) -> Iterator[tuple[str, str]]:
 
 
 def checked_files(count: int, prefix: str) -> Iterator[tuple[str, str]]:
-    """Path and text of the status of each output that a task looks for itself."""
+    """Yield path and text of the status of each output that a task checks itself."""
     for index in range(count):
         yield status_path(checked_output(index, prefix)), Status.SUCCESS.value
 

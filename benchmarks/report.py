@@ -1,4 +1,4 @@
-"""Figures as tables of plain text that can be pasted anywhere."""
+"""Format figures as tables of plain text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Table:
-    """One table: what was measured, a column title for each cell of its rows, and how to read it."""
+    """A table: its title, column titles, rows, and notes that explain it."""
 
     title: str
     columns: Sequence[str]
@@ -16,11 +16,11 @@ class Table:
     notes: Sequence[str] = ()
 
     def add(self, *cells: str) -> None:
-        """Put a row below the others."""
+        """Append a row."""
         self.rows.append(cells)
 
     def text(self) -> str:
-        """Title, rule, aligned rows and notes; the first column is left-aligned, figures are right-aligned."""
+        """Return title, rule, aligned rows and notes; the first column is left-aligned, figures are right-aligned."""
         lines = [self.columns, *self.rows]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         aligned = [_aligned(line, widths) for line in lines]
@@ -30,7 +30,7 @@ class Table:
 
 
 def seconds(value: float) -> str:
-    """A duration with three significant figures or more."""
+    """Format a duration with at least three significant figures."""
     return f"{value:.2f} s" if value >= 1 else f"{value * 1000:.0f} ms" if value >= 0.01 else f"{value * 1000:.2f} ms"
 
 
@@ -47,7 +47,7 @@ def times(quotient: float) -> str:
 
 
 def ratio(value: float, to: float) -> str:
-    """How many times ``to`` the ``value`` is."""
+    """Format the quotient of ``value`` and ``to``."""
     quotient = value / to if to else float("inf")
     return f"{quotient:.2f}" if quotient < 10 else f"{quotient:.0f}"
 

@@ -1,1 +1,1 @@
-"""A real Airflow: parsing DAG files, and runs of DAGs in which nothing is left to do."""
+"""A real Airflow parses DAG files and runs DAGs whose steps are finished."""

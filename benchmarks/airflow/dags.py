@@ -1,6 +1,6 @@
-"""The DAG of one graph in each of the ways that are compared: as an experiment, and as plain tasks with its edges.
+"""DAGs of one graph in each compared way: as an experiment, and as plain tasks with its edges.
 
-Nothing of Tradewind is imported but what an experiment's DAG file imports, because what that takes is measured.
+The module imports only what an experiment's DAG file imports of Tradewind, because these imports are measured.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ EMPTY = "empty"
 ONE_CALL = "one call"
 SELF_CHECK = "self-check"
 SKIPPED = (EXPERIMENT, ONE_CALL, SELF_CHECK)
-"""Those whose steps are all skipped; the others' tasks succeed."""
+"""Kinds whose steps are all skipped; the tasks of the others succeed."""
 FIRST = "plan"
 
 
 class DoNothing(BaseOperator):
-    """A task whose process starts, does nothing and ends."""
+    """A task that does nothing."""
 
     def execute(self, context: Context) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class SkipAll(BaseOperator):
-    """Skips all other tasks without a look at anything: what Airflow itself needs for that."""
+    """A task that skips all others without any check: the cost of Airflow itself."""
 
     def execute(self, context: Context) -> None:
-        """One call to Airflow."""
+        """Call Airflow once."""
         raise DownstreamTasksSkipped(tasks=[task_id for task_id in context["dag"].task_ids if task_id != self.task_id])
 
 
@@ -49,16 +49,16 @@ class SelfCheck(BaseOperator):
         self.output_path = output_path
 
     def execute(self, context: Context) -> None:
-        """Read one file, and be skipped."""
+        """Read one file, and skip this task."""
         from tradewind.records.record import Status, read_status
 
         if read_status(self.output_path) is Status.SUCCESS:
             raise AirflowSkipException(f"{self.output_path} is finished.")
-        raise RuntimeError(f"{self.output_path} was to be finished.")
+        raise RuntimeError(f"{self.output_path} is not finished.")
 
 
 def make_dag(kind: str, shape: str, count: int, prefix: str | None = None, dag_id: str = "bench") -> DAG:
-    """The DAG of ``count`` steps or tasks in this shape; outputs are below ``prefix``."""
+    """Return the DAG of ``count`` steps or tasks in this shape; outputs are below ``prefix``."""
     graph = SHAPES[shape](count)
     if kind == EXPERIMENT:
         dag = experiment_dag(dag_id, last_steps(graph, steps_of(graph)), prefix=prefix)

@@ -1,4 +1,4 @@
-"""A real Airflow for the length of a measurement, with DAG files of the measurement's own."""
+"""Run a real Airflow for the length of a measurement, with its DAG files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tradewind.rehearsal.local.processes import LocalStack
 
 
 class PeerAirflow(LocalAirflow):
-    """An Airflow whose environment lacks Tradewind, so its API server runs our program by the path of its file."""
+    """An Airflow whose environment lacks Tradewind, so its API server starts by the path of the program's file."""
 
     def start_component(self, name: str) -> None:
         """Start one component."""
@@ -35,7 +35,7 @@ def bench_airflow(
     connections: Mapping[str, str] | None = None,
     python: Path = Path(sys.executable),
 ) -> Iterator[tuple[LocalAirflow, AirflowApi]]:
-    """An Airflow that schedules nothing by itself, in a folder that is gone afterwards.
+    """Run an Airflow that schedules nothing by itself, in a temporary folder.
 
     Args:
         write_dags: Writes the DAG files to a folder, for outputs below a prefix.

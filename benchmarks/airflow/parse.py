@@ -1,4 +1,4 @@
-"""Parsing a DAG file: building and serialising an experiment's DAG beside plain tasks with the same edges."""
+"""Cost of parsing a DAG file: build and serialize an experiment's DAG, compared with plain tasks of the same edges."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ Figures = dict[str, float]
 
 
 def bench_parse(quick: bool) -> Iterator[Table]:
-    """Parse each DAG several times in fresh processes, in turn, and compare the medians."""
+    """Parse each DAG several times in new processes, alternately, and compare the medians."""
     shapes, count, repeats = (SHAPES[:1], 50, 1) if quick else (SHAPES, 500, 5)
     samples: dict[tuple[str, str], list[Figures]] = {(shape, kind): [] for shape in shapes for kind in KINDS}
     with tempfile.TemporaryDirectory() as home:
         env = {"AIRFLOW_HOME": home, "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
         for _ in range(repeats):
-            for (shape, kind), found in samples.items():
-                found.append(in_fresh_process(parse_once, kind, shape, count, env=env))
+            for (shape, kind), of_key in samples.items():
+                of_key.append(in_fresh_process(parse_once, kind, shape, count, env=env))
     measured = {
-        key: {name: median(one[name] for one in found) or 0.0 for name in found[0]} for key, found in samples.items()
+        key: {name: median(sample[name] for sample in of_key) or 0.0 for name in of_key[0]}
+        for key, of_key in samples.items()
     }
-    yield _parse_table(
-        measured, f"parse: a DAG file with {count} steps beside {count} plain tasks (median of {repeats})"
-    )
+    title = f"parse: a DAG file with {count} steps beside {count} plain tasks (median of {repeats})"
+    yield _parse_table(measured, title)
     yield _import_table(measured[SHAPES[0], "experiment"], measured[SHAPES[0], PEER])
 
 
 def parse_once(kind: str, shape: str, count: int) -> Figures:
-    """Import, build and serialise one DAG in this process, by its CPU time: others may be at work on the machine.
+    """Import, build and serialise one DAG in this process, and return CPU times.
 
-    What the imports left behind is frozen for the garbage collector before the DAG is built: a pass over the heap of
-    Airflow's modules takes as long as hundreds of tasks, and into which phase it falls is chance.
+    The objects of the imports are frozen first: a garbage collection of Airflow's modules takes as long as hundreds of
+    tasks, and would fall into a random phase.
     """
     started = time.process_time()
     from airflow.sdk import DAG  # noqa: F401
@@ -94,7 +94,7 @@ def _parse_table(measured: dict[tuple[str, str], Figures], title: str) -> Table:
 
 
 def _import_table(ours: Figures, peer: Figures) -> Table:
-    """What a DAG file imports: Airflow alone, and what an experiment adds to it."""
+    """Return the costs of imports: Airflow alone, and the additional ones of an experiment."""
     table = Table(
         "parse: imports of the same process", ("import", "time", "÷ Airflow"), notes=("CPU time of a fresh process.",)
     )

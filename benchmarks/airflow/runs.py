@@ -1,4 +1,4 @@
-"""Runs of DAGs in which nothing is left to do, in a real Airflow: from the trigger, and from the start, to the end."""
+"""Runs of DAGs with finished steps in a real Airflow: time from the trigger, and from the start, to the end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARSE_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True)
 class Case:
-    """A DAG that is run: its kind, shape and size, and where the outputs are."""
+    """A DAG to run: its kind, shape and size, and the store of its outputs."""
 
     kind: str
     shape: str
@@ -41,7 +41,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Run:
-    """One run: seconds to its end, or until it was given up, and how many tasks were done by then."""
+    """One run: seconds to its end or its timeout, and how many tasks were done by then."""
 
     case: Case
     since_trigger: float
@@ -51,12 +51,12 @@ class Run:
 
     @property
     def scale(self) -> float:
-        """How many times as long the whole run takes, if it goes on as fast as it went."""
+        """Factor from the time so far to that of the whole run at the same speed."""
         return self.tasks / max(self.tasks_done, 1)
 
 
 def bench_reuse(quick: bool) -> Iterator[Table]:
-    """An experiment beside tasks that do nothing with the same edges, in worker processes or for the scheduler only."""
+    """Compare an experiment with empty tasks of the same edges, in worker processes or in the scheduler only."""
     repeats = 1 if quick else 3
     airflows = [[Case(kind, "chain", 20) for kind in (EXPERIMENT, EMPTY, PLAIN)] * repeats]
     if not quick:
@@ -67,8 +67,10 @@ def bench_reuse(quick: bool) -> Iterator[Table]:
 
 
 def measure_runs(airflows: Sequence[Sequence[Case]], budget_s: float) -> list[Run]:
-    """Run the cases of each Airflow in their order. What goes on after it was given up would slow others, so what may
-    be given up after ``budget_s`` has an Airflow of its own.
+    """Run the cases of each Airflow in their order.
+
+    A run that continues after its timeout ``budget_s`` would slow others, so a case that may time out has its own
+    Airflow.
     """
     runs: list[Run] = []
     for cases in airflows:
@@ -82,13 +84,13 @@ def measure_runs(airflows: Sequence[Sequence[Case]], budget_s: float) -> list[Ru
 
 
 def medians_of(runs: Sequence[Run]) -> dict[Case, float]:
-    """The seconds from the trigger to the end of the median run of each case."""
+    """Return the seconds from the trigger to the end of the median run of each case."""
     cases = dict.fromkeys(run.case for run in runs)
     return {case: median(run.since_trigger * run.scale for run in runs if run.case == case) or 0.0 for case in cases}
 
 
 def runs_table(title: str, runs: Sequence[Run]) -> Table:
-    """A row for each case, with the median of its runs."""
+    """Return a row for each case, with the median of its runs."""
     table = Table(
         title,
         ("DAG", "runs", "trigger → end", "÷ experiment", "start → end", "tasks done"),
@@ -99,27 +101,27 @@ def runs_table(title: str, runs: Sequence[Run]) -> Table:
             f"gs: in a Cloud Storage on loopback that answers after {LATENCY_S * 1000:.0f} ms.",
             f"{ONE_CALL}: a first task skips all others and looks at nothing.",
             f"{SELF_CHECK}: every task reads its status and skips itself.",
-            "~ means that the run was given up, and that its time is what all tasks take at the speed until then.",
+            "~: the run timed out, and its time is extrapolated to all tasks.",
         ),
     )
     medians = medians_of(runs)
     for case, wall in medians.items():
-        mine = [run for run in runs if run.case == case]
-        worst = min(mine, key=lambda run: run.tasks_done)
+        of_case = [run for run in runs if run.case == case]
+        worst = min(of_case, key=lambda run: run.tasks_done)
         mark = "" if worst.tasks_done == worst.tasks else "~ "
         table.add(
             f"{case.shape} {case.count:,} {case.kind}, {case.store}",
-            str(len(mine)),
+            str(len(of_case)),
             mark + seconds(wall),
             mark + ratio(wall, medians.get(replace(case, kind=EXPERIMENT), 0.0)),
-            mark + seconds(median(run.since_start * run.scale for run in mine) or 0.0),
+            mark + seconds(median(run.since_start * run.scale for run in of_case) or 0.0),
             f"{worst.tasks_done} of {worst.tasks}",
         )
     return table
 
 
 def _run(api: AirflowApi, case: Case, budget_s: float) -> Run:
-    """One run. Its end is the one that Airflow writes down, so how often it is asked for does not matter."""
+    """Run the case once. Airflow records the end, so the poll interval does not matter."""
     api.wait_for_dag(case.dag_id, PARSE_TIMEOUT_S)
     api.unpause(case.dag_id)
     triggered = datetime.now(UTC)
@@ -138,12 +140,12 @@ def _run(api: AirflowApi, case: Case, budget_s: float) -> Run:
 
 
 def _moment(text: str | None, otherwise: datetime) -> datetime:
-    """A moment as the API gives it, if it has come."""
+    """Parse a time of the API."""
     return datetime.fromisoformat(text) if text else otherwise
 
 
 def check(case: Case, run_state: str, states: dict[str, Any]) -> None:
-    """A figure counts only if the run did what it is measured for: skip every step, or nothing in each task."""
+    """Raise unless the run showed the measured behaviour: every step skipped, or every task empty."""
     wanted = "skipped" if case.kind in SKIPPED else "success"
     steps = {state for task_id, state in states.items() if task_id != FIRST}
     if "failed" in (run_state, *states.values()) or (run_state == "success" and steps != {wanted}):
@@ -151,7 +153,7 @@ def check(case: Case, run_state: str, states: dict[str, Any]) -> None:
 
 
 def _write_dags(cases: Sequence[Case], folder: Path, prefix: str) -> None:
-    """One file for each DAG, since every task process reads its DAG's file; and outputs that are finished."""
+    """Write a file for each DAG, since every task process reads its DAG's file; and the finished outputs."""
     for case in dict.fromkeys(cases):
         place = prefix if case.store == LOCAL else BUCKET_PREFIX
         text = DAG_FILE.format(kind=case.kind, shape=case.shape, count=case.count, prefix=place, dag_id=case.dag_id)

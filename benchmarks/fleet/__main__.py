@@ -22,18 +22,19 @@ LATENCY_S = 0.05
 
 
 def bench_rounds(quick: bool) -> Iterator[Table | Goal]:
-    """Measure a round of each kind, each in a process of its own."""
+    """Measure a round of each kind in its own process."""
     per_zone = 8 if quick else 128
-    found = [Round(**in_fresh_process(rounds.measure, kind, per_zone, LATENCY_S)) for kind in KINDS]
-    yield rounds_table(found, per_zone)
-    for one in found:
-        yield at_most(f"a round, {one.kind}", one.seconds, MOST_SECONDS)
-        yield at_most(f"its requests, {one.kind}", one.requests, one.bound, "{:,.0f}".format)
-        yield Goal(f"touched, {one.kind}", "the dead only", "the dead only" if one.is_exact else "not so", one.is_exact)
+    measured = [Round(**in_fresh_process(rounds.measure, kind, per_zone, LATENCY_S)) for kind in KINDS]
+    yield rounds_table(measured, per_zone)
+    for cost in measured:
+        yield at_most(f"a round, {cost.kind}", cost.seconds, MOST_SECONDS)
+        yield at_most(f"its requests, {cost.kind}", cost.requests, cost.bound, "{:,.0f}".format)
+        touched = "the dead only" if cost.is_exact else "others too"
+        yield Goal(f"touched, {cost.kind}", "the dead only", touched, cost.is_exact)
 
 
-def rounds_table(found: Sequence[Round], per_zone: int) -> Table:
-    """What each round took, beside what it may ask."""
+def rounds_table(measured: Sequence[Round], per_zone: int) -> Table:
+    """Return the cost of each round, and the bound of its requests."""
     table = Table(
         f"repair: one round over {per_zone * len(ZONES):,} nodes v4-8 in {len(ZONES)} zones, "
         f"{LATENCY_S * 1000:.0f} ms per request",
@@ -43,33 +44,33 @@ def rounds_table(found: Sequence[Round], per_zone: int) -> Table:
         ),
         notes=(
             "bound: deletions, creations, the pages of both lists for each look, and up to 16 nodes a zone singly.",
-            "CPU: seconds of the process that repairs, and of the one that is the Cloud TPU, on this machine.",
-            "store: requests to the stores of the records. memory: the most that the process which repairs had.",
+            "CPU: seconds of the repairing process, and of the emulated Cloud TPU, on this machine.",
+            "store: requests to the stores of the records. memory: peak of the repairing process.",
         ),
     )  # fmt: skip
-    for one in found:
-        counts = (one.dead, one.mended, one.touched, one.requests, one.bound, one.store_requests)
-        cpu = (seconds(one.client_cpu_s), seconds(one.server_cpu_s))
-        table.add(one.kind, seconds(one.seconds), *(f"{count:,}" for count in counts), *cpu, megabytes(one.peak_mb))
+    for cost in measured:
+        counts = (cost.dead, cost.mended, cost.touched, cost.requests, cost.bound, cost.store_requests)
+        cpu = (seconds(cost.client_cpu_s), seconds(cost.server_cpu_s))
+        table.add(cost.kind, seconds(cost.seconds), *(f"{count:,}" for count in counts), *cpu, megabytes(cost.peak_mb))
     return table
 
 
 def bench_restart(quick: bool) -> Iterator[Table | Goal]:
-    """Measure a restart, in a process of its own."""
-    one = RestartCost(**in_fresh_process(restart.measure, *((4, 2) if quick else (40, 10))))
+    """Measure a restart in its own process."""
+    cost = RestartCost(**in_fresh_process(restart.measure, *((4, 2) if quick else (40, 10))))
     table = Table(
-        f"restart: a head with {one.people + one.tasks} running jobs, {one.tasks} of them of Airflow's tasks",
-        ("jobs", "kept in", "without a head", "back after", "lost", "twice", "retries spent"),
+        f"restart: a head with {cost.unmanaged + cost.tasks} running jobs, {cost.tasks} of them of Airflow's tasks",
+        ("jobs", "backup", "without a head", "restored after", "lost", "twice", "retries spent"),
         notes=(
-            "kept in: the jobs of people are read, and all of them run on.",
+            "backup: reading the unmanaged jobs, while all jobs run.",
             "without a head: the longest time without an answer of the Jobs API; Ray's launcher is not in it.",
-            "back after: from the head's answer until every job of a person is submitted again.",
+            "restored after: from the head's answer until every unmanaged job is submitted again.",
         ),
     )
-    times = map(seconds, (one.kept_s, one.headless_s, one.returned_s))
-    table.add(str(one.people + one.tasks), *times, *map(str, (one.lost, one.twice, one.retries)))
+    times = map(seconds, (cost.backup_s, cost.headless_s, cost.restored_s))
+    table.add(str(cost.unmanaged + cost.tasks), *times, *map(str, (cost.lost, cost.twice, cost.retries)))
     yield table
-    for what, count in (("jobs lost", one.lost), ("jobs twice", one.twice), ("retries spent", one.retries)):
+    for what, count in (("jobs lost", cost.lost), ("jobs twice", cost.twice), ("retries spent", cost.retries)):
         yield at_most(f"a restart: {what}", count, 0, "{:.0f}".format)
 
 

@@ -1,4 +1,4 @@
-"""The cluster files of many clusters: from the fleet file to what lies beside it, as a command would do it."""
+"""Cost of writing the cluster files of many clusters from the fleet file with the command."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class ConfigsCost:
     """Seconds of a whole command.
 
     Attributes:
-        clusters: How many there were.
-        python_s: Beginning Python, with the command's help: what no command is without.
+        clusters: Number of clusters.
+        python_s: The command's help: the minimum of every command.
         write_s: Writing every file.
-        check_s: Seeing that all are as they should be.
+        check_s: Checking that all files are current.
     """
 
     clusters: int
@@ -44,7 +44,7 @@ class ConfigsCost:
 
 
 def measure(clusters: int) -> ConfigsCost:
-    """The cost of so many clusters, in a folder of its own."""
+    """Measure this number of clusters in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "fleet.yaml"
         file.write_text(_HEAD + "".join(map(_CLUSTER.format, range(clusters))))

@@ -1,7 +1,7 @@
-"""A restart of a head with many running jobs: how long there is no head, and whether each job goes on once.
+"""Restart of a head with many running jobs: time without a head, and whether each job continues exactly once.
 
-Jobs of people and of Airflow's tasks run on a real head that keeps its state on disk. It is ended with all that runs on
-it and started again, in the place of Ray's launcher: what that takes for ``ssh`` and containers is in no figure here.
+Unmanaged jobs and jobs of Airflow's tasks run on a real head that keeps its state on disk. The benchmark kills the head
+with all its processes and starts it again instead of Ray's launcher, so no figure includes ``ssh`` and containers.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ clusters:
 
 @dataclass(frozen=True)
 class RestartCost:
-    """What a restart took, and what became of the jobs.
+    """Cost of a restart, and the fate of the jobs.
 
     Attributes:
-        people: How many jobs of people ran.
-        tasks: How many of Airflow's tasks.
-        kept_s: How long it took to keep those of people, while all went on.
-        headless_s: The longest time in which the Jobs API did not answer.
-        returned_s: From the head's first answer until all jobs of people were back.
-        lost: Jobs that did not go on.
-        twice: Jobs that began more than once more.
-        retries: How many of Airflow's retries were spent.
+        unmanaged: Number of unmanaged jobs.
+        tasks: Number of jobs of Airflow's tasks.
+        backup_s: Time of the job backup, while all jobs ran.
+        headless_s: The longest time without an answer of the Jobs API.
+        restored_s: From the head's first answer until all unmanaged jobs were submitted again.
+        lost: Jobs that did not continue.
+        twice: Jobs that were started again more than once.
+        retries: Number of retries that Airflow used.
     """
 
-    people: int
+    unmanaged: int
     tasks: int
-    kept_s: float
+    backup_s: float
     headless_s: float
-    returned_s: float
+    restored_s: float
     lost: int
     twice: int
     retries: int
@@ -83,7 +83,7 @@ class WaitingTasks:
         self._runs: list[str] = []
 
     def begin(self, ray: LocalRay, commands: list[str]) -> None:
-        """Have them submit their jobs."""
+        """Start the tasks, which submit their jobs."""
         connection = ray.connection
         self._api.put_connection(DAG, {**connection, "extra": json.dumps(connection["extra"])})
         self._api.wait_for_dag(DAG, WAIT_S)
@@ -95,7 +95,7 @@ class WaitingTasks:
         return all(task["state"] == "deferred" for task in self._tasks())
 
     def end(self) -> tuple[int, int]:
-        """How many did not succeed, and how many retries were spent, once all have ended."""
+        """Wait for all; return how many did not succeed, and how many retries were used."""
         for run in self._runs:
             self._api.wait_for_run(DAG, run, WAIT_S)
         tasks = self._tasks()
@@ -107,7 +107,7 @@ class WaitingTasks:
 
 
 class BenchHead:
-    """The head, and what is noted of it and on it."""
+    """The head, the times of its restart, and the starts of its jobs."""
 
     def __init__(self, folder: Path) -> None:
         memory = head_memory(folder / "gcs")
@@ -121,18 +121,18 @@ class BenchHead:
         return RayCluster("bench", self.ray.address, self.ray.token)
 
     def command(self, name: str) -> str:
-        """A job that notes that it begins, and ends when the gate is open."""
+        """Return the command of a job that records its start, and ends when the gate is open."""
         return f"echo {name} >> {self._folder}/starts; until [ -e {self._folder}/gate ]; do sleep 2; done"
 
     def starts(self) -> Counter[str]:
-        """Job → how often it began."""
+        """Return job → number of starts."""
         file = self._folder / "starts"
         return Counter(file.read_text().split()) if file.exists() else Counter()
 
     def open_gate(self) -> None:
         (self._folder / "gate").touch()
 
-    # ---- as a restart wants it
+    # ---- interface that a restart requires
 
     @contextmanager
     def reach(self, cluster: FleetCluster) -> Iterator[RayCluster]:
@@ -143,10 +143,10 @@ class BenchHead:
         yield self.ray.gcs_address
 
     def check_restartable(self, *, is_begun: bool) -> None:
-        """There is one head."""
+        """Do nothing: the head can always restart."""
 
     def inventory(self) -> Inventory:
-        """The same for what looks at it."""
+        """Return an inventory with the head."""
         return Inventory([VirtualMachine("head", "RUNNING", {"ray-node-type": "head"})])
 
     def relaunch(self, held: HeldClusterLock) -> None:
@@ -157,16 +157,16 @@ class BenchHead:
         self.relaunched_at = time.monotonic()
 
 
-class Silence:
-    """The longest time between two answers of the Jobs API, which is asked all the time."""
+class OutageMonitor:
+    """Measures the longest time between two answers of the Jobs API."""
 
     def __init__(self, jobs: RayJobs) -> None:
         self.longest_s = 0.0
         self._jobs = jobs
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread = threading.Thread(target=self._poll, daemon=True)
 
-    def __enter__(self) -> Silence:
+    def __enter__(self) -> OutageMonitor:
         self._thread.start()
         return self
 
@@ -174,7 +174,7 @@ class Silence:
         self._over.set()
         self._thread.join()
 
-    def _listen(self) -> None:
+    def _poll(self) -> None:
         answered_at = time.monotonic()
         while not self._over.wait(LOOK_S):
             try:
@@ -185,8 +185,8 @@ class Silence:
             self.longest_s, answered_at = max(self.longest_s, now - answered_at), now
 
 
-def measure(people: int, tasks: int) -> dict[str, Any]:
-    """The fields of a ``RestartCost``, with an Airflow for its tasks."""
+def measure(unmanaged: int, tasks: int) -> dict[str, Any]:
+    """Return the fields of a ``RestartCost``, with an Airflow for its tasks."""
 
     def write_dags(folder: Path, prefix: str) -> None:
         shutil.copy(DAG_FILE, folder)
@@ -195,48 +195,47 @@ def measure(people: int, tasks: int) -> dict[str, Any]:
         bench_airflow(write_dags, {}) as (_, api),
         tempfile.TemporaryDirectory(prefix="tw-bench-", ignore_cleanup_errors=True) as folder,
     ):
-        return asdict(measure_on(Path(folder), people, WaitingTasks(api, tasks)))
+        return asdict(measure_on(Path(folder), unmanaged, WaitingTasks(api, tasks)))
 
 
-def measure_on(folder: Path, people: int, tasks: WaitingTasks) -> RestartCost:
-    """What the restart of a head costs on which so many jobs of people run, and those of ``tasks``."""
+def measure_on(folder: Path, unmanaged: int, tasks: WaitingTasks) -> RestartCost:
+    """Measure the restart of a head with these unmanaged jobs and those of ``tasks``."""
     head = BenchHead(folder)
     try:
         head.ray.start()
         jobs = RayJobs(head.there)
-        names = [f"job-{number}" for number in range(people)]
+        names = [f"job-{number}" for number in range(unmanaged)]
         awaited = [f"task-{number}" for number in range(tasks.count)]
         tasks.begin(head.ray, [head.command(name) for name in awaited])
         for name in names:
             jobs.submit_or_attach(JobRequest(name, head.command(name), metadata={"user": "ada"}))
-        until(lambda: len(head.starts()) == people + tasks.count and tasks.are_waiting(), lambda: str(head.starts()))
+        until(lambda: len(head.starts()) == unmanaged + tasks.count and tasks.are_waiting(), lambda: str(head.starts()))
         began = time.monotonic()
-        with Silence(jobs) as silence:
-            found = restarted(head, folder)
+        with OutageMonitor(jobs) as outage:
+            results = restart(head, folder)
             returned = time.monotonic()
-            with suppress(RuntimeError):  # one that is lost never comes, and is counted below
+            with suppress(RuntimeError):  # a lost job never starts, and is counted below
                 until(lambda: min(head.starts().values()) == 2, lambda: "some have not begun again")
         head.open_gate()
         lost, retries = tasks.end()
-        new = [one.new for one in found if one.new is not None]
-        until(lambda: all(status.has_ended for status in jobs.jobs()), lambda: "jobs go on though the gate is open")
+        new = [result.new for result in results if result.new is not None]
+        until(lambda: all(status.has_ended for status in jobs.jobs()), lambda: "jobs run with an open gate")
         back = {job.job for job in jobs.jobs() if job.status == "SUCCEEDED"}
         return RestartCost(
-            people, tasks.count, head.ended_at - began, silence.longest_s, returned - head.relaunched_at,
-            lost + people - len(back.intersection(new)), sum(count > 2 for count in head.starts().values()), retries,
+            unmanaged, tasks.count, head.ended_at - began, outage.longest_s, returned - head.relaunched_at,
+            lost + unmanaged - len(back.intersection(new)), sum(count > 2 for count in head.starts().values()), retries,
         )  # fmt: skip
     finally:
         head.ray.stop()
 
 
-def restarted(head: BenchHead, folder: Path) -> list[RestoreResult]:
-    """Restart it; what became of the jobs of people."""
+def restart(head: BenchHead, folder: Path) -> list[RestoreResult]:
+    """Restart the head; return the results of the unmanaged jobs."""
     file = folder / "fleet.yaml"
     file.write_text(_FLEET)
     cluster = load_fleet(file).cluster()
-    told: list[str] = []
-    kept = ClusterJobBackup(
-        cluster, told.append, root=folder / "state", reach=head.reach, reach_memory=head.reach_memory
-    )  # fmt: skip
-    marker = ClusterLock(cluster.name, str(folder / "marker.json"))
-    return ClusterRestart(head, marker, JobPreservation(cluster, kept, told.append), told.append).run()
+    messages: list[str] = []
+    state = folder / "state"
+    backup = ClusterJobBackup(cluster, messages.append, root=state, reach=head.reach, reach_memory=head.reach_memory)
+    lock = ClusterLock(cluster.name, str(folder / "lock.json"))
+    return ClusterRestart(head, lock, JobPreservation(cluster, backup, messages.append), messages.append).run()

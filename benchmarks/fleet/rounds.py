@@ -1,6 +1,6 @@
-"""One round of repair: a cluster in each of eight zones, all of them looked after at once, as upkeep does.
+"""One round of repair of a cluster in each of eight zones at once, as upkeep does.
 
-The Cloud TPU of all zones serves in a process of its own.
+The emulated Cloud TPU of all zones runs in its own process.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ ZONES = tuple(f"us-central{number}-b" for number in range(1, 9))
 LABELS = {"cluster": "bench"}
 LIFTED = RepairSettings(max_deletes_per_pass=10**6, max_deletes_per_hour=10**6)
 LONG_S = 3600.0
-"""For how long the nodes have been there, and those that are dead have been so: longer than any grace."""
+"""Age of the nodes, and since when dead nodes are dead: longer than any grace period."""
 HOSTLESS = "READY, without hosts"
 WAYS = ("PREEMPTED", "TERMINATED", "STOPPED", "REPAIRING", HOSTLESS)
-"""The ways to be dead. The first two are outside of the limits, and the others within those of one pass."""
+"""States of dead nodes. The first two are exempt from the limits; the others stay within those of one pass."""
 KINDS = ("healthy", "5 dead in each zone", "all dead, limits lifted", "all PREEMPTED")
 _WAYS_OF = dict(zip(KINDS, ((), WAYS, (HOSTLESS,), ("PREEMPTED",)), strict=True))
 
 
 @dataclass(frozen=True)
 class Round:
-    """One round: what it took, and what it did.
+    """Cost and effect of one round.
 
     Attributes:
-        kind: What the nodes were like.
-        seconds: How long it took.
-        nodes: How many nodes there were.
-        dead: How many of them were dead.
-        mended: How many of those are others now, and READY.
-        touched: How many others are not what they were.
-        deletions: Calls that delete a node, that were answered.
-        creations: Calls that create one.
-        looks: How often both lists of a zone were read.
-        requests: Calls of the Cloud TPU API, of whatever kind.
-        store_requests: How often the store of the records was asked.
-        client_cpu_s: How many CPU seconds this process used, which repairs.
-        server_cpu_s: And the one of the Cloud TPU, on the same machine.
-        peak_mb: The most memory that this process had.
+        kind: State of the nodes.
+        seconds: Duration.
+        nodes: Number of nodes.
+        dead: Number of dead nodes.
+        mended: Number of dead nodes that were replaced and are READY.
+        touched: Number of other nodes that changed.
+        deletions: Answered calls that delete a node.
+        creations: Calls that create a node.
+        looks: Number of reads of both lists of a zone.
+        requests: All calls of the Cloud TPU API.
+        store_requests: Requests to the store of the records.
+        client_cpu_s: CPU seconds of this process, which repairs.
+        server_cpu_s: CPU seconds of the Cloud TPU's process, on the same machine.
+        peak_mb: Peak memory of this process.
     """
 
     kind: str

@@ -1,1 +1,1 @@
-"""Ray jobs from Airflow, by our operator and by its peers'. Some of it is read in environments without Tradewind."""
+"""Ray jobs from Airflow, by Tradewind's operator and its peers'. Environments without Tradewind import some modules."""

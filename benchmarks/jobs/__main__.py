@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from benchmarks.harness import Goal, arguments_of, begin, show
-from benchmarks.jobs.environment import House, house, ray_head
+from benchmarks.jobs.environment import JobsEnvironment, ray_head, running_airflow
 from benchmarks.jobs.follow import Followed, costs_of, follow_goals, follow_table, sizes_for, submit_waiting
 from benchmarks.jobs.latency import Latency, by_hand, latencies_of, latency_goals, latency_table
 from benchmarks.jobs.lines import Lines, Rate, lines_goals, lines_of, lines_table
@@ -29,7 +29,7 @@ PARTS = ("latency", "lines", "follow")
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured."""
+    """Extent of a measurement."""
 
     job_seconds: Sequence[int]
     repeats: int
@@ -38,7 +38,7 @@ class Size:
     window: float
     settle: float
     finished: int
-    """How many jobs that have ended the head remembers."""
+    """Number of ended jobs in the head's GCS."""
 
 
 FULL = Size((1, 30), 2, (Rate(200, 30), Rate(2000, 10)), (1, 20, 50, 300), 60.0, 15.0, 5000)
@@ -46,15 +46,15 @@ QUICK = Size((1,), 1, (Rate(2000, 3),), (1, 20), 15.0, 5.0, 0)
 
 
 @dataclass
-class Found:
-    """What has been measured so far."""
+class Figures:
+    """Figures measured so far."""
 
     latencies: list[Latency] = field(default_factory=list)
     lines: list[Lines] = field(default_factory=list)
     followed: list[Followed] = field(default_factory=list)
 
     def tables(self, size: Size) -> Iterator[Table | Goal]:
-        """A table for each part that was measured, and what the goals say to them."""
+        """Yield a table for each measured part, and its goals."""
         if self.latencies:
             yield latency_table(self.latencies, size.job_seconds)
         if self.followed:
@@ -79,10 +79,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     for provider in providers:
         print(f"{provider.name}: {provider.versions()}")
     print(*missing, "", sep="\n", flush=True)
-    found = Found()
+    measured = Figures()
     with ray_head(size.finished) as proxy:
-        _measure(found, providers, arguments.parts, size, proxy)
-    show("jobs", found.tables(size))
+        _measure(measured, providers, arguments.parts, size, proxy)
+    show("jobs", measured.tables(size))
 
 
 def _size(arguments: argparse.Namespace) -> Size:
@@ -99,53 +99,54 @@ def _size(arguments: argparse.Namespace) -> Size:
 
 
 def _measure(
-    found: Found, providers: Sequence[Provider], parts: Sequence[str], size: Size, proxy: CountingProxy
+    measured: Figures, providers: Sequence[Provider], parts: Sequence[str], size: Size, proxy: CountingProxy
 ) -> None:
     if "latency" in parts:
         with _timed("ray job submit"):
-            found.latencies += by_hand(proxy.address, size.job_seconds, size.repeats)
+            measured.latencies += by_hand(proxy.address, size.job_seconds, size.repeats)
     if {"latency", "lines"} & set(parts):
         for provider in providers:
-            with _going_on(provider), house(provider, proxy, ()) as one:
-                _measure_alone(found, one, parts, size)
+            with _continuing(provider), running_airflow(provider, proxy, ()) as environment:
+                _measure_alone(measured, environment, parts, size)
     if "follow" in parts:  # afterwards, because the head has work with each job that waits
         with _timed("jobs that wait"):
             submit_waiting(proxy.target, max(size.jobs))
         for provider in providers:
             jobs = sizes_for(provider.defers, size.jobs)
-            with _going_on(provider), house(provider, proxy, jobs) as one, _timed(f"{provider.name}: following"):
-                _keep(found.followed, costs_of(one, jobs, size.window, size.settle))
+            what = f"{provider.name}: following"
+            with _continuing(provider), running_airflow(provider, proxy, jobs) as environment, _timed(what):
+                _collect(measured.followed, costs_of(environment, jobs, size.window, size.settle))
 
 
-def _measure_alone(found: Found, one: House, parts: Sequence[str], size: Size) -> None:
-    name = one.provider.name
+def _measure_alone(measured: Figures, environment: JobsEnvironment, parts: Sequence[str], size: Size) -> None:
+    name = environment.provider.name
     if "latency" in parts:
         with _timed(f"{name}: latency"):
-            _keep(found.latencies, latencies_of(one, size.job_seconds, size.repeats))
+            _collect(measured.latencies, latencies_of(environment, size.job_seconds, size.repeats))
     if "lines" in parts:
         with _timed(f"{name}: lines"):
-            _keep(found.lines, lines_of(one, size.rates))
+            _collect(measured.lines, lines_of(environment, size.rates))
 
 
 @contextmanager
-def _going_on(provider: Provider) -> Iterator[None]:
-    """Whatever breaks one provider off, the others' figures count all the same, and so do its own until then."""
+def _continuing(provider: Provider) -> Iterator[None]:
+    """Report an error of one provider, so that the others, and its figures until then, still count."""
     try:
         yield
     except Exception as error:
-        print(f"{provider.name} broke off: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        print(f"{provider.name} failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
 
-def _keep(kept: list[Figure], figures: Iterable[Figure]) -> None:
-    """Add each figure as soon as it is there, and say so on stderr: the tables come only at the end."""
+def _collect(target: list[Figure], figures: Iterable[Figure]) -> None:
+    """Add each figure and print it to stderr at once: the tables are printed only at the end."""
     for figure in figures:
-        kept.append(figure)
+        target.append(figure)
         print(f"    {figure}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def _timed(what: str) -> Iterator[None]:
-    """Say on stderr how long ``what`` took, for whoever waits."""
+    """Print to stderr how long ``what`` took."""
     started = time.monotonic()
     yield
     print(f"... {what}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)

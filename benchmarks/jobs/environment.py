@@ -1,4 +1,4 @@
-"""What every measurement needs: a Ray head behind a counting proxy, and one provider's Airflow on it."""
+"""Test environment of each measurement: a Ray head behind a counting proxy, and an Airflow with one provider."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ WORKER_PROCESSES = 10
 
 @dataclass(frozen=True)
 class TaskRun:
-    """One run of a one-task DAG; times are seconds since the task's start, by Airflow's own record."""
+    """One run of a one-task DAG; times are seconds since the task's start, as Airflow recorded it."""
 
     first_line: float | None
-    """When its first line was logged; None if there was none."""
+    """Time of its first logged line; None without lines."""
     first_lag: float | None
-    """How long that line was on its way, from its print to the log."""
+    """From the print of that line to its log record."""
     end: float
     end_seen: float | None
-    """How long after the job's end its trigger fired; None where nothing is deferred."""
+    """From the job's end to its trigger's event; None without deferral."""
     lines: list[LoggedLine]
 
 
 @dataclass(frozen=True)
-class House:
-    """One provider's Airflow, and the head behind the proxy."""
+class JobsEnvironment:
+    """An Airflow with one provider, and the head behind the proxy."""
 
     provider: Provider
     airflow: LocalAirflow
@@ -55,7 +55,7 @@ class House:
     proxy: CountingProxy
 
     def run_job(self, dag_id: str, lines: int = 0, rate: float = 1.0) -> TaskRun:
-        """Run the DAG's only task, whose job prints ``lines`` lines, and see when what was in its log."""
+        """Run the DAG's only task, whose job prints ``lines`` lines, and read the times in its log."""
         self.api.wait_for_dag(dag_id, WAIT_S)
         self.api.unpause(dag_id)
         run_id = self.api.trigger(dag_id, {"entrypoint": printer(lines, rate)})
@@ -66,44 +66,41 @@ class House:
             raise RuntimeError(f"{self.provider.name}: {dag_id} ended as {run['state']}:\n{log[-3000:]}")
         start, end = (datetime.fromisoformat(task[key]).timestamp() for key in ("start_date", "end_date"))
         where = (self.airflow.home / "logs", dag_id, run_id, "job")
-        seen, fired = lines_of_task(*where), fired_at(*where)
-        first = seen[0] if seen else None
+        logged, fired = lines_of_task(*where), fired_at(*where)
+        first = logged[0] if logged else None
         job_ended = first.printed + lines / rate if first else None
         return TaskRun(
             first_line=first.logged - start if first else None,
             first_lag=first.logged - first.printed if first else None,
             end=end - start,
             end_seen=fired - job_ended if fired and job_ended else None,
-            lines=seen,
+            lines=logged,
         )
 
 
 def printer(lines: int, rate: float) -> str:
-    """The command of a job that prints ``lines`` lines at ``rate`` lines in a second."""
+    """Return the command of a job that prints ``lines`` lines at ``rate`` lines per second."""
     return shlex.join([sys.executable, str(Path(printer_script.__file__).resolve()), str(lines), f"{rate:g}"])
 
 
 @contextmanager
 def ray_head(finished: int = 0) -> Iterator[CountingProxy]:
-    """A head that remembers ``finished`` jobs, reached through the proxy only; a job may wait on it for a day."""
+    """Run a head with ``finished`` ended jobs behind a proxy; a job may wait on it for a day."""
     env = {"RAY_JOB_START_TIMEOUT_SECONDS": "86400"}
     with tempfile.TemporaryDirectory(prefix="tw-bench-", ignore_cleanup_errors=True) as root:
         ray = LocalRay(LocalStack(Path(root)), token="", num_cpus=HEAD_CPUS, env=env)
         try:
             ray.start()
             if finished:
-                _remember(ray, finished)
+                _store_ended_jobs(ray, finished)
             with CountingProxy(ray.address) as proxy:
                 yield proxy
         finally:
             ray.stack.stop(grace_seconds=2.0)
 
 
-def _remember(ray: LocalRay, count: int) -> None:
-    """Let the head know ``count`` jobs that ended long ago: copies of the record of one that really ran and ended.
-
-    They are put where Ray keeps such records, so the head itself answers with them as with any other.
-    """
+def _store_ended_jobs(ray: LocalRay, count: int) -> None:
+    """Store ``count`` ended jobs in the head's GCS: copies of the record of one that really ran."""
     from ray._private import ray_constants
     from ray._raylet import GcsClient
     from ray.dashboard.modules.job.common import JobInfoStorageClient
@@ -121,8 +118,8 @@ def _remember(ray: LocalRay, count: int) -> None:
 
 
 @contextmanager
-def house(provider: Provider, proxy: CountingProxy, sizes: Sequence[int]) -> Iterator[House]:
-    """The provider's Airflow with its DAG file and those of tasks that do nothing."""
+def running_airflow(provider: Provider, proxy: CountingProxy, sizes: Sequence[int]) -> Iterator[JobsEnvironment]:
+    """Run an Airflow with the provider's DAG file and those of tasks that do nothing."""
 
     def write_dags(folder: Path, prefix: str) -> None:
         for name in (provider.name, "plain"):
@@ -137,4 +134,4 @@ def house(provider: Provider, proxy: CountingProxy, sizes: Sequence[int]) -> Ite
         SIZES_VARIABLE: json.dumps(list(sizes)),
     }
     with bench_airflow(write_dags, settings, provider.connections(proxy.address), provider.python) as (airflow, api):
-        yield House(provider, airflow, api, proxy)
+        yield JobsEnvironment(provider, airflow, api, proxy)

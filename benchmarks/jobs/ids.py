@@ -1,8 +1,8 @@
-"""Which jobs the followers follow: few that run, because each costs the head 90 MB, and many that wait for ever.
+"""IDs of the followed jobs: a few that run, because each costs the head 90 MB, and many that never start.
 
-The waiting ones want all the CPUs of the head, and one job holds those for ever. They are the same for every provider;
-the running ones are not, since a log tail begins at a job's first line. Read by the DAG files too, in environments that
-have no Tradewind.
+The waiting jobs require all CPUs of the head, and one job holds these. Every provider has the same waiting jobs and its
+own running jobs, since a log tail begins at a job's first line. DAG files import this module in environments without
+Tradewind.
 """
 
 from __future__ import annotations
@@ -18,28 +18,27 @@ SIZES_VARIABLE = "BENCH_SIZES"
 
 
 def job_ids(provider: str, count: int) -> list[str]:
-    """The ids of the first ``count`` jobs that ``provider`` follows; a smaller count gives the beginning of it."""
+    """Return the IDs of the first ``count`` jobs that ``provider`` follows; a smaller count is a prefix."""
     running = [f"{provider}-running-{number}" for number in range(min(RUNNING, count))]
     return running + waiting_ids(count - len(running))
 
 
 def waiting_ids(count: int) -> list[str]:
-    """Ids of jobs that never start."""
+    """Return IDs of jobs that never start."""
     return [f"waiting-{number:04}" for number in range(count)]
 
 
 def batches(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """From which job to which each DAG follows: the followers of one size go on when the next size is measured."""
+    """Return the range of jobs that each DAG follows: the followers of one size continue at the next size."""
     ends = sorted(sizes)
     return list(zip([0, *ends][:-1], ends, strict=True))
 
 
 def follow_dag_id(size: int) -> str:
-    """The DAG whose tasks bring the number of followed jobs up to ``size``."""
+    """Return the ID of the DAG whose tasks raise the number of followed jobs to ``size``."""
     return f"follow_{size}"
 
 
 def sizes_of_environment() -> list[int]:
-    """The sizes that the benchmark has put into Airflow's environment."""
-    found: list[int] = json.loads(os.environ[SIZES_VARIABLE])
-    return found
+    """Return the sizes in Airflow's environment."""
+    return list(json.loads(os.environ[SIZES_VARIABLE]))

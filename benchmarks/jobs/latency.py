@@ -1,7 +1,7 @@
-"""How long it takes from a task's start to its job's first line in the log, and to the task's end.
+"""Latency from a task's start to its job's first line in the log, and to the task's end.
 
-Beside it, the same job by ``ray job submit``, and what Airflow itself takes for a task that does nothing: overhead is
-what is left of a task's time when both are taken away.
+It is compared with the same job by ``ray job submit``, and with an empty task. Overhead is the rest of a task's time
+after subtraction of both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.harness import Goal, at_most, median
-from benchmarks.jobs.environment import House, TaskRun, printer
+from benchmarks.jobs.environment import JobsEnvironment, TaskRun, printer
 from benchmarks.report import Table, ratio, seconds
 
 LINES_PER_SECOND = 2.0
@@ -28,7 +28,7 @@ END_SEEN_S = 2.0
 
 @dataclass(frozen=True)
 class Latency:
-    """The medians of some runs of one way; seconds."""
+    """Medians of some runs of one way, in seconds."""
 
     way: str
     job_seconds: int
@@ -38,35 +38,36 @@ class Latency:
     end_seen: float | None
     end: float
     own_task: float
-    """What an empty task of the same kind takes in the same Airflow."""
+    """Duration of an empty task of the same kind in the same Airflow."""
 
     def overhead(self, by_hand: Latency) -> float:
-        """What is left of the task's time beyond ``ray job submit`` and Airflow's own."""
+        """Return the task's time beyond ``ray job submit`` and the empty task."""
         return self.end - by_hand.end - self.own_task
 
 
-def latencies_of(house: House, job_seconds: Sequence[int], repeats: int) -> Iterator[Latency]:
+def latencies_of(environment: JobsEnvironment, job_seconds: Sequence[int], repeats: int) -> Iterator[Latency]:
     """Measure every way of one provider, one job at a time; long jobs once, slow ways only if repeats are wanted."""
-    house.run_job(house.provider.ways[0].dag_id, 1)  # the first one also loads what all of them need
-    empty = "plain_deferred" if house.provider.defers else "plain"
-    own = median(house.run_job(empty).end for _ in range(max(repeats, 2))) or 0.0
+    environment.run_job(environment.provider.ways[0].dag_id, 1)  # the first one also loads what all of them need
+    empty = "plain_deferred" if environment.provider.defers else "plain"
+    own = median(environment.run_job(empty).end for _ in range(max(repeats, 2))) or 0.0
     for length in job_seconds:
-        for way in house.provider.ways:
+        for way in environment.provider.ways:
             if way.is_slow and (repeats == 1 or length > LONGEST_SHORT_JOB_S):
                 continue
             times = 1 if way.is_slow else _times(length, repeats)
-            yield median_of(way.name, length, [house.run_job(way.dag_id, *_lines(length)) for _ in range(times)], own)
+            runs = [environment.run_job(way.dag_id, *_lines(length)) for _ in range(times)]
+            yield median_of(way.name, length, runs, own)
 
 
 def by_hand(address: str, job_seconds: Sequence[int], repeats: int) -> Iterator[Latency]:
-    """The same jobs by Ray's own command line."""
+    """Measure the same jobs with Ray's command line."""
     for length in job_seconds:
         runs = [_submit(address, *_lines(length)) for _ in range(_times(length, repeats))]
         yield median_of(BY_HAND, length, runs, 0.0)
 
 
 def median_of(way: str, job_seconds: int, runs: Sequence[TaskRun], own_task: float) -> Latency:
-    """One row of the table; a first line that any run lacks is missing altogether."""
+    """Return the medians of the runs; without a first line in one of them, that median is None."""
     has_all = all(run.first_line is not None for run in runs)
     return Latency(
         way,
@@ -80,21 +81,12 @@ def median_of(way: str, job_seconds: int, runs: Sequence[TaskRun], own_task: flo
     )
 
 
-def latency_table(found: Sequence[Latency], job_seconds: Sequence[int]) -> Table:
-    """Every way beside ours, and beside Ray's command line."""
+def latency_table(measured: Sequence[Latency], job_seconds: Sequence[int]) -> Table:
+    """Return a row for every way, compared with Tradewind and Ray's command line."""
     table = Table(
         "jobs: from the task's start to the job's first line in the task's log, and to the task's end (medians)",
         (
-            "way",
-            "job",
-            "runs",
-            "first line",
-            "÷ ours",
-            "on its way",
-            "end seen",
-            "end",
-            "÷ ours",
-            "empty task",
+            "way", "job", "runs", "first line", "÷ ours", "on its way", "end seen", "end", "÷ ours", "empty task",
             "overhead",
         ),
         notes=(
@@ -102,43 +94,43 @@ def latency_table(found: Sequence[Latency], job_seconds: Sequence[int]) -> Table
             "trigger's event. empty task: a task that does nothing but what the way does too (start; or start, defer,",
             "resume), by the same Airflow.",
             f"overhead: end less `{BY_HAND}` less empty task. google follows in the worker, the others do not.",
-            "google polls every 5 s; astro every 60 s by default, and 1 s is the shortest that it takes.",
+            "google polls every 5 s; astro every 60 s by default, and 1 s is its minimum.",
         ),
-    )
+    )  # fmt: skip
     for length in job_seconds:
-        rows = [one for one in found if one.job_seconds == length]
-        hand = next((one for one in rows if one.way == BY_HAND), None)
-        ours = next((one for one in rows if one.way == "ours"), None)
-        for one in sorted(rows, key=lambda row: (row.way != BY_HAND, row.way != "ours")):
-            table.add(*_cells(one, hand, ours))
+        rows = [row for row in measured if row.job_seconds == length]
+        hand = next((row for row in rows if row.way == BY_HAND), None)
+        ours = next((row for row in rows if row.way == "ours"), None)
+        for row in sorted(rows, key=lambda row: (row.way != BY_HAND, row.way != "ours")):
+            table.add(*_cells(row, hand, ours))
     return table
 
 
-def latency_goals(found: Sequence[Latency]) -> Iterator[Goal]:
-    """How long ours may take beyond what Ray and Airflow do, and until it knows that a job has ended."""
-    hands = {one.job_seconds: one for one in found if one.way == BY_HAND}
-    for one in found:
-        if one.way == "ours" and (hand := hands.get(one.job_seconds)):
-            what = f"overhead beyond `{BY_HAND}` and an empty task, {one.job_seconds} s job"
-            yield at_most(what, one.overhead(hand), MOST_OVERHEAD_S, "{:+.2f} s".format)
-        if one.way == "ours" and one.end_seen is not None:
-            yield at_most(f"from the end of a {one.job_seconds} s job to its trigger's event", one.end_seen, END_SEEN_S)
+def latency_goals(measured: Sequence[Latency]) -> Iterator[Goal]:
+    """Yield the limits of Tradewind's overhead, and of the time until it notices a job's end."""
+    hands = {row.job_seconds: row for row in measured if row.way == BY_HAND}
+    for row in measured:
+        if row.way == "ours" and (hand := hands.get(row.job_seconds)):
+            what = f"overhead beyond `{BY_HAND}` and an empty task, {row.job_seconds} s job"
+            yield at_most(what, row.overhead(hand), MOST_OVERHEAD_S, "{:+.2f} s".format)
+        if row.way == "ours" and row.end_seen is not None:
+            yield at_most(f"from the end of a {row.job_seconds} s job to its trigger's event", row.end_seen, END_SEEN_S)
 
 
-def _cells(one: Latency, hand: Latency | None, ours: Latency | None) -> list[str]:
-    is_hand = one.way == BY_HAND
+def _cells(row: Latency, hand: Latency | None, ours: Latency | None) -> list[str]:
+    is_hand = row.way == BY_HAND
     return [
-        one.way,
-        f"{one.job_seconds} s",
-        str(one.repeats),
-        _or_dash(one.first_line),
-        ratio(one.first_line, ours.first_line) if ours and one.first_line and ours.first_line else "-",
-        _or_dash(one.first_lag),
-        "-" if one.end_seen is None else seconds(one.end_seen),
-        seconds(one.end),
-        ratio(one.end, ours.end) if ours else "-",
-        "-" if is_hand else seconds(one.own_task),
-        "-" if is_hand or hand is None else f"{one.overhead(hand):+.2f} s",
+        row.way,
+        f"{row.job_seconds} s",
+        str(row.repeats),
+        _or_dash(row.first_line),
+        ratio(row.first_line, ours.first_line) if ours and row.first_line and ours.first_line else "-",
+        _or_dash(row.first_lag),
+        "-" if row.end_seen is None else seconds(row.end_seen),
+        seconds(row.end),
+        ratio(row.end, ours.end) if ours else "-",
+        "-" if is_hand else seconds(row.own_task),
+        "-" if is_hand or hand is None else f"{row.overhead(hand):+.2f} s",
     ]
 
 
@@ -155,7 +147,7 @@ def _lines(job_seconds: int) -> tuple[int, float]:
 
 
 def _submit(address: str, lines: int, rate: float) -> TaskRun:
-    """``ray job submit`` from its start to its exit."""
+    """Measure ``ray job submit`` from its start to its exit."""
     command = [str(Path(sys.executable).with_name("ray")), "job", "submit", "--address", address, "--"]
     started, first, lag = time.time(), None, None
     environ = {**os.environ, "PYTHONUNBUFFERED": "1", "RAY_AUTH_MODE": "disabled", "NO_PROXY": "127.0.0.1"}

@@ -1,4 +1,4 @@
-"""Whether every line of a fast job reaches the task's log, once and in order, and how late the last one is."""
+"""Delivery of a fast job's lines to the task's log: lost, repeated and reordered lines, and the last one's lag."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.harness import Goal
-from benchmarks.jobs.environment import House
+from benchmarks.jobs.environment import JobsEnvironment
 from benchmarks.jobs.logs import LoggedLine
 from benchmarks.report import Table, ratio, seconds
 
@@ -17,7 +17,7 @@ LINES_PER_SECOND = 2000
 
 @dataclass(frozen=True)
 class Rate:
-    """A job that prints ``per_second`` lines for ``seconds``."""
+    """Rate of a job that prints ``per_second`` lines for ``seconds``."""
 
     per_second: int
     seconds: int
@@ -29,7 +29,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Carried:
-    """What became of the lines of one job."""
+    """Delivery of the lines of one job."""
 
     printed: int
     lost: int
@@ -43,18 +43,18 @@ class Carried:
 
 @dataclass(frozen=True)
 class Lines:
-    """What one way did with a job of one rate."""
+    """Result of one way for a job of one rate."""
 
     way: str
     rate: Rate
     carried: Carried
 
 
-def lines_of(house: House, rates: Sequence[Rate]) -> Iterator[Lines]:
+def lines_of(environment: JobsEnvironment, rates: Sequence[Rate]) -> Iterator[Lines]:
     """Run each job once, in the provider's first way."""
-    way = house.provider.ways[0]
+    way = environment.provider.ways[0]
     for rate in rates:
-        run = house.run_job(way.dag_id, rate.lines, float(rate.per_second))
+        run = environment.run_job(way.dag_id, rate.lines, float(rate.per_second))
         yield Lines(way.name, rate, carried(run.lines, rate.lines))
 
 
@@ -73,20 +73,20 @@ def carried(seen: Sequence[LoggedLine], printed: int) -> Carried:
     )
 
 
-def lines_table(found: Sequence[Lines], rates: Sequence[Rate]) -> Table:
-    """Every way beside ours."""
+def lines_table(measured: Sequence[Lines], rates: Sequence[Rate]) -> Table:
+    """Return a row for every way, compared with Tradewind."""
     table = Table(
         "jobs: a job's lines in the task's log",
         ("way", "printed", "for", "lines", "lost", "repeated", "in order", "carried", "÷ ours", "last line late by"),
         notes=("carried: lines in a second, from the first one's print to the last one's place in the log.",),
     )
     for rate in rates:
-        rows = [one for one in found if one.rate == rate]
-        ours = next((one.carried for one in rows if one.way == "ours"), None)
-        for one in sorted(rows, key=lambda row: row.way != "ours"):
-            result = one.carried
+        rows = [row for row in measured if row.rate == rate]
+        ours = next((row.carried for row in rows if row.way == "ours"), None)
+        for row in sorted(rows, key=lambda row: row.way != "ours"):
+            result = row.carried
             table.add(
-                one.way,
+                row.way,
                 f"{rate.per_second:,}/s",
                 f"{rate.seconds} s",
                 f"{result.printed:,}",
@@ -100,11 +100,11 @@ def lines_table(found: Sequence[Lines], rates: Sequence[Rate]) -> Table:
     return table
 
 
-def lines_goals(found: Sequence[Lines]) -> Iterator[Goal]:
-    """None of ours lost or repeated."""
-    for one in found:
-        if one.way == "ours" and one.rate.per_second >= LINES_PER_SECOND:
-            result = one.carried
+def lines_goals(measured: Sequence[Lines]) -> Iterator[Goal]:
+    """Yield the goals: Tradewind loses and repeats no line."""
+    for row in measured:
+        if row.way == "ours" and row.rate.per_second >= LINES_PER_SECOND:
+            result = row.carried
             here = f"{result.lost} lost, {result.repeated} repeated"
             is_whole = not result.lost and not result.repeated and result.in_order
-            yield Goal(f"{one.rate.per_second:,} lines in a second", "none lost or repeated", here, is_whole)
+            yield Goal(f"{row.rate.per_second:,} lines in a second", "none lost or repeated", here, is_whole)

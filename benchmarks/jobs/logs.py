@@ -1,4 +1,4 @@
-"""A job's lines as they stand in a task's log, read from Airflow's own log files: which came, how often, and when."""
+"""Lines of a job in a task's log, read from Airflow's log files, with the times of their print and log record."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class LoggedLine:
 
 
 def lines_of_task(logs: Path, dag_id: str, run_id: str, task_id: str) -> list[LoggedLine]:
-    """Every line of the task's job, in the order in which they were logged; the worker's and the triggerer's files."""
+    """Return all lines of the task's job in logged order, from the worker's and the triggerer's files."""
     seen = lines_in(_records(logs, dag_id, run_id, task_id))
     return sorted(seen, key=lambda line: line.logged)  # stable: lines of one moment stay in the file's order
 
 
 def fired_at(logs: Path, dag_id: str, run_id: str, task_id: str) -> float | None:
-    """When the task's last trigger fired, in seconds since 1970, by Airflow's own line; None if it has had none."""
+    """Return when the task's last trigger fired, in seconds since 1970, by Airflow's line; None if never."""
     fired = [record for record in _records(logs, dag_id, run_id, task_id) if _FIRED in record]
     return datetime.fromisoformat(json.loads(fired[-1])["timestamp"]).timestamp() if fired else None
 
@@ -43,7 +43,7 @@ def _records(logs: Path, dag_id: str, run_id: str, task_id: str) -> list[str]:
 
 
 def lines_in(records: Iterable[str]) -> Iterator[LoggedLine]:
-    """The job's lines in these log records; a record may hold many of them, or be cut off."""
+    """Yield the job's lines in these log records; a record may hold many of them, or be truncated."""
     for record in records:
         try:
             fields = json.loads(record)

@@ -1,4 +1,4 @@
-"""Whose operators are compared, and where each lives: an environment of its own, made by a script, or a reason why not.
+"""Compared providers; each has its own environment, made by a script, or a reason why it is not measured.
 
 A peer that is not there is left out and named with its reason; the others are measured all the same.
 """
@@ -20,32 +20,32 @@ ENVIRONMENTS = ROOT / ".bench"
 
 @dataclass(frozen=True)
 class Way:
-    """One way to have a Ray job followed: a DAG of one of the providers."""
+    """One way to follow a Ray job: a DAG of a provider."""
 
     name: str
     dag_id: str = "one_job"
     is_slow: bool = False
-    """Slow by its own defaults: measured once, with the shortest job, and not at all when it must be quick."""
+    """Whether its defaults are slow: it is measured once, with the shortest job, and never in a quick run."""
 
 
 @dataclass(frozen=True)
 class Provider:
-    """One package with a Ray operator."""
+    """A package with a Ray operator."""
 
     name: str
     module: str
-    """What its DAG file imports."""
+    """Modules that its DAG file imports."""
     ways: tuple[Way, ...]
     defers: bool = True
-    """Its followers wait in the triggerer; else each keeps a worker process."""
+    """Whether its followers wait in the triggerer; otherwise each occupies a worker process."""
 
     @property
     def python(self) -> Path:
-        """The interpreter that has the provider and Airflow."""
+        """Interpreter of the environment with the provider and Airflow."""
         return Path(sys.executable) if self.name == "ours" else ENVIRONMENTS / self.name / "bin" / "python"
 
     def connections(self, address: str) -> dict[str, str]:
-        """Its Airflow connections to the cluster at ``address``."""
+        """Return its Airflow connections to the cluster at ``address``."""
         if self.name == "google":  # asked for even when, as here, nothing of Google's is used
             return {"google_cloud_default": json.dumps({"conn_type": "google_cloud_platform"})}
         if self.name == "astro":
@@ -53,7 +53,7 @@ class Provider:
         return {"ray_default": json.dumps({"conn_type": "ray", "host": address})}
 
     def why_not(self) -> str | None:
-        """Why it cannot be measured, in one line; None if it can."""
+        """Return why it cannot be measured, in one line; None if it can."""
         if not self.python.exists():
             note = ENVIRONMENTS / f"{self.name}.failed"
             return note.read_text().strip() if note.exists() else f"{self.python} is not there: run `make bench-jobs`."
@@ -64,7 +64,7 @@ class Provider:
         return None if result.returncode == 0 else f"import {self.module}: {result.stderr.strip().splitlines()[-1]}"
 
     def versions(self) -> str:
-        """The versions that are compared."""
+        """Return the compared versions."""
         names = {"google": "apache-airflow-providers-google", "astro": "astro-provider-ray"}
         wanted = [names.get(self.name, "airflow-provider-tradewind"), "apache-airflow", "ray"]
         code = f"from importlib.metadata import version; print(*(f'{{n}} {{version(n)}}' for n in {wanted}), sep=', ')"
@@ -82,7 +82,7 @@ PROVIDERS = (GOOGLE, ASTRO, OURS)
 
 
 def available(names: Sequence[str]) -> tuple[list[Provider], list[str]]:
-    """Those of ``names`` that can be measured, and a line about each that cannot."""
+    """Return the providers of ``names`` that can be measured, and a line for each other."""
     reasons = {one: one.why_not() for one in PROVIDERS if one.name in names}
     missing = [f"{one.name} is left out: {reason}" for one, reason in reasons.items() if reason]
     return [one for one, reason in reasons.items() if reason is None], missing

@@ -1,4 +1,4 @@
-"""A loopback proxy before a Ray head that counts what comes through: requests by kind, websockets, bytes.
+"""Loopback proxy in front of a Ray head that counts requests by kind, websockets and bytes.
 
 It passes everything on as it is: bodies in pieces, websockets message by message. It runs in a thread of its own.
 """
@@ -32,7 +32,7 @@ _PIECE = 64 * 1024
 
 @dataclass
 class Traffic:
-    """What has come through; ``since`` gives the difference to an earlier state."""
+    """Counts so far; ``since`` returns the difference to an earlier state."""
 
     requests: Counter[str] = field(default_factory=Counter)
     """Method and path → how often, a websocket's opening included; a job's id is written as ``*``."""
@@ -44,21 +44,21 @@ class Traffic:
         return self.requests.total()
 
     def copy(self) -> Traffic:
-        """The state of now."""
+        """Return the current counts."""
         return Traffic(Counter(self.requests), self.received)
 
     def since(self, before: Traffic) -> Traffic:
-        """What came after ``before``."""
+        """Return the counts since ``before``."""
         return Traffic(self.requests - before.requests, self.received - before.received)
 
 
 def kind_of(method: str, path: str) -> str:
-    """What is asked, whichever job it is about."""
+    """Return method and path of the request, without the job's ID."""
     return f"{method} {_JOB.sub('/api/jobs/*', path)}"
 
 
 class CountingProxy:
-    """A proxy before ``target`` from entering to leaving the context."""
+    """A proxy in front of ``target`` for the length of the context."""
 
     def __init__(self, target: str) -> None:
         self.target = target.rstrip("/")
@@ -149,7 +149,7 @@ class CountingProxy:
 
 
 async def _end_with(downstream: web.WebSocketResponse, upstream: ClientWebSocketResponse) -> None:
-    """The clients of a log tail say nothing; when one goes, its connection to the head goes too."""
+    """Close the connection to the head when the client of a log tail, which sends nothing, closes its own."""
     async for _ in downstream:
         pass
     await upstream.close()

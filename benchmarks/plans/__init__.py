@@ -1,1 +1,1 @@
-"""What it takes to find out that nothing need run."""
+"""Cost of finding that no step has to run."""

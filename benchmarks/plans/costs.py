@@ -1,4 +1,4 @@
-"""One plan in which every step is finished: what it takes, beside the least that must be read for it."""
+"""Cost of a plan in which every step is finished, compared with the minimum that must be read for it."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ AT_ONCE = 256
 
 @dataclass(frozen=True)
 class Planned:
-    """One plan in a process of its own.
+    """One plan in its own process.
 
     Attributes:
         resolve: Seconds of computing the versions.
         decide: Seconds of reading the records and deciding; the store's client is loaded in it, too.
         tell: Seconds of writing the table and the XComs.
         cpu: Seconds of processor time of all three.
-        bound: Seconds of reading the same leases, and of looking for the same witnesses, without anything else.
-        peak_mb: The most memory that the process held.
-        before_mb: The most before it began, with Airflow loaded.
-        requests: How many there were, by kind; empty for a folder.
+        bound: Seconds of reading the same leases and checking the same sentinel files, and nothing else.
+        peak_mb: Peak memory of the process.
+        before_mb: Its peak before planning, with Airflow loaded.
+        requests: Number of requests by kind; empty for a folder.
     """
 
     store: str
@@ -63,7 +63,7 @@ class Planned:
 
 
 def bench_plans(quick: bool) -> Iterator[Table | Goal]:
-    """The plans of each size on each store; of several, the one with the median time."""
+    """Measure plans of each size on each store; yield the one with the median time."""
     counts, repeats = ((100,), 1) if quick else ((1_000, 10_000), 3)
     plans = []
     for store, stored in ((LOCAL, _folder_of), (CLOUD, _bucket_of)):
@@ -76,14 +76,14 @@ def bench_plans(quick: bool) -> Iterator[Table | Goal]:
 
 
 def plans_table(found: Sequence[Planned]) -> Table:
-    """A row for each size and store."""
+    """Return a row for each size and store."""
     table = Table(
         f"plans: all steps finished ({SHAPE}; gs:// on loopback answers after {LATENCY_S * 1000:.0f} ms)",
         ("plan", "time", "resolve", "decide", "tell", "CPU", "bound", "÷ bound", "peak", "before", "XCom", "requests"),
         notes=(
             "In a fresh process with Airflow loaded. decide: reads all records, with the store's client loaded first.",
             "tell: table and XComs. CPU: of the plan alone, the store is another process.",
-            "bound: each lease read and each witness looked for by a bare client in a process of its own.",
+            "bound: a bare client in its own process reads each lease and checks each sentinel file.",
             "peak and before: the process's memory at the end, and when it began to plan.",
         ),
     )
@@ -100,7 +100,7 @@ def plans_table(found: Sequence[Planned]) -> Table:
 
 
 def plan_goals(plans: Sequence[Planned]) -> Iterator[Goal]:
-    """What a plan may take: seconds and listings on gs://, and memory."""
+    """Yield the limits of a plan: seconds and listings on gs://, and memory."""
     for one in plans:
         name = f"plan of {one.steps:,} steps, {one.store}"
         if one.store == CLOUD:
@@ -111,13 +111,13 @@ def plan_goals(plans: Sequence[Planned]) -> Iterator[Goal]:
 
 
 def most_listings(steps: int) -> int:
-    """How many listings a plan may make, however many objects it reads together."""
+    """Return the maximum number of listings of a plan, at any number of objects."""
     return steps // 100 + 20
 
 
 @dataclass(frozen=True)
 class _Store:
-    """Where the outputs are, what the environment must say for that, and how to count requests."""
+    """Yield the prefix of the outputs, the environment for it, and a counter of requests."""
 
     prefix: str
     environment: Mapping[str, str]
@@ -145,7 +145,7 @@ def _measure(store: str, count: int, where: _Store) -> Planned:
 
 
 def plan_once(prefix: str, shape: str, count: int) -> dict[str, float]:
-    """Seconds of each part of planning a graph whose outputs are all finished, and memory in MB."""
+    """Return the seconds of each part of planning a graph with finished outputs, and memory in MB."""
     from airflow.sdk.bases.xcom import BaseXCom
 
     from benchmarks.graphs import SHAPES, steps_of
@@ -172,7 +172,7 @@ def plan_once(prefix: str, shape: str, count: int) -> dict[str, float]:
 
 
 def read_bare(prefix: str, shape: str, count: int) -> float:
-    """Seconds of reading the least that tells that all is finished: every lease, and a look at every witness."""
+    """Return the seconds of the minimal reads: every lease, and a check of every sentinel file."""
     paths = [step.output_path for step in experiment_of(shape, count, prefix).steps]
     started = time.perf_counter()
     if prefix.startswith("gs://"):
@@ -200,5 +200,5 @@ async def _read_cloud(server: str, paths: Sequence[str]) -> None:
 
 
 def peak_mb() -> float:
-    """The most memory that this process has held so far."""
+    """Return the peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000

@@ -1,4 +1,4 @@
-"""Runs whose steps are all finished before, beside bare skipping and a check in each task.
+"""Runs whose steps are all finished, compared with bare skipping and with a check in each task.
 
 The bare call is compared where outputs are on this machine's disk, the check where they are in a Cloud Storage, too: a
 process that looks there loads its client first, and it matters whether one process does or each.
@@ -28,14 +28,14 @@ def bench_runs(quick: bool) -> Iterator[Table | Goal]:
 
 
 def airflows(skipped: int, checked: int, repeats: int) -> list[list[Case]]:
-    """The cases of each Airflow. The checks may be given up; the two that are nearly alike take turns."""
+    """Return the cases of each Airflow. Checks may be aborted; the two similar cases alternate."""
     alike = [Case(EXPERIMENT, SHAPE, skipped), Case(ONE_CALL, SHAPE, skipped)] * repeats
     beside_checks = [Case(EXPERIMENT, SHAPE, checked, store) for store in (LOCAL, CLOUD)] * repeats
     return [beside_checks + alike, *([Case(SELF_CHECK, SHAPE, checked, store)] for store in (LOCAL, CLOUD))]
 
 
 def run_goals(runs: Sequence[Run]) -> Iterator[Goal]:
-    """What a run of ours may take beside each peer of the same size."""
+    """Yield the limits of a run of Tradewind relative to each peer of the same size."""
     medians = medians_of(runs)
     for case, median in medians.items():
         ours, name = medians.get(replace(case, kind=EXPERIMENT), 0.0), f"run of {case.count:,} reused steps beside"

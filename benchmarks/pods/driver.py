@@ -1,6 +1,6 @@
-"""A Ray driver that trains on a slice by our runner or by the peer: ``python -m benchmarks.pods.driver RUNNER FOLDER``.
+"""Ray driver that trains on a slice by Tradewind's runner or the peer, for at most an hour.
 
-It goes on for an hour, if nobody ends it.
+``python -m benchmarks.pods.driver RUNNER FOLDER``
 """
 
 from __future__ import annotations

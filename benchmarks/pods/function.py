@@ -1,8 +1,8 @@
-"""The function that both runners train with: a small network, a checkpoint every second, and a mark at every turn.
+"""Function that both runners train with: a small network, a checkpoint every second, and a mark at every event.
 
-Each host trains a copy of its own, because on CPUs JaxTrainer starts no distributed JAX. Marks are lines of JSON in
-``marks-RANK.jsonl``: the process, what happened, when, and the step. As ``python -m benchmarks.pods.function FOLDER
-SECONDS`` it is what our runner, or nobody, starts on a host.
+Each host trains its own copy, because on CPUs JaxTrainer starts no distributed JAX. Marks are lines of JSON in
+``marks-RANK.jsonl``: process, event, time and step. Tradewind's runner, or the benchmark itself, starts ``python -m
+benchmarks.pods.function FOLDER SECONDS`` on a host.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STARTED: Final = time.time()
 
 
 def train(folder: str, seconds: float, rank: int, since: float | None = None) -> None:
-    """Train for so long, from the newest checkpoint in ``folder`` on; ``since`` is when this process began with it."""
+    """Train for ``seconds`` from the newest checkpoint in ``folder``; ``since`` is the start of this process."""
     marks = Marks(Path(folder), rank)
     marks.add("begun", at=since or time.time())
     import jax
@@ -48,7 +48,7 @@ def train(folder: str, seconds: float, rank: int, since: float | None = None) ->
 
 
 class Marks:
-    """What one process did and when."""
+    """Events of one process with their times."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._rank = rank
@@ -92,7 +92,7 @@ def _save(folder: Path, rank: int, step: int, weights: Any, np: Any) -> None:
 
 
 def _beat(step: int) -> None:
-    """For our runner; anywhere else it does nothing."""
+    """Send a heartbeat to Tradewind's runner; without it, do nothing."""
     from tradewind.runtime.pods.on_host.heartbeat import beat
 
     beat(step)

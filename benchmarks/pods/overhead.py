@@ -1,4 +1,4 @@
-"""What a step takes under our runner, beside the same step in processes that nobody looks after."""
+"""Duration of a step under Tradewind's runner, compared with the same step in unsupervised processes."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ from benchmarks.pods.measurements import median_step, read_marks
 from benchmarks.report import Table, seconds
 
 RAY_NICENESS: Final = 15
-"""Of what runs in Ray's workers: without it bare processes would take turns from Ray's own, and the others not."""
+"""Niceness of processes in Ray's workers: bare processes without it would get more CPU time."""
 SETTLE_SECONDS: Final = 0.5
-"""After a turn has begun, before its steps count."""
+"""From the start of a window until its steps count."""
 MOST_OVERHEAD = 0.01
 
 Window = tuple[float, float]
+Sides = Mapping[Path, Sequence[psutil.Process]]
+"""Folder of each side -> its processes."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The median step time of two processes side by side: under our runner, and started by hand."""
+    """Median step times of two processes: under Tradewind's runner, and started directly."""
 
     under_runner: float
     bare: float
@@ -43,24 +45,24 @@ class Pair:
 
 
 def bench_overhead(quick: bool) -> Iterator[Table | Goal]:
-    """Time steps under our runner and without it, in turn for some seconds each, on the same two cores.
+    """Time steps under Tradewind's runner and without it, alternately for some seconds, on the same two cores.
 
-    Whoever has not its turn is stopped with all that belongs to it, our driver and host actors included; so both meet
-    the same machine, and the ratio of a pair tells what the runner costs.
+    All processes of the other side are stopped meanwhile, driver and host actors included. So both sides have the same
+    machine, and the quotient of a pair is the cost of the runner.
     """
-    count, turn_s = (4, 2.0) if quick else (40, 3.0)
+    count, window_s = (4, 2.0) if quick else (40, 3.0)
     with cluster() as ray, ray.training(OURS) as pod, _bare_hosts() as (bare, hosts):
-        turns = {pod.folder: pod.processes_of_runner(), bare: hosts}
+        sides = {pod.folder: pod.processes_of_runner(), bare: hosts}
         time.sleep(WARM_SECONDS)
-        windows = [_windows(turns, turn_s, swapped=number % 2 == 1) for number in range(count)]
-        marks = {one: read_marks(one) for one in turns}
-    pairs = [Pair(*(median_step(marks[one], *pair[one]) for one in turns)) for pair in windows]
+        windows = [_windows(sides, window_s, swapped=number % 2 == 1) for number in range(count)]
+        marks = {side: read_marks(side) for side in sides}
+    pairs = [Pair(*(median_step(marks[side], *pair[side]) for side in sides)) for pair in windows]
     yield overhead_table(pairs)
     yield overhead_goal(pairs)
 
 
 def overhead_table(pairs: Sequence[Pair]) -> Table:
-    """Each pair, and the ratio."""
+    """Return a row for each pair, with the quotient."""
     table = Table(
         "pods: a step without faults",
         ("pair", "under our runner", "bare", "÷ bare"),
@@ -75,29 +77,29 @@ def overhead_table(pairs: Sequence[Pair]) -> Table:
 
 
 def overhead_goal(pairs: Sequence[Pair]) -> Goal:
-    """What our runner may add to a step."""
+    """Return the limit of the runner's addition to a step."""
     overhead = (median(pair.quotient for pair in pairs) or 0.0) - 1
     return at_most("overhead of the runner", overhead, MOST_OVERHEAD, "{:+.2%}".format)
 
 
-def _windows(turns: Mapping[Path, Sequence[psutil.Process]], turn_s: float, *, swapped: bool) -> Mapping[Path, Window]:
-    """Let each have the machine for itself for so long; when that was, in seconds since the epoch."""
-    found = {}
-    for one in reversed(list(turns)) if swapped else turns:
-        for folder, processes in turns.items():
+def _windows(sides: Sides, window_s: float, *, swapped: bool) -> Mapping[Path, Window]:
+    """Let each side run alone for ``window_s``; return its window in seconds since the epoch."""
+    windows = {}
+    for side in reversed(list(sides)) if swapped else sides:
+        for folder, processes in sides.items():
             for process in processes:
-                process.resume() if folder == one else process.suspend()
+                process.resume() if folder == side else process.suspend()
         since = time.time() + SETTLE_SECONDS
-        time.sleep(SETTLE_SECONDS + turn_s)
-        found[one] = (since, time.time())
-    for process in chain(*turns.values()):
+        time.sleep(SETTLE_SECONDS + window_s)
+        windows[side] = (since, time.time())
+    for process in chain(*sides.values()):
         process.resume()
-    return found
+    return windows
 
 
 @contextmanager
 def _bare_hosts() -> Iterator[tuple[Path, Sequence[psutil.Process]]]:
-    """Two processes that have begun to train and that nobody looks after; their folder."""
+    """Run two unsupervised processes that train; yield their folder and the processes."""
     with tempfile.TemporaryDirectory(prefix="pods-bare-") as folder:
         command = [sys.executable, "-m", "benchmarks.pods.function", folder, str(LONGEST_S)]
         hosts = [psutil.Popen(command, cwd=ROOT, env=_host_env(rank)) for rank in range(2)]
@@ -113,9 +115,9 @@ def _bare_hosts() -> Iterator[tuple[Path, Sequence[psutil.Process]]]:
 
 
 def _host_env(rank: int) -> dict[str, str]:
-    """What the pod runner gives a host without TPUs, as far as it matters here."""
+    """Return the variables that the pod runner sets on a host without TPUs."""
     from tradewind.runtime.pods.process_env import ON_CPU
 
-    given = {"JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo", "XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
-    kept = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    return {**kept, **ON_CPU, **given, "TRADEWIND_PROCESS_ID": str(rank)}
+    cpu = {"JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo", "XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+    inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    return {**inherited, **ON_CPU, **cpu, "TRADEWIND_PROCESS_ID": str(rank)}

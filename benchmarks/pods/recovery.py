@@ -1,4 +1,4 @@
-"""The SIGKILL of the slice that trains, under our runner and under the peer, until all hosts of another one train."""
+"""Recovery from SIGKILL of the slice that trains, under Tradewind's runner and the peer, until another one trains."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from benchmarks.report import Table, ratio, seconds, times
 
 PARTS = ("detect", "end", "reserve", "start", "load", "compile")
 RECOVERY_SECONDS: Final = 120.0
-"""After which a runner that has made no step counts as one that does not recover."""
+"""A runner without a step in this time has not recovered."""
 MOST_DETECTION = 3.0
 MOST_OF_PEER = 0.5
 
 
 @dataclass(frozen=True)
 class Kill:
-    """One slice that was killed under a runner."""
+    """A slice killed under a runner."""
 
     runner: str
     recovery: Recovery | None
@@ -31,9 +31,9 @@ class Kill:
 
 
 def bench_recovery(quick: bool) -> Iterator[Table | Goal]:
-    """Kill the slice that trains, under either runner in turn.
+    """Kill the slice that trains, alternately under both runners.
 
-    Each time in a cluster of its own: the peer may wait for ever in one that remembers dead slices.
+    Each kill has its own cluster: the peer may wait forever in one with records of dead slices.
     """
     kills = [_killed(runner) for _ in range(1 if quick else 3) for runner in (OURS, PEER)]
     yield recovery_table(kills)
@@ -58,14 +58,14 @@ def _recovered(runner: str, pod: TrainingPod, killed: float) -> Recovery | None:
 
 
 def recovery_table(kills: Sequence[Kill]) -> Table:
-    """The median of each runner, of the kills that it recovered from."""
+    """Return the medians of each runner over the kills from which it recovered."""
     table = Table(
         "pods: from SIGKILL of a slice to the first step on another",
         ("runner", "kills", "recovered", "total", "ours ÷", *PARTS, "steps lost"),
         notes=(
             "detect and reserve overlap in ours: the next slice is reserved while the old one is ended.",
             f"Recovered: with a step on every host within {RECOVERY_SECONDS:g} s; the figures are of those.",
-            f"A checkpoint comes every {CHECKPOINT_SECONDS:g} s. A dash: that runner does not tell.",
+            f"A checkpoint comes every {CHECKPOINT_SECONDS:g} s. A dash: that runner does not report it.",
         ),
     )
     ours = _median(_recoveries(kills, OURS), "total")
@@ -74,14 +74,14 @@ def recovery_table(kills: Sequence[Kill]) -> Table:
         if tried:
             total, *parts = (_median(recoveries, part) for part in ("total", *PARTS))
             share = "-" if ours is None or total is None else ratio(ours, total)
-            told = ["-" if part is None else seconds(part) for part in (total, *parts)]
-            lost = f"<= {max(one.lost for one in recoveries)}" if recoveries else "-"
-            table.add(runner, str(tried), str(len(recoveries)), told[0], share, *told[1:], lost)
+            cells = ["-" if part is None else seconds(part) for part in (total, *parts)]
+            lost = f"<= {max(recovery.lost for recovery in recoveries)}" if recoveries else "-"
+            table.add(runner, str(tried), str(len(recoveries)), cells[0], share, *cells[1:], lost)
     return table
 
 
 def recovery_goals(kills: Sequence[Kill]) -> Iterator[Goal]:
-    """What a lost slice may cost under our runner."""
+    """Yield the limits of a lost slice under Tradewind's runner."""
     mine = _recoveries(kills, OURS)
     detect, ours, peer = _median(mine, "detect"), _median(mine, "total"), _median(_recoveries(kills, PEER), "total")
     if detect is not None:

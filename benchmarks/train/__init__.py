@@ -1,1 +1,1 @@
-"""What a training needs before it begins, measured beside what one would use without us."""
+"""Preparations of a training and its steps, compared with the tools that Tradewind replaces."""

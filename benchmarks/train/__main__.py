@@ -70,8 +70,8 @@ def bench_steps(quick: bool) -> Iterator[Table | Goal]:
         f"train: steps of {steps.BATCH} x {steps.LENGTH} tokens, one CPU device",
         ("of", "tokens/s"),
         notes=(
-            f"the two take turns of {steps.TURN} steps; of {len(found.quotients)} turns, ours takes {by_theirs:.4f} of "
-            f"Levanter's time in the median ({low:.4f} to {high:.4f}: 95 %)",
+            f"the two alternate after {steps.BLOCK} steps; in the median of {len(found.quotients)} blocks, ours takes "
+            f"{by_theirs:.4f} of Levanter's time ({low:.4f} to {high:.4f}: 95 %)",
         ),
     )
     table.add("tradewind", f"{found.ours:,.0f}")

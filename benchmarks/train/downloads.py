@@ -1,4 +1,4 @@
-"""One data set downloaded by us and by the hub's own client, each in a process of its own."""
+"""Download of one data set by Tradewind and by the hub's own client, each in its own process."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from benchmarks.train.hub import COMMIT, REPO, make_hub
 
 @dataclass(frozen=True)
 class Download:
-    """What one way took.
+    """Cost of one way.
 
     Attributes:
-        way: Whose.
-        seconds: From the first request to the last file, without importing; the median of the pairs.
-        cpu_s: Of the process that downloads, in that time.
-        peak_mb: The most memory it had.
+        way: Its name.
+        seconds: From the first request to the last file, without imports; the median of the pairs.
+        cpu_s: CPU seconds of the downloading process in that time.
+        peak_mb: Its peak memory.
     """
 
     way: str
@@ -52,7 +52,7 @@ WAYS: Final[dict[str, Callable[[str], None]]] = {"tradewind": ours, "huggingface
 
 
 def measure(way: str, files: int, file_bytes: int) -> dict[str, Any]:
-    """Download everything, and see that it is there."""
+    """Download everything, and check the files."""
     import huggingface_hub  # noqa: F401
     import requests  # noqa: F401
 
@@ -68,7 +68,7 @@ def measure(way: str, files: int, file_bytes: int) -> dict[str, Any]:
 
 
 def compare(files: int, file_bytes: int, latency_s: float, pairs: int) -> list[Download]:
-    """The medians of so many pairs, in turns, from one server."""
+    """Return the medians of ``pairs`` pairs of alternating downloads from one server."""
     found: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
     with served(make_hub, files, file_bytes, latency_s) as hub:
         env = {"HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_TOKEN": ""}

@@ -1,4 +1,4 @@
-"""A hub with one data set of equally large files, for whoever downloads all of them."""
+"""A hub with one data set of equally large files."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _HEAD_BYTES: Final = 32
 
 
 def make_hub(files: int, file_bytes: int, latency_s: float) -> BenchHub:
-    """A hub for ``benchmarks.processes.served``."""
+    """Return a hub for ``benchmarks.processes.served``."""
     hub = BenchHub(files, file_bytes)
     hub.latency_s = latency_s
     return hub
 
 
 class BenchHub(LoopbackServer):
-    """Speaks as much of the hub's API as its client and we ask for."""
+    """Serves the part of the hub's API that its client and Tradewind use."""
 
     def __init__(self, files: int, file_bytes: int) -> None:
         super().__init__()
@@ -32,7 +32,6 @@ class BenchHub(LoopbackServer):
         self._sha256 = {name: hashlib.sha256(content).hexdigest() for name, content in self._files.items()}
 
     def answer(self, call: HttpRequest) -> Answer:
-        """What the hub says."""
         path = unquote(call.path)
         name = path.rpartition(f"/resolve/{COMMIT}/")[2]
         if name in self._files:
@@ -43,7 +42,6 @@ class BenchHub(LoopbackServer):
         return Answer("info", body=json.dumps({"id": REPO, "sha": COMMIT, "siblings": siblings}).encode())
 
     def refusal(self, kind: str, status: int, message: str) -> Answer:
-        """What it says when it is told to fail."""
         return Answer(kind, status, message.encode())
 
     def _file(self, call: HttpRequest, name: str) -> Answer:

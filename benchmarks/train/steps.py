@@ -1,6 +1,6 @@
-"""The same training by us and by Levanter's own main function, each in a process: the time of their steps.
+"""Step times of the same training by Tradewind and by Levanter's own main function, each in its own process.
 
-The two take turns of some steps: what else the machine does meanwhile, it does to both alike.
+The two alternate after some steps, so other load of the machine affects both.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from benchmarks.train import tokens
 BATCH: Final = 8
 LENGTH: Final = 128
 STARTING: Final = 20
-"""Steps that are not counted: they compile, and fill the queue of batches."""
-TURN: Final = 4
-"""Steps."""
+"""Uncounted steps: they compile, and fill the queue of batches."""
+BLOCK: Final = 4
+"""Steps of one side until the other continues."""
 WAYS: Final = ("tradewind", "levanter")
 PATIENCE_S: Final = 300.0
 _UNLIKELY: Final = 0.025
-"""On each side."""
+"""Probability on each side of the interval."""
 _ENV: Final = {
     "JAX_PLATFORMS": "cpu",
     "HF_HUB_OFFLINE": "1",
@@ -42,12 +42,12 @@ _ENV: Final = {
 
 @dataclass(frozen=True)
 class Training:
-    """What both ways made of it.
+    """Speeds of both ways.
 
     Attributes:
-        ours: Tokens a second, the median of the turns.
-        levanters: The same of Levanter's.
-        quotients: Of two turns, one after the other: our seconds by Levanter's.
+        ours: Tokens per second of Tradewind, the median of the blocks.
+        levanters: The same of Levanter's main function.
+        quotients: Tradewind's seconds divided by Levanter's, for each pair of adjacent blocks.
     """
 
     ours: float
@@ -56,12 +56,12 @@ class Training:
 
     @property
     def spread(self) -> tuple[float, float]:
-        """In which the median of the quotients lies with 95 %, by their order (the sign test)."""
+        """95 % confidence interval of the quotients' median, by the sign test."""
         ordered = sorted(self.quotients)
         count = len(ordered)
         chances = itertools.accumulate(math.comb(count, few) / 2**count for few in range(count))
         unlikely = sum(chance <= _UNLIKELY for chance in chances)
-        cut = max(unlikely - 1, 0)  # a few say nothing, and all of them are the interval
+        cut = max(unlikely - 1, 0)  # few quotients prove nothing, and their range is the interval
         return ordered[cut], ordered[count - 1 - cut]
 
 
@@ -106,11 +106,11 @@ def _config(folder: str, out: str, steps: int) -> Any:
     )  # fmt: skip
 
 
-class _Turns:
-    """Two processes of which one works; each waits at a named pipe for what the other writes.
+class _Alternation:
+    """Two processes of which one works; each waits at a named pipe for the other.
 
     Attributes:
-        seconds: Of each turn of this process but the last, in which the other one ends.
+        seconds: Durations of this process's blocks except the last, during which the other process ends.
     """
 
     def __init__(self, folder: str, mine: str, others: str) -> None:
@@ -119,23 +119,23 @@ class _Turns:
         self.seconds: list[float] = []
 
     def wait(self) -> None:
-        """Until the other one gives the turn."""
+        """Wait until the other process stops working."""
         if not select.select([self._mine], [], [], PATIENCE_S)[0]:
             raise TimeoutError(f"The other training did nothing for {PATIENCE_S:g} s.")
         os.read(self._mine, 1)
         self._began = time.perf_counter()
 
     def count(self) -> None:
-        """The turn that ends."""
+        """Record the block that ends."""
         self.seconds.append(time.perf_counter() - self._began)
 
     def give(self) -> None:
-        """Let the other one go on."""
+        """Let the other process continue."""
         os.write(self._others, b".")
 
 
 def measure(way: str, first: str, folder: str, steps: int) -> list[float]:
-    """Train in turn with the other way; the seconds of each turn after the steps that are not counted."""
+    """Train alternately with the other way; return the seconds of each block after the uncounted steps."""
     from levanter.main import train_lm
     from levanter.trainer import Trainer
 
@@ -144,24 +144,24 @@ def measure(way: str, first: str, folder: str, steps: int) -> list[float]:
 
     quiet_libraries()
     done = 0
-    turns = _Turns(folder, way, next(other for other in WAYS if other != way))
+    alternation = _Alternation(folder, way, next(other for other in WAYS if other != way))
     train_step = Trainer.train_step
 
-    def in_turn(*args: Any, **kwargs: Any) -> Any:
+    def alternating(*args: Any, **kwargs: Any) -> Any:
         nonlocal done
-        if done >= STARTING and (done - STARTING) % TURN == 0:
+        if done >= STARTING and (done - STARTING) % BLOCK == 0:
             if done > STARTING:
-                turns.count()
+                alternation.count()
             if done > STARTING or way != first:
-                turns.give()
-            turns.wait()
+                alternation.give()
+            alternation.wait()
         info = train_step(*args, **kwargs)
         done += 1
         if done == steps:
-            turns.give()
+            alternation.give()
         return info
 
-    Trainer.train_step = in_turn
+    Trainer.train_step = alternating
     with tempfile.TemporaryDirectory() as out, contextlib.redirect_stdout(io.StringIO()):
         config = _config(folder, out, steps)
         if way == "tradewind":
@@ -170,11 +170,11 @@ def measure(way: str, first: str, folder: str, steps: int) -> list[float]:
             train_lm.main(config)
     if done != steps:
         raise RuntimeError(f"{way} made {done} steps of {steps}.")
-    return turns.seconds
+    return alternation.seconds
 
 
 def prepare(folder: str) -> None:
-    """A tokenizer, and a token cache of real text."""
+    """Make a tokenizer, and a token cache of real text."""
     from tradewind.datasets.tokenization import TokenizeFilesConfig, tokenize
 
     tokens.prepare(folder, 2, 1_000_000)
@@ -183,9 +183,9 @@ def prepare(folder: str) -> None:
         tokenize(TokenizeFilesConfig(files[:1], files[1:], f"{folder}/tokens", f"{folder}/tokenizer"))
 
 
-def compare(turns: int, pairs: int) -> Training:
-    """So many turns of each of so many pairs of trainings; the other one begins than in the pair before."""
-    steps = STARTING + (turns + 1) * TURN
+def compare(blocks: int, pairs: int) -> Training:
+    """Measure ``blocks`` blocks of each of ``pairs`` pairs of trainings; the two alternate in starting."""
+    steps = STARTING + (blocks + 1) * BLOCK
     found: dict[str, list[float]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as home:
         env = {**os.environ, **_ENV, "HOME": home, "JAX_COMPILATION_CACHE_DIR": f"{home}/compilations"}
@@ -200,5 +200,5 @@ def compare(turns: int, pairs: int) -> Training:
                 }
                 for way, ended in started.items():
                     found[way] += ended.result()
-    ours, theirs = (TURN * BATCH * LENGTH / statistics.median(found[way]) for way in WAYS)
+    ours, theirs = (BLOCK * BATCH * LENGTH / statistics.median(found[way]) for way in WAYS)
     return Training(ours, theirs, [a / b for a, b in zip(found["tradewind"], found["levanter"], strict=True)])

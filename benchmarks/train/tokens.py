@@ -1,4 +1,4 @@
-"""The same files tokenized by us, by Levanter's own builder, and by a plain loop of Ray Data, each in a new process."""
+"""Tokenization of the same files by Tradewind, Levanter's builder and a plain loop of Ray Data, in new processes."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _ENV: Final = {
 
 @dataclass(frozen=True)
 class Tokenizing:
-    """What one way took.
+    """Cost of one way.
 
     Attributes:
-        way: Whose.
-        seconds: From the call to the end, without importing and without starting Ray; the median of the rounds.
-        of_ours: The median of the rounds' quotients: our seconds by theirs.
+        way: Its name.
+        seconds: From the call to the end, without imports and the start of Ray; the median of the rounds.
+        of_ours: The median of the rounds' quotients: Tradewind's seconds divided by this way's.
     """
 
     way: str
@@ -50,7 +50,7 @@ def ours(folder: str, out: str) -> None:
 
 
 def levanters(folder: str, out: str) -> None:
-    """Levanter's builder, into a cache of its own."""
+    """Levanter's builder, into its own cache."""
     from levanter.data.sharded_datasource import UrlDataSource
     from levanter.data.text import TextLmDatasetFormat
     from levanter.data.text.cache import build_lm_dataset_cache
@@ -111,7 +111,7 @@ def prepare(folder: str, files: int, file_bytes: int) -> int:
 
 
 def measure(way: str, folder: str) -> float:
-    """Tokenize everything, and see that it is there; in seconds."""
+    """Tokenize everything, and check that output exists; return the seconds."""
     import levanter.data.text.cache  # noqa: F401
     import ray
 
@@ -131,7 +131,7 @@ def measure(way: str, folder: str) -> float:
 
 
 def measure_finished(files: int) -> tuple[float, float]:
-    """So many small files: seconds for all of them, and for looking at them again when they are tokenized."""
+    """Return the seconds for this number of small files, and for a check of the finished files."""
     from tradewind.datasets.tokenization import TokenizeFilesConfig, tokenize
     from tradewind.recipes.tokenizers import BpeTokenizerConfig, train_bpe_tokenizer
 
@@ -149,7 +149,7 @@ def measure_finished(files: int) -> tuple[float, float]:
 
 
 def compare(files: int, file_bytes: int, rounds: int) -> tuple[int, list[Tokenizing]]:
-    """Bytes of the files, and the medians of so many rounds of all ways in turns."""
+    """Return the bytes of the files, and the medians of ``rounds`` rounds of all ways."""
     found: dict[str, list[float]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
         total = prepare(folder, files, file_bytes)

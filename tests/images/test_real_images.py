@@ -1,4 +1,4 @@
-"""Real builds of the images on a Debian that stands for the public bases; each entry point starts in its image."""
+"""Real builds of the images on a Debian instead of the public bases; each entry point starts in its image."""
 
 from __future__ import annotations
 

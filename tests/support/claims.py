@@ -27,8 +27,8 @@ def claimed(
     """Claim the step's next attempt."""
     path = resolved.output_path
     store = LeaseStore(path)
-    over = store.read()
-    number = next_attempt_number(path, over.lease if over else None)
+    before = store.read()
+    number = next_attempt_number(path, before.lease if before else None)
     attempt = Attempt(
         number,
         job or f"job-{number}",
@@ -40,8 +40,8 @@ def claimed(
         started_at=utc_now(),
     )
     version = hashlib.md5(resolved.version_json.encode(), usedforsecurity=False).hexdigest()
-    held = claim_attempt(store, path, over, attempt, version, heartbeat_s)
-    assert held is not None, "nobody else claims here"
+    claim = claim_attempt(store, path, before, attempt, version, heartbeat_s)
+    assert claim is not None, "another process has claimed the step"
     return attempt
 
 

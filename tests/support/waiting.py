@@ -42,12 +42,12 @@ def until(condition: Callable[[], T], what: str = "", seen: Callable[[], object]
     Raises:
         AssertionError: It did not become true within ``limit_s()``; names ``what`` and what ``seen()`` returns.
     """
-    deadline = time.monotonic() + limit_s()
-    asked_at = time.monotonic()
+    polled_at = time.monotonic()
+    deadline = polled_at + limit_s()
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {limit_s():.0f} s in vain for {what or condition}: {seen()}"
-        time.sleep(max(pause_s, 2 * (time.monotonic() - asked_at)))
-        asked_at = time.monotonic()
+        assert time.monotonic() < deadline, f"timed out after {limit_s():.0f} s: {what or condition}: {seen()}"
+        time.sleep(max(pause_s, 2 * (time.monotonic() - polled_at)))
+        polled_at = time.monotonic()
     return value
 
 
@@ -55,6 +55,6 @@ async def until_async(condition: Callable[[], T], what: str = "", pause_s: float
     """Poll ``condition`` as ``until`` does, without blocking the event loop."""
     deadline = time.monotonic() + limit_s()
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {limit_s():.0f} s in vain for {what or condition}"
+        assert time.monotonic() < deadline, f"timed out after {limit_s():.0f} s: {what or condition}"
         await asyncio.sleep(pause_s)
     return value

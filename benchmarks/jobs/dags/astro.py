@@ -1,4 +1,4 @@
-"""Astronomer's provider, with the poll interval of its default, and with the shortest one, for jobs that are short."""
+"""Astronomer's provider, with its default poll interval and with its shortest one."""
 
 from __future__ import annotations
 

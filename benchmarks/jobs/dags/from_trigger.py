@@ -1,6 +1,6 @@
-"""A DAG whose tasks begin in the triggerer, so that hundreds of followers cost no worker process each.
+"""A DAG whose tasks start in the triggerer, so that hundreds of followers need no worker processes.
 
-The scheduler hands the trigger over as it stands, as it would after a task has deferred itself.
+The scheduler passes the unchanged trigger, as after a task has deferred itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from airflow.triggers.base import StartTriggerArgs
 
 
 class Follow(BaseOperator):
-    """A task that is nothing but its trigger."""
+    """A task that consists of its trigger."""
 
     start_from_trigger = True
 
@@ -28,7 +28,7 @@ class Follow(BaseOperator):
         """Never called: the scheduler defers the task."""
 
     def execute_complete(self, context: Context, event: Any = None) -> None:
-        """The job has ended."""
+        """Succeed: the job has ended."""
 
 
 def follow_dag(

@@ -1,4 +1,4 @@
-"""Google's provider. Its operator waits in the worker and writes the job's log when the job has ended."""
+"""Google's provider. Its operator waits in the worker and logs the job's lines when the job has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tradewind's own operator, and its trigger with what the operator gives it."""
+"""Tradewind's operator, and its trigger with the operator's arguments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ with DAG("one_job", schedule=None, start_date=pendulum.datetime(2026, 1, 1)):
 
 
 def trigger_kwargs(job: str) -> dict[str, Any]:
-    """What the operator would pass to its trigger for ``job``."""
+    """Return the operator's arguments of its trigger for ``job``."""
     waits = job not in job_ids("ours", RUNNING)
     request = JobRequest(submission_id=job, entrypoint="", num_cpus=HEAD_CPUS if waits else None)
     return {

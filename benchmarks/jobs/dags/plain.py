@@ -1,4 +1,4 @@
-"""Tasks that do nothing: what Airflow itself costs, without and with a deferral."""
+"""Tasks that do nothing: the cost of Airflow itself, without and with a deferral."""
 
 from __future__ import annotations
 
