@@ -104,7 +104,7 @@ def test_host_is_chosen_only_while_gcs_answers(caplog: pytest.LogCaptureFixture)
     assert cluster.round_at(0.0) and cluster.chosen.of("a") == FIRST
     cluster.idle_s = None
     assert not cluster.round_at(5.0)
-    assert "GCS does not say which hosts work: Deadline Exceeded" in caplog.text
+    assert "GCS did not return the idle times: Deadline Exceeded" in caplog.text
     outside = Representatives(idle_seconds, idle_timeout_s=TIMEOUT_S, lost_after_s=600.0)
     assert not outside.choose({"a": HOSTS}), "this process is no autoscaler, so it cannot ask the GCS"
 

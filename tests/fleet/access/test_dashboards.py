@@ -59,8 +59,8 @@ def test_dashboards_have_own_host_name_and_report_no_answer(clusters: list[Fleet
 
 def test_unreachable_dashboard_is_retried_and_reported_once(clusters: list[FleetCluster]) -> None:
     reaching, messages = Reaching(), []
-    with Dashboards(clusters, messages.append, reach=reaching.reach, look_s=0.01):
+    with Dashboards(clusters, messages.append, reach=reaching.reach, interval_s=0.01):
         while min(reaching.tried[cluster.name] for cluster in clusters) < 3:
             assert reaching.again.acquire(timeout=60.0)
     assert len(messages) == 2 and not reaching.open
-    assert not [thread for thread in threading.enumerate() if "_keep" in thread.name]
+    assert not [thread for thread in threading.enumerate() if "_watch" in thread.name]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.fleet.clouds import PROJECT as PROJECT
 from tests.fleet.clouds import ZONE as ZONE
 from tests.fleet.fleets import HEAD, TEMPLATE
+from tradewind.cloud_tpu.api import TpuApi
 from tradewind.fleet.cluster_files import GeneratedFiles
 from tradewind.fleet.fleet_file import load_fleet
 
@@ -52,3 +53,10 @@ def write_world_fleet(folder: Path, key: Path, more: str = "", *, bucket: str = 
 def update(file: Path) -> None:
     """Regenerate the cluster files of a fleet file."""
     list(GeneratedFiles.of(load_fleet(file)).update())
+
+
+def create_slice(api: TpuApi, name: str, cluster: str = "here", kind: str = "worker", **fields: Any) -> None:
+    """Create a slice of one host that is set up, with a label for Ray's node type."""
+    labels = {"ray-cluster-name": cluster, "ray-node-type": kind, "ray-node-status": "up-to-date"}
+    body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base", "labels": labels}
+    api.create(name, {**body, **fields})

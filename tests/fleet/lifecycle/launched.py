@@ -1,8 +1,7 @@
 """Hold a cluster lock and run the launcher's stand-in.
 
-Run as ``python -m`` with the lock's path and the heartbeat interval. The process prints
-``launched`` once the stand-in runs, which would take ten minutes. At the end it prints the name of the error that
-ended it.
+Run as ``python -m`` with the lock's path and the heartbeat interval. The process prints ``launched`` once the stand-in
+runs, which would take ten minutes, and at the end the name of the error that ended it.
 """
 
 from __future__ import annotations

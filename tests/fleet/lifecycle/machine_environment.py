@@ -24,6 +24,8 @@ from tests.fleet.sshd import find_sshd
 from tests.support.clusters import CALM
 from tests.support.google import LocalGoogle
 from tests.support.machines import NetworkError, SimulatedMachines, missing_for_machines
+from tradewind.fleet.clusters import FleetCluster
+from tradewind.fleet.fleet_file import load_fleet
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.airflow_api import AirflowApi
@@ -43,11 +45,11 @@ _DAGS = Path(__file__).with_name("dags")
 
 
 @dataclass
-class World:
-    """Test environment: a fleet and its cloud.
+class Environment:
+    """A fleet and its cloud.
 
     Attributes:
-        env: Environment variables by which a process finds the fleet.
+        variables: Environment variables by which a process finds the fleet.
     """
 
     folder: Path
@@ -55,7 +57,11 @@ class World:
     google: LocalGoogle
     storage: LocalCloudStorage
     machines: SimulatedMachines
-    env: dict[str, str]
+    variables: dict[str, str]
+
+    @property
+    def cluster(self) -> FleetCluster:
+        return load_fleet(self.fleet).cluster()
 
     def starts(self) -> Counter[str]:
         """Return name → number of starts under that name, on all machines."""
@@ -72,29 +78,21 @@ class World:
         objects = dict(self.storage.buckets.bucket(BUCKET).objects)
         return [one.data for name, one in objects.items() if fnmatch(name, glob)]
 
-    def saved_steps(self) -> int:
-        """Return the number of the training's checkpoints."""
-        return len(self.read(CHECKPOINTS))
-
-    def open_gate(self) -> None:
-        """Let all waiting jobs on the machines end."""
+    def set_gate(self, *, is_open: bool) -> None:
+        """Let all waiting jobs on the machines end, or later jobs wait again."""
         for machine in self.machines.running.values():
-            (machine.folder / "gate").touch()
-
-    def close_gate(self) -> None:
-        """Let later jobs wait again."""
-        for machine in self.machines.running.values():
-            (machine.folder / "gate").unlink(missing_ok=True)
+            gate = machine.folder / "gate"
+            gate.touch() if is_open else gate.unlink(missing_ok=True)
 
 
 @dataclass
-class WorldAirflow:
+class FleetAirflow:
     """An Airflow that knows the fleet only by its file."""
 
     airflow: LocalAirflow
     api: AirflowApi
 
-    def begin(self, dag_id: str, conf: dict[str, Any] | None = None) -> str:
+    def start_run(self, dag_id: str, conf: dict[str, Any] | None = None) -> str:
         """Trigger a run and return its ID."""
         self.api.wait_for_dag(dag_id, 60.0)
         self.api.unpause(dag_id)
@@ -102,15 +100,14 @@ class WorldAirflow:
 
     def states(self, dag_id: str, run_id: str) -> dict[str, tuple[str, int]]:
         """Return task ID → its state and its try number."""
-        found = self.api.task_instances(dag_id, run_id)
-        return {one["task_id"]: (one["state"], one["try_number"]) for one in found}
+        return {one["task_id"]: (one["state"], one["try_number"]) for one in self.api.task_instances(dag_id, run_id)}
 
-    def end(self, dag_id: str, run_id: str) -> dict[str, tuple[str, int]]:
+    def finish(self, dag_id: str, run_id: str) -> dict[str, tuple[str, int]]:
         """Wait until the run ends, then return the same as ``states``."""
         self.api.wait_for_run(dag_id, run_id, RUN_S, on_poll=lambda run: self.airflow.raise_if_a_component_died())
         return self.states(dag_id, run_id)
 
-    def is_left(self, dag_id: str, task_id: str) -> bool:
+    def has_released(self, dag_id: str, task_id: str) -> bool:
         """Return whether the scheduler knows that the task's process has ended.
 
         Airflow 3.3 fails a deferred task if its trigger fires, and the scheduler queues it again, before that
@@ -125,7 +122,7 @@ class WorldAirflow:
 
 
 @contextmanager
-def running_world(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[World]:
+def running_fleet(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Environment]:
     """Run the fleet for the length of the block, and point this process's environment at it."""
     find_sshd()
     if (missing := missing_for_machines()) is not None:
@@ -153,18 +150,18 @@ def running_world(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[World]:
     machines.serve(google, storage)
     google.registry.tags.add(IMAGE_TAG)
     fleet = write_world_fleet(folder / "infra", key, "    environment: {HF_TOKEN: hugging}\n")
-    found = {
+    variables = {
         **{f"TRADEWIND_{name}_ENDPOINT": google.url for name in _ENDPOINTS},
         "STORAGE_EMULATOR_HOST": storage.url,
         "XDG_CACHE_HOME": str(folder / "cache"),
         "XDG_STATE_HOME": str(folder / "state"),
         "TRADEWIND_FLEET": str(fleet),
     }
-    for name, value in found.items():
+    for name, value in variables.items():
         patch.setenv(name, value)
     fsspec.get_filesystem_class("gs").clear_instance_cache()
     try:
-        yield World(folder, fleet, google, storage, machines, found)
+        yield Environment(folder, fleet, google, storage, machines, variables)
     finally:
         google.end_all()
         machines.network.stop()
@@ -173,14 +170,14 @@ def running_world(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 @contextmanager
-def running_airflow(world: World) -> Iterator[WorldAirflow]:
+def running_airflow(env: Environment) -> Iterator[FleetAirflow]:
     """Run an Airflow with the shipped DAGs and the DAGs beside this file."""
-    stack, dags = LocalStack(world.folder / "house"), world.folder / "dags"
+    stack, dags = LocalStack(env.folder / "airflow"), env.folder / "dags"
     shutil.copytree(_DAGS, dags, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(REPOSITORY / "dags" / "cluster_restart.py", dags)
     settings = {
         **CALM,
-        **world.env,
+        **env.variables,
         "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
         "AIRFLOW__TRADEWIND__PREFIX": f"gs://{BUCKET}",
         "AIRFLOW__TRADEWIND__LEASE_HEARTBEAT_SECONDS": str(HEARTBEAT_S),
@@ -188,6 +185,6 @@ def running_airflow(world: World) -> Iterator[WorldAirflow]:
     airflow = LocalAirflow(stack, dags_folder=dags, connections={}, settings=settings)
     try:
         airflow.start()
-        yield WorldAirflow(airflow, AirflowApi(airflow.url, airflow.username, airflow.password))
+        yield FleetAirflow(airflow, AirflowApi(airflow.url, airflow.username, airflow.password))
     finally:
         stack.stop(grace_seconds=5.0)

@@ -1,8 +1,7 @@
-"""A token rotation against a loopback Google Cloud.
+"""A token rotation against a loopback Google Cloud, in this process or, by ``python -m``, in one that a test can kill.
 
-It runs in this process or, by ``python -m``, in one that a test can kill. The launcher is the stand-in,
-``fake_launcher.py``. A head answers as soon as it exists. The jobs of a cluster are lines of a file, which a restart
-empties.
+The launcher is the stand-in, ``fake_launcher.py``. A head answers as soon as it exists. The jobs of a cluster are lines
+of a file, which a restart empties.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from tradewind.storage.backends import StoredObject
 from tradewind.storage.swap import read_stored
 
 
-class EndingActs(ClusterManager):
+class JobEndingManager(ClusterManager):
     """A cluster manager whose restart ends the jobs."""
 
     def __init__(self, cluster: FleetCluster, jobs: FiledJobs, **parts: Any) -> None:
@@ -52,13 +51,12 @@ def jobs_of(file: Path, cluster: FleetCluster, tell: Callable[[str], None] = pri
 
 
 RAYLIKE: Final = (sys.executable, str(Path(__file__).with_name("fake_launcher.py")))
-_LONG_AGO_S: Final = 1000.0
 
 
 def read_later(path: str) -> StoredObject | None:
     """Read an object as if its writer had died long ago."""
     stored = read_stored(path)
-    return None if stored is None else replace(stored, age_s=stored.age_s + _LONG_AGO_S)
+    return None if stored is None else replace(stored, age_s=stored.age_s + 1000.0)
 
 
 def rotation(
@@ -91,22 +89,19 @@ def rotation(
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    def hand_out(version: int) -> None:
-        fetch_token(clusters[0], str(version))
-
     filed = {one.name: jobs_of(file, one, tell) for one in clusters} | dict(jobs or {})
 
-    def acts(one: FleetCluster) -> ClusterManager:
+    def manager(one: FleetCluster) -> ClusterManager:
         launcher = RayLauncher(file.parent / "clusters" / f"{one.name}.yaml", tell, RAYLIKE)
-        return EndingActs(one, filed[one.name], zone=zone, marker=markers[one.name], launcher=launcher, tell=tell)
+        return JobEndingManager(one, filed[one.name], zone=zone, marker=markers[one.name], launcher=launcher, tell=tell)
 
     return TokenRotation(
         clusters,
         TokenSecret(PROJECT, clusters[0].token_secret),
-        acts={one.name: acts(one) for one in clusters},
+        acts={one.name: manager(one) for one in clusters},
         markers=markers,
         jobs={one.name: JobPreservation(one, filed[one.name], tell, **options) for one in clusters},
-        hand_out=hand_out,
+        hand_out=lambda version: fetch_token(clusters[0], str(version)),
         tell=tell,
         reach=reach,
         clock=lambda: now[0],

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from tests.fleet.lifecycle.fleet_environment import PROJECT, ZONE, write_key, write_world_fleet
-from tests.fleet.lifecycle.rotations import read_later
+from tests.fleet.clouds import PROJECT, ZONE, ZONE_PATH, add_head, running_google
+from tests.fleet.lifecycle.fleet_environment import create_slice, write_key, write_world_fleet
+from tests.fleet.lifecycle.rotations import RAYLIKE, read_later
 from tests.support.google import LocalGoogle
 from tradewind.cloud_tpu.api import TpuApi
 from tradewind.fleet.cloud.google_api import CloudDeniedError
@@ -42,33 +44,32 @@ from tradewind.rehearsal.cloud.loopback_server import HttpRequest
 
 pytestmark = pytest.mark.slow
 
-RAYLIKE = (sys.executable, str(Path(__file__).with_name("fake_launcher.py")))
 UP = "0 up -y --no-config-cache --log-style pretty --log-color false"
 LONG_S = 1000.0
 NEIGHBOUR = "  here-b: {zone: us-central2-b, generation: v4, bucket: bucket, min_workers: 0}\n"
 
 
 @dataclass
-class Act:
+class Environment:
     """A cluster, its cluster manager and its messages."""
 
     cluster: FleetCluster
     google: LocalGoogle
     log: Path
     file: Path
-    told: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
 
-    def acts(self, config_hash: str = "c0ffee", marker: ClusterLock | None = None) -> ClusterManager:
+    def manager(self, config_hash: str = "c0ffee", lock: ClusterLock | None = None) -> ClusterManager:
         return ClusterManager(
-            self.cluster, config_hash, zone=self.zone, marker=marker or self.marker, tell=self.told.append,
-            launcher=RayLauncher(self.file, self.told.append, RAYLIKE),
+            self.cluster, config_hash, zone=self.zone, marker=lock or self.lock, tell=self.messages.append,
+            launcher=RayLauncher(self.file, self.messages.append, RAYLIKE),
         )  # fmt: skip
 
-    def restart(self, config_hash: str = "c0ffee", marker: ClusterLock | None = None) -> None:
+    def restart(self, config_hash: str = "c0ffee", lock: ClusterLock | None = None) -> None:
         """Restart the cluster without its jobs."""
-        tell = self.told.append
+        tell = self.messages.append
         jobs = JobPreservation(self.cluster, ClusterJobBackup(self.cluster, tell), tell, is_to_keep=False)
-        ClusterRestart(self.acts(config_hash, marker), marker or self.marker, jobs, tell).run()
+        ClusterRestart(self.manager(config_hash, lock), lock or self.lock, jobs, tell).run()
 
     @cached_property
     def tpu(self) -> TpuApi:
@@ -79,80 +80,61 @@ class Act:
         return CloudZone(PROJECT, ZONE, tpu=self.tpu, sleep=lambda seconds: time.sleep(0.01))
 
     @property
-    def marker(self) -> ClusterLock:
+    def lock(self) -> ClusterLock:
         return ClusterLock.of(self.cluster)
 
-    def marked(self) -> tuple[str, LockState]:
-        found = self.marker.read()
-        assert found is not None
-        return found.marker.operation, found.marker.state
+    def last_operation(self) -> tuple[str, LockState]:
+        stored = self.lock.read()
+        assert stored is not None
+        return stored.marker.operation, stored.marker.state
 
-    def there(self, cluster: str = "here") -> Inventory:
-        return self.zone.inventory().of(cluster)
+    def inventory(self) -> Inventory:
+        return self.zone.inventory().of("here")
 
     def launches(self) -> list[str]:
         return self.log.read_text().splitlines() if self.log.exists() else []
 
-    def add_slice(self, name: str, cluster: str = "here", *, is_reserved: bool = False) -> None:
-        body = {
-            "acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base",
-            "labels": {"ray-cluster-name": cluster, "ray-node-type": "worker"},
-            "schedulingConfig": {"reserved": is_reserved},
-        }  # fmt: skip
-        self.tpu.create(name, body)
-
     def put_head(self, name: str = "ray-here-head-1-compute", status: str = "RUNNING") -> None:
-        labels = {"ray-cluster-name": "here", "ray-node-type": "head", "ray-node-status": "up-to-date"}
-        state = self.google.compute.state
-        with state.changed:
-            path = f"projects/{PROJECT}/zones/{ZONE}/instances/{name}"
-            state.add(path, {"labels": {**labels, "tradewind-config": "c0ffee"}, "status": status})
+        add_head(self.google, name=name, status=status, tradewind_config="c0ffee")
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
     folder = tmp_path_factory.mktemp("fleet")
-    file = write_world_fleet(folder / "infra", write_key(folder), NEIGHBOUR)
-    text = file.read_text().replace("bucket: my-bucket", "bucket: bucket")
-    file.write_text(text)
-    return load_fleet(file)
+    return load_fleet(write_world_fleet(folder / "infra", write_key(folder), NEIGHBOUR, bucket="bucket"))
 
 
 @pytest.fixture
-def act(fleet: Fleet, cloud: LocalCloudStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Act]:
-    google = LocalGoogle((PROJECT, ZONE))
-    google.start()
-    for api in ("COMPUTE", "TPU"):
-        monkeypatch.setenv(f"TRADEWIND_{api}_ENDPOINT", google.url)
+def env(
+    fleet: Fleet, cloud: LocalCloudStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Environment]:
     monkeypatch.setenv("RAYLIKE_LOG", str(tmp_path / "log"))
     file = tmp_path / "here.yaml"
     text = (fleet.file.parent / "clusters" / "here.yaml").read_text()
-    (line,) = (line for line in text.splitlines() if "tradewind-config:" in line)
-    file.write_text(text.replace(line, '    tradewind-config: "c0ffee"'))
-    yield Act(fleet.cluster("here"), google, tmp_path / "log", file)
-    ClusterLock.of(fleet.cluster("here")).take("stop", "over", is_anew=True).finish()
-    google.end_all()
-    google.stop()
+    file.write_text(re.sub("tradewind-config: .*", 'tradewind-config: "c0ffee"', text))
+    with running_google("COMPUTE", "TPU") as google:
+        yield (env := Environment(fleet.cluster("here"), google, tmp_path / "log", file))
+        env.lock.take("stop", "over", is_anew=True).finish()
 
 
-def test_a_start_makes_what_is_missing_once(act: Act) -> None:
-    act.acts().start()
-    assert act.there().state is ClusterState.UP and act.marked() == ("start", LockState.DONE)
-    assert "Made disk ray-here-state." in act.told
-    act.acts().start()
-    assert act.launches() == [UP], "the first autoscaler, no file for all to read, and once"
-    assert act.told[-1].startswith("Cluster here was started already: ray-here-head-")
+def test_start_creates_what_is_missing_once(env: Environment) -> None:
+    env.manager().start()
+    assert env.inventory().state is ClusterState.UP and env.last_operation() == ("start", LockState.DONE)
+    assert "Made disk ray-here-state." in env.messages
+    env.manager().start()
+    assert env.launches() == [UP], "the first autoscaler, no file for all to read, and once"
+    assert env.messages[-1].startswith("Cluster here was started already: ray-here-head-")
 
 
-def test_a_start_that_failed_is_gone_on_with(act: Act, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_start_is_resumed(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAYLIKE_FAILS", "1")
     with pytest.raises(LauncherError, match="ended with 1: Failed to setup head node."):
-        act.acts().start()
-    assert act.marked() == ("start", LockState.LEFT)
+        env.manager().start()
+    assert env.last_operation() == ("start", LockState.LEFT)
     monkeypatch.delenv("RAYLIKE_FAILS")
-    (half_made,) = act.there().heads
-    act.acts().start()
-    assert [one.name for one in act.there().heads] == [half_made.name] and act.there().state is ClusterState.UP
+    (half_made,) = env.inventory().heads
+    env.manager().start()
+    assert [one.name for one in env.inventory().heads] == [half_made.name] and env.inventory().state is ClusterState.UP
 
 
 @pytest.mark.parametrize(
@@ -164,163 +146,154 @@ def test_a_start_that_failed_is_gone_on_with(act: Act, monkeypatch: pytest.Monke
     ],
 )
 def test_start_denied_by_quota_or_permission_can_be_rerun(
-    act: Act, fault: dict[str, Any], error: type[Exception], says: str
+    env: Environment, fault: dict[str, Any], error: type[Exception], says: str
 ) -> None:
-    faults = act.google.compute.state.faults
+    faults = env.google.compute.state.faults
     before = {name: getattr(faults, name) for name in fault}
     for name, value in fault.items():
         setattr(faults, name, value)
     with pytest.raises(error, match=says):
-        act.acts().start()
-    assert act.there().count == 0 and act.marked() == ("start", LockState.LEFT), "no head, and no half of one"
+        env.manager().start()
+    assert env.inventory().count == 0 and env.last_operation() == ("start", LockState.LEFT), (
+        "no head, and no half of one"
+    )
     for name, value in before.items():
         setattr(faults, name, value)
-    act.acts().start()
-    assert act.there().state is ClusterState.UP and len(act.there().machines) == 1
+    env.manager().start()
+    assert env.inventory().state is ClusterState.UP and len(env.inventory().machines) == 1
 
 
-def test_a_head_that_died_makes_room_for_the_next(act: Act) -> None:
-    act.acts().start()
-    (dead,) = act.there().heads
-    with act.google.compute.state.changed:
-        act.google.compute.state.resources[f"projects/{PROJECT}/zones/{ZONE}/instances/{dead.name}"]["status"] = (
-            "TERMINATED"
-        )
-    act.acts().start()
-    (head,) = act.there().machines
+def test_dead_head_is_replaced_by_start(env: Environment) -> None:
+    env.manager().start()
+    (dead,) = env.inventory().heads
+    with env.google.compute.state.changed:
+        env.google.compute.state.resources[f"{ZONE_PATH}/instances/{dead.name}"]["status"] = "TERMINATED"
+    env.manager().start()
+    (head,) = env.inventory().machines
     assert head.name != dead.name, "it had held on to the state disk"
 
 
-def test_changed_file_is_refused_by_start_applied_by_restart(act: Act) -> None:
-    act.acts().start()
+def test_changed_file_is_refused_by_start_applied_by_restart(env: Environment) -> None:
+    env.manager().start()
     with pytest.raises(WrongStateError, match="'tradewind cluster apply here' changes it while it runs"):
-        act.acts("0ther").start()
-    act.restart("0ther")
-    assert act.launches()[1:] == [UP]
-    act.acts("0ther").start()
-    assert act.there().heads[0].labels["tradewind-config"] == "0ther"
+        env.manager("0ther").start()
+    env.restart("0ther")
+    assert env.launches()[1:] == [UP]
+    env.manager("0ther").start()
+    assert env.inventory().heads[0].labels["tradewind-config"] == "0ther"
 
 
-def test_restart_and_apply_of_absent_cluster_are_refused(act: Act) -> None:
-    for what in (act.restart, act.acts().plan_apply):
+def test_restart_and_apply_of_absent_cluster_are_refused(env: Environment) -> None:
+    for what in (env.restart, env.manager().plan_apply):
         with pytest.raises(WrongStateError, match="there is nothing of it: start it. Nothing was changed."):
             what()
-    assert act.launches() == []
+    assert env.launches() == []
 
 
-def test_a_stop_takes_this_cluster_and_no_other(act: Act) -> None:
-    act.acts().start()
+def test_stop_deletes_this_cluster_and_no_other(env: Environment) -> None:
+    env.manager().start()
     for name, cluster in (("one", "here"), ("two", "here"), ("next-door", "here-b"), ("further", "her")):
-        act.add_slice(name, cluster)
-    act.add_slice("kept", is_reserved=True)
-    act.acts().stop()
-    assert sorted(act.google.slices()) == ["further", "kept", "next-door"]
-    assert act.marked() == ("stop", LockState.DONE)
-    assert [path.rpartition("/")[2] for path in act.google.compute.state.resources] == ["ray-here-state"]
-    act.acts().stop(include_reserved=True, delete_state=True)
-    assert sorted(act.google.slices()) == ["further", "next-door"] and not act.google.compute.state.resources
+        create_slice(env.tpu, name, cluster)
+    create_slice(env.tpu, "kept", schedulingConfig={"reserved": True})
+    env.manager().stop()
+    assert sorted(env.google.slices()) == ["further", "kept", "next-door"]
+    assert env.last_operation() == ("stop", LockState.DONE)
+    assert [path.rpartition("/")[2] for path in env.google.compute.state.resources] == ["ray-here-state"]
+    env.manager().stop(include_reserved=True, delete_state=True)
+    assert sorted(env.google.slices()) == ["further", "next-door"] and not env.google.compute.state.resources
 
 
-def test_while_somebody_else_changes_it_nothing_is_done(act: Act) -> None:
-    act.acts().start()
-    with act.marker.take("restart", "restarting Ray", holder="ada@laptop"):
+def test_locked_cluster_is_not_changed(env: Environment) -> None:
+    env.manager().start()
+    with env.lock.take("restart", "restarting Ray", holder="ada@laptop"):
         seen: list[HttpRequest] = []
-        act.google.seen = seen.append
-        for what in (act.acts().stop, act.restart):
+        env.google.seen = seen.append
+        for what in (env.manager().stop, env.restart):
             with pytest.raises(ClusterBusyError, match="ada@laptop is at restart"):
                 what()
     assert {call.method for call in seen} <= {"GET"}
-    act.acts().stop()
+    env.manager().stop()
 
 
 @dataclass
-class LateMarker:
+class LateLock:
     """A cluster lock that another user held until now: that user's last change comes just before ``take``."""
 
-    marker: ClusterLock
-    did: Callable[[], None]
+    lock: ClusterLock
+    change: Callable[[], None]
 
     def take(self, *args: Any, **kwargs: Any) -> HeldClusterLock:
-        self.did()
-        return self.marker.take(*args, **kwargs)
+        self.change()
+        return self.lock.take(*args, **kwargs)
 
 
-def test_changes_made_before_lock_acquisition_are_detected(act: Act) -> None:
-    started = LateMarker(act.marker, act.put_head)
+def test_changes_made_before_lock_acquisition_are_detected(env: Environment) -> None:
+    started = cast(ClusterLock, LateLock(env.lock, env.put_head))
     with pytest.raises(WrongStateError):
-        act.acts("beef", cast(ClusterLock, started)).start()
-    assert act.marked() == ("start", LockState.DONE)
-    (head,) = act.there().heads
-    made_anew = LateMarker(act.marker, lambda: act.zone.label_machine(head.name, {LAUNCH_LABEL: "of-another-file"}))
+        env.manager("beef", started).start()
+    assert env.last_operation() == ("start", LockState.DONE)
+    (head,) = env.inventory().heads
+    relabel = partial(env.zone.label_machine, head.name, {LAUNCH_LABEL: "of-another-file"})
     with pytest.raises(RelaunchRefusedError, match=f"Ray would relaunch {head.name}"):
-        act.acts("beef", cast(ClusterLock, made_anew)).apply()
-    assert act.marked() == ("apply", LockState.DONE) and act.launches() == []
+        env.manager("beef", cast(ClusterLock, LateLock(env.lock, relabel))).apply()
+    assert env.last_operation() == ("apply", LockState.DONE) and env.launches() == []
 
 
-def test_slice_labels_written_by_others_after_listing_survive(act: Act) -> None:
-    act.add_slice("one")
-    (listed,) = act.there().slices
-    act.zone.label_slice(listed, {"theirs": "1"})
-    act.zone.label_slice(listed, {"ours": "2"})
-    act.zone.label_slice(replace(listed, identity="of an earlier one"), {"not": "its"})
-    (found,) = act.there().slices
+def test_slice_labels_written_by_others_after_listing_survive(env: Environment) -> None:
+    create_slice(env.tpu, "one")
+    (listed,) = env.inventory().slices
+    env.zone.label_slice(listed, {"theirs": "1"})
+    env.zone.label_slice(listed, {"ours": "2"})
+    env.zone.label_slice(replace(listed, identity="of an earlier one"), {"not": "its"})
+    (found,) = env.inventory().slices
     assert found.labels == {**listed.labels, "theirs": "1", "ours": "2"}
 
 
-def test_missing_permission_is_named_and_stop_can_be_rerun(act: Act) -> None:
-    act.acts().start()
-    act.add_slice("one")
-    act.google.compute.state.faults.denied.add("compute.instances.delete")
+def test_missing_permission_is_named_and_stop_can_be_rerun(env: Environment) -> None:
+    env.manager().start()
+    create_slice(env.tpu, "one")
+    env.google.compute.state.faults.denied.add("compute.instances.delete")
     with pytest.raises(CloudDeniedError, match="Deleting ray-here-head-.* 'compute.instances.delete' permission"):
-        act.acts().stop()
-    assert "one" in act.google.slices(), "the head would have made it again"
-    act.google.compute.state.faults.denied.clear()
-    act.acts().stop()
-    assert act.there().count == 0
+        env.manager().stop()
+    assert "one" in env.google.slices(), "the head would have made it again"
+    env.google.compute.state.faults.denied.clear()
+    env.manager().stop()
+    assert env.inventory().count == 0
 
 
-def interrupted_at(act: Act, number: int, what: Callable[[], None]) -> bool:
-    """Interrupt ``what``, as by Ctrl-C, at request ``number`` to Google; return whether it got there."""
-    seen = 0
-
-    def look(call: HttpRequest) -> None:
-        nonlocal seen
-        seen += 1
-        if seen == number:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    act.google.seen = look
-    is_interrupted = False
+def interrupted_at(env: Environment, number: int, run: Callable[[], None]) -> bool:
+    """Interrupt ``run``, as by Ctrl-C, at request ``number`` to Google; return whether it got there."""
+    calls = itertools.count(1)
+    env.google.seen = lambda call: os.kill(os.getpid(), signal.SIGINT) if next(calls) == number else None
     try:
         with suppress(LauncherError):
-            what()
+            run()
     except KeyboardInterrupt:
-        is_interrupted = True
-    act.google.seen = lambda call: None
-    return is_interrupted
+        return True
+    finally:
+        env.google.seen = lambda call: None
+    return False
 
 
-def test_interrupted_stop_is_finished_by_next_stop(act: Act) -> None:
-    number = 0
-    act.add_slice("next-door", "here-b")
-    while True:
-        act.put_head()
-        act.add_slice("one")
-        was_interrupted = interrupted_at(act, number := number + 1, act.acts().stop)
-        act.acts().stop()
-        assert (act.there().count, [*act.google.slices()]) == (0, ["next-door"]), f"after request {number}"
-        if not was_interrupted:
-            break
+def test_interrupted_stop_is_finished_by_next_stop(env: Environment) -> None:
+    number, was_interrupted = 0, True
+    create_slice(env.tpu, "next-door", "here-b")
+    while was_interrupted:
+        env.put_head()
+        create_slice(env.tpu, "one")
+        was_interrupted = interrupted_at(env, number := number + 1, env.manager().stop)
+        env.manager().stop()
+        assert (env.inventory().count, [*env.google.slices()]) == (0, ["next-door"]), f"after request {number}"
     assert number > 10, "there was something to interrupt"
 
 
-def test_interrupted_start_is_finished_by_next_start(act: Act) -> None:
+def test_interrupted_start_is_finished_by_next_start(env: Environment) -> None:
     number = 0
-    while interrupted_at(act, number := number + 1, act.acts().start):
-        act.acts().start()
-        assert act.there().state is ClusterState.UP, f"after request {number}"
-        assert len(act.there().machines) == 1
-        act.acts().stop(delete_state=True)
+    while interrupted_at(env, number := number + 1, env.manager().start):
+        env.manager().start()
+        assert env.inventory().state is ClusterState.UP, f"after request {number}"
+        assert len(env.inventory().machines) == 1
+        env.manager().stop(delete_state=True)
     assert number > 8, "there was something to interrupt"
 
 
@@ -334,82 +307,79 @@ class Freeze:
         changes: Changes that the thawed operation requested from Google.
     """
 
-    act: Act
+    env: Environment
     number: int
     bob: HeldClusterLock | None = None
     changes: list[str] = field(default_factory=list)
 
-    @property
-    def marker(self) -> ClusterLock:
-        def clock() -> float:
-            return boot_time() + (LONG_S if self.bob else 0.0)
+    def clock(self) -> float:
+        return boot_time() + (LONG_S if self.bob else 0.0)
 
-        return ClusterLock("here", lock_path(self.act.cluster), clock=clock)
-
-    def look(self, call: HttpRequest) -> None:
+    def note(self, call: HttpRequest) -> None:
         if call.headers.get("User-Agent", "").startswith("Python-urllib"):
             return
         if self.bob and call.method != "GET":
             self.changes.append(f"{call.method} {call.path}")
         self.number -= 1
         if self.number == 0:
-            late = ClusterLock("here", lock_path(self.act.cluster), read=read_later)
+            late = ClusterLock("here", lock_path(self.env.cluster), read=read_later)
             self.bob = late.take("stop", "deleting", holder="bob@desk", is_anew=True)
 
-    def during(self, what: Callable[[ClusterLock], None]) -> bool:
-        """Run ``what`` and return whether it made enough requests for the freeze."""
-        self.act.google.seen = self.look
+    def during(self, operation: Callable[[ClusterLock], None]) -> bool:
+        """Run ``operation`` and return whether it made enough requests for the freeze."""
+        self.env.google.seen = self.note
         try:
-            what(self.marker)
+            operation(ClusterLock("here", lock_path(self.env.cluster), clock=self.clock))
         except (MarkerLostError, ClusterBusyError):
             assert self.bob
         finally:
-            self.act.google.seen = lambda call: None
+            self.env.google.seen = lambda call: None
         if self.bob:
-            assert self.act.marked() == ("stop", LockState.HELD), "Bob's"
+            assert self.env.last_operation() == ("stop", LockState.HELD), "Bob's"
             self.bob.finish()
         return self.bob is not None
 
 
-@pytest.mark.parametrize("what", ["start", "stop", "restart", "apply"])
-def test_frozen_operation_changes_nothing_after_lock_takeover(act: Act, what: str) -> None:
-    acts: dict[str, Callable[[ClusterLock], None]] = {
-        "start": lambda marker: act.acts(marker=marker).start(),
-        "stop": lambda marker: act.acts(marker=marker).stop(delete_state=True),
-        "restart": lambda marker: act.restart("beef", marker),
-        "apply": lambda marker: act.acts("beef", marker).apply(),
-    }
+OPERATIONS: dict[str, Callable[[Environment, ClusterLock], None]] = {
+    "start": lambda env, lock: env.manager(lock=lock).start(),
+    "stop": lambda env, lock: env.manager(lock=lock).stop(delete_state=True),
+    "restart": lambda env, lock: env.restart("beef", lock),
+    "apply": lambda env, lock: env.manager("beef", lock).apply(),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_frozen_operation_changes_nothing_after_lock_takeover(env: Environment, name: str) -> None:
     number, is_frozen = 0, True
     while is_frozen:
-        if what != "start":
-            act.put_head()
-            act.put_head("dead", "TERMINATED")
-            act.add_slice("one")
-        freeze = Freeze(act, number := number + 1)
-        is_frozen = freeze.during(acts[what])
+        if name != "start":
+            env.put_head()
+            env.put_head("dead", "TERMINATED")
+            create_slice(env.tpu, "one")
+        freeze = Freeze(env, number := number + 1)
+        is_frozen = freeze.during(partial(OPERATIONS[name], env))
         assert not freeze.changes, f"after request {number}"
-        act.acts().stop(delete_state=True)
+        env.manager().stop(delete_state=True)
     assert number > 3, "there was something to freeze in"
 
 
 @pytest.mark.parametrize("phase", [RestartPhase.RESTARTING, RestartPhase.RETURNING])
-def test_interrupted_restart_that_lost_its_head_recreates_it(act: Act, phase: RestartPhase) -> None:
+def test_interrupted_restart_that_lost_its_head_recreates_it(env: Environment, phase: RestartPhase) -> None:
     """Ray deletes a head before it creates the next one; only the restart may start the cluster then."""
-    act.acts().start()
-    held = act.marker.take(RESTART, phase)
-    held.leave()
-    act.zone.delete_machines(act.there().machines)
+    env.manager().start()
+    env.lock.take(RESTART, phase).leave()
+    env.zone.delete_machines(env.inventory().machines)
     with pytest.raises(InterruptedOperationError, match="Run 'restart' again"):
-        act.acts().start()
-    act.restart()
-    assert act.there().state is ClusterState.UP and act.marked() == (RESTART, LockState.DONE)
-    assert len(act.launches()) == 2
+        env.manager().start()
+    env.restart()
+    assert env.inventory().state is ClusterState.UP and env.last_operation() == (RESTART, LockState.DONE)
+    assert len(env.launches()) == 2
 
 
-def test_interrupted_restart_with_two_heads_is_refused(act: Act) -> None:
-    act.acts().start()
-    act.marker.take(RESTART, RestartPhase.RESTARTING).leave()
-    act.put_head()
+def test_interrupted_restart_with_two_heads_is_refused(env: Environment) -> None:
+    env.manager().start()
+    env.lock.take(RESTART, RestartPhase.RESTARTING).leave()
+    env.put_head()
     with pytest.raises(WrongStateError, match="more than one head"):
-        act.restart()
-    assert len(act.launches()) == 1 and act.marked() == (RESTART, LockState.LEFT)
+        env.restart()
+    assert len(env.launches()) == 1 and env.last_operation() == (RESTART, LockState.LEFT)

@@ -1,7 +1,4 @@
-"""Ray's launcher runs only while the command that started it holds the cluster lock.
-
-These tests need no cloud and no Ray.
-"""
+"""Ray's launcher runs only while the command that started it holds the cluster lock."""
 
 from __future__ import annotations
 
@@ -21,6 +18,8 @@ from tests.runtime.marked import marked
 from tests.support.waiting import until
 from tradewind.fleet.lifecycle.launcher import LauncherError, RayLauncher
 from tradewind.fleet.lock import ClusterBusyError, ClusterLock, HeldClusterLock, MarkerLostError
+
+pytestmark = pytest.mark.slow
 
 MARK = "LAUNCHER_TEST"
 
@@ -57,7 +56,6 @@ def sleepers(mark: str) -> list[int]:
     return [process.pid for process in marked(MARK, mark) if process.name() == "sleep"]
 
 
-@pytest.mark.slow
 def test_launcher_dies_with_its_lock_holder_while_lock_is_held(path: str, mark: str) -> None:
     with launching(path, 30.0) as holder:
         until(lambda: len(sleepers(mark)) == 1)  # the shell prints before it becomes the sleeper
@@ -67,33 +65,28 @@ def test_launcher_dies_with_its_lock_holder_while_lock_is_held(path: str, mark: 
         ClusterLock("here", path).take("start", "making")
 
 
-@pytest.mark.slow
 def test_launcher_of_frozen_holder_ends_before_lock_takeover(path: str, mark: str) -> None:
     with launching(path, 3.0) as holder:
         holder.send_signal(signal.SIGSTOP)
-        taken: list[HeldClusterLock] = []
 
-        def is_taken() -> bool:
-            try:
-                taken.append(ClusterLock("here", path).take("start", "making"))
-            except ClusterBusyError:
-                return False
-            return True
+        def take() -> HeldClusterLock | None:
+            with suppress(ClusterBusyError):
+                return ClusterLock("here", path).take("start", "making")
+            return None
 
-        until(is_taken)
-        assert not sleepers(mark), "two of them would have been at work"
+        new = until(take)
+        assert new is not None and not sleepers(mark), "two launchers would have run"
         before = Path(path).read_text()
         holder.send_signal(signal.SIGCONT)
         assert holder.stdout is not None
         *_, last = holder.stdout.read().splitlines()
     assert last == "MarkerLostError"
-    assert taken[0].is_resumed and taken[0].is_held and Path(path).read_text() == before
+    assert new.is_resumed and new.is_held and Path(path).read_text() == before
 
 
-@pytest.mark.slow
-def test_a_marker_that_is_lost_ends_it_at_once(path: str, mark: str) -> None:
+def test_lost_lock_ends_launcher_at_once(path: str, mark: str) -> None:
     def tell(line: str) -> None:
-        other = {**json.loads(Path(path).read_text()), "token": "of-somebody-else"}
+        other = {**json.loads(Path(path).read_text()), "token": "of-another-user"}
         Path(path).write_text(json.dumps(other))
         with suppress(MarkerLostError):
             held.renew()
@@ -115,8 +108,7 @@ sys.exit(3)
 """
 
 
-@pytest.mark.slow
-def test_it_goes_on_for_as_long_as_the_marker_is_renewed(path: str, mark: str) -> None:
+def test_launcher_runs_while_the_lock_is_renewed(path: str, mark: str) -> None:
     """Three renewals take longer than the TTL of a lock without renewal."""
     until_renewed = (sys.executable, "-c", RENEWED, path)
     with (

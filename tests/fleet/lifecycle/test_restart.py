@@ -1,7 +1,4 @@
-"""Restart of a real head: users' jobs come back once each, wherever a kill interrupts the restart.
-
-Tasks' jobs do not come back.
-"""
+"""Restart of a real head: users' jobs come back once each, wherever a kill interrupts it; tasks' jobs do not."""
 
 from __future__ import annotations
 
@@ -11,15 +8,16 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from tests.fleet.fleets import write_fleet
+from tests.fleet.fleets import HEAD as FLEET
 from tests.support.waiting import until
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.fleet_file import load_fleet
@@ -52,40 +50,46 @@ class Head:
     cluster: FleetCluster
     ray: LocalRay
     folder: Path
-    told: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
 
     @property
-    def there(self) -> RayCluster:
+    def connection(self) -> RayCluster:
         return RayCluster("here", self.ray.address, self.ray.token)
+
+    @property
+    def marker(self) -> Any:
+        stored = ClusterLock.of(self.cluster).read()
+        assert stored is not None
+        return stored.marker
 
     @contextmanager
     def reach(self, cluster: FleetCluster) -> Iterator[RayCluster]:
-        yield self.there
+        yield self.connection
 
     @contextmanager
     def reach_memory(self, cluster: FleetCluster) -> Iterator[str]:
         yield self.ray.gcs_address
 
-    def kept(self, tell: Callable[[str], None] | None = None) -> ClusterJobBackup:
+    def backup(self, tell: Callable[[str], None] | None = None) -> ClusterJobBackup:
         return ClusterJobBackup(
-            self.cluster, tell or self.told.append, root=self.folder / "state", reach=self.reach,
+            self.cluster, tell or self.messages.append, root=self.folder / "state", reach=self.reach,
             reach_memory=self.reach_memory, timeout_s=120.0,
         )  # fmt: skip
 
     def submit(self, job: str, entrypoint: str, **fields: Any) -> None:
         """Submit a job that records each of its starts."""
         note = f"echo {job} >> {self.folder / 'starts'}"
-        RayJobs(self.there).submit_or_attach(JobRequest(job, f"{note}; {entrypoint}", **fields))
+        RayJobs(self.connection).submit_or_attach(JobRequest(job, f"{note}; {entrypoint}", **fields))
 
     def log(self, job: str) -> str | None:
-        return RayJobs(self.there).log_text(job)
+        return RayJobs(self.connection).log_text(job)
 
     def starts(self) -> list[str]:
         file = self.folder / "starts"
         return sorted(file.read_text().split()) if file.exists() else []
 
     def statuses(self) -> dict[str, str]:
-        return {job.job: job.status for job in RayJobs(self.there).jobs()}
+        return {job.job: job.status for job in RayJobs(self.connection).jobs()}
 
 
 class LocalActs:
@@ -105,25 +109,21 @@ class LocalActs:
         self._relaunch()
 
 
-def restart_of(head: Head, kept: ClusterJobBackup, relaunch: Callable[[], None], tell: Any = None) -> ClusterRestart:
-    acts, tell = cast(ClusterManager, LocalActs(relaunch)), tell or head.told.append
-    return ClusterRestart(acts, ClusterLock.of(head.cluster), JobPreservation(head.cluster, kept, tell), tell)
+def restart_of(head: Head, backup: ClusterJobBackup, relaunch: Callable[[], None], tell: Any = None) -> ClusterRestart:
+    acts, tell = cast(ClusterManager, LocalActs(relaunch)), tell or head.messages.append
+    return ClusterRestart(acts, ClusterLock.of(head.cluster), JobPreservation(head.cluster, backup, tell), tell)
 
 
-def relaunch_of(head: Head) -> Callable[[], None]:
-    def relaunch() -> None:
-        head.ray.kill_head()
-        head.ray.start_head()
-
-    return relaunch
+def relaunch(head: Head) -> None:
+    head.ray.kill_head()
+    head.ray.start_head()
 
 
 @pytest.fixture
 def fleet_cluster(cloud: LocalCloudStorage, tmp_path: Path) -> Iterator[FleetCluster]:
-    file = write_fleet(tmp_path)
-    file.write_text(file.read_text().replace("my-bucket", "bucket"))
-    yield (found := load_fleet(file).cluster("here"))
-    ClusterLock.of(found).take("stop", "over", is_anew=True).finish()
+    (tmp_path / "fleet.yaml").write_text(FLEET.replace("my-bucket", "bucket"))
+    yield (cluster := load_fleet(tmp_path / "fleet.yaml").cluster("here"))
+    ClusterLock.of(cluster).take("stop", "over", is_anew=True).finish()
 
 
 @contextmanager
@@ -170,72 +170,51 @@ def check_all_back(head: Head, restart: str) -> None:
         "the code to be where it was",
         lambda: (marks.read_text(), head.log(new[0]), head.statuses()),
     )
-    found = {job.job: job for job in read_now(head)}
-    assert found["waits-" + f"r-{restart}"].resources == {"never": 1.0}
+    (head.folder / "read").mkdir()
+    found = {job.job: job for job in read_head(head.ray.gcs_address, head.ray.token, head.folder / "read").jobs}
+    assert found[new[2]].resources == {"never": 1.0}
     assert found[new[0]].metadata == {"user": "ada"} and found[new[0]].runtime_env["env_vars"]["KEY"] == HIDDEN
-
-
-def read_now(head: Head) -> Any:
-    folder = head.folder / "looked"
-    folder.mkdir(exist_ok=True)
-    return read_head(head.ray.gcs_address, head.ray.token, folder).jobs
 
 
 def settled(head: Head) -> bool:
     """Return whether the restart's wait would count the final hosts and jobs."""
 
     async def view() -> HeadView:
-        async with JobsApi(head.there) as api:
+        async with JobsApi(head.connection) as api:
             return await fetch_view(api)
 
     found = asyncio.run(view())
     return [node.is_head for node in found.nodes if node.is_alive] == [True] and found.updated_at is not None
 
 
-def marker_of(head: Head) -> Any:
-    found = ClusterLock.of(head.cluster).read()
-    assert found is not None
-    return found.marker
-
-
-def test_jobs_come_back_to_a_head_that_forgot_everything(fleet_cluster: FleetCluster, tmp_path: Path) -> None:
+def test_users_jobs_are_restored_on_a_head_without_state(fleet_cluster: FleetCluster, tmp_path: Path) -> None:
     with running_head(fleet_cluster, tmp_path, {}) as head:
         submit_all(head)
-        found = restart_of(head, head.kept(), relaunch_of(head)).run()
-        restart = marker_of(head).run[:8]
-        assert sorted(one.job for one in found) == ["code", "plain", "waits"]
-        assert not any(one.is_lost for one in found)
-        check_all_back(head, restart)
-        assert marker_of(head).state is LockState.DONE
+        restored = restart_of(head, head.backup(), partial(relaunch, head)).run()
+        assert sorted(one.job for one in restored if not one.is_lost) == ["code", "plain", "waits"]
+        check_all_back(head, head.marker.run[:8])
+        assert head.marker.state is LockState.DONE
         assert list((tmp_path / "state" / "my-project" / "here").iterdir()) == [], "the backup is gone"
-        assert HIDDEN not in " ".join(head.told) and HIDDEN not in json.dumps(marker_of(head).details)
+        assert HIDDEN not in " ".join(head.messages) and HIDDEN not in json.dumps(head.marker.details)
         until(lambda: settled(head), "the head to have heard of its node, and its autoscaler to have looked")
-
-
-def killed_at(point: str) -> Callable[[str], None]:
-    """Return a callback that kills this process by SIGKILL at a message that begins with ``point``."""
-
-    def look(said: str) -> None:
-        if said.startswith(point):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return look
 
 
 def restart_in_child(head: Head, pipe: Connection, point: str) -> None:
     """Restart with a kill at ``point``; the process at the other end of ``pipe`` starts the new head."""
-    look = killed_at(point)
 
-    def relaunch() -> None:
-        look("before Ray ends")
+    def tell(message: str) -> None:
+        if message.startswith(point):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def relaunch_elsewhere() -> None:
+        tell("before Ray ends")
         pipe.send("relaunch")
         pipe.recv()
-        look("after Ray started")
+        tell("after Ray started")
 
     try:
-        found = restart_of(head, head.kept(look), relaunch, look).run()
-        look("before it is left")
-        pipe.send([one.sentence for one in found])
+        restored = restart_of(head, head.backup(tell), relaunch_elsewhere, tell).run()
+        pipe.send([one.sentence for one in restored])
     except BaseException as error:
         pipe.send(repr(error))
 
@@ -246,41 +225,30 @@ def restart_killed_at(head: Head, point: str) -> Any:
     child = multiprocessing.get_context("fork").Process(target=restart_in_child, args=(head, theirs, point))
     child.start()
     theirs.close()
-    said = None
-    while said is None:
-        try:
-            said = ours.recv()
-        except EOFError:
-            break
-        if said == "relaunch":
-            said = None
-            relaunch_of(head)()
+    answer = None
+    with suppress(EOFError):
+        while (answer := ours.recv()) == "relaunch":
+            relaunch(head)
             ours.send("done")
+            answer = None
     child.join()
-    found = ClusterLock.of(head.cluster).read()
-    assert found is not None
-    if said is None and found.is_held:  # as if the next user had waited until the lock is stale
-        marker = found.marker.changed(found.marker.since, state=LockState.LEFT)
-        assert ClusterLock.of(head.cluster).swap(marker, found.tag) is not None
-    return said
+    stored = ClusterLock.of(head.cluster).read()
+    if answer is None and stored is not None and stored.is_held:  # as if the next user waited until it is stale
+        marker = stored.marker.changed(stored.marker.since, state=LockState.LEFT)
+        assert ClusterLock.of(head.cluster).swap(marker, stored.tag) is not None
+    return answer
 
 
 @pytest.mark.long
-def test_a_restart_that_is_killed_anywhere_is_gone_on_with(fleet_cluster: FleetCluster, tmp_path: Path) -> None:
+def test_restart_killed_at_any_point_is_resumed(fleet_cluster: FleetCluster, tmp_path: Path) -> None:
     rocks = head_memory(tmp_path / "gcs")
     with running_head(fleet_cluster, tmp_path, rocks) as head:
         submit_all(head)
-        points = (
-            "Backed up 3 unmanaged jobs",
-            "before Ray ends",
-            "after Ray started",
-            "Job plain is back",
-            "no such point",
-        )
+        points = ("Backed up 3 unmanaged jobs", "before Ray ends", "after Ray started", "Job plain is restored", "none")
         ends = [restart_killed_at(head, point) for point in points]
-        assert ends[:-1] == [None, None, None, None], ends
-        restart = marker_of(head).run[:8]
+        assert ends[:-1] == [None] * 4, ends
+        restart = head.marker.run[:8]
         assert ends[-1] == [f"Job {job} is restored as {job}-r-{restart}." for job in ("code", "plain", "waits")]
         check_all_back(head, restart)
-        assert marker_of(head).state is LockState.DONE
+        assert head.marker.state is LockState.DONE
         assert not any((tmp_path / "state").rglob("*.json"))

@@ -1,7 +1,4 @@
-"""Token rotation changes a token once, wherever a kill interrupts it.
-
-The old token stays valid as long as a cluster may need it.
-"""
+"""Token rotation changes a token once, wherever a kill interrupts it; the old one is valid while it is needed."""
 
 from __future__ import annotations
 
@@ -19,9 +16,10 @@ from typing import Any
 
 import pytest
 
+from tests.fleet.clouds import PROJECT, ZONE, ZONE_PATH, add_head, running_google
 from tests.fleet.fleets import REPOSITORY
 from tests.fleet.lifecycle.filed_jobs import FiledJobs
-from tests.fleet.lifecycle.fleet_environment import PROJECT, ZONE, update, write_key, write_world_fleet
+from tests.fleet.lifecycle.fleet_environment import create_slice, write_key, write_world_fleet
 from tests.fleet.lifecycle.rotations import jobs_of, rotation
 from tests.support.google import LocalGoogle
 from tradewind.cloud_tpu.api import TpuApi
@@ -49,29 +47,33 @@ BACK = [["also-a-r-*", "also-b-r-*"], ["here-a-r-*", "here-b-r-*"]]
 
 
 @dataclass
-class World:
-    """Test environment: two clusters that share a token, and a third with its own.
-
-    Each cluster has one slice from the autoscaler.
-    """
+class Environment:
+    """Two clusters that share a token, and a third with its own; each has one slice from the autoscaler."""
 
     file: Path
     google: LocalGoogle
     log: Path
-    told: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
 
     @property
     def fleet(self) -> Fleet:
         return load_fleet(self.file)
+
+    def rotate(self, *refusing: str, **options: Any) -> list[Any]:
+        """Rotate the token; the clusters ``refusing`` never accept the new one."""
+        return rotation(self.file, self.messages.append, lambda cluster: cluster.name in refusing, **options).run()
 
     def versions(self) -> list[str]:
         listed = self.google.secrets.answer(HttpRequest("GET", f"/v1/{SECRET}/versions", {}, {}, b""))
         count = len(json.loads(listed.body)["versions"])
         return [self.google.secrets.state(f"{SECRET}/versions/{number}") for number in range(1, count + 1)]
 
-    def markers(self) -> set[tuple[str, LockState] | None]:
-        found = [ClusterLock.of(self.fleet.cluster(name)).read() for name in ("here", "also")]
-        return {one and (one.marker.operation, one.marker.state) for one in found}
+    def lock(self, cluster: str) -> ClusterLock:
+        return ClusterLock.of(self.fleet.cluster(cluster))
+
+    def last_operations(self) -> set[tuple[str, LockState] | None]:
+        stored = [self.lock(name).read() for name in ("here", "also")]
+        return {one and (one.marker.operation, one.marker.state) for one in stored}
 
     def launches(self) -> int:
         return len(self.log.read_text().splitlines()) if self.log.exists() else 0
@@ -82,73 +84,54 @@ class World:
     def jobs(self, cluster: str) -> FiledJobs:
         return jobs_of(self.file, self.fleet.cluster(cluster))
 
-    def endings(self) -> list[list[str]]:
+    def running(self) -> list[list[str]]:
         """Return the jobs of each cluster that shares the token, with a star for the rotation's ID."""
-        found = []
-        for name in ("also", "here"):
-            marker = ClusterLock.of(self.fleet.cluster(name)).read()
-            run = marker.marker.run[:8] if marker else "-"
-            found.append(sorted(job.replace(run, "*") for job in self.jobs(name).running))
-        return found
+        stored = {name: self.lock(name).read() for name in ("also", "here")}
+        runs = {name: one.marker.run[:8] if one else "-" for name, one in stored.items()}
+        return [sorted(job.replace(run, "*") for job in self.jobs(name).running) for name, run in runs.items()]
 
-    def put_head(self, cluster: str, name: str = "") -> None:
-        labels = {"ray-cluster-name": cluster, "ray-node-type": "head", "ray-node-status": "up-to-date"}
-        path = f"projects/{PROJECT}/zones/{ZONE}/instances/{name or f'ray-{cluster}-head-1'}"
-        state = self.google.compute.state
-        with state.changed:
-            state.add(path, {"labels": {**labels, "tradewind-config": "c0ffee"}, "status": "RUNNING"})
+    def check_unbegun(self) -> None:
+        """Check that the token and all clusters are as before, and that no operation is left unfinished."""
+        assert self.versions() == ["ENABLED"] and self.launches() == 0
+        assert {state for _, state in filter(None, self.last_operations())} == {LockState.DONE}
 
 
 @pytest.fixture
-def world(tmp_path: Path, cloud: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    file = write_world_fleet(tmp_path / "infra", write_key(tmp_path), MORE)
-    file.write_text(file.read_text().replace("bucket: my-bucket", "bucket: bucket"))
-    update(file)
-    google = LocalGoogle((PROJECT, ZONE))
-    google.start()
-    for api in ("COMPUTE", "TPU", "SECRET_MANAGER"):
-        monkeypatch.setenv(f"TRADEWIND_{api}_ENDPOINT", google.url)
+def env(tmp_path: Path, cloud: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Environment]:
+    file = write_world_fleet(tmp_path / "infra", write_key(tmp_path), MORE, bucket="bucket")
     monkeypatch.setenv("RAYLIKE_LOG", str(tmp_path / "log"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    google.secrets.put(SECRET, OLD)
-    world = World(file, google, tmp_path / "log")
-    tpu = TpuApi(PROJECT, ZONE, endpoint=google.url, poll_s=0.02)
-    for name, kind in (("here", "worker"), ("also", "worker"), ("other", "worker"), ("by-hand", "manual")):
-        labels = {"ray-cluster-name": name.replace("by-hand", "here"), "ray-node-type": kind}
-        body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
-        tpu.create(f"{name}-1", {**body, "labels": {**labels, "ray-node-status": "up-to-date"}})
-    for name in ("here", "also", "other"):
-        world.put_head(name)
-        world.jobs(name).file.write_text(f"{name}-a {name}-b")
-    yield world
-    for name in ("here", "also"):
-        ClusterLock.of(world.fleet.cluster(name)).take("stop", "over", is_anew=True).finish()
-    google.end_all()
-    google.stop()
+    with running_google("COMPUTE", "TPU", "SECRET_MANAGER") as google:
+        google.secrets.put(SECRET, OLD)
+        env = Environment(file, google, tmp_path / "log")
+        tpu = TpuApi(PROJECT, ZONE, poll_s=0.02)
+        for name in ("here", "also", "other"):
+            create_slice(tpu, f"{name}-1", name)
+            add_head(google, name, tradewind_config="c0ffee")
+            env.jobs(name).file.write_text(f"{name}-a {name}-b")
+        create_slice(tpu, "by-hand-1", kind="manual")
+        yield env
+        for name in ("here", "also"):
+            env.lock(name).take("stop", "over", is_anew=True).finish()
 
 
-def check_rotated(world: World, back: list[list[str]] = BACK) -> None:
-    assert world.versions() == ["DISABLED", "ENABLED"], "one version was added, and the old one is switched off"
-    assert world.markers() == {(OPERATION, LockState.DONE)}
+def check_rotated(env: Environment, back: list[list[str]] = BACK) -> None:
+    assert env.versions() == ["DISABLED", "ENABLED"], "one version was added, and the old one is switched off"
+    assert env.last_operations() == {(OPERATION, LockState.DONE)}
     again, kept = "uninitialized", "up-to-date"
-    assert world.statuses() == {"here-1": again, "also-1": again, "other-1": kept, "by-hand-1": kept}
-    assert cached_token(world.fleet.cluster("here")) not in (None, OLD)
-    assert world.endings() == back and world.jobs("other").running == ["other-a", "other-b"]
-    assert not [*(world.file.parent / "kept").rglob("jobs.json")], "nothing of them is left"
+    assert env.statuses() == {"here-1": again, "also-1": again, "other-1": kept, "by-hand-1": kept}
+    assert cached_token(env.fleet.cluster("here")) not in (None, OLD)
+    assert env.running() == back and env.jobs("other").running == ["other-a", "other-b"]
+    assert not [*(env.file.parent / "kept").rglob("jobs.json")], "nothing of them is left"
 
 
-def test_rotation_restarts_sharing_clusters_then_disables_old(world: World) -> None:
-    asked: list[str] = []
-
-    def look(call: HttpRequest) -> None:
-        if call.path.endswith(":disable"):
-            asked.append("disabled")
-
-    world.google.seen = look
-    rotation(world.file, world.told.append, lambda cluster: asked.append(cluster.name) or False).run()
-    check_rotated(world)
-    assert asked == ["also", "here", "disabled"] and world.launches() == 2
-    assert OLD not in " ".join(world.told)
+def test_rotation_restarts_sharing_clusters_then_disables_old(env: Environment) -> None:
+    events: list[str] = []
+    env.google.seen = lambda call: events.append("disabled") if call.path.endswith(":disable") else None
+    rotation(env.file, env.messages.append, lambda cluster: events.append(cluster.name) or False).run()
+    check_rotated(env)
+    assert events == ["also", "here", "disabled"] and env.launches() == 2
+    assert OLD not in " ".join(env.messages)
 
 
 KILLED = [
@@ -158,77 +141,76 @@ KILLED = [
 
 
 @pytest.mark.parametrize(("phase", "number"), KILLED)
-def test_rotation_killed_in_any_phase_resumes_same_version(world: World, phase: RotationPhase, number: int) -> None:
-    marker, seen, lock = ClusterLock.of(world.fleet.cluster("here")), 0, threading.Lock()
+def test_rotation_killed_in_any_phase_resumes_same_version(env: Environment, phase: RotationPhase, number: int) -> None:
+    cluster_lock, seen, mutex = env.lock("here"), 0, threading.Lock()
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.fleet.lifecycle.rotations", str(world.file)],
+        [sys.executable, "-m", "tests.fleet.lifecycle.rotations", str(env.file)],
         cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
 
-    def look(call: HttpRequest) -> None:
+    def kill_at(call: HttpRequest) -> None:
         nonlocal seen
-        found = marker.read()
-        with lock:
-            seen += found is not None and found.marker.phase == phase
+        stored = cluster_lock.read()
+        with mutex:
+            seen += stored is not None and stored.marker.phase == phase
             if seen == number:
                 os.kill(process.pid, signal.SIGKILL)
 
-    world.google.seen = look
+    env.google.seen = kill_at
     assert process.wait() == -signal.SIGKILL
-    world.google.seen = lambda call: None
-    assert world.markers() <= {(OPERATION, LockState.HELD), None}
-    rotation(world.file, world.told.append, is_later=True).run()
-    check_rotated(world)
+    env.google.seen = lambda call: None
+    assert env.last_operations() <= {(OPERATION, LockState.HELD), None}
+    env.rotate(is_later=True)
+    check_rotated(env)
 
 
-def test_old_token_stays_until_all_clusters_accept_the_new_one(world: World) -> None:
+def test_old_token_stays_until_all_clusters_accept_the_new_one(env: Environment) -> None:
     with pytest.raises(FleetError, match="Cluster here does not answer with the new token after 600 s"):
-        rotation(world.file, world.told.append, lambda cluster: cluster.name == "here").run()
-    assert world.versions() == ["ENABLED", "ENABLED"] and world.markers() == {(OPERATION, LockState.LEFT)}
+        env.rotate("here")
+    assert env.versions() == ["ENABLED", "ENABLED"] and env.last_operations() == {(OPERATION, LockState.LEFT)}
     with pytest.raises(InterruptedOperationError, match="Run 'rotate-token' again"):
-        ClusterLock.of(world.fleet.cluster("also")).take("restart", "restarting Ray")
-    rotation(world.file, world.told.append).run()
-    check_rotated(world)
-    assert world.launches() == 2
+        env.lock("also").take("restart", "restarting Ray")
+    env.rotate()
+    check_rotated(env)
+    assert env.launches() == 2
 
 
-def test_rotation_refused_while_a_sharing_cluster_is_locked(world: World) -> None:
-    with ClusterLock.of(world.fleet.cluster("here")).take("start", "making the head", holder="ada@laptop") as held:
+def test_rotation_refused_while_a_sharing_cluster_is_locked(env: Environment) -> None:
+    with env.lock("here").take("start", "making the head", holder="ada@laptop") as held:
         with pytest.raises(ClusterBusyError, match="ada@laptop is at start"):
-            rotation(world.file, world.told.append).run()
+            env.rotate()
         held.finish()
-    assert world.versions() == ["ENABLED"] and world.launches() == 0
-    assert world.markers() == {(OPERATION, LockState.DONE), ("start", LockState.DONE)}, "nothing is left half-done"
+    env.check_unbegun()
 
 
-def test_denied_token_version_leaves_nothing_half_done(world: World) -> None:
-    world.google.secrets.refused.add("secretmanager.versions.add")
+def test_denied_token_version_leaves_nothing_half_done(env: Environment) -> None:
+    env.google.secrets.refused.add("secretmanager.versions.add")
     with pytest.raises(CloudDeniedError, match="'secretmanager.versions.add' denied"):
-        rotation(world.file, world.told.append).run()
-    assert world.versions() == ["ENABLED"] and world.markers() == {(OPERATION, LockState.DONE)}
-    world.google.secrets.refused.clear()
-    rotation(world.file, world.told.append).run()
-    check_rotated(world)
+        env.rotate()
+    env.check_unbegun()
+    env.google.secrets.refused.clear()
+    env.rotate()
+    check_rotated(env)
 
 
 @dataclass
 class LateVersion:
     """Secret Manager does not answer the first request for a version, but performs it some requests later."""
 
-    world: World
+    env: Environment
     path: str
     """The end of that request's path."""
     number: int
     _held_back: HttpRequest | None = None
 
     def __post_init__(self) -> None:
-        self._answer = self.world.google.secrets.answer
-        self.world.google.secrets.answer = self.answer  # type: ignore[method-assign]
+        self._answer = self.env.google.secrets.answer
+        self.env.google.secrets.answer = self.answer  # type: ignore[method-assign]
 
     def answer(self, call: HttpRequest) -> Answer:
         if call.path.endswith(":addVersion") and self._held_back is None:
             self._held_back = call
-            return self.world.google.secrets.refusal("add", 503, "try again")
+            return self.env.google.secrets.refusal("add", 503, "try again")
         if self._held_back is not None and call.path.endswith(self.path):
             self.number -= 1
             if self.number == 0:
@@ -236,67 +218,64 @@ class LateVersion:
         return self._answer(call)
 
 
-def test_token_version_without_response_is_awaited_not_readded(world: World) -> None:
-    LateVersion(world, "/versions", 4)
+def test_token_version_without_response_is_awaited_not_readded(env: Environment) -> None:
+    LateVersion(env, "/versions", 4)
     with pytest.raises(CloudUnreachableError, match="To add a version"):
-        rotation(world.file, world.told.append).run()
-    assert world.versions() == ["ENABLED"] and world.markers() == {(OPERATION, LockState.LEFT)}
-    rotation(world.file, world.told.append).run()
-    check_rotated(world)
-    assert "A version was requested without a response. Waiting for it, 120 s at most." in world.told
+        env.rotate()
+    assert env.versions() == ["ENABLED"] and env.last_operations() == {(OPERATION, LockState.LEFT)}
+    env.rotate()
+    check_rotated(env)
+    assert "A version was requested without a response. Waiting for it, 120 s at most." in env.messages
 
 
-def test_late_token_version_is_not_what_hosts_fetch(world: World) -> None:
-    LateVersion(world, ":access", 1)
+def test_late_token_version_is_not_what_hosts_fetch(env: Environment) -> None:
+    LateVersion(env, ":access", 1)
     for _ in range(2):
         with suppress(CloudUnreachableError):
-            rotation(world.file, world.told.append).run()
-    assert world.versions() == ["DISABLED", "DISABLED", "DISABLED", "ENABLED"]
-    here = world.fleet.cluster("here")
+            env.rotate()
+    assert env.versions() == ["DISABLED", "DISABLED", "DISABLED", "ENABLED"]
+    here = env.fleet.cluster("here")
     assert read_token(here, "latest") == cached_token(here), "the one that all clusters were started with"
-    assert world.markers() == {(OPERATION, LockState.DONE)} and world.launches() == 2
+    assert env.last_operations() == {(OPERATION, LockState.DONE)} and env.launches() == 2
 
 
-def test_rotation_skips_headless_cluster_until_its_next_start(world: World) -> None:
-    del world.google.compute.state.resources[f"projects/{PROJECT}/zones/{ZONE}/instances/ray-also-head-1"]
-    world.jobs("also").end_all()
-    rotation(world.file, world.told.append).run()
-    check_rotated(world, [[], BACK[1]])
-    assert world.launches() == 1
-    assert "Cluster also has no head: it gets the new token when it is started." in world.told
+def test_rotation_skips_headless_cluster_until_its_next_start(env: Environment) -> None:
+    del env.google.compute.state.resources[f"{ZONE_PATH}/instances/ray-also-head-1"]
+    env.jobs("also").end_all()
+    env.rotate()
+    check_rotated(env, [[], BACK[1]])
+    assert env.launches() == 1
+    assert "Cluster also has no head: it gets the new token when it is started." in env.messages
 
 
-def test_with_two_heads_nothing_is_begun(world: World) -> None:
-    world.put_head("also", "another")
+def test_rotation_is_refused_for_cluster_with_two_heads(env: Environment) -> None:
+    add_head(env.google, "also", name="another")
     with pytest.raises(WrongStateError, match="Cluster also has more than one head"):
-        rotation(world.file, world.told.append).run()
-    assert world.versions() == ["ENABLED"] and (OPERATION, LockState.DONE) not in world.markers()
+        env.rotate()
+    assert env.versions() == ["ENABLED"] and (OPERATION, LockState.DONE) not in env.last_operations()
 
 
 # ---- users' jobs
 
 
-def test_failed_job_backup_aborts_rotation_before_any_change(world: World) -> None:
-    silent = world.jobs("here")
+def test_failed_job_backup_aborts_rotation_before_any_change(env: Environment) -> None:
+    silent = env.jobs("here")
     silent.is_silent = True
     with pytest.raises(JobBackupError, match="'tradewind cluster rotate-token here --no-preserve-jobs'"):
-        rotation(world.file, world.told.append, jobs={"here": silent}).run()
-    assert world.versions() == ["ENABLED"] and world.launches() == 0
-    assert world.markers() == {(OPERATION, LockState.DONE)}, "nothing is left half-done"
-    assert not [*(world.file.parent / "kept").rglob("jobs.json")], "what of others was kept is gone"
-    rotation(world.file, world.told.append).run()
-    check_rotated(world)
+        env.rotate(jobs={"here": silent})
+    env.check_unbegun()
+    assert not [*(env.file.parent / "kept").rglob("jobs.json")], "what of others was kept is gone"
+    env.rotate()
+    check_rotated(env)
 
 
-def test_without_preserving_they_end(world: World) -> None:
-    assert rotation(world.file, world.told.append, is_to_keep=False).run() == []
-    assert world.versions() == ["DISABLED", "ENABLED"] and world.endings() == [[], []]
+def test_jobs_end_without_preservation(env: Environment) -> None:
+    assert env.rotate(is_to_keep=False) == []
+    assert env.versions() == ["DISABLED", "ENABLED"] and env.running() == [[], []]
 
 
-def test_failed_job_restore_blocks_no_token_swap_or_other_jobs(
-    world: World,
-) -> None:
-    late = world.jobs("also")
+def test_failed_job_restore_blocks_no_token_swap_or_other_jobs(env: Environment) -> None:
+    late = env.jobs("also")
     bring_back = late.restore
 
     def silent(*arguments: Any) -> Any:
@@ -305,41 +284,41 @@ def test_failed_job_restore_blocks_no_token_swap_or_other_jobs(
 
     late.restore = silent  # type: ignore[method-assign]
     with pytest.raises(JobRestoreError, match="Cluster also: its head does not accept its jobs yet"):
-        rotation(world.file, world.told.append, jobs={"also": late}).run()
-    assert world.versions() == ["DISABLED", "ENABLED"] and world.markers() == {(OPERATION, LockState.LEFT)}
-    assert world.endings() == [[], BACK[1]]
-    rotation(world.file, world.told.append).run()
-    check_rotated(world)
-    assert world.launches() == 2
+        env.rotate(jobs={"also": late})
+    assert env.versions() == ["DISABLED", "ENABLED"] and env.last_operations() == {(OPERATION, LockState.LEFT)}
+    assert env.running() == [[], BACK[1]]
+    env.rotate()
+    check_rotated(env)
+    assert env.launches() == 2
 
 
-def test_rotation_resumed_elsewhere_reports_jobs_left_behind(world: World) -> None:
+def test_rotation_resumed_elsewhere_reports_jobs_left_behind(env: Environment) -> None:
     with pytest.raises(FleetError):
-        rotation(world.file, world.told.append, lambda cluster: cluster.name == "here").run()
-    cluster = world.fleet.cluster("here")
-    elsewhere = FiledJobs(cluster, print, world.file.parent / "elsewhere", world.jobs("here").file)
+        env.rotate("here")
+    cluster = env.fleet.cluster("here")
+    elsewhere = FiledJobs(cluster, print, env.file.parent / "elsewhere", env.jobs("here").file)
     with pytest.raises(AbandonedJobsError, match=r"leaves 2 jobs .* \(here-a, here-b\) behind"):
-        rotation(world.file, world.told.append, jobs={"here": elsewhere}).run()
-    assert world.versions() == ["DISABLED", "ENABLED"] and world.endings() == [BACK[0], []]
-    rotation(world.file, world.told.append).run()
-    check_rotated(world)
+        env.rotate(jobs={"here": elsewhere})
+    assert env.versions() == ["DISABLED", "ENABLED"] and env.running() == [BACK[0], []]
+    env.rotate()
+    check_rotated(env)
 
 
-def test_jobs_that_came_after_the_first_look_come_back_too(world: World) -> None:
-    def look(call: HttpRequest) -> None:
+def test_jobs_submitted_after_the_first_backup_are_restored(env: Environment) -> None:
+    def submit_late(call: HttpRequest) -> None:
         if call.path.endswith(":addVersion"):
-            world.jobs("here").file.write_text("here-a here-b here-c")
+            env.jobs("here").file.write_text("here-a here-b here-c")
 
-    world.google.seen = look
-    rotation(world.file, world.told.append).run()
-    assert world.endings()[1] == ["here-a-r-*", "here-b-r-*", "here-c-r-*"]
+    env.google.seen = submit_late
+    env.rotate()
+    assert env.running()[1] == ["here-a-r-*", "here-b-r-*", "here-c-r-*"]
 
 
-def test_head_lost_before_job_restore_is_recreated(world: World) -> None:
+def test_head_lost_before_job_restore_is_recreated(env: Environment) -> None:
     with pytest.raises(FleetError):
-        rotation(world.file, world.told.append, lambda cluster: cluster.name == "here").run()
+        env.rotate("here")
     zone = CloudZone(PROJECT, ZONE)
     zone.delete_machines(zone.inventory().of("here").machines)
-    rotation(world.file, world.told.append).run()
-    check_rotated(world)
-    assert len(zone.inventory().of("here").heads) == 1 and world.launches() == 3
+    env.rotate()
+    check_rotated(env)
+    assert len(zone.inventory().of("here").heads) == 1 and env.launches() == 3
