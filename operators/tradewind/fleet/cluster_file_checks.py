@@ -90,8 +90,8 @@ def _table_problems(
         elif others:
             yield from _problems(item, others, schemas, (*path, name))
         else:
-            ours = [field for field in fields if not fields[field].get("readOnly")]
-            yield (*path, name), f"Google Cloud knows no such field: {nearest_names_hint(name, ours)}"
+            writable = [field for field in fields if not fields[field].get("readOnly")]
+            yield (*path, name), f"Google Cloud knows no such field: {nearest_names_hint(name, writable)}"
 
 
 def _fits(value: Any, kind: str, schema: Schema) -> bool:

@@ -19,13 +19,13 @@ from tradewind.fleet.errors import UnknownClusterError, nearest_names_hint
 
 @dataclass(frozen=True)
 class TpuGeneration:
-    """One generation, and what clusters offer of it.
+    """One generation, and the slice types that clusters offer of it.
 
     Attributes:
-        name: As the fleet file has it.
+        name: Its name in the fleet file.
         runtime_version: The image of its TPU VMs.
-        smallest: The smallest slice type that is offered, which a cluster's workers are unless it says otherwise.
-        largest: The largest that is offered.
+        smallest: The smallest offered slice type, a cluster's default base type.
+        largest: The largest offered slice type.
     """
 
     name: str
@@ -35,7 +35,7 @@ class TpuGeneration:
 
     @cached_property
     def offered(self) -> tuple[SliceType, ...]:
-        """The slice types that clusters of this generation have, the smallest first."""
+        """Slice types of clusters of this generation, the smallest first."""
         least, most = slice_type(self.smallest), slice_type(self.largest)
         of_family = (known for known in SLICE_TYPES.values() if known.generation == least.generation)
         return tuple(known for known in of_family if least.chips <= known.chips <= most.chips)
@@ -56,24 +56,24 @@ GENERATIONS: Final = {
 }
 
 CLUSTER_LABEL = "ray-cluster-name"
-"""What Ray's autoscaler calls the label of its nodes that names their cluster."""
+"""Label of the autoscaler's nodes that names their cluster."""
 BASE_NODE_TYPE = "tpu_worker"
-"""What the autoscaler calls slices of a cluster's base type, whichever that is."""
+"""The autoscaler's node type of slices of a cluster's base type."""
 
 
 class Capacity(StrEnum):
     """Kind of capacity of slices; the names are the fleet file's."""
 
     PREEMPTIBLE = "preemptible"
-    """Google may take them at any time, and does after a day."""
+    """Google may take them at any time, and does so after a day."""
     RESERVED = "reserved"
-    """They are the project's own, for as long as it has reserved them."""
+    """The project has reserved them."""
     BEST_EFFORT = "best_effort"
-    """Google may take them at any time: what its API calls spot."""
+    """Google may take them at any time; ``spot`` in its API."""
 
     @property
     def scheduling_field(self) -> str:
-        """The field of a node's ``schedulingConfig`` that asks for it."""
+        """Field of a node's ``schedulingConfig`` that requests it."""
         return "spot" if self is Capacity.BEST_EFFORT else self.value
 
 
@@ -82,9 +82,9 @@ class SlicePool:
     """The slices of one type in a cluster.
 
     Attributes:
-        node_type: What the autoscaler calls them.
-        minimum: How many stay up.
-        maximum: How many there may be.
+        node_type: Their node type for the autoscaler.
+        minimum: Number of slices that stay up.
+        maximum: Maximum number of slices.
     """
 
     node_type: str
@@ -125,27 +125,27 @@ class FleetCluster:
 
     @property
     def registry(self) -> str:
-        """The host of the registry that has the image."""
+        """Host of the image's registry."""
         return self.full_image.partition("/")[0]
 
     @property
     def full_image(self) -> str:
-        """The image with registry and tag; one that names no registry is in the project's, in the cluster's region."""
+        """The image with registry and tag; the default is the project's registry in the cluster's region."""
         own = f"{self.region}-docker.pkg.dev/{self.project}/{self.repository}/{self.image}"
         return f"{self.image if '/' in self.image else own}:{self.tag}"
 
     @property
     def state_disk(self) -> str:
-        """The disk that outlives the head: what Ray's GCS knows, and Ray's sessions with the logs of jobs."""
+        """Disk that survives the head, with the data of Ray's GCS, and Ray's sessions with the logs of jobs."""
         return state_disk_of(self.name)
 
     def not_for(self, whose: str) -> str:
-        """That work of ``whose`` is refused, in a sentence."""
+        """Return the sentence that refuses work of the user ``whose``."""
         return f"Cluster {self.name} takes only jobs of {self.owner}, as the fleet file says, and this is {whose}'s."
 
     @property
     def connection_extra(self) -> dict[str, Any]:
-        """The extras of its Airflow connection."""
+        """Extras of its Airflow connection."""
         return {
             "fleet_cluster": self.name,
             "region": self.region,
@@ -164,10 +164,10 @@ class Fleet:
     default_cluster: str
 
     def cluster(self, name: str | None = None) -> FleetCluster:
-        """The cluster called ``name``, else the default one.
+        """Return the cluster called ``name``, or the default one.
 
         Raises:
-            UnknownClusterError: There is none; it names the nearest.
+            UnknownClusterError: The fleet has no such cluster; the message suggests the nearest names.
         """
         try:
             return self.clusters[name or self.default_cluster]
@@ -176,16 +176,16 @@ class Fleet:
             raise UnknownClusterError(f"{self.file} describes no cluster {name!r}: {near}") from None
 
     def called(self, name: str) -> FleetCluster | None:
-        """The cluster with this name, else the one whose connection has it. A file in which both are is refused."""
+        """Return the cluster with this name, else the one whose connection has it. No fleet has both."""
         by_connection = {cluster.connection: cluster for cluster in self.clusters.values()}
         return self.clusters.get(name) or by_connection.get(name)
 
     def names(self) -> list[str]:
-        """What ``called`` knows."""
+        """Return all names that ``called`` accepts."""
         return sorted({*self.clusters, *(cluster.connection for cluster in self.clusters.values())})
 
     def bucket_regions(self) -> dict[str, str]:
-        """Bucket → region; without those that clusters of several regions share, which could be in either."""
+        """Return bucket → region, without buckets that clusters of several regions share."""
         regions: dict[str, set[str]] = {}
         for cluster in self.clusters.values():
             regions.setdefault(cluster.bucket, set()).add(cluster.region)
@@ -193,18 +193,16 @@ class Fleet:
 
 
 def state_disk_of(cluster: str) -> str:
-    """The name of the state disk of the cluster of this name."""
+    """Return the name of the state disk of a cluster."""
     return f"ray-{cluster}-state"
 
 
-# Google Cloud's zones, as its list of them was at the end of 2025: to notice a typo, never to refuse a zone.
-#
-# Google adds regions several times a year, so that a zone is not known here says only that it should be looked at.
+# Google Cloud's zones at the end of 2025. They only serve to warn of typos: Google adds regions several times a year.
 
 _LETTERS: Final = {
     "us-central1": "abcf", "us-central2": "abcd", "us-east1": "bcd", "europe-west1": "bcd",
 }  # fmt: skip
-"""Of the regions whose zones are not a, b and c."""
+"""Zones of the regions whose zones are not a, b and c."""
 _REGIONS: Final = (
     "africa-south1", "asia-east1", "asia-east2", "asia-northeast1", "asia-northeast2", "asia-northeast3", "asia-south1",
     "asia-south2", "asia-southeast1", "asia-southeast2", "australia-southeast1", "australia-southeast2",
@@ -221,7 +219,7 @@ ZONES: Final = (
 
 
 def unknown_zone_warnings(clusters: Iterable[FleetCluster]) -> Iterator[str]:
-    """A sentence for each cluster in a zone that is not known here, with the nearest of those that are."""
+    """Yield a sentence for each cluster in an unknown zone, with the nearest known zones."""
     for cluster in clusters:
         if cluster.zone not in ZONES:
             near = get_close_matches(cluster.zone, ZONES, n=2)

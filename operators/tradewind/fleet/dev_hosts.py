@@ -1,7 +1,7 @@
 """Hosts of a development session: send this folder's files to all of them, and run commands on all at once.
 
-The same files travel as with a job of this folder: ``.gitignore`` and ``.rayignore`` count, and histories, environments
-and ``.env`` stay here. A file that a host has already, by size and time of change, is not sent again.
+The same files are sent as with a job of this folder: ``.gitignore`` and ``.rayignore`` count, and histories,
+environments and ``.env`` are not sent. A file that a host has already, by size and time of change, is not sent again.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from tradewind.fleet.errors import FleetError
 from tradewind.ray_jobs.runtime_env import ALWAYS_EXCLUDED, EXCLUDED_AT_TOP, WorkingDirPackage
 
 MARK_VARIABLE: Final = "TRADEWIND_POD"
-"""Marks processes that end with the holder of their slice, and are orphans once it has gone."""
+"""Marks processes that end with the holder of their slice, and are orphans once it is gone."""
 _MAX_BYTES: Final = 512 * 1024 * 1024
 _MAX_LISTING_BYTES: Final = 32 << 20
-"""A host prints the list of its files in one line."""
+"""Limit of the one line in which a host lists its files."""
 _MAX_WHY_CHARS: Final = 400
 _ON_HOST: Final = Path(__file__).with_name("dev_on_host.py")
 
 
 @dataclass(frozen=True)
 class FileInfo:
-    """One file by its facts: size in bytes, time of change in ns, mode."""
+    """Metadata of one file: size in bytes, time of change in ns, mode."""
 
     size: int
     changed_ns: int
@@ -49,56 +49,56 @@ class LocalTree:
     """One folder of this machine.
 
     Args:
-        excludes: What stays here besides, in the language of ``.gitignore``.
+        excludes: Further files that are not sent, as patterns of ``.gitignore``.
     """
 
     def __init__(self, folder: Path, excludes: Sequence[str] = ()) -> None:
         self.folder = folder
-        self._travelling = WorkingDirPackage(folder, [*ALWAYS_EXCLUDED, *EXCLUDED_AT_TOP, *excludes])
+        self._package = WorkingDirPackage(folder, [*ALWAYS_EXCLUDED, *EXCLUDED_AT_TOP, *excludes])
 
     def listing(self) -> dict[str, FileInfo]:
-        """What travels, as it is now.
+        """Return the files that are sent, as they are now.
 
         Raises:
-            FleetError: It is more than 512 MiB.
-            BadRequestError: A link would take along what does not travel by itself.
+            FleetError: They have more than 512 MiB.
+            BadRequestError: A link leads to a file that is not sent by itself.
         """
         found = {}
-        for file in self._travelling.files():
+        for file in self._package.files():
             path = self.folder / file.path
             try:
                 if path.is_file():
-                    there = path.stat()
-                    found[file.path] = FileInfo(there.st_size, there.st_mtime_ns, there.st_mode & 0o777)
-            except FileNotFoundError:  # removed at this moment
+                    stat = path.stat()
+                    found[file.path] = FileInfo(stat.st_size, stat.st_mtime_ns, stat.st_mode & 0o777)
+            except FileNotFoundError:  # just removed by another process
                 continue
         if (size := sum(one.size for one in found.values())) > _MAX_BYTES:
             largest = max(found, key=lambda path: found[path].size)
             raise FleetError(
-                f"{self.folder} has {size / 2**20:.0f} MiB that would travel, and 512 MiB may; the largest is "
-                f"{largest}: leave out what is not needed with --exclude, .gitignore or .rayignore."
+                f"{self.folder} has {size / 2**20:.0f} MiB to send, at most 512 MiB are allowed; the largest file is "
+                f"{largest}: exclude unneeded files with --exclude, .gitignore or .rayignore."
             )
         return found
 
     def pack(self, listing: Listing, paths: Collection[str], target: IO[bytes]) -> None:
-        """Write what a host needs to have ``listing``, of which it lacks ``paths``.
+        """Write the tar file for hosts: ``listing``, and the files ``paths`` that they lack.
 
         Raises:
-            FleetError: One of them is not what it was.
+            FleetError: A file has changed since it was listed.
         """
-        told = json.dumps({path: [one.size, one.changed_ns, one.mode] for path, one in listing.items()}).encode()
+        listed = json.dumps({path: [one.size, one.changed_ns, one.mode] for path, one in listing.items()}).encode()
         with tarfile.open(fileobj=target, mode="w|") as tar:
-            _add(tar, LISTING, io.BytesIO(told), len(told))
+            _add(tar, LISTING, io.BytesIO(listed), len(listed))
             for path in sorted(paths):
                 try:
                     with (self.folder / path).open("rb") as file:
                         _add(tar, path, file, listing[path].size)
-                except OSError:  # tarfile's own one too, of a file that became shorter
+                except OSError:  # also from tarfile, for a file that became shorter
                     raise FleetError(f"{path} changed while it was read: try again.") from None
 
 
 def lacking(listing: Listing, has: Mapping[str, Any]) -> set[str]:
-    """The paths that are not there as ``listing`` has them, by what a host says that it has."""
+    """Return the paths in ``listing`` that a host lacks or has in another version, by the list ``has`` of its files."""
     return {path for path, one in listing.items() if has.get(path) != [one.size, one.changed_ns]}
 
 
@@ -112,11 +112,11 @@ Write = Callable[[SshHost, str, bool], None]
 
 
 class DevHosts:
-    """Some hosts of a held slice, as one logs in on them.
+    """Some hosts of a held slice.
 
     Args:
-        machines: How one logs in on each host that is meant.
-        marks: What processes there carry, in the same order.
+        machines: SSH connection of each host.
+        marks: Mark of the processes on each host, in the same order.
     """
 
     def __init__(self, session: DevSession, machines: Sequence[SshHost], marks: Sequence[str]) -> None:
@@ -125,29 +125,29 @@ class DevHosts:
         self._marks = {machine.name: mark for machine, mark in zip(machines, marks, strict=True)}
 
     def sync(self, tree: LocalTree, listing: Listing) -> int:
-        """Have all hosts have ``tree``, which has this ``listing``; how many files were sent.
+        """Send ``tree`` with this ``listing`` to all hosts; return how many files were sent.
 
         Raises:
-            SshError: A host was not reached, or did not take them.
-            FleetError: A file is not as ``listing`` has it any more.
+            SshError: A host was not reached, or did not take the files.
+            FleetError: A file has changed since it was listed.
         """
-        lacks = set().union(*(lacking(listing, has) for has in self._have()))
+        lacks = set().union(*(lacking(listing, has) for has in self._fetch_listings()))
         with tempfile.NamedTemporaryFile(prefix="tradewind-dev-") as packed:
             tree.pack(listing, lacks, packed.file)
             packed.flush()
-            said: dict[str, str] = {}
-            runs = HostRuns(lambda host, line, is_error: said.update({host.name: line}), given=Path(packed.name))
+            last: dict[str, str] = {}
+            runs = HostRuns(lambda host, line, is_error: last.update({host.name: line}), given=Path(packed.name))
             for result in runs.run(self.machines, lambda host: self.command(host, "put")):
-                self._check(result, said.get(result.host, ""))
+                self._check(result, last.get(result.host, ""))
         return len(lacks)
 
     def run(self, runs: HostRuns, line: str, env: Mapping[str, str], name: str) -> list[HostResult]:
         """Run ``line`` in the folder on all hosts; it ends when ``runs`` does.
 
         Args:
-            name: What it is called: an earlier run of this name is ended first.
+            name: Name of the run; an earlier run with this name is ended first.
         """
-        # With the host's own name, since in a rehearsal several hosts see each other's processes.
+        # The name has the host's own, because in a rehearsal hosts see each other's processes.
         return runs.run(
             self.machines, lambda host: self.command(host, "run", line=line, env=env, run=f"{name}@{host.name}")
         )
@@ -155,22 +155,22 @@ class DevHosts:
     def command(
         self, host: SshHost, what: str, *, is_terminal: bool = False, env: Mapping[str, str] | None = None, **more: Any
     ) -> str:
-        """What the shell of ``host`` is given to do ``what`` of ``on_host``."""
+        """Return the command for the shell of ``host`` that does ``what`` of ``dev_on_host``."""
         env = {**(env or {}), MARK_VARIABLE: self._marks[host.name]}
         order = {"folder": DEV_FOLDER, "session": self._session.job, "variables": ENVIRONMENT_FOLDER, "env": env}
         words = ["python3", "-I", "-c", _ON_HOST.read_text(), what, json.dumps({"run": "shell", **order, **more})]
         return remote_command(f"exec {shlex.join(words)}", RunEnv.AUTO, is_terminal=is_terminal)
 
-    def _have(self) -> list[Mapping[str, Any]]:
-        said: dict[tuple[str, bool], str] = {}
+    def _fetch_listings(self) -> list[Mapping[str, Any]]:
+        last: dict[tuple[str, bool], str] = {}
         runs = HostRuns(
-            lambda host, line, is_error: said.update({(host.name, is_error): line}), longest_bytes=_MAX_LISTING_BYTES
+            lambda host, line, is_error: last.update({(host.name, is_error): line}), longest_bytes=_MAX_LISTING_BYTES
         )
         found: list[Mapping[str, Any]] = []
         for result in runs.run(self.machines, lambda host: self.command(host, "have")):
-            self._check(result, said.get((result.host, True), ""))
+            self._check(result, last.get((result.host, True), ""))
             try:
-                has = json.loads(said.get((result.host, False), ""))
+                has = json.loads(last.get((result.host, False), ""))
             except (ValueError, RecursionError):
                 has = None
             if not isinstance(has, dict):
@@ -178,8 +178,8 @@ class DevHosts:
             found.append(has)
         return found
 
-    def _check(self, result: HostResult, said: str) -> None:
+    def _check(self, result: HostResult, output: str) -> None:
         if result.code != 0:
             raise SshError(
-                result.why or f"Host {result.host} did not take the files: {said[:_MAX_WHY_CHARS] or result.code}"
+                result.why or f"Host {result.host} did not take the files: {output[:_MAX_WHY_CHARS] or result.code}"
             )

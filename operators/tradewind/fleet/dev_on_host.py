@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 LISTING = ".tradewind-files"
-"""The first entry of what is sent, and the file beside the tree: path -> size, time of change in ns, mode."""
+"""First entry of the tar file, and the file beside the tree: path -> size, time of change in ns, mode."""
 RUN_VARIABLE = "TRADEWIND_DEV_RUN"
 GRACE_S = 5.0
 
@@ -31,18 +31,18 @@ def tree_of(order: dict[str, Any]) -> str:
 
 
 def have(order: dict[str, Any]) -> None:
-    """Print what is here of what was sent before and was not changed since: path -> size and time of change."""
+    """Print the files that were sent before and are unchanged: path -> size and time of change."""
     tree, found = tree_of(order), {}
     for path, (size, changed_ns, _) in _listing(tree).items():
         with suppress(OSError):
-            there = os.lstat(os.path.join(tree, path))
-            if (there.st_size, there.st_mtime_ns) == (size, changed_ns):
+            stat = os.lstat(os.path.join(tree, path))
+            if (stat.st_size, stat.st_mtime_ns) == (size, changed_ns):
                 found[path] = [size, changed_ns]
     print(json.dumps(found))
 
 
 def put(order: dict[str, Any], stream: BinaryIO) -> None:
-    """Take the files from ``stream``, a tar of what is new here behind a listing of all; what it lacks goes."""
+    """Update the tree from ``stream``, a tar of a listing and new files; remove files that the listing lacks."""
     tree = tree_of(order)
     os.makedirs(tree, mode=0o700, exist_ok=True)
     before = _listing(tree)
@@ -54,7 +54,7 @@ def put(order: dict[str, Any], stream: BinaryIO) -> None:
                 raise ValueError("only files are sent")
             if listing is None:
                 listing = {path: tuple(facts) for path, facts in json.loads(content.read()).items() if _is_inside(path)}
-                for path in before.keys() - listing.keys():  # first, since a folder may come in the place of a file
+                for path in before.keys() - listing.keys():  # first, since a folder may replace a file
                     _remove(tree, path)
                 continue
             _write(tree, member.name, content, *listing[member.name])
@@ -67,7 +67,7 @@ def put(order: dict[str, Any], stream: BinaryIO) -> None:
 
 
 def run(order: dict[str, Any]) -> int:
-    """Run the line of ``order``; its exit code. What an earlier run of this name has left is ended first."""
+    """End the rest of an earlier run with this name, then run the line of ``order``; return its exit code."""
     end_run(order["run"])
     child = subprocess.Popen(
         ["bash", "-c", order["line"]], cwd=_cwd(order), env=environment(order), stdin=subprocess.DEVNULL,
@@ -101,14 +101,14 @@ def environment(order: dict[str, Any]) -> dict[str, str]:
 
 
 def end_run(name: str) -> None:
-    """End every process of the run of this name, in whatever session it is."""
-    wanted = f"{RUN_VARIABLE}={name}".encode()
-    for sent, until in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, GRACE_S)):
-        deadline = time.monotonic() + until
-        for pid in _carrying(wanted):
+    """End all processes of the run with this name, in any session."""
+    variable = f"{RUN_VARIABLE}={name}".encode()
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + GRACE_S
+        for pid in _processes_with(variable):
             with suppress(OSError):
-                os.kill(pid, sent)
-        while _carrying(wanted):
+                os.kill(pid, number)
+        while _processes_with(variable):
             if time.monotonic() > deadline:
                 break
             time.sleep(0.02)
@@ -123,13 +123,13 @@ def _end_with_input(child: subprocess.Popen[bytes], name: str) -> None:
         end_run(name)
 
 
-def _carrying(wanted: bytes) -> list[int]:
+def _processes_with(variable: bytes) -> list[int]:
     found = []
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         try:
             with open(f"/proc/{pid}/environ", "rb") as environ, open(f"/proc/{pid}/stat", "rb") as stat:
                 is_over = stat.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
-                if wanted in environ.read().split(b"\0") and not is_over:
+                if variable in environ.read().split(b"\0") and not is_over:
                     found.append(int(pid))
         except OSError:
             continue
@@ -150,7 +150,7 @@ def _listing(tree: str) -> dict[str, Any]:
 
 
 def _is_inside(path: str) -> bool:
-    """Whether it leads to a place below the folder that it is relative to."""
+    """Whether the path leads to a place below the folder that it is relative to."""
     parts = path.split("/")
     return bool(path) and not path.startswith("/") and "\0" not in path and not {"", ".", ".."} & set(parts)
 
@@ -159,7 +159,7 @@ def _write(tree: str, path: str, content: Any, size: int, changed_ns: int, mode:
     file = os.path.join(tree, path)
     os.makedirs(os.path.dirname(file), exist_ok=True)
     if os.path.isdir(file) and not os.path.islink(file):
-        shutil.rmtree(file)  # a folder of before
+        shutil.rmtree(file)  # an earlier folder of this name
     aside = file + ".tradewind-new"
     with open(aside, "wb") as opened:
         shutil.copyfileobj(content, opened)
@@ -169,7 +169,7 @@ def _write(tree: str, path: str, content: Any, size: int, changed_ns: int, mode:
 
 
 def _remove(tree: str, path: str) -> None:
-    """Remove a file that was sent before, and the folders that are empty then."""
+    """Remove a file that was sent before, and its folders that become empty."""
     with suppress(OSError):
         os.unlink(os.path.join(tree, path))
         while path := os.path.dirname(path):
@@ -177,7 +177,7 @@ def _remove(tree: str, path: str) -> None:
 
 
 def main() -> None:
-    """Do what the command line says: a word, and an order as JSON."""
+    """Execute the command line: a word, and an order as JSON."""
     what, order = sys.argv[1], json.loads(sys.argv[2])
     if what == "have":
         have(order)

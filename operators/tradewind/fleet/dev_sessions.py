@@ -1,11 +1,11 @@
 """Development sessions: slices held for users by jobs on the cluster, and the heartbeats that keep them.
 
 Any user who may submit jobs can name one like another user's, and have it report any slice. So files go only to a slice
-that this machine has seen its own job hold, and the cluster is asked only whether that job continues. On another
+that this machine has recorded for its own job, and the cluster only tells whether that job still runs. On another
 machine, the user must name the job.
 
-Heartbeats use one ``ssh`` to the head, which is reopened when it is lost. They end with this process, however it ends,
-since the remote end reads a pipe of it.
+Heartbeats use one ``ssh`` to the head, which is reopened when it is lost. They end with this process in any case,
+because the remote end reads a pipe of it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from tradewind.cloud_tpu.host_files import METADATA, BadDevSliceError, DevSlice, heartbeat_path, is_dev_name
 from tradewind.fleet.access.hosts import ClusterHosts, SliceHost
@@ -36,62 +36,67 @@ from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.details import USER, JobDetails
 from tradewind.ray_jobs.request import JobRequest
 
-_JOB: Final = re.compile(r"dev-tpu-[a-z0-9]+(-[a-z0-9]+)*")
-_LONGEST_JOB: Final = 128
-_OLD_S: Final = 30 * 86400.0
-_LARGEST_BYTES: Final = 1 << 20
+_PREFIX: Final = "dev-tpu"
+_JOB: Final = re.compile(_PREFIX + r"-[a-z0-9]+(-[a-z0-9]+)*")
+_MAX_JOB_CHARS: Final = 128
+_OBSOLETE_S: Final = 30 * 86400.0
+_MAX_RECORD_BYTES: Final = 1 << 20
+_HEAD: Final = {"node:__internal_head__": 0.001}
+_STOP_ENV: Final = {"RAY_JOB_STOP_WAIT_TIME_S": "30"}
+"""Time for a stopped holder to end the processes on the hosts, until Ray kills it."""
+_PROGRAM: Final = "tradewind.runtime.dev_slice"
+_RECONNECT_S: Final = 3.0
+_GRACE_S: Final = 10.0
+_BEAT: Final = b"beat\n"
+_BYE: Final = b"bye\n"
+_FAR_END: Final = (
+    'file=~/{file}; mkdir -p -m 700 "${{file%/*}}"; '
+    'while read -r word; do case $word in beat) touch "$file" ;; bye) rm -f "$file"; exit 0 ;; esac; done'
+)
 
 
 def is_session_id(job: str) -> bool:
-    """Whether ``allocate`` could have called a job so: on hosts a folder is called by it."""
-    return len(job) <= _LONGEST_JOB and _JOB.fullmatch(job) is not None
+    """Whether ``allocate`` could have created this job ID, which also names a folder on hosts."""
+    return len(job) <= _MAX_JOB_CHARS and _JOB.fullmatch(job) is not None
 
 
 class LocalSessions:
-    """Those on one cluster: a file for each, for its owner alone.
+    """Records of this user's sessions on one cluster: a private file for each.
 
     Args:
-        root: Parent of the sessions of all clusters; default: with this user's other records.
+        root: Parent of the records of all clusters; default: the folder of this user's records.
     """
 
     def __init__(self, cluster: FleetCluster, root: Path | None = None) -> None:
         self._folder = (root or state_folder() / "dev") / cluster.project / cluster.name
 
     def note(self, job: str, name: str, held: DevSlice) -> None:
-        """Write down that ``job`` holds a slice that is called ``name``."""
+        """Record that ``job`` holds the slice ``held`` under ``name``; delete obsolete records."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for file in self._folder.iterdir():
             with suppress(OSError):
-                if file.stat().st_mtime < time.time() - _OLD_S:  # of one that was killed
+                if file.stat().st_mtime < time.time() - _OBSOLETE_S:  # of a killed command
                     file.unlink()
         write_private_file(self._folder / job, f"{name}\n{held.line()}\n")
 
     def forget(self, job: str) -> None:
-        """It holds nothing any more."""
+        """Delete the record of ``job``, if it exists."""
         (self._folder / job).unlink(missing_ok=True)
 
     def called(self, name: str) -> dict[str, DevSlice]:
-        """Job → slice, of those that were called ``name``, the newest first."""
+        """Return job → slice of the sessions with this name, the newest first."""
         with suppress(OSError):
             files = [file for file in self._folder.iterdir() if is_session_id(file.name)]
             newest = sorted(files, key=lambda file: file.stat().st_mtime_ns, reverse=True)
-            return {file.name: held for file in newest if (held := _held(file, name)) is not None}
+            return {file.name: held for file in newest if (held := _read_record(file, name)) is not None}
         return {}
 
 
-def _held(file: Path, name: str) -> DevSlice | None:
+def _read_record(file: Path, name: str) -> DevSlice | None:
     with suppress(OSError, ValueError, BadDevSliceError), file.open() as opened:
-        given, _, line = opened.read(_LARGEST_BYTES).partition("\n")
-        return DevSlice.in_log(line) if given == name else None
+        recorded, _, line = opened.read(_MAX_RECORD_BYTES).partition("\n")
+        return DevSlice.in_log(line) if recorded == name else None
     return None
-
-
-_PREFIX: Final = "dev-tpu"
-_LONGEST_SHOWN: Final = 128
-_HEAD: Final = {"node:__internal_head__": 0.001}
-_STOP_ENV: Final = {"RAY_JOB_STOP_WAIT_TIME_S": "30"}
-"""Time for a stopped holder to end the processes on the hosts, until Ray kills it."""
-_PROGRAM: Final = "tradewind.runtime.dev_slice"
 
 
 @dataclass(frozen=True)
@@ -99,8 +104,8 @@ class DevSession:
     """One slice that a job holds for a user.
 
     Attributes:
-        job: The job that holds it, and what its files are called by.
-        marks: What processes of each host carry, in the order of ``hosts``.
+        job: The job that holds it; its ID names the files of the session.
+        marks: The mark of processes on each host, in the order of ``hosts``.
     """
 
     job: str
@@ -113,7 +118,7 @@ def checked_name(name: str) -> str:
     """Return ``name``, if it is a valid name of a session.
 
     Raises:
-        FleetError: They may not.
+        FleetError: The name is invalid.
     """
     if not is_dev_name(name):
         raise FleetError(
@@ -126,7 +131,7 @@ def checked_name(name: str) -> str:
 def holder_request(
     name: str, user: str, slice_type: str, *, wait_s: float, silent_s: float, runtime_env: dict[str, Any]
 ) -> JobRequest:
-    """The job that reserves a slice for ``user`` and holds it; it runs on the head and needs nothing there."""
+    """Return the job that reserves and holds a slice for ``user``; it runs on the head, without resources there."""
     who = re.sub(r"[^a-z0-9]+", "-", user.lower()).strip("-")[:30] or "user"
     now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     job = f"{_PREFIX}-{who}-{name}-{now}-{secrets.token_hex(2)}"
@@ -137,17 +142,17 @@ def holder_request(
 
 
 def active_holders(jobs: Sequence[JobDetails], name: str, user: str) -> list[JobDetails]:
-    """The jobs by which ``user`` holds, or asks for, a slice called ``name``; the newest first."""
-    found = [job for job in jobs if not job.has_ended and job.metadata.get(METADATA) == name]
-    ours = [job for job in found if job.metadata.get(USER, "") == user]
-    return sorted(ours, key=lambda job: -(job.started_ms or 0))
+    """Return the jobs that claim to hold or request a slice called ``name`` for ``user``, the newest first."""
+    active = [job for job in jobs if not job.has_ended and job.metadata.get(METADATA) == name]
+    claimed = [job for job in active if job.metadata.get(USER, "") == user]
+    return sorted(claimed, key=lambda job: -(job.started_ms or 0))
 
 
 def held_slice(jobs: RayJobs, job: str) -> DevSlice | None:
-    """What the holder says of its slice; None if it has not yet.
+    """Return the slice that the holder reports in its log; None if it has not reported one yet.
 
     Raises:
-        FleetError: That cannot be read.
+        FleetError: The report is invalid.
     """
     try:
         return DevSlice.in_log(jobs.log_text(job) or "")
@@ -164,15 +169,14 @@ def find_session(
     name: str,
     user: str,
 ) -> DevSession:
-    """The slice that was allocated from this machine under ``name``.
+    """Return the slice that was allocated from this machine under ``name``.
 
     Args:
-        jobs: All that the cluster knows.
-        user: Whom it belongs to, to tell of jobs that say the same of themselves.
+        jobs: All jobs of the cluster.
+        user: Owner of the slice; the error names a job that only claims to hold it for this user.
 
     Raises:
-        FleetError: There is none.
-        FleetError: Google Cloud does not say where its hosts are.
+        FleetError: No running job of this machine holds it, or Google Cloud does not return its hosts.
     """
     known = {job.job for job in jobs if not job.has_ended}
     for job, held in own.called(name).items():
@@ -180,14 +184,15 @@ def find_session(
             return refresh_hosts(cluster, job, held, there.named([held.name]))
     none = f"You hold no slice called {name} on cluster {cluster.name}"
     if claimed := active_holders(jobs, name, user):
-        job = on_one_line(claimed[0].job[:_LONGEST_SHOWN])
+        job = on_one_line(claimed[0].job[:_MAX_JOB_CHARS])
         raise FleetError(
             f"{none} that is ready and was allocated from this machine. Job {job} says that it holds one for you, as "
             "any job can say: add --job with its id if you have allocated it elsewhere."
         )
+    option = "" if name == user else f" --name {name}"
     raise FleetError(
-        f"{none}: 'tradewind dev-tpu allocate TYPE --cluster {cluster.name}{_called(name, user)}' reserves one, and "
-        "holds it while it runs."
+        f"{none}: 'tradewind dev-tpu allocate TYPE --cluster {cluster.name}{option}' reserves one, and holds it while "
+        "it runs."
     )
 
 
@@ -195,11 +200,10 @@ def named_session(cluster: FleetCluster, jobs: RayJobs, there: ClusterHosts, job
     """Return the slice that ``job`` reports to hold; the user vouches for the job.
 
     Raises:
-        FleetError: It is no such job, has ended, or holds none yet.
-        FleetError: Google Cloud does not say where its hosts are.
+        FleetError: The job is no holder, has ended, or holds no slice yet, or Google Cloud does not return the hosts.
     """
     if not is_session_id(job):
-        raise FleetError(f"--job {on_one_line(job[:_LONGEST_SHOWN])} is no id that 'dev-tpu allocate' gives.")
+        raise FleetError(f"--job {on_one_line(job[:_MAX_JOB_CHARS])} is no id that 'dev-tpu allocate' gives.")
     details = jobs.details(job)
     held = None if details is None or details.has_ended else held_slice(jobs, job)
     if held is None or held.refused:
@@ -208,10 +212,10 @@ def named_session(cluster: FleetCluster, jobs: RayJobs, there: ClusterHosts, job
 
 
 def select_hosts(session: DevSession, numbers: Sequence[int]) -> list[int]:
-    """The hosts that are meant, by their numbers: all of them if none is named.
+    """Return the given host numbers, sorted; all of the slice if none is given.
 
     Raises:
-        FleetError: There is none of a number.
+        FleetError: The slice has no host of a number.
     """
     last = len(session.hosts) - 1
     for number in numbers:
@@ -223,31 +227,17 @@ def select_hosts(session: DevSession, numbers: Sequence[int]) -> list[int]:
 
 
 def refresh_hosts(cluster: FleetCluster, job: str, held: DevSlice, hosts: Sequence[SliceHost]) -> DevSession:
-    """The slice with its ``hosts`` as Google Cloud has them now.
+    """Return the session of ``held`` with its ``hosts`` in Google Cloud now.
 
     Raises:
-        FleetError: They are not those that were reserved: it was made anew under its name.
+        FleetError: The hosts are not those that the job reserved: the slice was recreated under its name.
     """
     if [host.ip for host in held.hosts] != [host.internal_ip for host in hosts]:
         raise FleetError(
-            f"Slice {held.name} of cluster {cluster.name} has other hosts than when job {job} reserved it: it was made "
-            "anew. Allocate again."
+            f"Slice {held.name} of cluster {cluster.name} has other hosts than when job {job} reserved it: it was "
+            "recreated. Allocate again."
         )
     return DevSession(job, held, tuple(hosts), tuple(host.mark for host in held.hosts))
-
-
-def _called(name: str, user: str) -> str:
-    return "" if name == user else f" --name {name}"
-
-
-_AGAIN_S: Final = 3.0
-_GRACE_S: Final = 10.0
-_BEAT: Final = b"beat\n"
-_BYE: Final = b"bye\n"
-_FAR_END: Final = (
-    'file=~/{file}; mkdir -p -m 700 "${{file%/*}}"; '
-    'while read -r word; do case $word in beat) touch "$file" ;; bye) rm -f "$file"; exit 0 ;; esac; done'
-)
 
 
 class HeartbeatSender:
@@ -267,7 +257,7 @@ class HeartbeatSender:
         self._every_s = every_s
         self._tell = tell
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._keep, daemon=True, name="signs-of-life")
+        self._thread = threading.Thread(target=self._run, daemon=True, name="heartbeats")
 
     def __enter__(self) -> HeartbeatSender:
         self._thread.start()
@@ -279,20 +269,20 @@ class HeartbeatSender:
         self._is_over.set()
         self._thread.join(2 * _GRACE_S)
 
-    def _keep(self) -> None:
+    def _run(self) -> None:
         while not self._is_over.is_set():
             try:
                 why = self._send(self._head())
             except (FleetError, OSError) as error:
                 why = str(error)
-            if not self._is_over.wait(_AGAIN_S):
+            if not self._is_over.wait(_RECONNECT_S):
                 self._tell(f"{why} Trying again: the slice is given back if that lasts.")
 
     def _send(self, head: SshHost) -> str:
-        """Give signs until that does not work any more; why."""
+        """Send heartbeats until the connection is lost or the block ends; return the reason of a loss."""
         command = remote_command(self._line, RunEnv.AUTO, is_terminal=False)
-        with tempfile.TemporaryFile() as said, ssh_to(head, "-T") as words:
-            ssh = _started([*words, command], said)
+        with tempfile.TemporaryFile() as errors, ssh_to(head, "-T") as words:
+            ssh = _start([*words, command], errors)
             try:
                 assert ssh.stdin is not None
                 while ssh.poll() is None:
@@ -302,24 +292,24 @@ class HeartbeatSender:
                         ssh.stdin.write(_BYE)
                         ssh.stdin.flush()
                         break
-            except OSError:  # the pipe's other end has gone
+            except OSError:  # ssh has exited
                 pass
             finally:
-                _ended(ssh)
-            return connection_loss_reason(end_of(said), head)
+                _stop(ssh)
+            return connection_loss_reason(end_of(errors), head)
 
 
-def _started(words: list[str], said: Any) -> subprocess.Popen[bytes]:
-    try:  # in a session of its own, so that Ctrl-C is for the command alone
+def _start(words: list[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
+    try:  # in a session of its own, so that Ctrl-C reaches only this command
         return subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
+            words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
         )
     except FileNotFoundError:
         raise SshError("There is no ssh on this machine: install OpenSSH's client.") from None
 
 
-def _ended(ssh: subprocess.Popen[bytes]) -> None:
-    """It ends by itself once its input does."""
+def _stop(ssh: subprocess.Popen[bytes]) -> None:
+    """Close the input of ``ssh``, which ends it; kill it if it does not end in time."""
     with suppress(OSError):
         assert ssh.stdin is not None
         ssh.stdin.close()

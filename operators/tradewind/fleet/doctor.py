@@ -31,22 +31,22 @@ from tradewind.ray_jobs.probe import check_connection
 
 
 class Health(StrEnum):
-    """How it is."""
+    """Result of a check."""
 
     WELL = "ok"
     WRONG = "WRONG"
     UNKNOWN = "unknown"
-    """It could not be checked."""
+    """The check was not possible."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One thing that was looked at.
+    """Result of one check.
 
     Attributes:
-        about: What it is: a program, a bucket.
-        found: How it was found, in words.
-        mend: What to do, in a sentence; empty if it is well.
+        about: Subject of the check, for example a program or a bucket.
+        found: The state that was found.
+        mend: The fix, as a sentence; empty if nothing is wrong.
     """
 
     about: str
@@ -56,25 +56,25 @@ class Diagnosis:
 
 
 def well(about: str, found: str) -> Diagnosis:
-    """It is as it should be."""
+    """Return the diagnosis of a subject in order."""
     return Diagnosis(about, Health.WELL, found)
 
 
 def wrong(about: str, found: str, mend: str) -> Diagnosis:
-    """It is not."""
+    """Return the diagnosis of a subject that needs a fix."""
     return Diagnosis(about, Health.WRONG, found, mend)
 
 
 def unknown(about: str, why: str, mend: str = "") -> Diagnosis:
-    """The state is unknown."""
+    """Return the diagnosis of a subject that could not be checked."""
     return Diagnosis(about, Health.UNKNOWN, why, mend)
 
 
 SECRET_ROLE: Final = "roles/secretmanager.secretAccessor"
 IMAGE_ROLE: Final = "roles/artifactregistry.reader"
 LIST_ROLE: Final = "roles/compute.viewer"
-"""Of hosts that look for their cluster's head."""
-_AS_GOOD: Final = {
+"""Role of hosts that look for their cluster's head."""
+_INCLUDED_IN: Final = {
     SECRET_ROLE: {SECRET_ROLE, "roles/secretmanager.admin", "roles/owner"},
     IMAGE_ROLE: {
         IMAGE_ROLE, "roles/artifactregistry.writer", "roles/artifactregistry.repoAdmin", "roles/artifactregistry.admin",
@@ -85,11 +85,11 @@ _AS_GOOD: Final = {
         "roles/viewer", "roles/editor", "roles/owner",
     },
 }  # fmt: skip
-"""Role → those that hold all of it that is needed here."""
+"""Role → the roles that include what the fleet needs of it."""
 
 
 def grant_diagnoses(cluster: FleetCluster, projects: Any, secrets: Any, registry: Any) -> Iterator[Diagnosis]:
-    """Whether head and slices of ``cluster`` may read its secrets and its image, and added slices find the head."""
+    """Check that head and slices of ``cluster`` may read its secrets and image, and manual slices find the head."""
     project = f"projects/{cluster.project}"
     named = {cluster.token_secret, *cluster.environment.values()}
     for account in sorted({cluster.head_service_account, cluster.worker_service_account}):
@@ -107,14 +107,14 @@ def grant_diagnoses(cluster: FleetCluster, projects: Any, secrets: Any, registry
 
 
 def _finding(account: str, role: str, project: str, projects: Any, thing: str, own: Any = None) -> Diagnosis:
-    """Whether ``account`` has ``role``; ``own`` asks for the policy of ``thing``, if that has one of its own."""
+    """Check that ``account`` has ``role``; ``own`` requests the policy of ``thing``, if it has its own."""
     about = f"{account}: {thing}"
     of_project = projects.projects().getIamPolicy(resource=f"projects/{project}", body={})
     places = [(f"project {project}", of_project), *([(thing, own)] if own is not None else [])]
     problems = []
     for place, request in places:
         try:
-            if found := _roles(execute_request(request, f"The policy of {place}"), account) & _AS_GOOD[role]:
+            if found := _roles(execute_request(request, f"The policy of {place}"), account) & _INCLUDED_IN[role]:
                 return well(about, f"{min(found)} on {place}")
         except CloudError as error:
             problems.append(str(error))
@@ -125,7 +125,7 @@ def _finding(account: str, role: str, project: str, projects: Any, thing: str, o
 
 
 def _roles(policy: Any, account: str) -> set[str]:
-    """What the policy grants ``account`` without a condition."""
+    """Return the roles that the policy grants ``account`` without a condition."""
     member = f"serviceAccount:{account}"
     bindings = [each for each in policy.get("bindings", []) if member in each.get("members", [])]
     return {str(each["role"]) for each in bindings if not each.get("condition")}
@@ -137,17 +137,19 @@ PERMISSIONS: Final = (
     "compute.disks.use", "compute.subnetworks.use", "tpu.nodes.list", "tpu.nodes.create", "tpu.nodes.delete",
     "iam.serviceAccounts.actAs", "secretmanager.versions.access",
 )  # fmt: skip
-"""What who starts and stops clusters needs."""
+"""Permissions of users who start and stop clusters."""
 _ROLES: Final = (
     "roles/compute.instanceAdmin.v1, roles/tpu.admin, roles/iam.serviceAccountUser and "
     "roles/secretmanager.secretAccessor"
 )
 _MAX_SKEW_S: Final = 30.0
+_TIMEOUT_S: Final = 60.0
 _CREDENTIALS: Final = "credentials"
+_SDK: Final = "Google Cloud SDK"
 
 
 def cloud_diagnoses(clusters: Iterable[FleetCluster], *, now: Callable[[], float] = time.time) -> Iterator[Diagnosis]:
-    """How Google Cloud is, for ``clusters``; nothing is changed."""
+    """Check what ``clusters`` need of Google Cloud, without changes."""
     chosen = list(clusters)
     try:
         projects, secrets, registry = map(google_api, ("cloudresourcemanager", "secretmanager", "artifactregistry"))
@@ -223,31 +225,29 @@ def _secret(project: str, name: str, secrets: Any, *, is_token: bool) -> Diagnos
 
 
 def _clocks(api: Any, now: Callable[[], float]) -> Diagnosis:
-    """This machine's clock beside Google's, by the date of any answer."""
+    """Compare this machine's clock with the date of a response from Google."""
     from google.auth.exceptions import GoogleAuthError
     from httplib2 import HttpLib2Error  # type: ignore[import-untyped]
 
     about = "clock"
     try:
         answer, _ = api._http.request(api._baseUrl, "HEAD")
-        theirs = parsedate_to_datetime(answer["date"]).timestamp()
+        skew = now() - parsedate_to_datetime(answer["date"]).timestamp()
     except (OSError, HttpLib2Error, GoogleAuthError, KeyError, ValueError) as error:
         return unknown(about, f"Google Cloud does not say what time it is ({type(error).__name__})")
-    skew = now() - theirs
     if abs(skew) > _MAX_SKEW_S:
         mend = "Set this machine's clock by NTP: Google refuses credentials of another time."
         return wrong(about, f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} Google's", mend)
     return well(about, "as Google's")
 
 
-_TIMEOUT_S: Final = 60.0
-_SDK: Final = "Google Cloud SDK"
-
-
 def machine_diagnoses(clusters: Iterable[FleetCluster]) -> Iterator[Diagnosis]:
-    """How this machine is, for starting ``clusters``."""
+    """Check what this machine needs to start ``clusters``."""
     yield _gcloud()
-    yield _ssh()
+    if shutil.which("ssh") is None:
+        yield wrong("ssh", "not installed", "Install OpenSSH's client: heads are reached with it.")
+    else:
+        yield well("ssh", "installed")
     yield _versions()
     for key in sorted({cluster.ssh_private_key for cluster in clusters}):
         yield _key(key)
@@ -264,12 +264,6 @@ def _gcloud() -> Diagnosis:
         return well("gcloud", str(json.loads(done.stdout)[_SDK]))
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
         return wrong("gcloud", f"does not run ({type(error).__name__})", "Run 'gcloud version', and install it anew.")
-
-
-def _ssh() -> Diagnosis:
-    if shutil.which("ssh") is None:
-        return wrong("ssh", "not installed", "Install OpenSSH's client: heads are reached with it.")
-    return well("ssh", "installed")
 
 
 def _versions() -> Diagnosis:
@@ -298,20 +292,19 @@ def _key(named: str) -> Diagnosis:
 
 
 def running_diagnoses(clusters: Iterable[FleetCluster], here: str) -> Iterator[Diagnosis]:
-    """How the Ray of each cluster is that has a head, beside the version ``here``; nothing is changed."""
+    """Compare Ray's version on each cluster with a head with the version ``here``."""
     for cluster in clusters:
         about = f"Ray of cluster {cluster.name}"
         try:
-            with connected(cluster) as there:
-                yield _compared(about, check_connection(there).ray_version, here)
+            with connected(cluster) as connection:
+                there = check_connection(connection).ray_version
         except NoHeadError:
             continue
         except (FleetError, RayJobsError) as error:
             yield unknown(about, str(error))
-
-
-def _compared(about: str, there: str, here: str) -> Diagnosis:
-    if there == here:
-        return well(about, f"{there}, as here")
-    mend = f"Install ray=={there} here, or name an image with Ray {here} in the fleet file and restart the cluster."
-    return wrong(about, f"{there}, and {here} here", mend)
+            continue
+        if there == here:
+            yield well(about, f"{there}, as here")
+        else:
+            image = f"name an image with Ray {here} in the fleet file and restart the cluster"
+            yield wrong(about, f"{there}, and {here} here", f"Install ray=={there} here, or {image}.")

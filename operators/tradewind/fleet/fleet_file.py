@@ -45,7 +45,7 @@ class Faults:
         return {name: self.without(value[name], at) for name, at in below.items() if at not in self.places}
 
     def clusters(self) -> set[str]:
-        """The clusters that have faults, or are one."""
+        """Return the clusters that have faults or are faults."""
         return {str(place[1]) for place in self.places if place[:1] == (_CLUSTERS,) and len(place) > 1}
 
     def hides(self, cluster: str, field: str) -> bool:
@@ -61,12 +61,12 @@ Settings = Mapping[str, Any]
 """The fields of one cluster, with the defaults filled in."""
 
 NEEDED: Final = ("project", "zone", "generation", "bucket", "head_service_account", "worker_service_account")
-"""What each cluster must have, from itself or from the defaults."""
+"""Required fields of each cluster, its own or from the defaults."""
 _COUNTS: Final = ("min_workers", "max_workers", "slices")
 
 
 def place_in_fleet(path: YamlPath) -> str:
-    """How a sentence about ``path`` begins: the cluster and the field."""
+    """Return the beginning of a sentence about ``path``: the cluster and the field."""
     match [str(part) for part in path]:
         case ["clusters", cluster]:
             return f"cluster {cluster}"
@@ -77,7 +77,7 @@ def place_in_fleet(path: YamlPath) -> str:
 
 
 def line_problems(value: Any, document: YamlDocument, path: YamlPath = ()) -> Iterator[FileProblem]:
-    """Texts of several lines, which no field has: they would break the files that are made from them."""
+    """Yield texts of several lines, which no field may have: they would break the generated files."""
     if isinstance(value, dict):
         for name, item in value.items():
             yield from line_problems(name, document, (*path, name))
@@ -88,13 +88,12 @@ def line_problems(value: Any, document: YamlDocument, path: YamlPath = ()) -> It
 
 
 def fleet_problems(document: YamlDocument, clusters: Mapping[str, Settings], faults: Faults) -> Iterator[FileProblem]:
-    """What does not fit in a document; ``clusters`` with their defaults, and without their ``faults``."""
+    """Yield contradictions in a document; ``clusters`` have their defaults, and not their ``faults``."""
     default = document.value.get("default_cluster")
     if default is not None and clusters and default not in {*clusters, *faults.clusters()}:
         line = document.line_of(("default_cluster",))
-        yield FileProblem(
-            line, f"default_cluster: there is no cluster {default!r}: {nearest_names_hint(default, clusters)}"
-        )
+        near = nearest_names_hint(default, clusters)
+        yield FileProblem(line, f"default_cluster: there is no cluster {default!r}: {near}")
     for name, settings in clusters.items():
         for fields, sentence in _cluster_problems(name, settings, faults):
             path = ("clusters", name, *fields)
@@ -160,7 +159,7 @@ def _kind_problems(name: str, generation: str) -> Iterator[str]:
 
 
 def _connection_problems(clusters: Mapping[str, Settings]) -> Iterator[tuple[str, str]]:
-    """Clusters that would be mixed up: ``--cluster`` takes names and connection ids alike."""
+    """Yield ambiguous clusters: ``--cluster`` accepts both names and connection IDs."""
     connections = {name: settings.get("connection", name) for name, settings in clusters.items()}
     shared = Counter(connections.values())
     for name, connection in connections.items():
@@ -172,7 +171,7 @@ def _connection_problems(clusters: Mapping[str, Settings]) -> Iterator[tuple[str
 
 
 FLEET_VARIABLE: Final = "TRADEWIND_FLEET"
-"""Names the fleet file where no option does."""
+"""Variable that names the fleet file if no option does."""
 USUAL_FILE: Final = Path("infra", "fleet.yaml")
 _UNCHANGED: Final = (
     "project", "zone", "max_workers", "bucket", "repository", "image", "tag", "token_secret", "environment",
@@ -181,10 +180,10 @@ _UNCHANGED: Final = (
 
 
 def load_fleet(file: Path) -> Fleet:
-    """The fleet that ``file`` describes.
+    """Load the fleet that ``file`` describes.
 
     Raises:
-        BadFileError: It cannot be read, or something in it is wrong; every problem is named with its line.
+        BadFileError: The file cannot be read or has problems; the message has each with its line.
     """
     document = read_yaml_with_problems(file)
     unread = Faults(document.unread)
@@ -204,12 +203,11 @@ def load_fleet(file: Path) -> Fleet:
 
 
 def _settings(defaults: Mapping[str, Any], own: Mapping[str, Any]) -> Settings:
-    """The fields of a cluster over the file's defaults over the schema's; tables are merged."""
+    """Merge a cluster's fields over the file's defaults over the schema's; tables are merged too."""
     fields = fleet_schema()["$defs"]
-    ours = {name: field["default"] for name, field in fields.items() if "default" in field}
-    merged = {**ours, **defaults, **own}
+    builtin = {name: field["default"] for name, field in fields.items() if "default" in field}
     tables = {name: {**defaults.get(name, {}), **own.get(name, {})} for name in ("environment", "slices")}
-    return {**merged, **tables}
+    return {**builtin, **defaults, **own, **tables}
 
 
 def _cluster(name: str, settings: Settings) -> FleetCluster:

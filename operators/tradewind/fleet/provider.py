@@ -1,4 +1,4 @@
-"""Ray's node provider for Google Cloud, as the cluster files name it: it writes nothing to IAM and makes no keys.
+"""Ray's node provider for Google Cloud, named in the cluster files: it writes nothing to IAM and creates no keys.
 
 Only Ray imports this module: on the machine that runs ``ray up``, and on the head.
 """
@@ -32,26 +32,25 @@ from tradewind.fleet.provider_google import (
 )
 
 _ENDPOINTS: Final = {f"{api}_endpoint": ENDPOINT_VARIABLES[api] for api in ("compute", "tpu")}
-"""The provider's own settings, and the variables that they come from on the machine that runs ``ray up``."""
+"""Settings of the provider → variables with their values on the machine that runs ``ray up``."""
 _PROXY: Final = "ssh_proxy_command"
 _IDLE_TIMEOUT: Final = "idle_timeout_minutes"
-_USUAL_IDLE_MINUTES: Final = 5
+_DEFAULT_IDLE_MINUTES: Final = 5
 """Ray's own, where a config does not say it."""
 
 
 class TradewindNodeProvider(GCPNodeProvider):
     """``GCPNodeProvider`` for clusters whose service accounts and keys exist and are named.
 
-    Its settings are Ray's for ``gcp``, ``labels``: what every node that it creates carries besides Ray's labels, and
-    what ``bootstrap_config`` adds: other endpoints than Google's, by which command one gets from node to node, and
-    after how long without use the autoscaler deletes a slice.
+    Its settings are Ray's for ``gcp``, ``labels`` (labels of every node besides Ray's), and what ``bootstrap_config``
+    adds: other endpoints than Google's, the SSH proxy command between nodes, and the idle timeout of slices.
     """
 
     def __init__(self, provider_config: dict[str, Any], cluster_name: str) -> None:
         super().__init__(provider_config, cluster_name)
         self._representatives = Representatives(
             idle_seconds,
-            idle_timeout_s=60 * provider_config.get(_IDLE_TIMEOUT, _USUAL_IDLE_MINUTES),
+            idle_timeout_s=60 * provider_config.get(_IDLE_TIMEOUT, _DEFAULT_IDLE_MINUTES),
             lost_after_s=AUTOSCALER_HEARTBEAT_TIMEOUT_S,
         )
 
@@ -66,13 +65,13 @@ class TradewindNodeProvider(GCPNodeProvider):
 
     @staticmethod
     def bootstrap_config(cluster_config: dict[str, Any]) -> dict[str, Any]:
-        """What Ray's own bootstrap adds to a config, but for what it writes to the project.
+        """Complete a config like Ray's own bootstrap, but without its writes to the project.
 
-        Ray's makes a project that it may not see, a service account, and an SSH key pair, and grants roles. Here the
-        config has to name the key, and each node's service account.
+        Ray's creates a project that it cannot see, a service account, and an SSH key pair, and grants roles. Here the
+        config must name the key, and each node's service account.
 
         Raises:
-            FleetError: It does not.
+            FleetError: The config does not name them.
         """
         config = copy.deepcopy(cluster_config)
         check_legacy_fields(config)
@@ -86,18 +85,18 @@ class TradewindNodeProvider(GCPNodeProvider):
         provider |= {name: os.environ[variable] for name, variable in _ENDPOINTS.items() if os.environ.get(variable)}
         if _PROXY in config["auth"]:
             provider[_PROXY] = config["auth"][_PROXY]
-        provider[_IDLE_TIMEOUT] = config.get(_IDLE_TIMEOUT, _USUAL_IDLE_MINUTES)
+        provider[_IDLE_TIMEOUT] = config.get(_IDLE_TIMEOUT, _DEFAULT_IDLE_MINUTES)
         return dict(gcp._configure_subnet(config, google_api("compute", provider.get("compute_endpoint"))))
 
     def prepare_for_head_node(self, cluster_config: dict[str, Any]) -> dict[str, Any]:
-        """Ray takes the proxy command out of what the head gets, with which it has to reach the slices."""
+        """Keep the proxy command in the head's config, which Ray removes: the head reaches the slices by it."""
         config = dict(super().prepare_for_head_node(cluster_config))
         if _PROXY in self.provider_config:
             config["auth"] = {**config["auth"], _PROXY: self.provider_config[_PROXY]}
         return config
 
     def safe_to_scale(self) -> bool:
-        """Whether the autoscaler may act in this round; it asks after it has listed the nodes.
+        """Whether the autoscaler may act in this round; it calls this after it has listed the nodes.
 
         It may not while the use of hosts is unknown, since it deletes slices that seem idle.
         """
@@ -115,7 +114,7 @@ class TradewindNodeProvider(GCPNodeProvider):
         return address
 
     def set_node_tags(self, node_id: str, tags: dict[str, str]) -> None:
-        """Label a node, unless it is gone, where Ray's own fails. That also holds the lock until Google has done it."""
+        """Label a node, if it exists. Ray's own fails without it, and holds the lock until Google has finished."""
         node = self._get_node(node_id)
         if node.is_terminated():
             return
@@ -125,7 +124,7 @@ class TradewindNodeProvider(GCPNodeProvider):
             only_not_found(error)
 
     def create_node(self, base_config: dict[str, Any], tags: dict[str, str], count: int) -> dict[str, dict[str, Any]]:
-        """Create nodes. Ray's own holds the lock that all else waits for until the last one is there."""
+        """Create nodes without the provider's lock, which Ray's own holds until the last node exists."""
         labels = {**self.provider_config.get("labels", {}), **tags}
         resource = self.resources[gcp.get_node_type(base_config)]
         if isinstance(resource, Slices):
@@ -138,7 +137,7 @@ class TradewindNodeProvider(GCPNodeProvider):
             raise click.ClickException(f"The head could not be created: {error.description}") from None
 
     def terminate_node(self, node_id: str) -> dict[str, Any] | None:
-        """Have a node deleted; None if it is gone already, where Ray's own fails. Only for a head one waits."""
+        """Delete a node, and wait for it if it is a head; return None, where Ray's own fails, if it does not exist."""
         resource = self._get_resource_depending_on_node_name(node_id)
         try:
             is_slice = isinstance(resource, Slices)

@@ -1,11 +1,11 @@
 """Corrections of Ray's virtual machines and slices, and the representative host of each slice.
 
 Lists have all pages, and a node that vanishes meanwhile is gone. A slice that Google repairs is not dead: Ray would
-make another one, and then have both. Manual slices are not the autoscaler's.
+create another one, and then have both. Manual slices are not the autoscaler's.
 
-Ray's autoscaler has one line for a slice, with its last use and whether Ray has it, and finds the line by the address
-that the provider gives for the slice. Ray's own provider gives that of host 0, so that a slice seems idle or healthy
-whenever host 0 does. Here it is the address of the host whose use or loss decides about the whole slice.
+Ray's autoscaler has one entry for a slice, with its last use and whether it is in Ray, and finds the entry by the
+address that the provider returns for the slice. Ray's own provider returns that of host 0, so a slice seems idle or
+healthy whenever host 0 does. Here it is the address of the host whose use or loss decides about the whole slice.
 """
 
 from __future__ import annotations
@@ -114,11 +114,11 @@ class Slices(GCPTPU):
         return SliceNode({"name": node_id, "state": "TERMINATED", "labels": {}}, self)
 
     def set_labels(self, node: Any, labels: dict[str, str], wait_for_operation: bool = True) -> dict[str, Any]:
-        """Google takes all labels at once, and Ray gives it those of its last list: what others wrote since goes."""
+        """Set labels over the current ones: Ray sends all labels of its last list, and would undo later changes."""
         return dict(super().set_labels(self.get_instance(node["name"]), labels, wait_for_operation))
 
     def delete_dead(self, node_type: str) -> None:
-        """Delete the workers of this type that Google has taken: they use quota until then.
+        """Delete the workers of this type that Google has taken, which still use quota.
 
         A slice of a queued resource is left to the user who requested that.
         """
@@ -128,15 +128,15 @@ class Slices(GCPTPU):
             TAG_RAY_USER_NODE_TYPE: node_type,
         }
         for fields in self._all():
-            is_ours = dead.items() <= fields.get("labels", {}).items()
-            if is_ours and fields.get("state") in _DEAD and not fields.get("queuedResource"):
+            is_own = dead.items() <= fields.get("labels", {}).items()
+            if is_own and fields.get("state") in _DEAD and not fields.get("queuedResource"):
                 try:
                     self.delete_instance(fields["name"], wait_for_operation=False)
                 except HttpError as error:
                     only_not_found(error)
 
     def _all(self) -> Iterator[dict[str, Any]]:
-        """Every slice of the zone, over all pages."""
+        """Yield the slices of the zone, from all pages."""
         nodes = self.resource.projects().locations().nodes()
         request = nodes.list(parent=self.path, pageSize=_PAGE)
         while request is not None:
@@ -163,14 +163,14 @@ def only_not_found(error: Any) -> None:
 
 
 _LOG: Final = logging.getLogger(__name__)
-_TOGETHER_S: Final = 5.0
-"""Hosts that were used within so short a time were used by the same work, as those of a pod."""
+_SAME_WORK_S: Final = 5.0
+"""Hosts whose last use differs by less ran the same work, for example a pod."""
 
 
 def idle_seconds() -> dict[str, float]:
-    """Address of each living Ray node → for how many seconds nothing has used it.
+    """Return address of each living Ray node → its idle time in seconds.
 
-    Only for the process of Ray's first autoscaler, whose own client asks the head's GCS.
+    This works only in the process of Ray's first autoscaler, whose own client reads the head's GCS.
 
     Raises:
         RayError: GCS does not answer.
@@ -183,7 +183,7 @@ def idle_seconds() -> dict[str, float]:
 
 
 def idle_of(nodes: Iterable[NodeState]) -> dict[str, float]:
-    """The same, of the nodes as GCS describes them, among which dead ones stay for long."""
+    """Return the same for nodes from the GCS, which lists dead ones for a long time."""
     idle: dict[str, float] = {}
     for node in nodes:
         if node.status != NodeStatus.DEAD:
@@ -195,33 +195,34 @@ def idle_of(nodes: Iterable[NodeState]) -> dict[str, float]:
 def representative(
     addresses: Sequence[str], idle_s: Mapping[str, float], lost: Collection[str], idle_timeout_s: float
 ) -> str:
-    """The address, of a slice's hosts in their order, by which the autoscaler is to judge the slice.
+    """Return the address, of a slice's hosts in their order, by which the autoscaler judges the slice.
 
-    - While any host is in use, or was within ``idle_timeout_s``: the one that was used last, so that the slice is not
-      deleted or restarted under it. Host 0, which alone has the resource of a whole slice, if it was used with it.
-    - Else a host that is lost, so that the autoscaler restarts Ray on the slice as it does when host 0 is.
+    - While any host is in use, or was within ``idle_timeout_s``: the host that was used last, so that the slice is not
+      deleted or restarted during its work. Host 0, which alone has the resource of a whole slice, if both were used by
+      the same work.
+    - Else a lost host, so that the autoscaler restarts Ray on the slice, as it does when host 0 is lost.
     - Else host 0.
 
     Args:
-        idle_s: Address of each living host → for how long it is unused.
-        lost: Addresses of hosts that Ray has not had for too long.
+        idle_s: Address of each living host → its idle time.
+        lost: Addresses of hosts that Ray has lacked for too long.
     """
     first = addresses[0]
     used = [address for address in addresses if idle_s.get(address, math.inf) < idle_timeout_s]
     if not used:
         return next((address for address in addresses if address in lost), first)
     last = min(used, key=idle_s.__getitem__)
-    return first if first in used and idle_s[first] <= idle_s[last] + _TOGETHER_S else last
+    return first if first in used and idle_s[first] <= idle_s[last] + _SAME_WORK_S else last
 
 
 @dataclass(frozen=True)
 class UsageSnapshot:
-    """What was seen at a time.
+    """Use of all hosts at one time.
 
     Attributes:
-        at: Seconds of the clock.
-        idle_s: Address of each living host → for how many seconds it is unused.
-        slice_idle_s: Name of each slice → for how many all of its living hosts are; infinite if none lives.
+        at: Time of the clock, in seconds.
+        idle_s: Address of each living host → its idle time in seconds.
+        slice_idle_s: Name of each slice → minimum of its living hosts; infinite if none lives.
     """
 
     at: float
@@ -230,13 +231,13 @@ class UsageSnapshot:
 
 
 class Representatives:
-    """The representatives of a cluster's slices, chosen anew in each round of the autoscaler.
+    """Representative hosts of a cluster's slices, chosen in each round of the autoscaler.
 
     Args:
-        ask: For ``idle_seconds``.
-        idle_timeout_s: After how long without use the autoscaler deletes a slice.
-        lost_after_s: For how long Ray may not have a host of a slice that is READY, until it counts as lost.
-        clock: Seconds that only grow.
+        ask: Returns ``idle_seconds``.
+        idle_timeout_s: Idle time after which the autoscaler deletes a slice.
+        lost_after_s: Time after which a host of a READY slice that is not in Ray counts as lost.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(
@@ -260,10 +261,10 @@ class Representatives:
         return self._chosen.get(name)
 
     def choose(self, slices: Mapping[str, Sequence[str]]) -> bool:
-        """Look at all hosts, and choose; whether the autoscaler may delete something now.
+        """Choose the representatives, and return whether the autoscaler may act in this round.
 
-        It may not while GCS does not answer. Nor in a round in which a slice was taken into use that was idle for so
-        long that it may be deleted: the autoscaler has read just before this who is idle, and may not have seen that.
+        It may not while GCS does not answer. Nor may it if a slice is used again that was idle long enough for its
+        deletion: the autoscaler read the idle times just before, and may have missed that.
 
         Args:
             slices: Name of each slice that is READY → the addresses of its hosts, in their order.
@@ -271,34 +272,40 @@ class Representatives:
         try:
             idle_s = self._ask()
         except (RayError, FleetError, OSError) as error:
-            _LOG.warning("Nothing is deleted or made now, since GCS does not say which hosts work: %s", error)
+            _LOG.warning(
+                "No node is created or deleted now: GCS did not return the idle times: %s",
+                error,
+            )
             return False
-        look = UsageSnapshot(self._clock(), idle_s, {name: _least(hosts, idle_s) for name, hosts in slices.items()})
-        before, self._last = self._last, look
-        lost = self._lost(look, slices)
+        slice_idle_s = {
+            name: min((idle_s[address] for address in hosts if address in idle_s), default=math.inf)
+            for name, hosts in slices.items()
+        }
+        now = UsageSnapshot(self._clock(), idle_s, slice_idle_s)
+        before, self._last = self._last, now
+        lost = self._lost(now, slices)
         self._chosen = {
             name: representative(hosts, idle_s, lost, self._idle_timeout_s) for name, hosts in slices.items() if hosts
         }
-        if before is not None and (woken := newly_used_slices(before, look, self._idle_timeout_s)):
-            _LOG.info("Nothing is deleted or made now, since %s was just taken into use.", ", ".join(woken))
+        if before is not None and (again := newly_used_slices(before, now, self._idle_timeout_s)):
+            _LOG.info(
+                "No node is created or deleted now: slices %s are in use again.",
+                ", ".join(again),
+            )
             return False
         return True
 
-    def _lost(self, look: UsageSnapshot, slices: Mapping[str, Sequence[str]]) -> set[str]:
-        missing = {address for hosts in slices.values() for address in hosts} - look.idle_s.keys()
-        self._missing_since = {address: self._missing_since.get(address, look.at) for address in missing}
-        return {name for name, since in self._missing_since.items() if look.at - since >= self._lost_after_s}
+    def _lost(self, now: UsageSnapshot, slices: Mapping[str, Sequence[str]]) -> set[str]:
+        missing = {address for hosts in slices.values() for address in hosts} - now.idle_s.keys()
+        self._missing_since = {address: self._missing_since.get(address, now.at) for address in missing}
+        return {name for name, since in self._missing_since.items() if now.at - since >= self._lost_after_s}
 
 
 def newly_used_slices(before: UsageSnapshot, now: UsageSnapshot, idle_timeout_s: float) -> list[str]:
-    """Slices that were taken into use since ``before``, and would be idle for ``idle_timeout_s`` by now otherwise."""
+    """Return the slices used since ``before`` that would otherwise be idle for ``idle_timeout_s`` by now."""
     passed_s = now.at - before.at
     return [
         name
         for name, idle_s in now.slice_idle_s.items()
         if idle_s < passed_s and idle_timeout_s <= before.slice_idle_s.get(name, 0.0) + passed_s < math.inf
     ]
-
-
-def _least(hosts: Sequence[str], idle_s: Mapping[str, float]) -> float:
-    return min((idle_s[address] for address in hosts if address in idle_s), default=math.inf)

@@ -28,16 +28,16 @@ _MAX_WHY_CHARS: Final = 400
 
 
 class PushState(StrEnum):
-    """What became of one host."""
+    """Result of a push on one host."""
 
     WRITTEN = "written"
-    """Its files are as they should be now."""
+    """Its files were updated."""
     SAME = "as it should be"
-    """They were before."""
+    """Its files were current already."""
     WOULD_WRITE = "would be written"
-    """In a dry run: they are not as they should be."""
+    """In a dry run: its files are not current."""
     NO_RAY = "Ray does not run"
-    """Nothing was written: it fetches them itself when Ray is started there."""
+    """Nothing was written: the host fetches the values itself when Ray is started there."""
     FAILED = "failed"
     """Nothing was written."""
 
@@ -48,13 +48,13 @@ class PushState(StrEnum):
 
 @dataclass(frozen=True)
 class HostPush:
-    """What was done on one host, or would be.
+    """What was done on one host, or would be done without a dry run.
 
     Attributes:
-        changed: The variables that have another value in their files now.
-        removed: Those that the fleet file does not name any more.
-        restart: Those that its Ray, which runs, has with other values.
-        why: Why it failed.
+        changed: Variables whose files have another value now.
+        removed: Variables that the fleet file no longer names.
+        restart: Variables that the running Ray has with other values.
+        why: Why the push failed.
     """
 
     host: str
@@ -65,33 +65,33 @@ class HostPush:
     why: str = ""
 
     @staticmethod
-    def of(result: HostResult, printed: str, said: str, *, is_dry: bool) -> HostPush:
-        """From how the command ended there, the last line that it printed, and the last that it said of errors."""
+    def of(result: HostResult, printed: str, error: str, *, is_dry: bool) -> HostPush:
+        """Parse the result of the command on a host, with its last lines of output and of error output."""
         try:
-            told = json.loads(printed) if result.code == 0 else {}
-            changed, removed, restart = (_names(told.get(key, [])) for key in ("changed", "removed", "restart"))
-            has_ray, why = told.get("ray"), str(told.get("why", ""))[:_MAX_WHY_CHARS]
+            answer = json.loads(printed) if result.code == 0 else {}
+            changed, removed, restart = (_names(answer.get(key, [])) for key in ("changed", "removed", "restart"))
+            has_ray, why = answer.get("ray"), str(answer.get("why", ""))[:_MAX_WHY_CHARS]
         except (ValueError, AttributeError, TypeError, RecursionError):
             has_ray, why = None, ""
         if has_ray is False:
             return HostPush(result.host, PushState.NO_RAY)
         if has_ray is not True or why:
-            ended = f"the command there ended with {result.code}: {said[:_MAX_WHY_CHARS] or 'it said nothing'}"
+            ended = f"the command there ended with {result.code}: {error[:_MAX_WHY_CHARS] or 'without output'}"
             return HostPush(result.host, PushState.FAILED, why=why or result.why or ended)
         done = PushState.WOULD_WRITE if is_dry else PushState.WRITTEN
         return HostPush(result.host, done if changed or removed else PushState.SAME, changed, removed, restart)
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the fields as JSON."""
         return {**vars(self), "state": self.state.name.lower()}
 
 
 class EnvironmentPush:
-    """Brings the environment of one cluster to its hosts.
+    """Push of one cluster's environment to its hosts.
 
     Args:
-        versions: Variable → the name of the version that has its value.
-        run: Runs a command on hosts at once, and gives each line that they print to the first argument.
+        versions: Variable → name of the secret version with its value.
+        run: Runs a command on hosts in parallel, and calls the first argument with each line that they print.
     """
 
     def __init__(
@@ -108,23 +108,19 @@ class EnvironmentPush:
     def push(
         self, hosts: Sequence[SshHost], *, is_dry: bool, check: Callable[[], None] = lambda: None
     ) -> list[HostPush]:
-        """Do it on ``hosts``, or only say what would be done.
+        """Push to ``hosts``, or return what a push would do.
 
         Args:
-            check: Asked before each host; raises when nothing may be written any more.
+            check: Called before each host; raises when nothing may be written any more.
         """
         last: dict[tuple[str, bool], str] = {}
-
-        def write(host: SshHost, line: str, is_error: bool) -> None:
-            last[host.name, is_error] = line
-
         command = remote_command(push_line(self._versions, is_dry=is_dry), RunEnv.AUTO, is_terminal=False)
 
         def command_of(host: SshHost) -> str:
             check()
             return command
 
-        results = self._run(write, hosts, command_of)
+        results = self._run(lambda host, line, is_error: last.update({(host.name, is_error): line}), hosts, command_of)
         return [
             HostPush.of(one, last.get((one.host, False), ""), last.get((one.host, True), ""), is_dry=is_dry)
             for one in results
@@ -132,17 +128,17 @@ class EnvironmentPush:
 
 
 def push_line(versions: Mapping[str, str], *, is_dry: bool) -> str:
-    """The line for a shell that does it on one host."""
+    """Return the shell line that pushes on one host."""
     order = {"folder": ENVIRONMENT_FOLDER, "secrets": dict(versions), "is_dry": is_dry}
     return shlex.join(["python3", "-I", "-c", _ON_HOST.read_text(), json.dumps(order)])
 
 
 def newest_versions(cluster: FleetCluster, client: Any = None) -> dict[str, str]:
-    """Variable → the newest version of its secret, which is what a host fetches when Ray is started there.
+    """Return variable → newest version of its secret, which hosts fetch when Ray is started there.
 
     Raises:
-        FleetError: A secret is not there, has no version, or its newest one is disabled.
-        CloudError: Secret Manager does not say.
+        FleetError: A secret does not exist, has no version, or its newest one is disabled.
+        CloudError: Secret Manager does not answer.
     """
     found = {}
     for name, secret in sorted(cluster.environment.items()):
@@ -154,7 +150,7 @@ def newest_versions(cluster: FleetCluster, client: Any = None) -> dict[str, str]
                 f"Cluster {cluster.name}, {name}: projects/{cluster.project}/secrets/{secret} {state}: add a version "
                 "to it, or take the variable out of the fleet file. Nothing was written."
             )
-        # As it was asked for: Google names the project by its number.
+        # With the project's ID: Google's answer has the project's number.
         found[name] = f"projects/{cluster.project}/secrets/{secret}/versions/{newest.number}"
     return found
 
@@ -177,5 +173,5 @@ def machines_of(there: ClusterHosts, slices: Iterable[SliceOfHosts]) -> tuple[li
 
 def _names(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise ValueError("no list of names")
+        raise ValueError("not a list of names")
     return tuple(value)

@@ -28,16 +28,16 @@ class Subject(StrEnum):
 
 @dataclass(frozen=True)
 class UpkeepLine:
-    """One thing that was found.
+    """One finding.
 
     Attributes:
-        cluster: The cluster's name; for a node of no cluster the name that its label has.
-        about: What it is.
-        name: Of the slice, job, host or node.
-        state: How it was found.
-        done: What was done about it, or would be in a dry run.
-        needs_person: Whether no further upkeep will mend it.
-        is_well: Whether there is nothing to say of it.
+        cluster: The cluster's name; for a node of no cluster, the name in its label.
+        about: Kind of the subject.
+        name: Name of the slice, job, host or node.
+        state: The state that was found.
+        done: What upkeep did about it, or would do without a dry run.
+        needs_person: Whether no further upkeep will repair it.
+        is_well: Whether it is in order.
     """
 
     cluster: str
@@ -51,14 +51,14 @@ class UpkeepLine:
 
 @dataclass(frozen=True)
 class UncheckedItem:
-    """What could not be looked at, and why: of a cluster, or of a zone."""
+    """A cluster or a zone that could not be checked, and why."""
 
     where: str
     why: str
 
 
 def slice_lines(cluster: str, repair: Mapping[str, Any], *, is_dry: bool = False) -> Iterator[UpkeepLine]:
-    """From the XCom of a ``TpuSliceRecoverySensor``."""
+    """Yield the lines for the XCom of a ``TpuSliceRecoverySensor``."""
     stuck = {text.partition(":")[0] for text in repair.get("stuck", ())}
     for row in repair.get("slices", ()):
         name, state = row["slice"], f"{row['verdict']}: {row['reason']}"
@@ -66,26 +66,19 @@ def slice_lines(cluster: str, repair: Mapping[str, Any], *, is_dry: bool = False
 
 
 def job_lines(cluster: str, stopped: Iterable[str], *, is_dry: bool = False) -> Iterator[UpkeepLine]:
-    """From the XCom of a ``RayReconcileOperator``."""
+    """Yield the lines for the XCom of a ``RayReconcileOperator``."""
     for job in stopped:
         yield UpkeepLine(cluster, Subject.JOB, job, "its task has ended", "would be stopped" if is_dry else "stopped")
 
 
 def host_lines(cluster: str, rows: Iterable[Mapping[str, Any]], *, is_dry: bool = False) -> Iterator[UpkeepLine]:
-    """From what ``sweep_hosts`` returned."""
+    """Yield the lines for the result of ``sweep_hosts``."""
     for row in rows:
         disk = "" if row["free_disk_percent"] is None else f", {row['free_disk_percent']} % of its disk free"
         state = f"{row['slice']}: {row['use']}{disk}" + (f"; {row['problem']}" if row["problem"] else "")
         done, is_bad = "; ".join(row["done"]), bool(row["problem"])
-        yield UpkeepLine(
-            cluster,
-            Subject.HOST,
-            row["host"],
-            state,
-            done,
-            is_bad,
-            is_well=not (done or is_bad or row["use"] == "gone"),
-        )
+        is_well = not (done or is_bad or row["use"] == "gone")
+        yield UpkeepLine(cluster, Subject.HOST, row["host"], state, done, is_bad, is_well)
 
 
 @dataclass(frozen=True)
@@ -122,11 +115,9 @@ class LockNote:
         return LockNote(cluster, "", f"Unknown whether a command is changing it: {why}", True, True)
 
     def line(self) -> UpkeepLine:
-        """The same for the report."""
-        done = "left alone" if self.is_left_out else ""
-        return UpkeepLine(
-            self.cluster, Subject.OPERATION, self.operation or "-", self.sentence, done, self.needs_person
-        )
+        """Return the line for the report."""
+        name, done = self.operation or "-", "left alone" if self.is_left_out else ""
+        return UpkeepLine(self.cluster, Subject.OPERATION, name, self.sentence, done, self.needs_person)
 
 
 def orphan_lines(fleet: Fleet, project: str, zone: str, nodes: Iterable[TpuNode]) -> Iterator[UpkeepLine]:
@@ -146,8 +137,8 @@ class UpkeepReport:
     """Everything that one round of upkeep found.
 
     Attributes:
-        lines: What was found.
-        unseen: What could not be looked at.
+        lines: All findings.
+        unseen: What could not be checked.
     """
 
     lines: Sequence[UpkeepLine]
@@ -155,7 +146,7 @@ class UpkeepReport:
 
     @property
     def needs_attention(self) -> list[str]:
-        """What upkeep will not mend, a sentence each."""
+        """Findings that upkeep will not repair, a sentence each."""
         return [f"{line.cluster}, {line.about} {line.name}: {line.state}" for line in self.lines if line.needs_person]
 
     def to_json(self) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class YamlDocument:
     unread: frozenset[YamlPath] = frozenset()
 
     def line_of(self, path: YamlPath) -> int:
-        """The line of the value at ``path``, else of the nearest above it that the file has."""
+        """Return the line of the value at ``path``, else of the nearest value above it."""
         while path not in self.lines:
             path = path[:-1]
         return self.lines[path]
@@ -186,12 +186,12 @@ _NATURES: Final = (
     (datetime.date, "a date", True), (dict, "a table of fields", False), (list, "a list", False),
     (object, "nothing", False),
 )  # fmt: skip
-"""What YAML makes of a text, in words, and whether quotes would make it a text."""
+"""Type of a YAML value, its name in messages, and whether quotes would make the value a text."""
 
 
 @cache
 def fleet_schema() -> Mapping[str, Any]:
-    """The schema of the fleet file."""
+    """Return the schema of the fleet file."""
     return dict(json.loads(SCHEMA_FILE.read_text()))
 
 
@@ -217,7 +217,7 @@ def schema_faults(value: Any, schema: Mapping[str, Any]) -> Iterator[tuple[YamlP
 
 
 def _sentences(error: Any) -> Iterator[tuple[YamlPath, str]]:
-    """What one error of ``jsonschema`` says, and of which field below the place of the error."""
+    """Yield the fields below an error of ``jsonschema`` that it is about, each with a sentence."""
     wanted, value = error.validator_value, _shown(error)
     match error.validator:
         case "additionalProperties":
@@ -238,10 +238,8 @@ def _sentences(error: Any) -> Iterator[tuple[YamlPath, str]]:
             quotes = ": put it in quotes" if wanted == "string" and may_be_quoted else ""
             yield (), f"{value} is {nature}, where {' or '.join(kinds)} belongs{quotes}."
         case "enum":
-            yield (
-                (),
-                f"{value} is none of {', '.join(map(str, wanted))}: {nearest_names_hint(str(error.instance), wanted)}",
-            )
+            near = nearest_names_hint(str(error.instance), wanted)
+            yield (), f"{value} is none of {', '.join(map(str, wanted))}: {near}"
         case "minimum" | "maximum":
             bound = "less" if error.validator == "minimum" else "more"
             yield (), f"{value} is {bound} than {wanted}, and must not be."

@@ -1,6 +1,6 @@
 """Connections from a laptop to a cluster: an ``ssh`` tunnel to its head, and the cluster's token.
 
-The tunnel ends with this process, however it ends, since the remote end reads a pipe of it. The token is fetched from
+The tunnel ends with this process in any case, because the remote end reads a pipe of it. The token is fetched from
 Secret Manager once, cached for its owner alone, and used until a cluster refuses it. Its file is
 ``tokens/PROJECT/SECRET`` below ``$XDG_CACHE_HOME/tradewind`` or ``~/.cache/tradewind``.
 """
@@ -36,20 +36,20 @@ _GRACE_S: Final = 5.0
 
 @contextmanager
 def tunnel(head: SshHost, port: int | None = None, *, to: str | None = None) -> Iterator[str]:
-    """The address at which the dashboard of a cluster answers here, on the loopback, for the length of the block.
+    """Yield the loopback address at which the dashboard of a cluster answers in the block.
 
     Args:
-        port: Where; default: a free one.
+        port: Port of the address; default: a free one.
         to: Another address than the dashboard's, as the head sees it.
 
     Raises:
-        SshError: ``ssh`` is not there, its key is not, or the head does not let us in.
+        SshError: ``ssh`` or its key is missing, or the head refuses the login.
     """
     port = port or free_port()
     far = to or os.environ.get(DASHBOARD_VARIABLE, _DASHBOARD)
-    # ``cat`` ends when this process does, and ``ssh`` with it; with -N it would stay behind.
+    # ``cat`` ends with this process, and ``ssh`` with ``cat``; with -N, ``ssh`` would continue.
     with ssh_to(head, "-T", "-L", f"127.0.0.1:{port}:{far}") as words:
-        ssh = _started([*words, "cat"])
+        ssh = _start([*words, "cat"])
         try:
             _wait(ssh, port, head)
             yield f"http://127.0.0.1:{port}"
@@ -64,9 +64,9 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def _started(command: Sequence[str]) -> subprocess.Popen[str]:
+def _start(command: Sequence[str]) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
-    try:  # in a session of its own, so that Ctrl-C is for the command alone
+    try:  # in a session of its own, so that Ctrl-C reaches only this command
         return subprocess.Popen(
             command, stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe, text=True, start_new_session=True
         )
@@ -106,7 +106,7 @@ def _answers(port: int) -> bool:
 
 
 def token_file(cluster: FleetCluster) -> Path:
-    """Where the token of ``cluster`` is kept; clusters that share a secret share the file."""
+    """Return the file with the cached token of ``cluster``; clusters that share a secret share it."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     folder = Path(cache) if os.path.isabs(cache) else Path.home() / ".cache"
     return folder / "tradewind" / "tokens" / cluster.project / cluster.token_secret
@@ -120,18 +120,18 @@ def cached_token(cluster: FleetCluster) -> str | None:
 
 
 def fetch_token(cluster: FleetCluster, version: str = "latest") -> str:
-    """The token of ``cluster`` from Secret Manager, which is kept from now on. Raises as ``read_token`` does."""
+    """Fetch the token of ``cluster`` from Secret Manager and cache it. Raises as ``read_token`` does."""
     token = read_token(cluster, version)
     cache_token(cluster, token)
     return token
 
 
 def read_token(cluster: FleetCluster, version: str) -> str:
-    """One version of the token of ``cluster`` from Secret Manager.
+    """Read one version of the token of ``cluster`` from Secret Manager.
 
     Raises:
         CloudUnreachableError: Secret Manager does not answer.
-        CloudError: The token is not there, not ours to read, or none. Nothing was sent with it.
+        CloudError: The token does not exist, is not readable, or is invalid. It was not used in any request.
     """
     name = f"projects/{cluster.project}/secrets/{cluster.token_secret}"
     try:
@@ -152,7 +152,7 @@ def read_token(cluster: FleetCluster, version: str) -> str:
 
 
 def cache_token(cluster: FleetCluster, token: str) -> Path:
-    """Keep ``token`` for ``cluster``, for its owner alone; the file."""
+    """Cache ``token`` for ``cluster`` in a private file, and return the file."""
     file = token_file(cluster)
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_private_file(file, f"{token}\n")
@@ -160,28 +160,28 @@ def cache_token(cluster: FleetCluster, token: str) -> Path:
 
 
 def clear_cached_token(cluster: FleetCluster) -> None:
-    """Keep no token for ``cluster`` any more."""
+    """Delete the cached token of ``cluster``."""
     token_file(cluster).unlink(missing_ok=True)
 
 
-_MEMORY: Final = "127.0.0.1:6379"
+_GCS: Final = "127.0.0.1:6379"
 _EARLIER: Final = 2
-"""How many tokens before the newest are tried."""
+"""Number of tokens before the newest that are tried."""
 
 
 @contextmanager
 def connected(
     cluster: FleetCluster, port: int | None = None, *, is_any_token_good: bool = False
 ) -> Iterator[RayCluster]:
-    """``cluster`` at an address of this machine, for the length of the block.
+    """Connect to ``cluster`` by a tunnel for the length of the block.
 
     Args:
-        port: That of the address; default: a free one.
-        is_any_token_good: Take an earlier token too, as one is that a cluster has while tokens are rotated.
+        port: Local port; default: a free one.
+        is_any_token_good: Also try earlier tokens, which a cluster has until its restart in a rotation.
 
     Raises:
-        FleetError: It has no head, or Google Cloud or the head does not let us.
-        RayJobsError: The head answers, and its Ray does not, or refuses the token that is in Secret Manager.
+        FleetError: The cluster has no head, or Google Cloud or the head denies access.
+        RayJobsError: Ray on the head does not answer, or refuses the token in Secret Manager.
     """
     with tunnel(find_ssh_head(cluster, google_api("compute")), port) as address:
         there = RayCluster(cluster.name, address)
@@ -199,30 +199,30 @@ def translated_cluster_errors(text: str, there: RayCluster) -> str:
 
 
 def connected_with_any_token(cluster: FleetCluster) -> AbstractContextManager[RayCluster]:
-    """``connected``, also if the cluster has an earlier token than the one that counts now. Raises the same."""
+    """Connect like ``connected``, also with an earlier token. Raises the same."""
     return connected(cluster, is_any_token_good=True)
 
 
 @contextmanager
 def connected_gcs(cluster: FleetCluster) -> Iterator[str]:
-    """Where the memory of ``cluster``'s head (Ray's GCS) answers here, ``HOST:PORT``, for the length of the block.
+    """Yield the local address, ``HOST:PORT``, of the GCS on ``cluster``'s head, valid in the block.
 
     Raises:
-        FleetError: It has no head, or Google Cloud or the head does not let us.
+        FleetError: The cluster has no head, or Google Cloud or the head denies access.
     """
-    with tunnel(find_ssh_head(cluster, google_api("compute")), to=_MEMORY) as address:
+    with tunnel(find_ssh_head(cluster, google_api("compute")), to=_GCS) as address:
         yield address.removeprefix("http://")
 
 
 def with_token(there: RayCluster, cluster: FleetCluster, *, is_any_good: bool) -> RayCluster:
-    """``there`` with the token that is kept, if the cluster takes it, else with the one in Secret Manager now.
+    """Return ``there`` with the cached token if the cluster accepts it, else with the one in Secret Manager now.
 
     Args:
-        is_any_good: Else with an earlier one, which is never kept.
+        is_any_good: If it refuses both, try earlier tokens, which are never cached.
 
     Raises:
-        RayAuthenticationError: It takes none of them.
-        RayJobsError: It does not answer.
+        RayAuthenticationError: The cluster accepts none of them.
+        RayJobsError: The cluster does not answer.
         CloudError: The token cannot be read.
     """
     for token in _tokens(cluster, is_any_good=is_any_good):
@@ -239,7 +239,7 @@ def with_token(there: RayCluster, cluster: FleetCluster, *, is_any_good: bool) -
 
 
 def _tokens(cluster: FleetCluster, *, is_any_good: bool) -> Iterator[str]:
-    """Those that ``cluster`` may take, each fetched only when the one before was refused."""
+    """Yield the tokens to try, each fetched only after the one before was refused."""
     if token := cached_token(cluster):
         yield token
     yield fetch_token(cluster)

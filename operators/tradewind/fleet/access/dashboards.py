@@ -27,6 +27,7 @@ from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import RayJobsError
 from tradewind.ray_jobs.nodes import NodeInfo, fetch_nodes, hosts_alive
+from tradewind.text import pluralize
 
 CHECK_INTERVAL_S: Final = 15.0
 _GRACE_S: Final = 6.0
@@ -36,14 +37,14 @@ Reach = Callable[[FleetCluster, int], AbstractContextManager[RayCluster]]
 
 @dataclass(frozen=True)
 class DashboardTile:
-    """How a cluster is, for who wants its dashboard.
+    """State of a cluster and its dashboard.
 
     Attributes:
-        url: Where its dashboard is on this machine.
+        url: Address of its dashboard on this machine.
         why: Why it does not answer; None if it does.
-        slices: How many slices have live hosts in Ray.
-        hosts: How many hosts those are.
-        jobs: How many jobs run.
+        slices: Number of slices with live hosts in Ray.
+        hosts: Number of those hosts.
+        jobs: Number of running jobs.
     """
 
     cluster: str
@@ -57,11 +58,11 @@ class DashboardTile:
 
 
 class Dashboards:
-    """Those of ``clusters``, open within the block. One whose cluster does not answer is tried again.
+    """Dashboards of ``clusters``, open within the block; one that does not answer is retried.
 
     Args:
-        tell: Told of each cluster that begins or ceases to answer.
-        look_s: How long between two looks.
+        tell: Called with a sentence for each cluster that begins or ceases to answer.
+        interval_s: Interval between two checks.
     """
 
     def __init__(
@@ -70,31 +71,31 @@ class Dashboards:
         tell: Callable[[str], None],
         *,
         reach: Reach = connected,
-        look_s: float = CHECK_INTERVAL_S,
+        interval_s: float = CHECK_INTERVAL_S,
     ) -> None:
         self._tell = tell
         self._reach = reach
-        self._look_s = look_s
+        self._interval_s = interval_s
         self._changed = threading.Condition()
         self._over = threading.Event()
         self._tiles: dict[str, DashboardTile] = {}
-        self._looks: dict[str, int] = dict.fromkeys((cluster.name for cluster in clusters), 0)
+        self._checks: dict[str, int] = dict.fromkeys((cluster.name for cluster in clusters), 0)
         self._threads = []
         for cluster in clusters:
             port = free_port()
             url = f"http://{cluster.name}.localhost:{port}"
             self._tiles[cluster.name] = DashboardTile(cluster.name, cluster.region, url)
-            self._threads.append(threading.Thread(target=self._keep, args=(cluster, port), daemon=True))
+            self._threads.append(threading.Thread(target=self._watch, args=(cluster, port), daemon=True))
 
     def tiles(self) -> list[DashboardTile]:
-        """How they were when they were looked at last, in the order in which they were given."""
+        """Return the state of each cluster at its last check, in the given order."""
         with self._changed:
             return list(self._tiles.values())
 
     def wait_for_first_check(self) -> None:
-        """Returns when each was looked at, whether it answers or not."""
+        """Wait until each cluster was checked once, whether it answers or not."""
         with self._changed:
-            self._changed.wait_for(lambda: all(self._looks.values()))
+            self._changed.wait_for(lambda: all(self._checks.values()))
 
     def __enter__(self) -> Dashboards:
         for thread in self._threads:
@@ -104,28 +105,28 @@ class Dashboards:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """One that is still being opened is not waited for: its ``ssh`` ends by itself once it is through."""
+        """Close all. The ``ssh`` of a dashboard that is being opened ends by itself once it is connected."""
         self._over.set()
         for thread in self._threads:
             thread.join(_GRACE_S)
 
-    def _keep(self, cluster: FleetCluster, port: int) -> None:
+    def _watch(self, cluster: FleetCluster, port: int) -> None:
         while not self._over.is_set():
             try:
                 with self._reach(cluster, port) as there:
                     while not self._over.is_set():
                         self._show(check_cluster(cluster, there, self._tiles[cluster.name].url))
-                        self._over.wait(self._look_s)
+                        self._over.wait(self._interval_s)
             except (FleetError, RayJobsError, OSError) as error:
                 tile = self._tiles[cluster.name]
                 self._show(DashboardTile(tile.cluster, tile.region, tile.url, str(error)))
-                self._over.wait(self._look_s)
+                self._over.wait(self._interval_s)
 
     def _show(self, tile: DashboardTile) -> None:
         with self._changed:
             before, self._tiles[tile.cluster] = self._tiles[tile.cluster], tile
-            is_first = not self._looks[tile.cluster]
-            self._looks[tile.cluster] += 1
+            is_first = not self._checks[tile.cluster]
+            self._checks[tile.cluster] += 1
             self._changed.notify_all()
         if tile.why is None and before.why is not None:
             self._tell(f"The dashboard of {tile.cluster} is at {tile.url} until Ctrl-C.")
@@ -137,18 +138,18 @@ def check_cluster(cluster: FleetCluster, there: RayCluster, url: str) -> Dashboa
     """Return the tile of ``cluster``, whose dashboard is at ``url``.
 
     Raises:
-        RayJobsError: It does not answer.
+        RayJobsError: The cluster does not answer.
     """
     jobs = RayJobs(there)
-    hosts = hosts_alive(asyncio.run(_nodes(there)))
+
+    async def nodes() -> list[NodeInfo]:
+        async with JobsApi(there) as api:
+            return await fetch_nodes(api)
+
+    hosts = hosts_alive(asyncio.run(nodes()))
     running = sum(job.status == "RUNNING" for job in jobs.jobs())
     version = jobs.version()
     return DashboardTile(cluster.name, cluster.region, url, None, version, len(hosts), sum(hosts.values()), running)
-
-
-async def _nodes(there: RayCluster) -> list[NodeInfo]:
-    async with JobsApi(there) as api:
-        return await fetch_nodes(api)
 
 
 _REFRESH_S: Final = 15
@@ -174,7 +175,7 @@ h2 { margin: 0; font-size: 1.1rem; } p { margin: .2rem 0 0; } .quiet { color: #5
 
 
 def tiles_page(tiles: Sequence[DashboardTile]) -> str:
-    """The page."""
+    """Return the page as HTML."""
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Clusters</title>'
         f'<meta name="viewport" content="width=device-width"><meta http-equiv="refresh" content="{_REFRESH_S}">'
@@ -184,13 +185,13 @@ def tiles_page(tiles: Sequence[DashboardTile]) -> str:
 
 @contextmanager
 def served_page(tiles: Callable[[], Sequence[DashboardTile]], port: int = 0) -> Iterator[str]:
-    """The page's address, where it is served for the length of the block.
+    """Serve the page on the loopback for the length of the block, and yield its address.
 
     Args:
-        port: Where on the loopback; default: at a free port.
+        port: Its port; default: a free one.
 
     Raises:
-        OSError: The port is taken.
+        OSError: The port is in use.
     """
     server = ThreadingHTTPServer(("127.0.0.1", port), _handler(tiles))
     server.daemon_threads = True
@@ -210,8 +211,8 @@ def _handler(tiles: Callable[[], Sequence[DashboardTile]]) -> type[BaseHTTPReque
 
         def do_GET(self) -> None:
             assert isinstance(self.server, ThreadingHTTPServer)
-            ours = {f"{name}:{self.server.server_port}" for name in ("127.0.0.1", "localhost")}
-            if self.headers.get_all("Host") not in [[host] for host in ours]:
+            own = [[f"{name}:{self.server.server_port}"] for name in ("127.0.0.1", "localhost")]
+            if self.headers.get_all("Host") not in own:
                 self.send_error(421, "This page is served under its own address only")
             elif self.path != "/":
                 self.send_error(404)
@@ -226,7 +227,7 @@ def _handler(tiles: Callable[[], Sequence[DashboardTile]]) -> type[BaseHTTPReque
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing is printed."""
+            """Print nothing."""
 
     return PageHandler
 
@@ -235,14 +236,6 @@ def _tile(tile: DashboardTile) -> str:
     title = f'<h2>{escape(tile.cluster)}</h2><p class="quiet">{escape(tile.region)}'
     if tile.why is not None:
         return f"<article>{title}</p><p>Does not answer: {escape(tile.why)}</p></article>"
-    counts = (
-        f"{_count(tile.slices, 'slice')} with {_count(tile.hosts, 'host')}",
-        _count(tile.jobs, "job") + " running",
-    )
-    lines = "".join(f"<p>{escape(line)}</p>" for line in counts)
-    about = f"{title}, Ray {escape(tile.ray_version)}</p>{lines}"
+    slices = f"{pluralize(tile.slices, 'slice')} with {pluralize(tile.hosts, 'host')}"
+    about = f"{title}, Ray {escape(tile.ray_version)}</p><p>{slices}</p><p>{pluralize(tile.jobs, 'job')} running</p>"
     return f'<a href="{escape(tile.url)}" target="_blank" rel="noopener noreferrer">{about}</a>'
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -23,7 +23,7 @@ _READY: Final = "READY"
 
 @dataclass(frozen=True)
 class SliceHost:
-    """One host of a slice; ``index`` is its worker id."""
+    """One host of a slice; ``index`` is its worker ID."""
 
     slice_name: str
     index: int
@@ -32,7 +32,7 @@ class SliceHost:
 
     @property
     def name(self) -> str:
-        """Its name for users."""
+        """Name for users."""
         return f"{self.slice_name}:{self.index}"
 
 
@@ -46,11 +46,11 @@ class SliceOfHosts:
 
 
 class ClusterHosts:
-    """Those of one cluster.
+    """The hosts of one cluster.
 
     Args:
-        compute: The client of Compute Engine; default: one of this machine's credentials.
-        tpu: That of Cloud TPU.
+        compute: Client of Compute Engine; default: with this machine's credentials.
+        tpu: Client of Cloud TPU; default: the same.
 
     Raises (every method):
         CloudError: Google Cloud refuses, or does not answer.
@@ -63,30 +63,30 @@ class ClusterHosts:
         self._parent = f"projects/{cluster.project}/locations/{cluster.zone}"
 
     def head(self) -> SshHost:
-        """The head."""
+        """Return the connection to the head."""
         return find_ssh_head(self._cluster, self._compute)
 
     def slices(self) -> list[SliceOfHosts]:
-        """Every slice whose label names the cluster, by name."""
+        """Return the slices whose label names the cluster, sorted by name."""
         what = f"The slices of cluster {self._cluster.name} in {self._cluster.project}, {self._cluster.zone}"
         nodes = list_all(self._nodes.list, what, "nodes", parent=self._parent)
         ours = (node for node in nodes if node.get("labels", {}).get(CLUSTER_LABEL) == self._cluster.name)
         return sorted(map(_slice, ours), key=lambda one: one.name)
 
     def named(self, names: Sequence[str]) -> list[SliceHost]:
-        """The hosts that are meant by names: ``SLICE`` for all of one, ``SLICE:N``, or an address; each once.
+        """Return the hosts with these names: ``SLICE`` for all of one, ``SLICE:N``, or an address; each once.
 
         Raises:
-            FleetError: There is none.
+            FleetError: No host has a name.
         """
         slices = self.slices()
         return list(dict.fromkeys(host for name in names for host in self._named(name, slices)))
 
     def reachable(self, hosts: Sequence[SliceHost]) -> list[SshHost]:
-        """How one logs in on each of ``hosts``, in their order.
+        """Return the connection to each of ``hosts``, in their order.
 
         Raises:
-            NoHeadError: A host has no address in the world, and the cluster no head; or one wrote down no host keys.
+            NoHeadError: A host has no external address and the cluster no head, or a host published no host keys.
         """
         by_slice: dict[str, list[int]] = defaultdict(list)
         for host in hosts:
@@ -96,9 +96,9 @@ class ClusterHosts:
         return [self._reachable(host, keys[host.slice_name][host.index], head) for host in hosts]
 
     def _named(self, name: str, slices: Sequence[SliceOfHosts]) -> tuple[SliceHost, ...]:
-        everyone = [host for one in slices for host in one.hosts]
-        if found := tuple(host for host in everyone if name in (host.internal_ip, host.external_ip)):
-            return found
+        hosts = [host for one in slices for host in one.hosts]
+        if matches := tuple(host for host in hosts if name in (host.internal_ip, host.external_ip)):
+            return matches
         slice_name, colon, index = name.partition(":")
         one = next((one for one in slices if one.name == slice_name), None)
         if one is None:
@@ -115,20 +115,20 @@ class ClusterHosts:
         return chosen
 
     def _keys(self, slice_name: str, indices: Sequence[int]) -> dict[int, tuple[str, ...]]:
-        """Host → the keys that it wrote down, of these hosts of a slice."""
+        """Return host → its published host keys, for these hosts of a slice."""
         body = {"queryPath": HOST_KEYS, "workerIds": [str(index) for index in indices]}
         request = self._nodes.getGuestAttributes(name=f"{self._parent}/nodes/{slice_name}", body=body)
         try:
             answer = execute_request(request, f"The host keys of {slice_name}")
         except CloudNotFoundError:
             answer = {}
-        told = answer.get("guestAttributes", [])
-        if len(told) != len(indices) or not all(map(keys_in, told)):
+        attributes = answer.get("guestAttributes", [])
+        if len(attributes) != len(indices) or not all(map(keys_in, attributes)):
             raise NoHeadError(
                 f"The hosts of {slice_name} have not all written down their SSH host keys, so their identity is "
                 "unknown: wait a minute if it is new; else guest attributes are switched off."
             )
-        return dict(zip(indices, map(keys_in, told), strict=True))
+        return dict(zip(indices, map(keys_in, attributes), strict=True))
 
     def _reachable(self, host: SliceHost, keys: tuple[str, ...], head: SshHost | None) -> SshHost:
         cluster, address = self._cluster, host.external_ip or host.internal_ip

@@ -27,7 +27,7 @@ from tradewind.fleet.local_paths import expanded
 
 SSH_PORT_VARIABLE: Final = "TRADEWIND_SSH_PORT"
 EXIT_CONNECTION_LOST: Final = 255
-"""What ``ssh`` ends with when it did not get there, or lost the connection."""
+"""Exit code of ``ssh`` without a connection."""
 _MAX_WHY_CHARS: Final = 400
 _OPTIONS: Final = (
     "BatchMode=yes", "IdentitiesOnly=yes", "StrictHostKeyChecking=yes", "GlobalKnownHostsFile=/dev/null",
@@ -46,8 +46,8 @@ class SshHost:
 
     Attributes:
         name: Its name for users.
-        host_keys: Those that it wrote down, as ``known_hosts`` has them, without a name.
-        by: The machine through which it is reached, if it cannot be from here.
+        host_keys: Its published host keys, as in ``known_hosts`` but without a name.
+        by: The machine through which it is reached, if it is not reachable from here.
     """
 
     cluster: str
@@ -60,17 +60,17 @@ class SshHost:
 
     @staticmethod
     def of_head(cluster: FleetCluster, head: ClusterHead, keys: tuple[str, ...]) -> SshHost:
-        """The head of ``cluster``."""
+        """Return the connection to ``head`` of ``cluster``."""
         address = head.external_ip or head.internal_ip
         return SshHost(cluster.name, head.name, address, cluster.ssh_user, cluster.ssh_private_key, keys)
 
 
 def find_ssh_head(cluster: FleetCluster, compute: Any) -> SshHost:
-    """The head of ``cluster`` as it is now.
+    """Return the connection to the current head of ``cluster``.
 
     Raises:
-        NoHeadError: It has none, or none that is surely its own.
-        CloudError: Google Cloud does not say.
+        NoHeadError: It has no head, or not exactly one.
+        CloudError: Google Cloud does not answer.
     """
     head = find_head(cluster, compute)
     return SshHost.of_head(cluster, head, host_keys(cluster, head, compute))
@@ -78,7 +78,7 @@ def find_ssh_head(cluster: FleetCluster, compute: Any) -> SshHost:
 
 @contextmanager
 def ssh_to(host: SshHost, *options: str) -> Iterator[list[str]]:
-    """The words of an ``ssh`` that logs in on ``host``, for the length of the block; what to do there comes behind.
+    """Yield the words of an ``ssh`` that logs in on ``host``, valid in the block; the remote command follows them.
 
     Raises:
         SshError: The private key that the fleet file names is not on this machine.
@@ -95,22 +95,21 @@ def ssh_to(host: SshHost, *options: str) -> Iterator[list[str]]:
         yield [*words, *options, "--", host.address]
 
 
-def connection_loss_reason(said: str, host: SshHost) -> str:
-    """Why ``ssh`` to ``host`` ended, as a sentence, from what it said itself."""
-    if "Host key verification failed" in said or "REMOTE HOST IDENTIFICATION" in said:
+def connection_loss_reason(output: str, host: SshHost) -> str:
+    """Return why ``ssh`` to ``host`` ended, as a sentence, from its error output."""
+    if "Host key verification failed" in output or "REMOTE HOST IDENTIFICATION" in output:
         why = (
             f"the machine at {host.address} has not the host keys that {host.name} wrote down when it was made, and is "
             "not trusted: find out who changed them, and start the cluster again if no user did."
         )
-    elif "Permission denied" in said:
+    elif "Permission denied" in output:
         why = (
             f"{host.name} does not let {host.user} in with {host.private_key}: is that the key that the project knows?"
         )
     else:
-        lines = [line for line in said.splitlines() if line.strip()]
-        why = (
-            f"ssh to {host.name} at {host.address} ended: {lines[-1][:_MAX_WHY_CHARS] if lines else 'it said nothing'}"
-        )
+        lines = [line for line in output.splitlines() if line.strip()]
+        last = lines[-1][:_MAX_WHY_CHARS] if lines else "without output"
+        why = f"ssh to {host.name} at {host.address} ended: {last}"
     return f"Cluster {host.cluster}: {why}"
 
 
@@ -130,12 +129,12 @@ def _port() -> str:
 
 
 MAX_LINE_BYTES: Final = 1 << 20
-"""Limit of a displayed line, since many machines may print one at once."""
+"""Limit of a displayed line: many machines may print one at the same time."""
 _MAX_LOG_BYTES: Final = 64 * 1024
 
 
 def bounded_lines(stream: IO[bytes], longest_bytes: int = MAX_LINE_BYTES) -> Iterator[str]:
-    """The lines of ``stream`` without their ends, as they come; of one that is longer the beginning, which says so."""
+    """Yield the lines of ``stream`` without their ends; of a longer line only its beginning, with a note."""
     while line := stream.readline(longest_bytes):
         is_whole = len(line) < longest_bytes or line.endswith(b"\n")
         text = line.decode(errors="replace").rstrip("\r\n")
@@ -145,7 +144,7 @@ def bounded_lines(stream: IO[bytes], longest_bytes: int = MAX_LINE_BYTES) -> Ite
 
 
 def end_of(log: IO[bytes]) -> str:
-    """The end of a log in a file, which is all that is looked at."""
+    """Return the end of a log in a file."""
     size = log.seek(0, 2)
     log.seek(max(0, size - _MAX_LOG_BYTES))
     return log.read(_MAX_LOG_BYTES).decode(errors="replace")
@@ -172,8 +171,8 @@ class HostResult:
     """How a command ended on one machine.
 
     Attributes:
-        code: What it ended with; None if the machine was not reached, or the connection was lost.
-        why: Why that was.
+        code: Its exit code; None if the machine was not reached, or the connection was lost.
+        why: The reason if there is no exit code.
     """
 
     host: str
@@ -182,7 +181,7 @@ class HostResult:
 
 
 def shell_line(words: Sequence[str]) -> str:
-    """What a shell there shall do: one word is a line for it, several are a command and its arguments as they are."""
+    """Return a line for a remote shell: a single word is such a line, several are a command and its arguments."""
     return words[0] if len(words) == 1 else shlex.join(words)
 
 
@@ -198,7 +197,7 @@ def remote_command(line: str | None, env: RunEnv, *, is_terminal: bool) -> str:
 
 
 def run_interactive(host: SshHost, command: str, *, is_terminal: bool) -> int:
-    """Run ``command`` on ``host`` with our own input, output and terminal; what it ended with.
+    """Run ``command`` on ``host`` with this process's input, output and terminal; return its exit code.
 
     Raises:
         SshError: The machine was not reached, or the connection was lost.
@@ -207,7 +206,7 @@ def run_interactive(host: SshHost, command: str, *, is_terminal: bool) -> int:
         tempfile.NamedTemporaryFile("rb", prefix="tradewind-ssh-") as log,
         ssh_to(host, "-E", log.name, "-t" if is_terminal else "-T") as words,
     ):
-        ssh = _started([*words, command])
+        ssh = _start([*words, command])
         try:
             code = ssh.wait()
         finally:
@@ -218,13 +217,13 @@ def run_interactive(host: SshHost, command: str, *, is_terminal: bool) -> int:
 
 
 class HostRuns:
-    """One command on several machines at once, without input.
+    """One command on several machines in parallel.
 
     Args:
-        write: Given the machine, one line of what it said, and whether that was on standard error.
-        is_held: Their standard input stays open for as long as this process lives, and is empty before.
-        given: A file that each gets as its standard input instead.
-        longest_bytes: Of a line: a longer one is cut, and says so.
+        write: Called with the machine, one line of its output, and whether that was on standard error.
+        is_held: Their standard input is empty, and stays open as long as this process lives.
+        given: A file for their standard input.
+        longest_bytes: Limit of a line; a longer one is cut, with a note.
     """
 
     def __init__(
@@ -244,7 +243,7 @@ class HostRuns:
         self._is_over = False
 
     def run(self, hosts: Sequence[SshHost], command: str | Callable[[SshHost], str]) -> list[HostResult]:
-        """How it ended on each, in their order. Interrupted, it ends every ``ssh`` first."""
+        """Run the command on ``hosts``; return the results in their order. An interruption ends every ``ssh``."""
         command_of = command if callable(command) else lambda host: command
         pool = ThreadPoolExecutor(max(1, min(MAX_CONCURRENT_HOSTS, len(hosts))))
         try:
@@ -261,7 +260,7 @@ class HostRuns:
         return self._is_over
 
     def end(self) -> None:
-        """End every ``ssh``, and have none started any more; any thread may ask for it."""
+        """End every ``ssh``, and start none any more. Thread-safe."""
         with self._lock:
             self._is_over = True
             running = list(self._running)
@@ -286,7 +285,7 @@ class HostRuns:
             if self._is_over:
                 return 0
             stdin = stack.enter_context(self._given.open("rb")).fileno() if self._given else self._stdin
-            ssh = _started(words, stdin=stdin, stdout=pipe, stderr=pipe)
+            ssh = _start(words, stdin=stdin, stdout=pipe, stderr=pipe)
             self._running.add(ssh)
         try:
             errors = threading.Thread(target=self._copy, args=(host, ssh.stderr, True))
@@ -305,7 +304,7 @@ class HostRuns:
             self._write(host, line, is_error)
 
 
-def _started(words: Sequence[str], **streams: int) -> subprocess.Popen[bytes]:
+def _start(words: Sequence[str], **streams: int) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(words, **streams)  # type: ignore[call-overload,no-any-return]
     except FileNotFoundError:
@@ -322,6 +321,6 @@ def _end(ssh: subprocess.Popen[bytes]) -> None:
 
 
 def _why_lost(code: int, log: IO[bytes], host: SshHost) -> str | None:
-    """Why the machine was not reached; None if the command ended there, with whatever it did."""
-    said = _ENDED_IN_ORDER.sub("", end_of(log))
-    return connection_loss_reason(said, host) if code == EXIT_CONNECTION_LOST and said else None
+    """Return why the machine was not reached; None if the command ended there."""
+    output = _ENDED_IN_ORDER.sub("", end_of(log))
+    return connection_loss_reason(output, host) if code == EXIT_CONNECTION_LOST and output else None

@@ -1,7 +1,7 @@
-"""Google's own client for Python, made for one of its REST APIs, with its errors as ours.
+"""Google's own client for Python for one of its REST APIs, with its errors as ``CloudError``.
 
-A variable for each API names another endpoint: a private one (``https://...``), or the rehearsal's on this machine,
-which alone gets no credentials.
+A variable for each API can name another endpoint: a private one (``https://...``), or the rehearsal's on this machine,
+to which no credentials are sent.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ _VERSIONS: Final = {"cloudresourcemanager": "v3", "tpu": "v2alpha1"}
 _USUAL_VERSION: Final = "v1"
 _BASE_PATHS: Final = {"compute": "/compute/v1/"}
 _RETRIES: Final = 2
-"""Of Google's client, with growing pauses, after answers that pass and lost connections."""
+"""Retries of Google's client, with backoff, after temporary errors and lost connections."""
 _TIMEOUT_S: Final = 60.0
-_PASSING: Final = frozenset({408, 429, *range(500, 600)})
+_TEMPORARY: Final = frozenset({408, 429, *range(500, 600)})
 
 
 class CloudError(FleetError):
-    """Google Cloud did not do what it was asked."""
+    """A request to Google Cloud failed."""
 
 
 class CloudUnreachableError(CloudError):
-    """It does not answer, or not now."""
+    """Google Cloud does not answer, or not now."""
 
 
 class CloudDeniedError(CloudError):
-    """We may not, or there are no credentials here."""
+    """Access is denied, or this machine has no credentials."""
 
 
 class CloudNotFoundError(CloudError):
-    """There is no such thing."""
+    """The resource does not exist."""
 
 
 class CloudConflictError(CloudError):
-    """There is such a thing already, or it is being changed."""
+    """The resource exists already, or is being changed."""
 
 
 def google_api(name: str, endpoint: str | None = None) -> Any:
-    """The client of one API, which several threads may use.
+    """Return the thread-safe client of one API.
 
     Args:
-        endpoint: Another one than Google's; default: what the API's variable names.
+        endpoint: Another endpoint than Google's; default: the one in the API's variable.
 
     Raises:
-        CloudDeniedError: There are no credentials here.
-        CloudError: Google's client is not installed, or the endpoint is no good.
+        CloudDeniedError: This machine has no credentials.
+        CloudError: Google's client is not installed, or the endpoint is invalid.
     """
     try:
         from google.auth.credentials import AnonymousCredentials
@@ -85,12 +85,12 @@ def google_api(name: str, endpoint: str | None = None) -> Any:
 
 
 def own_connection(http: Any) -> Any:
-    """A new connection with the credentials of ``http``, since no two threads may share one."""
+    """Return a new connection with the credentials of ``http``: threads must not share connections."""
     from google.auth.credentials import AnonymousCredentials
     from google_auth_httplib2 import AuthorizedHttp  # type: ignore[import-untyped]
     from httplib2 import Http  # type: ignore[import-untyped]
 
-    # What is on this machine is asked without a proxy.
+    # Servers on this machine are reached without a proxy.
     options = {"proxy_info": None} if isinstance(http.credentials, AnonymousCredentials) else {}
     return AuthorizedHttp(http.credentials, http=Http(timeout=_TIMEOUT_S, **options))
 
@@ -102,10 +102,10 @@ def _request(http: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def execute_request(request: Any, what: str, *, is_write: bool = False) -> Mapping[str, Any]:
-    """The answer to a request of Google's client; ``what`` was asked, for messages. A write is sent once.
+    """Execute a request of Google's client, a write only once; ``what`` names its subject in messages.
 
     Raises:
-        CloudError: There is none; see its kinds.
+        CloudError: The request failed; see the subclasses.
     """
     from google.auth.exceptions import GoogleAuthError, TransportError
     from googleapiclient.errors import HttpError  # type: ignore[import-untyped]
@@ -116,7 +116,7 @@ def execute_request(request: Any, what: str, *, is_write: bool = False) -> Mappi
         return answer
     except HttpError as error:
         raise _refusal(int(error.resp.status), str(error.reason).strip().rstrip("."), what) from None
-    except TransportError:  # its text has the address that was asked, and a cause within a cause
+    except TransportError:  # its text has the address and nested causes
         raise CloudUnreachableError(
             f"{what}: Google's sign-in does not answer: look at the network here, and try again later."
         ) from None
@@ -130,7 +130,7 @@ def execute_request(request: Any, what: str, *, is_write: bool = False) -> Mappi
 
 
 def list_all(list_page: Callable[..., Any], what: str, key: str, **query: Any) -> Iterator[Mapping[str, Any]]:
-    """The items below ``key`` of all pages of a list. Raises the same."""
+    """Yield the items below ``key`` of all pages of a list. Raises the same."""
     token: str | None = None
     while True:
         page = execute_request(list_page(**query, **({"pageToken": token} if token else {})), what)
@@ -141,7 +141,7 @@ def list_all(list_page: Callable[..., Any], what: str, key: str, **query: Any) -
 
 
 def _refusal(status: int, words: str, what: str) -> CloudError:
-    if status in _PASSING:
+    if status in _TEMPORARY:
         return CloudUnreachableError(f"{what}: Google Cloud answers {status} ({words}): try again later.")
     if status in (401, 403):
         return CloudDeniedError(f"{what}: access is denied ({words}).")

@@ -15,12 +15,12 @@ TYPE_LABEL: Final = "ray-node-type"
 HEAD: Final = "head"
 RUNNING: Final = "RUNNING"
 HOST_KEYS: Final = "hostkeys/"
-"""Where machines write their SSH host keys, below their guest attributes."""
+"""Path of a machine's SSH host keys in its guest attributes."""
 _KEY: Final = re.compile(r"[a-z0-9@.-]{1,100} [A-Za-z0-9+/=]{16,10000}")
 
 
 class NoHeadError(FleetError):
-    """The cluster has no head that runs, or none that is surely its own."""
+    """The cluster has no running head, or none whose identity is known."""
 
 
 class SeveralHeadsError(NoHeadError):
@@ -33,7 +33,7 @@ class ClusterHead:
 
     Attributes:
         internal_ip: Its address in the project's network.
-        external_ip: Its address in the world, if it has one.
+        external_ip: Its public address, if it has one.
     """
 
     name: str
@@ -42,7 +42,7 @@ class ClusterHead:
 
 
 class PlacedCluster(Protocol):
-    """A cluster, as far as its head is looked for."""
+    """The facts about a cluster that identify its head."""
 
     @property
     def name(self) -> str: ...
@@ -53,37 +53,39 @@ class PlacedCluster(Protocol):
 
 
 def find_head(cluster: PlacedCluster, compute: Any = None) -> ClusterHead:
-    """The head of ``cluster``.
+    """Find the head of ``cluster``.
 
     Args:
-        compute: The client of Compute Engine; default: one of this machine's credentials.
+        compute: Client of Compute Engine; default: with this machine's credentials.
 
     Raises:
-        NoHeadError: None runs, or two do.
-        CloudError: Google Cloud does not say.
+        NoHeadError: No head runs, or more than one.
+        CloudError: Google Cloud does not answer.
     """
     compute = compute or google_api("compute")
     labels = {CLUSTER_LABEL: cluster.name, TYPE_LABEL: HEAD}
     query = " AND ".join(f"(labels.{label} = {value})" for label, value in labels.items())
     what = f"The head of cluster {cluster.name} in {cluster.project}, {cluster.zone}"
     found = list_all(compute.instances().list, what, "items", project=cluster.project, zone=cluster.zone, filter=query)
-    ours = [machine for machine in found if labels.items() <= machine.get("labels", {}).items()]
-    heads = [machine for machine in ours if machine.get("status") == RUNNING]
+    own = [machine for machine in found if labels.items() <= machine.get("labels", {}).items()]
+    heads = [machine for machine in own if machine.get("status") == RUNNING]
     if len(heads) > 1:
         names = ", ".join(sorted(machine["name"] for machine in heads))
         raise SeveralHeadsError(f"Cluster {cluster.name} has {len(heads)} heads: {names}. Stop it, and start it again.")
     if not heads:
-        state = f" Its head {ours[0]['name']} is {ours[0].get('status')}." if ours else ""
+        state = f" Its head {own[0]['name']} is {own[0].get('status')}." if own else ""
         raise NoHeadError(f"Cluster {cluster.name} has no head that runs in {cluster.zone}.{state} Start it first.")
-    return _head(heads[0])
+    interface = heads[0]["networkInterfaces"][0]
+    external = [config["natIP"] for config in interface.get("accessConfigs", []) if config.get("natIP")]
+    return ClusterHead(heads[0]["name"], interface["networkIP"], external[0] if external else None)
 
 
 def host_keys(cluster: FleetCluster, head: ClusterHead, compute: Any = None) -> tuple[str, ...]:
-    """The SSH host keys that the head wrote down when it was made, each as ``known_hosts`` has them, without a name.
+    """Return the SSH host keys that the head published when it was created, as in ``known_hosts`` but without a name.
 
     Raises:
-        NoHeadError: It wrote none.
-        CloudError: Google Cloud does not say.
+        NoHeadError: It published none.
+        CloudError: Google Cloud does not answer.
     """
     compute = compute or google_api("compute")
     what = f"The host keys of {head.name}"
@@ -102,12 +104,6 @@ def host_keys(cluster: FleetCluster, head: ClusterHead, compute: Any = None) -> 
 
 
 def keys_in(attributes: Mapping[str, Any]) -> tuple[str, ...]:
-    """The SSH host keys in a machine's guest attributes, as ``known_hosts`` has them, without a name."""
+    """Return the SSH host keys in a machine's guest attributes, as in ``known_hosts`` but without a name."""
     items = attributes.get("queryValue", {}).get("items", [])
     return tuple(line for item in items if _KEY.fullmatch(line := f"{item.get('key')} {item.get('value')}"))
-
-
-def _head(machine: Any) -> ClusterHead:
-    interface = machine["networkInterfaces"][0]
-    external = [config["natIP"] for config in interface.get("accessConfigs", []) if config.get("natIP")]
-    return ClusterHead(machine["name"], interface["networkIP"], external[0] if external else None)

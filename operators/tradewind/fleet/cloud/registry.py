@@ -34,18 +34,18 @@ class ImageRepository:
 
     @property
     def path(self) -> str:
-        """Its name for the API."""
+        """Name in Google's API."""
         return f"projects/{self.project}/locations/{self.region}/repositories/{self.name}"
 
 
 @dataclass(frozen=True)
 class CleanupState:
-    """How a repository's clean-up is.
+    """Clean-up settings of a repository.
 
     Attributes:
-        missing: Those of our policies that it has not.
-        others: The ids of policies that are not ours.
-        is_dry_run: Nothing is removed; it is only logged what would be.
+        missing: Names of the policies in ``POLICIES`` that it lacks.
+        others: IDs of its other policies.
+        is_dry_run: Whether Google only logs what it would remove.
     """
 
     policies: Mapping[str, Mapping[str, Any]]
@@ -59,17 +59,17 @@ class CleanupState:
 
 
 def fleet_repositories(fleet: Fleet) -> list[ImageRepository]:
-    """Where the clusters' images come from, but for images that name a registry of their own."""
+    """Return the repositories of the clusters' images, without images that name a registry of their own."""
     clusters = [cluster for cluster in fleet.clusters.values() if "/" not in cluster.image]
     return sorted({ImageRepository(each.project, each.region, each.repository) for each in clusters})
 
 
 def check_image(cluster: FleetCluster, client: Any) -> None:
-    """See that the image of ``cluster`` is there. One of another registry is not looked for.
+    """Check that the image of ``cluster`` exists; images of other registries are not checked.
 
     Raises:
-        FleetError: It is not.
-        CloudError: Google Cloud does not say.
+        FleetError: It does not exist.
+        CloudError: Google Cloud does not answer.
     """
     if "/" in cluster.image:
         return
@@ -86,35 +86,35 @@ def check_image(cluster: FleetCluster, client: Any) -> None:
 
 
 def cleanup_state(repository: ImageRepository, client: Any) -> CleanupState:
-    """How it is.
+    """Read the clean-up settings of ``repository``.
 
     Raises:
-        CloudError: There is no such repository, or Google Cloud does not say.
+        CloudError: The repository does not exist, or Google Cloud does not answer.
     """
     request = client.projects().locations().repositories().get(name=repository.path)
     found = execute_request(request, f"Repository {repository.name} in {repository.project}, {repository.region}")
     policies: Mapping[str, Mapping[str, Any]] = found.get("cleanupPolicies", {})
-    there = [_rule(policy) for policy in policies.values()]
-    missing = tuple(name for name, policy in POLICIES.items() if _rule(policy) not in there)
+    rules = [_rule(policy) for policy in policies.values()]
+    missing = tuple(name for name, policy in POLICIES.items() if _rule(policy) not in rules)
     others = tuple(name for name, policy in policies.items() if _rule(policy) not in map(_rule, POLICIES.values()))
     return CleanupState(policies, missing, others, bool(found.get("cleanupPolicyDryRun")))
 
 
 def set_cleanup(repository: ImageRepository, state: CleanupState, client: Any) -> None:
-    """Give ``repository``, which was found in ``state``, our policies.
+    """Add the missing policies to ``repository``, which was found in ``state``.
 
     Raises:
-        CloudError: Google Cloud does not do it.
+        CloudError: Google Cloud refuses or does not answer.
     """
-    ours = {name: {"id": name, **POLICIES[name]} for name in state.missing}
-    body = {"cleanupPolicies": {**state.policies, **ours}, "cleanupPolicyDryRun": False}
+    added = {name: {"id": name, **POLICIES[name]} for name in state.missing}
+    body = {"cleanupPolicies": {**state.policies, **added}, "cleanupPolicyDryRun": False}
     mask = "cleanupPolicies,cleanupPolicyDryRun"
     request = client.projects().locations().repositories().patch(name=repository.path, updateMask=mask, body=body)
     execute_request(request, f"To set the clean-up of {repository.path}", is_write=True)
 
 
 def _rule(policy: Mapping[str, Any]) -> dict[str, Any]:
-    """What a policy does, whatever it is called."""
+    """Return what a policy does, without its name."""
     rule = {name: value for name, value in policy.items() if name != "id"}
     kept = rule.get("mostRecentVersions", {})
     if "keepCount" in kept:

@@ -30,7 +30,7 @@ _ENABLED: Final = "ENABLED"
 
 
 class TokenSecretError(FleetError):
-    """The token's secret stays as it is, for what the message says."""
+    """The token's secret cannot be changed; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class SecretVersion:
     """One version of a secret.
 
     Attributes:
-        number: Counted from 1, in the order in which they were added.
+        number: Its number, counted from 1 in order of addition.
         state: ``ENABLED``, ``DISABLED`` or ``DESTROYED``.
     """
 
@@ -51,7 +51,7 @@ class TokenSecret:
     """The secret of one or more clusters.
 
     Args:
-        client: That of Secret Manager; default: one of this machine's credentials.
+        client: Client of Secret Manager; default: with this machine's credentials.
     """
 
     def __init__(self, project: str, secret: str, client: Any = None) -> None:
@@ -61,10 +61,10 @@ class TokenSecret:
         self._secrets = (client or google_api("secretmanager")).projects().secrets()
 
     def versions(self) -> list[SecretVersion]:
-        """Its versions, the newest first; none if there is no such secret.
+        """Return its versions, the newest first; none if the secret does not exist.
 
         Raises:
-            CloudError: Google Cloud does not say.
+            CloudError: Google Cloud does not answer.
         """
         what = f"The versions of {self.name}"
         try:
@@ -75,16 +75,20 @@ class TokenSecret:
         return sorted(versions, key=lambda version: -version.number)
 
     def create(self, token: str) -> SecretVersion:
-        """Make it with ``token`` as its first version.
+        """Create the secret with ``token`` as its first version.
 
         Raises:
             TokenSecretError: It has a version already, or another user has just added one.
-            CloudError: Google Cloud does not do it.
+            CloudError: Google Cloud refuses or does not answer.
         """
-        self._check_empty()
+        if enabled := [version for version in self.versions() if version.state == _ENABLED]:
+            raise TokenSecretError(
+                f"{self.name} has a token (version {enabled[0].number}), which is never written over unasked: add a "
+                "new one with --rotate."
+            )
         body: dict[str, Any] = {"replication": {"automatic": {}}}
         request = self._secrets.create(parent=f"projects/{self._project}", secretId=self._secret, body=body)
-        with suppress(CloudConflictError):  # made before, and left without a version
+        with suppress(CloudConflictError):  # it exists without a version
             execute_request(request, f"To create {self.name}", is_write=True)
         added = self.add(token)
         first = min(version.number for version in self.versions() if version.state == _ENABLED)
@@ -94,30 +98,23 @@ class TokenSecret:
         return added
 
     def add(self, token: str) -> SecretVersion:
-        """Add a version. Raises ``CloudError`` if Google Cloud does not do it."""
+        """Add a version. Raises ``CloudError`` if Google Cloud refuses or does not answer."""
         body = {"payload": {"data": base64.b64encode(token.encode()).decode()}}
         request = self._secrets.addVersion(parent=self.name, body=body)
         name = execute_request(request, f"To add a version to {self.name}", is_write=True)["name"]
         return SecretVersion(name, int(name.rpartition("/")[2]), _ENABLED)
 
     def change(self, version: SecretVersion, how: str) -> None:
-        """``enable``, ``disable`` or ``destroy`` a version. Raises ``CloudError`` if Google Cloud does not do it."""
+        """``enable``, ``disable`` or ``destroy`` a version. Raises ``CloudError`` if that fails."""
         call = getattr(self._secrets.versions(), how)
         execute_request(call(name=version.name, body={}), f"To {how} {version.name}", is_write=True)
 
-    def _check_empty(self) -> None:
-        if enabled := [version for version in self.versions() if version.state == _ENABLED]:
-            raise TokenSecretError(
-                f"{self.name} has a token (version {enabled[0].number}), which is never written over unasked: add a "
-                "new one with --rotate."
-            )
-
 
 def check_token(token: str) -> str:
-    """``token`` without the white space around it. The error does not show it.
+    """Return ``token`` without surrounding white space. The error does not show it.
 
     Raises:
-        TokenSecretError: It is none that Ray and HTTP can carry.
+        TokenSecretError: The token is invalid in Ray or HTTP.
     """
     bare = token.strip()
     if not _TOKEN.fullmatch(bare):
@@ -136,7 +133,7 @@ def check_no_head_running(clusters: Iterable[FleetCluster]) -> None:
     """Check that none of ``clusters`` has a head.
 
     Raises:
-        TokenSecretError: One has.
+        TokenSecretError: A cluster has a head.
         CloudError: Google Cloud does not answer.
     """
     compute = google_api("compute")
@@ -154,22 +151,22 @@ def check_no_head_running(clusters: Iterable[FleetCluster]) -> None:
 
 
 def clusters_sharing_token(fleet: Fleet, cluster: FleetCluster) -> list[FleetCluster]:
-    """The clusters that have the token of ``cluster``, itself included."""
-    ours = (cluster.project, cluster.token_secret)
-    return [other for other in fleet.clusters.values() if (other.project, other.token_secret) == ours]
+    """Return the clusters with the token of ``cluster``, itself included."""
+    secret = (cluster.project, cluster.token_secret)
+    return [other for other in fleet.clusters.values() if (other.project, other.token_secret) == secret]
 
 
 def check_secrets(cluster: FleetCluster, client: Any) -> None:
-    """See that the token and each variable of ``cluster`` has a value.
+    """Check that the token and each variable of ``cluster`` has a value.
 
     Raises:
-        FleetError: One has none.
-        CloudError: Google Cloud does not say.
+        FleetError: One has no value.
+        CloudError: Google Cloud does not answer.
     """
     wanted = {secret: f"variable {name}" for name, secret in sorted(cluster.environment.items())}
     for secret, what in {**wanted, cluster.token_secret: "the token"}.items():
         versions = TokenSecret(cluster.project, secret, client).versions()
-        if versions and versions[0].state == "ENABLED":
+        if versions and versions[0].state == _ENABLED:
             continue
         state = f"is {versions[0].state.lower()} in its newest version" if versions else "has no value"
         mend = "add a version to it, or take the variable out of the fleet file"

@@ -84,8 +84,8 @@ class HostJoin:
     """Keeps one host in its cluster.
 
     Args:
-        find: Returns the head's address; None if there is no head, or that is unknown.
-        look: Asks the head at an address for the state of this host.
+        find: Returns the head's address; None if no head is known.
+        look: Returns the state of this host at the head with an address.
         join: Leaves Ray, and joins that of the head at an address; returns whether it succeeded.
         clock: A monotonic clock, in seconds.
         tell: Called with a sentence for each action.
