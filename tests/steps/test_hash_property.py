@@ -234,14 +234,3 @@ def test_any_graph_has_the_versions_of_the_second_implementation(graph: list[Des
         filled = functools.partial(as_filled, graph=graph, index=first)
         config = build(graph[first].config, filled, lambda node: as_written(node, steps))
         assert repr(resolved.config) == repr(config)
-
-
-@pytest.mark.parametrize("links", [4, 5, 6, 7])
-def test_a_long_chain_nests_its_nearest_versions_only(links: int) -> None:
-    graph = [Described("s0", Counted(0))]
-    graph += [Described(f"s{n}", Reference(n - 1, ())) for n in range(1, links + 1)]
-    steps = make_steps(graph)
-    last = resolve([steps[-1]], PREFIX).of(steps[-1])
-    assert last.version_json == second_hash.version_text(graph, links)
-    named = isinstance(last.version["dependencies"][0], str)
-    assert named is (links > 5), "the dependency of the last step is a chain of one less"

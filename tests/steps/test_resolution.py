@@ -49,26 +49,6 @@ def hash_of(wanted: ExecutorStep, binding: Any = None) -> str:
 # ---- contents of a version
 
 
-def test_versioned_value_changes_version_of_step_and_reader() -> None:
-    assert hash_of(step("s", 1)) == hash_of(step("s", 2)) != hash_of(step("s", versioned(2)))
-    readers = [step("reader", output_path_of(step("s", versioned(value)))) for value in (1, 2)]
-    assert hash_of(readers[0]) != hash_of(readers[1])
-
-
-def test_equal_steps_are_one_step() -> None:
-    first, second = step("s", versioned(1)), step("s", versioned(1))
-    experiment = resolve([step("reader", first, second)], "/p")
-    assert [resolved.name for resolved in experiment.steps] == ["s", "reader"]
-    assert experiment.of(second) is experiment.of(first)
-
-
-def test_prefix_does_not_change_the_version() -> None:
-    wanted = step("s", InputName.hardcoded("raw/x"))
-    here, there = (resolve([wanted], prefix).of(wanted) for prefix in ("/here", "gs://there"))
-    assert here.hash == there.hash
-    assert (here.config.a, there.config.a) == ("/here/raw/x", "gs://there/raw/x")
-
-
 def test_lazy_object_hashes_as_the_real_dataclass() -> None:
     fields = {"a": versioned(64), "b": output_path_of(step("source", versioned(3)))}
     assert hash_of(step("s", Config(**fields))) == hash_of(step("s", lazy("some.module:Config", **fields)))

@@ -2,9 +2,9 @@
 
 A DAG file imports Airflow, which a cluster lacks, so a cluster cannot import the file. It can import the slice:
 imports, constants, helper functions and classes that the function uses travel with it, and so do the statements that
-change those constants and classes in place. Airflow's decorators
-(``@task.ray``) are omitted. A function that uses anything of Airflow's, or a variable of an enclosing function, is
-refused by name. Lines keep their numbers, so tracebacks match the real file.
+change those constants and classes in place. Airflow's decorators (``@task.ray``) are omitted. A function that uses
+anything of Airflow's, or a variable of an enclosing function, is refused by name. Lines keep their numbers, so
+tracebacks match the real file.
 """
 
 from __future__ import annotations
