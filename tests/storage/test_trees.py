@@ -58,7 +58,7 @@ def test_reading_files_returns_their_present_content(folder: str) -> None:
     ]
 
 
-def test_files_are_removed_by_exact_name_and_missing_ones_skipped(folder: str) -> None:
+def test_removal_uses_exact_names_and_skips_missing_files(folder: str) -> None:
     put(folder, dict.fromkeys(("a", "b/c", "b/d", "[ab]", "b/*"), "text"))
     remove_files(folder, ["[ab]", "b/*", "b/c", "b/nothing"])
     assert [file.path for file in list_files(folder)] == ["a", "b/d"]

@@ -23,6 +23,8 @@ from tradewind.cloud_tpu.resources import is_name
 
 DEV_FOLDER: Final = ".tradewind/dev"
 """Below the home of Ray's user: on the head heartbeats, on the hosts files of users."""
+ENVIRONMENT_FOLDER: Final = ".tradewind/environment"
+"""Below the home of Ray's user; each file has the name of its variable."""
 METADATA: Final = "dev_tpu"
 """Metadata key of a holder's job: the session's name, chosen by its user."""
 _MARKER: Final = "TRADEWIND_DEV_SLICE "
@@ -104,10 +106,6 @@ def _host(fields: Mapping[str, Any]) -> DevHostInfo:
     if str(ipaddress.ip_address(mark.partition("/")[0])) != ip:
         raise ValueError("the mark of another host")
     return DevHostInfo(ip, mark)
-
-
-ENVIRONMENT_FOLDER: Final = ".tradewind/environment"
-"""Below the home of Ray's user; each file has the name of its variable."""
 
 
 def host_variable(name: str, env: Mapping[str, str] = os.environ) -> str | None:

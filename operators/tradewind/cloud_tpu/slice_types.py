@@ -1,10 +1,8 @@
-"""Table of slice types: generation, chips, hosts and topology by name. There is no other.
+"""Table of slice types, by name: generation, chips, hosts and topology; and Ray's labels of their hosts.
 
 The names are Google Cloud's accelerator types. v4 and v5p names count TensorCores (two per chip), v5litepod and v6e
 names count chips. Slices that this package never requests (custom topologies, v2, v3, v7x) are omitted. DAG files load
 this module, so it imports only the standard library.
-
-Ray's names for the hosts of TPU slices: labels of their nodes, and a resource that each slice has once.
 """
 
 from __future__ import annotations
@@ -16,6 +14,18 @@ from typing import Final
 
 SIMULATED_VARIABLE: Final = "TRADEWIND_SIMULATED_TPUS"
 """Set on the Ray nodes of a rehearsal, which simulate hosts with chips."""
+RAY_LABELS: Final = "ray.io/"
+"""Prefix of the labels that Ray itself sets."""
+TPU_LABELS: Final = "ray.io/tpu-"
+NODE_ID_LABEL: Final = "ray.io/node-id"
+SLICE_NAME_LABEL: Final = "ray.io/tpu-slice-name"
+WORKER_ID_LABEL: Final = "ray.io/tpu-worker-id"
+"""The number of a host in its slice."""
+POD_TYPE_LABEL: Final = "ray.io/tpu-pod-type"
+"""The slice type, such as ``v4-16``."""
+TOPOLOGY_LABEL: Final = "ray.io/tpu-topology"
+ACCELERATOR_TYPE_LABEL: Final = "ray.io/accelerator-type"
+_HEAD_RESOURCE: Final = re.compile(r"TPU-.+-head")
 _CHIPS_PER_HOST: Final = 4  # on every slice with several hosts
 
 # Chips -> topology of Google Cloud's slices.
@@ -109,21 +119,6 @@ def _nearest(name: str) -> list[str]:
 
 def _size(name: str) -> int:
     return int(name.rpartition("-")[2])
-
-
-RAY_LABELS: Final = "ray.io/"
-"""Prefix of the labels that Ray itself sets."""
-TPU_LABELS: Final = "ray.io/tpu-"
-NODE_ID_LABEL: Final = "ray.io/node-id"
-SLICE_NAME_LABEL: Final = "ray.io/tpu-slice-name"
-WORKER_ID_LABEL: Final = "ray.io/tpu-worker-id"
-"""The number of a host in its slice."""
-POD_TYPE_LABEL: Final = "ray.io/tpu-pod-type"
-"""The slice type, such as ``v4-16``."""
-TOPOLOGY_LABEL: Final = "ray.io/tpu-topology"
-ACCELERATOR_TYPE_LABEL: Final = "ray.io/accelerator-type"
-
-_HEAD_RESOURCE: Final = re.compile(r"TPU-.+-head")
 
 
 def head_resource(slice_type: str) -> str:

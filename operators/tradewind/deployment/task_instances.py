@@ -20,6 +20,13 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 if TYPE_CHECKING:
     from tradewind.ray_jobs.cluster import RayCluster
 
+logger = logging.getLogger(__name__)
+
+WAITING_STATES = frozenset({"running", "deferred", "queued", "scheduled", "up_for_retry", "up_for_reschedule"})
+"""States in which a task still waits for its job, or will return to it."""
+
+_detached: set[asyncio.Task[None]] = set()
+
 
 @dataclass(frozen=True)
 class TaskAddress:
@@ -40,14 +47,6 @@ class TaskAddress:
     def name(self) -> str:
         """Airflow's name of the task in its response about the states of a run."""
         return self.task_id if self.map_index < 0 else f"{self.task_id}_{self.map_index}"
-
-
-logger = logging.getLogger(__name__)
-
-WAITING_STATES = frozenset({"running", "deferred", "queued", "scheduled", "up_for_retry", "up_for_reschedule"})
-"""States in which a task still waits for its job, or will return to it."""
-
-_detached: set[asyncio.Task[None]] = set()
 
 
 def was_changed_by_user(task: TaskAddress) -> bool:

@@ -18,7 +18,12 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from tradewind.records.record import Record, RecordState, read_records
 from tradewind.storage.errors import StoreError
 
+logger = logging.getLogger(__name__)
+
 BATCH_WINDOW_S = 0.2
+FIRST_PAUSE_S = 1.0
+MAX_PAUSE_S = 15.0
+NOTICE_S = 300.0
 
 _readers: WeakKeyDictionary[asyncio.AbstractEventLoop, _Reader] = WeakKeyDictionary()
 
@@ -62,21 +67,14 @@ class _Reader:
                 _settle(futures, records[path])
 
 
-def _settle(futures: list[asyncio.Future[Record]], answer: Record | Exception) -> None:
+def _settle(futures: list[asyncio.Future[Record]], result: Record | Exception) -> None:
     for future in futures:
         if future.done():  # its caller was cancelled meanwhile
             continue
-        if isinstance(answer, Exception):
-            future.set_exception(answer)
+        if isinstance(result, Exception):
+            future.set_exception(result)
         else:
-            future.set_result(answer)
-
-
-FIRST_PAUSE_S = 1.0
-MAX_PAUSE_S = 15.0
-NOTICE_S = 300.0
-
-logger = logging.getLogger(__name__)
+            future.set_result(result)
 
 
 class LeaseTrigger(BaseTrigger):
