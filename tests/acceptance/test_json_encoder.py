@@ -23,7 +23,7 @@ class Config:
     path: Path
 
 
-def test_a_dataclass_with_a_partition_spec_and_a_path_is_encoded(caplog: pytest.LogCaptureFixture) -> None:
+def test_partition_spec_and_path_are_encoded_as_texts(caplog: pytest.LogCaptureFixture) -> None:
     sharding = pytest.importorskip("jax.sharding")
     spec = sharding.PartitionSpec("data")
     value, expected = Config(spec, Path("a/b")), {"spec": str(spec), "path": "a/b"}

@@ -110,12 +110,6 @@ def test_a_dry_run_creates_no_folder(store: Path, log: str, capsys: pytest.Captu
     assert not store.exists()
 
 
-def test_shared_dependencies_run_once(store: Path, log: str) -> None:
-    shared = step("shared", n=0, log=log)
-    run([step(f"s{n}", n=n, log=log, input_path=output_path_of(shared)) for n in (1, 2)], store)
-    assert sorted(ran(log)) == [0, 1, 2]
-
-
 def test_failure_names_causes_and_stops_only_readers(store: Path, log: str) -> None:
     bad = step("bad", parts.fail_until_allowed, n="bad", log=log)
     reader = step("reader", n="reader", log=log, input_path=output_path_of(bad))

@@ -21,6 +21,7 @@ from tradewind.steps import Cpu, Resources, TpuSlice
 THEIRS = "marin.working.work:work"
 ON_ONE_CPU = Cpu()
 DECODE = ReplacementFunction("tradewind.serialization.spec:decode")
+ALWAYS_DECODE = ReplacementFunction(DECODE.name, always="it is so.")
 
 
 def replace_function(monkeypatch: pytest.MonkeyPatch, name: str, ours: ReplacementFunction) -> None:
@@ -45,12 +46,25 @@ def spec_of(function: str, resources: Resources = ON_ONE_CPU) -> StepSpec:
     )
 
 
-def test_importable_checkout_function_runs(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("ours", "module", "message"),
+    [
+        (DECODE, "marin.working.work", "runs from the checkout."),
+        (
+            ReplacementFunction(DECODE.name, always="it is so."),
+            "tradewind.serialization.spec",
+            f"is replaced by {DECODE.name}: it is so.",
+        ),
+    ],
+)
+def test_importable_checkout_function_runs_unless_replaced(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, ours: ReplacementFunction, module: str, message: str
+) -> None:
     put(checkout / "marin/working/work.py", "def work(config): ...\n")
-    replace_function(monkeypatch, THEIRS, DECODE)
+    replace_function(monkeypatch, THEIRS, ours)
     messages: list[str] = []
-    assert spec_of(THEIRS).load_function(messages.append).__module__ == "marin.working.work"
-    assert messages == ["marin.working.work:work runs from the checkout."]
+    assert spec_of(THEIRS, TpuSlice("v4-8")).load_function(messages.append).__module__ == module
+    assert messages == [f"{THEIRS} {message}"]
 
 
 def test_replacement_runs_where_checkout_import_fails(
@@ -81,17 +95,6 @@ def test_replacement_runs_without_checkout(monkeypatch: pytest.MonkeyPatch) -> N
     assert "(ModuleNotFoundError: No module named 'marin" in messages[0]
 
 
-def test_training_and_speedrun_results_are_always_replaced(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(checkout / "marin/working/work.py", "def work(config): ...\n")
-    replace_function(monkeypatch, THEIRS, ReplacementFunction(DECODE.name, always="it is so."))
-    messages: list[str] = []
-    assert spec_of(THEIRS, TpuSlice("v4-8")).load_function(messages.append)({"a": 1}) == {"a": 1}
-    assert messages == [f"{THEIRS} is replaced by {DECODE.name}: it is so."]
-    assert {name for name, ours in REPLACEMENTS.items() if ours.always} >= {
-        "marin.training.training:run_levanter_train_lm", "marin.speedrun.speedrun:speedrun_results"
-    }  # fmt: skip
-
-
 def test_function_that_neither_has_is_an_import_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FunctionImportError, match=r"'work' of module 'marin.nowhere' .* It is Marin's own and runs"):
         spec_of("marin.nowhere:work").load_function()
@@ -101,6 +104,9 @@ def test_function_that_neither_has_is_an_import_error(monkeypatch: pytest.Monkey
 
 
 def test_replacement_functions_load_and_resume_leftovers() -> None:
+    assert {name for name, ours in REPLACEMENTS.items() if ours.always} >= {
+        "marin.training.training:run_levanter_train_lm", "marin.speedrun.speedrun:speedrun_results"
+    }  # fmt: skip
     for ours in REPLACEMENTS.values():
         assert callable(Reference.parse(ours.name).load())
         writes_one_file = ours.name.endswith(":report_marins_speedrun")

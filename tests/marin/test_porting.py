@@ -104,7 +104,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkout(tmp_path_factory.mktemp("checkout"), fine=BEGIN + END, **files)
 
 
-def surround(patch: pytest.MonkeyPatch) -> None:
+def set_environment(patch: pytest.MonkeyPatch) -> None:
     """Set the environment that the files above expect."""
     patch.setenv("HF_TOKEN", "hidden")
     for name in ("MARIN_PREFIX", "TRADEWIND_PREFIX", "HF_HUB_CACHE", "HF_HOME", "NOT_SET_HERE"):
@@ -115,7 +115,7 @@ def surround(patch: pytest.MonkeyPatch) -> None:
 def ported(checkout: Path) -> dict[str, PortedFile]:
     """Return the verdicts on all files above by file name."""
     with pytest.MonkeyPatch.context() as patch:
-        surround(patch)
+        set_environment(patch)
         return {Path(each.file).stem: each for each in port([str(checkout)], OPTIONS)}
 
 
@@ -145,15 +145,13 @@ def test_unfixable_file_is_reported_with_line_and_reason(name: str, ported: dict
 
 @pytest.mark.filterwarnings("ignore::tradewind.marin.MarinFileWarning")
 def test_verdicts_match_loading(checkout: Path, ported: dict[str, PortedFile], monkeypatch: pytest.MonkeyPatch) -> None:
-    surround(monkeypatch)
+    set_environment(monkeypatch)
     loaded = marin_experiments(checkout / "experiments", time_limit_s=3.0, most_steps=10)
     judged = {each.file: each for each in ported.values()}
     dag_ids = {dag.dag_id for each in judged.values() for dag in each.dags}
     assert dag_ids == {dag.dag_id for dag in loaded} == {"fine", "tutorials.train_tiny"}
-    assert {file for file, each in judged.items() if each.verdict is PortVerdict.UNCHANGED} == {
-        "experiments/fine.py",
-        "experiments/tutorials/train_tiny.py",
-    }
+    unchanged = {file for file, each in judged.items() if each.verdict is PortVerdict.UNCHANGED}
+    assert unchanged == {"experiments/fine.py", "experiments/tutorials/train_tiny.py"}
     refused = [str(error) for error in loaded.refused]
     without_dag = {"experiments/no_steps.py", "experiments/never_called.py"}  # warnings: no error
     for file in judged.keys() - without_dag:
@@ -194,26 +192,25 @@ def test_params_of_the_dag_file_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "what"),
+    ("file", "text", "what"),
     [
         (
-            {"src/marin/execution/executor.py": "class ExecutorStep: ...\n"},
-            "its src/marin/execution/executor.py has no executor_main, which Marin took out between June and October",
+            "src/marin/execution/executor.py", "class ExecutorStep: ...\n",
+            "/executor.py has no executor_main, which Marin took out between June and October",
         ),
         (
-            {"lib/marin/src/marin/execution/executor.py": "from fray import Cluster\ndef executor_main(): ...\n"},
-            "its lib/marin/src/marin/execution/executor.py imports fray, which steps run on since the end of 2025",
+            "lib/marin/src/marin/execution/executor.py", "from fray import Cluster\ndef executor_main(): ...\n",
+            "/executor.py imports fray, which steps run on since the end of 2025",
         ),
         (
-            {"lib/marin/src/marin/execution/step_spec.py": "class StepSpec: ...\n"},
-            "its lib/marin/src/marin/execution has no executor.py, and in step_spec.py StepSpec, which came in 2026",
+            "lib/marin/src/marin/execution/step_spec.py", "class StepSpec: ...\n",
+            " has no executor.py, and in step_spec.py StepSpec, which came in 2026",
         ),
     ],
-)
-def test_unsupported_checkout_is_refused_naming_missing_part(tmp_path: Path, files: dict[str, str], what: str) -> None:
-    write_checkout(tmp_path)
-    for name, text in files.items():
-        put(tmp_path / name, text)
+)  # fmt: skip
+def test_unsupported_checkout_is_refused_naming_missing_part(tmp_path: Path, file: str, text: str, what: str) -> None:
+    put(write_checkout(tmp_path) / file, text)
+    what = f"its {file.rpartition('/')[0]}{what}"
     for load in (lambda: list(port([str(tmp_path)])), lambda: marin_experiments(tmp_path / "experiments")):
         with pytest.raises(RefusedFileError, match=f"is a Marin checkout of an unsupported version: {re.escape(what)}"):
             load()
@@ -240,13 +237,9 @@ def test_unreadable_file_does_not_affect_port_of_others(tmp_path: Path) -> None:
     (tmp_path / "experiments/gone.py").symlink_to("nowhere.py")
     put(tmp_path / "experiments/coded.py", "# -*- coding: unheard -*-\nexecutor_main([])\n")
     put(tmp_path / "experiments/nul.py", "executor_main(\0)\n")
-    verdicts = {Path(each.file).name: each.verdict for each in port([str(tmp_path)])}
-    assert verdicts == {
-        "coded.py": PortVerdict.CANNOT,
-        "fine.py": PortVerdict.UNCHANGED,
-        "nul.py": PortVerdict.CANNOT,
-        "train_tiny.py": PortVerdict.UNCHANGED,
-    }
+    verdicts = {Path(each.file).stem: each.verdict for each in port([str(tmp_path)])}
+    unreadable = dict.fromkeys(("coded", "nul"), PortVerdict.CANNOT)
+    assert verdicts == {**unreadable, **dict.fromkeys(("fine", "train_tiny"), PortVerdict.UNCHANGED)}
 
 
 class _Hasty(BaseException):

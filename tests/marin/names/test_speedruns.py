@@ -73,8 +73,3 @@ def test_missing_default_data_set_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delitem(sys.modules, "experiments", raising=False)
     with pytest.raises(ValueError, match=r"no experiments/speedrun/prebuilt_caches\.py has the default"):
         speedrun()
-
-
-def test_speedrun_results_config_keeps_field_order_of_marin() -> None:
-    names = [spec.name for spec in dataclasses.fields(S.SpeedrunResultsConfig)]
-    assert names == ["wandb_run_id", "wandb_entity", "wandb_project", "speedrun_config", "output_path"]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.marin.checkouts import EXECUTOR, MAKE, made_name, names, put, refusal, run, write_checkout
-from tradewind.marin.sandbox.answers import KNOWN_FUNCTIONS, KnownNumber
+from tradewind.marin.sandbox.answers import KNOWN_FUNCTIONS
 from tradewind.marin.sandbox.evaluation import evaluate
 
 
@@ -57,6 +57,7 @@ def test_array_arithmetic_equals_numpy(call: str) -> None:
     assert len(ours) == len(real)
     for number, expected in zip(ours, real, strict=True):
         assert (str(number), repr(number), f"{number:.3f}") == (str(expected), repr(expected), f"{expected:.3f}")
+        assert isinstance(number, int) is isinstance(expected, int) is False
         assert repr(number / 7) == repr(expected / 7)
         assert math.ceil(number / 7) == math.ceil(expected / 7)
         assert (int(number), float(number), hash(number)) == (int(expected), float(expected), hash(expected))
@@ -80,11 +81,6 @@ def test_array_arithmetic_equals_numpy(call: str) -> None:
 def test_computation_differing_between_numpy_python_is_refused(tmp_path: Path, call: str, reason: str) -> None:
     text = f"import numpy as np\nfrom heavy import SIZE\nnumber = list(np.array([4]))[0]\nname = str({call})\n"
     refusal(tmp_path, text + MAKE, rf":5 .*{reason}")
-
-
-def test_numpy_number_is_no_python_integer() -> None:
-    assert not isinstance(KnownNumber(3), int)
-    assert not isinstance(np.int64(3), int)
 
 
 def test_fsspec_exists_checks_checkout_for_local_paths(tmp_path: Path) -> None:
