@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
@@ -37,11 +39,25 @@ def test_marks_ends_of_lines_and_separators_are_no_part_of_a_row(tmp_path: Path)
     assert rows(tmp_path / "empty.jsonl", BOM) == []
 
 
-@pytest.mark.parametrize("ending", ["jsonl.gz", "jsonl.zst"])
+def with_long_window(data: bytes) -> bytes:
+    """Compress as ``zstd --long=28`` does, without a content size, so that the frame needs its whole window."""
+    settings = zstandard.ZstdCompressionParameters(window_log=28, enable_ldm=True)
+    stream = zstandard.ZstdCompressor(compression_params=settings).compressobj()
+    return stream.compress(data) + stream.flush()
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "jsonl.gz": gzip.compress,
+    "jsonl.zst": lambda data: pa.compress(data, "zstd", asbytes=True),
+    "jsonl.zstd": with_long_window,
+}
+
+
+@pytest.mark.parametrize("ending", PACKERS)
 def test_multi_member_archive_is_read_whole_or_refused_if_cut(tmp_path: Path, ending: str) -> None:
     texts = [(number, f"text {number}") for number in range(1, 9)]
     lines = [json.dumps({"text": text}).encode() + b"\n" for _, text in texts]
-    pack = gzip.compress if ending.endswith("gz") else lambda data: pa.compress(data, "zstd", asbytes=True)
+    pack = PACKERS[ending]
     first, second = pack(b"".join(lines[:4])), pack(b"".join(lines[4:]))
     assert rows(tmp_path / f"a.{ending}", first + second) == texts
     for cut in range(1, len(second)):

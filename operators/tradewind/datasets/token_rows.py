@@ -23,6 +23,12 @@ from tradewind.text import quote_first_names, single_line
 
 _READ_BYTES: Final = 1 << 20
 _PARQUET_ROWS: Final = 1024
+_ZSTD_HEADER_BYTES: Final = 18
+"""Largest header of a frame."""
+_ZSTD_INPUT_BYTES: Final = 2048
+"""Bytes that are decompressed at a time: each three may become a block of 128 KiB."""
+_MAX_ARROW_WINDOW_BYTES: Final = 1 << 27
+_MAX_WINDOW_BYTES: Final = 1 << 31
 MAX_LINE_BYTES: Final = 1 << 28
 """Bound for a line: a compressed file of some megabytes may hold one that fills the memory."""
 MAX_JSON_LIST_BYTES: Final = 1 << 31
@@ -138,10 +144,66 @@ def _uncompressed(path: str) -> Iterator[Any]:
         elif path.endswith((".zst", ".zstd")):
             import pyarrow as pa
 
+            if _has_long_window(file):
+                yield io.BufferedReader(_LongWindowReader(file), _READ_BYTES)
+                return
             stream = stack.enter_context(pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd"))
             yield io.BufferedReader(stream, _READ_BYTES)
         else:
             yield io.BufferedReader(file, _READ_BYTES) if is_remote(path) else file
+
+
+def _has_long_window(file: Any) -> bool:
+    """Whether Arrow's decoder would refuse the first frame, as written by ``zstd --long``; the file stays at 0."""
+    import zstandard
+
+    head = file.read(_ZSTD_HEADER_BYTES)
+    file.seek(0)
+    try:
+        return bool(zstandard.get_frame_parameters(head).window_size > _MAX_ARROW_WINDOW_BYTES)
+    except zstandard.ZstdError:
+        return False  # Arrow says what is wrong
+
+
+class _LongWindowReader(io.RawIOBase):
+    """Reads frames with windows up to the format's 2 GiB, which take as much memory (RFC 8878, section 3.1.1.1.2)."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._frame: Any = None
+        self._input = b""
+        self._output = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._output:
+            data = self._input or self._file.read(_ZSTD_INPUT_BYTES)
+            if not data:
+                if self._frame is not None:
+                    raise EOFError("the file ends inside a compressed frame")
+                return 0
+            content, self._input = self._decompress(data)
+            self._output = memoryview(content)
+        count = min(len(buffer), len(self._output))
+        buffer[:count], self._output = self._output[:count], self._output[count:]
+        return count
+
+    def _decompress(self, data: bytes) -> tuple[bytes, bytes]:
+        """Return the content of ``data``, and the bytes of it that belong to the next frame."""
+        import zstandard
+
+        if self._frame is None:
+            self._frame = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).decompressobj()
+        try:
+            content = self._frame.decompress(data)
+        except zstandard.ZstdError as error:
+            raise OSError(str(error)) from error
+        if not self._frame.eof:
+            return content, b""
+        rest, self._frame = self._frame.unused_data, None
+        return content, rest
 
 
 def _parquet_rows(path: str, column: str | None, span: Span) -> Iterator[tuple[int, Any]]:
