@@ -33,9 +33,9 @@ from tradewind.records.parsing import RAW_TEXT, RecordFormatError, is_relative, 
 from tradewind.records.pins import OWN_FOLDER
 from tradewind.records.record import RecordState, read_leases, read_records
 from tradewind.serialization.errors import StepRuntimeError
-from tradewind.serialization.mirrors import OWN_FOLDERS, MirroredPath
+from tradewind.serialization.mirrors import MirroredPath
 from tradewind.steps import truncated_repr
-from tradewind.steps.paths import self_and_parents
+from tradewind.steps.paths import OWN_FOLDERS, self_and_parents
 from tradewind.storage import file_system_at, resolve_location
 from tradewind.storage.backends import StoreRefusedError
 from tradewind.storage.client import translated_client_errors
