@@ -58,9 +58,9 @@ class Commands:
         if self.is_dry:
             return True
         ended = _ended(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        said = ended.stderr.decode(errors="replace").split()
-        if ended.returncode and not any(missing in word for word in said):
-            raise FailedCommandError(f"`{shlex.join(command)}` ended with {ended.returncode}: {' '.join(said)}")
+        words = ended.stderr.decode(errors="replace").split()
+        if ended.returncode and not any(missing in word for word in words):
+            raise FailedCommandError(f"`{shlex.join(command)}` ended with {ended.returncode}: {' '.join(words)}")
         return not ended.returncode
 
 

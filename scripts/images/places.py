@@ -83,9 +83,9 @@ def repositories(fleet: Fleet, image: Image, regions: Collection[str], name: str
         default = fleet.cluster()
         places = regions or (default.region,)
         found = {Repository(region, default.project, name or default.repository) for region in places}
-    kept = sorted(repository for repository in found if name in (None, repository.name))
-    if not kept:
+    chosen = sorted(repository for repository in found if name in (None, repository.name))
+    if not chosen:
         raise FleetError(
             f"No cluster of {fleet.file} pulls {image.name}" + (f" from a repository {name}." if name else ".")
         )
-    return kept
+    return chosen

@@ -40,7 +40,7 @@ def installed_sources() -> Library:
 
 def changes(library: Library) -> dict[str, Any]:
     """Return the changes by class; unchanged classes are only counted."""
-    told: dict[str, Any] = {
+    changes: dict[str, Any] = {
         "from": {name: versions()[name] for name in PACKAGES},
         "to": {name: version(package) for name, package in PACKAGES.items()},
         "same": 0, "gone": [], "changed": {},
@@ -49,16 +49,16 @@ def changes(library: Library) -> dict[str, Any]:
         now = library.canonical(name)
         found = library.class_at(now)
         if found is None:
-            told["gone"].append(name)
+            changes["gone"].append(name)
             continue
         change = _change(row, class_row(library, now, *found))
         if now != name:
             change = {"now": now, **change}
         if change:
-            told["changed"][name] = change
+            changes["changed"][name] = change
         else:
-            told["same"] += 1
-    return told
+            changes["same"] += 1
+    return changes
 
 
 def _rows_of_libraries() -> Iterable[tuple[str, ClassRow]]:

@@ -143,7 +143,7 @@ def class_row(library: Library, name: str, module: Module, node: ast.ClassDef) -
     ]
     if options is not None:
         row["fields"] = fields
-    constants = {key: told.value for key, told in _plain_attributes(expand, node)}
+    constants = {key: constant.value for key, constant in _plain_attributes(expand, node)}
     if constants:
         row["constants"] = constants
     axes = dict(_axes(library, module, node))
@@ -164,9 +164,9 @@ def _assigned(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
 
 def _plain_attributes(expand: _Expanded, node: ast.ClassDef) -> Iterator[tuple[str, ast.Constant]]:
     for key, value in _assigned(node):
-        told = expand.visit(_copy(value)) if isinstance(value, ast.Name) else value
-        if isinstance(told, ast.Constant):
-            yield key, told
+        constant = expand.visit(_copy(value)) if isinstance(value, ast.Name) else value
+        if isinstance(constant, ast.Constant):
+            yield key, constant
 
 
 def _members(node: ast.ClassDef) -> Iterator[tuple[str, Any]]:

@@ -75,10 +75,10 @@ def _types(module: Module) -> Iterator[str]:
             yield name
 
 
-def _withheld(library: Library, module: Module, told: Iterable[str]) -> list[str]:
+def _withheld(library: Library, module: Module, described: Iterable[str]) -> list[str]:
     """Return names that a package gives to another object than its module of that name, and that it hides."""
     here = {*module.names, *module.functions, *module.values}
-    names = {local for local in here if f"{module.name}.{local}" in library.modules and local not in told}
+    names = {local for local in here if f"{module.name}.{local}" in library.modules and local not in described}
     return sorted(local for local in names if library.resolve(module, local) != f"{module.name}.{local}")
 
 
@@ -128,11 +128,11 @@ def _described(library: Library, facts: str) -> Iterator[tuple[str, tuple[Module
     """Yield the classes of FACTS.md that are plain configs, each with the source that has the same fields."""
     for block in facts.split("\n## ")[1:]:
         module, _, name = block.split()[0].partition(":")
-        told = next((line for line in block.splitlines() if line.startswith("- fields: ")), None)
-        if told is None or not module.startswith("marin.") or module in OWN or module in LEFT_TO_MARIN:
+        fields = next((line for line in block.splitlines() if line.startswith("- fields: ")), None)
+        if fields is None or not module.startswith("marin.") or module in OWN or module in LEFT_TO_MARIN:
             continue
         found = library.class_at(f"{module}.{name}")
-        described = told.removeprefix("- fields: ").split("; methods ")[0].split("; bases ")[0].removeprefix("; ")
+        described = fields.removeprefix("- fields: ").split("; methods ")[0].split("; bases ")[0].removeprefix("; ")
         if found is None or described != _fields_as_told(found[1]):
             print(f"{module}.{name} is left out: the sources have other fields than FACTS.md", file=sys.stderr)
             continue

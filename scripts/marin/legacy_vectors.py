@@ -132,8 +132,8 @@ def main() -> None:
                 sizes[name] = rows
     print("{")
     parts: list[tuple[str, dict[str, Any], str]] = [("classes", facts, ","), ("sizes", sizes, "")]
-    for key, told, end in parts:
-        body = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in told.items())
+    for key, rows, end in parts:
+        body = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
         print(f' "{key}": {{\n{body}\n }}{end}')
     print("}")
 

@@ -154,7 +154,7 @@ def _steps(outcome: Evaluated, prefix: str) -> dict[str, str]:
     return {step.output_path: step.version_json for steps in resolved for step in steps}
 
 
-def told(found: Comparison) -> str:
+def format_comparison(found: Comparison) -> str:
     """Format the comparison for users."""
     lines = [f"refused  {reason}" for reason in found.refused.values()]
     for each in found.different:
@@ -222,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OracleError as error:
         print(error, file=sys.stderr)
         return 2
-    print(json.dumps(asdict(found), indent=1) if given.json else told(found))
+    print(json.dumps(asdict(found), indent=1) if given.json else format_comparison(found))
     return 1 if found.different else 0
 
 

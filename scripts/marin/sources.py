@@ -86,8 +86,8 @@ def _absolute(module: Module, node: ast.ImportFrom) -> str:
         return node.module or ""
     parts = module.name.split(".")
     above = parts if module.is_package else parts[:-1]
-    kept = above[: len(above) - (node.level - 1)]
-    return ".".join([*kept, *([node.module] if node.module else [])])
+    folders = above[: len(above) - (node.level - 1)]
+    return ".".join([*folders, *([node.module] if node.module else [])])
 
 
 @dataclass

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Run
 from tests.fleet.fleets import write_fleet
 from tests.fleet.lifecycle.fleet_environment import update
 from tests.fleet.sessions import session_of
-from tradewind.cli.main import main
 from tradewind.cloud_tpu.host_files import DevHostInfo, DevSlice
 from tradewind.fleet.dev_hosts import FileInfo, lacking
 from tradewind.fleet.dev_sessions import FleetError, active_holders, holder_request, refresh_hosts, select_hosts
@@ -17,11 +17,7 @@ from tradewind.fleet.fleet_file import load_fleet
 from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.request import check_request
 
-
-def said(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    with pytest.raises(SystemExit) as end:
-        main(["dev-tpu", *words])
-    return int(end.value.code or 0), capfd.readouterr().err
+COMMAND = ("dev-tpu",)
 
 
 @pytest.mark.parametrize(
@@ -37,39 +33,26 @@ def said(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
         (["execute", "-e", "HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz012345", "--", "ls"], 2, "-e HF_TOKEN looks like"),
     ],
 )
-def test_what_makes_no_sense_is_said(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    words: list[str],
-    code: int,
-    says: str,
+def test_contradictory_options_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run, words: list[str], code: int, says: str
 ) -> None:
     monkeypatch.setenv("TRADEWIND_FLEET", str(write_fleet(tmp_path)))
-    ended, err = said(capfd, *words)
-    assert ended == code and says in err, err
-    assert "abcdefghij" not in err
+    ended, _, err = run(*words)
+    assert ended == code and says in err and "abcdefghij" not in err, err
 
 
-def test_the_cluster_may_be_the_path_of_its_generated_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_owned_cluster_given_by_name_or_file_refuses_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    monkeypatch.delenv("TRADEWIND_FLEET", raising=False)
-    update(write_fleet(tmp_path, "owner: hero\n"))
-    ended, err = said(capfd, "allocate", "v4-8", "--cluster", str(tmp_path / "clusters" / "here.yaml"))
-    assert ended == 2 and "Cluster here takes only jobs of hero" in err
-    file = str(tmp_path / "fleet.yaml")
-    ended, err = said(capfd, "allocate", "v4-8", "--cluster", file, "--fleet", file)
-    assert ended == 2 and "'tradewind cluster update-configs' did not write" in err
-
-
-def test_a_cluster_with_an_owner_is_not_for_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("TRADEWIND_FLEET", str(write_fleet(tmp_path, "owner: hero\n")))
     monkeypatch.setenv("LOGNAME", "ada")
-    ended, err = said(capfd, "allocate", "v4-8")
-    assert ended == 2 and "Cluster here takes only jobs of hero, as the fleet file says, and this is ada's." in err
+    monkeypatch.delenv("TRADEWIND_FLEET", raising=False)
+    file = str(write_fleet(tmp_path, "owner: hero\n"))
+    update(Path(file))
+    for words in (["--cluster", str(tmp_path / "clusters" / "here.yaml")], ["--fleet", file]):
+        code, _, err = run("allocate", "v4-8", *words)
+        assert code == 2 and "Cluster here takes only jobs of hero, as the fleet file says, and this is ada's." in err
+    code, _, err = run("allocate", "v4-8", "--cluster", file, "--fleet", file)
+    assert code == 2 and "'tradewind cluster update-configs' did not write" in err
 
 
 def test_session_holder_is_small_head_job_naming_its_user() -> None:
@@ -83,15 +66,14 @@ def test_own_slice_of_that_name_is_found_newest_first() -> None:
     def job(name: str, status: str, dev: str, user: str, started: int) -> JobDetails:
         return JobDetails(name, status, metadata={"dev_tpu": dev, "user": user}, started_ms=started)
 
-    jobs = [
-        job("old", "RUNNING", "mine", "ada", 1),
-        job("new", "PENDING", "mine", "ada", 2),
-        job("over", "STOPPED", "mine", "ada", 3),
-        job("other", "RUNNING", "other", "ada", 4),
-        job("hers", "RUNNING", "mine", "eve", 5),
+    mine = [job("old", "RUNNING", "mine", "ada", 1), job("new", "PENDING", "mine", "ada", 2)]
+    others = [
+        job("ended", "STOPPED", "mine", "ada", 3),
+        job("other-name", "RUNNING", "other", "ada", 4),
+        job("other-user", "RUNNING", "mine", "eve", 5),
         JobDetails("plain", "RUNNING"),
     ]
-    assert [one.job for one in active_holders(jobs, "mine", "ada")] == ["new", "old"]
+    assert [one.job for one in active_holders([*mine, *others], "mine", "ada")] == ["new", "old"]
 
 
 def test_recreated_slice_is_not_the_reserved_one(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ The tests use a real Ray with hosts of a slice, a real ``sshd``, and commands as
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import signal
@@ -23,9 +22,8 @@ import pytest
 from tests.fleet.loopback import LoopbackFleet, loopback_fleet
 from tests.runtime.marked import descendants_named
 from tests.support.waiting import until
-from tradewind.ray_jobs.api import JobsApi
+from tradewind.cli.fleet.lifecycle import cluster_nodes
 from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.ray_jobs.nodes import NodeInfo, fetch_nodes
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
 
@@ -33,7 +31,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
 @dataclass
-class World:
+class DevCluster:
     """One cluster with one slice of two hosts."""
 
     ray: LocalRay
@@ -41,25 +39,20 @@ class World:
     folder: Path
 
     @property
-    def kept(self) -> Path:
+    def heartbeats(self) -> Path:
         """Return the folder of heartbeats and user files on the head and the hosts."""
         return self.ray.stack.root / "home" / ".tradewind" / "dev"
 
     def free_chips(self) -> float | None:
         """Return the free chips in Ray's delayed report, or None if the report lacks a host."""
-        there = RayCluster("here", self.ray.address, token=self.ray.token)
-        hosts = [node for node in asyncio.run(nodes_of(there)) if node.is_alive and node.total.get("TPU")]
-        told = [node.free["TPU"] for node in hosts if node.free is not None]
-        return sum(told) if len(told) == len(hosts) == 2 else None
-
-
-async def nodes_of(there: RayCluster) -> list[NodeInfo]:
-    async with JobsApi(there) as api:
-        return await fetch_nodes(api)
+        nodes = cluster_nodes(RayCluster("here", self.ray.address, token=self.ray.token))
+        hosts = [node for node in nodes if node.is_alive and node.total.get("TPU")]
+        free = [node.free["TPU"] for node in hosts if node.free is not None]
+        return sum(free) if len(free) == len(hosts) == 2 else None
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
     folder = tmp_path_factory.mktemp("dev")
     stack = LocalStack(folder / "stack")
     ray = LocalRay(stack, num_cpus=2, slices=[LocalSlice("one", "v4-16")])
@@ -77,19 +70,17 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             patch.setenv("LOGNAME", "ada")
             patch.setenv("XDG_STATE_HOME", str(folder / "state"))
             (folder / "tree").mkdir()
-            yield World(ray, fleet, folder / "tree")
+            yield DevCluster(ray, fleet, folder / "tree")
     finally:
         stack.stop()
 
 
 @contextmanager
-def running(world: World, *words: str, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+def running(cluster: DevCluster, *words: str, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
     """Run ``tradewind dev-tpu`` in the user's project folder; its output is in ``stdout``."""
     command = [sys.executable, "-u", "-m", "tradewind.cli.main", "dev-tpu", *words]
-    process = subprocess.Popen(
-        command, cwd=world.folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True,
-    )  # fmt: skip
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = subprocess.Popen(command, cwd=cluster.folder, env=env, text=True, **streams)  # type: ignore[call-overload]
     try:
         yield process
     finally:
@@ -97,7 +88,7 @@ def running(world: World, *words: str, env: dict[str, str] | None = None) -> Ite
         process.communicate()
 
 
-def said(process: subprocess.Popen[str], what: str) -> list[str]:
+def read_until(process: subprocess.Popen[str], what: str) -> list[str]:
     """Return the lines up to the one that contains ``what``."""
     assert process.stdout is not None
     lines = []
@@ -105,17 +96,17 @@ def said(process: subprocess.Popen[str], what: str) -> list[str]:
         lines.append(line)
         if what in line:
             return lines
-    pytest.fail(f"It never said {what!r}: {''.join(lines)}")
+    pytest.fail(f"The output lacks {what!r}: {''.join(lines)}")
 
 
-def done(world: World, *words: str, env: dict[str, str] | None = None) -> tuple[int, str]:
-    with running(world, *words, env=env) as process:
+def run_to_end(cluster: DevCluster, *words: str, env: dict[str, str] | None = None) -> tuple[int, str]:
+    with running(cluster, *words, env=env) as process:
         out, _ = process.communicate(timeout=300)
         return process.returncode, out
 
 
-def sleepers(world: World, seconds: str) -> Sequence[psutil.Process]:
-    home, found = str(world.ray.stack.root / "home"), []
+def sleepers(cluster: DevCluster, seconds: str) -> Sequence[psutil.Process]:
+    home, found = str(cluster.ray.stack.root / "home"), []
     for process in psutil.process_iter():
         try:
             if process.cmdline() == ["sleep", seconds] and process.environ().get("HOME") == home:
@@ -126,89 +117,88 @@ def sleepers(world: World, seconds: str) -> Sequence[psutil.Process]:
 
 
 @pytest.mark.long
-def test_slice_is_exclusive_to_its_holder_and_released(world: World) -> None:
-    (world.folder / "train.py").write_text("import os; print('trained on', os.environ['TPU'], os.getcwd()[-4:])")
-    assert "You hold no slice called ada" in done(world, "execute", "--", "true")[1]
-    with running(world, "allocate", "v4-16") as holder:
-        said(holder, "Slice one, 2 hosts, is yours until Ctrl-C")
-        until(lambda: world.free_chips() == 0, "the chips to be taken")
-        code, out = done(world, "allocate", "v4-16", "--name", "second")
+def test_slice_is_exclusive_to_its_holder_and_released(cluster: DevCluster) -> None:
+    (cluster.folder / "train.py").write_text("import os; print('trained on', os.environ['TPU'], os.getcwd()[-4:])")
+    assert "You hold no slice called ada" in run_to_end(cluster, "execute", "--", "true")[1]
+    with running(cluster, "allocate", "v4-16") as holder:
+        read_until(holder, "Slice one, 2 hosts, is yours until Ctrl-C")
+        until(lambda: cluster.free_chips() == 0, "the chips to be taken")
+        code, out = run_to_end(cluster, "allocate", "v4-16", "--name", "second")
         assert code == 1 and "No v4-16 slice is free: all 1 are in use. Wait for one with --wait SECONDS" in out
-        code, out = done(world, "allocate", "v4-16")
+        code, out = run_to_end(cluster, "allocate", "v4-16")
         assert code == 1 and "already holds a slice called ada of cluster here for you" in out
-        code, out = done(world, "execute", "-e", "TPU=v4", "--", "python", "train.py")
+        code, out = run_to_end(cluster, "execute", "-e", "TPU=v4", "--", "python", "train.py")
         assert code == 0, out
         assert "one:0 | trained on v4 tree" in out and "one:1 | trained on v4 tree" in out
-        assert done(world, "execute", "--host", "1", "--no-sync", "--", "exit 7")[0] == 7
-        state = {**os.environ, "XDG_STATE_HOME": str(world.folder / "another-machine")}
-        code, out = done(world, "execute", "--", "true", env=state)
+        assert run_to_end(cluster, "execute", "--host", "1", "--no-sync", "--", "exit 7")[0] == 7
+        state = {**os.environ, "XDG_STATE_HOME": str(cluster.folder / "another-machine")}
+        code, out = run_to_end(cluster, "execute", "--", "true", env=state)
         assert code == 1 and "says that it holds one for you, as any job can say: add --job with its id" in out
         job = re.search(r"Job (dev-tpu-ada-ada-\S+) says", out)
-        assert job and done(world, "execute", "--job", job[1], "--", "true", env=state)[0] == 0
-        with running(world, "connect") as shell:  # its input is empty, so the shell exits at once
+        assert job and run_to_end(cluster, "execute", "--job", job[1], "--", "true", env=state)[0] == 0
+        with running(cluster, "connect") as shell:  # its input is empty, so the shell exits at once
             assert shell.wait(300) == 0
         holder.send_signal(signal.SIGINT)
         assert "Slice one was given back." in holder.communicate(timeout=120)[0] and holder.returncode == 130
-    until(lambda: world.free_chips() == 8, "the chips")
+    until(lambda: cluster.free_chips() == 8, "the chips")
 
 
-def test_the_slice_is_free_and_clear_when_its_holder_is_killed(world: World) -> None:
-    with running(world, "allocate", "v4-16", "--heartbeat-timeout", "5") as holder:
-        said(holder, "is yours until Ctrl-C")
+def test_the_slice_is_free_and_clear_when_its_holder_is_killed(cluster: DevCluster) -> None:
+    with running(cluster, "allocate", "v4-16", "--heartbeat-timeout", "5") as holder:
+        read_until(holder, "is yours until Ctrl-C")
         script = "nohup setsid sleep 4242 > /dev/null 2>&1 & echo left behind; wait"
-        with running(world, "execute", "--host", "0", "--", script) as command:
-            said(command, "left behind")
-            until(lambda: sleepers(world, "4242"), "what the command starts")
-            until(lambda: world.free_chips() == 0, "the chips to be taken")
+        with running(cluster, "execute", "--host", "0", "--", script) as command:
+            read_until(command, "left behind")
+            until(lambda: sleepers(cluster, "4242"), "what the command starts")
+            until(lambda: cluster.free_chips() == 0, "the chips to be taken")
             holder.send_signal(signal.SIGKILL)
-            until(lambda: world.free_chips() == 8, "the chips")
-            assert not sleepers(world, "4242"), "it would hold the chips that others get"
+            until(lambda: cluster.free_chips() == 8, "the chips")
+            assert not sleepers(cluster, "4242"), "it would hold the chips that others get"
             assert command.wait(120) != 0
-    until(lambda: not list(world.kept.iterdir()), "the end of the holder, which leaves nothing")
+    until(lambda: not list(cluster.heartbeats.iterdir()), "the end of the holder, which leaves nothing")
 
 
 @pytest.mark.long
-def test_frozen_holder_loses_slice_and_reports_it_on_resume(world: World) -> None:
-    with running(world, "allocate", "v4-16", "--heartbeat-timeout", "5") as holder:
-        said(holder, "is yours until Ctrl-C")
-        until(lambda: world.free_chips() == 0, "the chips to be taken")
+def test_frozen_holder_loses_slice_and_reports_it_on_resume(cluster: DevCluster) -> None:
+    with running(cluster, "allocate", "v4-16", "--heartbeat-timeout", "5") as holder:
+        read_until(holder, "is yours until Ctrl-C")
+        until(lambda: cluster.free_chips() == 0, "the chips to be taken")
         holder.send_signal(signal.SIGSTOP)
-        until(lambda: world.free_chips() == 8, "the chips")
+        until(lambda: cluster.free_chips() == 8, "the chips")
         holder.send_signal(signal.SIGCONT)
-        said(holder, "Slice one is no longer yours")
+        read_until(holder, "Slice one is no longer yours")
         assert holder.wait(120) == 1
-    until(lambda: not list(world.kept.iterdir()), "signs of life to be gone, also those that it gave when it thawed")
+    until(lambda: not list(cluster.heartbeats.iterdir()), "all heartbeats to be gone, also those sent after the thaw")
 
 
 @pytest.mark.long
-def test_lost_connection_keeps_slice_and_killed_job_frees_it(world: World) -> None:
-    with running(world, "allocate", "v4-16", "--heartbeat-timeout", "60") as holder:
-        said(holder, "is yours until Ctrl-C")
+def test_lost_connection_keeps_slice_and_killed_job_frees_it(cluster: DevCluster) -> None:
+    with running(cluster, "allocate", "v4-16", "--heartbeat-timeout", "60") as holder:
+        read_until(holder, "is yours until Ctrl-C")
         (job,) = (process for process in psutil.process_iter(["cmdline"]) if is_holders_job(process))
-        (sign,) = world.kept.glob("*.alive")
-        ways = descendants_named("ssh", holder.pid)
-        assert ways
-        for way in ways:
-            way.kill()
-        said(holder, "Trying again: the slice is given back if that lasts.")
+        (heartbeat,) = cluster.heartbeats.glob("*.alive")
+        connections = descendants_named("ssh", holder.pid)
+        assert connections
+        for connection in connections:
+            connection.kill()
+        read_until(holder, "Trying again: the slice is given back if that lasts.")
         lost_at = time.time_ns()
-        until(lambda: sign.stat().st_mtime_ns > lost_at, "a sign of life over another connection")
-        assert job.is_running() and holder.poll() is None and world.free_chips() == 0
-        with running(
-            world, "execute", "--host", "0", "--", "nohup setsid sleep 4343 > /dev/null 2>&1 & echo left"
-        ) as one:
-            said(one, "left")
-            until(lambda: sleepers(world, "4343"), "what the command starts")
+        until(lambda: heartbeat.stat().st_mtime_ns > lost_at, "a heartbeat over another connection")
+        assert job.is_running() and holder.poll() is None and cluster.free_chips() == 0
+        script = "nohup setsid sleep 4343 > /dev/null 2>&1 & echo left"
+        with running(cluster, "execute", "--host", "0", "--", script) as command:
+            read_until(command, "left")
+            until(lambda: sleepers(cluster, "4343"), "what the command starts")
             job.kill()
-            said(holder, "Slice one is no longer yours")
+            read_until(holder, "Slice one is no longer yours")
             assert holder.wait(120) == 1
-    until(lambda: world.free_chips() == 8, "the chips")
-    with running(world, "allocate", "v4-16") as again:
-        said(again, "is yours until Ctrl-C")
-        assert not sleepers(world, "4343"), "it would hold the chips"
+    until(lambda: cluster.free_chips() == 8, "the chips")
+    with running(cluster, "allocate", "v4-16") as again:
+        read_until(again, "is yours until Ctrl-C")
+        assert not sleepers(cluster, "4343"), "it would hold the chips"
         again.send_signal(signal.SIGINT)
         assert again.wait(120) == 130
-    until(lambda: world.free_chips() == 8, "the chips")
+    until(lambda: cluster.free_chips() == 8, "the chips")
 
 
 def is_holders_job(process: psutil.Process) -> bool:
@@ -218,18 +208,18 @@ def is_holders_job(process: psutil.Process) -> bool:
 
 
 @pytest.mark.long
-def test_a_change_of_the_folder_is_run_again(world: World) -> None:
-    (world.folder / "train.py").write_text("import time; print('version 1'); time.sleep(3600)")
-    with running(world, "allocate", "v4-16", "--name", "mine") as holder:
-        said(holder, "is yours until Ctrl-C")
+def test_a_change_of_the_folder_is_run_again(cluster: DevCluster) -> None:
+    (cluster.folder / "train.py").write_text("import time; print('version 1'); time.sleep(3600)")
+    with running(cluster, "allocate", "v4-16", "--name", "mine") as holder:
+        read_until(holder, "is yours until Ctrl-C")
         words = ("watch", "--name", "mine", "--host", "0", "--debounce", "0.2", "--", "python", "train.py")
-        with running(world, *words) as watching:
-            said(watching, "version 1")
-            (world.folder / "train.py").write_text("print('version 2')")
-            assert not any("version 1" in line for line in said(watching, "version 2"))
-            said(watching, "The command ended with exit code 0. Waiting for a change")
+        with running(cluster, *words) as watching:
+            read_until(watching, "version 1")
+            (cluster.folder / "train.py").write_text("print('version 2')")
+            assert not any("version 1" in line for line in read_until(watching, "version 2"))
+            read_until(watching, "The command ended with exit code 0. Waiting for a change")
             watching.send_signal(signal.SIGINT)
             assert watching.wait(120) == 0
         os.kill(holder.pid, signal.SIGTERM)
         assert holder.wait(120) == 143
-    until(lambda: world.free_chips() == 8, "the chips")
+    until(lambda: cluster.free_chips() == 8, "the chips")

@@ -44,7 +44,7 @@ class Maker:
         self.made: list[str] = []
 
     @contextmanager
-    def at_work(self) -> Iterator[Maker]:
+    def using_ray(self) -> Iterator[Maker]:
         """Start Ray for the steps that use it."""
         import ray
 
@@ -78,14 +78,14 @@ class Maker:
         return [Path(each.output_path) for each in experiment.steps]
 
     def _make(self, step: ResolvedStep, function: Any, config: Any) -> None:
-        turns = StepLease(step, {"script": "test"})
-        record = turns.read()
+        lease = StepLease(step, {"script": "test"})
+        record = lease.read()
         if record.state is RecordState.FINISHED:
             return
-        turn = turns.claim(record.lease, lambda: step_spec(step, CODE))
-        assert turn is not None and function is not None
+        claimed = lease.claim(record.lease, lambda: step_spec(step, CODE))
+        assert claimed is not None and function is not None
         store = LeaseStore(step.output_path)
-        held = store.take_over(turn.attempt.job, "test")
+        held = store.take_over(claimed.attempt.job, "test")
         result = function(config)
         Path(step.output_path, ".artifact.json").write_text(json.dumps(result))
         store.change(held, phase=Phase.COMMITTED, digest=step.hash, witness=".artifact.json")

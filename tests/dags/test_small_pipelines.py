@@ -47,8 +47,8 @@ def load(name: str, where: str = "on a cluster") -> ModuleType:
 
 @pytest.fixture(scope="module")
 def maker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Maker]:
-    with Maker(tmp_path_factory.mktemp("store")).at_work() as made:
-        yield made
+    with Maker(tmp_path_factory.mktemp("store")).using_ray() as maker:
+        yield maker
 
 
 @pytest.mark.ray
@@ -102,7 +102,7 @@ def test_second_mixture_component_improves_its_own_eval_loss(maker: Maker) -> No
     assert results["hf"]["loss"] == pytest.approx(float(best[head.index("eval_losses.asyncio")]), abs=0.2)
 
 
-def test_an_experiment_in_marins_way_is_a_dag_and_runs_as_it_is(tmp_path: Path) -> None:
+def test_marin_style_experiment_is_a_dag_and_runs_unchanged(tmp_path: Path) -> None:
     (dag,) = load("marin_hello_world", "in Airflow").dags
     assert dag.dag_id == "marin_hello_world"
     assert dag.get_task("hello_world_letters").upstream_task_ids == {"hello_world_greetings"}
@@ -146,7 +146,7 @@ def test_two_stages_and_simulated_epochs_train_on_tokenized_data(maker: Maker) -
 
 @pytest.mark.ray
 @pytest.mark.long
-def test_an_anneal_goes_on_with_the_training_that_it_ends(maker: Maker) -> None:
+def test_anneal_continues_the_training_that_it_ends(maker: Maker) -> None:
     """The test replaces ``llama_8b`` by the tiny model; all else is the anneal's own."""
     pipeline = load("sft_tiny")
     base = maker.make(pipeline.base)

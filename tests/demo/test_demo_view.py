@@ -17,15 +17,8 @@ def instance(task_id, state, **fields):
 
 
 def step(name, decision="RUN", version="0a1b2c"):
-    path = f"gs://bucket/{name}-{version}"
-    return {
-        "task_id": f"steps.{name}",
-        "name": name,
-        "hash": version,
-        "output_path": path,
-        "decision": decision,
-        "reason": "new",
-    }
+    decided = {"decision": decision, "reason": "new", "output_path": f"gs://bucket/{name}-{version}"}
+    return {"task_id": f"steps.{name}", "name": name, "hash": version, **decided}
 
 
 def plan(*steps):
@@ -63,12 +56,8 @@ def test_before_there_is_a_plan_every_task_shows_its_own_state():
 def test_running_task_seconds_advance_and_finished_stay_fixed():
     running = instance("a", "deferred", start_date="2026-01-31T03:00:00Z", duration=0.5)
     finished = instance("b", "success", start_date="2026-01-31T03:00:00Z", duration=12.5)
-    assert [one.seconds for one in views_of(running, finished)] == [30.0, 12.5]
-
-
-def test_clock_behind_airflow_gives_no_negative_seconds():
-    [shown] = views_of(instance("a", "running", start_date="2026-01-31T03:00:31Z"))
-    assert shown.seconds == 0.0
+    future = instance("c", "running", start_date="2026-01-31T03:00:31Z")
+    assert [one.seconds for one in views_of(running, finished, future)] == [30.0, 12.5, 0.0]
 
 
 def test_every_change_of_state_is_one_line():
@@ -88,10 +77,7 @@ def test_task_log_is_read_while_running_and_once_after_end() -> None:
     seen = views_of(*(instance(task, state) for task, state in before.items()))
     news = view.with_news(seen, [instance(task, state) for task, state in now.items()])
     assert [each["task_id"] for each in news] == ["a", "b", "c"]
-
-
-def test_a_task_that_only_waits_is_no_news():
-    assert view.state_changes([], views_of(instance("a", None))) == []
+    assert view.state_changes([], views_of(instance("a", None))) == [], "a task that only waits is no news"
 
 
 def test_the_live_table_shows_log_text_as_it_is():
@@ -111,11 +97,8 @@ def test_the_summary_tells_reused_steps_from_those_that_ran():
     assert view.reuse_sentence(rows) == "1 of 2 steps reused."
     text = rendered(view.summary_table(rows))
     assert "gs://bucket/train-0a1b2c" in text and "61.2" in text
-
-
-def test_step_without_task_in_run_still_has_a_row():
     [row] = view.step_rows(plan(step("train")), [])
-    assert (row.state, row.seconds) == ("waiting", None)
+    assert (row.state, row.seconds) == ("waiting", None), "its task does not exist yet"
 
 
 def test_the_evaluation_shows_the_loss_and_the_sample():
@@ -159,20 +142,13 @@ def test_a_long_message_ends_where_it_is_cut_with_a_mark():
     assert view.last_message("x" * 500) == "x" * (view.MESSAGE_WIDTH - 1) + "…"
 
 
-def test_a_log_that_says_nothing_yet_has_no_last_message():
-    assert view.last_message("\n".join(LOG.splitlines()[:6])) == ""
-    assert view.last_message("") == ""
-
-
-def test_the_end_of_a_log_is_the_tasks_own():
+def test_log_end_and_last_message_exclude_lines_of_airflow():
+    assert view.last_message("\n".join(LOG.splitlines()[:6])) == view.last_message("") == ""
     assert view.last_lines(LOG) == [
         "2026-01-31T03:00:01.0Z info step 10: loss 3.2",
         "Traceback line without a timestamp",
     ]
     assert view.last_lines(LOG, 1) == ["Traceback line without a timestamp"]
-
-
-def test_a_group_of_the_task_itself_is_shown_without_its_marks():
     log = "2026-01-31T03:00:00Z info ::group::Plan\n2026-01-31T03:00:00Z info 3 steps run\n::endgroup::"
     assert view.last_message(log) == "3 steps run"
 
@@ -183,20 +159,14 @@ def test_the_task_that_failed_first_is_to_blame():
         instance("b", "failed", end_date="2026-01-31T03:00:05Z"),
         instance("a", "failed", end_date="2026-01-31T03:00:04Z"),
     ]
-    blamed = view.first_failed(instances)
-    assert blamed is not None and blamed["task_id"] == "a"
+    assert (view.first_failed(instances) or {})["task_id"] == "a"
     assert view.first_failed([instance("a", "success")]) is None
 
 
 def test_a_log_entry_with_an_exception_brings_its_frames():
-    entry = {
-        "timestamp": "2026-01-31T03:00:00Z",
-        "level": "error",
-        "event": "Task failed",
-        "error_detail": [
-            {"exc_type": "ValueError", "exc_value": "no", "frames": [{"filename": "a.py", "lineno": 3, "name": "f"}]}
-        ],
-    }
+    frames = [{"filename": "a.py", "lineno": 3, "name": "f"}]
+    detail = {"exc_type": "ValueError", "exc_value": "no", "frames": frames}
+    entry = {"timestamp": "2026-01-31T03:00:00Z", "level": "error", "event": "Task failed", "error_detail": [detail]}
     assert log_line(entry).splitlines() == [
         "2026-01-31T03:00:00Z error Task failed",
         "  File 'a.py', line 3, in f",
@@ -204,16 +174,13 @@ def test_a_log_entry_with_an_exception_brings_its_frames():
     ]
 
 
-def test_the_triggerers_own_words_are_no_message_of_the_task() -> None:
+def test_last_message_is_not_of_triggerer_or_the_finished_line() -> None:
     log = """2026-01-31T03:00:00.1Z info step 10/60  loss 5.3
 2026-01-31T03:00:00.2Z info trigger d/manual__2026-01-31T03:00:00+00:00/train/-1/1 (ID 2) starting
 2026-01-31T03:00:00.3Z info Trigger fired event
 2026-01-31T03:00:00.4Z info trigger completed
 """
     assert view.last_message(log) == "step 10/60  loss 5.3"
-
-
-def test_last_message_prefers_step_output_over_finished_line() -> None:
     log = """2026-01-31T03:00:00.1Z info export: loss 4.536
 2026-01-31T03:00:00.2Z info Step 'code_lm/evaluate' is finished: /store/code_lm/evaluate-1d4a05
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +21,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 from tradewind import (
-    ExecutorStep, InputName, executor_main, night, output_path_of, run_param, this_output_path, versioned
+    Cpu, ExecutorStep, Gpu, Hosts, InputName, TpuSlice, executor_main, night, output_path_of, run_param,
+    this_output_path, versioned,
 )
 
 @dataclass(frozen=True)
@@ -65,22 +67,16 @@ def outputs(store: Path) -> dict[str, str]:
     return {path.parent.name.rpartition("-")[0]: path.read_text() for path in store.glob("*/.artifact.json")}
 
 
-def test_steps_run_in_order_and_are_reused_the_second_time(tmp_path: Path) -> None:
+def test_steps_are_planned_run_in_order_and_reused(tmp_path: Path) -> None:
     store = tmp_path / "store"
+    dry = run(tmp_path, TWO_STEPS, "--prefix", str(store), "--dry_run", "true")
+    assert "2 steps: 2 RUN" in dry.stdout and not store.exists()
     first = run(tmp_path, TWO_STEPS, "--prefix", str(store))
     assert first.returncode == 0, first.stderr
     assert first.stdout.index("working on one") < first.stdout.index("working on two")
     assert outputs(store) == {"first": '{"value": "one"}', "second": '{"value": "two"}'}
     second = run(tmp_path, TWO_STEPS, TRADEWIND_PREFIX=str(store))
-    assert second.returncode == 0
-    assert "2 steps: 2 REUSE" in second.stdout
-    assert "working" not in second.stdout
-
-
-def test_a_dry_run_only_plans(tmp_path: Path) -> None:
-    done = run(tmp_path, TWO_STEPS, "--prefix", str(tmp_path / "store"), "--dry_run", "true")
-    assert "2 steps: 2 RUN" in done.stdout
-    assert not (tmp_path / "store").exists()
+    assert second.returncode == 0 and "2 steps: 2 REUSE" in second.stdout and "working" not in second.stdout
 
 
 def test_a_failed_step_ends_the_script_and_runs_again_next_time(tmp_path: Path) -> None:
@@ -95,132 +91,103 @@ def test_a_failed_step_ends_the_script_and_runs_again_next_time(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("body", "code", "message"),
+    ("steps", "message"),
     [
         (
-            'executor_main([ExecutorStep("s", work, Config(versioned(run_param("lr"))))], params={"lr": 1})',
-            1,
+            '[ExecutorStep("s", work, Config(versioned(run_param("lr"))))], params={"lr": 1}',
             "Step 's': config.value: run_param('lr') has no value in a script, whose options are not params: write",
         ),
+        ('[ExecutorStep("s", work, Config(night()))]', "Step 's': config.value: night() has no value in a script"),
+        ('[ExecutorStep("s", work, Config(versioned(work)))]', "Step 's': config.value is the function"),
         (
-            'executor_main([ExecutorStep("s", work, Config(night()))])',
-            1,
-            "Step 's': config.value: night() has no value in a script",
-        ),
-        (
-            'executor_main([ExecutorStep("s", work, Config(versioned(work)))])',
-            1,
-            "Step 's': config.value is the function",
-        ),
-        (
-            "from tradewind import TpuSlice\n"
-            'executor_main([ExecutorStep("s", work, Config(), resources=TpuSlice("v9-8"))])',
-            1,
+            '[ExecutorStep("s", work, Config(), resources=TpuSlice("v9-8"))]',
             "Step 's': resources.slice_type: There is no TPU slice type 'v9-8'; the nearest valid names are ",
         ),
-        ('executor_main(ExecutorStep("s", work, Config()))', 1, "steps must be a list"),
-        ('executor_main([ExecutorStep("s", work, Config())], max_concurrent=0)', 1, "max_concurrent must be"),
-        ('executor_main([ExecutorStep("s", work, Config())], allow_outside="s")', 1, "allow_outside must be a"),
-        ('executor_main([ExecutorStep("s", work, Config())], allow_outside=5)', 1, "allow_outside must be a"),
-        ('executor_main([ExecutorStep("s", lambda c: 1, Config())])', 1, "Step 's': '<lambda>' cannot be imported"),
+        ('ExecutorStep("s", work, Config())', "steps must be a list"),
+        ('[ExecutorStep("s", work, Config())], max_concurrent=0', "max_concurrent must be"),
+        ('[ExecutorStep("s", work, Config())], allow_outside="s"', "allow_outside must be a"),
+        ('[ExecutorStep("s", work, Config())], allow_outside=5', "allow_outside must be a"),
+        ('[ExecutorStep("s", lambda c: 1, Config())]', "Step 's': '<lambda>' cannot be imported"),
         (
-            'executor_main([ExecutorStep("s", work, Config(InputName.hardcoded("o")), override_output_path="o")])',
-            1,
+            '[ExecutorStep("s", work, Config(InputName.hardcoded("o")), override_output_path="o")]',
             "Step 's' reads its own output: config.value",
         ),
-        (
-            'executor_main([ExecutorStep(n, work, Config(), override_output_path="o") for n in ("s", "t")])',
-            1,
-            "Steps 's' (version",
-        ),
+        ('[ExecutorStep(n, work, Config(), override_output_path="o") for n in ("s", "t")]', "Steps 's' (version"),
     ],
 )
-def test_bad_input_is_one_sentence_and_nothing_is_written(tmp_path: Path, body: str, code: int, message: str) -> None:
-    done = run(tmp_path, body, "--prefix", str(tmp_path / "store"))
-    assert done.returncode == code
-    assert done.stderr.startswith(f"error: {message}")
-    assert len(done.stderr.splitlines()) == 1
+def test_bad_input_is_one_sentence_and_nothing_is_written(tmp_path: Path, steps: str, message: str) -> None:
+    done = run(tmp_path, f"executor_main({steps})", "--prefix", str(tmp_path / "store"))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {message}") and len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "store").exists()
 
 
-def test_a_relative_prefix_is_below_where_the_script_was_called(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prefix_option_is_relative_to_folder_variable_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert run(tmp_path, TWO_STEPS, "--prefix", "store").returncode == 0
     assert outputs(tmp_path / "elsewhere" / "store").keys() == {"first", "second"}
     done = run(tmp_path, TWO_STEPS, TRADEWIND_PREFIX="store")
+    assert done.returncode == 2 and "is a relative path" in " ".join(done.stderr.split())
+    done = run(tmp_path, TWO_STEPS)
     assert done.returncode == 2
-    assert "is a relative path" in " ".join(done.stderr.split())
+    assert "there is no prefix for outputs: give --prefix, or set TRADEWIND_PREFIX" in done.stderr
 
 
-def test_local_run_reports_steps_with_ignored_resources(tmp_path: Path) -> None:
-    body = """
-from tradewind import Cpu, TpuSlice
-plain = ExecutorStep("plain", work, Config(versioned(0)), resources=Cpu())
-executor_main([plain, ExecutorStep("training", work, Config(versioned(1)), resources=TpuSlice("v4-16"))])
-"""
-    done = run(tmp_path, body, "--prefix", str(tmp_path / "store"), "--dry_run", "true")
-    told = [line for line in done.stdout.splitlines() if "ignores resources" in line]
-    assert len(told) == 1 and told[0].startswith("'training' (TpuSlice(slice_type='v4-16'"), done.stdout + done.stderr
-    assert "plain" not in told[0]
-
-
-def test_ray_job_reports_only_partial_gpus_as_ignored(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("env", "reported", "steps"),
+    [
+        ({}, "ignores resources", ["training", "several", "single", "part"]),
+        ({"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}, "will have whole GPUs", ["part"]),
+    ],
+    ids=["machine", "Ray job"],
+)
+def test_script_reports_steps_with_ignored_resources(
+    tmp_path: Path, env: dict[str, str], reported: str, steps: list[str]
 ) -> None:
     body = """
-from tradewind import Gpu, Hosts, TpuSlice
-wishes = {"training": TpuSlice("v4-16"), "several": Hosts(2), "single": Gpu(), "part": Gpu(0.5)}
-executor_main([ExecutorStep(name, work, Config(versioned(name)), resources=wish) for name, wish in wishes.items()])
+resources = {
+    "plain": Cpu(), "training": TpuSlice("v4-16"), "several": Hosts(2), "single": Gpu(), "part": Gpu(0.5),
+}
+executor_main([ExecutorStep(name, work, Config(versioned(name)), resources=each) for name, each in resources.items()])
 """
-    done = run(
-        tmp_path, body, "--prefix", str(tmp_path / "store"), "--dry_run", "true", RAY_JOB_CONFIG_JSON_ENV_VAR="{}"
-    )
-    assert "will run on the CPUs of this machine" not in done.stdout, done.stdout + done.stderr
-    told = [line for line in done.stdout.splitlines() if "will have whole GPUs" in line]
-    assert len(told) == 1 and told[0].startswith("'part' (Gpu(count=0.5"), done.stdout + done.stderr
+    done = run(tmp_path, body, "--prefix", str(tmp_path / "store"), "--dry_run", "true", **env)
+    (line,) = (line for line in done.stdout.splitlines() if "ignores resources" in line or "whole GPUs" in line)
+    assert reported in line and re.findall(r"'(\w+)' \(\w+\(", line) == steps, done.stdout + done.stderr
 
 
-def test_gpu_step_in_ray_job_reserves_gpu_host_of_cluster(tmp_path: Path) -> None:
-    body = """
-from tradewind import Gpu
-
-def kept(config, devices):
+@pytest.mark.parametrize(
+    ("resources", "devices", "expected"),
+    [
+        (
+            'Gpu(2, "A100", num_cpus=3)',
+            "2",
+            {"kind": "hosts", "count": 1, "num_cpus": 3, "gpus": 2, "gpu_type": "A100", "max_failures": 0},
+        ),
+        ('TpuSlice("v4-8")', "4", {"slice_type": "v4-8"}),
+    ],
+)
+def test_pod_step_in_ray_job_leaves_lease_to_go_stale(
+    tmp_path: Path, resources: str, devices: str, expected: dict[str, object]
+) -> None:
+    """A step on GPUs reserves a host of the cluster. The driver dies before it starts the function."""
+    body = f"""
+def end_the_driver(config, devices):
     import os
     import pathlib
     import psutil
-    pathlib.Path(os.environ["ASKED"]).write_text(str(devices))  # who passes on what is printed is killed, too
-    psutil.Process().parent().parent().kill()
-
-work.preflight = kept
-wish = Gpu(2, "A100", num_cpus=3)
-executor_main([ExecutorStep("s", work, Config(versioned(1)), resources=wish)])
-"""
-    asked = tmp_path / "asked"
-    env = {"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}", "ASKED": str(asked)}
-    done = run(tmp_path, body, "--prefix", str(tmp_path / "store"), **env)
-    assert asked.read_text() == "2" and "working" not in done.stdout, done.stdout + done.stderr
-    (attempt,) = (tmp_path / "store").glob("s-*/.attempts/1.json")
-    wanted = json.loads(attempt.read_text())["spec"]["resources"]
-    assert (wanted["kind"], wanted["count"], wanted["num_cpus"]) == ("hosts", 1, 3)
-    assert (wanted["gpus"], wanted["gpu_type"], wanted["max_failures"]) == (2, "A100", 0)
-
-
-def test_pod_lease_is_left_to_go_stale_when_driver_dies(tmp_path: Path) -> None:
-    body = """
-import psutil
-from tradewind import TpuSlice
-
-def end_the_driver(config, devices):
+    pathlib.Path(os.environ["DEVICES"]).write_text(str(devices))  # the process that passes on output is killed, too
     psutil.Process().parent().parent().kill()
 
 work.preflight = end_the_driver
-executor_main([ExecutorStep("s", work, Config(versioned(1)), resources=TpuSlice("v4-8"))])
+executor_main([ExecutorStep("s", work, Config(versioned(1)), resources={resources})])
 """
-    done = run(tmp_path, body, "--prefix", str(tmp_path / "store"), RAY_JOB_CONFIG_JSON_ENV_VAR="{}")
-    assert done.returncode == 1
+    env = {"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}", "DEVICES": str(tmp_path / "devices")}
+    done = run(tmp_path, body, "--prefix", str(tmp_path / "store"), **env)
+    assert done.returncode == 1 and "working" not in done.stdout, done.stdout + done.stderr
+    assert (tmp_path / "devices").read_text() == devices
+    (attempt,) = (tmp_path / "store").glob("s-*/.attempts/1.json")
+    assert expected.items() <= json.loads(attempt.read_text())["spec"]["resources"].items()
     (lease_file,) = (tmp_path / "store").glob("s-*/.executor_status.lock")
     assert json.loads(lease_file.read_text())["phase"] == "running", done.stdout + done.stderr
 
@@ -234,12 +201,6 @@ def test_script_exits_before_running_when_lease_is_unreadable(tmp_path: Path) ->
     assert f"error: The lease {lease_file} cannot be read, because it holds no JSON" in done.stderr
 
 
-def test_a_missing_prefix_is_one_sentence(tmp_path: Path) -> None:
-    done = run(tmp_path, TWO_STEPS)
-    assert done.returncode == 2
-    assert "there is no prefix for outputs: give --prefix, or set TRADEWIND_PREFIX" in done.stderr
-
-
 SLOW = 'executor_main([ExecutorStep("s", work, Config(versioned("slow")))])'
 BRANCHES = """
 steps = [ExecutorStep(name, work, Config(versioned(name))) for name in ("left", "right", "bad")]
@@ -249,9 +210,9 @@ executor_main([*steps, ExecutorStep("reader", work, Config(versioned("reader"), 
 
 def test_two_scripts_at_once_make_one_attempt_and_both_end_well(tmp_path: Path) -> None:
     scripts = [start(tmp_path, SLOW, "--prefix", str(tmp_path / "store")) for _ in range(2)]
-    said = [script.communicate()[0] for script in scripts]
+    outputs_of = [script.communicate()[0] for script in scripts]
     assert [script.returncode for script in scripts] == [0, 0]
-    assert sum("working on slow" in text for text in said) == 1
+    assert sum("working on slow" in text for text in outputs_of) == 1
     assert len([*(tmp_path / "store").glob("s-*/.attempts/*.json")]) == 1
 
 
@@ -333,14 +294,14 @@ def test_interrupted_script_stops_step_and_releases_lease(tmp_path: Path, signum
 
 
 @pytest.mark.parametrize("name", ["a_file", "a_file/below"])
-def test_a_prefix_that_is_no_folder_is_told_in_one_sentence(name: str, tmp_path: Path) -> None:
+def test_prefix_that_is_no_folder_is_one_sentence(name: str, tmp_path: Path) -> None:
     (tmp_path / "a_file").write_text("")
     done = run(tmp_path, TWO_STEPS, "--prefix", str(tmp_path / name))
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.startswith("error: ") and "Not a directory" in done.stderr and "prefix" in done.stderr
 
 
-def test_a_script_warns_of_what_looks_like_a_secret_in_a_config(tmp_path: Path) -> None:
+def test_script_warns_of_probable_secret_in_config(tmp_path: Path) -> None:
     token = "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567"
     body = f'executor_main([ExecutorStep("s", work, {{"wandb": "{token}"}})])'
     done = run(tmp_path, body, "--prefix", str(tmp_path / "store"), "--dry_run", "true")

@@ -65,22 +65,8 @@ def test_one_job_submitted_twice():
                 jobs.submit_or_attach(JobRequest("job", "true"))
 """
 SUBMITS = "tests/some/deeper/test_starts.py::test_one_job_submitted_twice"
-ROWS = """\
-["total"]
-heads = 1
-nodes = 3
-jobs = 1
-airflows = 1
-trainings = 1
-python = 4
-["tests/some"]
-heads = 1
-nodes = 3
-jobs = 1
-airflows = 1
-trainings = 1
-python = 4
-"""
+COUNTS = "heads = 1\nnodes = 3\njobs = 1\nairflows = 1\ntrainings = 1\npython = 4\n"
+ROWS = f'["total"]\n{COUNTS}["tests/some"]\n{COUNTS}'
 
 
 def run(project: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -36,7 +36,7 @@ def test_an_import_of_any_kind_closes_a_cycle(tmp_path: Path, back: str) -> None
     assert metrics.cycles == [["a", "b"]]
 
 
-def test_metrics_name_what_is_single_doubled_or_long(tmp_path: Path) -> None:
+def test_metrics_name_single_doubled_and_long_code(tmp_path: Path) -> None:
     shorts = """
     from us.a import y
 

@@ -67,11 +67,11 @@ def test_agreeing_checkout_passes_with_refused_or_unknown_files(
 ) -> None:
     others = {"other": TWO, "no_steps": RAW + "executor_main([raw])\n", "bad": "executor_main(1 / 0)\n"}
     assert checked(tmp_path, oracle, two=f"print('mine')\n{TWO}", same=SAME, **others) == 0
-    told = capsys.readouterr().out
-    assert "refused  experiments/bad.py:2 cannot become a DAG: ZeroDivisionError" in told
-    assert "4 files loaded" in told and "1 refused. Of those loaded, 2 are not in the oracle" in told
-    assert told.endswith("2 have all of its steps and no other, 0 differ. 3 steps agree, 0 differ.\n")
-    assert "mine" not in told
+    output = capsys.readouterr().out
+    assert "refused  experiments/bad.py:2 cannot become a DAG: ZeroDivisionError" in output
+    assert "4 files loaded" in output and "1 refused. Of those loaded, 2 are not in the oracle" in output
+    assert output.endswith("2 have all of its steps and no other, 0 differ. 3 steps agree, 0 differ.\n")
+    assert "mine" not in output
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_agreeing_checkout_passes_with_refused_or_unknown_files(
         (TWO.replace("'made', None,", "override_output_path='here', name='made', fn=None, config="), 1, 1, 1),
     ],
 )
-def test_a_loaded_file_with_other_steps_is_told_with_their_paths(
+def test_loaded_file_with_other_steps_is_reported_with_paths(
     tmp_path: Path, oracle: Path, capsys: pytest.CaptureFixture[str], text: str, same: int, missing: int, others: int
 ) -> None:
     assert checked(tmp_path, oracle, "--json", two=text, same=SAME) == 1
@@ -93,10 +93,10 @@ def test_a_loaded_file_with_other_steps_is_told_with_their_paths(
     assert (different["file"], different["same"]) == ("experiments/two.py", same)
     assert (len(different["missing"]), len(different["others"])) == (missing, others)
     assert checked(tmp_path, oracle) == 1
-    told = capsys.readouterr().out
-    assert f"differs  experiments/two.py: {missing} of 2 steps\n" in told
-    assert told.count("the oracle has    gs://bucket/") == missing
-    assert told.count("the checkout has  gs://bucket/") == others
+    output = capsys.readouterr().out
+    assert f"differs  experiments/two.py: {missing} of 2 steps\n" in output
+    assert output.count("the oracle has    gs://bucket/") == missing
+    assert output.count("the checkout has  gs://bucket/") == others
 
 
 @pytest.mark.slow
@@ -125,14 +125,14 @@ def test_files_find_the_oracles_prefix(
 @pytest.mark.parametrize(
     "content", [b"", b"{}", gzip.compress(b"[]", mtime=0), gzip.compress(b'{"meta": {}}', mtime=0)]
 )  # the test's name would contain the time, and all processes of the suite must collect equal names
-def test_what_is_no_oracle_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes) -> None:
+def test_invalid_oracle_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes) -> None:
     path = tmp_path / "oracle"
     path.write_bytes(content)
     assert checked(tmp_path, path, two=TWO) == 2
     assert f"{path} is no oracle: " in capsys.readouterr().err
 
 
-def test_what_is_no_checkout_is_refused(tmp_path: Path, oracle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_checkout_is_refused(tmp_path: Path, oracle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--checkout", str(tmp_path), "--oracle", str(oracle)]) == 2
     assert f"{tmp_path} is no checkout of Marin" in capsys.readouterr().err
     assert read_oracle(oracle).steps("experiments/unknown.py") is None

@@ -20,8 +20,8 @@ SHELLCHECK = Path(sysconfig.get_path("scripts"), "shellcheck")
 @pytest.mark.slow
 @pytest.mark.skipif(not SHELLCHECK.exists(), reason="shellcheck is not in this environment: make init")
 def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
-    said = subprocess.run([SHELLCHECK, *SCRIPTS], capture_output=True, text=True)
-    assert said.returncode == 0, said.stdout
+    checked = subprocess.run([SHELLCHECK, *SCRIPTS], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout
     (tmp_path / "bad.sh").write_text("#!/bin/bash\nrm -r $1\n")
     assert subprocess.run([SHELLCHECK, tmp_path / "bad.sh"], capture_output=True).returncode == 1
 
@@ -68,7 +68,7 @@ def test_a_cluster_without_a_file_is_refused(tmux: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["../clusters/us-east5", "us-east5; ls", "-h", "$(ls)"])
-def test_what_is_no_name_is_typed_nowhere(tmux: dict[str, str], name: str) -> None:
+def test_invalid_cluster_name_starts_no_session(tmux: dict[str, str], name: str) -> None:
     ended = marins(tmux, name)
     assert ended.returncode == 1 and "is no name of a cluster" in ended.stderr
     listed = subprocess.run(["tmux", "list-sessions"], env=tmux, capture_output=True)

@@ -22,7 +22,7 @@ from tradewind.cli.output import CommandError, UsageError, json_lines, say, writ
 from tradewind.cli.rehearse_options import DRILL, MAX_SLICES
 from tradewind.cloud_tpu.resources import WITHOUT_MACHINES
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError, slice_type
-from tradewind.fleet.clusters import Fleet, FleetCluster
+from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError, nearest_files_hint
 from tradewind.fleet.fleet_file import load_fleet
 from tradewind.rehearsal.cloud.control_client import CONTROL_FILE, RehearsalControl, RehearsalControlError
@@ -262,7 +262,9 @@ def fleet_plan(file: str, names: Sequence[str], wanted: Mapping[str, int]) -> Fl
     count = sum(len(plan.slices) for plan in plans)
     if count > MAX_SLICES:
         raise UsageError(f"{count} slices are more than one machine can rehearse: give each cluster fewer by --slices.")
-    return FleetPlan(str(fleet.file), _default(fleet, plans), plans)
+    known = [cluster.name for cluster in chosen]
+    default = fleet.default_cluster if fleet.default_cluster in known else known[0]
+    return FleetPlan(str(fleet.file), default, plans)
 
 
 def _check_zones(chosen: Sequence[FleetCluster]) -> None:
@@ -293,8 +295,3 @@ def _cluster_plan(cluster: FleetCluster, wanted: Mapping[str, int]) -> ClusterPl
         {f"{cluster.name}-{number}": kind for number, kind in enumerate(types)},
         {key: value for key, value in cluster.connection_extra.items() if key != "token_secret"},
     )
-
-
-def _default(fleet: Fleet, plans: Sequence[ClusterPlan]) -> str:
-    names = [plan.name for plan in plans]
-    return fleet.default_cluster if fleet.default_cluster in names else names[0]

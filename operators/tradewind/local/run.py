@@ -199,12 +199,10 @@ def _warn_of_resources(due: Sequence[ResolvedStep]) -> None:
             "resources. Run the experiment as a DAG to run each step on its resources.",
             flush=True,
         )
-    elif rounded := [step for step in demanding if _is_fraction(step.step.resources)]:
+        return
+    gpus = [(step, step.step.resources) for step in demanding]
+    if rounded := [step for step, gpu in gpus if isinstance(gpu, Gpu) and gpu.count != int(gpu.count)]:
         print(f"{_list_resources(rounded)} will have whole GPUs: a script does not share them among steps.", flush=True)
-
-
-def _is_fraction(resources: object) -> bool:
-    return isinstance(resources, Gpu) and resources.count != int(resources.count)
 
 
 def _list_resources(steps: Sequence[ResolvedStep]) -> str:

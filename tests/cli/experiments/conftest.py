@@ -15,7 +15,8 @@ from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
 from sqlalchemy import delete
 
-from tests.cli.experiments.environment import NIGHTLY, House, settings
+from tests.cli.conftest import Run
+from tests.cli.experiments.environment import NIGHTLY, Environment, settings
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +40,8 @@ def runs(database: None) -> Iterator[Callable[..., None]]:
 
     def add(state: str, dag_id: str = "nightly", run_type: str = "manual", **fields: Any) -> None:
         with create_session() as session:
-            session.add(
-                DagRun(dag_id, "the-run", state=state, run_type=run_type, run_after=pendulum.now("UTC"), **fields)
-            )
+            now = pendulum.now("UTC")
+            session.add(DagRun(dag_id, "the-run", state=state, run_type=run_type, run_after=now, **fields))
 
     yield add
     with create_session() as session:
@@ -49,10 +49,10 @@ def runs(database: None) -> Iterator[Callable[..., None]]:
 
 
 @pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> House:
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> Environment:
     (tmp_path / "dags").mkdir()
     for name, value in {**settings(tmp_path), "_AIRFLOW_PROCESS_CONTEXT": "server"}.items():
         monkeypatch.setenv(name, value)
-    house = House(tmp_path, capsys)
-    house.add_dag("nightly", NIGHTLY)
-    return house
+    environment = Environment(tmp_path, run)
+    environment.add_dag("nightly", NIGHTLY)
+    return environment

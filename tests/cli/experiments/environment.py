@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tradewind.cli.main import parser, run
+from tests.cli.conftest import Ended, Run
 from tradewind.storage.trees import list_files
 
 NIGHTLY = '''
@@ -58,24 +56,11 @@ MONTHS_S = 60 * 86400.0
 
 
 @dataclass(frozen=True)
-class Done:
-    """Exit code and output of a command."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-@dataclass(frozen=True)
-class House:
+class Environment:
     """A store, and a folder of DAG files that the commands read."""
 
     root: Path
-    capsys: pytest.CaptureFixture[str]
+    run: Run
 
     @property
     def store(self) -> Path:
@@ -84,11 +69,8 @@ class House:
     def add_dag(self, name: str, text: str) -> None:
         (self.root / "dags" / f"{name}.py").write_text(text)
 
-    def __call__(self, *words: str) -> Done:
-        self.capsys.readouterr()
-        arguments = parser().parse_args(words)
-        code = run(arguments.run, arguments)
-        return Done(code, *self.capsys.readouterr())
+    def __call__(self, *words: str) -> Ended:
+        return self.run(*words)
 
     def plan(self, *words: str) -> dict[str, dict[str, Any]]:
         """Return the plan's steps by name."""

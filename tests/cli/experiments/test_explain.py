@@ -26,12 +26,11 @@ def make(prefix: Path, rate: float, seed: int = 1, name: str = "train") -> tuple
     step = ExecutorStep("raw", None, {"seed": versioned(seed)})
     for number in range(6):
         step = ExecutorStep(f"clean{number}", None, {"input": output_path_of(step)})
-    return resolve(
-        [ExecutorStep(name, None, {"rate": versioned(rate), "data": output_path_of(step)})], str(prefix)
-    ).steps
+    train = ExecutorStep(name, None, {"rate": versioned(rate), "data": output_path_of(step)})
+    return resolve([train], str(prefix)).steps
 
 
-def keep(*steps: ResolvedStep, days_ago: float = 1) -> None:
+def write_records(*steps: ResolvedStep, days_ago: float = 1) -> None:
     for step in steps:
         write_step_info(step, "module.function")
         lease = Lease("owner", NOW - days_ago * 86400, Phase.COMMITTED, attempt=1, by=BY)
@@ -43,8 +42,8 @@ def keep(*steps: ResolvedStep, days_ago: float = 1) -> None:
 
 def test_a_new_version_is_explained_by_its_nearest_ones(tmp_path: Path) -> None:
     near, far = make(tmp_path, 0.3), make(tmp_path, 0.3, seed=9)
-    keep(*near, days_ago=3)
-    keep(*far, days_ago=1)
+    write_records(*near, days_ago=3)
+    write_records(*far, days_ago=1)
     new = make(tmp_path, 0.1)[-1]
     planned = PlannedStep("train", "train", new.hash, new.output_path, Decision.RUN, "differs from ...")
     explained = explain_step(new, Record(), now=NOW, roots=EVERYWHERE, planned=planned)
@@ -59,7 +58,7 @@ def test_a_new_version_is_explained_by_its_nearest_ones(tmp_path: Path) -> None:
         "    because input `raw` changed (through `clean5`, `clean4`, `clean3`, `clean2`, `clean1`, …):",
         "      config.seed 9 → 1",
     )
-    data = json.loads(json.dumps(explained.to_json()))
+    data = json.loads(json.dumps(explained.fields))
     assert data["decision"] == "RUN" and data["state"] == "none" and data["producer"] is None
     assert [cause["what"] for cause in data["root_causes"]] == ["config.rate 0.3 → 0.1"]
     assert [version["hash"] for version in data["nearest_versions"]] == [near[-1].hash, far[-1].hash]
@@ -68,34 +67,29 @@ def test_a_new_version_is_explained_by_its_nearest_ones(tmp_path: Path) -> None:
 
 def test_a_failed_step_is_explained_by_its_error(tmp_path: Path) -> None:
     step = make(tmp_path, 0.1)[-1]
-    failed = Attempt(4, "job", "cluster", {}, {}).ended(
-        AttemptOutcome.FAILED, AttemptError("ValueError", "bad rate\nmore")
-    )
-    write_attempt(step.output_path, failed)
+    error = AttemptError("ValueError", "bad rate\nmore")
+    write_attempt(step.output_path, Attempt(4, "job", "cluster", {}, {}).ended(AttemptOutcome.FAILED, error))
     lease = Lease("owner", NOW, Phase.FAILED, attempt=4, by=BY)
     explained = explain_step(step, Record(lease=lease), now=NOW, roots=EVERYWHERE)
-    assert explained.lines[:2] == (
-        f"train-{step.hash}",
-        "  state: failed before: ValueError: bad rate (attempt 4)",
-    )
+    assert explained.lines[:2] == (f"train-{step.hash}", "  state: failed before: ValueError: bad rate (attempt 4)")
     assert explained.lines[-1] == "  no earlier version exists beside it"
-    assert explained.to_json()["attempt"] == 4
+    assert explained.fields["attempt"] == 4
 
 
-def test_a_finished_step_is_explained_by_who_made_it(tmp_path: Path) -> None:
+def test_finished_step_is_explained_by_its_producer(tmp_path: Path) -> None:
     step = make(tmp_path, 0.1)[-1]
-    keep(step)
+    write_records(step)
     explained = explain_step(step, read_record(step.output_path), now=NOW, roots=EVERYWHERE)
-    assert "  producer: run r1 of nightly" in explained.text.splitlines()
+    assert "  producer: run r1 of nightly" in explained.lines
 
 
 def test_of_many_earlier_versions_the_text_names_the_nearest(tmp_path: Path) -> None:
     for number in range(12):
-        keep(make(tmp_path, number)[-1], days_ago=number + 1)
+        write_records(make(tmp_path, number)[-1], days_ago=number + 1)
     explained = explain_step(make(tmp_path, 99)[-1], Record(), now=NOW, roots=EVERYWHERE)
-    assert explained.text.count("differs from version") == 3
+    assert "\n".join(explained.lines).count("differs from version") == 3
     assert explained.lines[-1].startswith("  and from 9 that are further away: `")
-    assert len(explained.to_json()["nearest_versions"]) == 12
+    assert len(explained.fields["nearest_versions"]) == 12
 
 
 # ---- diff
@@ -103,34 +97,31 @@ def test_of_many_earlier_versions_the_text_names_the_nearest(tmp_path: Path) -> 
 
 def test_two_versions_are_compared_to_the_root_cause(tmp_path: Path) -> None:
     old, new = make(tmp_path, 0.3), make(tmp_path, 0.3, seed=2)
-    keep(*old, *new)
+    write_records(*old, *new)
     explained = explain_difference(old[-1].hash, f"train-{new[-1].hash}", str(tmp_path))
     assert explained.lines == (
         f"from `train` at {old[-1].output_path} to `train` at {new[-1].output_path}:",
         "  because input `raw` changed (through `clean5`, `clean4`, `clean3`, `clean2`, `clean1`, …):",
         "    config.seed 1 → 2",
     )
-    data = json.loads(json.dumps(explained.to_json()))
+    data = json.loads(json.dumps(explained.fields))
     assert data["changes"][0]["where"] == "config.seed" and data["new"]["output_path"] == new[-1].output_path
 
 
-def test_a_version_is_the_same_as_itself(tmp_path: Path) -> None:
+def test_diff_of_equal_and_of_renamed_versions(tmp_path: Path) -> None:
     (step,) = make(tmp_path, 0.3)[-1:]
-    keep(step)
+    write_records(step)
     explained = explain_difference(step.hash, step.output_path + "/", str(tmp_path))
-    assert explained.lines[1:] == ("  the versions are the same",) and explained.to_json()["is_same"]
-
-
-def test_steps_of_different_names_can_be_compared(tmp_path: Path) -> None:
-    old, new = make(tmp_path, 0.3)[-1], make(tmp_path, 0.3, name="tune")[-1]
-    keep(old, new)
-    assert explain_difference(old.hash, new.hash, str(tmp_path)).lines[1:] == ("  name `train` → `tune`",)
+    assert explained.lines[1:] == ("  the versions are the same",) and explained.fields["is_same"]
+    other = make(tmp_path, 0.3, name="tune")[-1]
+    write_records(other)
+    assert explain_difference(step.hash, other.hash, str(tmp_path)).lines[1:] == ("  name `train` → `tune`",)
 
 
 @pytest.mark.parametrize("name", ["train", "runs/train", "runs/big/train"])
 def test_a_hash_is_found_in_folders_three_deep(tmp_path: Path, name: str) -> None:
     (step,) = make(tmp_path, 0.3, name=name)[-1:]
-    keep(step)
+    write_records(step)
     (tmp_path / "file").write_text("no folder")
     (tmp_path / f"empty-{step.hash}").mkdir()
     assert find_version(step.hash, str(tmp_path)).output_path == step.output_path
@@ -139,7 +130,7 @@ def test_a_hash_is_found_in_folders_three_deep(tmp_path: Path, name: str) -> Non
 
 def test_a_hash_inside_an_output_is_not_looked_for(tmp_path: Path) -> None:
     (step,) = make(tmp_path, 0.3, name="outer-abcdef/inner")[-1:]
-    keep(step)
+    write_records(step)
     with pytest.raises(CommandError):
         find_version(step.hash, str(tmp_path))
     assert find_version(step.output_path, "/elsewhere").version == step.version

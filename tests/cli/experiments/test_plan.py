@@ -10,65 +10,62 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.experiments.environment import PARTITIONED, House, settings
+from tests.cli.experiments.environment import PARTITIONED, Environment, settings
 
 
 @pytest.mark.airflow
-def test_airflow_command_prints_plan_json_without_database(house: House, tmp_path: Path) -> None:
+def test_airflow_command_prints_plan_json_without_database(cli: Environment, tmp_path: Path) -> None:
     env = {"PATH": os.environ["PATH"], "AIRFLOW_HOME": str(tmp_path / "airflow"), **settings(tmp_path)}
     command = [sys.executable, "-m", "airflow", "tradewind", "plan", "nightly", "--param", "size=2", "--json"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     steps = {step["name"]: step for step in json.loads(done.stdout)["steps"]}
-    assert steps == house.plan("--param", "size=2")
+    assert steps == cli.plan("--param", "size=2")
     assert not (tmp_path / "airflow" / "airflow.db").exists()
 
 
-def test_a_plan_is_printed_and_nothing_is_written(house: House) -> None:
-    done = house("plan", "nightly")
+def test_a_plan_is_printed_and_nothing_is_written(cli: Environment) -> None:
+    done = cli("plan", "nightly")
     assert done.code == 0, done.err
-    assert [line.split()[:2] for line in done.out.splitlines()[1:4]] == [
-        ["RUN", "data/raw"],
-        ["RUN", "train"],
-        ["RUN", "report"],
-    ]
+    rows = [line.split()[:2] for line in done.out.splitlines()[1:4]]
+    assert rows == [["RUN", "data/raw"], ["RUN", "train"], ["RUN", "report"]]
     assert "a line of the DAG file's own" in done.err
-    assert not house.store.exists()
+    assert not cli.store.exists()
 
 
-def test_params_are_read_as_their_schemas_mean_them(house: House) -> None:
-    default = house.plan()
-    assert house.plan("--param", "size=1") == default, "an integer for a param that is a float"
-    assert house.plan("--param", "note=1") == default, "a text stays one"
-    other = house.plan("--param", "size=2")
+def test_params_are_read_as_their_schemas_mean_them(cli: Environment) -> None:
+    default = cli.plan()
+    assert cli.plan("--param", "size=1") == default, "an integer for a param that is a float"
+    assert cli.plan("--param", "note=1") == default, "a text stays one"
+    other = cli.plan("--param", "size=2")
     assert {name for name in default if other[name]["hash"] != default[name]["hash"]} == set(default)
 
 
 @pytest.mark.slow
-def test_the_night_is_that_of_a_run_of_the_schedule(house: House) -> None:
-    sunday = house.plan("--night", "2026-03-01")
-    assert house.plan("--date", "2026-03-08")["report"]["hash"] != sunday["report"]["hash"]
-    assert house.plan("--night", "2026-03-29")["train"] == sunday["train"], "also when the clocks change"
-    refused = house("plan", "nightly", "--night", "2026-03-02")
+def test_the_night_is_that_of_a_run_of_the_schedule(cli: Environment) -> None:
+    sunday = cli.plan("--night", "2026-03-01")
+    assert cli.plan("--date", "2026-03-08")["report"]["hash"] != sunday["report"]["hash"]
+    assert cli.plan("--night", "2026-03-29")["train"] == sunday["train"], "also when the clocks change"
+    refused = cli("plan", "nightly", "--night", "2026-03-02")
     assert refused.code == 2
     assert "has no run for 2026-03-02; the next one is for 2026-03-08" in refused.err
 
 
-def test_a_partition_is_given_by_its_key(house: House) -> None:
-    house.add_dag("partitioned", PARTITIONED)
-    first, second = (house("plan", "partitioned", "--partition", key, "--json").json for key in ("a", "b"))
+def test_a_partition_is_given_by_its_key(cli: Environment) -> None:
+    cli.add_dag("partitioned", PARTITIONED)
+    first, second = (cli("plan", "partitioned", "--partition", key, "--json").json for key in ("a", "b"))
     assert first["steps"][0]["hash"] != second["steps"][0]["hash"]
-    missing = house("plan", "partitioned")
+    missing = cli("plan", "partitioned")
     assert missing.code == 2 and "partition_key() has no value" in missing.err
 
 
 @pytest.mark.slow
-def test_the_prefix_and_the_selection_can_be_given(house: House, tmp_path: Path) -> None:
-    house.make("train")
-    plan = house.plan("--force", "^train", "--force-downstream", "--run-only", "train")
+def test_the_prefix_and_the_selection_can_be_given(cli: Environment, tmp_path: Path) -> None:
+    cli.make("train")
+    plan = cli.plan("--force", "^train", "--force-downstream", "--run-only", "train")
     assert (plan["train"]["decision"], plan["train"]["is_forced"]) == ("RUN", True)
     assert plan["report"]["decision"] == "PRUNED"
-    elsewhere = house.plan("--prefix", str(tmp_path / "elsewhere"))
+    elsewhere = cli.plan("--prefix", str(tmp_path / "elsewhere"))
     assert elsewhere["train"]["output_path"].startswith(f"{tmp_path}/elsewhere/train-")
     assert elsewhere["train"]["decision"] == "RUN"
 
@@ -79,32 +76,25 @@ def test_the_prefix_and_the_selection_can_be_given(house: House, tmp_path: Path)
         (["nothing"], 1, "/airflow; 'airflow dags list --local' lists the DAGs."),
         (["nightly", "--param", "sise=2"], 2, "has no param 'sise'; it has size, note"),
         (["nightly", "--prefix", "relative"], 2, "'relative' is a relative path"),
+        (["experiment.py"], 1, "'experiment.py' is a file, not a DAG id. It has no DAG made by experiment_dag"),
     ],
 )
-def test_what_there_is_not_is_named(house: House, words: list[str], code: int, complaint: str) -> None:
-    done = house("plan", *words)
+def test_unusable_dag_param_or_prefix_is_named(cli: Environment, words: list[str], code: int, complaint: str) -> None:
+    done = cli("plan", *words)
     assert (done.code, done.out) == (code, "")
     assert complaint in done.err
 
 
-@pytest.mark.parametrize(
-    "words", [["plan", "FILE"], ["why", "train", "--dag", "FILE"], ["status", "FILE"], ["gc", "FILE"]]
-)
-def test_dag_file_path_is_answered_with_its_dag_ids(house: House, words: list[str]) -> None:
-    file = str(house.root / "dags" / "nightly.py")
-    done = house(*(file if word == "FILE" else word for word in words))
+@pytest.mark.parametrize("words", [["plan"], ["why", "train", "--dag"], ["status"], ["gc"]])
+def test_dag_file_path_is_answered_with_its_dag_ids(cli: Environment, words: list[str]) -> None:
+    file = str(cli.root / "dags" / "nightly.py")
+    done = cli(*words, file)
     assert (done.code, done.out) == (1, "")
     assert f"{file!r} is a file, not a DAG id. Its DAGs are 'nightly'." in done.err
 
 
-def test_other_file_path_is_answered_with_dag_list_command(house: House) -> None:
-    done = house("plan", "experiment.py")
-    assert done.code == 1
-    assert "'experiment.py' is a file, not a DAG id" in done.err and "airflow dags list --local" in done.err
-
-
-def test_a_dag_that_cannot_be_loaded_is_told_with_its_reason(house: House) -> None:
-    house.add_dag("broken", '"""An Airflow DAG."""\nimport nothing_of_this_name\n')
-    done = house("plan", "broken")
+def test_dag_file_that_fails_to_load_is_named_with_reason(cli: Environment) -> None:
+    cli.add_dag("broken", '"""An Airflow DAG."""\nimport nothing_of_this_name\n')
+    done = cli("plan", "broken")
     assert done.code == 1
     assert "broken.py could not be loaded: ModuleNotFoundError: No module named 'nothing_of_this_name'" in done.err

@@ -12,15 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Run
 from tests.fleet.clouds import served
 from tests.fleet.fleets import write_fleet
 from tests.support.google import LocalArtifactRegistry, LocalCompute, LocalResourceManager
-from tradewind.cli.main import main
 from tradewind.fleet.doctor import Health, cloud_diagnoses
 from tradewind.fleet.fleet_file import load_fleet
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
 
+COMMAND = ("cluster", "doctor")
 pytestmark = pytest.mark.slow
 
 PROJECT = "projects/my-project"
@@ -32,7 +33,7 @@ FINDING = f"{WORKER}: finding the head, from manual slices"
 
 
 @dataclass
-class House:
+class Environment:
     """A machine and a Google Cloud without problems."""
 
     folder: Path
@@ -43,7 +44,7 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Environment]:
     key = tmp_path / "key"
     key.write_text("a key")
     key.chmod(0o600)
@@ -74,78 +75,70 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
             for role in (SECRETS, IMAGES):
                 roles.grant("my-project", role, account)
         roles.grant("my-project", LISTS, WORKER)
-        yield House(tmp_path, roles, secrets, registry, storage)
+        yield Environment(tmp_path, roles, secrets, registry, storage)
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        main(["cluster", "doctor", *words])
-    printed = capsys.readouterr()
-    assert isinstance(end.value.code, int)
-    return end.value.code, printed.out, printed.err
-
-
-def told(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str, str]]:
+def problems(run: Run) -> dict[str, tuple[str, str, str]]:
     """Return the problems: subject → severity, finding and fix."""
-    found = json.loads(run(capsys, "--json")[1])
+    found = json.loads(run("--json")[1])
     return {each["about"]: (each["health"], each["found"], each["mend"]) for each in found if each["health"] != "ok"}
 
 
-def test_where_all_is_well_each_thing_is_a_line(house: House, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys)
+def test_doctor_prints_one_line_per_passed_check(environment: Environment, run: Run) -> None:
+    code, out, err = run()
     assert (code, err) == (0, ""), out
     assert "ok       gcloud: 999.0.0" in out and "ok       bucket my-bucket: in us-central2" in out
     assert f"ok       {HEAD}: secret HF_TOKEN: {SECRETS} on project my-project" in out
     assert "nobody prints" not in out
 
 
-def test_what_is_missing_here_is_said_with_how_to_mend_it(house: House, capsys: pytest.CaptureFixture[str]) -> None:
-    (house.folder / "bin" / "gcloud").unlink()
-    (house.folder / "bin" / "ssh").unlink()
-    (house.folder / "key").chmod(0o644)
-    found = told(capsys)
-    key = f"SSH key {house.folder}/key"
+def test_missing_program_or_key_is_reported_with_fix(environment: Environment, run: Run) -> None:
+    (environment.folder / "bin" / "gcloud").unlink()
+    (environment.folder / "bin" / "ssh").unlink()
+    (environment.folder / "key").chmod(0o644)
+    found = problems(run)
+    key = f"SSH key {environment.folder}/key"
     assert set(found) == {"gcloud", "ssh", key}
     assert found["gcloud"][:2] == ("WRONG", "not installed") and "Install the Google Cloud CLI" in found["gcloud"][2]
-    assert "mode 0644" in found[key][1] and found[key][2] == f"chmod 600 {house.folder}/key"
-    (house.folder / "key").unlink()
-    (house.folder / "bin" / "gcloud").write_text("#!/bin/sh\necho nothing\n")
-    os.chmod(house.folder / "bin" / "gcloud", 0o755)
-    found = told(capsys)
+    assert "mode 0644" in found[key][1] and found[key][2] == f"chmod 600 {environment.folder}/key"
+    (environment.folder / "key").unlink()
+    (environment.folder / "bin" / "gcloud").write_text("#!/bin/sh\necho nothing\n")
+    os.chmod(environment.folder / "bin" / "gcloud", 0o755)
+    found = problems(run)
     assert "No such file" in found[key][1] and "does not run" in found["gcloud"][1]
 
 
-def test_missing_permissions_are_named_with_granting_roles(house: House, capsys: pytest.CaptureFixture[str]) -> None:
-    house.roles.missing |= {"tpu.nodes.create", "compute.disks.use"}
-    code, out, err = run(capsys)
+def test_missing_permissions_are_named_with_granting_roles(environment: Environment, run: Run) -> None:
+    environment.roles.missing |= {"tpu.nodes.create", "compute.disks.use"}
+    code, out, err = run()
     assert code == 1 and "missing: compute.disks.use, tpu.nodes.create" in out and "roles/tpu.admin" in out
     assert err.endswith("1 failed, and 0 could not be made.\n")
 
 
-def test_a_bucket_that_is_missing_or_elsewhere_is_found(house: House, capsys: pytest.CaptureFixture[str]) -> None:
-    file = house.folder / "fleet.yaml"
-    house.storage.buckets.create("away", "EUROPE-WEST4")
+def test_a_bucket_that_is_missing_or_elsewhere_is_found(environment: Environment, run: Run) -> None:
+    file = environment.folder / "fleet.yaml"
+    environment.storage.buckets.create("away", "EUROPE-WEST4")
     file.write_text(file.read_text().replace("bucket: my-bucket", "bucket: away"))
-    assert told(capsys)["bucket away"][1] == "it is in europe-west4, and the cluster in us-central2"
+    assert problems(run)["bucket away"][1] == "it is in europe-west4, and the cluster in us-central2"
     file.write_text(file.read_text().replace("bucket: away", "bucket: gone"))
-    assert told(capsys)["bucket gone"][2] == "gcloud storage buckets create gs://gone --location=us-central2"
+    assert problems(run)["bucket gone"][2] == "gcloud storage buckets create gs://gone --location=us-central2"
 
 
-def test_a_token_that_is_missing_or_switched_off_is_found(house: House, capsys: pytest.CaptureFixture[str]) -> None:
-    house.secrets.disabled.add(f"{TOKEN}/versions/1")
+def test_a_token_that_is_missing_or_switched_off_is_found(environment: Environment, run: Run) -> None:
+    environment.secrets.disabled.add(f"{TOKEN}/versions/1")
     about = "token RAY_AUTH_TOKEN in my-project"
-    assert told(capsys)[about][1] == "version 1, the newest, is disabled"
-    house.secrets.put(TOKEN, "another")
-    assert about not in told(capsys)
-    house.secrets.refused.add("secretmanager.versions.list")
-    assert told(capsys)[about][0] == "unknown"
+    assert problems(run)[about][1] == "version 1, the newest, is disabled"
+    environment.secrets.put(TOKEN, "another")
+    assert about not in problems(run)
+    environment.secrets.refused.add("secretmanager.versions.list")
+    assert problems(run)[about][0] == "unknown"
 
 
-def test_service_account_needs_unconditional_role_grants(house: House, capsys: pytest.CaptureFixture[str]) -> None:
-    house.roles.bindings.clear()
-    house.roles.grant("my-project", "roles/editor", HEAD)
-    house.roles.grant("my-project", SECRETS, WORKER, condition="request.time < timestamp('2020-01-01T00:00:00Z')")
-    found = told(capsys)
+def test_service_account_needs_unconditional_role_grants(environment: Environment, run: Run) -> None:
+    environment.roles.bindings.clear()
+    environment.roles.grant("my-project", "roles/editor", HEAD)
+    environment.roles.grant("my-project", SECRETS, WORKER, condition="request.time < timestamp('2020-01-01T00:00:00Z')")
+    found = problems(run)
     image = "repository tradewind in us-central2"
     assert set(found) == {
         f"{HEAD}: secret HF_TOKEN", f"{HEAD}: secret RAY_AUTH_TOKEN", f"{WORKER}: secret HF_TOKEN",
@@ -155,35 +148,37 @@ def test_service_account_needs_unconditional_role_grants(house: House, capsys: p
         f"gcloud projects add-iam-policy-binding my-project --member=serviceAccount:{WORKER} --role={IMAGES}"
     )
     member = [f"serviceAccount:{account}" for account in (HEAD, WORKER)]
-    house.secrets.policies[TOKEN] = [{"role": SECRETS, "members": member}]
+    environment.secrets.policies[TOKEN] = [{"role": SECRETS, "members": member}]
     repository = f"{PROJECT}/locations/us-central2/repositories/tradewind"
-    house.registry.policies[repository] = [{"role": IMAGES, "members": member}]
-    assert set(told(capsys)) == {f"{HEAD}: secret HF_TOKEN", f"{WORKER}: secret HF_TOKEN", FINDING}
-    house.roles.denied.add("resourcemanager.projects.getIamPolicy")
-    assert told(capsys)[f"{HEAD}: secret HF_TOKEN"][0] == "unknown"
+    environment.registry.policies[repository] = [{"role": IMAGES, "members": member}]
+    assert set(problems(run)) == {f"{HEAD}: secret HF_TOKEN", f"{WORKER}: secret HF_TOKEN", FINDING}
+    environment.roles.denied.add("resourcemanager.projects.getIamPolicy")
+    assert problems(run)[f"{HEAD}: secret HF_TOKEN"][0] == "unknown"
 
 
-def test_hosts_without_list_permission_cannot_find_head(house: House, capsys: pytest.CaptureFixture[str]) -> None:
-    house.roles.bindings["my-project"] = [one for one in house.roles.bindings["my-project"] if one["role"] != LISTS]
-    house.roles.grant("my-project", LISTS, HEAD)
+def test_hosts_without_list_permission_cannot_find_head(environment: Environment, run: Run) -> None:
+    environment.roles.bindings["my-project"] = [
+        one for one in environment.roles.bindings["my-project"] if one["role"] != LISTS
+    ]
+    environment.roles.grant("my-project", LISTS, HEAD)
     mend = f"gcloud projects add-iam-policy-binding my-project --member=serviceAccount:{WORKER} --role={LISTS}"
-    assert told(capsys) == {FINDING: ("WRONG", f"it has not {LISTS}", mend)}
-    house.roles.grant("my-project", "roles/compute.instanceAdmin.v1", WORKER)
-    assert FINDING not in told(capsys)
+    assert problems(run) == {FINDING: ("WRONG", f"it has not {LISTS}", mend)}
+    environment.roles.grant("my-project", "roles/compute.instanceAdmin.v1", WORKER)
+    assert FINDING not in problems(run)
 
 
 @pytest.mark.parametrize(("skew", "words"), [(40.0, "ahead of"), (-40.0, "behind"), (20.0, "")])
-def test_a_wrong_clock_is_found(house: House, skew: float, words: str) -> None:
-    fleet = load_fleet(house.folder / "fleet.yaml")
+def test_a_wrong_clock_is_found(environment: Environment, skew: float, words: str) -> None:
+    fleet = load_fleet(environment.folder / "fleet.yaml")
     diagnoses = cloud_diagnoses(fleet.clusters.values(), now=lambda: time.time() + skew)
     [clock] = [diagnosis for diagnosis in diagnoses if diagnosis.about == "clock"]
     assert (clock.health is Health.WRONG) == bool(words) and words in clock.found
 
 
 def test_a_google_cloud_that_does_not_answer_is_no_judgement(
-    house: House, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    environment: Environment, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tradewind.fleet.cloud.google_api._RETRIES", 0)
-    house.roles.failures = 1000
-    found = told(capsys)
+    environment.roles.failures = 1000
+    found = problems(run)
     assert {health for health, _, _ in found.values()} <= {"unknown"} and "your permissions in my-project" in found

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from airflow.cli.cli_parser import get_parser
 
+from tests.cli.conftest import Run
 from tests.fleet.lifecycle.fleet_environment import IMAGE_TAG, PROJECT, ZONE, update, write_key, write_world_fleet
 from tests.support.google import LocalGoogle
-from tradewind.cli.main import main, parser
+from tradewind.cli.main import parser
 from tradewind.cloud_tpu.api import TpuApi
 from tradewind.fleet.fleet_file import load_fleet
 from tradewind.fleet.lifecycle.cluster_manager import config_hash
@@ -21,6 +22,7 @@ from tradewind.fleet.lock import ClusterLock
 from tradewind.ray_jobs.job_backup import JobBackup, SavedJob
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage, RefusedError
 
+COMMAND = ("cluster",)
 INSTANCES = f"projects/{PROJECT}/zones/{ZONE}/instances"
 
 
@@ -70,26 +72,15 @@ def marker(cloud: LocalCloudStorage, file: Path) -> Iterator[ClusterLock]:
     marker.take("stop", "over", is_anew=True).finish()
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """Return a command's exit code, stdout and stderr."""
-    with pytest.raises(SystemExit) as end:
-        main(["cluster", *words])
-    printed = capsys.readouterr()
-    assert isinstance(end.value.code, int)
-    return end.value.code, printed.out, printed.err
-
-
-@pytest.mark.parametrize("command", ["start", "stop", "restart", "apply", "status", "stop-cluster"])
-def test_unknown_cluster_suggests_nearest_name(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, command, "hear")
-    assert (code, out) == (2, "") and "describes no cluster 'hear': did you mean here?" in err
+def test_unknown_cluster_suggests_nearest_name(run: Run) -> None:
+    for command in ("list", "start", "stop", "restart", "apply", "status", "stop-cluster"):
+        code, out, err = run(command, "hear")
+        assert (code, out) == (2, "") and "describes no cluster 'hear': did you mean here?" in err
 
 
 @pytest.mark.slow
-def test_a_stop_lists_what_goes_and_what_stays_and_asks(
-    google: LocalGoogle, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = run(capsys, "stop", "--delete-state")
+def test_stop_lists_resources_and_asks(google: LocalGoogle, run: Run) -> None:
+    code, out, err = run("stop", "--delete-state")
     assert code == 2 and "There is no terminal to confirm on: give --yes to go ahead. Nothing was done." in err
     assert [line.split() for line in out.splitlines()] == [
         ["delete", "head", "ray-here-head-1-compute", "RUNNING"],
@@ -98,18 +89,17 @@ def test_a_stop_lists_what_goes_and_what_stays_and_asks(
         ["delete", "disk", "ray-here-state", "Ray's", "state", "and", "the", "logs", "of", "jobs"],
     ]
     assert "--include-reserved deletes them too." in err and "Cannot list the jobs of cluster" in err
-    assert run(capsys, "stop", "--dry-run", "--yes")[0] == 0
+    assert run("stop", "--dry-run", "--yes")[0] == 0
     assert sorted(google.slices()) == ["lost", "one", "two"]
 
 
 @pytest.mark.slow
-def test_status_shows_running_outdated_and_unowned_resources(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "status")
+def test_status_shows_running_outdated_and_unowned_resources(file: Path, run: Run) -> None:
+    code, out, err = run("status")
     assert code == 0
     title, head, *rows, counts = out.splitlines()
-    assert title == f"here ({PROJECT}, {ZONE}): its head was set up" and head.split()[:4] == [
-        "KIND", "NAME", "STATE", "AGE",
-    ]  # fmt: skip
+    assert title == f"here ({PROJECT}, {ZONE}): its head was set up"
+    assert head.split()[:4] == ["KIND", "NAME", "STATE", "AGE"]
     assert [row.split()[:3] for row in rows] == [
         ["head", "ray-here-head-1-compute", "RUNNING"],
         ["v4-8", "one", "READY"],
@@ -118,60 +108,53 @@ def test_status_shows_running_outdated_and_unowned_resources(file: Path, capsys:
     assert rows[2].endswith("reserved, of an earlier file") and counts == "1 head RUNNING, 2 v4-8 READY"
     assert "The head does not answer: ray-here-head-1-compute has written down no SSH host keys" in err
     assert f"Cluster gone is not in {file}, but has resources in {PROJECT}, {ZONE}: lost. 'tradewind" in err
-    found = json.loads(run(capsys, "status", "--json")[1])
+    found = json.loads(run("status", "--json")[1])
     assert [node["name"] for node in found["clusters"][0]["nodes"]] == ["ray-here-head-1-compute", "one", "two"]
     assert found["orphans"] == [{"cluster": "gone", "project": PROJECT, "zone": ZONE, "names": ["lost"]}]
 
 
-def test_a_zone_that_may_not_be_seen_is_said_with_the_permission(
-    google: LocalGoogle, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_names_permission_missing_for_zone(google: LocalGoogle, run: Run) -> None:
     google.compute.state.faults.denied.add("compute.instances.list")
     try:
-        code, _, err = run(capsys, "status")
+        code, _, err = run("status")
     finally:
         google.compute.state.faults.denied.clear()
     assert code == 1 and "Required 'compute.instances.list' permission for 'projects/my-project'" in err
 
 
 @pytest.mark.slow
-def test_a_file_that_is_not_as_the_fleet_has_it_starts_nothing(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stale_cluster_file_prevents_start(file: Path, run: Run) -> None:
     text = file.read_text()
     file.write_text(text.replace("max_workers: 8", "max_workers: 9"))
     try:
-        code, _, err = run(capsys, "start")
-        assert (
-            code == 1 and "here.yaml does not match" in err and "run 'tradewind cluster update-configs' first." in err
-        )
+        code, _, err = run("start")
+        assert code == 1 and "here.yaml does not match" in err
+        assert "run 'tradewind cluster update-configs' first." in err
     finally:
         file.write_text(text)
         update(file)
-    assert "'start' would run: ray up" in run(capsys, "start", "--dry-run")[2]
+    assert "'start' would run: ray up" in run("start", "--dry-run")[2]
 
 
 @pytest.mark.slow
-def test_a_cluster_with_nodes_is_neither_renamed_nor_forgotten(
-    google: LocalGoogle, file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cluster_with_nodes_is_neither_renamed_nor_forgotten(google: LocalGoogle, file: Path, run: Run) -> None:
     text = file.read_text()
     old = file.parent / "clusters" / "gone.yaml"
-    old.write_text(
-        (file.parent / "clusters" / "here.yaml").read_text().replace('cluster_name: "here"', 'cluster_name: "gone"')
-    )
+    old.write_text(old.with_name("here.yaml").read_text().replace('cluster_name: "here"', 'cluster_name: "gone"'))
     advice = f"'tradewind cluster stop gone --project {PROJECT} --zone {ZONE}'"
     file.write_text(text.replace("max_workers: 8", "max_workers: 9"))
     try:
-        code, _, err = run(capsys, "update-configs")
+        code, _, err = run("update-configs")
         assert code == 1 and f"but has 1 nodes in {PROJECT}, {ZONE}: {advice} deletes them." in err and old.exists()
         google.compute.state.faults.denied.add("compute.instances.list")
-        code, _, err = run(capsys, "update-configs")
+        code, _, err = run("update-configs")
         google.compute.state.faults.denied.clear()
         assert code == 1 and "its nodes cannot be listed" in err and old.exists()
-        assert run(capsys, "update-configs", "--check")[0] == 1, "the files are as they were"
-        assert run(capsys, "stop", "here", "--project", PROJECT, "--zone", ZONE)[0] == 2
-        code, out, _ = run(capsys, "stop", "gone", "--project", PROJECT, "--zone", ZONE, "--yes")
+        assert run("update-configs", "--check")[0] == 1, "the files are as they were"
+        assert run("stop", "here", "--project", PROJECT, "--zone", ZONE)[0] == 2
+        code, out, _ = run("stop", "gone", "--project", PROJECT, "--zone", ZONE, "--yes")
         assert (code, out.split()[:3]) == (0, ["delete", "v4-8", "lost"]) and sorted(google.slices()) == ["one", "two"]
-        assert run(capsys, "update-configs")[0] == 0 and not old.exists()
+        assert run("update-configs")[0] == 0 and not old.exists()
     finally:
         google.compute.state.faults.denied.clear()
         file.write_text(text)
@@ -179,14 +162,14 @@ def test_a_cluster_with_nodes_is_neither_renamed_nor_forgotten(
 
 
 @pytest.mark.slow
-def test_an_image_that_is_not_there_starts_nothing(google: LocalGoogle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_image_prevents_start(google: LocalGoogle, run: Run) -> None:
     google.registry.tags.clear()
     for command in ("start", "restart"):
-        code, _, err = run(capsys, command, "--yes" if command == "restart" else "--no-wait")
+        code, _, err = run(command, "--yes" if command == "restart" else "--no-wait")
         assert code == 1 and "there is no image us-central2-docker.pkg.dev/my-project/tradewind/tradewind_cl" in err
     google.registry.denied.add("artifactregistry.tags.get")
     try:
-        code, _, err = run(capsys, "start", "--dry-run")
+        code, _, err = run("start", "--dry-run")
     finally:
         google.registry.denied.clear()
     assert code == 0 and "Cannot check the image of here" in err and "artifactregistry.tags.get" in err
@@ -194,13 +177,13 @@ def test_an_image_that_is_not_there_starts_nothing(google: LocalGoogle, capsys: 
 
 @pytest.mark.slow
 def test_a_token_that_no_host_can_fetch_starts_nothing(
-    google: LocalGoogle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    google: LocalGoogle, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.setenv("TRADEWIND_SECRET_MANAGER_ENDPOINT", google.url)
     secret = f"projects/{PROJECT}/secrets/RAY_AUTH_TOKEN"
     for mend in ("init-token", "set-token --rotate"):
         for words in (["start", "--no-wait"], ["restart", "--yes"]):
-            code, _, err = run(capsys, *words)
+            code, _, err = run(*words)
             assert code == 1 and "secret RAY_AUTH_TOKEN of project my-project, the token, " in err
             assert f"make one with 'tradewind cluster {mend} here'. Nothing was started." in err
         google.secrets.put(secret, "a-token-of-more-than-sixteen")
@@ -208,69 +191,46 @@ def test_a_token_that_no_host_can_fetch_starts_nothing(
 
 
 @pytest.mark.slow
-def test_apply_dry_run_prints_json_and_changes_nothing(
-    google: LocalGoogle, file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_apply_dry_run_prints_json_and_changes_nothing(google: LocalGoogle, file: Path, run: Run) -> None:
     head = google.compute.state.resources[f"{INSTANCES}/ray-here-head-1-compute"]
     labels = dict(head["labels"])
-    told = {"cluster": "here", "is_current": False, "may_apply": True, "would_relaunch": []}
-    code, out, err = run(capsys, "apply", "--dry-run", "--json")
-    assert (code, json.loads(out)) == (0, told) and "can follow its file while it runs." in err
+    expected = {"cluster": "here", "is_current": False, "may_apply": True, "would_relaunch": []}
+    code, out, err = run("apply", "--dry-run", "--json")
+    assert (code, json.loads(out)) == (0, expected) and "can follow its file while it runs." in err
     head["labels"] = {**labels, "ray-launch-config": "of-another-file", "ray-user-node-type": "head_default"}
-    code, out, err = run(capsys, "apply", "--dry-run", "--json")
-    told |= {"may_apply": False, "would_relaunch": ["ray-here-head-1-compute"]}
-    assert (code, json.loads(out)) == (1, told) and "Ray would relaunch ray-here-head-1-compute" in err
+    code, out, err = run("apply", "--dry-run", "--json")
+    expected |= {"may_apply": False, "would_relaunch": ["ray-here-head-1-compute"]}
+    assert (code, json.loads(out)) == (1, expected) and "Ray would relaunch ray-here-head-1-compute" in err
     head["labels"] = {**labels, "tradewind-config": config_hash(load_fleet(file).cluster(), load_fleet(file))}
-    code, out, _ = run(capsys, "apply", "--dry-run", "--json")
-    assert (code, json.loads(out)) == (0, {**told, "is_current": True, "would_relaunch": []})
+    code, out, _ = run("apply", "--dry-run", "--json")
+    assert (code, json.loads(out)) == (0, {**expected, "is_current": True, "would_relaunch": []})
     head["labels"] = labels
-    code, _, err = run(capsys, "apply", "--json")
+    code, _, err = run("apply", "--json")
     assert code == 2 and "--json needs --dry-run" in err
-
-
-@pytest.mark.parametrize("words", [["start", "a", "--no-wait"], ["stop-cluster", "a", "-y"], ["status", "a", "--json"]])
-def test_airflows_command_line_understands_the_same(words: list[str]) -> None:
-    ours = vars(parser().parse_args(["cluster", *words]))
-    theirs = vars(get_parser().parse_args(["tradewind", "cluster", *words]))
-    assert {name: theirs[name] for name in ours if name != "run"} == {
-        name: value for name, value in ours.items() if name != "run"
-    }
 
 
 @pytest.mark.parametrize(
     ("words", "is_preserved"),
     [
-        ([], True),
-        (["--preserve-jobs"], True),
-        (["--preserve-jobs=1"], True),
-        (["--preserve-jobs", "0"], False),
-        (["--preserve-jobs=0"], False),
-        (["--no-preserve-jobs"], False),
+        ("", True), ("--preserve-jobs", True), ("--preserve-jobs=1", True), ("--preserve-jobs 0", False),
+        ("--preserve-jobs=0", False), ("--no-preserve-jobs --abandon-kept-jobs", False),
     ],
-)
-def test_a_restart_preserves_jobs_unless_it_is_told_not_to(words: list[str], is_preserved: bool) -> None:
-    restarts = ("restart", "restart-cluster")
-    assert {parser().parse_args(["cluster", one, *words]).preserve_jobs for one in restarts} == {is_preserved}
-    ours = get_parser().parse_args(["tradewind", "cluster", "restart", *words])
-    assert ours.preserve_jobs is is_preserved
-
-
-def test_a_rotation_preserves_jobs_in_the_same_words() -> None:
-    for words, found in (([], (True, False)), (["--no-preserve-jobs", "--abandon-kept-jobs"], (False, True))):
-        for command in ("restart", "rotate-token"):
-            given = parser().parse_args(["cluster", command, *words])
-            assert (given.preserve_jobs, given.abandon_kept_jobs) == found
+)  # fmt: skip
+def test_jobs_are_preserved_unless_an_option_says_otherwise(words: str, is_preserved: bool) -> None:
+    for command in ("restart", "restart-cluster", "rotate-token"):
+        line = ["cluster", command, *words.split()]
+        for given in (parser().parse_args(line), get_parser().parse_args(["tradewind", *line])):
+            assert given.preserve_jobs is is_preserved
+            assert given.abandon_kept_jobs is ("--abandon-kept-jobs" in words)
 
 
 @pytest.mark.slow
-def test_stop_and_status_report_backup_of_interrupted_restart(
-    marker: ClusterLock, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stop_and_status_report_backup_of_interrupted_restart(marker: ClusterLock, run: Run) -> None:
     note = BackupNote("ada@laptop", "laptop", "/home/ada/kept", ("train",))
-    with marker.take("restart", "keeping jobs", holder="ada@laptop") as held:
-        held.advance("restarting Ray", **note.to_details())
+    with marker.take("restart", "keeping jobs", holder="ada@laptop") as lock:
+        lock.advance("restarting Ray", **note.to_details())
     for code, command in ((2, "stop"), (0, "status")):
-        ended, _, err = run(capsys, command)
+        ended, _, err = run(command)
         assert ended == code and "Cluster here: restart by ada@laptop since" in err
         assert "was interrupted in phase restarting Ray. Not restored yet: 1 job that ada@laptop backed up on l" in err
 
@@ -282,61 +242,59 @@ def test_local_backup_is_deleted_after_restart_ended_elsewhere(
     marker: ClusterLock,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run: Run,
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with marker.take("restart", "keeping jobs", holder="bob@desk") as held:
-        backup = JobBackup(tmp_path / "tradewind" / "jobs" / PROJECT / "here" / held.marker.run[:8])
+    with marker.take("restart", "keeping jobs", holder="bob@desk") as lock:
+        backup = JobBackup(tmp_path / "tradewind" / "jobs" / PROJECT / "here" / lock.marker.run[:8])
         backup.add([SavedJob("train", "RUNNING", "true")], {})
-        held.advance("bringing jobs back", **BackupNote("bob@desk", "desk", "/home/bob/kept", ()).to_details())
-        assert "Deleted" not in run(capsys, command)[2] and backup.exists, "it goes on"
-        held.finish()
-    assert f"Deleted {backup.folder}: restart of here was finished by bob@desk." in run(capsys, command)[2]
+        lock.advance("bringing jobs back", **BackupNote("bob@desk", "desk", "/home/bob/kept", ()).to_details())
+        assert "Deleted" not in run(command)[2] and backup.exists, "it goes on"
+        lock.finish()
+    assert f"Deleted {backup.folder}: restart of here was finished by bob@desk." in run(command)[2]
     assert not backup.folder.exists()
 
 
 @pytest.mark.slow
 def test_lock_without_backup_jobs_blocks_restart_but_not_stop(
-    marker: ClusterLock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    marker: ClusterLock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with marker.take("restart", "keeping jobs", holder="ada@laptop") as held:
-        held.advance("bringing jobs back", kept_jobs="all of them")
+    with marker.take("restart", "keeping jobs", holder="ada@laptop") as lock:
+        lock.advance("bringing jobs back", kept_jobs="all of them")
     says = "Cluster here: its lock does not say which unmanaged jobs were backed up"
-    code, _, err = run(capsys, "restart", "--yes")
+    code, _, err = run("restart", "--yes")
     assert code == 1 and says in err and "ray up" not in err
-    code, out, err = run(capsys, "stop")
+    code, out, err = run("stop")
     assert code == 2 and says in err and "There is no terminal to confirm on" in err and "delete" in out
 
 
-def test_a_word_that_means_neither_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "restart", "--preserve-jobs=perhaps")
+def test_preserve_jobs_needs_yes_or_no(run: Run) -> None:
+    code, _, err = run("restart", "--preserve-jobs=perhaps")
     assert code == 2 and "'perhaps' is neither 1 nor 0" in err
 
 
 @pytest.mark.slow
-def test_without_a_backup_there_is_nothing_to_restore(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_restore_needs_one_or_a_named_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    code, _, err = run(capsys, "restore-jobs")
+    code, _, err = run("restore-jobs")
     assert code == 1 and f"There is no backup of jobs in {tmp_path}/tradewind/jobs/{PROJECT}/here." in err
     for name in ("a1", "b2"):
         JobBackup(tmp_path / "tradewind" / "jobs" / PROJECT / "here" / name).add([], {})
-    code, _, err = run(capsys, "restore-jobs")
+    code, _, err = run("restore-jobs")
     assert code == 2 and "choose one with --backup: a1, b2." in err
-    assert "There is no backup c3 in" in run(capsys, "restore-jobs", "--backup", "c3")[2]
-    assert run(capsys, "restore-jobs", "--backup", "a1")[0] == 0, "none of its jobs is missing"
-    assert run(capsys, "restore-jobs")[0] == 0 and "There is no backup" in run(capsys, "restore-jobs")[2]
+    assert "There is no backup c3 in" in run("restore-jobs", "--backup", "c3")[2]
+    assert run("restore-jobs", "--backup", "a1")[0] == 0, "none of its jobs is missing"
+    assert run("restore-jobs")[0] == 0 and "There is no backup" in run("restore-jobs")[2]
 
 
 @pytest.mark.slow
 def test_skipped_jobs_block_restart_before_ray_is_touched(
-    marker: ClusterLock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    marker: ClusterLock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    code, _, err = run(capsys, "restart", "--yes")
+    code, _, err = run("restart", "--yes")
     assert code == 1 and "its jobs cannot be backed up: " in err
     assert "Ray was not touched. If its jobs may end, run 'tradewind cluster restart here --no-preserve-jobs'." in err
     assert "ray up" not in err
-    assert run(capsys, "backup-jobs")[0] == 1
+    assert run("backup-jobs")[0] == 1

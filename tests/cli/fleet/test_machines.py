@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Run
 from tests.fleet.lifecycle.fleet_environment import update
 from tests.fleet.loopback import LoopbackHosts, loopback_fleet
-from tradewind.cli.main import main
 
+COMMAND = ("cluster",)
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackHosts]:
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackHosts]:
     folder = tmp_path_factory.mktemp("machines")
     with loopback_fleet(folder) as fleet, pytest.MonkeyPatch.context() as patch:
         update(Path(os.environ["TRADEWIND_FLEET"]))
@@ -27,48 +27,35 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackHosts]:
         yield fleet.hosts
 
 
-def run(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        main(["cluster", *words])
-    printed = capfd.readouterr()
-    return int(end.value.code or 0), printed.out, printed.err
+def test_one_machine_gives_its_output_and_its_exit_code(hosts: LoopbackHosts, run: Run) -> None:
+    assert run("exec", "here", "--", "printf", "%s|", "a b", "$HOME", "-v") == (0, "a b|$HOME|-v|", "")
+    assert run("exec", "here", "--run-env", "host", "--", "echo a | tr a b; exit 7")[:2] == (7, "b\n")
+    assert run("ssh-head", "--", "exit 255")[0] == 255
+    assert run("ssh-tpu", "one:1", "--", "echo", "there")[:2] == (0, "there\n")
 
 
-def test_one_machine_gives_its_output_and_its_exit_code(
-    world: LoopbackHosts, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert run(capfd, "exec", "here", "--", "printf", "%s|", "a b", "$HOME", "-v") == (0, "a b|$HOME|-v|", "")
-    assert run(capfd, "exec", "here", "--run-env", "host", "--", "echo a | tr a b; exit 7")[:2] == (7, "b\n")
-    assert run(capfd, "ssh-head", "--", "exit 255")[0] == 255
-    assert run(capfd, "ssh-tpu", "one:1", "--", "echo", "there")[:2] == (0, "there\n")
-
-
-def test_cluster_is_given_by_file_path_or_option_anywhere(
-    world: LoopbackHosts, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_cluster_is_given_by_file_path_or_option_anywhere(hosts: LoopbackHosts, run: Run) -> None:
     file = str(Path(os.environ["TRADEWIND_FLEET"]).parent / "clusters" / "here.yaml")
     for words in (
         ["exec", file], ["exec", "--cluster", "here"], ["exec", "here", "--config", file], ["--config", file, "exec"],
         ["ssh-tpu", file, "one:1"], ["ssh-tpu", "--cluster", file, "one:1"], ["--cluster", "here", "ssh-tpu", "one:1"],
     ):  # fmt: skip
-        assert run(capfd, *words, "--", "echo", "there")[:2] == (0, "there\n"), words
+        assert run(*words, "--", "echo", "there")[:2] == (0, "there\n"), words
 
 
-def test_exec_on_all_hosts_prefixes_output_and_names_failures(
-    world: LoopbackHosts, capfd: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = run(capfd, "exec", "here", "--all-hosts", "--", "echo it; echo not >&2; exit 3")
+def test_exec_on_all_hosts_prefixes_output_and_names_failures(hosts: LoopbackHosts, run: Run) -> None:
+    code, out, err = run("exec", "here", "--all-hosts", "--", "echo it; echo not >&2; exit 3")
     assert code == 1 and sorted(out.splitlines()) == ["one:0 | it", "one:1 | it"]
     assert "one:1 | not" in err and "one:1 ended with 3." in err and "0 of 2 machines ended with 0." in err
 
 
-def test_a_host_with_other_keys_is_not_trusted(world: LoopbackHosts, capfd: pytest.CaptureFixture[str]) -> None:
-    kept, key = world.keys[1], "AAAAC3NzaC1lZDI1NTE5AAAAIJd2lzxVQbRbu3yQK0Hk2vE0tbU3hM1M0W8n7T1x9z1q"
-    world.keys[1] = {"ssh-ed25519": key}
+def test_a_host_with_other_keys_is_not_trusted(hosts: LoopbackHosts, run: Run) -> None:
+    own_keys, key = hosts.keys[1], "AAAAC3NzaC1lZDI1NTE5AAAAIJd2lzxVQbRbu3yQK0Hk2vE0tbU3hM1M0W8n7T1x9z1q"
+    hosts.keys[1] = {"ssh-ed25519": key}
     try:
-        code, out, err = run(capfd, "exec", "--host", "one", "--", "echo it")
+        code, out, err = run("exec", "--host", "one", "--", "echo it")
     finally:
-        world.keys[1] = kept
+        hosts.keys[1] = own_keys
     assert code == 1 and out == "one:0 | it\n" and "has not the host keys that one:1 wrote down" in err
 
 
@@ -86,14 +73,12 @@ def test_a_host_with_other_keys_is_not_trusted(world: LoopbackHosts, capfd: pyte
         (["show-logs", "here", "--file", "none.*"], 1, "no log is called none.*"),
     ],
 )
-def test_what_makes_no_sense_is_said(
-    world: LoopbackHosts, capfd: pytest.CaptureFixture[str], words: list[str], code: int, says: str
+def test_invalid_host_or_command_is_refused(
+    hosts: LoopbackHosts, run: Run, words: list[str], code: int, says: str
 ) -> None:
-    ended, _, err = run(capfd, *words)
-    assert ended == code and re.search(re.escape(says), err), err
+    ended, _, err = run(*words)
+    assert ended == code and says in err, err
 
 
-def test_logs_are_shown_from_their_end_and_steer_no_terminal(
-    world: LoopbackHosts, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert run(capfd, "show-logs", "here", "-n", "2")[1] == "second\nthird\\x1b[31m\n"
+def test_logs_are_shown_from_their_end_and_steer_no_terminal(hosts: LoopbackHosts, run: Run) -> None:
+    assert run("show-logs", "here", "-n", "2")[1] == "second\nthird\\x1b[31m\n"

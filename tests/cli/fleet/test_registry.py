@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Run
 from tests.fleet.clouds import served
 from tests.fleet.fleets import many_clusters, write_fleet
 from tests.support.google import LocalArtifactRegistry
-from tradewind.cli.main import main
 
+COMMAND = ("registry", "set-cleanup-policy")
 HERE = "projects/my-project/locations/us-central2/repositories/tradewind"
 THERE = "projects/my-project/locations/us-east5/repositories/tradewind"
 
@@ -27,75 +28,55 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalA
         yield server
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        main(["registry", "set-cleanup-policy", *words])
-    printed = capsys.readouterr()
-    assert isinstance(end.value.code, int)
-    return end.value.code, printed.out, printed.err
-
-
-def test_both_rules_are_set_and_are_right_then(
-    registry: LocalArtifactRegistry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_both_rules_are_set_and_are_right_then(registry: LocalArtifactRegistry, run: Run) -> None:
     one = ("tradewind", "--region", "us-central2", "--project", "my-project")
-    code, out, _ = run(capsys, *one, "--check")
+    code, out, _ = run(*one, "--check")
     assert code == 1 and out == f"{HERE}: lacks delete-after-30-days and keep-newest-16\n"
     assert "cleanupPolicies" not in registry.get(HERE)
-    assert run(capsys, *one)[0] == 0
+    assert run(*one)[0] == 0
     policies = registry.get(HERE)["cleanupPolicies"].values()
     assert [policy["action"] for policy in policies] == ["DELETE", "KEEP"]
     assert [policy.get("condition") for policy in policies] == [{"tagState": "ANY", "olderThan": "2592000s"}, None]
     assert [policy.get("mostRecentVersions") for policy in policies] == [None, {"keepCount": 16}]
     assert registry.get(HERE)["cleanupPolicyDryRun"] is False
-    assert run(capsys, *one, "--check")[0] == 0
-    assert run(capsys, *one)[0] == 0 and registry.requests["patch"] == 1, "what is right is not written"
+    assert run(*one, "--check")[0] == 0
+    assert run(*one)[0] == 0 and registry.requests["patch"] == 1, "a right policy is not written again"
+    registry.put(HERE, cleanupPolicies=registry.get(HERE)["cleanupPolicies"], cleanupPolicyDryRun=True)
+    code, out, _ = run(*one, "--check")
+    assert code == 1 and "only says what it would remove (dry run)" in out
 
 
 def test_all_covers_each_fleet_repository_once_despite_failure(
-    registry: LocalArtifactRegistry, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    registry: LocalArtifactRegistry, run: Run, tmp_path: Path
 ) -> None:
     more = "  far: {zone: us-west4-a, generation: v5e, bucket: my-bucket-4}\n"
     own = "  own: {zone: us-west1-a, generation: v5e, bucket: my-bucket-1, image: ghcr.io/us/cluster}\n"
     write_fleet(tmp_path, many_clusters(2) + more + own, inside=False)
-    code, out, err = run(capsys, "--all")
+    code, out, err = run("--all")
     assert code == 1 and [line.partition(":")[0] for line in out.splitlines()] == [HERE, THERE]
     assert "Repository tradewind in my-project, us-west4: Google Cloud answers 404" in err
     assert "1 of 3 repositories could not be set." in err and "us-west1" not in err
-    code, _, err = run(capsys, "another", "--all")
+    code, _, err = run("another", "--all")
     assert code == 2 and "No cluster of the fleet has its image in a repository 'another'" in err
 
 
-def test_foreign_policies_stay_and_equal_policy_is_reused(
-    registry: LocalArtifactRegistry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_foreign_policies_stay_and_equal_policy_is_reused(registry: LocalArtifactRegistry, run: Run) -> None:
     theirs = {"id": "keep-releases", "action": "KEEP", "condition": {"tagPrefixes": ["release"]}}
     same = {"id": "old", "action": "DELETE", "condition": {"tagState": "ANY", "olderThan": "2592000s"}}
     registry.put(HERE, cleanupPolicies={"keep-releases": theirs, "old": same}, cleanupPolicyDryRun=True)
-    code, out, _ = run(capsys, "tradewind", "--region", "us-central2")
+    code, out, _ = run("tradewind", "--region", "us-central2")
     assert code == 0 and "also keep-releases, which stays" in out
     assert set(registry.get(HERE)["cleanupPolicies"]) == {"keep-releases", "old", "keep-newest-16"}
     assert registry.get(HERE)["cleanupPolicies"]["keep-releases"] == theirs
 
 
-def test_a_dry_run_of_the_policies_is_not_as_it_should_be(
-    registry: LocalArtifactRegistry, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(capsys, "--all")
-    registry.put(HERE, cleanupPolicies=registry.get(HERE)["cleanupPolicies"], cleanupPolicyDryRun=True)
-    code, out, _ = run(capsys, "tradewind", "--region", "us-central2", "--check")
-    assert code == 1 and "only says what it would remove (dry run)" in out
-
-
-def test_who_may_not_change_it_is_told_so(registry: LocalArtifactRegistry, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_permission_is_reported(registry: LocalArtifactRegistry, run: Run) -> None:
     registry.denied.add("artifactregistry.repositories.update")
-    code, _, err = run(capsys, "tradewind", "--region", "us-central2")
+    code, _, err = run("tradewind", "--region", "us-central2")
     assert code == 1 and "access is denied (Permission 'artifactregistry.repositories.update' denied" in err
 
 
 @pytest.mark.parametrize("words", [[], ["tradewind"], ["--region", "us-east5"], ["--all", "--region", "us-east5"]])
-def test_what_names_no_repository_is_refused(
-    registry: LocalArtifactRegistry, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
-    assert run(capsys, *words)[0] == 2
+def test_options_without_repository_are_refused(registry: LocalArtifactRegistry, run: Run, words: list[str]) -> None:
+    assert run(*words)[0] == 2
     assert not registry.requests

@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Run
 from tests.fleet.clouds import put_head, served
 from tests.fleet.fleets import many_clusters, write_fleet
 from tests.support.google import LocalCompute
-from tradewind.cli.main import main
 from tradewind.cloud_tpu.secret_manager import ENDPOINT_VARIABLE
 from tradewind.fleet.cloud.token_secret import TokenSecret, TokenSecretError
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
 
+CACHED = "cache/tradewind/tokens/my-project/RAY_AUTH_TOKEN"
+COMMAND = ("cluster",)
 SECRET = "projects/my-project/secrets/RAY_AUTH_TOKEN"
 TOKEN = "t0ken-of-the-test-0123456789"
 
@@ -42,100 +44,80 @@ def compute() -> Iterator[LocalCompute]:
         yield server
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        main(["cluster", *words])
-    printed = capsys.readouterr()
-    assert isinstance(end.value.code, int)
-    return end.value.code, printed.out, printed.err
-
-
-def kept(tmp_path: Path) -> Path:
-    return tmp_path / "cache/tradewind/tokens/my-project/RAY_AUTH_TOKEN"
-
-
 # ---- auth
 
 
-def test_the_clipboard_gets_it_and_nobody_else(
-    manager: LocalSecretManager, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_auth_copies_token_and_prints_nothing(manager: LocalSecretManager, tmp_path: Path, run: Run) -> None:
     manager.put(SECRET, TOKEN)
     clipboard = tmp_path / "bin" / "xclip"
     clipboard.write_text(f'#!/bin/sh\nread -r line; echo "$* $line" > {tmp_path}/copied\nread -r line\ntrue\n')
     clipboard.chmod(0o755)
-    code, out, err = run(capsys, "auth", "here", "--no-open")
+    code, out, err = run("auth", "here", "--no-open")
     assert (code, out) == (0, "") and TOKEN not in err and "is in the clipboard" in err
     assert (tmp_path / "copied").read_text() == f"-selection clipboard {TOKEN}\n"
 
 
 @pytest.mark.parametrize("option", ["--copy", "--no-copy"])
-def test_it_is_never_printed_to_what_is_no_terminal(
-    manager: LocalSecretManager, capsys: pytest.CaptureFixture[str], option: str
-) -> None:
+def test_auth_prints_no_token_without_terminal(manager: LocalSecretManager, run: Run, option: str) -> None:
     manager.put(SECRET, TOKEN)
-    code, out, err = run(capsys, "auth", option, "--no-open")
+    code, out, err = run("auth", option, "--no-open")
     assert (code, out) == (1, "") and TOKEN not in err
     assert "printed only on a terminal" in err and "auth-env here" in err
 
 
-def test_a_terminal_shows_it(
-    manager: LocalSecretManager, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_terminal_shows_it(manager: LocalSecretManager, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     manager.put(SECRET, "0ther-token-0123456789")
     manager.put("projects/my-project/secrets/STAGING", TOKEN)
     ours, theirs = os.openpty()
     with os.fdopen(theirs, "w") as terminal:
         monkeypatch.setattr("sys.stdout", terminal)
-        assert run(capsys, "auth", "--no-copy", "--no-open", "--secret", "STAGING")[0] == 0
+        assert run("auth", "--no-copy", "--no-open", "--secret", "STAGING")[0] == 0
         assert os.read(ours, 1000).decode().strip() == TOKEN
     os.close(ours)
 
 
-def test_a_shell_gets_the_files_name_and_no_token(
-    manager: LocalSecretManager, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_shell_gets_the_files_name_and_no_token(manager: LocalSecretManager, tmp_path: Path, run: Run) -> None:
     manager.put(SECRET, TOKEN)
-    code, out, err = run(capsys, "auth-env")
+    code, out, err = run("auth-env")
     assert code == 0 and TOKEN not in out + err
-    assert out == f"export RAY_AUTH_MODE=token\nexport RAY_AUTH_TOKEN_PATH={kept(tmp_path)}\n"
-    assert kept(tmp_path).read_text().strip() == TOKEN and stat.S_IMODE(kept(tmp_path).stat().st_mode) == 0o600
+    assert out == f"export RAY_AUTH_MODE=token\nexport RAY_AUTH_TOKEN_PATH={(tmp_path / CACHED)}\n"
+    assert (tmp_path / CACHED).read_text().strip() == TOKEN and stat.S_IMODE(
+        (tmp_path / CACHED).stat().st_mode
+    ) == 0o600
 
 
 # ---- init-token, set-token
 
 
 @pytest.mark.slow
-def test_it_is_made_once_and_another_needs_to_be_asked_for(
-    manager: LocalSecretManager, compute: LocalCompute, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_init_token_creates_once_and_rotates_on_request(
+    manager: LocalSecretManager, compute: LocalCompute, tmp_path: Path, run: Run
 ) -> None:
-    code, out, err = run(capsys, "init-token")
-    first = kept(tmp_path).read_text().strip()
+    code, out, err = run("init-token")
+    first = (tmp_path / CACHED).read_text().strip()
     assert code == 0 and f"{SECRET}/versions/1 is the token of here, extra-0 from their next start." in err
     assert len(first) == 64 and first not in out + err
-    code, _, err = run(capsys, "init-token")
+    code, _, err = run("init-token")
     assert code == 1 and "has a token (version 1), which is never written over unasked" in err and "--rotate" in err
-    assert run(capsys, "init-token", "--rotate")[0] == 0
-    assert kept(tmp_path).read_text().strip() != first
+    assert run("init-token", "--rotate")[0] == 0
+    assert (tmp_path / CACHED).read_text().strip() != first
     assert [version.number for version in TokenSecret("my-project", "RAY_AUTH_TOKEN").versions()] == [2, 1]
 
 
 @pytest.mark.slow
 def test_init_token_resumes_secret_without_enabled_version(
-    manager: LocalSecretManager, compute: LocalCompute, capsys: pytest.CaptureFixture[str]
+    manager: LocalSecretManager, compute: LocalCompute, run: Run
 ) -> None:
     manager.refused.add("secretmanager.versions.add")
-    code, _, err = run(capsys, "init-token")
+    code, _, err = run("init-token")
     assert code == 1 and "'secretmanager.versions.add' denied" in err
     manager.refused.clear()
-    assert run(capsys, "init-token")[0] == 0
+    assert run("init-token")[0] == 0
     manager.disabled.add(f"{SECRET}/versions/1")
-    assert run(capsys, "init-token")[0] == 0, "what is switched off is no token"
+    assert run("init-token")[0] == 0, "what is switched off is no token"
 
 
-def test_of_two_that_make_it_at_once_the_first_counts(
-    manager: LocalSecretManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_of_two_concurrent_tokens_counts(manager: LocalSecretManager, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = TokenSecret("my-project", "RAY_AUTH_TOKEN")
     add = TokenSecret.add
 
@@ -151,44 +133,44 @@ def test_of_two_that_make_it_at_once_the_first_counts(
 
 @pytest.mark.slow
 def test_token_is_unchanged_while_a_sharing_cluster_runs(
-    manager: LocalSecretManager, compute: LocalCompute, capsys: pytest.CaptureFixture[str]
+    manager: LocalSecretManager, compute: LocalCompute, run: Run
 ) -> None:
     manager.put(SECRET, TOKEN)
     labels = {"ray-cluster-name": "extra-0", "ray-node-type": "head"}
     compute.put("my-project", "us-east5-a", "head-of-extra", labels=labels, internal_ip="10.0.0.9")
     for words in (["init-token", "here", "--rotate"], ["set-token", "here", "--rotate"]):
-        code, _, err = run(capsys, *words)
+        code, _, err = run(*words)
         assert code == 1 and "Cluster extra-0 runs (head-of-extra)" in err and "rotate-token extra-0" in err
     compute.remove("my-project", "us-east5-a", "head-of-extra")
     put_head(compute)
     put_head(compute, name="another")
-    assert "Cluster here runs (more than one head)" in run(capsys, "init-token", "--rotate")[2]
+    assert "Cluster here runs (more than one head)" in run("init-token", "--rotate")[2]
     compute.denied.add("compute.instances.list")
-    assert run(capsys, "init-token", "--rotate")[0] == 1
+    assert run("init-token", "--rotate")[0] == 1
     assert len(TokenSecret("my-project", "RAY_AUTH_TOKEN").versions()) == 1
 
 
 @pytest.mark.slow
-def test_a_token_of_ones_own_comes_from_a_pipe_or_a_file(
+def test_set_token_reads_pipe_or_file(
     manager: LocalSecretManager, compute: LocalCompute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run: Run,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{TOKEN}\n"))
-    assert run(capsys, "set-token")[0] == 0 and kept(tmp_path).read_text().strip() == TOKEN
+    assert run("set-token")[0] == 0 and (tmp_path / CACHED).read_text().strip() == TOKEN
     file = tmp_path / "own"
     file.write_text("0ther-token-0123456789")
-    assert run(capsys, "set-token", "--rotate", "--file", str(file))[0] == 0
-    code, _, err = run(capsys, "set-token", "--rotate", "--file", str(tmp_path / "none"))
+    assert run("set-token", "--rotate", "--file", str(file))[0] == 0
+    code, _, err = run("set-token", "--rotate", "--file", str(tmp_path / "none"))
     assert code == 2 and "cannot be read" in err
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "short", "two words of a token", "täken-with-an-umlaut-0123", "a" * 5000])
-def test_what_is_no_token_is_refused_and_not_shown(
+def test_set_token_refuses_invalid_token_without_showing_it(
     manager: LocalSecretManager, compute: LocalCompute, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str], text: str,
+    run: Run, text: str,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("sys.stdin", io.StringIO(text))
-    code, out, err = run(capsys, "set-token")
+    code, out, err = run("set-token")
     assert code == 1 and "is no token (it is not shown)" in err and (not text or text not in out + err)
     assert not TokenSecret("my-project", "RAY_AUTH_TOKEN").versions()

@@ -5,22 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 import socket
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Run
 from tests.fleet.fleets import many_clusters, write_fleet
 from tests.fleet.lifecycle.fleet_environment import update
+from tests.support.http_server import serving
 from tradewind.cli.jobs.clusters import chosen_cluster, explain_error, options_for, token_in
-from tradewind.cli.main import main
 from tradewind.cli.output import CommandError, UsageError
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import RayAuthenticationError, RayTlsError, token_refused
 from tradewind.ray_jobs.probe import tls_problem
 
+COMMAND = ("jobs",)
 TOKEN = "t0ken-of-the-test-0123456789"
 OTHER = "an0ther-token-of-the-test-01"
 
@@ -81,7 +82,9 @@ def test_cluster_defaults_to_that_of_fleet_file_if_present(
     assert chosen(tmp_path).address == "http://127.0.0.1:8265" and capsys.readouterr().err == ""
 
 
-def test_a_path_of_a_clusters_file_stands_for_its_name(fleet: Path, tmp_path: Path) -> None:
+def test_path_of_cluster_file_replaces_name_and_names_fleet(
+    fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = "infra/clusters/extra-0.yaml"
     assert chosen(tmp_path, connection=file).address == "http://extra_0:3"
     assert chosen(tmp_path, config=file).address == "http://extra_0:3"
@@ -90,9 +93,6 @@ def test_a_path_of_a_clusters_file_stands_for_its_name(fleet: Path, tmp_path: Pa
     for words in ({"connection": "here", "config": file}, {"address": "http://a:1", "config": file}):
         with pytest.raises(UsageError, match="both name a cluster: give one of them"):
             chosen(tmp_path, **words)
-
-
-def test_a_file_elsewhere_brings_its_own_fleet(fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "away").mkdir()
     monkeypatch.chdir(tmp_path / "away")
     assert chosen(tmp_path, connection=str(fleet.parent / "clusters" / "extra-0.yaml")).address == "http://extra_0:3"
@@ -112,6 +112,8 @@ def test_token_variable_wins_over_named_file_and_home_file(tmp_path: Path) -> No
     assert token_in({}, tmp_path) == TOKEN
     assert token_in({"RAY_AUTH_TOKEN_PATH": str(named)}, tmp_path) == OTHER
     assert token_in({"RAY_AUTH_TOKEN_PATH": str(named), "RAY_AUTH_TOKEN": "third"}, tmp_path) == "third"
+    with pytest.raises(CommandError, match="RAY_AUTH_TOKEN_PATH: the token file .* cannot be read"):
+        token_in({"RAY_AUTH_TOKEN_PATH": str(tmp_path / "gone")}, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -123,11 +125,6 @@ def test_shared_or_empty_token_file_is_refused(text: str, mode: int, says: str, 
         with pytest.raises(CommandError, match=says) as refused:
             token_in(env, tmp_path)
         assert TOKEN not in str(refused.value)
-
-
-def test_a_named_token_file_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="RAY_AUTH_TOKEN_PATH: the token file .* cannot be read"):
-        token_in({"RAY_AUTH_TOKEN_PATH": str(tmp_path / "gone")}, tmp_path)
 
 
 def test_a_token_that_no_header_can_carry_is_refused_unseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,42 +174,32 @@ class _Recorder(BaseHTTPRequestHandler):
 @pytest.fixture
 def refuser() -> Iterator[str]:
     _Recorder.seen = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Recorder)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), _Recorder)) as server:
         yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
-@pytest.mark.parametrize("words", [["list"], ["logs", "a"], ["stop", "a"], ["wait", "a"], ["submit", "--", "true"]])
+ON_A_CLUSTER = [["list"], ["logs", "a"], ["stop", "a"], ["wait", "a"], ["submit", "--", "true"]]
+
+
+@pytest.mark.parametrize("words", ON_A_CLUSTER)
 def test_every_command_sends_token_and_reports_refusal_once(
-    words: list[str], refuser: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], refuser: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
-    with pytest.raises(SystemExit) as end:
-        main(["jobs", words[0], "--address", refuser, *words[1:]])
-    assert end.value.code == 1
-    assert set(_Recorder.seen) == {f"Bearer {TOKEN}"}
-    said = capsys.readouterr()
-    assert said.err.count("refuses the token: put the right one into RAY_AUTH_TOKEN") == 1
-    assert said.err.count("\n") == 1 and TOKEN not in said.out + said.err
+    code, out, err = run(words[0], "--address", refuser, *words[1:])
+    assert code == 1 and set(_Recorder.seen) == {f"Bearer {TOKEN}"}
+    assert err.count("refuses the token: put the right one into RAY_AUTH_TOKEN") == 1
+    assert err.count("\n") == 1 and TOKEN not in out + err
 
 
-@pytest.mark.parametrize("words", [["list"], ["logs", "a"], ["stop", "a"], ["wait", "a"], ["submit", "--", "true"]])
-def test_a_cluster_that_is_not_there_ends_every_command(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("words", ON_A_CLUSTER)
+def test_every_command_ends_if_cluster_does_not_exist(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    with pytest.raises(SystemExit) as end:
-        main(["jobs", words[0], "--address", address, *words[1:]])
-    assert end.value.code == 1
-    said = capsys.readouterr().err
-    assert f"The Ray cluster at {address} does not answer" in said and "correct the address" in said
+    code, _, err = run(words[0], "--address", address, *words[1:])
+    assert code == 1 and f"The Ray cluster at {address} does not answer" in err and "correct the address" in err

@@ -13,34 +13,24 @@ from tradewind.cli.output import CommandError, UsageError
 TOKEN = "hf_" + "Ab1" * 12
 
 
-@pytest.fixture
-def said() -> list[str]:
-    return []
-
-
-def env_of(folder: Path, said: list[str], *given: list[str], secrets: tuple[str, ...] = ()) -> dict[str, str]:
-    return job_env(given, secrets, folder, folder / ".marin.yaml", said.append)
+def env_of(folder: Path, warnings: list[str], *given: list[str], secrets: tuple[str, ...] = ()) -> dict[str, str]:
+    return job_env(given, secrets, folder, folder / ".marin.yaml", warnings.append)
 
 
 @pytest.mark.parametrize(
     ("values", "variable"),
     [
-        (["A=1"], ("A", "1")),
-        (["A=1=2"], ("A", "1=2")),
-        (["A", "1"], ("A", "1")),
-        (["A", "x=y"], ("A", "x=y")),
-        (["A"], ("A", "")),
-        (["A="], ("A", "")),
-        (["MAX_TOKENS=100"], ("MAX_TOKENS", "100")),
-        (["HF_TOKEN="], ("HF_TOKEN", "")),
+        (["A=1"], ("A", "1")), (["A=1=2"], ("A", "1=2")), (["A", "1"], ("A", "1")), (["A", "x=y"], ("A", "x=y")),
+        (["A"], ("A", "")), (["A="], ("A", "")), (["MAX_TOKENS=100"], ("MAX_TOKENS", "100")),
+        (["HF_TOKEN="], ("HF_TOKEN", "")), (["A=one\ntwo"], ("A", "one\ntwo")),
     ],
-)
+)  # fmt: skip
 def test_a_variable_is_written_in_three_ways(values: list[str], variable: tuple[str, str]) -> None:
     assert one_variable(values) == variable
 
 
 @pytest.mark.parametrize("values", [["A", "1", "2"], ["A=1", "2"], ["=1"], ["", "1"], [""]])
-def test_what_is_no_variable_is_refused(values: list[str]) -> None:
+def test_invalid_env_option_is_refused(values: list[str]) -> None:
     with pytest.raises(UsageError, match="write -e NAME=VALUE"):
         one_variable(values)
 
@@ -48,46 +38,37 @@ def test_what_is_no_variable_is_refused(values: list[str]) -> None:
 @pytest.mark.parametrize(
     "values", [["HF_TOKEN=hunter2"], ["WANDB_API_KEY", "hunter2"], ["HF_TOKEN"], [f"NOTE={TOKEN}"]]
 )
-def test_a_secret_is_refused_with_what_to_give_instead(values: list[str]) -> None:
+def test_secret_in_env_option_is_refused_with_alternative(values: list[str]) -> None:
     name = values[0].partition("=")[0]
     with pytest.raises(UsageError, match=f"--secret {name}=projects/") as refused:
         one_variable(values)
     assert "hunter2" not in str(refused.value) and TOKEN not in str(refused.value)
-
-
-def test_a_secret_in_the_place_of_a_name_is_not_shown() -> None:
     with pytest.raises(UsageError, match="a Hugging Face token") as refused:
         one_variable([TOKEN])
     assert TOKEN not in str(refused.value)
 
 
-def test_env_option_wins_over_file_and_detected_values(tmp_path: Path, said: list[str]) -> None:
-    (tmp_path / "src").mkdir()
-    (tmp_path / ".marin.yaml").write_text("env:\n  A: file\n  B: file\n  PYTHONPATH: here\n")
-    assert env_of(tmp_path, said, ["B=option"]) == {"A": "file", "B": "option", "PYTHONPATH": "here"}
-    assert said == []
-
-
-def test_this_machines_own_variables_stay_here(
-    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_option_wins_over_file_and_machine_variables_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setenv("WANDB_API_KEY", "hunter2")
-    assert env_of(tmp_path, said) == {}
+    warnings: list[str] = []
+    assert env_of(tmp_path, warnings) == {}
+    (tmp_path / "src").mkdir()
+    (tmp_path / ".marin.yaml").write_text("env:\n  A: file\n  B: file\n  PYTHONPATH: here\n")
+    assert env_of(tmp_path, warnings, ["B=option"]) == {"A": "file", "B": "option", "PYTHONPATH": "here"}
+    assert warnings == []
 
 
-def test_secrets_in_the_file_stay_here_and_the_command_says_so(tmp_path: Path, said: list[str]) -> None:
+def test_secrets_in_the_file_are_not_sent_and_warned_of(tmp_path: Path) -> None:
     (tmp_path / ".marin.yaml").write_text(f"env:\n  HF_TOKEN: {TOKEN}\n  A: 1\n")
-    assert env_of(tmp_path, said) == {"A": "1"}
-    assert len(said) == 1 and "HF_TOKEN of .marin.yaml looks like a secret" in said[0] and TOKEN not in said[0]
-    said.clear()
-    assert env_of(tmp_path, said, secrets=("HF_TOKEN",)) == {"A": "1"}
-    assert said == []  # the job gets HF_TOKEN as a secret
-
-
-def test_a_name_cannot_be_a_variable_and_a_secret(tmp_path: Path, said: list[str]) -> None:
+    warnings: list[str] = []
+    assert env_of(tmp_path, warnings) == {"A": "1"}
+    [warning] = warnings
+    assert "HF_TOKEN of .marin.yaml looks like a secret" in warning and TOKEN not in warning
+    assert env_of(tmp_path, warnings, secrets=("HF_TOKEN",)) == {"A": "1"}
+    assert warnings == [warning], "the job gets HF_TOKEN as a secret"
     with pytest.raises(UsageError, match="A is given by -e and by --secret"):
-        env_of(tmp_path, said, ["A=1"], secrets=("A",))
+        env_of(tmp_path, warnings, ["A=1"], secrets=("A",))
 
 
 def test_values_of_the_file_become_texts(tmp_path: Path) -> None:
@@ -97,6 +78,8 @@ def test_values_of_the_file_become_texts(tmp_path: Path) -> None:
     assert env_in(file) == {"A": "1", "B": "true", "C": "", "D": "1.5"}
     file.write_text("other: 2\n")
     assert env_in(file) == {}
+    file.write_text("env:\n  A: |\n    one\n    two\n")
+    assert env_in(file) == {"A": "one\ntwo\n"}
 
 
 @pytest.mark.parametrize("text", [f"env: [{TOKEN}", f"env: {TOKEN}", "\x00"])
@@ -124,19 +107,13 @@ def test_a_file_that_cannot_be_read_is_named_and_not_shown(text: str, tmp_path: 
     ],
     ids=lambda text: ascii(text)[:30],
 )  # fmt: skip
-def test_what_no_process_can_have_is_refused_with_file_and_line(text: str, line: int, why: str, tmp_path: Path) -> None:
+def test_impossible_variable_is_refused_with_file_and_line(text: str, line: int, why: str, tmp_path: Path) -> None:
     file = tmp_path / ".marin.yaml"
     file.write_text(text)
     with pytest.raises(CommandError, match=rf"\.marin\.yaml:\d+: {why}") as refused:
         env_in(file)
     assert f":{line}:" in str(refused.value) or line == 1
     assert str(refused.value).isprintable()
-
-
-def test_a_value_of_several_lines_stays_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / ".marin.yaml").write_text("env:\n  A: |\n    one\n    two\n")
-    assert env_in(tmp_path / ".marin.yaml") == {"A": "one\ntwo\n"}
-    assert one_variable(["A=one\ntwo"]) == ("A", "one\ntwo")
 
 
 @pytest.mark.parametrize("values", [["A\nB=1"], ["A B", "1"], ["A\x1b[2J=1"], ["a" * 501]], ids=ascii)
@@ -156,16 +133,11 @@ def test_the_commit_and_the_workspaces_modules_are_found(tmp_path: Path) -> None
     (tmp_path / ".gitmodules").write_text(text)
     assert module_folders(tmp_path) == ["src", "lib/one/src", "sub/a/src", "sub/b"]
     assert "GIT_COMMIT" not in discover_project(tmp_path)  # the repository has no commit yet
-    for words in (
-        ["init", "-q"],
-        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "x"],
-    ):
-        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
-    here = subprocess.run(["git", "-C", str(tmp_path), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    assert discover_project(tmp_path) == {
-        "GIT_COMMIT": here.stdout.strip(),
-        "PYTHONPATH": "src:lib/one/src:sub/a/src:sub/b",
-    }
+    for words in ("init -q", "-c user.name=a -c user.email=a@b commit -q --allow-empty -m x"):
+        subprocess.run(["git", "-C", str(tmp_path), *words.split()], check=True)
+    commit = subprocess.check_output(["git", "-C", str(tmp_path), "rev-parse", "HEAD"], text=True).strip()
+    found = discover_project(tmp_path)
+    assert found == {"GIT_COMMIT": commit, "PYTHONPATH": "src:lib/one/src:sub/a/src:sub/b"}
 
 
 @pytest.mark.parametrize(

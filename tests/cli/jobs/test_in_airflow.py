@@ -1,4 +1,4 @@
-"""The same commands as ``airflow tradewind``, and the reconciler on Airflow's own database."""
+"""``airflow tradewind jobs`` and ``reconcile`` on Airflow's own database."""
 
 from __future__ import annotations
 
@@ -13,11 +13,8 @@ from pathlib import Path
 
 import pytest
 import requests
-from airflow.cli.cli_parser import get_parser
 
 from tests.support.shared_clusters import shared_cluster
-from tradewind.cli.jobs.submit import command_words
-from tradewind.cli.main import parser
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.request import JobRequest
@@ -30,46 +27,6 @@ pytestmark = pytest.mark.slow
 
 DEPLOYMENT = "the-test"
 LASTING = "python -u -c 'import time; time.sleep(600)'"
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        [
-            "jobs",
-            "submit",
-            "--no-wait",
-            "-e",
-            "A",
-            "1",
-            "-e",
-            "B=2",
-            "--tpu",
-            "v4-8",
-            "--",
-            "python",
-            "a.py",
-            "--no-wait",
-        ],
-        ["jobs", "list", "--all", "--metadata", "a=b", "--cluster", "mine"],
-        ["jobs", "logs", "a", "-f", "-n", "3", "-g", "x"],
-        ["jobs", "stop", "a", "b"],
-        ["jobs", "wait", "--match", "a", "--timeout", "3"],
-        ["reconcile", "--cluster", "a", "--cluster", "b", "--dry-run"],
-        ["cluster", "push-env", "here", "--host", "one:1", "--dry-run", "--json"],
-        ["dev-tpu", "allocate", "v4-8", "--wait", "60", "--name", "mine"],
-        ["dev-tpu", "watch", "--debounce", "2", "-e", "A", "1", "--host", "1", "--", "python", "a.py", "--name", "x"],
-    ],
-)
-def test_airflows_command_line_understands_the_same(words: list[str]) -> None:
-    theirs = vars(get_parser().parse_args(["tradewind", *words]))
-    ours = vars(parser().parse_args(words))
-    assert callable(theirs.pop("func"))
-    assert theirs.pop("subcommand") in words
-    assert " ".join(words).startswith(ours.pop("run"))
-    assert theirs == ours
-    if "submit" in words:
-        assert command_words(theirs["command"]) == ["python", "a.py", "--no-wait"]
 
 
 def test_airflows_other_commands_load_nothing_heavy_for_these() -> None:
@@ -121,21 +78,10 @@ def insert(airflow: LocalAirflow, table: str, **values: object) -> None:
 
 def has_task(airflow: LocalAirflow, key: TaskKey, state: str | None) -> None:
     """Store the task in this state in Airflow's database."""
-    insert(
-        airflow,
-        "task_instance",
-        id=uuid.uuid4().hex,
-        task_id=key.task,
-        dag_id=key.dag,
-        run_id=key.run,
-        map_index=key.map_index,
-        try_number=key.try_number,
-        max_tries=0,
-        pool="default_pool",
-        pool_slots=1,
-        span_status="not_started",
-        state=state,
-    )
+    identity = {"task_id": key.task, "dag_id": key.dag, "run_id": key.run, "map_index": key.map_index}
+    slot = {"max_tries": 0, "pool": "default_pool", "pool_slots": 1, "span_status": "not_started"}
+    tried = {"id": uuid.uuid4().hex, "try_number": key.try_number, "state": state}
+    insert(airflow, "task_instance", **identity, **slot, **tried)
 
 
 def lasting(jobs: RayJobs) -> set[str]:
@@ -163,8 +109,8 @@ def test_reconcile_stops_the_jobs_that_no_task_waits_for(jobs: RayJobs, airflow:
     wanted = {submitted(jobs, ended), submitted(jobs, deleted)}
     left = {submitted(jobs, alive), submitted(jobs, ended, "another"), submitted(jobs, ended, waits=False)}
 
-    looked = airflow.cli("tradewind", "reconcile", "--dry-run")
-    assert (looked.returncode, set(looked.stdout.splitlines())) == (0, wanted), looked.stderr
+    listed = airflow.cli("tradewind", "reconcile", "--dry-run")
+    assert (listed.returncode, set(listed.stdout.splitlines())) == (0, wanted), listed.stderr
     assert lasting(jobs) == wanted | left
 
     done = airflow.cli("tradewind", "reconcile", "--cluster", "ray_default", "--cluster", "gone")

@@ -9,53 +9,40 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Run
 from tests.fleet.fleets import write_fleet
 from tradewind.cli.jobs.submit import command_words
-from tradewind.cli.main import main, parser
+from tradewind.cli.main import parser
 
 
 def submit(*words: str) -> argparse.Namespace:
     return parser().parse_args(["jobs", "submit", *words])
 
 
-def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    with pytest.raises(SystemExit) as end:
-        main(words)
-    assert end.value.code == 2
-    said = capsys.readouterr()
-    assert said.out == "" and said.err.startswith("tradewind: ") and said.err.count("\n") == 1
-    return said.err
+def refusal(run: Run, *words: str) -> str:
+    """Return the one sentence with which a command line is refused."""
+    code, out, err = run(*words)
+    assert (code, out) == (2, "") and err.startswith("tradewind: ") and err.count("\n") == 1
+    return err
 
 
-def test_all_behind_the_two_dashes_is_the_command() -> None:
+def test_words_after_two_dashes_are_the_command() -> None:
     arguments = submit("--no-wait", "-e", "A", "1", "--", "python", "a.py", "--no-wait", "--", "-e", "B=2")
     assert command_words(arguments.command) == ["python", "a.py", "--no-wait", "--", "-e", "B=2"]
     assert arguments.no_wait and arguments.env == [["A", "1"]]
-
-
-def test_options_behind_the_command_are_the_commands_own() -> None:
     assert not submit("--", "python", "a.py", "--auto-stop").auto_stop
 
 
-def test_the_spellings_of_ray_run_are_understood() -> None:
-    ours = submit(
-        "--no-wait", "--env", "A", "1", "--num-cpus", "2", "--num-gpus", "1", "--memory", "3", "--resources", "{}"
-    )
-    words = ("--no_wait", "--env_vars", "A", "1", "--entrypoint-num-cpus", "2", "--entrypoint-num-gpus", "1")
-    theirs = submit(*words, "--entrypoint-memory", "3", "--entrypoint-resources", "{}")
-    assert vars(ours) == vars(theirs)
-
-
-@pytest.mark.parametrize("words", [["python", "a.py"], [], ["python", "--", "a.py"], ["--"]])
-def test_a_command_that_is_not_behind_two_dashes_is_refused(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "'--'" in refusal(capsys, "jobs", "submit", *words)
+def test_option_spellings_of_ray_run_are_accepted() -> None:
+    own = "--no-wait --env A 1 --num-cpus 2 --num-gpus 1 --memory 3 --resources {}"
+    ray_run = "--no_wait --env_vars A 1 --entrypoint-num-cpus 2 --entrypoint-num-gpus 1 --entrypoint-memory 3"
+    assert submit(*own.split()) == submit(*ray_run.split(), "--entrypoint-resources", "{}")
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        *((["submit", *words], "'--'") for words in (["python", "a.py"], [], ["python", "--", "a.py"], ["--"])),
         (["submit", "--no-wait", "--auto-stop", "--", "true"], "--no-wait and --auto-stop exclude each other"),
         (["submit", "--no-wait", "--timeout", "5", "--", "true"], "--no-wait and --timeout exclude each other"),
         (["submit", "--timeout", "0", "--", "true"], "is not a number of seconds above zero"),
@@ -85,18 +72,17 @@ def test_a_command_that_is_not_behind_two_dashes_is_refused(
     ],
 )
 def test_bad_usage_is_one_sentence_and_exit_code_two(
-    words: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    words: list[str], says: str, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:1")
-    said = refusal(capsys, "jobs", *words)
-    assert says in said
-    assert "hunter2" not in said
+    err = refusal(run, "jobs", *words)
+    assert says in err and "hunter2" not in err
 
 
 @pytest.mark.slow
 def test_job_commands_need_no_airflow_and_help_imports_are_light(tmp_path: Path) -> None:
-    code = (
+    script = (
         "import sys; sys.modules['airflow'] = None\n"
         "from tradewind.cli.main import main, parser\n"
         "parser().format_help()\n"
@@ -105,20 +91,20 @@ def test_job_commands_need_no_airflow_and_help_imports_are_light(tmp_path: Path)
     )
 
     def ended(*words: str) -> tuple[int, str]:
-        command = [sys.executable, "-c", code, *words]
+        command = [sys.executable, "-c", script, *words]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
         return done.returncode, done.stderr
 
-    exit_code, said = ended("jobs", "list", "--address", "http://127.0.0.1:1")
-    assert exit_code == 1 and "The Ray cluster at http://127.0.0.1:1 does not answer" in said
-    exit_code, said = ended("jobs", "list", "--cluster", "ray_default")
-    assert exit_code == 2 and "neither Airflow nor a fleet file here: give --address URL" in said
+    code, err = ended("jobs", "list", "--address", "http://127.0.0.1:1")
+    assert code == 1 and "The Ray cluster at http://127.0.0.1:1 does not answer" in err
+    code, err = ended("jobs", "list", "--cluster", "ray_default")
+    assert code == 2 and "neither Airflow nor a fleet file here: give --address URL" in err
     (tmp_path / "infra").mkdir()
     write_fleet(tmp_path / "infra")
-    exit_code, said = ended("jobs", "list", "--cluster", "her")
-    assert exit_code == 2 and "infra/fleet.yaml describes no cluster 'her': did you mean here?" in said
-    exit_code, said = ended("reconcile")
-    assert exit_code == 2 and "Airflow is not installed here" in said
+    code, err = ended("jobs", "list", "--cluster", "her")
+    assert code == 2 and "infra/fleet.yaml describes no cluster 'her': did you mean here?" in err
+    code, err = ended("reconcile")
+    assert code == 2 and "Airflow is not installed here" in err
 
 
 @pytest.mark.parametrize(
@@ -132,7 +118,5 @@ def test_job_commands_need_no_airflow_and_help_imports_are_light(tmp_path: Path)
         (["jobs", "logs", "a", "--clustre=hunter2"], "(did you mean --cluster?): --clustre=(not shown);"),
     ],
 )
-def test_a_word_that_there_is_not_is_answered_with_the_nearest(
-    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert says in refusal(capsys, *words)
+def test_unknown_word_is_refused_with_the_nearest(words: list[str], says: str, run: Run) -> None:
+    assert says in refusal(run, *words)

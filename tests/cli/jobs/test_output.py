@@ -31,9 +31,6 @@ def test_job_table_has_one_aligned_line_per_job() -> None:
     assert [row[column:].split()[0] for row in rows] == ["FAILED", "PENDING", "PENDING"]
     assert " 90 s " in rows[0] and " 10 min " in rows[1]
     assert "python b.py xx" in rows[1] and rows[1].endswith("...")
-
-
-def test_without_jobs_the_table_is_its_head() -> None:
     assert table([], now=0.0) == ["JOB  STATUS  SUBMITTED  FOR  COMMAND"]
 
 
@@ -61,11 +58,8 @@ def test_the_pattern_comes_before_the_tail() -> None:
     assert shown(lines, [], None, 0) == []
 
 
-def test_what_comes_after_the_tail_is_shown_whole() -> None:
+def test_lines_after_the_tail_are_shown_as_they_come() -> None:
     assert shown(["a 1", "a 2"], ["b 3", "a 4", "a 5"], "^a", 1) == ["a 2", "a 4", "a 5"]
-
-
-def test_without_a_tail_lines_do_not_wait() -> None:
     found: list[str] = []
     LineFilter(found.extend, None, None).add(["a"])
     assert found == ["a"]
@@ -83,9 +77,6 @@ def test_job_status_shows_user_start_time_and_ray_state() -> None:
     assert found["submitted"].endswith(", 90 s") and "ended" in found
     assert ("message", "Job entrypoint failed:") in rows and ("", "KeyError: 'x'") in rows
     assert rows[-1] == ("link", "http://c:1/#/jobs/train")
-
-
-def test_of_a_job_that_has_just_begun_there_is_less_to_say() -> None:
-    rows = dict(job_rows(JobDetails("train", "PENDING", "true", started_ms=1_000_000), None, now=1_060.0))
-    assert rows["whose"] == "-" and rows["submitted"].endswith(", 60 s")
-    assert {"ended", "exit code", "message", "link"}.isdisjoint(rows)
+    new = dict(job_rows(JobDetails("train", "PENDING", "true", started_ms=1_000_000), None, now=1_060.0))
+    assert new["whose"] == "-" and new["submitted"].endswith(", 60 s")
+    assert {"ended", "exit code", "message", "link"}.isdisjoint(new)

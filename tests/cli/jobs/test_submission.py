@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from ray.dashboard.modules.job.cli import submit
 
 from tradewind.cli.jobs.submit import id_for, job_to_submit, new_id, ray_command, script_stem
 from tradewind.cli.main import parser
@@ -28,10 +29,10 @@ def test_the_command_reaches_the_cluster_word_for_word(tmp_path: Path) -> None:
     assert shlex.split(job(tmp_path, "--", *words).entrypoint) == words
 
 
-def test_without_amounts_nothing_is_asked_for(tmp_path: Path) -> None:
+def test_job_without_amounts_requests_no_resources(tmp_path: Path) -> None:
     plain = job(tmp_path, "--", "true")
-    asked = (plain.num_cpus, plain.num_gpus, plain.memory_bytes, plain.resources, plain.label_selector)
-    assert asked == (None, None, None, None, None)
+    amounts = (plain.num_cpus, plain.num_gpus, plain.memory_bytes, plain.resources, plain.label_selector)
+    assert amounts == (None, None, None, None, None)
     assert plain.runtime_env["working_dir"] == str(tmp_path)
     assert not plain.runtime_env.get("py_modules")
 
@@ -43,14 +44,14 @@ def test_a_slice_of_one_host_is_taken_whole_with_amounts_on_top(tmp_path: Path) 
     assert placed.num_cpus == 4.0
 
 
-def test_what_is_excluded_here_comes_after_our_own_patterns(tmp_path: Path) -> None:
+def test_exclude_option_follows_default_patterns(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     env = job(tmp_path, "--exclude", "/data", "--exclude", "!/docs", "--", "true").runtime_env
     assert ".git" in env["excludes"] and env["excludes"].index("/docs") < env["excludes"].index("!/docs")
     assert "/data" in env["excludes"]
 
 
-def test_a_secret_travels_as_a_reference_with_what_fetches_it(tmp_path: Path) -> None:
+def test_secret_is_sent_as_reference_with_its_fetcher(tmp_path: Path) -> None:
     sent = job(tmp_path, "--secret", "HF_TOKEN=projects/p/secrets/s", "-e", "A=1", "--", "python", "a.py")
     assert sent.entrypoint == "python -u -m tradewind.runtime.with_secrets 'python a.py'"
     assert "projects/p/secrets/s" in sent.runtime_env["env_vars"]["TRADEWIND_SECRETS_REF"]
@@ -94,37 +95,15 @@ def test_two_new_ids_differ_and_a_chosen_one_is_kept() -> None:
     assert id_for(parser().parse_args(["jobs", "submit", "--submission-id", "mine", "--", "true"])) == "mine"
 
 
-def test_equivalent_ray_command_is_shown_without_token(tmp_path: Path) -> None:
-    given = ("--tpu", "v4-8", "--memory", "5", "--metadata", "owner=me", "-e", "A=x y", "--", "python", "a b.py")
-    request = job(tmp_path, *given)
+def test_equivalent_ray_command_has_real_options_and_no_token(tmp_path: Path) -> None:
+    given = "--tpu v4-8 --num-cpus 1 --num-gpus 1 --memory 5 --metadata owner=me"
+    request = job(tmp_path, *given.split(), "-e", "A=x y", "--", "python", "a b.py")
     words = shlex.split(ray_command(request, CLUSTER))
     assert words[:3] == ["ray", "job", "submit"] and words[-3:] == ["--", "python", "a b.py"]
     options = dict(zip(words[3:-3:2], words[4:-3:2], strict=True))
+    assert len(options) == 10 and options.keys() <= {name for each in submit.params for name in each.opts}
     assert options["--address"] == CLUSTER.address and options["--submission-id"] == "the-job"
     assert json.loads(options["--runtime-env-json"])["env_vars"]["A"] == "x y"
     assert json.loads(options["--entrypoint-resources"]) == {"TPU-v4-8-head": 1.0, "TPU": 4.0}
     assert options["--entrypoint-memory"] == "5" and json.loads(options["--metadata-json"])["owner"] == "me"
     assert CLUSTER.token is not None and CLUSTER.token not in " ".join(words)
-
-
-def test_every_option_of_rays_command_that_is_shown_exists(tmp_path: Path) -> None:
-    from ray.dashboard.modules.job.cli import submit
-
-    request = job(
-        tmp_path,
-        "--tpu",
-        "v4-8",
-        "--num-cpus",
-        "1",
-        "--num-gpus",
-        "1",
-        "--memory",
-        "5",
-        "--metadata",
-        "a=b",
-        "--",
-        "true",
-    )
-    known = {name for parameter in submit.params for name in parameter.opts}
-    shown = {word for word in shlex.split(ray_command(request, CLUSTER))[3:-2] if word.startswith("--")}
-    assert len(shown) == 10 and shown <= known

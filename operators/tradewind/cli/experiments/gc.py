@@ -187,7 +187,8 @@ class _Report:
                 problems[each.path] = str(error)
                 continue
             if not self.as_json:
-                write_lines([_line(found)])
+                size, age = human_size(found.bytes), format_age(found.age_s)
+                write_lines([f"{size:>12}  {found.state.value:<8}  {age:<14}  {found.path}"])
         return problems
 
     def _summary(self, sweep: Sweep, problems: Mapping[str, str]) -> str:
@@ -214,10 +215,6 @@ class _Report:
         ]
         counts = {"outputs": sweep.outputs, "needed": sweep.needed, "young": sweep.young, "bytes": sweep.bytes}
         return {"prefix": sweep.prefix, **counts, "garbage": garbage}
-
-
-def _line(garbage: Garbage) -> str:
-    return f"{human_size(garbage.bytes):>12}  {garbage.state.value:<8}  {format_age(garbage.age_s):<14}  {garbage.path}"
 
 
 def _unknown(paths: Sequence[str]) -> str:

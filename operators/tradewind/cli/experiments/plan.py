@@ -53,13 +53,6 @@ class Explanation:
     lines: tuple[str, ...]
     fields: Mapping[str, Any]
 
-    @property
-    def text(self) -> str:
-        return "\n".join(self.lines)
-
-    def to_json(self) -> dict[str, Any]:
-        return dict(self.fields)
-
 
 @dataclass(frozen=True)
 class FoundVersion:
@@ -73,9 +66,6 @@ class FoundVersion:
 
     def to_json(self) -> dict[str, Any]:
         return {"name": self.version["name"], "output_path": self.output_path}
-
-
-# ---- why
 
 
 def explain_step(
@@ -129,9 +119,6 @@ def _producer(record: Record, planned: PlannedStep | None) -> str | None:
     if record.lease is None or record.state not in (RecordState.FINISHED, RecordState.AT_WORK, RecordState.GONE):
         return None
     return format_producer(record.lease.by) or None
-
-
-# ---- diff
 
 
 def explain_difference(old: str, new: str, prefix: str) -> Explanation:
@@ -287,5 +274,5 @@ def selection_of(arguments: argparse.Namespace, otherwise: Selection) -> Selecti
 
 
 def _print(explanation: Explanation, *, as_json: bool) -> int:
-    write_lines(json_lines(explanation.to_json()) if as_json else list(explanation.lines))
+    write_lines(json_lines(explanation.fields) if as_json else list(explanation.lines))
     return 0

@@ -346,7 +346,8 @@ def validate_files(arguments: argparse.Namespace) -> int:
     count, bad = len(arguments.files), 0
     for file in arguments.files:
         try:
-            if _is_fleet_file(Path(file)):
+            content = read_yaml_with_problems(Path(file)).value
+            if isinstance(content, dict) and "clusters" in content and "cluster_name" not in content:
                 print_warnings(load_fleet(Path(file)).clusters.values())
             else:
                 check_cluster_file(Path(file))
@@ -357,9 +358,3 @@ def validate_files(arguments: argparse.Namespace) -> int:
         raise CommandError(f"{bad} of {count} files cannot be used as they are.")
     say(f"{count} {'file is' if count == 1 else 'files are'} valid, as far as can be checked without Google Cloud.")
     return 0
-
-
-def _is_fleet_file(file: Path) -> bool:
-    """Return whether the file describes a fleet, and not one cluster for Ray's launcher."""
-    content = read_yaml_with_problems(file).value
-    return isinstance(content, dict) and "clusters" in content and "cluster_name" not in content

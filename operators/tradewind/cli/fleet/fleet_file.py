@@ -119,7 +119,8 @@ def take_config(arguments: argparse.Namespace) -> list[str]:
     config = getattr(arguments, "config", None)
     if config is None:
         return []
-    if _is_of_cluster(config):
+    text = _text_of(Path(config), "--config")
+    if is_generated(text) or _RAY_CLUSTER.search(text):
         return [config]
     if arguments.fleet not in (None, config):
         raise UsageError(f"--fleet {arguments.fleet} and --config {config} name two fleet files: give one.")
@@ -130,12 +131,6 @@ def take_config(arguments: argparse.Namespace) -> list[str]:
 def is_path(text: str) -> bool:
     """Return whether ``text`` is a path and no cluster's name, which has neither slashes nor dots."""
     return "/" in text or text.endswith(_ENDINGS)
-
-
-def _is_of_cluster(config: str) -> bool:
-    """Return whether the file is a cluster file, and not a fleet file."""
-    text = _text_of(Path(config), "--config")
-    return is_generated(text) or _RAY_CLUSTER.search(text) is not None
 
 
 @_bad_paths_refused()

@@ -197,12 +197,7 @@ CONNECT: Final = Command(
 EXECUTE: Final = Command(
     "execute",
     "send this folder to a slice that you hold, and run a command in it, on all hosts at once",
-    (
-        *_WHOSE,
-        option("--no-sync", action="store_true", help="send nothing"),
-        *_RUN,
-        _COMMAND,
-    ),
+    (*_WHOSE, option("--no-sync", action="store_true", help="send nothing"), *_RUN, _COMMAND),
     "Sends the files that a job would get. Ends with the exit code of the command; on several hosts with 1 if any is "
     "not 0. The command ends when this one does.",
 )
@@ -249,8 +244,11 @@ ANNOUNCE: Final = Command(
         *WHICH_CLUSTER,
     ),
 )
-_RUN_ENV: Final = ("auto", "docker", "host")
-_WHERE: Final = "in Ray's container (docker) or on the machine (host); auto: in the container if it runs"
+
+
+def _run_env(default: str) -> Option:
+    where = "in Ray's container (docker) or on the machine (host); auto: in the container if it runs"
+    return option("--run-env", choices=("auto", "docker", "host"), default=default, help=f"{where}; default: {default}")
 
 
 def _words(what: str) -> Option:
@@ -268,32 +266,19 @@ _HOSTS: Final = (
 SSH_HEAD: Final = Command(
     "ssh-head",
     "a shell on the head of a cluster",
-    (
-        option("--run-env", choices=_RUN_ENV, default="auto", help=f"{_WHERE}; default: auto"),
-        *WHICH_CLUSTER,
-        _words("[CLUSTER] [-- COMMAND ...]"),
-    ),
+    (_run_env("auto"), *WHICH_CLUSTER, _words("[CLUSTER] [-- COMMAND ...]")),
     "Ends with the exit code of the shell or the command.",
 )
 SSH_TPU: Final = Command(
     "ssh-tpu",
     "a shell on a host of a slice",
-    (
-        option("--run-env", choices=_RUN_ENV, default="host", help=f"{_WHERE}; default: host"),
-        *WHICH_CLUSTER,
-        _words("[CLUSTER] SLICE[:N] [-- COMMAND ...]"),
-    ),
+    (_run_env("host"), *WHICH_CLUSTER, _words("[CLUSTER] SLICE[:N] [-- COMMAND ...]")),
     "The host may also be given by its address. Ends with the exit code of the shell or the command.",
 )
 EXEC: Final = Command(
     "exec",
     "run a command on the head of a cluster, or on hosts of its slices",
-    (
-        *_HOSTS,
-        option("--run-env", choices=_RUN_ENV, default="auto", help=f"{_WHERE}; default: auto"),
-        *WHICH_CLUSTER,
-        _words("[CLUSTER] -- COMMAND ..."),
-    ),
+    (*_HOSTS, _run_env("auto"), *WHICH_CLUSTER, _words("[CLUSTER] -- COMMAND ...")),
     "One word after -- is a line for the shell there; several are a command and its arguments, unchanged. Ends with "
     "the exit code of the command; on several machines with 1 if any is not 0.",
 )
