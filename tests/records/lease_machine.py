@@ -17,15 +17,9 @@ from typing import Any, ClassVar
 
 import fsspec
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.records.lease_model import OUTPUT, Fate, ModelFiles, Process, World, running
+from tests.records.lease_model import OUTPUT, Environment, Fate, ModelFiles, Process, running
 from tradewind.attempts.decisions import Claim, Finished, Reattach, RerunRequest, TaskIdentity, decide_start
 from tradewind.attempts.renewal import LeaseEndReason, LeaseRenewer
 from tradewind.records.attempts import Attempt, AttemptError, AttemptOutcome
@@ -83,7 +77,7 @@ class Child:
         self.killed_at = at + self.times.kill_s
 
     @property
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         """Return whether the process may still write."""
         return not self.has_ended and self.clock() < self.killed_at
 
@@ -97,21 +91,21 @@ class Driver:
     """State of one process of a job."""
 
     process: Process
-    keeper: LeaseRenewer | None = None
-    looker: Process | None = None
+    renewer: LeaseRenewer | None = None
+    renewal: Process | None = None
     is_at_work: bool = False
     is_writing: bool = False
-    told: LeaseEndReason | None = None
-    how_it_ends: str = ""
+    end_reason: LeaseEndReason | None = None
+    ending: str = ""
 
     def end_work(self, end: LeaseEndReason) -> None:
-        self.told = end
+        self.end_reason = end
 
     @property
-    def believes(self) -> bool:
+    def believes_it_owns(self) -> bool:
         """Return whether the function runs and no stop request has reached it."""
-        keeper = self.keeper
-        is_held = keeper is not None and keeper.end in (None, LeaseEndReason.STOP_REQUESTED) and not keeper.is_over
+        renewer = self.renewer
+        is_held = renewer is not None and renewer.end in (None, LeaseEndReason.STOP_REQUESTED) and not renewer.is_over
         return self.is_at_work and is_held and not self.process.ended
 
 
@@ -119,11 +113,11 @@ class LeaseMachine(RuleBasedStateMachine):
     """The rules that change the test environment."""
 
     make_store: ClassVar[type[LeaseStore]] = LeaseStore
-    make_keeper: ClassVar[type[LeaseRenewer]] = LeaseRenewer
+    make_renewer: ClassVar[type[LeaseRenewer]] = LeaseRenewer
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World()
+        self.environment = Environment()
         self.jobs: list[Job] = []
         self.drivers: list[Driver] = []
         self.children: list[Child] = []
@@ -131,7 +125,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.numbers = 0
 
     def teardown(self) -> None:
-        for process in self.world.processes:
+        for process in self.environment.processes:
             with suppress(AssertionError):
                 process.kill()
 
@@ -140,89 +134,89 @@ class LeaseMachine(RuleBasedStateMachine):
     def spawn(
         self, run: Callable[[Process], None], answered: int, incarnation: str | None = None, job: str = ""
     ) -> Process:
-        skew_s = SKEWS_S[len(self.world.processes) % len(SKEWS_S)]
-        process = Process(self.world, run, skew_s, incarnation, job)
-        self.world.processes.append(process)
+        skew_s = SKEWS_S[len(self.environment.processes) % len(SKEWS_S)]
+        process = Process(self.environment, run, skew_s, incarnation, job)
+        self.environment.processes.append(process)
         process.resume()
-        let_go_on(process, answered)
+        resume(process, answered)
         return process
 
     def active(self) -> list[Process]:
-        return [process for process in self.world.processes if not process.ended]
+        return [process for process in self.environment.processes if not process.ended]
+
+    def recent_job(self, pick: int) -> Job:
+        return self.jobs[-1 - pick % min(3, len(self.jobs))]
 
     @initialize(events=st.integers(0, 4), answered=REQUESTS)
-    def something_has_happened(self, events: int, answered: int) -> None:
+    def earlier_events(self, events: int, answered: int) -> None:
         if events > 0:
-            self.a_try_starts("two", False, answered if answered < 4 else 1)
-            self.a_try_starts("one", False, 40 if events > 1 else answered)
+            self.try_starts("two", False, answered if answered < 4 else 1)
+            self.try_starts("one", False, 40 if events > 1 else answered)
         if events > 1 and self.jobs:
-            self.a_follower_renews(0, answered)
-            self.ray_starts_a_job(0, 40 if events > 2 else answered)
-        if events > 3 and self.kept():
-            self.a_function_ends_and_the_last_write_goes_wrong(0, "returns", False, Fate.ANSWERED)
+            self.follower_renews(0, answered)
+            self.job_starts(0, 40 if events > 2 else answered)
+        if events > 3 and self.owning():
+            self.function_ends_and_last_write_fails(0, "returns", False, Fate.ANSWERED)
 
     @rule(run=st.sampled_from(RUNS), seconds=st.sampled_from((31.0, 61.0, 74.0, 91.0, 100.0)), answered=REQUESTS)
-    def another_try_comes_after_a_while(self, run: str, seconds: float, answered: int) -> None:
-        self.world.time += seconds
+    def later_try_starts(self, run: str, seconds: float, answered: int) -> None:
+        self.environment.time += seconds
         known = len(self.jobs)
-        self.a_try_starts(run, False, 40)
+        self.try_starts(run, False, 40)
         if len(self.jobs) > known:
-            self.ray_starts_a_job(0, answered)
+            self.job_starts(0, answered)
 
     @precondition(lambda self: self.active())
     @rule(pick=PICKS, answered=REQUESTS)
-    def goes_on(self, pick: int, answered: int) -> None:
-        let_go_on(self.active()[pick % len(self.active())], answered)
+    def process_continues(self, pick: int, answered: int) -> None:
+        resume(self.active()[pick % len(self.active())], answered)
 
     @precondition(lambda self: self.active())
     @rule(backwards=st.booleans())
-    def everybody_goes_on(self, backwards: bool) -> None:
+    def all_processes_continue(self, backwards: bool) -> None:
         for process in self.active()[:: -1 if backwards else 1]:
-            let_go_on(process, 10)
+            resume(process, 10)
 
     @precondition(lambda self: self.active())
     @rule(pick=PICKS, fate=BAD_FATES)
-    def something_goes_wrong(self, pick: int, fate: Fate) -> None:
+    def request_fails(self, pick: int, fate: Fate) -> None:
         self.active()[pick % len(self.active())].resume(fate)
 
     @rule(seconds=st.sampled_from(PAUSES_S))
     def time_passes(self, seconds: float) -> None:
-        self.world.time += seconds
+        self.environment.time += seconds
 
-    @precondition(lambda self: self.world.late)
+    @precondition(lambda self: self.environment.late)
     @rule(pick=PICKS)
-    def a_late_write_arrives(self, pick: int) -> None:
-        _, write = self.world.late.pop(pick % len(self.world.late))
+    def late_write_arrives(self, pick: int) -> None:
         with suppress(FileNotFoundError):
-            write()
+            self.environment.late.pop(pick % len(self.environment.late))()
 
     # ---- claimers
 
     @rule(run=st.sampled_from(RUNS), clears=st.booleans(), answered=REQUESTS)
-    def a_try_starts(self, run: str, clears: bool, answered: int) -> None:
+    def try_starts(self, run: str, clears: bool, answered: int) -> None:
         before = self.tries.get(run)
         if before is None or before.ended:
-            lease = self.world.lease
+            lease = self.environment.lease
             was_made = clears and lease is not None and lease.phase is Phase.COMMITTED
-            asked = (
-                RerunRequest(was_reused=True, planned_attempt=lease.attempt) if lease and was_made else RerunRequest()
-            )
+            rerun = RerunRequest(was_reused=True, planned_attempt=lease.attempt) if was_made else RerunRequest()
             self.numbers += 1
             by = {"dag": "d", "run": run, "task": "t", "map_index": -1, "try": self.numbers, "max_tries": 3}
-            self.tries[run] = self.spawn(lambda process: self.try_(process, TaskIdentity(by), asked), answered)
+            self.tries[run] = self.spawn(lambda process: self.try_(process, TaskIdentity(by), rerun), answered)
 
-    def try_(self, process: Process, task: TaskIdentity, asked: RerunRequest) -> None:
+    def try_(self, process: Process, task: TaskIdentity, rerun: RerunRequest) -> None:
         store = process.store(self.make_store)
-        seen = store.read()
-        record = Record(None, seen.lease, seen.age_s, has_output=True) if seen else Record()
-        start = decide_start(record, task, asked)
+        held = store.read()
+        record = Record(None, held.lease, held.age_s, has_output=True) if held else Record()
+        start = decide_start(record, task, rerun)
         if isinstance(start, Finished) and start.lease is not None:
             complete_commit(OUTPUT, start.lease)
-        if isinstance(start, Claim) or (isinstance(start, Reattach) and self.never_had(start.lease)):
-            process.may_withdraw = asked.planned_attempt if asked.was_reused else None
-            self.claim(process, store, seen, task.by, isinstance(start, Claim) and start.withdraws)
+        if isinstance(start, Claim) or (isinstance(start, Reattach) and self.was_not_submitted(start.lease)):
+            process.may_withdraw = rerun.planned_attempt if rerun.was_reused else None
+            self.claim(process, store, held, task.by, isinstance(start, Claim) and start.withdraws)
 
-    def never_had(self, lease: Lease) -> bool:
+    def was_not_submitted(self, lease: Lease) -> bool:
         return lease.phase is Phase.CLAIMED and all(one.attempt.job != lease.job for one in self.jobs)
 
     def claim(
@@ -237,12 +231,12 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.jobs)
     @rule(pick=PICKS, answered=REQUESTS)
-    def ray_starts_a_job(self, pick: int, answered: int) -> None:
-        job = self.jobs[-1 - pick % min(3, len(self.jobs))]
+    def job_starts(self, pick: int, answered: int) -> None:
+        job = self.recent_job(pick)
         if job.starts < 2:
             job.starts += 1
             self.numbers += 1
-            incarnation = f"keeper-{self.numbers}"
+            incarnation = f"renewer-{self.numbers}"
             self.spawn(lambda process: self.drive(process, job.attempt), answered, incarnation, job.attempt.job)
 
     def drive(self, process: Process, attempt: Attempt) -> None:
@@ -251,96 +245,98 @@ class LeaseMachine(RuleBasedStateMachine):
         self.drivers.append(driver)
         store = process.store(self.make_store)
         held = store.take_over(attempt.job, process.incarnation)
-        process.stand()  # the process may be frozen here
+        process.pause()  # the process may be frozen here
         child = Child(attempt, held.lease.times, store.clock)
-        keeper = driver.keeper = self.make_keeper(store, held, driver.end_work, child.renewed)
+        renewer = driver.renewer = self.make_renewer(store, held, driver.end_work, child.renewed)
         child.renewed(held.written_at)
-        process.must_end = lambda: keeper.is_over
+        process.must_end = lambda: renewer.is_over
         driver.is_at_work = True
-        if not self.has_prepared(attempt, keeper):
+        if not self.prepare(attempt, renewer):
             driver.is_at_work = False
             return
         self.children.append(child)
-        while not driver.told and not driver.how_it_ends:
-            process.stand()
+        while not driver.end_reason and not driver.ending:
+            process.pause()
         driver.is_at_work = False
-        if driver.how_it_ends and child.lives:
+        if driver.ending and child.is_alive:
             child.write()
         child.has_ended = True  # its guard has killed it and reports this
         while True:
             with suppress(StoreError):
-                return self.end_turn(driver, keeper, attempt)
+                return self.write_end(driver, renewer, attempt)
 
-    def has_prepared(self, attempt: Attempt, keeper: LeaseRenewer) -> bool:
+    def prepare(self, attempt: Attempt, renewer: LeaseRenewer) -> bool:
         """Remove leftovers, as a driver does before its function runs; return False if it gives up."""
         try:
             write_status(OUTPUT, Status.RUNNING)
             if attempt.number > 1:
-                remove_leftovers(OUTPUT, (), keeper.check)
+                remove_leftovers(OUTPUT, (), renewer.check)
         except (StoreError, LeaseLostError):
             return False
         return True
 
-    def end_turn(self, driver: Driver, keeper: LeaseRenewer, attempt: Attempt) -> None:
+    def write_end(self, driver: Driver, renewer: LeaseRenewer, attempt: Attempt) -> None:
         def finish(**changes: Any) -> HeldLease:
-            while driver.looker is not None and not driver.looker.ended:
-                driver.process.stand()  # the lease owner's lock
+            while driver.renewal is not None and not driver.renewal.ended:
+                driver.process.pause()  # the lease owner's lock
             driver.is_writing = True
             try:
-                return keeper.finish(**changes)
+                return renewer.finish(**changes)
             finally:
                 driver.is_writing = False
 
-        if driver.told is LeaseEndReason.STOP_REQUESTED or driver.told is LeaseEndReason.FENCED:
+        if driver.end_reason is LeaseEndReason.STOP_REQUESTED or driver.end_reason is LeaseEndReason.FENCED:
             stop_attempt(finish, OUTPUT, attempt, AttemptOutcome.STOPPED)
-        elif driver.how_it_ends == "raises":
+        elif driver.ending == "raises":
             fail_attempt(finish, OUTPUT, attempt, AttemptError("ValueError", "no"))
         else:
             commit_attempt(finish, OUTPUT, attempt, lambda: None)  # must not count after a lost lease
 
-    @precondition(lambda self: any(child.lives for child in self.children))
+    @precondition(lambda self: any(child.is_alive for child in self.children))
     @rule(pick=PICKS)
-    def a_function_writes(self, pick: int) -> None:
+    def function_writes(self, pick: int) -> None:
         """Write a file, also when owner and guard are dead or frozen, until the kernel kills the process."""
-        living = [child for child in self.children if child.lives]
-        child, lease = living[pick % len(living)], self.world.lease
-        assert lease is not None and lease.attempt == child.attempt.number, "an old function writes beside a new turn"
+        living = [child for child in self.children if child.is_alive]
+        child, lease = living[pick % len(living)], self.environment.lease
+        assert lease is not None and lease.attempt == child.attempt.number, (
+            "an old function writes beside a new attempt"
+        )
         child.write()
 
-    def kept(self) -> list[Driver]:
-        return [one for one in self.drivers if one.keeper is not None and not one.process.ended]
+    def owning(self) -> list[Driver]:
+        return [one for one in self.drivers if one.renewer is not None and not one.process.ended]
 
-    @precondition(lambda self: self.kept())
+    @precondition(lambda self: self.owning())
     @rule(pick=PICKS, answered=REQUESTS)
-    def a_keeper_looks(self, pick: int, answered: int) -> None:
-        driver = self.kept()[pick % len(self.kept())]
-        keeper = driver.keeper
-        if keeper is not None and not driver.is_writing and (driver.looker is None or driver.looker.ended):
-            driver.looker = self.spawn(lambda _: keeper.check_lease(), answered, driver.process.incarnation)
+    def owner_renews(self, pick: int, answered: int) -> None:
+        driver = self.owning()[pick % len(self.owning())]
+        renewer = driver.renewer
+        if renewer is not None and not driver.is_writing and (driver.renewal is None or driver.renewal.ended):
+            driver.renewal = self.spawn(lambda _: renewer.check_lease(), answered, driver.process.incarnation)
 
-    @precondition(lambda self: self.kept())
+    @precondition(lambda self: self.owning())
     @rule(pick=PICKS)
-    def a_keeper_counts(self, pick: int) -> None:
-        keeper = self.kept()[pick % len(self.kept())].keeper
-        assert keeper is not None
-        keeper.fence()
+    def owner_checks_clock(self, pick: int) -> None:
+        renewer = self.owning()[pick % len(self.owning())].renewer
+        assert renewer is not None
+        renewer.fence()
 
-    @precondition(lambda self: self.kept())
+    @precondition(lambda self: self.owning())
     @rule(
         pick=PICKS, how=st.sampled_from(["returns", "returns", "raises"]), answered=REQUESTS, then=st.sampled_from(Fate)
     )
-    def a_function_ends(self, pick: int, how: str, answered: int, then: Fate) -> None:
-        driver = self.kept()[-1 - pick % len(self.kept())]
-        driver.how_it_ends = how
-        let_go_on(driver.process, answered)
+    def function_ends(self, pick: int, how: str, answered: int, then: Fate) -> None:
+        driver = self.owning()[-1 - pick % len(self.owning())]
+        driver.ending = how
+        resume(driver.process, answered)
         if not driver.process.ended:
             driver.process.resume(then)
 
-    @precondition(lambda self: self.kept())
+    @precondition(lambda self: self.owning())
     @rule(pick=PICKS, how=st.sampled_from(["returns", "returns", "raises"]), is_sent=st.booleans(), fate=FATES)
-    def a_function_ends_and_the_last_write_goes_wrong(self, pick: int, how: str, is_sent: bool, fate: Fate) -> None:
-        driver = self.kept()[-1 - pick % len(self.kept())]
-        driver.how_it_ends = how
+    def function_ends_and_last_write_fails(self, pick: int, how: str, is_sent: bool, fate: Fate) -> None:
+        driver = self.owning()[-1 - pick % len(self.owning())]
+        driver.ending = how
         for _ in range(20):
             if not driver.process.ended and not driver.is_writing:
                 driver.process.resume()
@@ -351,8 +347,8 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.jobs)
     @rule(pick=PICKS, answered=REQUESTS)
-    def a_follower_renews(self, pick: int, answered: int) -> None:
-        job = self.jobs[-1 - pick % min(3, len(self.jobs))].attempt.job
+    def follower_renews(self, pick: int, answered: int) -> None:
+        job = self.recent_job(pick).attempt.job
 
         def renew(process: Process) -> None:
             store = process.store(self.make_store)
@@ -364,9 +360,9 @@ class LeaseMachine(RuleBasedStateMachine):
 
     # ---- readers and users
 
-    @precondition(lambda self: self.world.commits)
+    @precondition(lambda self: self.environment.commits)
     @rule(answered=REQUESTS)
-    def a_reader_completes_a_commit(self, answered: int) -> None:
+    def reader_completes_commit(self, answered: int) -> None:
         def read(process: Process) -> None:
             held = process.store(self.make_store).read()
             if held is not None and held.lease.phase is Phase.COMMITTED:
@@ -376,8 +372,8 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.jobs)
     @rule(pick=PICKS, phase=st.sampled_from([None, None, Phase.STOPPED, Phase.FAILED]), answered=REQUESTS)
-    def a_job_is_stopped_or_its_end_is_written(self, pick: int, phase: Phase | None, answered: int) -> None:
-        job = self.jobs[-1 - pick % min(3, len(self.jobs))].attempt.job
+    def job_is_stopped_or_its_end_written(self, pick: int, phase: Phase | None, answered: int) -> None:
+        job = self.recent_job(pick).attempt.job
 
         def stop(process: Process) -> None:
             store = process.store(self.make_store)
@@ -391,28 +387,28 @@ class LeaseMachine(RuleBasedStateMachine):
     # ---- invariants
 
     @invariant()
-    def at_most_one_keeper_believes_that_it_holds_the_turn(self) -> None:
-        believers = [driver for driver in self.drivers if driver.believes]
-        assert len(believers) <= 1, "two keepers at work at one time"
+    def at_most_one_owner_believes_it_owns(self) -> None:
+        believers = [driver for driver in self.drivers if driver.believes_it_owns]
+        assert len(believers) <= 1, "two owners at once"
 
     @invariant()
-    def an_output_counts_only_with_a_committed_lease(self) -> None:
+    def output_counts_only_with_committed_lease(self) -> None:
         assert running.process is None
-        lease = self.world.lease
-        record = Record(read_status(OUTPUT), lease, self.world.lease_age_s, has_output=True)
+        lease = self.environment.lease
+        record = Record(read_status(OUTPUT), lease, self.environment.lease_age_s, has_output=True)
         is_committed = lease is not None and lease.phase is Phase.COMMITTED
         assert (record.state is RecordState.FINISHED) is is_committed
-        assert not is_committed or lease == self.world.commits[-1]
+        assert not is_committed or lease == self.environment.commits[-1]
         if lease is not None and is_committed:
             assert files().text_of(DATA) == lease.job, "the files of a result are another attempt's, or gone"
 
 
 def files() -> ModelFiles:
-    found: ModelFiles = fsspec.filesystem("model")
-    return found
+    model: ModelFiles = fsspec.filesystem("model")
+    return model
 
 
-def let_go_on(process: Process, answered: int) -> None:
+def resume(process: Process, answered: int) -> None:
     for _ in range(answered):
         if not process.ended:
             process.resume()

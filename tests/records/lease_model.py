@@ -45,7 +45,7 @@ class DiedError(BaseException):
 class Process:
     """Run real code as a greenlet that pauses at every request until the model resumes it."""
 
-    world: World
+    environment: Environment
     run: Callable[[Process], None]
     skew_s: float = 0.0
     incarnation: str | None = None
@@ -66,7 +66,7 @@ class Process:
         finally:
             running.process = before
 
-    def stand(self) -> Fate:
+    def pause(self) -> Fate:
         """Pause until resumed. The process itself calls this."""
         assert self._greenlet is not None and self._greenlet.parent is not None
         fate: Fate = self._greenlet.parent.switch()
@@ -80,13 +80,13 @@ class Process:
 
     def store(self, make: type[LeaseStore]) -> LeaseStore:
         """Return the lease store as this process sees it: its clocks are off by its own skew."""
-        world = self.world
+        environment = self.environment
         return make(
             OUTPUT,
-            now=lambda: world.time + self.skew_s,
-            clock=lambda: world.time + 1000 * self.skew_s,
-            read=world.read,
-            write=world.write,
+            now=lambda: environment.time + self.skew_s,
+            clock=lambda: environment.time + 1000 * self.skew_s,
+            read=environment.read,
+            write=environment.write,
         )
 
     def _main(self, fate: Fate) -> None:
@@ -106,21 +106,21 @@ class Running:
 running = Running()
 
 
-def asked(do: Callable[[], Any]) -> Any:
+def request(do: Callable[[], Any]) -> Any:
     """Send one request of the running process; outside of processes, answer it at once."""
     process = running.process
     if process is None:
         return do()
-    fate = process.stand()
+    fate = process.pause()
     if fate is Fate.DOWN:
         raise StoreUnavailableError("The store is down.")
     if fate is Fate.REFUSED:
         raise StoreRefusedError("The store refuses.")
     if fate is Fate.LATE:
-        process.world.late.append((process, do))
+        process.environment.late.append(do)
         raise StoreUnavailableError("There was no answer.")
     answer = do()
-    if process.stand() in (Fate.ANSWERED, Fate.LATE):
+    if process.pause() in (Fate.ANSWERED, Fate.LATE):
         return answer
     raise StoreUnavailableError("The answer was lost.")
 
@@ -135,10 +135,10 @@ class ModelFiles(MemoryFileSystem):
         return str(super()._strip_protocol(str(path).replace("model://", "memory://")))
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
-        asked(lambda: MemoryFileSystem.pipe_file(self, path, value, mode=mode, **kwargs))
+        request(lambda: MemoryFileSystem.pipe_file(self, path, value, mode=mode, **kwargs))
 
     def cat_file(self, path: str, *args: Any, **kwargs: Any) -> bytes:
-        answer: bytes = asked(lambda: MemoryFileSystem.cat_file(self, path, *args, **kwargs))
+        answer: bytes = request(lambda: MemoryFileSystem.cat_file(self, path, *args, **kwargs))
         return answer
 
     def rm_file(self, path: str) -> None:
@@ -151,7 +151,7 @@ class ModelFiles(MemoryFileSystem):
 
         if running.process is not None and running.process.must_end():
             raise DiedError
-        asked(remove)
+        request(remove)
 
     def put_now(self, path: str, text: str) -> None:
         """Write at once, as the live process of a function does; the store has no outage."""
@@ -159,21 +159,21 @@ class ModelFiles(MemoryFileSystem):
 
     def text_of(self, path: str) -> str | None:
         """Return the text of the file at this path without a store request."""
-        found = self.store.get(self._strip_protocol(path))
-        return None if found is None else found.getvalue().decode()
+        stored = self.store.get(self._strip_protocol(path))
+        return None if stored is None else stored.getvalue().decode()
 
 
 fsspec.register_implementation("model", ModelFiles, clobber=True)
-paths._SCHEMES["model"] = "memory"  # a store of the tests' own, which the path check does not know
+paths._SCHEMES["model"] = "memory"  # a store of the tests, which the path check does not know
 
 
-class World:
+class Environment:
     """Time, the lease, and the processes."""
 
     def __init__(self) -> None:
         self.time = 1e6
         self.processes: list[Process] = []
-        self.late: list[tuple[Process, Callable[[], Any]]] = []
+        self.late: list[Callable[[], Any]] = []
         self.commits_due = 1
         self.commits: list[Lease] = []
         self._lease: Lease | None = None
@@ -191,18 +191,18 @@ class World:
         return self.time - self._written_at
 
     def read(self, path: str) -> StoredObject | None:
-        found: StoredObject | None = asked(self._stored)
-        return found
+        stored: StoredObject | None = request(self._stored)
+        return stored
 
     def write(self, path: str, text: str, expected: str | None) -> StoredObject | None:
         writer = running.process
-        written: StoredObject | None = asked(lambda: self._swap(writer, Lease.from_json(text), expected))
+        written: StoredObject | None = request(lambda: self._swap(writer, Lease.from_json(text), expected))
         return written
 
     def overwrite(self, lease: Lease) -> HeldLease:
         """Write without a condition; no real store call does this."""
         writer = running.process
-        stored = asked(lambda: self._swap(writer, lease, self._expected()))
+        stored = request(lambda: self._swap(writer, lease, self._expected()))
         return HeldLease(lease, stored.tag, stored.age_s, self.time)
 
     def _stored(self) -> StoredObject | None:
@@ -229,13 +229,13 @@ class World:
             self._check_step(writer, old, new)
         elif new.phase is Phase.RUNNING and writer.incarnation != old.incarnation:
             is_request = not old.stop_requested and bool(new.stop_requested)
-            assert is_request, "somebody else renewed the lease of a keeper"
+            assert is_request, "another process renewed the lease of an owner"
         if new.phase is Phase.COMMITTED:
             self.commits.append(new)
             assert len(self.commits) <= self.commits_due, "two results without a withdrawal between them"
 
     def _check_claim(self, writer: Process, old: Lease | None, new: Lease) -> None:
-        assert new.phase is Phase.CLAIMED and new.incarnation is None, "a turn began without a claim"
+        assert new.phase is Phase.CLAIMED and new.incarnation is None, "an attempt began without a claim"
         if old is None:
             return
         assert new.attempt > old.attempt, "an attempt was counted twice"
@@ -244,16 +244,15 @@ class World:
         if old.phase is Phase.CLAIMED and old.by["run"] != new.by["run"]:
             assert self.lease_age_s > old.stale_s, "a claim was taken over early"
         if old.phase is Phase.COMMITTED:
-            assert old.attempt == writer.may_withdraw, "a result was withdrawn though nobody asked"
+            assert old.attempt == writer.may_withdraw, "a result was withdrawn without a request"
             self.commits_due += 1
 
     def _check_step(self, writer: Process, old: Lease, new: Lease) -> None:
-        same = (old.attempt, old.job) == (new.attempt, new.job)
-        assert same, "a turn became another one"
+        assert (old.attempt, old.job) == (new.attempt, new.job), "an attempt became another one"
         if old.phase is Phase.CLAIMED and new.phase is Phase.RUNNING:
-            assert (new.incarnation, new.job) == (writer.incarnation, writer.job), "somebody began for another"
+            assert (new.incarnation, new.job) == (writer.incarnation, writer.job), "a process began the job of another"
         elif old.phase is Phase.CLAIMED:
-            assert new.phase in (Phase.STOPPED, Phase.FAILED), "a turn that never ran was committed"
+            assert new.phase in (Phase.STOPPED, Phase.FAILED), "an attempt that never ran was committed"
         else:
-            assert old.phase is Phase.RUNNING, "a turn ended twice"
-            assert new.incarnation == writer.incarnation, "somebody ended the turn of another"
+            assert old.phase is Phase.RUNNING, "an attempt ended twice"
+            assert new.incarnation == writer.incarnation, "a process ended the attempt of another"

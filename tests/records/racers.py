@@ -33,6 +33,8 @@ from tradewind.storage.errors import LeaseLostError, StoreUnavailableError
 from tradewind.storage.files import write_text
 
 DEATHS_OF_100 = 25
+Die = Callable[[random.Random], None]
+EndAt = Callable[[float], None]
 
 
 @dataclass(frozen=True)
@@ -47,20 +49,18 @@ class Race:
     """
 
     outputs: list[str]
-    proofs: str
+    markers: str
     heartbeat_s: float
     racers: int
     deadline_s: float
     pause_s: float = 0.0
     data: str = "data"
 
-    def prove(self, what: str) -> None:
+    def mark(self, what: str) -> None:
         """Create a marker file; fail if another process has created it."""
-        Path(self.proofs, what).open("x").close()
+        Path(self.markers, what).open("x").close()
 
-    def run(
-        self, name: str, die: Callable[[random.Random], None], end_at: Callable[[float], None] = lambda at: None
-    ) -> None:
+    def run(self, name: str, die: Die, end_at: EndAt = lambda at: None) -> None:
         """Race for every version until all are made; ``end_at`` is the boot time at which this racer ends.
 
         A racer retries later if the store does not answer in time, as on a busy machine. Its unfinished attempt
@@ -75,48 +75,36 @@ class Race:
                         del waiting[number]
             time.sleep(luck.uniform(0.0, self.pause_s or 2 * self.heartbeat_s))
 
-    def _is_made(
-        self,
-        number: int,
-        luck: random.Random,
-        die: Callable[[random.Random], None],
-        end_at: Callable[[float], None],
-    ) -> bool:
+    def _is_made(self, number: int, luck: random.Random, die: Die, end_at: EndAt) -> bool:
         path = self.outputs[number]
         store = LeaseStore(path)
-        seen = store.read()
-        record = Record(None, seen.lease, seen.age_s, has_output=True) if seen else Record()
+        held_before = store.read()
+        record = Record(None, held_before.lease, held_before.age_s, has_output=True) if held_before else Record()
         if record.state in (RecordState.FINISHED, RecordState.AT_WORK):
             return record.state is RecordState.FINISHED
         attempt = Attempt(next_attempt_number(path, record.lease), uuid.uuid4().hex, "", {}, {})
-        if claim_attempt(store, path, seen, attempt, "v", self.heartbeat_s) is None:
+        if claim_attempt(store, path, held_before, attempt, "v", self.heartbeat_s) is None:
             return False
         self._make(number, store, attempt, luck, die, end_at)
         return True
 
     def _make(
-        self,
-        number: int,
-        store: LeaseStore,
-        attempt: Attempt,
-        luck: random.Random,
-        die: Callable[[random.Random], None],
-        end_at: Callable[[float], None],
+        self, number: int, store: LeaseStore, attempt: Attempt, luck: random.Random, die: Die, end_at: EndAt
     ) -> None:
         path = self.outputs[number]
         die(luck)
         held = store.take_over(attempt.job, uuid.uuid4().hex)
         killed_s = held.lease.times.kill_s
-        with LeaseRenewer(store, held, lambda end: None, lambda at: end_at(at + killed_s)) as keeper:
-            self.prove(f"{number}-run-{attempt.number}")
+        with LeaseRenewer(store, held, lambda end: None, lambda at: end_at(at + killed_s)) as renewer:
+            self.mark(f"{number}-run-{attempt.number}")
             write_status(path, Status.RUNNING)
             if attempt.number > 1:
-                remove_leftovers(path, (), keeper.check)
-            keeper.check()
+                remove_leftovers(path, (), renewer.check)
+            renewer.check()
             write_text(f"{path}/{self.data.format(attempt.number)}", attempt.job)
             die(luck)
-            commit_attempt(keeper.finish, path, attempt, keeper.check)
-        self.prove(f"{number}-made")
+            commit_attempt(renewer.finish, path, attempt, renewer.check)
+        self.mark(f"{number}-made")
         die(luck)
 
 

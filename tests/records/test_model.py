@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import Phase as Stage
-from hypothesis.stateful import (
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import run_state_machine_as_test
 
 from tests.records.lease_machine import LeaseMachine
 from tests.records.lease_model import running
@@ -27,14 +25,14 @@ TestLeases = pytest.mark.slow(LeaseMachine.TestCase)
 
 def test_takeover_waits_for_kernel_kill_of_frozen_owner() -> None:
     machine = LeaseMachine()
-    machine.a_try_starts("one", False, 40)
-    machine.ray_starts_a_job(0, 40)
+    machine.try_starts("one", False, 40)
+    machine.job_starts(0, 40)
     machine.time_passes(74.0)  # longer than the fencing interval, without an answer
-    machine.a_try_starts("two", False, 40)
-    machine.a_function_writes(0)  # no other attempt writes
+    machine.try_starts("two", False, 40)
+    machine.function_writes(0)  # no other attempt writes
     machine.time_passes(17.0)
-    assert not any(child.lives for child in machine.children)
-    machine.a_try_starts("three", False, 40)
+    assert not any(child.is_alive for child in machine.children)
+    machine.try_starts("three", False, 40)
     assert [job.attempt.number for job in machine.jobs] == [1, 2]
     machine.teardown()
 
@@ -49,7 +47,7 @@ class OverwritingStore(LeaseStore):
         process = running.process
         if process is None or changes.get("phase") is not Phase.COMMITTED:
             return super().change(held, **changes)
-        return process.world.overwrite(held.lease.renewed(self._now(), **changes))
+        return process.environment.overwrite(held.lease.renewed(self._now(), **changes))
 
 
 @pytest.mark.slow
@@ -57,18 +55,12 @@ def test_the_model_catches_a_commit_after_a_lost_lease() -> None:
     class Mutant(LeaseMachine):
         make_store = OverwritingStore
 
-    with pytest.raises(AssertionError):
-        search(Mutant)
-
-
-def search(machine: type[LeaseMachine], examples: int = 1000) -> None:
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            LeaseMachine.TestCase.settings,
-            max_examples=examples,
-            phases=[Stage.generate],
-            print_blob=False,
-            derandomize=True,
-        ),
+    searched = settings(
+        LeaseMachine.TestCase.settings,
+        max_examples=1000,
+        phases=[Stage.generate],
+        print_blob=False,
+        derandomize=True,
     )
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(Mutant, settings=searched)

@@ -20,29 +20,29 @@ pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).parents[2]
 RACERS = 32
-PATIENCE_S = 700.0
+TIMEOUT_S = 700.0
 
 
 def check(race: Race) -> int:
     """Check the markers of every version and return the number of attempts."""
     records = read_records(race.outputs)
-    proofs = [file.name.split("-") for file in Path(race.proofs).iterdir()]
+    markers = [file.name.split("-") for file in Path(race.markers).iterdir()]
     for number, path in enumerate(race.outputs):
         record = records[path]
         assert record.state is RecordState.FINISHED, path
         assert record.lease is not None and record.lease.phase is Phase.COMMITTED
-        ran = sorted(int(proof[2]) for proof in proofs if proof[:2] == [str(number), "run"])
-        assert ran[-1] == record.lease.attempt, "nobody ran after the commit, and who committed did run"
+        ran = sorted(int(marker[2]) for marker in markers if marker[:2] == [str(number), "run"])
+        assert ran[-1] == record.lease.attempt, "no attempt ran after the commit, and the committed one did"
         assert read_text(f"{path}/{race.data.format(record.lease.attempt)}") == record.lease.job
         complete_commit(path, record.lease)
         assert read_status(path) is Status.SUCCESS
-    return sum(proof[1] == "run" for proof in proofs)
+    return sum(marker[1] == "run" for marker in markers)
 
 
 def race_of_processes(
-    folder: str, proofs: Path, versions: int, heartbeat_s: float, pause_s: float = 0.0, racers: int = RACERS
+    folder: str, markers: Path, versions: int, heartbeat_s: float, pause_s: float = 0.0, racers: int = RACERS
 ) -> None:
-    race = Race([f"{folder}/{n}" for n in range(versions)], str(proofs), heartbeat_s, racers, PATIENCE_S, pause_s)
+    race = Race([f"{folder}/{n}" for n in range(versions)], str(markers), heartbeat_s, racers, TIMEOUT_S, pause_s)
     done = subprocess.run(command(race), cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and int(done.stdout or -1) > 0, done.stdout + done.stderr
     assert check(race) >= versions
@@ -53,29 +53,29 @@ few_and_many = pytest.mark.parametrize("racers", [8, pytest.param(RACERS, marks=
 
 
 @few_and_many
-def test_one_of_many_processes_makes_a_version_on_a_shared_disk(racers: int, tmp_path: Path) -> None:
-    (tmp_path / "proofs").mkdir()
-    race_of_processes(str(tmp_path / "store"), tmp_path / "proofs", 4 * racers, 1.0, racers=racers)
+def test_one_process_makes_a_version_on_a_shared_disk(racers: int, tmp_path: Path) -> None:
+    (tmp_path / "markers").mkdir()
+    race_of_processes(str(tmp_path / "store"), tmp_path / "markers", 4 * racers, 1.0, racers=racers)
 
 
 @few_and_many
-def test_one_of_many_processes_makes_a_version_on_cloud_storage(racers: int, gs_folder: str, tmp_path: Path) -> None:
+def test_one_process_makes_a_version_on_cloud_storage(racers: int, gs_folder: str, tmp_path: Path) -> None:
     race_of_processes(gs_folder, tmp_path, racers, 2.0, racers=racers)
 
 
 @pytest.mark.long
-def test_one_of_many_processes_makes_a_version_on_s3(s3_folder: str, tmp_path: Path) -> None:
+def test_one_process_makes_a_version_on_s3(s3_folder: str, tmp_path: Path) -> None:
     race_of_processes(s3_folder, tmp_path, 8, 1.5, 8.0)  # this store reports ages in whole seconds
 
 
-def test_one_of_many_threads_makes_a_version_in_memory(tmp_path: Path) -> None:
-    race = Race([f"memory://race/{n}" for n in range(86)], str(tmp_path), 0.3, RACERS, PATIENCE_S, data="data-{}")
+def test_one_thread_makes_a_version_in_memory(tmp_path: Path) -> None:
+    race = Race([f"memory://race/{n}" for n in range(86)], str(tmp_path), 0.3, RACERS, TIMEOUT_S, data="data-{}")
 
     def die(luck: random.Random) -> None:
         if luck.randrange(100) < 20:
-            raise StoreUnavailableError("This thread goes on as if it had died here.")
+            raise StoreUnavailableError("This thread continues as if it had died here.")
 
     with ThreadPoolExecutor(RACERS) as pool:
         for done in [pool.submit(race.run, str(number), die) for number in range(RACERS)]:
-            done.result(PATIENCE_S)
+            done.result(TIMEOUT_S)
     assert check(race) > len(race.outputs)

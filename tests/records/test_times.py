@@ -15,11 +15,11 @@ HEARTBEATS = st.floats(1.0, 3600.0)
 @pytest.mark.slow
 @given(HEARTBEATS, st.floats(0.0, 3600.0), st.floats(0.0, 3600.0))
 def test_polls_and_graceful_shutdown_fit_before_takeover(
-    heartbeat_s: float, grace_s: float, asked_to_stop_at: float
+    heartbeat_s: float, grace_s: float, stop_requested_at: float
 ) -> None:
     times = LeaseTimes(heartbeat_s)
     driver_ends = times.fence_s + times.fence_poll_s
-    guard_ends = min(asked_to_stop_at + grace_s, times.fence_s) + POLL_S  # fencing limits the grace period
+    guard_ends = min(stop_requested_at + grace_s, times.fence_s) + POLL_S  # fencing limits the grace period
     assert max(driver_ends, guard_ends) <= times.kill_s < times.stale_s
 
 
@@ -31,7 +31,7 @@ def test_owner_can_renew_and_poll_before_fencing(heartbeat_s: float) -> None:
 
 
 @given(HEARTBEATS)
-def test_a_lease_has_the_times_of_its_own_heartbeat(heartbeat_s: float) -> None:
+def test_lease_has_the_times_of_its_own_heartbeat(heartbeat_s: float) -> None:
     lease, times = Lease("me", 0.0, heartbeat_s=heartbeat_s), LeaseTimes(heartbeat_s)
     assert (lease.fence_s, lease.stale_s) == (times.fence_s, times.stale_s)
 

@@ -35,9 +35,7 @@ executor_main(steps=[total])
 
 
 @pytest.mark.slow
-def test_steps_run_once_and_are_reused_forced_and_found_gone(
-    served: tuple[LoopbackServer | LocalS3, str], tmp_path: Path
-) -> None:
+def test_steps_run_once_and_are_reused_or_forced(served: tuple[LoopbackServer | LocalS3, str], tmp_path: Path) -> None:
     _, folder = served
     (tmp_path / "exp.py").write_text(EXPERIMENT)
 
@@ -48,7 +46,7 @@ def test_steps_run_once_and_are_reused_forced_and_found_gone(
         return done.stdout
 
     assert "2 steps: 2 RUN" in run()
-    [total] = [f"{folder}/{name}" for name in ("total-e1a66b",)]
+    total = f"{folder}/total-e1a66b"
     assert json.loads(read_text(f"{total}/.artifact.json") or "") == sum(range(100))
     assert read_record(total).state is RecordState.FINISHED
     assert "2 steps: 2 REUSE" in run()
