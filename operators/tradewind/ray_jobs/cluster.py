@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from tradewind.ray_jobs.errors import BadAddressError, BadTokenError
 
 _TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
+_MAX_FILE_BYTES: Final = 64 * 1024
 
 
 def is_token(text: str) -> bool:
@@ -80,9 +81,6 @@ def _is_dashboard(address: str) -> bool:
         return False
 
 
-_MAX_BYTES: Final = 64 * 1024
-
-
 class BadTokenFileError(Exception):
     """A token file is unusable; the text continues a sentence that names the file."""
 
@@ -100,7 +98,7 @@ def read_token_file(file: str | Path) -> str:
             raise BadTokenFileError(
                 f"is accessible to users other than its owner (mode {mode:04o}): run 'chmod 600' on it."
             )
-        token = opened.read(_MAX_BYTES).decode(errors="replace").strip()
+        token = opened.read(_MAX_FILE_BYTES).decode(errors="replace").strip()
     if not token:
         raise BadTokenFileError("is empty.")
     if not is_token(token):

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from tradewind.ray_jobs.api import JobsApi
 
 CACHE_TTL_S = 60.0
+GRACE_S = 15 * 60.0
+_ADDED_BY_RAY = re.compile(r"memory|object_store_memory|node:.*|accelerator_type:.*")
+_MAX_SHOWN = 3
 T = TypeVar("T")
 
 _answers: weakref.WeakKeyDictionary[JobsApi, dict[str, tuple[float, asyncio.Task[Any]]]] = weakref.WeakKeyDictionary()
@@ -34,19 +37,14 @@ async def cached_answer(api: JobsApi, question: str, ask: Callable[[], Awaitable
     """Return the response of ``ask``, at most ``CACHE_TTL_S`` old; errors are not cached."""
     answers = _answers.setdefault(api, {})
     known = answers.get(question)
-    if known is None or time.monotonic() - known[0] > CACHE_TTL_S or _has_failed(known[1]):
+    if (
+        known is None
+        or time.monotonic() - known[0] > CACHE_TTL_S
+        or (known[1].done() and (known[1].cancelled() or known[1].exception()))
+    ):
         known = answers[question] = (time.monotonic(), asyncio.ensure_future(ask()))
-    found: T = await asyncio.shield(known[1])
-    return found
-
-
-def _has_failed(task: asyncio.Task[Any]) -> bool:
-    return task.done() and (task.cancelled() or task.exception() is not None)
-
-
-GRACE_S = 15 * 60.0
-_ADDED_BY_RAY = re.compile(r"memory|object_store_memory|node:.*|accelerator_type:.*")
-_MAX_SHOWN = 3
+    answer: T = await asyncio.shield(known[1])
+    return answer
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,7 @@ class UvLock:
         active = {f"extra-{len(self._project)}-{self._project}-{name}" for name in extras} | {
             f"group-{len(self._project)}-{self._project}-{name}" for name in groups
         }
-        reached = self._reached(self._first(extras, groups), active)
+        reached = self._reachable(self._first(extras, groups), active)
         lines = (self._line(package, conditions) for package, conditions in reached)
         return sorted(line for line in lines if line is not None)
 
@@ -166,7 +166,7 @@ class UvLock:
                 raise BadDependencyGroupError(f"{self.file} is older than the group {name!r}: run 'uv lock' there.")
             yield from by_name.get(name, [])
 
-    def _reached(
+    def _reachable(
         self, first: Iterator[Mapping[str, Any]], active: set[str]
     ) -> list[tuple[Mapping[str, Any], set[Condition]]]:
         """Return every package reachable from ``first``, with its alternative conditions."""
@@ -178,17 +178,18 @@ class UvLock:
             if condition is None:
                 continue
             package = self._find(entry)
-            itself = (
-                () if normalized_name(package["name"]) == self._project else (None,)
-            )  # the project's base dependencies are in the image
-            for extra in (*itself, *entry.get("extra", [])):
+            is_project = normalized_name(package["name"]) == self._project  # its base dependencies are in the image
+            for extra in (*(() if is_project else (None,)), *entry.get("extra", [])):
                 _, conditions = reached.setdefault((id(package), extra), (package, set()))
                 if any(known <= condition for known in conditions):
                     continue
                 conditions.difference_update({known for known in conditions if condition < known})
                 conditions.add(condition)
-                table = package.get("dependencies", []) if extra is None else _extra_of(package, extra)
-                waiting.extend((dependency, condition) for dependency in table)
+                tables = [package.get("dependencies", [])]
+                if extra is not None:
+                    named = package.get("optional-dependencies", {}).items()
+                    tables = [table for name, table in named if normalized_name(name) == normalized_name(extra)]
+                waiting.extend((dependency, condition) for table in tables for dependency in table)
         return [found for (_, extra), found in reached.items() if extra is None]
 
     def _with(self, before: Condition, marker: str | None, active: set[str]) -> Condition | None:
@@ -196,16 +197,16 @@ class UvLock:
         if marker is None:
             return before
         plain = _EXTRA.sub(lambda found: _ALWAYS if (found[2] in active) == (found[1] == "==") else _NEVER, marker)
-        held = [
+        holds = [
             Marker(plain).evaluate(
                 {**_LINUX, "platform_machine": machine, "python_version": python, "python_full_version": f"{python}.99"}
             )
             for machine in _MACHINES
             for python in self._pythons
         ]
-        if not any(held):
+        if not any(holds):
             return None
-        return before if all(held) else before | {plain}
+        return before if all(holds) else before | {plain}
 
     def _find(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
         candidates = self._packages.get(normalized_name(entry["name"]), [])
@@ -233,12 +234,6 @@ class UvLock:
             return line
         alternatives = [" and ".join(f"({marker})" for marker in sorted(condition)) for condition in conditions]
         return f"{line} ; {' or '.join(sorted(alternatives))}"
-
-
-def _extra_of(package: Mapping[str, Any], extra: str) -> Iterator[Mapping[str, Any]]:
-    for name, entries in package.get("optional-dependencies", {}).items():
-        if normalized_name(name) == normalized_name(extra):
-            yield from entries
 
 
 def _git_url(locked: str) -> str:
@@ -284,16 +279,16 @@ class Project:
             raise BadDependencyGroupError(f"{self.file}: the group {name!r} includes itself.")
         for entry in self.extras.get(name, self.groups.get(name, [])):
             if isinstance(entry, Mapping):
-                yield from self._included(normalized_name(str(entry.get("include-group", ""))), (*path, name))
+                yield from self._include(normalized_name(str(entry.get("include-group", ""))), (*path, name))
                 continue
-            requirement = _parsed(entry, f"{self.file}: group {name!r}")
+            requirement = _parse(entry, f"{self.file}: group {name!r}")
             if normalized_name(requirement.name) == normalized_name(self.name):
                 for extra in requirement.extras:
-                    yield from self._included(normalized_name(extra), (*path, name))
+                    yield from self._include(normalized_name(extra), (*path, name))
             else:
                 yield requirement
 
-    def _included(self, name: str, path: tuple[str, ...]) -> Iterator[Requirement]:
+    def _include(self, name: str, path: tuple[str, ...]) -> Iterator[Requirement]:
         if name not in self.extras and name not in self.groups:
             raise BadDependencyGroupError(f"{self.file}: group {path[-1]!r} includes {name!r}, which does not exist.")
         yield from self.requirements(name, path)
@@ -308,15 +303,19 @@ def find_project(code: Path) -> Project | None:
     for folder in (code.absolute(), *code.absolute().parents):
         file = folder / "pyproject.toml"
         if file.is_file():
-            try:
-                contents = tomllib.loads(file.read_text())
-            except (OSError, ValueError) as error:
-                raise BadDependencyGroupError(f"{file} cannot be read: {error}") from error
+            contents = _read_toml(file)
             if "project" in contents or "dependency-groups" in contents:
                 return Project(file, contents)
         if (folder / ".git").exists():
             return None
     return None
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise BadDependencyGroupError(f"{file} cannot be read: {error}") from error
 
 
 def environment_of(groups: Sequence[str], code: Path, uv_options: Sequence[str] = ()) -> dict[str, Any]:
@@ -339,7 +338,7 @@ def environment_of(groups: Sequence[str], code: Path, uv_options: Sequence[str] 
     if not groups:
         return {}
     project = find_project(code)
-    names, extra_requirements = _sorted_out(groups, project, code)
+    names, extra_requirements = _split(groups, project, code)
     packages, is_complete = _pinned(project, names) if project is not None and names else ([], True)
     replaced = {normalized_name(requirement.name) for requirement in extra_requirements}
     packages = [line for line in packages if normalized_name(Requirement(line).name) not in replaced]
@@ -366,13 +365,13 @@ class Environments:
 
     def of(self, groups: Sequence[str], uv_options: Sequence[str] = ()) -> dict[str, Any]:
         """Return the environment of ``groups``; raises ``BadDependencyGroupError`` as ``environment_of`` does."""
-        asked = repr((groups, uv_options))
-        if asked not in self._known:
-            self._known[asked] = environment_of(groups, self._code, uv_options)
-        return self._known[asked]
+        key = repr((groups, uv_options))
+        if key not in self._known:
+            self._known[key] = environment_of(groups, self._code, uv_options)
+        return self._known[key]
 
 
-def _sorted_out(groups: Sequence[str], project: Project | None, code: Path) -> tuple[list[str], list[Requirement]]:
+def _split(groups: Sequence[str], project: Project | None, code: Path) -> tuple[list[str], list[Requirement]]:
     """Split ``groups`` into names of groups and requirements."""
     names: list[str] = []
     requirements: list[Requirement] = []
@@ -381,7 +380,7 @@ def _sorted_out(groups: Sequence[str], project: Project | None, code: Path) -> t
         if project is not None and (name in project.extras or name in project.groups):
             names.append(name)
             continue
-        requirement = _parsed(entry, "pip_dependency_groups")
+        requirement = _parse(entry, "pip_dependency_groups")
         if not (requirement.specifier or requirement.url or requirement.extras):
             raise BadDependencyGroupError(_no_such_group(entry, project, code))
         requirements.append(requirement)
@@ -393,13 +392,9 @@ def _pinned(project: Project, names: Sequence[str]) -> tuple[list[str], bool]:
     folder = project.file.parent
     lock = folder / "uv.lock"
     if lock.is_file():
-        try:
-            contents = tomllib.loads(lock.read_text())
-        except (OSError, ValueError) as error:
-            raise BadDependencyGroupError(f"{lock} cannot be read: {error}") from error
         extras = [name for name in names if name in project.extras]
         groups = [name for name in names if name not in project.extras]
-        return UvLock(contents, lock, project.name).pinned(extras, groups), True
+        return UvLock(_read_toml(lock), lock, project.name).pinned(extras, groups), True
     wanted = [requirement for name in names for requirement in project.requirements(name)]
     for pattern in _REQUIREMENTS:
         for file in sorted(folder.glob(pattern)):
@@ -409,7 +404,7 @@ def _pinned(project: Project, names: Sequence[str]) -> tuple[list[str], bool]:
     return PinnedRequirements("", folder).pinned(wanted), False
 
 
-def _parsed(entry: object, where: str) -> Requirement:
+def _parse(entry: object, where: str) -> Requirement:
     try:
         return Requirement(str(entry))
     except InvalidRequirement:
@@ -423,13 +418,10 @@ def _no_such_group(entry: str, project: Project | None, code: Path) -> str:
     if project is None:
         return (
             f"pip_dependency_groups holds {redacted_name(entry, ())}, but there is no pyproject.toml at or above "
-            f"{code} "
-            "that could have this group: add one, or name versions, such as 'scipy==1.14'."
+            f"{code} that could have this group: add one, or name versions, such as 'scipy==1.14'."
         )
-    there = sorted({*project.extras, *project.groups})
+    known = sorted({*project.extras, *project.groups})
     return (
-        f"pip_dependency_groups holds {redacted_name(entry, there)}, which is no extra or group of {project.file}: "
-        "there "
-        + (f"are {', '.join(there)}" if there else "are none")
-        + "; a package of its own needs a version, such as 'scipy==1.14'."
+        f"pip_dependency_groups holds {redacted_name(entry, known)}, which is no extra or group of {project.file}: "
+        f"there are {', '.join(known) or 'none'}; a package of its own needs a version, such as 'scipy==1.14'."
     )

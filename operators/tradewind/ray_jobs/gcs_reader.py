@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -79,8 +79,17 @@ def main(address: str, folder: Path) -> None:
 
     os.umask(0o077)
     client: Any = GcsClient(address=address)
-    found, skipped = jobs_to_back_up(_infos(client))
-    jobs = [_with_missing(job, client) for job in found]
+    keys = client.internal_kv_keys(_JOB_KEY.encode(), b"job", timeout=_CALL_TIMEOUT_S)
+    texts = {key: client.internal_kv_get(key, b"job", timeout=_CALL_TIMEOUT_S) for key in keys}
+    found, skipped = jobs_to_back_up(
+        {key.decode(errors="replace").removeprefix(_JOB_KEY): info_in(text) for key, text in texts.items() if text}
+    )
+    jobs = []
+    for job in found:
+        lost = [
+            uri for uri in job.packages if not client.internal_kv_exists(uri.encode(), None, timeout=_CALL_TIMEOUT_S)
+        ]
+        jobs.append(replace(job, missing=tuple(lost)))
     for number, uri in enumerate(_uris(jobs)):
         (folder / str(number)).write_bytes(client.internal_kv_get(uri.encode(), None, timeout=_CALL_TIMEOUT_S))
     written = {"jobs": [job.to_json() for job in jobs], "skipped": [asdict(job) for job in skipped]}
@@ -91,24 +100,12 @@ def _uris(jobs: Sequence[SavedJob]) -> list[str]:
     return sorted({uri for job in jobs for uri in job.packages if uri not in job.missing})
 
 
-def _infos(client: Any) -> dict[str, Any]:
-    keys = client.internal_kv_keys(_JOB_KEY.encode(), b"job", timeout=_CALL_TIMEOUT_S)
-    texts = {key: client.internal_kv_get(key, b"job", timeout=_CALL_TIMEOUT_S) for key in keys}
-    return {key.decode(errors="replace").removeprefix(_JOB_KEY): info_in(text) for key, text in texts.items() if text}
-
-
 def info_in(text: bytes) -> Any:
     """Return the head's record of a job; None if it cannot be parsed."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
-
-
-def _with_missing(job: SavedJob, client: Any) -> SavedJob:
-    """Return ``job`` with the packages that the head has lost."""
-    lost = [uri for uri in job.packages if not client.internal_kv_exists(uri.encode(), None, timeout=_CALL_TIMEOUT_S)]
-    return SavedJob.from_json({**job.to_json(), "missing": lost})
 
 
 if __name__ == "__main__":

@@ -29,6 +29,9 @@ PACKAGE_SCHEME: Final = "gcs://"
 """Packages that the head itself stores, and loses with its memory."""
 MAX_JOB_ID_CHARS: Final = 500
 """Limit in characters: a cluster's lock object holds job IDs."""
+_JOBS: Final = "jobs.json"
+_PACKAGES: Final = "packages"
+_ENDING: Final = "ending"
 _MAX_NAME_BYTES: Final = 200
 _MAX_DEPTH: Final = 100
 
@@ -237,11 +240,6 @@ def _packages_in(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from _packages_in(inner)
-
-
-_JOBS: Final = "jobs.json"
-_PACKAGES: Final = "packages"
-_ENDING: Final = "ending"
 
 
 class BadBackupError(ValueError):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tradewind.ray_jobs.api import JobsApi
 
 _FIRST_INTERVAL_S = 1.0
-_LONGEST_INTERVAL_S = 15.0
+_MAX_INTERVAL_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -34,18 +34,16 @@ class JobQuery:
 
     def matching(self, jobs: Iterable[JobDetails]) -> list[JobDetails]:
         """Return the matching jobs, the newest first."""
-        found = [job for job in jobs if self._means(job)]
+        if self.submission_id:
+            return [job for job in jobs if job.job == self.submission_id]
+        wanted = (self.metadata or {}).items()
+        found = [job for job in jobs if all(job.metadata.get(name) == value for name, value in wanted)]
         return sorted(found, key=lambda job: job.started_ms or 0, reverse=True)
 
     def __str__(self) -> str:
-        return (
-            f"Ray job {self.submission_id!r}" if self.submission_id else f"a Ray job with {dict(self.metadata or {})}"
-        )
-
-    def _means(self, job: JobDetails) -> bool:
         if self.submission_id:
-            return job.job == self.submission_id
-        return all(job.metadata.get(name) == value for name, value in (self.metadata or {}).items())
+            return f"Ray job {self.submission_id!r}"
+        return f"a Ray job with {dict(self.metadata or {})}"
 
 
 async def find_jobs(api: JobsApi, query: JobQuery) -> list[JobDetails]:
@@ -64,6 +62,6 @@ async def await_job(api: JobsApi, query: JobQuery) -> JobDetails:
             if found := await find_jobs(api, query):
                 return found[0]
         except RayUnreachableError:
-            interval = _LONGEST_INTERVAL_S
+            interval = _MAX_INTERVAL_S
         await asyncio.sleep(interval)
-        interval = min(interval * 1.5, _LONGEST_INTERVAL_S)
+        interval = min(interval * 1.5, _MAX_INTERVAL_S)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -155,7 +155,7 @@ class JobRestorer:
             return resolve_restored_job(job.job, known[new])
         is_ended_here = self._backup.has_noted_ending(job.job)
         found = known.get(job.job)
-        is_gone = found is not None and found.running_on is not None and self._is_gone(job, found.running_on)
+        is_gone = found is not None and found.running_on is not None and self._has_lost(found.running_on, job)
         what, why = decide_restore(job, found, waited_s=waited_s, is_ended_here=is_ended_here, is_node_gone=is_gone)
         match what:
             case RestoreAction.SUBMIT:
@@ -169,13 +169,14 @@ class JobRestorer:
                 return None
         return RestoreResult(job.job, why=why, is_lost=what is RestoreAction.LOST)
 
-    def _is_gone(self, job: SavedJob, node: str) -> bool:
+    def _has_lost(self, node: str, job: SavedJob) -> bool:
         """Return whether ``node`` belonged to a former head, is unknown, or is dead."""
-        return (job.on_head and node == job.node_id) or not asyncio.run(self._lives(node))
 
-    async def _lives(self, node: str) -> bool:
-        async with JobsApi(self._jobs.cluster) as api:
-            return node in await fetch_living(api, [node])
+        async def living() -> Collection[str]:
+            async with JobsApi(self._jobs.cluster) as api:
+                return await fetch_living(api, [node])
+
+        return (job.on_head and node == job.node_id) or node not in asyncio.run(living())
 
     def _submit(self, job: SavedJob, new: str) -> RestoreResult:
         try:

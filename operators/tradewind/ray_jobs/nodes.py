@@ -29,6 +29,11 @@ from tradewind.ray_jobs.errors import RayAuthenticationError, RayUnreachableErro
 if TYPE_CHECKING:
     from tradewind.ray_jobs.api import JobsApi
 
+CHECK_INTERVAL_S = 60.0
+RECHECK_S = 10.0
+"""Check interval while a node is missing."""
+CONFIRM_S = 40.0
+"""How long a node must be missing. Ray reports a job's end a few seconds after its node's."""
 ALL_NODES = {"detail": "1", "limit": "10000"}
 _LIVING_NODES = (
     ("limit", "10000"),
@@ -227,13 +232,6 @@ def _numbers(amounts: Any) -> dict[str, float]:
 def head_of(nodes: Sequence[NodeInfo]) -> NodeInfo | None:
     """Return the head's own node."""
     return next((node for node in nodes if node.is_head and node.is_alive), None)
-
-
-CHECK_INTERVAL_S = 60.0
-RECHECK_S = 10.0
-"""Check interval while a node is missing."""
-CONFIRM_S = 40.0
-"""How long a node must be missing. Ray reports a job's end a few seconds after its node's."""
 
 
 class LostNodes:

@@ -21,6 +21,13 @@ from typing import Any, Final
 from tradewind.ray_jobs.errors import BadRequestError
 from tradewind.ray_jobs.secret_patterns import redacted_name
 
+FIELDS: Final = frozenset({
+    "conda", "config", "container", "env_vars", "excludes", "image_uri", "java_jars", "nsight", "pip",
+    "py_executable", "py_modules", "rocprof_sys", "uv", "working_dir", "worker_process_setup_hook",
+})  # fmt: skip
+"""Fields that Ray knows. It accepts others, for plugins, so a misspelt one would have no effect."""
+URI_SCHEMES: Final = ("abfss", "azure", "file", "gcs", "gs", "http", "https", "local", "s3")
+_INSTALLERS: Final = ("pip", "uv", "conda")
 ALWAYS_EXCLUDED: Final = (
     ".git", ".hg", ".svn",
     "__pycache__", "*.pyc", "*.pyo", ".venv", "venv", "node_modules", "*.egg-info",
@@ -31,10 +38,8 @@ ALWAYS_EXCLUDED: Final = (
 
 ``.env`` often holds secrets.
 """
-
 EXCLUDED_AT_TOP: Final = ("/logs", "/outputs", "/wandb", "/mlruns", "/dist", "/docs")
 """Excluded directly below the working directory: outputs of runs, and documentation."""
-
 _NO_LOG: Final = logging.Logger("tradewind.walk", logging.CRITICAL + 1)  # Ray's walk logs each ignore file
 PACKAGE_SUFFIXES: Final = (".zip", ".tar.gz", ".tgz", ".tar.xz")
 _ZIP_END_BYTES: Final = 22
@@ -227,16 +232,6 @@ def _mib(size: int) -> str:
     return f"{size / 2**20:.1f} MiB"
 
 
-FIELDS: Final = frozenset({
-    "conda", "config", "container", "env_vars", "excludes", "image_uri", "java_jars", "nsight", "pip",
-    "py_executable", "py_modules", "rocprof_sys", "uv", "working_dir", "worker_process_setup_hook",
-})  # fmt: skip
-"""Fields that Ray knows. It accepts others, for plugins, so a misspelt one would have no effect."""
-
-URI_SCHEMES: Final = ("abfss", "azure", "file", "gcs", "gs", "http", "https", "local", "s3")
-_ONE_INSTALLER: Final = ("pip", "uv", "conda")
-
-
 def check_fields(runtime_env: Mapping[str, Any]) -> None:
     """Refuse mistakes that are visible without disk access.
 
@@ -250,7 +245,7 @@ def check_fields(runtime_env: Mapping[str, Any]) -> None:
             near = difflib.get_close_matches(str(name), FIELDS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(FIELDS))}."
             raise BadRequestError(f"runtime_env has no field {redacted_name(name, FIELDS)}: {hint}")
-    installers = [name for name in _ONE_INSTALLER if runtime_env.get(name)]
+    installers = [name for name in _INSTALLERS if runtime_env.get(name)]
     if len(installers) > 1:
         raise BadRequestError(f"runtime_env has {' and '.join(installers)}: Ray takes only one of them.")
     _check_env_vars(runtime_env.get("env_vars") or {})

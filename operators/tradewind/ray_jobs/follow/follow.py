@@ -31,8 +31,11 @@ OUTAGE_NOTICE_AFTER_S = 5.0
 FIRST_EXPLANATION_S = 15.0
 FIRST_NOTICE_S = 60.0
 NOTICE_INTERVAL_S = 300.0
-
+CALM_S = 60.0
+"""A refusal that follows the last one within this time continues it: the pauses keep growing."""
 Explain = Callable[[JobsApi], Awaitable[PendingReason]]
+ReloadConnection = Callable[[], Awaitable[RayCluster]]
+"""Returns the cluster as its connection describes it now."""
 
 
 class OutageNotifier:
@@ -66,17 +69,28 @@ class OutageNotifier:
 
 
 @dataclass(frozen=True)
-class StartTimeout:
-    """End of the wait for a job's start without a start: after a timeout, or for an infeasible demand."""
+class FollowResult:
+    """Result of following a job.
 
+    Attributes:
+        details: The job's last known state; None if the cluster knows no such job.
+        last_lines: The last lines of its log, if readable.
+        result: Text after the result marker in the log, if any.
+        queue_timed_out: It was still pending at the queue timeout. It was not stopped.
+        infeasible: Why no node could ever run it, if so. It was not stopped.
+    """
+
+    details: JobDetails | None
+    last_lines: tuple[str, ...] = ()
+    result: str | None = None
     queue_timed_out: bool = False
     infeasible: str = ""
 
 
 async def wait_for_start(
     listener: OutageNotifier, explain: Explain | None, queue_timeout_s: float | None
-) -> StartTimeout | None:
-    """Wait until the job is no longer pending, or unknown; None then."""
+) -> FollowResult | None:
+    """Wait until the job is no longer pending, or unknown; None then. A timeout or infeasible demand ends the wait."""
     watched, started = listener.watched, time.monotonic()
     explain_at, notice_at = started + FIRST_EXPLANATION_S, started + FIRST_NOTICE_S
     while watched.heard_at is None or (watched.details is not None and watched.details.status == "PENDING"):
@@ -85,11 +99,11 @@ async def wait_for_start(
         if watched.heard_at is not None and queue_timeout_s is not None:
             left_s = queue_timeout_s - waited_s(watched, started)
             if left_s + (now - watched.heard_at) <= 0:  # still pending at the timeout
-                return StartTimeout(queue_timed_out=True)
+                return FollowResult(watched.details, queue_timed_out=True)
         if watched.heard_at is not None and now >= explain_at and not watched.outage:
             reason = await _explain(explain, watched.api)
             if reason.is_infeasible:
-                return StartTimeout(infeasible=reason.text)
+                return FollowResult(watched.details, infeasible=reason.text)
             if now >= notice_at:
                 since = format_duration(waited_s(watched, started))
                 listener.notice(f"Ray job {watched.job} has been waiting for {since}: {reason.text}")
@@ -97,7 +111,8 @@ async def wait_for_start(
             explain_at = notice_at
         if left_s is not None and left_s <= 0:
             watched.poll_soon()
-        await listener.wait_for_update(_until(explain_at, left_s))
+        next_s = explain_at - time.monotonic() if left_s is None else min(explain_at - time.monotonic(), left_s)
+        await listener.wait_for_update(next_s if next_s > 0 else None)
     return None
 
 
@@ -116,31 +131,6 @@ async def _explain(explain: Explain | None, api: JobsApi) -> PendingReason:
         except RayUnreachableError:
             pass  # asked again with the next notice
     return PendingReason("the cluster has not started it yet.")
-
-
-def _until(moment: float, left_s: float | None) -> float | None:
-    """Return seconds to ``moment`` or the earlier queue timeout; None: until the next update."""
-    seconds = [moment - time.monotonic()] + ([left_s] if left_s is not None else [])
-    return min(seconds) if min(seconds) > 0 else None
-
-
-@dataclass(frozen=True)
-class FollowResult:
-    """Result of following a job.
-
-    Attributes:
-        details: The job's last known state; None if the cluster knows no such job.
-        last_lines: The last lines of its log, if readable.
-        result: Text after the result marker in the log, if any.
-        queue_timed_out: It was still pending at the queue timeout. It was not stopped.
-        infeasible: Why no node could ever run it, if so. It was not stopped.
-    """
-
-    details: JobDetails | None
-    last_lines: tuple[str, ...] = ()
-    result: str | None = None
-    queue_timed_out: bool = False
-    infeasible: str = ""
 
 
 async def follow_job(
@@ -172,9 +162,8 @@ async def follow_job(
         log.hide_lines_starting_with(result_marker)
     async with watching(cluster, job) as watched:
         listener = OutageNotifier(watched, notice)
-        timeout = await wait_for_start(listener, explain_wait, queue_timeout_s)
-        if timeout is not None:
-            return FollowResult(watched.details, queue_timed_out=timeout.queue_timed_out, infeasible=timeout.infeasible)
+        if (unstarted := await wait_for_start(listener, explain_wait, queue_timeout_s)) is not None:
+            return unstarted
         details = await _follow_to_end(listener, log)
         if details is None:
             if log is not None:
@@ -204,12 +193,6 @@ async def _wait_for_end(listener: OutageNotifier) -> JobDetails | None:
 def _has_ended(listener: OutageNotifier) -> bool:
     watched = listener.watched
     return watched.is_unknown or (watched.details is not None and watched.details.has_ended)
-
-
-ReloadConnection = Callable[[], Awaitable[RayCluster]]
-"""Returns the cluster as its connection describes it now."""
-CALM_S = 60.0
-"""A refusal that follows the last one within this time continues it: the pauses keep growing."""
 
 
 async def read_connection_first(job: str, reload: ReloadConnection, notice: Callable[[str], None]) -> RayCluster:

@@ -22,7 +22,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+MAX_BYTES = 20 * 1024 * 1024
+MAX_LINE_CHARS = 1024 * 1024
+"""Longer lines are split, so that a log without newlines does not fill the memory."""
+BATCH_S = 0.2
+"""How long lines are collected into a batch."""
 SHOW_INTERVAL_S = 30.0
+_BATCH_LINES = 1000
 _MAX_EMPTY_LINES = 20
 _MAX_STATE_CHARS = 1000
 
@@ -110,10 +116,6 @@ class ProgressBarFilter:
         return [*self.end(), line]
 
 
-MAX_LINE_CHARS = 1024 * 1024
-"""Longer lines are split, so that a log without newlines does not fill the memory."""
-
-
 @dataclass(frozen=True)
 class LogPosition:
     """How much of a job's log was given.
@@ -197,12 +199,6 @@ class LineReader:
 
 def _parts(line: str) -> list[str]:
     return [line[start : start + MAX_LINE_CHARS] for start in range(0, len(line), MAX_LINE_CHARS)] or [line]
-
-
-MAX_BYTES = 20 * 1024 * 1024
-BATCH_S = 0.2
-"""How long lines are collected into a batch."""
-_BATCH_LINES = 1000
 
 
 class FlushSchedule:
@@ -339,10 +335,8 @@ class JobLog:
         for number, line in enumerate(lines):
             size = len(line.encode(errors="replace")) + 1
             if self._max_bytes is not None and shown + size > self._max_bytes:
-                return [*lines[:number], self._cut_line(self._max_bytes)], shown, True
+                where = f"full log at {self.full_log}" if self.full_log else "the cluster's dashboard has the full log"
+                cut = f"[Log cut here, at its limit of {self._max_bytes:,} bytes; {where}]"
+                return [*lines[:number], cut], shown, True
             shown += size
         return lines, shown, False
-
-    def _cut_line(self, max_bytes: int) -> str:
-        where = f"full log at {self.full_log}" if self.full_log else "the cluster's dashboard has the full log"
-        return f"[Log cut here, at its limit of {max_bytes:,} bytes; {where}]"

@@ -31,6 +31,7 @@ from tradewind.ray_jobs.errors import RayUnreachableError
 from tradewind.ray_jobs.follow.log_lines import JobLog, LineReader, LogPosition, ProgressBarState, parse_progress_bar
 from tradewind.ray_jobs.follow.poller import WatchedJob
 
+LAST_LINES = 50
 FIRST_PAUSE_S = 1.0
 MAX_PAUSE_S = 300.0
 MAX_EMPTY_READS = 5
@@ -45,6 +46,11 @@ PAUSES_EVERY_S = (5.0, 60.0)
 """First and final interval of such polls for a job that pauses often; more would cost more than polling."""
 _QUIET_S = 20.0
 """A stream that was open for so long has not failed, even without lines."""
+_PIECE_BYTES = 64 * 1024
+_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30.0, sock_read=120.0)
+_MAX_LINE_CHARS = 2000
+_RETRY_PAUSES_S = (1.0, 3.0, 0.0)
+"""Pauses between readings of the log of an ended job."""
 
 
 @asynccontextmanager
@@ -100,27 +106,23 @@ async def touch(watched: WatchedJob) -> None:
 async def _read(watched: WatchedJob, log: JobLog) -> None:
     """Read the stream once, to its end."""
     log.begin()
+    pauses = _Pauses()
     async with watched.api.websocket(f"/api/jobs/{watched.job}/logs/tail") as stream:
         with watched.streamed():
-            await _read_stream(stream, watched, log)
-
-
-async def _read_stream(stream: aiohttp.ClientWebSocketResponse, watched: WatchedJob, log: JobLog) -> None:
-    pauses = _Pauses()
-    while not log.is_cut:
-        waits = [wait_s for wait_s in (log.wait_s(), pauses.wait_s()) if wait_s is not None]
-        try:
-            message = await stream.receive(min(waits, default=None))
-        except TimeoutError:
-            log.tick()
-            if pauses.is_long_now():
-                watched.refresh_soon()
-            continue
-        if message.type is not aiohttp.WSMsgType.TEXT:
-            return
-        watched.record_line()
-        pauses.end()
-        log.read(message.data)
+            while not log.is_cut:
+                waits = [wait_s for wait_s in (log.wait_s(), pauses.wait_s()) if wait_s is not None]
+                try:
+                    message = await stream.receive(min(waits, default=None))
+                except TimeoutError:
+                    log.tick()
+                    if pauses.is_long_now():
+                        watched.refresh_soon()
+                    continue
+                if message.type is not aiohttp.WSMsgType.TEXT:
+                    return
+                watched.record_line()
+                pauses.end()
+                log.read(message.data)
 
 
 class _Pauses:
@@ -149,9 +151,6 @@ class _Pauses:
         self._every_s = min(2 * self._every_s, PAUSES_EVERY_S[1])
         return True
 
-
-_PIECE_BYTES = 64 * 1024
-_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30.0, sock_read=120.0)
 
 _OPENING = re.compile(r'\s*\{\s*"logs"\s*:\s*"')
 _HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -237,11 +236,6 @@ async def whole_log_file(api: JobsApi, job: JobDetails) -> AsyncIterator[str]:
     yield decoder.decode(b"", final=True)
 
 
-LAST_LINES = 50
-_MAX_LINE_CHARS = 2000
-_PAUSES_S = (1.0, 3.0, 0.0)
-
-
 class LogEnd:
     """Collects the last lines of a log and its result, while the whole log passes.
 
@@ -259,7 +253,7 @@ class LogEnd:
     @property
     def last_lines(self) -> tuple[str, ...]:
         """Return the last lines; a progress bar counts as one, and very long lines are shortened."""
-        return tuple(_shortened(line) for line in self._last)
+        return tuple(line if len(line) <= _MAX_LINE_CHARS else f"{line[:_MAX_LINE_CHARS]}..." for line in self._last)
 
     def read(self, piece: str) -> None:
         """Add the next text of the log."""
@@ -286,7 +280,7 @@ async def read_log_end(
     api: JobsApi, job: JobDetails, log: JobLog | None, notice: Callable[[str], None], marker: str | None
 ) -> LogEnd:
     """Read the log of the ended ``job`` and give ``log`` the missing lines. Errors become notices."""
-    for pause_s in _PAUSES_S:
+    for pause_s in _RETRY_PAUSES_S:
         for source in (whole_log, whole_log_file) if job.node_id else (whole_log,):
             end = LogEnd(marker)
             if log is not None:
@@ -309,7 +303,3 @@ def _finished(end: LogEnd, log: JobLog | None) -> LogEnd:
     if log is not None:
         log.finish()
     return end
-
-
-def _shortened(line: str) -> str:
-    return line if len(line) <= _MAX_LINE_CHARS else f"{line[:_MAX_LINE_CHARS]}..."

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tradewind.ray_jobs.demand import Demand, explain_pending_job
 from tradewind.ray_jobs.details import NODE_GONE, JobDetails
-from tradewind.ray_jobs.errors import RayAuthenticationError
+from tradewind.ray_jobs.errors import RayAuthenticationError, RayJobsError
 from tradewind.ray_jobs.nodes import NodeInfo, fetch_nodes
 from tradewind.timeouts import within
 
@@ -124,13 +124,7 @@ class Ending:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON; ``from_json`` reads it."""
-        return {
-            "kind": self.kind.value,
-            "sentence": self.sentence,
-            "exit_code": self.exit_code,
-            "traceback": self.traceback,
-            "last_lines": list(self.last_lines),
-        }
+        return asdict(self) | {"kind": self.kind.value, "last_lines": list(self.last_lines)}
 
     @staticmethod
     def from_json(fields: Mapping[str, Any]) -> Ending:
@@ -207,8 +201,6 @@ def node_in_question(details: JobDetails | None, last_lines: Sequence[str] = ())
 
 
 async def _node(api: JobsApi, node_id: str) -> NodeInfo | None:
-    from tradewind.ray_jobs.errors import RayJobsError
-
     try:
         return next((node for node in await fetch_nodes(api) if node.node_id == node_id), None)
     except (RayJobsError, KeyError, TypeError):  # outage, or another Ray with another response
@@ -216,8 +208,6 @@ async def _node(api: JobsApi, node_id: str) -> NodeInfo | None:
 
 
 async def _node_of_actor(api: JobsApi, actor: str) -> str | None:
-    from tradewind.ray_jobs.errors import RayJobsError
-
     wanted = {"filter_keys": "actor_id", "filter_predicates": "=", "filter_values": actor, "detail": "true"}
     try:
         answer = await api.get_json("/api/v0/actors", wanted)
@@ -238,17 +228,20 @@ def _judge(job: str, details: JobDetails | None, lines: Sequence[str], node: Nod
         return EndingKind.STOPPED, f"{job} was stopped: submit it again if that was not intended."
     if details.status != "FAILED":
         return EndingKind.UNKNOWN, f"{job} has not ended: Ray says {details.status}."
-    judge = _JUDGES.get(details.error_type or "", _of_unknown_error)
-    return judge(job, details, lines, node)
+    error_type = details.error_type or ""
+    if error_type in _NEVER_RAN:
+        kind, sentence = _NEVER_RAN[error_type]
+        return kind, sentence.format(job=job, reason=_last(details.message))
+    return _JUDGES.get(error_type, _of_unknown_error)(job, details, lines, node)
 
 
 def _of_entrypoint(job: str, details: JobDetails, lines: Sequence[str], node: NodeInfo | None) -> _Judged:
     code = details.exit_code
     gone = node is not None and not node.is_alive and not node.is_head
-    if (death := _remote_death(lines)) and (node is None or gone):
-        return EndingKind.PREEMPTED, f"{job} lost the node that its work ran on ({_why(node, death)}): {_TRY_AGAIN}."
-    if gone and _unresponsive_actor(lines):
-        return EndingKind.PREEMPTED, f"{job} lost the node that its work ran on ({_why(node, '')}): {_TRY_AGAIN}."
+    death = _remote_death(lines)
+    if (death and node is None) or (gone and (death or _unresponsive_actor(lines))):
+        reason = _why(node, death or "")
+        return EndingKind.PREEMPTED, f"{job} lost the node that its work ran on ({reason}): {_TRY_AGAIN}."
     if (signal := _killed_by(code)) and gone:
         return EndingKind.PREEMPTED, f"{job} was ended with its node ({_why(node, '')}): {_TRY_AGAIN}."
     if signal == "SIGKILL":
@@ -282,26 +275,6 @@ def _of_failed_start(job: str, details: JobDetails, lines: Sequence[str], node: 
     return EndingKind.START_FAILED, f"{job} could not be started by Ray ({_last(details.message)}): {_TRY_AGAIN}."
 
 
-def _of_runtime_env(job: str, details: JobDetails, lines: Sequence[str], node: NodeInfo | None) -> _Judged:
-    return (
-        EndingKind.RUNTIME_ENV,
-        f"{job} never ran, because its runtime_env could not be built ({_last(details.message)}): correct that.",
-    )
-
-
-def _of_late_start(job: str, details: JobDetails, lines: Sequence[str], node: NodeInfo | None) -> _Judged:
-    return (
-        EndingKind.NOT_STARTED,
-        f"{job} waited in the queue for longer than the head allows, and never ran: submit it again, or set "
-        "RAY_JOB_START_TIMEOUT_SECONDS higher on the head.",
-    )
-
-
-def _of_unschedulable(job: str, details: JobDetails, lines: Sequence[str], node: NodeInfo | None) -> _Judged:
-    advice = "request resources that the cluster has"
-    return EndingKind.INFEASIBLE, f"{job} can run on no node, says Ray ({_last(details.message)}): {advice}."
-
-
 def _of_unknown_error(job: str, details: JobDetails, lines: Sequence[str], node: NodeInfo | None) -> _Judged:
     if node is not None and not node.is_alive:
         return _of_dead_supervisor(job, details, lines, node)
@@ -310,14 +283,26 @@ def _of_unknown_error(job: str, details: JobDetails, lines: Sequence[str], node:
 
 
 _TRY_AGAIN = "the next attempt may continue"
+_NEVER_RAN: Mapping[str, _Judged] = {
+    "JOB_SUPERVISOR_ACTOR_START_TIMEOUT": (
+        EndingKind.NOT_STARTED,
+        "{job} waited in the queue for longer than the head allows, and never ran: submit it again, or set "
+        "RAY_JOB_START_TIMEOUT_SECONDS higher on the head.",
+    ),
+    "JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE": (
+        EndingKind.INFEASIBLE,
+        "{job} can run on no node, says Ray ({reason}): request resources that the cluster has.",
+    ),
+    "RUNTIME_ENV_SETUP_FAILURE": (
+        EndingKind.RUNTIME_ENV,
+        "{job} never ran, because its runtime_env could not be built ({reason}): correct that.",
+    ),
+}
 _JUDGES: Mapping[str, Callable[[str, JobDetails, Sequence[str], NodeInfo | None], _Judged]] = {
     "JOB_ENTRYPOINT_COMMAND_ERROR": _of_entrypoint,
     "JOB_ENTRYPOINT_COMMAND_START_ERROR": _of_failed_start,
     "JOB_SUPERVISOR_ACTOR_DIED": _of_dead_supervisor,
     "JOB_SUPERVISOR_ACTOR_START_FAILURE": _of_failed_start,
-    "JOB_SUPERVISOR_ACTOR_START_TIMEOUT": _of_late_start,
-    "JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE": _of_unschedulable,
-    "RUNTIME_ENV_SETUP_FAILURE": _of_runtime_env,
     NODE_GONE: _of_dead_supervisor,
 }
 

@@ -31,7 +31,6 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tradewind.ray_jobs import nodes as lost_nodes
 from tradewind.ray_jobs.api import JobsApi
@@ -39,10 +38,6 @@ from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.details import TERMINAL, JobDetails
 from tradewind.ray_jobs.errors import RayAuthenticationError, RayUnreachableError
 from tradewind.timeouts import within
-
-if TYPE_CHECKING:
-    from tradewind.ray_jobs.api import JobsApi
-
 
 MAX_SINGLE_REQUESTS = 3
 """Up to this number, jobs are fetched one by one, whatever else there is."""
@@ -350,9 +345,11 @@ class ClusterWatcher:
             return
         self._responses = known
         now = time.monotonic()
-        changes = [
-            watched.update(answers[watched.job], now) for watched in asked if self._is_news(watched, answers, due)
-        ]
+        changes = []
+        for watched in asked:
+            answer = answers[watched.job]
+            if watched.job in due or (watched.heard_at is not None and answer != watched.details):
+                changes.append(watched.update(answer, now))
         if any(changes) or self.outage is not None:
             self._interval = MIN_INTERVAL_S
         elif is_regular:
@@ -367,9 +364,6 @@ class ClusterWatcher:
         if found is not None and found.has_ended:
             return False
         return not watched.is_streamed or self._fetcher.fetched_at(watched.job) + REFRESH_S <= now
-
-    def _is_news(self, watched: WatchedJob, answers: Mapping[str, JobDetails | None], due: Collection[str]) -> bool:
-        return watched.job in due or (watched.heard_at is not None and answers[watched.job] != watched.details)
 
     @property
     def _regular_at(self) -> float:

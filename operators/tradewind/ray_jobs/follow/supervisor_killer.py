@@ -24,9 +24,9 @@ def main(jobs: list[str]) -> None:
     from ray.dashboard.modules.job.common import JOB_ACTOR_NAME_TEMPLATE, SUPERVISOR_ACTOR_RAY_NAMESPACE
 
     ray.init(address="auto", namespace=SUPERVISOR_ACTOR_RAY_NAMESPACE, log_to_driver=False)
-    left, rounds = set(jobs), 0
-    while left and rounds < ROUNDS:
-        if rounds:
+    left = set(jobs)
+    for number in range(ROUNDS):
+        if number and left:
             time.sleep(1.0)
         for job in sorted(left):
             if str(asyncio.run(_info().get_status(job))) == "RUNNING":
@@ -39,7 +39,6 @@ def main(jobs: list[str]) -> None:
             except ValueError:
                 print("no supervisor of", job)
             _mark_as_stopped(job)
-        rounds += 1
 
 
 def _mark_as_stopped(job: str) -> None:
