@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +13,14 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import ParamValidationError
 from airflow.serialization.serialized_objects import DagSerialization
 
+from tests.tasks.airflow_child import run_in_airflow
 from tradewind import Cpu, ExecutorStep, Param, TpuSlice, experiment_dag
 from tradewind.plans.selection import Selection, SelectionError
 from tradewind.steps import ExperimentError, Gpu, on_airflow_worker, on_head_node
 from tradewind.tasks.context import ExperimentSettings
 from tradewind.tasks.params import FORM_SECTION, RUN_PARAMS, is_dry_run, selection_in, selection_of
 
-
-@pytest.fixture(autouse=True)
-def airflow_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("airflow_home")
 
 
 def nothing(config: Any) -> None: ...
@@ -56,31 +51,17 @@ def form_of(dag: DAG) -> dict[str, dict[str, Any]]:
 
 def test_each_experiment_has_own_section_in_trigger_form() -> None:
     form = form_of(make(params={"lr": Param(0.1, "Learning rate", type="number")}))
-    assert list(form) == [
-        "lr",
-        "run_only",
-        "force",
-        "force_downstream",
-        "force_run_failed",
-        "verify",
-        "dry_run",
-        "prefix",
-    ]
+    selection = {"run_only": [], "force": [], "force_downstream": False, "force_run_failed": True}
+    defaults = {**selection, "verify": False, "dry_run": False}
+    assert list(form) == ["lr", *defaults, "prefix"]
     assert "section" not in form["lr"]["schema"]
     for name in RUN_PARAMS:
         field = form[name]
         assert field["schema"]["section"] == FORM_SECTION and field["schema"]["title"] and field["description"]
-    assert {name: form[name]["default"] for name in RUN_PARAMS} == {
-        "run_only": [],
-        "force": [],
-        "force_downstream": False,
-        "force_run_failed": True,
-        "verify": False,
-        "dry_run": False,
-    }
+    assert {name: form[name]["default"] for name in RUN_PARAMS} == defaults
 
 
-def test_the_arguments_of_the_dag_are_the_defaults_of_its_form() -> None:
+def test_dag_arguments_are_the_defaults_of_its_form() -> None:
     dag = make(run_only=["^raw"], force=("raw",), force_downstream=True, force_run_failed=False)
     expected = Selection(("^raw",), ("raw",), True, False)
     assert selection_in(dag.params.dump()) == expected
@@ -88,7 +69,7 @@ def test_the_arguments_of_the_dag_are_the_defaults_of_its_form() -> None:
     assert selection_in(stored.params.dump()) == expected
 
 
-def test_the_form_takes_what_its_fields_send_and_nothing_else() -> None:
+def test_form_accepts_only_values_of_its_fields() -> None:
     params = make(schedule="@daily").params
     params.update({"run_only": None, "force": ["^a", ""], "force_downstream": True, "dry_run": True})
     assert params.validate()["force"] == ["^a", ""]
@@ -104,7 +85,7 @@ def test_tasks_do_not_each_carry_a_copy_of_the_form() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(RUN_PARAMS))
-def test_a_param_of_ones_own_with_the_name_of_ours_is_refused(name: str) -> None:
+def test_own_param_with_name_of_builtin_is_refused(name: str) -> None:
     with pytest.raises(ExperimentError, match=f"'made'.* has '{name}' in its trigger form already"):
         make(params={"lr": 0.1, name: "mine"})
     with pytest.raises(ExperimentError, match=name):
@@ -119,26 +100,20 @@ def test_malformed_selection_is_refused_at_dag_parsing() -> None:
         make(force=["("])
 
 
-def test_the_selection_of_a_run_is_what_its_form_says() -> None:
+def test_form_sets_selection_and_dry_run() -> None:
     chosen = context(run_only=["^train/", "", "  "], force=None, force_downstream=True, force_run_failed=False, lr=1)
     assert selection_of(chosen) == Selection(("^train/",), (), True, False)
     assert selection_of(context()) == Selection()
     with pytest.raises(SelectionError):
         selection_of(context(force="raw"))
-
-
-def test_cleared_form_field_is_empty_despite_default() -> None:
-    params = make(force=["raw"]).params
-    params.update({"force": None})
-    assert selection_in(params.dump()) == Selection()
-
-
-def test_a_dry_run_is_one_whose_form_says_so() -> None:
+    emptied = make(force=["raw"]).params
+    emptied.update({"force": None})
+    assert selection_in(emptied.dump()) == Selection(), "an empty field is not the default"
     assert is_dry_run(context(dry_run=True))
     assert not is_dry_run(context(dry_run=False)) and not is_dry_run(context())
 
 
-def test_our_params_are_no_values_of_the_run() -> None:
+def test_builtin_params_are_no_run_values() -> None:
     dag = make(params={"lr": 0.1}, force=["raw"])
     values = ExperimentSettings().values_for(dag, dag.params.dump(), None, (None, None), pendulum.now())
     assert values.params == {"lr": 0.1}
@@ -171,14 +146,14 @@ def test_without_max_concurrent_the_deployment_decides(monkeypatch: pytest.Monke
     assert make(max_active_tasks=3).max_active_tasks == 3
 
 
-def test_a_max_concurrent_that_bounds_nothing_is_refused() -> None:
+def test_invalid_max_concurrent_is_refused() -> None:
     with pytest.raises(ValueError, match="max_concurrent must be a positive integer, got 0"):
         make(max_concurrent=0)
     with pytest.raises(ExperimentError, match="max_concurrent or max_active_tasks, not both"):
         make(max_concurrent=2, max_active_tasks=2)
 
 
-def test_executor_main_bounds_steps_in_the_same_way(tmp_path: Path) -> None:
+def test_executor_main_limits_steps_likewise(tmp_path: Path) -> None:
     file = tmp_path / "from_marin.py"
     file.write_text(
         "from tradewind import ExecutorStep, executor_main\n"
@@ -192,30 +167,20 @@ def test_executor_main_bounds_steps_in_the_same_way(tmp_path: Path) -> None:
     assert selection_in(dag.params.dump()).force == ("r",)
 
 
-def test_each_step_goes_to_the_pool_of_what_it_runs_on() -> None:
-    dag = make(
-        step("nothing_said"),
-        step("cpu", resources=Cpu(2)),
-        step("gpu", resources=Gpu()),
-        step("pooled", resources=TpuSlice("v4-16")),
-        step("unpooled", resources=TpuSlice("v4-8")),
-        step("head", resources=on_head_node()),
-        step("worker", resources=on_airflow_worker()),
-        pools={"v4-16": "tpu_v4_16", "v6e-8": "not_used", "cpu": "cpus", "gpu": "gpus"},
-    )
-    assert {task.task_id: task.pool for task in dag.tasks} == {
-        "plan": "default_pool",
-        "nothing_said": "cpus",
-        "cpu": "cpus",
-        "gpu": "gpus",
-        "pooled": "tpu_v4_16",
-        "unpooled": "default_pool",
-        "head": "default_pool",
-        "worker": "default_pool",
+def test_each_step_uses_the_pool_of_its_resources() -> None:
+    cases = {
+        "default": (None, "cpus"),
+        "cpu": (Cpu(2), "cpus"),
+        "gpu": (Gpu(), "gpus"),
+        "pooled": (TpuSlice("v4-16"), "tpu_v4_16"),
+        "unpooled": (TpuSlice("v4-8"), "default_pool"),
+        "head": (on_head_node(), "default_pool"),
+        "worker": (on_airflow_worker(), "default_pool"),
     }
-
-
-def test_a_pool_for_something_unknown_is_refused() -> None:
+    steps = [step(name, resources=resources) for name, (resources, _) in cases.items()]
+    dag = make(*steps, pools={"v4-16": "tpu_v4_16", "v6e-8": "not_used", "cpu": "cpus", "gpu": "gpus"})
+    expected = {"plan": "default_pool"} | {name: pool for name, (_, pool) in cases.items()}
+    assert {task.task_id: task.pool for task in dag.tasks} == expected
     with pytest.raises(ExperimentError, match=r"'made': pools are for slice types, 'cpu' and 'gpu': .*v4-17"):
         make(pools={"v4-17": "tpu"})
 
@@ -230,92 +195,59 @@ experiment_dag("pooled", steps, pools={"cpu": "two"})
 """
 
 SCHEDULE = """
-import json, sys
-import pendulum
-from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
-from airflow.jobs.job import Job
-from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
-from airflow.models.dag import DagModel
-from airflow.models.dagbag import DBDagBag
-from airflow.models.dagbundle import DagBundleModel
 from airflow.models.pool import Pool
-from airflow.models.taskinstance import TaskInstance
-from airflow.utils.db import initdb
-from airflow.utils.session import create_session
-from airflow.utils.state import DagRunState
-from airflow.utils.types import DagRunTriggeredByType, DagRunType
-from sqlalchemy import update
 
-initdb()
 with create_session() as session:
-    session.add(DagBundleModel(name="here"))
     Pool.create_or_update_pool("two", 2, "", True, session=session)
-bag = DagBag(sys.argv[1], bundle_path=sys.argv[1], bundle_name="here")
-sync_bag_to_db(bag, "here", None)
 scheduler = SchedulerJobRunner(Job())
 chosen = []
 for dag_id, states in json.loads(sys.argv[2]):
     with create_session() as session:
-        session.execute(update(DagModel).values(is_paused=False))
-        run = DBDagBag().get_latest_version_of_dag(dag_id, session=session).create_dagrun(
-            run_id=f"run{len(chosen)}", run_after=pendulum.now(), run_type=DagRunType.MANUAL, session=session,
-            triggered_by=DagRunTriggeredByType.TEST, state=DagRunState.RUNNING,
-        )
+        run = create_run(dag_id, f"run{len(chosen)}", session)
         for task in run.get_task_instances(session=session):
             task.state = states.get(task.task_id)
     with create_session() as session:
-        found = scheduler._executable_task_instances_to_queued(16, session=session)
-        chosen.append(sorted(task.task_id for task in found))
+        queued = scheduler._executable_task_instances_to_queued(16, session=session)
+        chosen.append(sorted(task.task_id for task in queued))
         session.rollback()
         session.execute(update(TaskInstance).values(state="success"))
-print("RESULT" + json.dumps(chosen))
+report(chosen)
 """
 
 
-def scheduled(tmp_path: Path, *situations: tuple[str, dict[str, str]]) -> list[list[str]]:
-    """Return the tasks that the scheduler would start next in each situation: a DAG and its task states."""
-    dags = tmp_path / "dags"
-    dags.mkdir()
-    (dags / "made.py").write_text(DAGS)
-    env = dict(os.environ, AIRFLOW_HOME=str(tmp_path), AIRFLOW__CORE__LOAD_EXAMPLES="False")
-    command = [sys.executable, "-c", SCHEDULE, str(dags), json.dumps(situations)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    result = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
-    assert result, done.stdout + done.stderr
-    return list(json.loads(result[0].removeprefix("RESULT")))
-
-
-def states(**at_work: str) -> dict[str, str]:
-    return {"plan": "success", **dict.fromkeys("abcd", "scheduled"), **at_work}
+def states(**active: str) -> dict[str, str]:
+    return {"plan": "success", **dict.fromkeys("abcd", "scheduled"), **active}
 
 
 @pytest.mark.slow
-def test_airflows_own_scheduler_keeps_the_bounds(tmp_path: Path) -> None:
-    assert scheduled(
-        tmp_path,
-        ("bounded", states()),
-        ("bounded", states(a="running")),
-        ("bounded", states(a="running", b="queued")),
-        ("bounded", states(a="deferred", b="deferred")),  # the reason why the steps of such a DAG do not defer
-        ("bounded", states(a="running", plan="scheduled")),  # a user cleared plan: it precedes the steps
-        ("pooled", states()),
-        ("pooled", states(a="deferred")),
-        ("pooled", states(a="deferred", b="running")),
-        ("pooled", states(a="deferred", b="running", plan="scheduled")),
-    ) == [["a", "b"], ["b"], [], ["c", "d"], ["plan"], ["a", "b"], ["b"], [], ["plan"]]
+def test_airflow_scheduler_keeps_the_limits(tmp_path: Path) -> None:
+    """Compare the tasks that the scheduler would start next in each DAG with these task states."""
+    situations = [
+        ("bounded", states(), ["a", "b"]),
+        ("bounded", states(a="running"), ["b"]),
+        ("bounded", states(a="running", b="queued"), []),
+        ("bounded", states(a="deferred", b="deferred"), ["c", "d"]),  # so the steps of such a DAG do not defer
+        ("bounded", states(a="running", plan="scheduled"), ["plan"]),  # a user cleared plan: it precedes the steps
+        ("pooled", states(), ["a", "b"]),
+        ("pooled", states(a="deferred"), ["b"]),
+        ("pooled", states(a="deferred", b="running"), []),
+        ("pooled", states(a="deferred", b="running", plan="scheduled"), ["plan"]),
+    ]
+    questions = json.dumps([(dag_id, of_tasks) for dag_id, of_tasks, _ in situations])
+    assert run_in_airflow(tmp_path, DAGS, SCHEDULE, questions) == [started for _, _, started in situations]
 
 
 # ---- serialized DAGs
 
 
 def test_a_dag_with_all_options_is_the_same_each_time() -> None:
-    def stored() -> str:
+    def serialize() -> str:
         dag = make(step("a"), step("b"), max_concurrent=2, pools={"cpu": "c"}, asset_events_of_reused=True, force=["a"])
         return json.dumps(DagSerialization.to_dict(dag), sort_keys=True, default=str)
 
-    assert stored() == stored()
+    assert serialize() == serialize()
 
 
-def test_what_may_cross_regions_is_known_to_the_plan() -> None:
+def test_plan_knows_what_may_cross_regions() -> None:
     plan = make(allow_cross_region=["raw", "gs://bucket/shared"]).get_task("plan")
     assert plan.allow_cross_region == ("raw", "gs://bucket/shared")
