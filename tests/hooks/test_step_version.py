@@ -96,19 +96,19 @@ def deployment(monkeypatch: pytest.MonkeyPatch) -> None:
 def when_it_waits(act: Callable[[], None]) -> Iterator[None]:
     """Call ``act`` when the hook logs that it waits."""
 
-    class Watcher(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if "is in progress" in record.getMessage():
-                act()
+    def watch(record: logging.LogRecord) -> bool:
+        if "is in progress" in record.getMessage():
+            act()
+        return True
 
-    watcher, level = Watcher(), step_version.logger.level
-    step_version.logger.addHandler(watcher)
-    step_version.logger.setLevel(logging.INFO)
+    logger, level = step_version.logger, step_version.logger.level
+    logger.addFilter(watch)
+    logger.setLevel(logging.INFO)
     try:
         yield
     finally:
-        step_version.logger.removeHandler(watcher)
-        step_version.logger.setLevel(level)
+        logger.removeFilter(watch)
+        logger.setLevel(level)
 
 
 def attempts(output: str) -> list[AttemptOutcome | None]:

@@ -6,7 +6,7 @@ The repair leaves healthy slices alone, deletes no reserved slice and keeps its 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -32,6 +32,7 @@ QUEUE_STATES = [
 NAMES = ["a", "b", "c", "d"]
 LABELS = {"cluster": "one"}
 BODY = {"acceleratorType": "v4-16", "runtimeVersion": "x"}
+NO_HOSTS: Mapping[str, int] = {}
 times = st.sampled_from([0.0, NOW - 2 * HOUR_S, NOW - 1000.0, NOW - 10.0, NOW])
 
 
@@ -107,8 +108,7 @@ def nodes_behind(finding: Finding, snapshot: Snapshot) -> list[TpuNode]:
 def test_working_reserved_or_foreign_slices_are_never_deleted(
     snapshot: Snapshot, scope: Scope, settings: RepairSettings
 ) -> None:
-    findings = decide(snapshot, scope, settings)
-    deleted = [one for one in findings if one.is_deletion]
+    deleted = [one for one in decide(snapshot, scope, settings) if one.is_deletion]
     for finding in deleted:
         nodes = nodes_behind(finding, snapshot)
         queue = next((one for one in snapshot.queues if one.name == finding.name), None)
@@ -120,10 +120,10 @@ def test_working_reserved_or_foreign_slices_are_never_deleted(
         names = {finding.name, *finding.slices}
         is_labelled = any(scope.labels and scope.labels.items() <= one.labels.items() for one in [*nodes, queue] if one)
         assert names & set(scope.expected) or is_labelled
-    lately = sum(at > NOW - HOUR_S for one in snapshot.records.values() for at in one.deleted_at)
+    recent = sum(at > NOW - HOUR_S for one in snapshot.records.values() for at in one.deleted_at)
     limited = [one for one in deleted if not one.is_certain]
     assert len(limited) <= settings.max_deletes_per_pass
-    assert not limited or len(limited) + lately <= settings.max_deletes_per_hour
+    assert not limited or len(limited) + recent <= settings.max_deletes_per_hour
     for finding in deleted:
         states = {node.state for node in nodes_behind(finding, snapshot)}
         assert not finding.is_certain or states <= {"PREEMPTED", "TERMINATED"}
@@ -132,25 +132,32 @@ def test_working_reserved_or_foreign_slices_are_never_deleted(
 @pytest.mark.slow
 @given(snapshots(), scopes)
 def test_each_slice_has_one_finding_and_only_absent_are_created(snapshot: Snapshot, scope: Scope) -> None:
-    findings = decide(snapshot, scope, RepairSettings())
-    assert len({one.name for one in findings}) == len(findings)
-    judged = {name for one in findings for name in (one.name, *one.slices)}
-    assert set(scope.expected) <= judged
-    there = {one.name for one in [*snapshot.nodes, *snapshot.queues]}
-    for finding in findings:
-        assert finding.action is not Action.CREATE or (finding.name not in there and finding.body)
+    found = decide(snapshot, scope, RepairSettings())
+    assert len({one.name for one in found}) == len(found)
+    assert set(scope.expected) <= {name for one in found for name in (one.name, *one.slices)}
+    existing = {one.name for one in [*snapshot.nodes, *snapshot.queues]}
+    for finding in found:
+        assert finding.action is not Action.CREATE or (finding.name not in existing and finding.body)
         assert finding.action is Action.NOTHING or finding.verdict is SliceHealth.DEAD
         assert finding.reason and (finding.verdict is SliceHealth.WORKS) == (finding.trouble == "")
 
 
-def one_node(
-    state: str, alive: int | None, *, created_at: float = 0.0, record: SliceRecord | None = None, others: int = 1
-) -> Finding:
+def findings(
+    nodes: Sequence[TpuNode] = (),
+    queues: Sequence[QueuedTpu] = (),
+    records: Sequence[SliceRecord] = (),
+    *,
+    hosts: Mapping[str, int] | None = NO_HOSTS,
+    expected: Sequence[str] = (),
+) -> list[Finding]:
+    snapshot = Snapshot(nodes, queues, hosts, {one.name: one for one in records}, NOW)
+    return decide(snapshot, Scope(dict.fromkeys(expected), LABELS), RepairSettings())
+
+
+def one_node(state: str, alive: int | None, *records: SliceRecord, created_at: float = 0.0, others: int = 1) -> Finding:
     """Return the decision about slice ``a`` of two hosts; the other slice has ``others`` hosts in Ray."""
     node = TpuNode("a", state, hosts=2, labels=LABELS, created_at=created_at, body=BODY)
-    hosts = None if alive is None else {"a": alive, "z": others}
-    snapshot = Snapshot([node], [], hosts, {"a": record} if record else {}, NOW)
-    [finding] = decide(snapshot, Scope(labels=LABELS), RepairSettings())
+    [finding] = findings([node], (), records, hosts=None if alive is None else {"a": alive, "z": others})
     return finding
 
 
@@ -164,40 +171,32 @@ def test_google_dead_node_is_replaced_unless_all_hosts_live(state: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING"])
-def test_what_is_on_its_way_has_half_an_hour(state: str) -> None:
-    verdicts = [one_node(state, 0, record=record).verdict for record in (None, lasting(state, 1700.0))]
-    assert verdicts == [SliceHealth.GRACE] * 2
-    assert one_node(state, 0, record=lasting(state, 1900.0)).action is Action.REPLACE
-    assert one_node(state, 0, record=lasting("HOSTS", 1900.0)).verdict is SliceHealth.GRACE
+def test_node_in_transition_has_half_an_hour(state: str) -> None:
+    for records in ([], [lasting(state, 1700.0)], [lasting("HOSTS", 1900.0)]):
+        assert one_node(state, 0, *records).verdict is SliceHealth.GRACE
+    assert one_node(state, 0, lasting(state, 1900.0)).action is Action.REPLACE
 
 
-def test_ready_node_missing_hosts_has_short_grace_unless_new() -> None:
+def test_missing_hosts_have_short_grace_unless_node_or_head_is_new() -> None:
     assert one_node("READY", 2).verdict is SliceHealth.WORKS
-    assert one_node("READY", 1, record=lasting("HOSTS", 100.0)).verdict is SliceHealth.GRACE
-    assert one_node("READY", 1, record=lasting("HOSTS", 200.0)).action is Action.REPLACE
-    assert one_node("READY", 0, record=lasting("HOSTS", 200.0), created_at=NOW - 900.0).verdict is SliceHealth.GRACE
+    assert one_node("READY", 1, lasting("HOSTS", 100.0)).verdict is SliceHealth.GRACE
+    assert one_node("READY", 1, lasting("HOSTS", 200.0)).action is Action.REPLACE
+    assert one_node("READY", 0, lasting("HOSTS", 200.0), created_at=NOW - 900.0).verdict is SliceHealth.GRACE
+    assert one_node("READY", 0, lasting("HOSTS", 200.0), others=0).verdict is SliceHealth.GRACE
+    assert one_node("READY", 0, lasting("HOSTS", 1300.0), others=0).action is Action.REPLACE
 
 
-def test_a_head_that_knows_no_host_of_any_slice_is_given_longer() -> None:
-    assert one_node("READY", 0, record=lasting("HOSTS", 200.0), others=0).verdict is SliceHealth.GRACE
-    assert one_node("READY", 0, record=lasting("HOSTS", 1300.0), others=0).action is Action.REPLACE
-
-
-def test_while_ray_does_not_answer_time_alone_kills_nothing() -> None:
+def test_without_ray_response_time_alone_kills_nothing() -> None:
     for state, trouble in itertools.product(["READY", "REPAIRING", "UNKNOWN"], ["HOSTS", "REPAIRING", "UNKNOWN"]):
-        assert one_node(state, None, record=lasting(trouble, 100_000.0)).verdict is SliceHealth.GRACE
+        assert one_node(state, None, lasting(trouble, 100_000.0)).verdict is SliceHealth.GRACE
     assert one_node("PREEMPTED", None).action is Action.REPLACE
 
 
-def test_a_slice_of_a_queued_resource_that_vanished_is_noticed() -> None:
-    def finding(records: Sequence[SliceRecord]) -> Finding:
-        queue = QueuedTpu("q", "ACTIVE", nodes=("a",), labels=LABELS, body={"tpu": {"nodeSpec": [{"nodeId": "a"}]}})
-        snapshot = Snapshot([], [queue], {}, {one.name: one for one in records}, NOW)
-        [found] = decide(snapshot, Scope(labels=LABELS), RepairSettings())
-        return found
-
-    assert finding([]).verdict is SliceHealth.GRACE
-    assert finding([SliceRecord("q", trouble="MISSING", since=NOW - 1900.0)]).action is Action.REPLACE
+def test_missing_node_of_active_queued_resource_is_noticed() -> None:
+    queue = QueuedTpu("q", "ACTIVE", nodes=("a",), labels=LABELS, body={"tpu": {"nodeSpec": [{"nodeId": "a"}]}})
+    missing = SliceRecord("q", trouble="MISSING", since=NOW - 1900.0)
+    assert [one.verdict for one in findings([], [queue])] == [SliceHealth.GRACE]
+    assert [one.action for one in findings([], [queue], [missing])] == [Action.REPLACE]
 
 
 def test_recreation_body_is_kept_until_replacement_is_ready() -> None:
@@ -232,34 +231,31 @@ def test_permanent_refusal_blocks_deletion_of_same_kind() -> None:
 
     def actions(denied: str, retry_at: float) -> dict[str, Action]:
         record = SliceRecord("gone", is_wanted=True, body=BODY, denied=denied, retry_at=retry_at)
-        snapshot = Snapshot([*dead("a"), *dead("b", body=other)], [], {}, {"gone": record}, NOW)
-        return {one.name: one.action for one in decide(snapshot, Scope({"gone": None}, LABELS), RepairSettings())}
+        found = findings([*dead("a"), *dead("b", body=other)], [], [record], expected=["gone"])
+        return {one.name: one.action for one in found}
 
     wait, now = NOW + 10.0, NOW - 10.0
     assert actions(body_kind(BODY), wait) == {"a": Action.NOTHING, "b": Action.REPLACE, "gone": Action.NOTHING}
     assert actions(ANY_KIND, wait) == {"a": Action.NOTHING, "b": Action.NOTHING, "gone": Action.NOTHING}
     assert actions(ANY_KIND, now) == {"a": Action.NOTHING, "b": Action.NOTHING, "gone": Action.CREATE}
-    assert actions(body_kind(other), wait) == {"a": Action.REPLACE, "b": Action.REPLACE, "gone": Action.CREATE}, (
-        "corrected"
-    )
+    corrected = actions(body_kind(other), wait)
+    assert corrected == {"a": Action.REPLACE, "b": Action.REPLACE, "gone": Action.CREATE}
 
 
-def test_of_many_dead_slices_one_of_each_kind_goes_first() -> None:
+def test_one_dead_slice_of_each_kind_goes_first() -> None:
     nodes = [*dead("a", "b"), *dead("c", "d", body={**BODY, "acceleratorType": "v4-8"})]
-    first, others = waves(decide(Snapshot(nodes, [], {}, {}, NOW), Scope(labels=LABELS), RepairSettings()))
+    first, others = waves(findings(nodes))
     assert [[one.name for one in wave] for wave, _ in (first, others)] == [["a", "c"], ["b", "d"]]
 
 
 def test_queued_resource_is_judged_whole_not_per_node() -> None:
-    def findings(queues: list[QueuedTpu], *nodes: TpuNode) -> list[tuple[str, Action, bool]]:
-        found = decide(Snapshot(nodes, queues, {}, {}, NOW), Scope(labels=LABELS), RepairSettings())
-        return [(one.name, one.action, one.needs_person) for one in found]
+    def judged(queues: list[QueuedTpu], *nodes: TpuNode) -> list[tuple[str, Action, bool]]:
+        return [(one.name, one.action, one.needs_person) for one in findings(nodes, queues)]
 
     body = {"tpu": {"nodeSpec": [{"nodeId": "a"}, {"nodeId": "b"}]}}
     queue = QueuedTpu("q", "SUSPENDED", nodes=("a", "b"), body=body)
-    ours = TpuNode("a", "PREEMPTED", queue="q", labels=LABELS)
-    both = [ours, TpuNode("b", "PREEMPTED", queue="q", labels=LABELS)]
-    assert findings([queue], *both) == [("q", Action.REPLACE, False)]
-    assert findings([queue], ours, TpuNode("b", "PREEMPTED", queue="q")) == [("q", Action.NOTHING, True)]
-    assert findings([queue], ours, TpuNode("b", "READY", queue="q", labels={"ray-node-type": "head"})) == []
-    assert findings([], ours) == [("a", Action.NOTHING, False)], "its queued resource is being replaced"
+    own, own_second = (TpuNode(name, "PREEMPTED", queue="q", labels=LABELS) for name in "ab")
+    assert judged([queue], own, own_second) == [("q", Action.REPLACE, False)]
+    assert judged([queue], own, TpuNode("b", "PREEMPTED", queue="q")) == [("q", Action.NOTHING, True)]
+    assert judged([queue], own, TpuNode("b", "READY", queue="q", labels={"ray-node-type": "head"})) == []
+    assert judged([], own) == [("a", Action.NOTHING, False)], "its queued resource is being replaced"
