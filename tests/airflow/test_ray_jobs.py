@@ -43,16 +43,6 @@ def test_commands_and_functions_run_as_jobs_and_return_results(env: Environment)
     assert command["metadata"]["owner"] == "everybody"
 
 
-def test_links_are_shown_while_job_runs(env: Environment) -> None:
-    run = started(env, "ray_sleeps")
-    [job] = run.jobs()
-    links = env.api.links("ray_sleeps", run.run_id, "job")
-    assert links["Ray job"] == f"{env.ray_address}/#/jobs/{job['submission_id']}"
-    assert links["Ray log"] == f"{env.ray_address}/api/jobs/{job['submission_id']}/logs"
-    env.api.mark_task("ray_sleeps", run.run_id, "job", "success")
-    until(lambda: run.active_jobs() == 0, "the job to stop")
-
-
 def test_failed_command_fails_task_at_once_with_last_log_lines(env: Environment) -> None:
     run = env.run("ray_fails")
     assert run.states() == {"job": "failed"}
@@ -63,8 +53,12 @@ def test_failed_command_fails_task_at_once_with_last_log_lines(env: Environment)
 
 
 @pytest.mark.parametrize(("dag_id", "state"), [("ray_sleeps", "failed"), ("ray_sleeps_in_worker", "success")])
-def test_marking_task_stops_its_job(env: Environment, dag_id: str, state: str) -> None:
+def test_running_job_has_links_until_task_is_marked(env: Environment, dag_id: str, state: str) -> None:
     run = started(env, dag_id)
+    [job] = run.jobs()
+    links = env.api.links(dag_id, run.run_id, "job")
+    assert links["Ray job"] == f"{env.ray_address}/#/jobs/{job['submission_id']}"
+    assert links["Ray log"] == f"{env.ray_address}/api/jobs/{job['submission_id']}/logs"
     env.api.mark_task(dag_id, run.run_id, "job", state)
     until(lambda: run.job_statuses() == ["STOPPED"], "the job to stop")
     assert run.states() == {"job": state}

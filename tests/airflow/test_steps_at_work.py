@@ -40,13 +40,6 @@ def outcomes(env: Environment, run: DagRun) -> list[str]:
     return [json.loads(file.read_text())["outcome"] for file in sorted(output(env, run).glob(".attempts/*.json"))]
 
 
-def test_marked_step_is_stopped_and_recorded_as_stopped(env: Environment) -> None:
-    run = begin(env, "marked")
-    env.api.mark_task(run.dag_id, run.run_id, TASK, "failed")
-    until(lambda: run.job_statuses() == ["STOPPED"], "the job to stop")
-    until(lambda: outcomes(env, run) == ["stopped"], "the attempt's end")
-
-
 def test_step_cleared_while_running_is_stopped_and_rerun(env: Environment) -> None:
     run = begin(env, "cleared")
     env.api.clear_task(run.dag_id, run.run_id, TASK)

@@ -4,13 +4,13 @@ The operator is the real one. The DAG only adds SIGKILL of its own process befor
 """
 
 import functools
-import os
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+from dying import die, then_die
 
 from tradewind import Cpu, ExecutorStep, experiment_dag, run_param, this_output_path, versioned
 from tradewind.operators.step import StepOperator
@@ -28,18 +28,6 @@ def work(config: Config) -> None:
     """Append a line for each call."""
     with Path(config.output_path, "calls").open("a") as file:
         file.write("called\n")
-
-
-def die(*_: Any, **__: Any) -> Any:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def then_die(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        function(*args, **kwargs)
-        return die()
-
-    return call
 
 
 def killed_once(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,31 +3,14 @@
 The operator is the real one. The DAG only adds SIGKILL of its own process before or after one call of the operator.
 """
 
-import os
-import signal
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, Context
+from dying import die, then_die
 
 import tradewind.operators.ray_job as ray_job
 from tradewind.operators.ray_job import RayJobOperator
-from tradewind.ray_jobs.claims import JobClaim
-
-
-def die(*_: Any) -> Any:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def then_die(function: Callable[..., Any], when: Callable[..., bool] = lambda *_: True) -> Callable[..., Any]:
-    """Wrap ``function`` so that the process dies after a call whose arguments match ``when``."""
-
-    def call(*args: Any) -> Any:
-        result = function(*args)
-        return die() if when(*args) else result
-
-    return call
 
 
 class KilledOnce(RayJobOperator):
@@ -47,11 +30,7 @@ class KilledOnce(RayJobOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         if context["params"]["at"] == "after success is noted" and context["ti"].try_number == 1:
-
-            def is_end(_: Context, claim: JobClaim) -> bool:
-                return claim.was_judged
-
-            ray_job.save_claim = then_die(ray_job.save_claim, is_end)
+            ray_job.save_claim = then_die(ray_job.save_claim, lambda _, claim: claim.was_judged)
         return super().execute_complete(context, event)
 
 

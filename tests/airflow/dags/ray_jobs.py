@@ -58,7 +58,6 @@ say("ray_sleeps_in_worker", "echo started; sleep 300; echo ended", deferrable=Fa
 say("ray_too_long", "echo started; sleep 300", timeout=timedelta(seconds=8))
 say("ray_queues", "echo started", num_cpus=None, custom_resources={"nothing_has_this": 1}, queue_timeout=8)
 say("ray_waits", "echo started", num_cpus=None, custom_resources={"nothing_has_this": 1})
-say("ray_no_wait", "sleep 20; echo done", wait_for_completion=False)
 with DAG("ray_prints", params={"rate": 200, "end": "/nowhere"}):
     RayJobOperator(
         task_id="job",
