@@ -1,7 +1,4 @@
-"""A fleet whose cluster ``here`` is this machine.
-
-A real ``sshd`` stands for its head and the hosts of a slice. A loopback server answers Google Cloud's requests.
-"""
+"""A fleet whose cluster ``here`` is this machine: a real ``sshd`` is its head and its hosts, beside a local cloud."""
 
 from __future__ import annotations
 

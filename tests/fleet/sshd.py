@@ -21,7 +21,7 @@ INSTALL = Path(__file__).parents[2] / "scripts" / "install_machines.sh"
 
 
 def find_sshd() -> str | None:
-    """Return the server's path; first install what simulated machines need, where allowed and possible."""
+    """Install what simulated machines need, if possible, and return the server's path."""
     if os.geteuid() == 0:
         subprocess.run([INSTALL], check=False)  # without internet the server is missing
     return shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
@@ -29,13 +29,7 @@ def find_sshd() -> str | None:
 
 @dataclass(frozen=True)
 class Sshd:
-    """A server.
-
-    Attributes:
-        host_key: Its type and its key, as in instance metadata.
-        private_key: The file with the key that it accepts.
-        user: The user who runs the test; only this user may log in.
-    """
+    """A server, with its host key by type and text, and the private key and user that it accepts."""
 
     port: int
     host_key: tuple[str, str]
@@ -50,13 +44,10 @@ class Sshd:
 
 @contextmanager
 def running_sshd(folder: Path, env: Mapping[str, str] | None = None) -> Iterator[Sshd]:
-    """Run the server for the length of the block, or skip the test on a machine without ``sshd``.
-
-    Its files are in ``folder``, which has a short and plain path.
+    """Run the server with its files in ``folder`` for the length of the block; skip the test without ``sshd``.
 
     Args:
-        env: Environment variables that override those of logins; the server then listens on every address of the
-            loopback.
+        env: Environment variables of logins; with these, the server listens on every loopback address.
     """
     program = find_sshd()
     if program is None:

@@ -86,12 +86,20 @@ def take(store: Store, operation: str = "restart", who: str = "ann@laptop", **mo
     return store.lock().take(operation, "stop", holder=who, **more)
 
 
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+def held(store: Store) -> HeldClusterLock:
+    return take(store)
+
+
 # ---- one at a time
 
 
-def test_busy_lock_reports_holder_since_and_until() -> None:
-    store = Store()
-    take(store)
+def test_busy_lock_reports_holder_since_and_until(store: Store, held: HeldClusterLock) -> None:
     store.now += 60.0
     with pytest.raises(ClusterBusyError) as busy:
         take(store, "stop", "bob@desk")
@@ -100,18 +108,15 @@ def test_busy_lock_reports_holder_since_and_until() -> None:
     assert at[0] in str(busy.value) and f"{at[1]} at least. Nothing was done" in str(busy.value)
 
 
-def test_finished_operation_frees_cluster_for_the_next() -> None:
-    store = Store()
-    first = take(store)
-    first.finish()
+def test_finished_operation_frees_cluster_for_the_next(store: Store, held: HeldClusterLock) -> None:
+    held.finish()
     second = take(store, "start", "bob@desk")
-    assert not second.is_resumed and second.marker.run != first.marker.run and second.marker.holder == "bob@desk"
+    assert not second.is_resumed and second.marker.run != held.marker.run and second.marker.holder == "bob@desk"
     with pytest.raises(MarkerLostError):
-        first.check()
+        held.check()
 
 
-def test_claim_between_read_and_write_is_detected() -> None:
-    store = Store()
+def test_claim_between_read_and_write_is_detected(store: Store) -> None:
     slow = store.lock()
     winners: list[HeldClusterLock] = []
 
@@ -130,9 +135,7 @@ def test_claim_between_read_and_write_is_detected() -> None:
 # ---- renewal and expiry
 
 
-def test_lock_is_held_while_renewed() -> None:
-    store = Store()
-    held = take(store)
+def test_lock_is_held_while_renewed(store: Store, held: HeldClusterLock) -> None:
     for _ in range(10):
         store.now += TIMES.fence_s - 1.0
         held.renew()
@@ -141,9 +144,7 @@ def test_lock_is_held_while_renewed() -> None:
         take(store)
 
 
-def test_holder_that_cannot_renew_is_fenced_well_before_stale() -> None:
-    store = Store()
-    held = take(store)
+def test_holder_that_cannot_renew_is_fenced_well_before_stale(store: Store, held: HeldClusterLock) -> None:
     store.now += TIMES.fence_s
     with pytest.raises(MarkerLostError, match="could not be renewed in time"):
         held.check()
@@ -155,8 +156,8 @@ def test_holder_that_cannot_renew_is_fenced_well_before_stale() -> None:
     assert take(store).is_resumed
 
 
-def test_holder_counts_lease_from_start_of_its_write() -> None:
-    store = Store(slow_s=TIMES.fence_s - 1.0)
+def test_holder_counts_lease_from_start_of_its_write(store: Store) -> None:
+    store.slow_s = TIMES.fence_s - 1.0
     held = take(store)
     store.now += 2.0
     assert not held.is_held
@@ -166,16 +167,14 @@ def test_holder_counts_lease_from_start_of_its_write() -> None:
     assert not held.is_held
 
 
-def test_wrong_wall_clock_changes_no_expiry() -> None:
-    store = Store()
+def test_wrong_wall_clock_changes_no_expiry(store: Store) -> None:
     held = store.lock(clock=lambda: store.now + 86_400.0).take("restart", "stop")
     with pytest.raises(ClusterBusyError):
         store.lock(clock=lambda: store.now - 86_400.0).take("restart", "stop")
     assert held.is_held
 
 
-def test_block_renews_and_leaves_unfinished_lock_interrupted() -> None:
-    store = Store()
+def test_block_renews_and_leaves_unfinished_lock_interrupted(store: Store) -> None:
     with take(store, heartbeat_s=QUICK_S) as held:
         for number in range(held.marker.counter, held.marker.counter + 3):
             store.now += 1.5 * QUICK_S
@@ -188,8 +187,7 @@ def test_block_renews_and_leaves_unfinished_lock_interrupted() -> None:
 # ---- interruptions
 
 
-def test_interrupted_operation_resumes_at_once_from_its_phase() -> None:
-    store = Store()
+def test_interrupted_operation_resumes_at_once_from_its_phase(store: Store) -> None:
     with pytest.raises(KeyboardInterrupt), take(store) as held:
         held.advance("start", disk="kept")
         raise KeyboardInterrupt
@@ -198,8 +196,7 @@ def test_interrupted_operation_resumes_at_once_from_its_phase() -> None:
     assert (again.marker.phase, again.marker.details) == ("start", {"disk": "kept"})
 
 
-def test_new_operation_needs_interrupted_one_to_be_abandoned() -> None:
-    store = Store()
+def test_new_operation_needs_interrupted_one_to_be_abandoned(store: Store) -> None:
     with take(store) as held:
         held.advance("start")
     with pytest.raises(InterruptedOperationError, match=r"was interrupted in phase start\. Run 'restart' again"):
@@ -211,9 +208,7 @@ def test_new_operation_needs_interrupted_one_to_be_abandoned() -> None:
 # ---- a store that fails
 
 
-def test_lost_responses_lose_no_lock() -> None:
-    store = Store()
-    held = take(store)
+def test_lost_responses_lose_no_lock(store: Store, held: HeldClusterLock) -> None:
     store.lost = 1
     with pytest.raises(StoreUnavailableError):
         held.renew()
@@ -226,12 +221,10 @@ def test_lost_responses_lose_no_lock() -> None:
     assert json.loads(store.texts[-1])["state"] == "done" and len(set(store.texts)) == len(store.texts)
 
 
-def test_finish_with_lost_response_counts_despite_next_operation() -> None:
-    store = Store()
-    held, other = take(store), store.lock()
+def test_finish_with_lost_response_counts_despite_next_operation(store: Store, held: HeldClusterLock) -> None:
     store.lost = 1
     began: list[HeldClusterLock] = []
-    held._store.pause = lambda seconds: began.append(other.take("start", "begin"))
+    held._store.pause = lambda seconds: began.append(store.lock().take("start", "begin"))
     held.finish()
     ends = [json.loads(text)["operation"] for text in store.texts if json.loads(text)["state"] == "done"]
     assert ends == ["restart"] and began[0].is_held
@@ -239,9 +232,7 @@ def test_finish_with_lost_response_counts_despite_next_operation() -> None:
         held.check()
 
 
-def test_persistently_refusing_store_ends_the_operation() -> None:
-    store = Store()
-    held = take(store)
+def test_persistently_refusing_store_ends_the_operation(store: Store, held: HeldClusterLock) -> None:
     store.refused = 1000
     with pytest.raises(StoreUnavailableError):
         held.advance("start")
@@ -269,9 +260,10 @@ BAD_TEXTS = ["a\nCluster here: all is well", "\x1b[2J", "a\u202eb", "a" * 301]
     + [(name, text) for name in ("operation", "phase", "holder", "token", "after") for text in BAD_TEXTS],
     ids=ascii,
 )
-def test_lock_with_bad_run_id_or_unprintable_text_is_refused(name: str, text: str) -> None:
-    store = Store()
-    take(store).leave()
+def test_lock_with_bad_run_id_or_unprintable_text_is_refused(
+    name: str, text: str, store: Store, held: HeldClusterLock
+) -> None:
+    held.leave()
     store.write_fields(**{name: text})
     with pytest.raises(BadRecordError, match="run" if name == "run" else f"its {name} is not a short text of one line"):
         take(store)
@@ -280,8 +272,7 @@ def test_lock_with_bad_run_id_or_unprintable_text_is_refused(name: str, text: st
 @pytest.mark.parametrize(
     "holder", ["a" * 1000, "run\nof a dag", "\u202e", "ü" * 300, "\ud800"], ids=lambda text: ascii(text)[:9]
 )
-def test_any_holder_name_is_readable_by_other_users(holder: str) -> None:
-    store = Store()
+def test_any_holder_name_is_readable_by_other_users(holder: str, store: Store) -> None:
     take(store, who=holder).leave()
     assert take(store, who="next").marker.holder == "next"
 

@@ -120,13 +120,3 @@ def test_host_counts_as_lost_only_after_uninterrupted_absence() -> None:
     assert hosts == [FIRST] * 5
     cluster.round_at(1205.0)
     assert cluster.chosen.of("a") == SECOND
-
-
-def test_slice_used_again_makes_the_autoscaler_poll_again() -> None:
-    cluster = Cluster()
-    cluster.idle_s = dict.fromkeys(HOSTS, 298.0)
-    assert cluster.round_at(0.0)
-    cluster.idle_s = {**dict.fromkeys(HOSTS, 303.0), SECOND: 0.5}
-    assert not cluster.round_at(5.0)
-    cluster.idle_s = {**dict.fromkeys(HOSTS, 308.0), SECOND: 0.0}
-    assert cluster.round_at(10.0) and cluster.chosen.of("a") == SECOND

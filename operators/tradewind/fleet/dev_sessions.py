@@ -23,11 +23,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from tradewind.cloud_tpu.host_files import METADATA, BadDevSliceError, DevSlice, heartbeat_path, is_dev_name
 from tradewind.fleet.access.hosts import ClusterHosts, SliceHost
-from tradewind.fleet.access.ssh import RunEnv, SshError, SshHost, connection_loss_reason, end_of, remote_command, ssh_to
+from tradewind.fleet.access.ssh import (
+    RunEnv,
+    SshHost,
+    connection_loss_reason,
+    end_of,
+    remote_command,
+    ssh_to,
+    start_ssh,
+)
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError, on_one_line
 from tradewind.fleet.local_paths import state_folder
@@ -282,7 +290,11 @@ class HeartbeatSender:
         """Send heartbeats until the connection is lost or the block ends; return the reason of a loss."""
         command = remote_command(self._line, RunEnv.AUTO, is_terminal=False)
         with tempfile.TemporaryFile() as errors, ssh_to(head, "-T") as words:
-            ssh = _start([*words, command], errors)
+            # In a session of its own, so that Ctrl-C reaches only this command.
+            ssh = start_ssh(
+                [*words, command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors,
+                start_new_session=True,
+            )  # fmt: skip
             try:
                 assert ssh.stdin is not None
                 while ssh.poll() is None:
@@ -297,15 +309,6 @@ class HeartbeatSender:
             finally:
                 _stop(ssh)
             return connection_loss_reason(end_of(errors), head)
-
-
-def _start(words: list[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
-    try:  # in a session of its own, so that Ctrl-C reaches only this command
-        return subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
-        )
-    except FileNotFoundError:
-        raise SshError("There is no ssh on this machine: install OpenSSH's client.") from None
 
 
 def _stop(ssh: subprocess.Popen[bytes]) -> None:

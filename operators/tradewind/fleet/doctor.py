@@ -108,27 +108,24 @@ def grant_diagnoses(cluster: FleetCluster, projects: Any, secrets: Any, registry
 
 def _finding(account: str, role: str, project: str, projects: Any, thing: str, own: Any = None) -> Diagnosis:
     """Check that ``account`` has ``role``; ``own`` requests the policy of ``thing``, if it has its own."""
-    about = f"{account}: {thing}"
+    about, member = f"{account}: {thing}", f"serviceAccount:{account}"
     of_project = projects.projects().getIamPolicy(resource=f"projects/{project}", body={})
     places = [(f"project {project}", of_project), *([(thing, own)] if own is not None else [])]
     problems = []
     for place, request in places:
         try:
-            if found := _roles(execute_request(request, f"The policy of {place}"), account) & _INCLUDED_IN[role]:
-                return well(about, f"{min(found)} on {place}")
+            bindings = execute_request(request, f"The policy of {place}").get("bindings", [])
+            granted = {
+                str(one["role"]) for one in bindings if member in one.get("members", []) and not one.get("condition")
+            }
+            if enough := granted & _INCLUDED_IN[role]:
+                return well(about, f"{min(enough)} on {place}")
         except CloudError as error:
             problems.append(str(error))
-    mend = f"gcloud projects add-iam-policy-binding {project} --member=serviceAccount:{account} --role={role}"
+    mend = f"gcloud projects add-iam-policy-binding {project} --member={member} --role={role}"
     if problems:
         return unknown(about, problems[0], f"Ask who may see it, for {role}.")
     return wrong(about, f"it has not {role}", mend)
-
-
-def _roles(policy: Any, account: str) -> set[str]:
-    """Return the roles that the policy grants ``account`` without a condition."""
-    member = f"serviceAccount:{account}"
-    bindings = [each for each in policy.get("bindings", []) if member in each.get("members", [])]
-    return {str(each["role"]) for each in bindings if not each.get("condition")}
 
 
 PERMISSIONS: Final = (

@@ -112,7 +112,11 @@ def _cluster_problems(name: str, settings: Settings, faults: Faults) -> Iterator
         yield ("region",), f"zone {zone} is not in region {region}: leave the region out, it follows from the zone."
     if generation := settings.get("generation"):
         yield from _kinds_problems(settings, generation, is_base_known=not faults.hides(name, "base_slice_type"))
-    yield from _pool_problems(settings)
+    for name, pool in settings["slices"].items():
+        least, most = pool.get("min", 0), pool.get("max")
+        if most is not None and least > most:
+            path = ("slices", name, "min")
+            yield path, f"the minimum {least} is above the maximum {most}: lower one or raise the other."
     if not any(faults.hides(name, field) for field in _COUNTS):
         yield from _count_problems(settings)
 
@@ -126,14 +130,6 @@ def _kinds_problems(settings: Settings, generation: str, *, is_base_known: bool)
         yield from ((path, sentence) for sentence in _kind_problems(name, generation))
         if name == base and is_base_known:
             yield path, "this is the base type: its minimum is min_workers, its maximum max_workers."
-
-
-def _pool_problems(settings: Settings) -> Iterator[tuple[YamlPath, str]]:
-    for name, pool in settings["slices"].items():
-        least, most = pool.get("min", 0), pool.get("max")
-        if most is not None and least > most:
-            path = ("slices", name, "min")
-            yield path, f"the minimum {least} is above the maximum {most}: lower one or raise the other."
 
 
 def _count_problems(settings: Settings) -> Iterator[tuple[YamlPath, str]]:

@@ -1,4 +1,4 @@
-"""Jobs of a cluster as lines of a file, for tests of the code around a head.
+"""Jobs of a cluster as lines of a file, and a manager of its one head, for tests of the code around a head.
 
 The backup is real. A restore adds each line once, as Ray accepts each submission ID once.
 """
@@ -9,9 +9,28 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from tradewind.fleet.clusters import FleetCluster
+from tradewind.fleet.lifecycle.inventory import Inventory, VirtualMachine
 from tradewind.fleet.lifecycle.job_preservation import BackupResult, ClusterJobBackup, JobBackupError, JobRestoreError
+from tradewind.fleet.lock import HeldClusterLock
 from tradewind.ray_jobs.job_backup import JobBackup, SavedJob, restored_id
 from tradewind.ray_jobs.job_restore import RestoreResult
+
+
+class OneHeadManager:
+    """Stand-in for the cluster manager of a cluster with one head, which a function relaunches."""
+
+    def __init__(self, relaunch: Callable[[], None]) -> None:
+        self._relaunch = relaunch
+
+    def check_restartable(self, *, is_begun: bool) -> None:
+        pass
+
+    def inventory(self) -> Inventory:
+        return Inventory([VirtualMachine("head", "RUNNING", {"ray-node-type": "head"})])
+
+    def relaunch(self, held: HeldClusterLock) -> None:
+        held.check()
+        self._relaunch()
 
 
 class FiledJobs(ClusterJobBackup):

@@ -68,11 +68,6 @@ class Environment:
         files = (self.folder / "hosts").glob("*/starts")
         return Counter(line for file in files for line in file.read_text().split())
 
-    def drivers(self) -> list[str]:
-        """Return the last lines that the drivers of steps printed on the machines."""
-        files = (self.folder / "hosts").glob("*/tradewind-log-*/driver.log")
-        return [line for file in sorted(files) for line in file.read_text().splitlines()[-8:]]
-
     def read(self, glob: str) -> list[bytes]:
         """Return the contents of the bucket's objects that match ``glob``, read inside the store."""
         objects = dict(self.storage.buckets.bucket(BUCKET).objects)
@@ -115,10 +110,6 @@ class FleetAirflow:
         """
         log = (self.airflow.stack.logs / "airflow-scheduler.log").read_text(errors="replace")
         return f"TaskInstance Finished: dag_id={dag_id}, task_id={task_id}," in log
-
-    def log(self, dag_id: str, run_id: str, task_id: str) -> str:
-        """Return the log of the task's first try."""
-        return self.api.task_log(dag_id, run_id, task_id, 1)
 
 
 @contextmanager

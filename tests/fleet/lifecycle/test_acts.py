@@ -117,13 +117,19 @@ def env(
         env.lock.take("stop", "over", is_anew=True).finish()
 
 
-def test_start_creates_what_is_missing_once(env: Environment) -> None:
+def test_start_creates_missing_parts_and_replaces_a_dead_head(env: Environment) -> None:
     env.manager().start()
     assert env.inventory().state is ClusterState.UP and env.last_operation() == ("start", LockState.DONE)
     assert "Made disk ray-here-state." in env.messages
     env.manager().start()
     assert env.launches() == [UP], "the first autoscaler, no file for all to read, and once"
     assert env.messages[-1].startswith("Cluster here was started already: ray-here-head-")
+    (dead,) = env.inventory().heads
+    with env.google.compute.state.changed:
+        env.google.compute.state.resources[f"{ZONE_PATH}/instances/{dead.name}"]["status"] = "TERMINATED"
+    env.manager().start()
+    (head,) = env.inventory().machines
+    assert head.name != dead.name, "the dead one had the state disk attached"
 
 
 def test_failed_start_is_resumed(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,32 +154,19 @@ def test_failed_start_is_resumed(env: Environment, monkeypatch: pytest.MonkeyPat
 def test_start_denied_by_quota_or_permission_can_be_rerun(
     env: Environment, fault: dict[str, Any], error: type[Exception], says: str
 ) -> None:
-    faults = env.google.compute.state.faults
-    before = {name: getattr(faults, name) for name in fault}
-    for name, value in fault.items():
-        setattr(faults, name, value)
-    with pytest.raises(error, match=says):
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(error, match=says):
+        for name, value in fault.items():
+            patch.setattr(env.google.compute.state.faults, name, value)
         env.manager().start()
-    assert env.inventory().count == 0 and env.last_operation() == ("start", LockState.LEFT), (
-        "no head, and no half of one"
-    )
-    for name, value in before.items():
-        setattr(faults, name, value)
+    assert env.inventory().count == 0 and env.last_operation() == ("start", LockState.LEFT), "no half of a head"
     env.manager().start()
     assert env.inventory().state is ClusterState.UP and len(env.inventory().machines) == 1
 
 
-def test_dead_head_is_replaced_by_start(env: Environment) -> None:
-    env.manager().start()
-    (dead,) = env.inventory().heads
-    with env.google.compute.state.changed:
-        env.google.compute.state.resources[f"{ZONE_PATH}/instances/{dead.name}"]["status"] = "TERMINATED"
-    env.manager().start()
-    (head,) = env.inventory().machines
-    assert head.name != dead.name, "it had held on to the state disk"
-
-
 def test_changed_file_is_refused_by_start_applied_by_restart(env: Environment) -> None:
+    for operation in (env.restart, env.manager().plan_apply):
+        with pytest.raises(WrongStateError, match="there is nothing of it: start it. Nothing was changed."):
+            operation()
     env.manager().start()
     with pytest.raises(WrongStateError, match="'tradewind cluster apply here' changes it while it runs"):
         env.manager("0ther").start()
@@ -181,13 +174,6 @@ def test_changed_file_is_refused_by_start_applied_by_restart(env: Environment) -
     assert env.launches()[1:] == [UP]
     env.manager("0ther").start()
     assert env.inventory().heads[0].labels["tradewind-config"] == "0ther"
-
-
-def test_restart_and_apply_of_absent_cluster_are_refused(env: Environment) -> None:
-    for what in (env.restart, env.manager().plan_apply):
-        with pytest.raises(WrongStateError, match="there is nothing of it: start it. Nothing was changed."):
-            what()
-    assert env.launches() == []
 
 
 def test_stop_deletes_this_cluster_and_no_other(env: Environment) -> None:
@@ -208,9 +194,9 @@ def test_locked_cluster_is_not_changed(env: Environment) -> None:
     with env.lock.take("restart", "restarting Ray", holder="ada@laptop"):
         seen: list[HttpRequest] = []
         env.google.seen = seen.append
-        for what in (env.manager().stop, env.restart):
+        for operation in (env.manager().stop, env.restart):
             with pytest.raises(ClusterBusyError, match="ada@laptop is at restart"):
-                what()
+                operation()
     assert {call.method for call in seen} <= {"GET"}
     env.manager().stop()
 

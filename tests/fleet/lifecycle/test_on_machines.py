@@ -158,7 +158,7 @@ def test_dag_restart_loses_no_job_and_duplicates_none(env: Environment, airflow:
     assert env.machines.running == machines
 
     again = Counter(["on_head", "step", "trains-0", "trains-1"] * 2)
-    until(lambda: again <= env.starts(), "all to start again", lambda: (env.starts(), env.drivers()))
+    until(lambda: again <= env.starts(), "all to start again", env.starts)
     env.set_gate(is_open=True)
     for dag, run_of in runs.items():
         assert set(airflow.finish(dag, run_of).values()) == {("success", 1)}, dag
@@ -186,7 +186,7 @@ def check_users_jobs(env: Environment, new: dict[str, str | None]) -> None:
 def check_lines(airflow: FleetAirflow, run_id: str) -> None:
     """Check that the task's log has the last attempt's lines once; an earlier trigger's lines are gone."""
     for task in ("on_head", "on_host"):
-        log = airflow.log("jobs_at_work", run_id, task)
+        log = airflow.api.task_log("jobs_at_work", run_id, task, 1)
         lines = [line.partition(" info ")[2] for line in log.splitlines()]
         assert (lines.count(f"{task} began"), lines.count(f"{task} ended")) == (1, 1), log
         assert TOKEN not in log

@@ -63,7 +63,7 @@ class Head:
     def wait(self) -> int:
         """Wait for the cluster and return the number of polls."""
         Readiness(
-            self.messages.append, reach=self.reach, look=self.poll, slices=lambda cluster: self.slices,
+            self.messages.append, reach=self.reach, fetch=self.poll, slices=lambda cluster: self.slices,
             clock=lambda: self.now, sleep=self.sleep,
         ).wait(self.cluster, 60.0)  # fmt: skip
         return self.polls

@@ -18,14 +18,14 @@ from typing import Any, cast
 import pytest
 
 from tests.fleet.fleets import HEAD as FLEET
+from tests.fleet.lifecycle.filed_jobs import OneHeadManager
 from tests.support.waiting import until
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.fleet_file import load_fleet
 from tradewind.fleet.lifecycle.cluster_manager import ClusterManager
-from tradewind.fleet.lifecycle.inventory import Inventory, VirtualMachine
 from tradewind.fleet.lifecycle.job_preservation import ClusterJobBackup, JobPreservation
 from tradewind.fleet.lifecycle.restart import ClusterRestart
-from tradewind.fleet.lock import ClusterLock, HeldClusterLock, LockState
+from tradewind.fleet.lock import ClusterLock, LockState
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
@@ -92,25 +92,8 @@ class Head:
         return {job.job: job.status for job in RayJobs(self.connection).jobs()}
 
 
-class LocalActs:
-    """Actions on the local head, in place of the cluster manager with Ray's launcher."""
-
-    def __init__(self, relaunch: Callable[[], None]) -> None:
-        self._relaunch = relaunch
-
-    def check_restartable(self, *, is_begun: bool) -> None:
-        pass
-
-    def inventory(self) -> Inventory:
-        return Inventory([VirtualMachine("head", "RUNNING", {"ray-node-type": "head"})])
-
-    def relaunch(self, held: HeldClusterLock) -> None:
-        held.check()
-        self._relaunch()
-
-
 def restart_of(head: Head, backup: ClusterJobBackup, relaunch: Callable[[], None], tell: Any = None) -> ClusterRestart:
-    acts, tell = cast(ClusterManager, LocalActs(relaunch)), tell or head.messages.append
+    acts, tell = cast(ClusterManager, OneHeadManager(relaunch)), tell or head.messages.append
     return ClusterRestart(acts, ClusterLock.of(head.cluster), JobPreservation(head.cluster, backup, tell), tell)
 
 

@@ -11,14 +11,22 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from tradewind.cloud_tpu.secret_manager import SecretManagerError, SecretManagerUnreachableError, read_secret
-from tradewind.fleet.access.ssh import SshError, SshHost, connection_loss_reason, find_ssh_head, ssh_to
+from tradewind.fleet.access.ssh import (
+    SshError,
+    SshHost,
+    connection_loss_reason,
+    end_ssh,
+    find_ssh_head,
+    ssh_to,
+    start_ssh,
+)
 from tradewind.fleet.cloud.google_api import CloudError, CloudUnreachableError, google_api
 from tradewind.fleet.cloud.token_secret import TokenSecret, TokenSecretError, check_token
 from tradewind.fleet.clusters import FleetCluster
@@ -31,7 +39,6 @@ DASHBOARD_VARIABLE: Final = "TRADEWIND_HEAD_DASHBOARD"
 _DASHBOARD: Final = "127.0.0.1:8265"
 _OPEN_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.05
-_GRACE_S: Final = 5.0
 
 
 @contextmanager
@@ -49,12 +56,16 @@ def tunnel(head: SshHost, port: int | None = None, *, to: str | None = None) -> 
     far = to or os.environ.get(DASHBOARD_VARIABLE, _DASHBOARD)
     # ``cat`` ends with this process, and ``ssh`` with ``cat``; with -N, ``ssh`` would continue.
     with ssh_to(head, "-T", "-L", f"127.0.0.1:{port}:{far}") as words:
-        ssh = _start([*words, "cat"])
+        # In a session of its own, so that Ctrl-C reaches only this command.
+        ssh = start_ssh(
+            [*words, "cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
         try:
             _wait(ssh, port, head)
             yield f"http://127.0.0.1:{port}"
         finally:
-            _end(ssh)
+            end_ssh(ssh)
 
 
 def free_port() -> int:
@@ -62,16 +73,6 @@ def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
-
-
-def _start(command: Sequence[str]) -> subprocess.Popen[str]:
-    pipe = subprocess.PIPE
-    try:  # in a session of its own, so that Ctrl-C reaches only this command
-        return subprocess.Popen(
-            command, stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe, text=True, start_new_session=True
-        )
-    except FileNotFoundError:
-        raise SshError("There is no ssh on this machine: install OpenSSH's client.") from None
 
 
 def _wait(ssh: subprocess.Popen[str], port: int, head: SshHost) -> None:
@@ -85,24 +86,10 @@ def _wait(ssh: subprocess.Popen[str], port: int, head: SshHost) -> None:
         time.sleep(_POLL_S)
 
 
-def _end(ssh: subprocess.Popen[str]) -> None:
-    ssh.terminate()
-    try:
-        ssh.wait(timeout=_GRACE_S)
-    except subprocess.TimeoutExpired:
-        ssh.kill()
-        ssh.wait()
-    for stream in (ssh.stdin, ssh.stderr):
-        if stream is not None:
-            stream.close()
-
-
 def _answers(port: int) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1.0):
-            return True
-    except OSError:
-        return False
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
+        return True
+    return False
 
 
 def token_file(cluster: FleetCluster) -> Path:

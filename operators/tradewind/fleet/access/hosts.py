@@ -138,11 +138,9 @@ class ClusterHosts:
 
 def _slice(node: Mapping[str, Any]) -> SliceOfHosts:
     name, state = str(node["name"]).rpartition("/")[2], str(node.get("state", "STATE_UNSPECIFIED"))
-    endpoints = node.get("networkEndpoints", []) if state == _READY else []
-    return SliceOfHosts(name, state, tuple(_host(name, number, one) for number, one in enumerate(endpoints)))
-
-
-def _host(slice_name: str, index: int, endpoint: Mapping[str, Any]) -> SliceHost:
-    external = (endpoint.get("accessConfig") or {}).get("externalIp")
-    addresses = [str(ipaddress.ip_address(text)) for text in (endpoint["ipAddress"], external) if text]
-    return SliceHost(slice_name, index, addresses[0], addresses[1] if len(addresses) > 1 else None)
+    hosts = []
+    for index, endpoint in enumerate(node.get("networkEndpoints", []) if state == _READY else []):
+        external = (endpoint.get("accessConfig") or {}).get("externalIp")
+        addresses = [str(ipaddress.ip_address(text)) for text in (endpoint["ipAddress"], external) if text]
+        hosts.append(SliceHost(name, index, *addresses))
+    return SliceOfHosts(name, state, tuple(hosts))

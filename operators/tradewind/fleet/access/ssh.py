@@ -152,6 +152,7 @@ def end_of(log: IO[bytes]) -> str:
 
 CONTAINER: Final = "ray_docker"
 MAX_CONCURRENT_HOSTS: Final = 32
+_GRACE_S: Final = 5.0
 _ENDED_IN_ORDER: Final = re.compile(r"(?m)^Connection to \S+ closed\.\r?\n?")
 
 
@@ -206,11 +207,11 @@ def run_interactive(host: SshHost, command: str, *, is_terminal: bool) -> int:
         tempfile.NamedTemporaryFile("rb", prefix="tradewind-ssh-") as log,
         ssh_to(host, "-E", log.name, "-t" if is_terminal else "-T") as words,
     ):
-        ssh = _start([*words, command])
+        ssh = start_ssh([*words, command])
         try:
             code = ssh.wait()
         finally:
-            _end(ssh)
+            end_ssh(ssh)
         if (why := _why_lost(code, log, host)) is not None:
             raise SshError(why)
     return code
@@ -285,7 +286,7 @@ class HostRuns:
             if self._is_over:
                 return 0
             stdin = stack.enter_context(self._given.open("rb")).fileno() if self._given else self._stdin
-            ssh = _start(words, stdin=stdin, stdout=pipe, stderr=pipe)
+            ssh = start_ssh(words, stdin=stdin, stdout=pipe, stderr=pipe)
             self._running.add(ssh)
         try:
             errors = threading.Thread(target=self._copy, args=(host, ssh.stderr, True))
@@ -296,7 +297,7 @@ class HostRuns:
         finally:
             with self._lock:
                 self._running.discard(ssh)
-            _end(ssh)
+            end_ssh(ssh)
 
     def _copy(self, host: SshHost, stream: IO[bytes] | None, is_error: bool) -> None:
         assert stream is not None
@@ -304,17 +305,27 @@ class HostRuns:
             self._write(host, line, is_error)
 
 
-def _start(words: Sequence[str], **streams: int) -> subprocess.Popen[bytes]:
+def start_ssh(words: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start ``ssh`` with these words, and options of ``subprocess.Popen``.
+
+    Raises:
+        SshError: It is not installed.
+    """
     try:
-        return subprocess.Popen(words, **streams)  # type: ignore[call-overload,no-any-return]
+        return subprocess.Popen(words, **options)
     except FileNotFoundError:
         raise SshError("There is no ssh on this machine: install OpenSSH's client.") from None
 
 
-def _end(ssh: subprocess.Popen[bytes]) -> None:
+def end_ssh(ssh: subprocess.Popen[Any]) -> None:
+    """End ``ssh`` if it still runs, and close its streams."""
     if ssh.poll() is None:
         ssh.terminate()
-        ssh.wait()
+        try:
+            ssh.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            ssh.kill()
+            ssh.wait()
     for stream in (ssh.stdin, ssh.stdout, ssh.stderr):
         if stream is not None:
             stream.close()

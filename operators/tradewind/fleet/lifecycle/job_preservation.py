@@ -20,7 +20,7 @@ import json
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -165,10 +165,12 @@ class ClusterJobBackup:
         while True:
             check()
             try:
-                for one in self._returns(backup, check):
-                    if one.job not in found:
-                        self._tell(one.sentence)
-                    found[one.job] = one
+                if backup.jobs():
+                    with self._reach(self._cluster) as there:
+                        for one in JobRestorer(RayJobs(there), backup, check=check).run():
+                            if one.job not in found:
+                                self._tell(one.sentence)
+                            found[one.job] = one
                 break
             except BadBackupError as error:
                 raise JobRestoreError(f"Cluster {self._cluster.name}: {error}") from None
@@ -189,11 +191,6 @@ class ClusterJobBackup:
     def backups(self) -> list[JobBackup]:
         """Return the backups of this cluster, newest last."""
         return backups_of(self.folder)
-
-    def _returns(self, backup: JobBackup, check: Callable[[], None]) -> Iterator[RestoreResult]:
-        if backup.jobs():
-            with self._reach(self._cluster) as there:
-                yield from JobRestorer(RayJobs(there), backup, check=check).run()
 
 
 def backups_root() -> Path:
@@ -286,9 +283,10 @@ class BackupNote:
 
     def sentence(self, jobs: Collection[str]) -> str:
         """Describe the owner and location of ``jobs``, as a noun phrase."""
-        count = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
         by, host, folder = map(on_one_line, (self.by, self.host, self.folder))
-        return f"{count} that {by} backed up on {host} in {folder} ({_list_jobs(list(jobs))})"
+        names = [on_one_line(job[:_MAX_SHOWN_CHARS]) for job in list(jobs)[:_MAX_NAMED]]
+        names += [f"{len(jobs) - _MAX_NAMED} more"] if len(jobs) > _MAX_NAMED else []
+        return f"{pluralize(len(jobs), 'job')} that {by} backed up on {host} in {folder} ({', '.join(names)})"
 
 
 def interruption(found: FoundLock | None, cluster: str, now: float) -> str:
@@ -297,12 +295,6 @@ def interruption(found: FoundLock | None, cluster: str, now: float) -> str:
         return ""
     sentence, note = found.sentence(cluster, now), BackupNote.of(found.marker.details, cluster)
     return f"{sentence} Not restored yet: {note.sentence(note.jobs)}." if note is not None and note.jobs else sentence
-
-
-def _list_jobs(jobs: list[str]) -> str:
-    more = len(jobs) - _MAX_NAMED
-    shown = [on_one_line(job[:_MAX_SHOWN_CHARS]) for job in jobs[:_MAX_NAMED]]
-    return ", ".join([*shown, *([f"{more} more"] if more > 0 else [])])
 
 
 def _is_within(value: Any, max_chars: int) -> bool:
@@ -331,7 +323,12 @@ def prune_backups(
             if is_its and found is not None:
                 _delete_restored(cluster, backup, found, tell)
             if backup.exists:
-                tell(_remaining_message(cluster, backup))
+                jobs = ", ".join(job.job for job in backup.jobs())
+                tell(
+                    f"Backup {backup.folder} still has jobs of {cluster} ({jobs}), with their variables in clear text. "
+                    f"'tradewind cluster restore-jobs {cluster} --backup {backup.restart}' restores the missing ones "
+                    "and deletes the backup."
+                )
         except (FleetError, BadBackupError) as error:
             tell(str(error))
 
@@ -350,14 +347,6 @@ def _delete_restored(cluster: str, backup: JobBackup, found: FoundLock, tell: Ca
             f"Deleted {'the restored jobs of ' if left else ''}{backup.folder}: {found.marker.operation} of {cluster} "
             f"was finished by {found.marker.holder}."
         )
-
-
-def _remaining_message(cluster: str, backup: JobBackup) -> str:
-    jobs = ", ".join(job.job for job in backup.jobs())
-    return (
-        f"Backup {backup.folder} still has jobs of {cluster} ({jobs}), with their variables in clear text. 'tradewind "
-        f"cluster restore-jobs {cluster} --backup {backup.restart}' restores the missing ones and deletes the backup."
-    )
 
 
 class JobPreservation:

@@ -116,11 +116,8 @@ def complete_slice_counts(nodes: Iterable[NodeInfo], there: Iterable[TpuNode]) -
 
 def missing_slices(cluster: FleetCluster, whole: Mapping[str, int]) -> str:
     """Describe the types with too few slices; empty if there are none."""
-    wanted = {pool.kind.name: pool.minimum for pool in cluster.pools if pool.minimum}
-    few = [
-        f"{whole.get(name, 0)} of {minimum} {name}" for name, minimum in wanted.items() if whole.get(name, 0) < minimum
-    ]
-    return ", ".join(few)
+    counts = [(pool.kind.name, pool.minimum, whole.get(pool.kind.name, 0)) for pool in cluster.pools]
+    return ", ".join(f"{count} of {minimum} {name}" for name, minimum, count in counts if count < minimum)
 
 
 class Readiness:
@@ -129,7 +126,7 @@ class Readiness:
     Args:
         reach: Connects to a cluster.
         tell: Called with a sentence at each change.
-        look: Asks a head for its nodes.
+        fetch: Returns the nodes of a head.
         slices: Returns the slices of a cluster in Google Cloud.
         clock: A monotonic clock, in seconds.
         sleep: Waits.
@@ -140,15 +137,15 @@ class Readiness:
         tell: Callable[[str], None],
         *,
         reach: Callable[[FleetCluster], AbstractContextManager[RayCluster]] = connected,
-        look: Callable[[RayCluster], HeadView] | None = None,
+        fetch: Callable[[RayCluster], HeadView] | None = None,
         slices: Callable[[FleetCluster], Iterable[TpuNode]] | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._tell = tell
         self._reach = reach
-        self._fetch = look or (lambda there: asyncio.run(_view(there)))
-        self._slices = slices or _slices_in_cloud
+        self._fetch = fetch or (lambda there: asyncio.run(_view(there)))
+        self._slices = slices or (lambda one: CloudZone(one.project, one.zone).inventory().of(one.name).slices)
         self._clock = clock
         self._sleep = sleep
 
@@ -203,7 +200,3 @@ class Readiness:
 async def _view(there: RayCluster) -> HeadView:
     async with JobsApi(there) as api:
         return await fetch_view(api)
-
-
-def _slices_in_cloud(cluster: FleetCluster) -> Iterable[TpuNode]:
-    return CloudZone(cluster.project, cluster.zone).inventory().of(cluster.name).slices

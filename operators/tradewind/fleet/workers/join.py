@@ -135,7 +135,10 @@ class HostJoin:
 
 def membership(head: str) -> Membership:
     """Ask the head at this address for the state of this host."""
-    there = RayCluster("head", f"http://{head}:{_DASHBOARD_PORT}", token=_token())
+    token = None
+    with suppress(OSError, BadTokenFileError):
+        token = read_token_file(os.environ.get(_TOKEN_VARIABLE) or str(Path.home() / ".ray" / "auth_token"))
+    there = RayCluster("head", f"http://{head}:{_DASHBOARD_PORT}", token=token)
     wanted = {"state": "ALIVE", "node_ip": own_address(head)}
     query = [("limit", "10")]
     for key, value in wanted.items():
@@ -184,13 +187,6 @@ def main(file: str) -> None:
     while True:
         host.step()
         time.sleep(POLL_S)
-
-
-def _token() -> str | None:
-    file = os.environ.get(_TOKEN_VARIABLE) or str(Path.home() / ".ray" / "auth_token")
-    with suppress(OSError, BadTokenFileError):
-        return read_token_file(file)
-    return None
 
 
 def start_script(cluster: FleetCluster, config: Mapping[str, Any], kind: SliceType) -> str:
