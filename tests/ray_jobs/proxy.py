@@ -19,7 +19,7 @@ class Proxy:
     """Forward requests to a head, except websockets.
 
     Attributes:
-        asked: Number of requests per path.
+        requests: Number of requests per path.
         refusal: Answer every request with this HTTP status.
         refused_ending: The same, only for paths with this ending.
         token: Refuse requests without this token.
@@ -29,7 +29,7 @@ class Proxy:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.asked: Counter[str] = Counter()
+        self.requests: Counter[str] = Counter()
         self.refusal: int | None = None
         self.refused_ending = ""
         self.token: str | None = None
@@ -51,7 +51,7 @@ class Proxy:
             await runner.cleanup()
 
     async def _answer(self, request: web.Request) -> web.Response:
-        self.asked[request.path] += 1
+        self.requests[request.path] += 1
         await asyncio.sleep(self.delay_s)
         if self.refusal and request.path.endswith(self.refused_ending):
             return web.Response(status=self.refusal)

@@ -61,9 +61,9 @@ async def test_job_ray_reports_running_forever_ends_with_its_node(ray: LocalRay)
         followed = asyncio.create_task(follow_job(jobs.cluster, "lost", log=JobLog(lines.extend), notice=print))
         await until_async(lambda: "started" in lines)
         watched = [await many.enter_async_context(watching(counted, "lost")) for _ in range(300)]
-        before = proxy.asked[NODES]
-        await until_async(lambda: proxy.asked[NODES] >= before + 3)
-        assert proxy.asked[NODES] <= proxy.asked[f"{LIST}lost"] + 1, "one request serves all followers"
+        before = proxy.requests[NODES]
+        await until_async(lambda: proxy.requests[NODES] >= before + 3)
+        assert proxy.requests[NODES] <= proxy.requests[f"{LIST}lost"] + 1, "one request serves all followers"
         assert {one.details and one.details.status for one in watched} == {"RUNNING"}, "its node is alive"
 
         kill_node_under_head(ray)

@@ -90,7 +90,7 @@ async def test_followers_continue_with_reloaded_connection_token(proxy: Proxy, j
     async with proxy.serving() as cluster:
         connection = Connection(cluster)
         followed = [follow(connection, job, log=JobLog(lines.extend)), *(follow(connection, job) for _ in range(49))]
-        await until_async(lambda: proxy.asked[f"{LIST}{job}"])
+        await until_async(lambda: proxy.requests[f"{LIST}{job}"])
         connection.fails = 2  # a token that is unreadable for a moment changes nothing
         proxy.token = NEW
         await until_async(lambda: connection.reloads >= 4)
@@ -171,7 +171,7 @@ async def test_trigger_reloads_its_connection(
         watch = FollowRequest(job, Demand()).to_json()
         trigger = RayJobTrigger("rotated", watch, log_bytes=0, full_log="", owns_job=False, payload={})
         event = asyncio.create_task(anext(trigger.run()))  # type: ignore[arg-type]
-        await until_async(lambda: proxy.asked)
+        await until_async(lambda: proxy.requests)
         proxy.token = NEW
         await asyncio.wait([event], timeout=3)
         assert not event.done(), "a refusal ends no trigger"

@@ -87,7 +87,7 @@ async def test_followers_of_cluster_and_token_share_one_poll(proxy: Proxy) -> No
             await stack.enter_async_context(watching(each, "running")) for each in [cluster] * 150 + [same] * 150
         ]
         await asyncio.gather(*map(until_heard, watched))
-        assert proxy.asked == {RUNNING: 1}
+        assert proxy.requests == {RUNNING: 1}
         [api] = {one.api for one in watched}
         async with watching(other, "running") as another:
             assert another.api is not api
@@ -116,7 +116,7 @@ async def test_slow_head_is_polled_rarely(proxy: Proxy, monkeypatch: pytest.Monk
     proxy.delay_s = 0.3
     async with proxy.serving() as cluster, watching(cluster, "running"):
         started = time.monotonic()
-        await until_async(lambda: proxy.asked[RUNNING] >= 3)
+        await until_async(lambda: proxy.requests[RUNNING] >= 3)
         assert time.monotonic() - started > 2 * poller.REST_FACTOR * 0.3 * 0.9  # a lower bound: load only adds to it
 
 
@@ -143,10 +143,10 @@ async def test_new_follower_is_answered_despite_long_interval(proxy: Proxy) -> N
         await until_heard(watched)
         for _ in range(30):
             await watched._watcher._poll()
-        before = proxy.asked.total()
+        before = proxy.requests.total()
         async with watching(cluster, "ended") as newcomer:
             await until_heard(newcomer)
-        assert proxy.asked.total() <= before + 2
+        assert proxy.requests.total() <= before + 2
 
 
 async def test_job_is_unknown_only_when_lookup_by_id_fails_too(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ async def test_job_is_unknown_only_when_lookup_by_id_fails_too(proxy: Proxy, mon
         found, unknown = await asyncio.gather(follow(cluster, "ended"), follow(cluster, "unknown"))
     assert found.details is not None and "hello" in found.last_lines
     assert unknown == FollowResult(None)
-    assert proxy.asked["/api/jobs/unknown"] == 1 and proxy.asked[LIST]
+    assert proxy.requests["/api/jobs/unknown"] == 1 and proxy.requests[LIST]
 
 
 async def test_token_refusal_reaches_every_follower_at_once(proxy: Proxy) -> None:
@@ -164,7 +164,7 @@ async def test_token_refusal_reaches_every_follower_at_once(proxy: Proxy) -> Non
     async with proxy.serving() as cluster:
         failures = await asyncio.gather(*(follow(cluster, "running") for _ in range(3)), return_exceptions=True)
         assert [type(failure) for failure in failures] == [RayAuthenticationError] * 3
-        assert proxy.asked == {RUNNING: 1}
+        assert proxy.requests == {RUNNING: 1}
         proxy.refusal = None
         assert (await follow(cluster, "ended")).details is not None  # the failed watcher serves no later follower
 
@@ -172,7 +172,7 @@ async def test_token_refusal_reaches_every_follower_at_once(proxy: Proxy) -> Non
 async def test_token_refusal_ends_running_wait(proxy: Proxy) -> None:
     async with proxy.serving() as cluster:
         followed = asyncio.create_task(follow(cluster, "running"))
-        await until_async(lambda: proxy.asked[RUNNING])
+        await until_async(lambda: proxy.requests[RUNNING])
         proxy.refusal = 401
         with pytest.raises(RayAuthenticationError):
             await followed
@@ -257,22 +257,22 @@ async def test_streamed_job_is_polled_rarely_and_when_stream_ends(proxy: Proxy) 
         await until_heard(watched)
         watcher = watched._watcher
         with watched.streamed():
-            before = proxy.asked.copy()
+            before = proxy.requests.copy()
             for _ in range(5):
                 await watcher._poll()
-            assert proxy.asked == before
+            assert proxy.requests == before
             watcher._lost_nodes.check_soon()
             await watcher._poll()
-            assert proxy.asked == before, "a line has just come, so its node is alive"
+            assert proxy.requests == before, "a line has just come, so its node is alive"
             watched._line_at -= 2 * lost_nodes.CHECK_INTERVAL_S
             await watcher._poll()
-            assert proxy.asked - before == {"/api/v0/nodes": 1}, "the stream is silent"
+            assert proxy.requests - before == {"/api/v0/nodes": 1}, "the stream is silent"
             watcher._fetcher._fetched_at["running"] -= poller.REFRESH_S
             for _ in range(2):
                 await watcher._poll()
-                assert (proxy.asked - before)[RUNNING] == 1, "the stream may hang"
+                assert (proxy.requests - before)[RUNNING] == 1, "the stream may hang"
         await watcher._poll(is_regular=False)
-        assert (proxy.asked - before)[RUNNING] == 2
+        assert (proxy.requests - before)[RUNNING] == 2
 
 
 async def test_many_jobs_share_one_count_request_until_one_changes(jobs: RayJobs, proxy: Proxy, tmp_path: Path) -> None:
@@ -287,10 +287,10 @@ async def test_many_jobs_share_one_count_request_until_one_changes(jobs: RayJobs
         await asyncio.gather(*map(until_heard, watched.values()))
         watcher = watched["crowded"]._watcher
         await watcher._poll()  # now the watcher knows the numbers
-        before = proxy.asked.copy()
+        before = proxy.requests.copy()
         for _ in range(3):
             await watcher._poll()
-        requests = proxy.asked - before
+        requests = proxy.requests - before
         assert requests[COUNTS] >= 6 and set(requests) == {COUNTS}
         go.touch()
         until_status(jobs, "crowded", "SUCCEEDED")
@@ -306,9 +306,9 @@ async def test_list_is_fetched_from_head_without_counts(proxy: Proxy, monkeypatc
     proxy.refusal, proxy.refused_ending = 403, COUNTS
     async with proxy.serving() as cluster, watching(cluster, "running") as watched:
         await until_heard(watched)
-        before = proxy.asked[LIST]
+        before = proxy.requests[LIST]
         await watched._watcher._poll()
-        assert proxy.asked[LIST] > before and watched.details is not None and watched.outage is None
+        assert proxy.requests[LIST] > before and watched.details is not None and watched.outage is None
 
 
 async def test_few_jobs_among_many_on_head_are_requested_singly(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,8 +316,8 @@ async def test_few_jobs_among_many_on_head_are_requested_singly(proxy: Proxy, mo
     monkeypatch.setattr(poller, "REQUEST_COST", 1)
     async with proxy.serving() as cluster, watching(cluster, "running") as one, watching(cluster, "ended") as two:
         await asyncio.gather(until_heard(one), until_heard(two))
-        before = proxy.asked[LIST]
+        before = proxy.requests[LIST]
         one.poll_soon()
         two.poll_soon()
         await one._watcher._poll()
-        assert proxy.asked[LIST] == before
+        assert proxy.requests[LIST] == before

@@ -74,7 +74,7 @@ class ProgressBarFilter:
     def __init__(self, now: float = 0.0) -> None:
         self._last: ProgressBarState | None = None
         self._shown_at = now
-        self.held: list[str] = []
+        self.pending: list[str] = []
         """The newest state not yet passed, and the empty lines since."""
 
     def add(self, line: str, now: float) -> list[str]:
@@ -83,9 +83,9 @@ class ProgressBarFilter:
         if state is None:
             return self._ordinary(line)
         if state.continues(self._last):
-            self.held, out = [line], []
+            self.pending, out = [line], []
         else:
-            out, self.held = self.held, [line]
+            out, self.pending = self.pending, [line]
             self._shown_at = now
         self._last = state
         return out
@@ -95,23 +95,23 @@ class ProgressBarFilter:
         if self.due_at is None or now < self.due_at:
             return []
         self._shown_at = now
-        out, self.held = self.held, []
+        out, self.pending = self.pending, []
         return out
 
     def end(self) -> list[str]:
-        """Return the held lines: no more follow."""
-        out, self.held, self._last = self.held, [], None
+        """Return the pending lines: no more follow."""
+        out, self.pending, self._last = self.pending, [], None
         return out
 
     @property
     def due_at(self) -> float | None:
         """Time at which the newest state passes if no line comes."""
-        return self._shown_at + SHOW_INTERVAL_S if self.held else None
+        return self._shown_at + SHOW_INTERVAL_S if self.pending else None
 
     def _ordinary(self, line: str) -> list[str]:
         is_empty = not _ANSI.sub("", line).strip()
-        if is_empty and self.held and len(self.held) <= _MAX_EMPTY_LINES:
-            self.held.append(line)  # nested bars have such lines between their states
+        if is_empty and self.pending and len(self.pending) <= _MAX_EMPTY_LINES:
+            self.pending.append(line)  # nested bars have such lines between their states
             return []
         return [*self.end(), line]
 
@@ -316,9 +316,9 @@ class JobLog:
             self._taken = before.after(line)
             is_hidden = self._hidden is not None and line.startswith(self._hidden)
             self._show(self._bars.end() if is_hidden else self._bars.add(line, self._clock()))
-            if not self._bars.held:
+            if not self._bars.pending:
                 self._shown = self._taken
-            elif len(self._bars.held) == 1:  # this line is held back, and is read again unless a newer state follows
+            elif len(self._bars.pending) == 1:  # this line is held back, and is read again unless a newer state follows
                 self._shown = before
         self.tick()
 

@@ -437,7 +437,7 @@ async def _follow(api: JobsApi, watch: FollowRequest, log: JobLog | None, notice
         notice=notice,
         result_marker=watch.result_marker,
         queue_timeout_s=watch.queue_timeout_s,
-        explain_wait=lambda asked: explain_pending_job(asked, watch.demand, waited_s=time.time() - since),
+        explain_wait=lambda api: explain_pending_job(api, watch.demand, waited_s=time.time() - since),
     )
     if end.infeasible:
         ending = Ending(EndingKind.INFEASIBLE, f"Ray job {watch.job!r} can never run: {end.infeasible}")

@@ -325,28 +325,30 @@ class ClusterWatcher:
     async def _poll(self, *, is_regular: bool = True) -> None:
         """Refresh the doubtful jobs, and with ``is_regular`` all others that are due."""
         started = time.monotonic()
-        asked = list(self._watched)  # later followers may have submitted after the list was made
-        doubtful = {watched.job for watched in asked if watched.is_doubtful or self.outage}
-        for watched in asked:
+        followed = list(self._watched)  # later followers may have submitted after the list was made
+        doubtful = {watched.job for watched in followed if watched.is_doubtful or self.outage}
+        for watched in followed:
             watched.is_doubtful = False  # before the request: later changes are news
-        due = doubtful | ({watched.job for watched in asked if self._is_due(watched, started)} if is_regular else set())
+        due = doubtful | (
+            {watched.job for watched in followed if self._is_due(watched, started)} if is_regular else set()
+        )
         try:
             found = await self._fetcher.fetch({job: self._responses.get(job) for job in due}, doubtful) if due else {}
-            known = {watched.job: found.get(watched.job, self._responses.get(watched.job)) for watched in asked}
-            proven = {watched.job for watched in asked if watched.has_recent_output(started)}
+            known = {watched.job: found.get(watched.job, self._responses.get(watched.job)) for watched in followed}
+            proven = {watched.job for watched in followed if watched.has_recent_output(started)}
             answers = await self._lost_nodes.judge(known, proven)
         except RayUnreachableError as error:
             self._failed_polls += 1
             self.outage = Outage(self.outage.since if self.outage else time.monotonic(), str(error))
             self._lost_nodes.check_soon()
-            for watched in asked:
+            for watched in followed:
                 watched.is_doubtful = True
                 watched.wake()
             return
         self._responses = known
         now = time.monotonic()
         changes = []
-        for watched in asked:
+        for watched in followed:
             answer = answers[watched.job]
             if watched.job in due or (watched.heard_at is not None and answer != watched.details):
                 changes.append(watched.update(answer, now))
