@@ -117,8 +117,8 @@ def marin_table(library: Library, facts: str) -> dict[str, Any]:
     known = provided | set(wanted) | set(wanted_classes(library))
     for name, module in sorted(library.modules.items()):
         handed_on = {local: full for local, full in _handed_on(library, module) if full in known}
-        is_told = name.split(".")[0] == "marin" and (module.is_package or name in OWN or name in rows)
-        if is_told and handed_on:
+        is_described = name.split(".")[0] == "marin" and (module.is_package or name in OWN or name in rows)
+        if is_described and handed_on:
             withheld = _withheld(library, module, handed_on)
             rows[name] = {"handed_on": handed_on, "withheld": withheld, **rows.get(name, {})}
     return {"version": MARIN, "own": OWN, "modules": dict(sorted(rows.items()))}
@@ -133,7 +133,7 @@ def _described(library: Library, facts: str) -> Iterator[tuple[str, tuple[Module
             continue
         found = library.class_at(f"{module}.{name}")
         described = fields.removeprefix("- fields: ").split("; methods ")[0].split("; bases ")[0].removeprefix("; ")
-        if found is None or described != _fields_as_told(found[1]):
+        if found is None or described != _described_fields(found[1]):
             print(f"{module}.{name} is left out: the sources have other fields than FACTS.md", file=sys.stderr)
             continue
         yield f"{module}.{name}", found
@@ -141,7 +141,7 @@ def _described(library: Library, facts: str) -> Iterator[tuple[str, tuple[Module
             yield base, library.class_at(base)
 
 
-def _fields_as_told(node: ast.ClassDef) -> str:
+def _described_fields(node: ast.ClassDef) -> str:
     return "; ".join(ast.unparse(statement) for statement in node.body if isinstance(statement, ast.AnnAssign))
 
 

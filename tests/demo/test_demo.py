@@ -36,13 +36,13 @@ def test_params_not_a_json_object_are_refused_before_start(
 @pytest.mark.parametrize(("target", "command"), [("demo", "up"), ("stop", "down")])
 def test_make_runs_the_demo_with_arguments(target: str, command: str) -> None:
     env = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
-    asked = ["make", "--dry-run", "--no-print-directory", target, "ARGS=--dag hello_world"]
-    printed = subprocess.run(asked, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=True).stdout
+    command_line = ["make", "--dry-run", "--no-print-directory", target, "ARGS=--dag hello_world"]
+    printed = subprocess.run(command_line, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=True).stdout
     assert printed.splitlines()[-1].partition("/python ")[2] == f"-m demo {command} --dag hello_world"
 
 
 @pytest.mark.airflow
-def test_the_demo_runs_reuses_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_demo_runs_reuses_refuses_strangers_and_ends(tmp_path: Path) -> None:
     stack = LocalStack(tmp_path)
     try:
         first = demo(tmp_path, "up", "--dag", "hello_world")
@@ -52,34 +52,6 @@ def test_the_demo_runs_reuses_and_leaves_nothing_behind(tmp_path: Path) -> None:
         addresses = StackAddresses.read(stack)
         assert addresses is not None
         assert requests.get(addresses.airflow, timeout=30).ok
-
-        second = demo(tmp_path, "up", "--dag", "hello_world")
-        assert second.returncode == 0, second.stdout + second.stderr
-        assert "Using the running stack" in second.stdout
-        assert "2 of 2 steps reused" in second.stdout
-
-        scratch = [link.readlink() for link in tmp_path.glob("*/*.scratch")]
-        assert [folder.is_dir() for folder in scratch] == [True]
-        down = demo(tmp_path, "down")
-        assert down.returncode == 0
-        assert down.stdout.startswith("Stopped ")
-        assert stack.processes() == []
-        assert [folder for folder in scratch if folder.exists()] == []
-        assert not (tmp_path / SHELL_FILE).exists()
-        with pytest.raises(requests.ConnectionError):
-            requests.get(addresses.airflow, timeout=30)
-    finally:
-        stack.stop()
-
-
-@pytest.mark.airflow
-@pytest.mark.long
-def test_demo_serves_its_shell_and_refuses_strangers(tmp_path: Path) -> None:
-    stack = LocalStack(tmp_path)
-    try:
-        assert demo(tmp_path, "up", "--dag", "hello_world").returncode == 0
-        addresses = StackAddresses.read(stack)
-        assert addresses is not None
         check_strangers_are_refused(stack, Path(addresses.ray_token_file).read_text())
 
         shell = tmp_path / SHELL_FILE
@@ -87,5 +59,18 @@ def test_demo_serves_its_shell_and_refuses_strangers(tmp_path: Path) -> None:
         plan = f". {shell} && {Path(sys.executable).parent}/tradewind plan hello_world"
         planned = subprocess.run(["bash", "-c", plan], capture_output=True, text=True, check=True)
         assert "2 steps: 2 REUSE" in planned.stdout
+
+        second = demo(tmp_path, "up", "--dag", "hello_world")
+        assert second.returncode == 0, second.stdout + second.stderr
+        assert "Using the running stack" in second.stdout and "2 of 2 steps reused" in second.stdout
+
+        scratch = [link.readlink() for link in tmp_path.glob("*/*.scratch")]
+        assert [folder.is_dir() for folder in scratch] == [True]
+        down = demo(tmp_path, "down")
+        assert down.returncode == 0 and down.stdout.startswith("Stopped ")
+        assert stack.processes() == [] and not any(folder.exists() for folder in scratch)
+        assert not shell.exists()
+        with pytest.raises(requests.ConnectionError):
+            requests.get(addresses.airflow, timeout=30)
     finally:
         stack.stop()

@@ -1,7 +1,7 @@
-"""``tradewind rehearse``: control a rehearsal that runs in the background, in its own folder.
+"""``tradewind rehearse``: control a rehearsal that runs in the background, in its own folder; run a drill.
 
 ``down`` finds all its processes by the folder and stops them, also after a crash. A rehearsal plays one cluster of no
-fleet, or chosen clusters of a fleet file.
+fleet, or chosen clusters of a fleet file. A drill runs in the foreground, and all its processes end with it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
+import signal
 import string
 import subprocess
 import sys
@@ -29,6 +31,7 @@ from tradewind.rehearsal.cloud.control_client import CONTROL_FILE, RehearsalCont
 from tradewind.rehearsal.cloud.fleet_plan import FLEET_DAEMON, PLAN_FILE, ClusterPlan, FleetPlan
 
 if TYPE_CHECKING:
+    from tradewind.rehearsal.drill.drill import DrillPlan
     from tradewind.rehearsal.local.processes import LocalStack
 
 _DAEMON: Final = "tradewind.rehearsal.cloud.daemon"
@@ -38,6 +41,10 @@ _LOG: Final = "rehearsal"
 _LOG_LINES: Final = 20
 _GRACE_S: Final = 10.0
 _POLL_S: Final = 0.2
+_DRILL_DAGS: Final = Path(__file__).with_name("drill_dags")
+_DRILL_DAG: Final = "drill_training"
+_DRILL_MARK: Final = ".tradewind-drill"
+"""File that marks a drill's folder: no other folder is emptied."""
 
 
 def rehearse(name: str, arguments: argparse.Namespace) -> int:
@@ -48,9 +55,7 @@ def rehearse(name: str, arguments: argparse.Namespace) -> int:
         CommandError: The command failed.
     """
     if name == DRILL.name:
-        from tradewind.cli.drill import drill
-
-        return drill(arguments)
+        return _drill(arguments)
     commands: dict[str, Callable[[argparse.Namespace], int]] = {
         "up": _up, "status": _status, "preempt": _preempt, "stockout": _stock_out, "down": _down,
     }  # fmt: skip
@@ -295,3 +300,79 @@ def _cluster_plan(cluster: FleetCluster, wanted: Mapping[str, int]) -> ClusterPl
         {f"{cluster.name}-{number}": kind for number, kind in enumerate(types)},
         {key: value for key, value in cluster.connection_extra.items() if key != "token_secret"},
     )
+
+
+def _drill(arguments: argparse.Namespace) -> int:
+    """Run the drill, and print its report.
+
+    Raises:
+        UsageError: The options make no sense.
+        CommandError: The drill could not be run.
+    """
+    from tradewind.rehearsal.drill.drill import DrillError, hold_drill
+    from tradewind.rehearsal.drill.environment import DrillEnvironmentError
+    from tradewind.rehearsal.drill.observer import DrillTimeoutError
+    from tradewind.rehearsal.local.airflow import LocalAirflowError
+    from tradewind.rehearsal.local.airflow_api import AirflowApiError
+    from tradewind.rehearsal.local.ray import LocalRayError
+
+    plan = _drill_plan(arguments)
+    root = _emptied(Path(arguments.folder))
+    try:
+        report = hold_drill(plan, root, say)
+    except (
+        AirflowApiError, DrillError, DrillEnvironmentError, DrillTimeoutError, LocalAirflowError, LocalRayError
+    ) as error:  # fmt: skip
+        raise CommandError(f"{error} Logs: {root}.") from None
+    finally:
+        _leave_nothing(root)
+    write_lines(json_lines(report.to_json()) if arguments.json else report.text().splitlines())
+    return 0 if report.has_passed else 1
+
+
+def _leave_nothing(root: Path) -> None:
+    """End processes left by a second Ctrl-C during shutdown; ignore a third one."""
+    from tradewind.rehearsal.local.processes import LocalStack
+
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        LocalStack(root).stop(grace_seconds=1.0)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _drill_plan(arguments: argparse.Namespace) -> DrillPlan:
+    from tradewind.rehearsal.drill.drill import DrillPlan
+    from tradewind.rehearsal.drill.faults import Fault, UnknownFaultError, fault_named
+    from tradewind.rehearsal.drill.injection import Pace
+
+    if (arguments.dag is None) != (arguments.dags is None):
+        raise UsageError("Give --dag and --dags together: --dags is the folder of the DAG.")
+    dags = Path(arguments.dags).resolve() if arguments.dags else _DRILL_DAGS
+    if not dags.is_dir():
+        raise UsageError(f"--dags {arguments.dags}: there is no such folder.")
+    try:
+        kinds = tuple(map(fault_named, arguments.faults)) if arguments.faults else tuple(Fault)
+        slices = tuple(slice_type(name).name for name in arguments.slices)
+    except (UnknownFaultError, UnknownSliceTypeError) as error:
+        raise UsageError(str(error)) from None
+    pace = Pace(notice_s=arguments.notice, stock_out_s=arguments.stock_out, outage_s=arguments.outage)
+    return DrillPlan(
+        dags, arguments.dag or _DRILL_DAG, arguments.seed, kinds, arguments.count, slices, pace, dict(arguments.conf)
+    )
+
+
+def _emptied(root: Path) -> Path:
+    """Empty the folder of an earlier drill's files, and return it."""
+    from tradewind.rehearsal.local.processes import LocalStack
+
+    root = root.resolve()
+    if root.exists() and any(root.iterdir()):
+        if not (root / _DRILL_MARK).exists():
+            raise UsageError(f"--dir {root}: this folder has other files. Name a new or an empty one.")
+        LocalStack(root).stop()
+        shutil.rmtree(root)
+    root.mkdir(parents=True, exist_ok=True)
+    (root / _DRILL_MARK).touch()
+    return root
