@@ -19,8 +19,8 @@ def connect(monkeypatch: pytest.MonkeyPatch, conn_id: str, slice_types: Any) -> 
 
 
 def step(name: str, resources: Resources | None, cluster: str = "small") -> ResolvedStep:
-    made = ExecutorStep(name, None, {"name": name}, resources=resources, cluster=cluster)
-    return resolve([made], "/prefix").of(made)
+    step = ExecutorStep(name, None, {"name": name}, resources=resources, cluster=cluster)
+    return resolve([step], "/prefix").of(step)
 
 
 def check(*steps: ResolvedStep) -> None:
@@ -28,7 +28,7 @@ def check(*steps: ResolvedStep) -> None:
 
 
 @pytest.mark.parametrize("given", ["v4-8, v4-16", ["v4-8", "v4-16"], "v4-8,v4-16,", ["v4-8", " v4-16 "]])
-def test_a_connection_says_its_slice_types_as_a_list_or_as_text(monkeypatch: pytest.MonkeyPatch, given: Any) -> None:
+def test_connection_names_slice_types_as_list_or_text(monkeypatch: pytest.MonkeyPatch, given: Any) -> None:
     connect(monkeypatch, "small", given)
     assert RayHook("small").slice_types() == ("v4-8", "v4-16")
 
@@ -45,13 +45,13 @@ def test_missing_slices_error_names_every_step_and_inventory(monkeypatch: pytest
     assert second.startswith("Step 'eval': resources.slice_type is 'v4-8', but cluster 'other' has only v6e-8. Use")
 
 
-@pytest.mark.parametrize("said", [None, "", []])
-def test_cluster_without_declared_slices_accepts_any_slice(monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
-    connect(monkeypatch, "small", said)
+@pytest.mark.parametrize("given", [None, "", []])
+def test_cluster_without_declared_slices_accepts_any_slice(monkeypatch: pytest.MonkeyPatch, given: Any) -> None:
+    connect(monkeypatch, "small", given)
     check(step("train", TpuSlice("v4-32")), step("missing", TpuSlice("v4-32"), "no_such_connection"))
 
 
-def test_a_cluster_without_a_step_on_slices_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_without_steps_on_slices_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     connect(monkeypatch, "small", ["v4-17"])
     check(step("clean", Cpu()), step("plain", None))
 

@@ -12,7 +12,7 @@ from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind
 from tradewind.tasks.errors import ClusterUnreachableError
 from tradewind.tasks.jobs.errors import LOSSES, RayJobError, RayJobFailedError, job_error
 
-FOR_GOOD = [
+FINAL = [
     EndingKind.USER_ERROR,
     EndingKind.RUNTIME_ENV,
     EndingKind.INFEASIBLE,
@@ -31,23 +31,23 @@ def decision_on(error: BaseException, **options: bool) -> RetryAction:
     return ray_retry_policy(**options).evaluate(error, 1, 3).action
 
 
-def test_every_ending_but_success_has_its_place() -> None:
-    assert set(EndingKind) == {*FOR_GOOD, *LOST, EndingKind.SUCCEEDED}
+def test_every_ending_but_success_is_final_or_retried() -> None:
+    assert set(EndingKind) == {*FINAL, *LOST, EndingKind.SUCCEEDED}
 
 
-@pytest.mark.parametrize("kind", FOR_GOOD)
-def test_what_the_job_is_to_blame_for_is_not_retried(kind: EndingKind) -> None:
+@pytest.mark.parametrize("kind", FINAL)
+def test_failure_of_the_job_is_not_retried(kind: EndingKind) -> None:
     error = error_of(kind, at_once=True)
     assert isinstance(error, AirflowFailException) and isinstance(error, RayJobError)
     assert (str(error), error.ending.kind) == ("what happened", kind)
-    policed = error_of(kind, at_once=False)
-    assert not isinstance(policed, AirflowFailException)
-    assert type(error).__name__ == type(policed).__name__
-    assert decision_on(policed) is RetryAction.FAIL
+    for_policy = error_of(kind, at_once=False)
+    assert not isinstance(for_policy, AirflowFailException)
+    assert type(error).__name__ == type(for_policy).__name__
+    assert decision_on(for_policy) is RetryAction.FAIL
 
 
 @pytest.mark.parametrize("kind", LOST)
-def test_what_the_infrastructure_is_to_blame_for_is_retried(kind: EndingKind) -> None:
+def test_loss_of_infrastructure_is_retried(kind: EndingKind) -> None:
     error = error_of(kind, at_once=True)
     assert not isinstance(error, AirflowFailException)
     assert decision_on(error) is RetryAction.RETRY
@@ -60,7 +60,7 @@ def test_a_policy_can_retry_failed_jobs_too() -> None:
     assert decision_on(error_of(EndingKind.INFEASIBLE, at_once=False), retry_failed_jobs=True) is RetryAction.FAIL
 
 
-def test_the_policy_knows_the_errors_of_tasks_that_use_the_hook() -> None:
+def test_policy_knows_errors_of_tasks_that_use_the_hook() -> None:
     for error in (RayUnreachableError("silent"), ClusterUnreachableError("silent")):
         assert decision_on(error) is RetryAction.RETRY
     for refusal in (RayAuthenticationError("refused"), BadRequestError("empty")):

@@ -15,6 +15,7 @@ from typing import Any
 import fsspec
 import pytest
 
+from tests.fleet.fleets import write_fleet
 from tradewind.deployment.fleet import fleet_bucket_regions
 from tradewind.plans.regions import CrossRegionReadError
 from tradewind.records.lease_store import LeaseClaim, LeaseStore
@@ -22,7 +23,7 @@ from tradewind.records.manifests import make_manifest, write_manifest
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.steps import ExecutorStep, ResolvedStep, on_airflow_worker, output_path_of, resolve, this_output_path
 from tradewind.storage.errors import StoreUnavailableError
-from tradewind.tasks import regions as bucket_regions
+from tradewind.tasks import regions
 from tradewind.tasks.regions import location_of, refuse_cross_region_reads, region_of, stored_size
 
 
@@ -95,7 +96,7 @@ def test_far_bucket_read_is_refused_with_size_from_listing(store: LocalCloudStor
     ]
 
 
-def test_the_size_of_an_output_is_its_manifests(store: LocalCloudStorage) -> None:
+def test_output_size_is_that_of_its_manifest(store: LocalCloudStorage) -> None:
     raw = ExecutorStep("raw", None, None, override_output_path="gs://far/raw")
     put("gs://far/raw/data.txt", "x" * 2000)
     LeaseStore("gs://far/raw").claim(None, LeaseClaim(2, "job", "", {}, "v"))
@@ -106,25 +107,19 @@ def test_the_size_of_an_output_is_its_manifests(store: LocalCloudStorage) -> Non
         check(reader(output_path_of(raw)))
 
 
-def test_what_is_near_or_allowed_is_not_refused(store: LocalCloudStorage) -> None:
+def test_near_or_allowed_reads_are_not_refused(store: LocalCloudStorage) -> None:
     check(reader("gs://near/a"))
     check(reader("gs://far/a"), allowed=("train",))
     check(reader("gs://far/a"), allowed=("gs://far",))
 
 
-def test_buckets_of_the_fleet_file_are_not_asked_for(
+def test_buckets_of_the_fleet_file_cause_no_requests(
     store: LocalCloudStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = tmp_path / "fleet.yaml"
-    account = "robot@my-project.iam.gserviceaccount.com"
-    file.write_text(
-        "default_cluster: away\n"
-        f"defaults: {{project: my-project, head_service_account: {account}, worker_service_account: {account}}}\n"
-        "clusters: {away: {zone: europe-west4-b, generation: v5e, bucket: fleets-own}}\n"
-    )
-    monkeypatch.setenv("TRADEWIND_FLEET", str(file))
-    with pytest.raises(CrossRegionReadError, match="reads gs://fleets-own/a .* in europe-west4"):
-        check(reader("gs://fleets-own/a"))
+    other = "  there: {zone: europe-west4-b, generation: v5e, bucket: fleet-bucket}\n"
+    monkeypatch.setenv("TRADEWIND_FLEET", str(write_fleet(tmp_path, other, inside=False)))
+    with pytest.raises(CrossRegionReadError, match="reads gs://fleet-bucket/a .* in europe-west4"):
+        check(reader("gs://fleet-bucket/a"))
     check(reader("gs://near/a"))
     assert store.requests["bucket"] == 1  # the bucket near, which the fleet file lacks
 
@@ -135,25 +130,16 @@ def test_unusable_fleet_file_warns_and_falls_back_to_store(
     monkeypatch.setenv("TRADEWIND_FLEET", str(tmp_path / "nowhere.yaml"))
     check(reader("gs://near/a"))
     assert store.requests == {"bucket": 1}
-    assert "the store is asked" in caplog.text and "nowhere.yaml:1: the file cannot be read" in caplog.text
+    assert "regions of buckets come from the store" in caplog.text and "nowhere.yaml:1: the file cannot be read" in caplog.text
 
 
-def test_the_location_of_a_bucket_is_asked_once(store: LocalCloudStorage) -> None:
-    for _ in range(3):
+def test_bucket_and_connection_are_read_once(store: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[str] = []
+    monkeypatch.setattr(regions, "region_of", lambda conn_id: reads.append(conn_id) or region_of(conn_id))
+    for number_of_checks in (1, 2, 3):
         check(*(reader(f"gs://near/{number}", name=f"step{number}") for number in range(5)))
+        assert reads == ["cluster"] * number_of_checks
     assert store.requests == {"bucket": 1}
-
-
-def test_the_connection_of_a_cluster_is_read_once(store: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-
-    def counted(conn_id: str) -> str | None:
-        read.append(conn_id)
-        return region_of(conn_id)
-
-    monkeypatch.setattr(bucket_regions, "region_of", counted)
-    check(*(reader(f"gs://near/{number}", name=f"step{number}") for number in range(5)))
-    assert read == ["cluster"]
 
 
 def test_unknown_cluster_region_causes_no_requests(store: LocalCloudStorage, connect: Callable[..., str]) -> None:
@@ -165,9 +151,7 @@ def test_unknown_cluster_region_causes_no_requests(store: LocalCloudStorage, con
     assert not store.requests
 
 
-def test_a_bucket_that_does_not_say_where_it_is_stops_nobody(
-    store: LocalCloudStorage, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_bucket_of_unknown_location_is_not_checked(store: LocalCloudStorage, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         check(reader("gs://missing/a"))
     assert "Reads from bucket missing are not checked" in caplog.text
@@ -176,15 +160,11 @@ def test_a_bucket_that_does_not_say_where_it_is_stops_nobody(
 
 
 @pytest.mark.slow
-def test_a_store_that_answers_late_is_waited_for(store: LocalCloudStorage) -> None:
+def test_lookup_is_retried_until_its_timeout(store: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     store.failures = 1
     assert location_of("far") == "europe-west4"
-
-
-def test_a_store_that_does_not_answer_is_no_reason_to_go_on(
-    store: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bucket_regions, "LOOKUP_TIMEOUT_S", 1.0)
+    location_of.cache_clear()
+    monkeypatch.setattr(regions, "LOOKUP_TIMEOUT_S", 1.0)
     store.failures = 1000
     with pytest.raises(StoreUnavailableError, match="The region of bucket 'far' is unknown"):
         check(reader("gs://far/a"))
@@ -193,7 +173,7 @@ def test_a_store_that_does_not_answer_is_no_reason_to_go_on(
         check(reader("gs://far/a"))
 
 
-def test_a_size_that_cannot_be_had_hides_no_read(store: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_of_unknown_size_is_refused(store: LocalCloudStorage) -> None:
     assert location_of("far") == "europe-west4"
     store.failures, store.failure_status = 1000, 403
     with pytest.raises(CrossRegionReadError, match=r"reads gs://far/a \(of unknown size\)"):
@@ -206,7 +186,7 @@ from tradewind.tasks.regions import refuse_cross_region_reads
 from tradewind.steps import ExecutorStep, resolve
 
 def cluster_of(step):
-    raise AssertionError("asked for a cluster")
+    raise AssertionError("requested a cluster")
 
 step = ExecutorStep("train", None, {"a": "/data", "b": "s3://b/c"})
 refuse_cross_region_reads([resolve([step], "/prefix").of(step)], cluster_of)
@@ -215,6 +195,6 @@ assert not [name for name in sys.modules if name.startswith(("google.cloud.", "g
 
 
 @pytest.mark.slow
-def test_without_buckets_nothing_is_imported_or_asked(tmp_path: Path) -> None:
+def test_local_paths_import_and_request_nothing(tmp_path: Path) -> None:
     env = dict(os.environ, AIRFLOW_HOME=str(tmp_path))
     subprocess.run([sys.executable, "-c", WITHOUT_BUCKETS], check=True, env=env)

@@ -38,9 +38,6 @@ from tradewind.tasks.jobs.placement import Placement, check_function_place, plac
 )
 def test_each_kind_of_resources_has_its_place(resources: Resources | None, placement: Placement) -> None:
     assert place_driver(resources) == placement
-
-
-def test_the_airflow_worker_is_no_place_for_a_job() -> None:
     with pytest.raises(BadRequestError, match="not a place on a Ray cluster"):
         place_driver(on_airflow_worker())
 
@@ -94,9 +91,8 @@ TPU_FUNCTIONS = [
 @pytest.mark.parametrize("resources", [None, Cpu(), Gpu(), Hosts(2), on_head_node(), on_airflow_worker()])
 @pytest.mark.parametrize("function", TPU_FUNCTIONS)
 def test_function_requesting_tpu_is_refused_without_tpu(function: Any, resources: Any) -> None:
-    with pytest.raises(
-        BadRequestError, match=r"Step 'train': its function requests TPU .*resources=TpuSlice\('v4-8'\)"
-    ):
+    refusal = r"Step 'train': its function requests TPU .*resources=TpuSlice\('v4-8'\)"
+    with pytest.raises(BadRequestError, match=refusal):
         check_function_place(ExecutorStep("train", function, {}, resources=resources))
 
 
@@ -113,17 +109,14 @@ def test_function_requesting_tpu_is_refused_without_tpu(function: Any, resources
         ray_library.remote(work),
     ],
 )
-def test_function_requesting_other_resources_may_run_on_cpus(function: Any) -> None:
+def test_other_functions_run_on_cpus_and_tpu_functions_on_slices(function: Any) -> None:
     check_function_place(ExecutorStep("train", function, {}, resources=Cpu()))
-
-
-def test_a_function_that_asks_for_tpu_is_at_home_on_a_slice() -> None:
     check_function_place(ExecutorStep("train", TPU_FUNCTIONS[0], {}, resources=TpuSlice("v4-8")))
 
 
 @pytest.mark.parametrize("resources", [TpuSlice("v4-8"), Hosts(2)])
 @pytest.mark.parametrize("decorator", [remote, ray_library.remote])
-def test_an_environment_that_hosts_would_not_get_is_refused(decorator: Any, resources: Any) -> None:
+def test_function_environment_on_hosts_is_refused(decorator: Any, resources: Any) -> None:
     function = decorator(runtime_env={"env_vars": {"A": "b"}})(work)
     with pytest.raises(BadRequestError, match=r"Step 'train': @remote\(runtime_env=...\) has no effect on"):
         check_function_place(ExecutorStep("train", function, {}, resources=resources))
@@ -149,8 +142,8 @@ def jobs() -> Iterator[RayJobs]:
 
 @pytest.mark.ray
 @pytest.mark.parametrize(("resources", "slice_name"), [(TpuSlice("v4-8"), "small"), (on_head_node(), "none")])
-def test_the_entrypoint_lands_on_its_node(jobs: RayJobs, resources: Resources, slice_name: str, tmp_path: Path) -> None:
-    job = f"lands-{type(resources).__name__}"
+def test_entrypoint_runs_on_its_node(jobs: RayJobs, resources: Resources, slice_name: str, tmp_path: Path) -> None:
+    job = f"placed-{type(resources).__name__}"
     place = place_entrypoint(resources).fields()
     jobs.submit_or_attach(check_request(JobRequest(job, f"echo ${{TPU_NAME:-none}} > {tmp_path}/place", **place)))
     status, lines = ended_job(jobs, job)
@@ -161,17 +154,17 @@ def test_the_entrypoint_lands_on_its_node(jobs: RayJobs, resources: Resources, s
 @pytest.mark.ray
 def test_job_waits_for_busy_slice_and_takes_no_other_host(jobs: RayJobs, tmp_path: Path) -> None:
     place = place_entrypoint(TpuSlice("v4-8")).fields()
-    story = f"{tmp_path}/story"
-    first = f"echo first begins >> {story}; until test -e {tmp_path}/go; do sleep 0.1; done; echo first ends >> {story}"
+    log = f"{tmp_path}/log"
+    first = f"echo first begins >> {log}; until test -e {tmp_path}/go; do sleep 0.1; done; echo first ends >> {log}"
     jobs.submit_or_attach(JobRequest("placed-first", first, **place))
-    until(lambda: Path(story).exists())
-    jobs.submit_or_attach(JobRequest("placed-second", f"echo second on $TPU_NAME >> {story}", **place))
+    until(lambda: Path(log).exists())
+    jobs.submit_or_attach(JobRequest("placed-second", f"echo second on $TPU_NAME >> {log}", **place))
     until(lambda: "resources" in message_of(jobs, "placed-second"))  # Ray reports that the job waits for them
     (tmp_path / "go").touch()
     for job in ("placed-first", "placed-second"):
         status, lines = ended_job(jobs, job)
         assert status == "SUCCEEDED", lines
-    assert Path(story).read_text().splitlines() == ["first begins", "first ends", "second on small"]
+    assert Path(log).read_text().splitlines() == ["first begins", "first ends", "second on small"]
 
 
 def message_of(jobs: RayJobs, job: str) -> str:
