@@ -21,21 +21,21 @@ def load(reference: Reference, tell: Callable[[str], object]) -> Any:
     Raises:
         FunctionImportError: Neither can be imported.
     """
-    ours = REPLACEMENTS.get(str(reference))
-    if ours is None:
+    replacement = REPLACEMENTS.get(str(reference))
+    if replacement is None:
         return reference.load()
-    if ours.always:
-        function = Reference.parse(ours.name).load()
-        tell(f"{reference} is replaced by {ours.name}: {ours.always}")
+    if replacement.always:
+        function = Reference.parse(replacement.name).load()
+        tell(f"{reference} is replaced by {replacement.name}: {replacement.always}")
         return function
     try:
         function = reference.load()
     except FunctionImportError as error:
-        if not _is_there(ours.name):
+        if not _is_there(replacement.name):
             raise
-        function = Reference.parse(ours.name).load()
+        function = Reference.parse(replacement.name).load()
         cause = error.__cause__
-        tell(f"{reference} is replaced by {ours.name}: it cannot be imported ({type(cause).__name__}: {cause}).")
+        tell(f"{reference} is replaced by {replacement.name}: it cannot be imported ({type(cause).__name__}: {cause}).")
     else:
         tell(f"{reference} runs from the checkout.")
     return function

@@ -28,36 +28,7 @@ from tradewind.tasks.code import set_code_folder
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-# Import errors of single files of a folder, which Airflow shows beside the DAGs of the others.
-#
-# An error raised by a DAG file removes all of its DAGs. Airflow keeps errors by file, though, and its importer's result
-# holds any number of them. The importer does not pass on that result, so the code looks it up on the stack. Without one
-# (a script, another Airflow) the errors go to the log.
-
 logger = logging.getLogger(__name__)
-
-
-def show_import_error(file: str, message: str) -> None:
-    """Have Airflow show ``message`` as the import error of ``file``."""
-    logger.error("%s", message)
-    result = _result()
-    if result is not None:
-        from airflow.dag_processing.importers.base import DagImportError
-
-        result.errors.append(DagImportError(file_path=file, message=message, error_type="import", stacktrace=message))
-
-
-def _result() -> Any:
-    """Return the importer's result for the DAG file that Airflow is importing, or None."""
-    base = sys.modules.get("airflow.dag_processing.importers.base")
-    kind = getattr(base, "DagImportResult", None)
-    frame: types.FrameType | None = sys._getframe(1)
-    while kind is not None and frame is not None:
-        if isinstance(found := frame.f_locals.get("result"), kind):
-            return found
-        frame = frame.f_back
-    return None
-
 
 TIME_LIMIT_S: Final = 20.0
 MAX_STEPS: Final = 2000
@@ -156,7 +127,7 @@ def marin_experiments(
                 dags += dags_of(outcome, root, bases[path], most_steps, experiment_arguments, wanted)
             except RefusedFileError as error:
                 dags.refused.append(error)
-                show_import_error(path.relative_to(root).as_posix(), str(error))
+                _show_import_error(path.relative_to(root).as_posix(), str(error))
     _log_environment([outcome for outcome in outcomes.values() if isinstance(outcome, Evaluated)])
     return dags
 
@@ -270,3 +241,32 @@ def _log_environment(outcomes: Sequence[Evaluated]) -> None:
 
 def _warn(file: str, line: int, text: str) -> None:
     warnings.warn_explicit(f"{file} {text}.", MarinFileWarning, file, line)
+
+
+# Import errors of single files of a folder, which Airflow shows beside the DAGs of the others.
+#
+# An error raised by a DAG file removes all of its DAGs. Airflow keeps errors by file, though, and its importer's result
+# holds any number of them. The importer does not pass on that result, so the code looks it up on the stack. Without one
+# (a script, another Airflow) the errors go to the log.
+
+
+def _show_import_error(file: str, message: str) -> None:
+    """Have Airflow show ``message`` as the import error of ``file``."""
+    logger.error("%s", message)
+    result = _result()
+    if result is not None:
+        from airflow.dag_processing.importers.base import DagImportError
+
+        result.errors.append(DagImportError(file_path=file, message=message, error_type="import", stacktrace=message))
+
+
+def _result() -> Any:
+    """Return the importer's result for the DAG file that Airflow is importing, or None."""
+    base = sys.modules.get("airflow.dag_processing.importers.base")
+    kind = getattr(base, "DagImportResult", None)
+    frame: types.FrameType | None = sys._getframe(1)
+    while kind is not None and frame is not None:
+        if isinstance(found := frame.f_locals.get("result"), kind):
+            return found
+        frame = frame.f_back
+    return None

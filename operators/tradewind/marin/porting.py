@@ -77,7 +77,7 @@ _EDITS: Final = tuple(
             "write most_steps={count} in the DAG file, or call executor_main for a part of the steps at a time",
         ),
         (
-            r"^(it needs|versioned\(\) is given|ExperimentError).*"
+            r"^(it needs (?!the (?:text|fields) of a \w+, which inherits)|versioned\(\) is given|ExperimentError).*"
             r"\b(transformers|huggingface_hub|datasets|load_tokenizer|from_hf_config|tokenizer)\b",
             _HUB,
         ),

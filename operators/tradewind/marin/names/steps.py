@@ -68,21 +68,21 @@ REPLACEMENTS: Final[Mapping[str, ReplacementFunction]] = {
     "marin.speedrun.speedrun:speedrun_results": _SPEEDRUN,
 }
 """Marin's function, as in a spec -> Tradewind's."""
-_OURS_BY_NAME: Final = {ours.name: ours for ours in (*REPLACEMENTS.values(), DPO)}
+_REPLACEMENTS_BY_NAME: Final = {replacement.name: replacement for replacement in (*REPLACEMENTS.values(), DPO)}
 
 
 def replacement_for(function: Any) -> ReplacementFunction | None:
     """Return the replacement of a step's function, or the function's own entry; None without one."""
     name = _name_of(function)
-    return REPLACEMENTS.get(name) or _OURS_BY_NAME.get(name)
+    return REPLACEMENTS.get(name) or _REPLACEMENTS_BY_NAME.get(name)
 
 
-def placement(ours: ReplacementFunction | None, config: Any) -> Resources | None:
+def placement(replacement: ReplacementFunction | None, config: Any) -> Resources | None:
     """Return the ``resources`` of a step's config, if they decide where it runs; else None.
 
     Functions without a replacement ask Ray for devices themselves, as in Marin.
     """
-    if ours is None or not ours.is_placed:
+    if replacement is None or not replacement.is_placed:
         return None
     match unversioned(getattr(config, "resources", None)):
         case TpuPodConfig(tpu_type, slice_count):
@@ -123,10 +123,10 @@ class MarinStep(ExecutorStep):
     placed: Resources | None = None
 
     def __post_init__(self) -> None:
-        ours = replacement_for(self.fn)
+        replacement = replacement_for(self.fn)
         if self.resources is None or self.resources is self.placed:
-            object.__setattr__(self, "placed", placement(ours, self.config))
+            object.__setattr__(self, "placed", placement(replacement, self.config))
             object.__setattr__(self, "resources", self.placed)
-        if ours is not None and not self.resumable:
-            object.__setattr__(self, "resumable", ours.resumable)
+        if replacement is not None and not self.resumable:
+            object.__setattr__(self, "resumable", replacement.resumable)
         super().__post_init__()

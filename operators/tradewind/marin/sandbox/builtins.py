@@ -21,7 +21,7 @@ import time
 import types
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from functools import partial
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn
 
 from tradewind.marin.refusals import SourceLine, notes, refuse, reraise_refusal, running_place
 from tradewind.marin.sandbox.identity import (
@@ -51,69 +51,6 @@ from tradewind.marin.sandbox.stubs import (
     stub_origin,
 )
 
-# Facts about this process that hold for neither Marin's nor the cluster's: its libraries, its secrets.
-#
-# Questions about them are refused or hidden from a file. This prevents mistakes; it does not stop a malicious file.
-
-_OF_LIBRARIES: Final = (
-    "version", "metadata", "distribution", "distributions", "requires", "files", "entry_points",
-    "packages_distributions",
-)  # fmt: skip
-
-
-class KnownEnvironment(Protocol):
-    """The environment as a file may see it."""
-
-    def copy(self) -> dict[str, str]:
-        """Return all variables except secrets."""
-
-
-def overridden_modules(environment: KnownEnvironment) -> dict[types.ModuleType, dict[str, Any]]:
-    """Return module -> name -> the user code's replacement of the real one."""
-    values = {os.fsencode(name): os.fsencode(value) for name, value in environment.copy().items()}
-    as_bytes = types.MappingProxyType(values)  # writes must go through os.environ
-    return {
-        os: {"environb": as_bytes, "getenvb": as_bytes.get},
-        posix: {"environ": as_bytes},
-        os.path: {"expandvars": _with_other_os(os.path.expandvars, environ=environment)},
-        importlib.util: {"find_spec": _find_spec},
-        importlib.metadata: dict.fromkeys(_OF_LIBRARIES, _refused_library),
-        operator: {"is_": is_same, "is_not": lambda left, right: not is_same(left, right)},
-        json: {name: _writing(getattr(json, name)) for name in ("dump", "dumps")},
-    }
-
-
-def _with_other_os(function: Any, **names: Any) -> Any:
-    """Return a copy of a Python function for which ``os`` has other ``names``."""
-    other = types.SimpleNamespace(**{**vars(os), **names})
-    return types.FunctionType(function.__code__, {**function.__globals__, "os": other}, function.__name__)
-
-
-def _find_spec(name: str, package: str | None = None) -> Any:
-    if name.partition(".")[0] in sys.stdlib_module_names:
-        return importlib.util.find_spec(name, package)
-    raise refuse(f"it needs to know whether {name} can be imported, which is known only on the cluster.")
-
-
-def _refused_library(*args: Any, **kwargs: Any) -> NoReturn:
-    raise refuse("it needs the installed libraries, which are known only on the cluster.")
-
-
-def _writing(write: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``json.dumps``: ``default=`` never receives a cluster value, possibly a text or number."""
-
-    def written(*args: Any, default: Callable[[Any], Any] | None = None, **kwargs: Any) -> Any:
-        return write(*args, default=None if default is None else partial(_json_of, default), **kwargs)
-
-    return written
-
-
-def _json_of(default: Callable[[Any], Any], value: Any) -> Any:
-    if isinstance(value, Stub):
-        raise refuse(f"it needs the JSON of {stub_origin(value).label}, which is known only on the cluster.")
-    return default(value)
-
-
 SECRET_NAME: Final = re.compile(
     r"(^|_)(TOKEN|SECRET|PAT|CREDENTIALS|(API|ACCESS|PRIVATE|FERNET)_?KEY)S?(_|$)|PASSWORD|PASSWD|PASSPHRASE|"
     r"^AIRFLOW_(CONN|VAR)_|^AIRFLOW__",
@@ -122,10 +59,10 @@ SECRET_NAME: Final = re.compile(
 """Names of variables that hold secrets, possibly Airflow's own."""
 _WITH_PASSWORD: Final = re.compile(r"://[^/@:\s]*:[^/@\s]+@")
 _PREFIX: Final = "MARIN_PREFIX"
-_OUR_PREFIX: Final = "TRADEWIND_PREFIX"
+_TRADEWIND_PREFIX: Final = "TRADEWIND_PREFIX"
 _MISSING: Final = object()
 _SAME_IN_EVERY_PROCESS = (int, float, complex, bool, type(None))
-_OURS = ("tradewind.", "experiments.", "marin.", "__main__")
+_KNOWN_MODULES = ("tradewind.", "experiments.", "marin.", "__main__")
 _NAP_S = 0.05
 _PARTLY_KNOWN = (StubModule, StubBase, StubMeta)
 _UNKNOWN: Final = Stub(StubOrigin("an attribute", ""))
@@ -140,8 +77,8 @@ class Environment(MutableMapping[str, str]):
 
     def __init__(self) -> None:
         self._values = {name: value for name, value in os.environ.items() if name != "CI"}
-        if _OUR_PREFIX in self._values:
-            self._values.setdefault(_PREFIX, self._values[_OUR_PREFIX])
+        if _TRADEWIND_PREFIX in self._values:
+            self._values.setdefault(_PREFIX, self._values[_TRADEWIND_PREFIX])
         self._own: set[str] = set()
         self._ever_read: dict[str, str | None] = {}
         self.read: dict[str, str | None] = {}
@@ -193,10 +130,10 @@ class Environment(MutableMapping[str, str]):
     def _check_prefix(self, name: object) -> None:
         if name != _PREFIX:
             return
-        self._note(_OUR_PREFIX)
+        self._note(_TRADEWIND_PREFIX)
         if name not in self._values:
             raise refuse(
-                f"it reads {_PREFIX}, which is not set where DAG files are parsed: set it or {_OUR_PREFIX} there."
+                f"it reads {_PREFIX}, which is not set where DAG files are parsed: set it or {_TRADEWIND_PREFIX} there."
             )
 
     def copy(self) -> dict[str, str]:
@@ -228,7 +165,7 @@ class UserBuiltins:
             dataclasses: {"replace": _replace, "is_dataclass": _is_dataclass, **_FIELDS},
         }
         others = (perturbed_clock(), perturbed_machine()) if salt else ()
-        for more in (overridden_modules(self.environment), *others):
+        for more in (_overridden_modules(self.environment), *others):
             for module, names in more.items():
                 changes.setdefault(module, {}).update(names)
         self._modules = {
@@ -310,12 +247,12 @@ def _is_of_kind(value: Any, kind: Any) -> bool:
         origin = stub_origin(value)
         if origin.is_call and origin.of is kind and stub_origin(origin.of).label.rpartition(".")[2][:1].isupper():
             return True  # a class's instances are of that class
-        if isinstance(kind, type) and kind.__module__.startswith(_OURS):
+        if isinstance(kind, type) and kind.__module__.startswith(_KNOWN_MODULES):
             return False  # no library creates instances of user classes
         raise refuse(f"it needs isinstance() of {origin.label}, which is known only on the cluster.")
     if isinstance(kind, Stub) and isinstance(value, stub_base(kind)):
         return True
-    is_certain = not isinstance(value, StubBase) or getattr(kind, "__module__", "").startswith(_OURS)
+    is_certain = not isinstance(value, StubBase) or getattr(kind, "__module__", "").startswith(_KNOWN_MODULES)
     if isinstance(kind, Stub) or is_certain or isinstance(value, kind):
         return isinstance(value, kind)
     raise refuse(
@@ -416,3 +353,59 @@ _OF_PROCESS: Final[dict[str, Callable[..., Any]]] = {
 
 def _refused_input(*args: Any) -> NoReturn:
     raise refuse("it calls input(), and no user is there to answer.")
+
+
+# Facts about this process that hold for neither Marin's nor the cluster's: its libraries, its secrets.
+#
+# Questions about them are refused or hidden from a file. This prevents mistakes; it does not stop a malicious file.
+
+_OF_LIBRARIES: Final = (
+    "version", "metadata", "distribution", "distributions", "requires", "files", "entry_points",
+    "packages_distributions",
+)  # fmt: skip
+
+
+def _overridden_modules(environment: Environment) -> dict[types.ModuleType, dict[str, Any]]:
+    """Return module -> name -> the user code's replacement of the real one."""
+    values = {os.fsencode(name): os.fsencode(value) for name, value in environment.copy().items()}
+    as_bytes = types.MappingProxyType(values)  # writes must go through os.environ
+    return {
+        os: {"environb": as_bytes, "getenvb": as_bytes.get},
+        posix: {"environ": as_bytes},
+        os.path: {"expandvars": _with_other_os(os.path.expandvars, environ=environment)},
+        importlib.util: {"find_spec": _find_spec},
+        importlib.metadata: dict.fromkeys(_OF_LIBRARIES, _refused_library),
+        operator: {"is_": is_same, "is_not": lambda left, right: not is_same(left, right)},
+        json: {name: _writing(getattr(json, name)) for name in ("dump", "dumps")},
+    }
+
+
+def _with_other_os(function: Any, **names: Any) -> Any:
+    """Return a copy of a Python function for which ``os`` has other ``names``."""
+    other = types.SimpleNamespace(**{**vars(os), **names})
+    return types.FunctionType(function.__code__, {**function.__globals__, "os": other}, function.__name__)
+
+
+def _find_spec(name: str, package: str | None = None) -> Any:
+    if name.partition(".")[0] in sys.stdlib_module_names:
+        return importlib.util.find_spec(name, package)
+    raise refuse(f"it needs to know whether {name} can be imported, which is known only on the cluster.")
+
+
+def _refused_library(*args: Any, **kwargs: Any) -> NoReturn:
+    raise refuse("it needs the installed libraries, which are known only on the cluster.")
+
+
+def _writing(write: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``json.dumps``: ``default=`` never receives a cluster value, possibly a text or number."""
+
+    def written(*args: Any, default: Callable[[Any], Any] | None = None, **kwargs: Any) -> Any:
+        return write(*args, default=None if default is None else partial(_json_of, default), **kwargs)
+
+    return written
+
+
+def _json_of(default: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, Stub):
+        raise refuse(f"it needs the JSON of {stub_origin(value).label}, which is known only on the cluster.")
+    return default(value)

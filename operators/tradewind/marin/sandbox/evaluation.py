@@ -123,10 +123,10 @@ def first_difference(first: Sequence[Sequence[Identity]], second: Sequence[Seque
     """Describe the first difference between two evaluations of one file; None if they agree."""
     if len(first) != len(second):
         return f"executor_main is called {len(first)} times, then {len(second)} times"
-    for ours, theirs in zip(first, second, strict=True):
-        if len(ours) != len(theirs):
-            return f"there are {len(ours)} steps, then {len(theirs)}"
-        for one, other in zip(ours, theirs, strict=True):
+    for steps, others in zip(first, second, strict=True):
+        if len(steps) != len(others):
+            return f"there are {len(steps)} steps, then {len(others)}"
+        for one, other in zip(steps, others, strict=True):
             if one[0] != other[0]:
                 return f"a step is called {one[0]!r}, then {other[0]!r}"
             if one != other:
@@ -175,13 +175,13 @@ class Evaluated:
 
 
 @dataclass(frozen=True, eq=False)
-class _Attempt:
+class _Evaluation:
     run: Run
     identities: list[list[Identity]]
     sandbox: ModuleSandbox
 
 
-_Outcome = _Attempt | RefusedFileError
+_Outcome = _Evaluation | RefusedFileError
 
 
 @dataclass
@@ -189,7 +189,7 @@ class SharedSandbox:
     """The sandbox that a checkout's files share, and the outcomes verified in two sandboxes."""
 
     sandbox: ModuleSandbox
-    verified: dict[Path, _Attempt] = field(default_factory=dict)
+    verified: dict[Path, _Evaluation] = field(default_factory=dict)
 
 
 def evaluate(root: Path, files: Sequence[Path], limit_s: float) -> dict[Path, Evaluated | RefusedFileError]:
@@ -201,20 +201,20 @@ def evaluate(root: Path, files: Sequence[Path], limit_s: float) -> dict[Path, Ev
         raise refuse("it loads Marin's files while it is itself loaded.")
     with _lock, tracked_signals(), preserved_process_state() as for_file:
         logging.disable(max(logging.INFO, logging.root.manager.disable))  # files log their whole configs, twice
-        attempt = partial(_attempt, limit_s=limit_s, for_file=for_file)
+        evaluate_file = partial(_evaluate_once, limit_s=limit_s, for_file=for_file)
         shared = _shared.get(root)
         if shared is None or not shared.sandbox.is_fresh():
             shared = _shared[root] = SharedSandbox(ModuleSandbox(root))
         outcomes: dict[Path, _Outcome] = {}
         for file in files:
-            outcomes[file] = shared.verified.get(file) or attempt(shared.sandbox, file)
+            outcomes[file] = shared.verified.get(file) or evaluate_file(shared.sandbox, file)
         new = [file for file in files if outcomes[file] is not shared.verified.get(file)]
-        others = _PerturbedRuns(root, attempt)
+        others = _PerturbedRuns(root, evaluate_file)
         for file in reversed(new):  # so that effects on shared modules differ, too
             outcome = outcomes[file]
-            if isinstance(outcome, _Attempt):
+            if isinstance(outcome, _Evaluation):
                 outcome = _verified(root, file, outcome, others)
-            if isinstance(outcome, _Attempt):
+            if isinstance(outcome, _Evaluation):
                 shared.verified[file] = outcome
             outcomes[file] = outcome
         if (changed := shared.sandbox.changed_file()) is not None:
@@ -223,15 +223,15 @@ def evaluate(root: Path, files: Sequence[Path], limit_s: float) -> dict[Path, Ev
         return {file: _evaluated(outcomes[file]) for file in files}
 
 
-_Attempting = Callable[[ModuleSandbox, Path], _Outcome]
+_Evaluate = Callable[[ModuleSandbox, Path], _Outcome]
 
 
-def _attempt(sandbox: ModuleSandbox, file: Path, limit_s: float, for_file: ForFile) -> _Outcome:
+def _evaluate_once(sandbox: ModuleSandbox, file: Path, limit_s: float, for_file: ForFile) -> _Outcome:
     root = sandbox.root
     try:
         run = run_file(sandbox, file, limit_s, for_file)
         with guarded(limit_s):  # inspecting values runs methods of their classes
-            return _Attempt(run, check_known(run), sandbox)
+            return _Evaluation(run, check_known(run), sandbox)
     except RefusedFileError as error:
         return error
     except BaseException as error:
@@ -257,30 +257,30 @@ def _edited(root: Path, file: Path, changed: Path) -> RefusedFileError:
 class _PerturbedRuns:
     """The second evaluations, in shared sandboxes: one per set of absent libraries."""
 
-    def __init__(self, root: Path, attempt: _Attempting) -> None:
-        self._root, self.attempt = root, attempt
+    def __init__(self, root: Path, evaluate_file: _Evaluate) -> None:
+        self._root, self.evaluate_file = root, evaluate_file
         self._sandboxes: dict[frozenset[str], ModuleSandbox] = {}
 
     def without(self, libraries: frozenset[str], file: Path) -> _Outcome:
         """Return the outcome of ``file`` without these libraries, where files can do without them."""
         if libraries not in self._sandboxes:
             self._sandboxes[libraries] = ModuleSandbox(self._root, _SALT, libraries)
-        return self.attempt(self._sandboxes[libraries], file)
+        return self.evaluate_file(self._sandboxes[libraries], file)
 
 
-def _verified(root: Path, file: Path, first: _Attempt, others: _PerturbedRuns) -> _Outcome:
+def _verified(root: Path, file: Path, first: _Evaluation, others: _PerturbedRuns) -> _Outcome:
     """Return the outcome if two runs agree; run in separate sandboxes if other files may have interfered."""
     if _same(first, others.without(ANY_LIBRARY, file)):
         return first
     if not _same(first, others.without(frozenset(), file)):
-        alone, again = others.attempt(ModuleSandbox(root), file), others.attempt(ModuleSandbox(root, _SALT), file)
-        if not isinstance(alone, _Attempt) or not _same(alone, again):
-            return _unstable(root, file, alone, again, others.attempt)
-        return _without_libraries(alone, lambda names: others.attempt(ModuleSandbox(root, _SALT, names), file))
+        alone, again = (others.evaluate_file(ModuleSandbox(root, salt), file) for salt in (0, _SALT))
+        if not isinstance(alone, _Evaluation) or not _same(alone, again):
+            return _unstable(root, file, alone, again, others.evaluate_file)
+        return _without_libraries(alone, lambda names: others.evaluate_file(ModuleSandbox(root, _SALT, names), file))
     return _without_libraries(first, lambda names: others.without(names, file))
 
 
-def _without_libraries(first: _Attempt, evaluated: Callable[[frozenset[str]], _Outcome]) -> _Outcome:
+def _without_libraries(first: _Evaluation, evaluated: Callable[[frozenset[str]], _Outcome]) -> _Outcome:
     """Return the outcome if it is the same without each optional library and without all of them."""
     optional = first.sandbox.optional
     spared: set[str] = set()
@@ -294,8 +294,8 @@ def _without_libraries(first: _Attempt, evaluated: Callable[[frozenset[str]], _O
     return first
 
 
-def _undecided(libraries: str, place: SourceLine | None, alone: _Attempt, without: _Outcome) -> Reason:
-    if isinstance(without, _Attempt):
+def _undecided(libraries: str, place: SourceLine | None, alone: _Evaluation, without: _Outcome) -> Reason:
+    if isinstance(without, _Evaluation):
         what = first_difference(alone.identities, without.identities)
     else:
         what = f"without it, {without.reason.text if without.reason is not None else without}"
@@ -308,22 +308,22 @@ def _undecided(libraries: str, place: SourceLine | None, alone: _Attempt, withou
 
 def _same(first: _Outcome, second: _Outcome) -> bool:
     return (
-        isinstance(first, _Attempt)
-        and isinstance(second, _Attempt)
+        isinstance(first, _Evaluation)
+        and isinstance(second, _Evaluation)
         and first_difference(first.identities, second.identities) is None
     )
 
 
-def _unstable(root: Path, file: Path, first: _Outcome, second: _Outcome, attempt: _Attempting) -> RefusedFileError:
+def _unstable(root: Path, file: Path, first: _Outcome, second: _Outcome, evaluate_file: _Evaluate) -> RefusedFileError:
     """Explain why two evaluations differ, with the line that reads the clock, chance or a hash."""
     for outcome in (first, second):
         if isinstance(outcome, RefusedFileError):
             return outcome
-    assert isinstance(first, _Attempt) and isinstance(second, _Attempt)
+    assert isinstance(first, _Evaluation) and isinstance(second, _Evaluation)
     difference = first_difference(first.identities, second.identities)
     in_sets = list(walked)
     with clock_reads(root) as reads:
-        attempt(ModuleSandbox(root), file)
+        evaluate_file(ModuleSandbox(root), file)
     places = [*second.sandbox.builtins.hash_places, *reads, *in_sets]
     own = [place for place in places if place.file == first.run.file]
     place = next(iter([*own, *places]), None)

@@ -33,15 +33,6 @@ from tradewind.marin.sandbox.identity import compiled
 from tradewind.marin.sandbox.stubs import Stub, StubModule, StubOrigin
 from tradewind.steps import RemoteFunction
 
-# The legacy tables, in the form of the import map.
-
-
-def legacy_modules() -> Mapping[str, types.ModuleType]:
-    """Return name -> module with the attributes in the tables; any other raises ``AttributeError``."""
-    builder().on_cluster = lambda module, name: Stub(StubOrigin(f"{module}.{name}", module, name))
-    return modules()
-
-
 # Helpers of Marin's ``experiments`` package, for files that import them without having them in a checkout.
 
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -216,7 +207,8 @@ class ModuleSandbox:
         self._folders = [root, root / "src", *sorted(root.glob("lib/*/src"))]
         self._beside: list[Path] = []
         self._main_folder = root
-        self._legacy = legacy_modules()
+        builder().on_cluster = lambda module, name: Stub(StubOrigin(f"{module}.{name}", module, name))
+        self._legacy = modules()
         self._required = required_libraries(root)
         self._own: dict[str, Mapping[str, Any]] = {**NAMES, **OVERRIDES, **KNOWN_FUNCTIONS}
         self._parents = {parent for name in (*self._legacy, *self._own, *MODULES) for parent in _parents(name)}
@@ -430,7 +422,7 @@ class ModuleSandbox:
         """Load the checkout's module for names that Tradewind's lacks; Tradewind's names win there, too."""
         if full in self._shadowed:
             return self._shadowed[full]
-        ours = self.modules[full]
+        stub = self.modules[full]
         package, file = (
             (None, None)
             if full.partition(".")[0] in _STAND_INS
@@ -451,7 +443,7 @@ class ModuleSandbox:
         table = self._legacy.get(full)
         for name in list(vars(module)):
             if not name.startswith("__") and (name in self._own.get(full, {}) or hasattr(table, name)):
-                setattr(module, name, getattr(ours, name))
+                setattr(module, name, getattr(stub, name))
         return module
 
     def _find(self, full: str, parent: types.ModuleType | None) -> tuple[Path | None, Path | None]:
@@ -485,8 +477,8 @@ class ModuleSandbox:
             return self.modules[full]
         parent = self.modules.get(full.rpartition(".")[0])
         found = (None, None) if full.partition(".")[0] in _STAND_INS else self._find(full, parent)
-        ours = (self._own, self._legacy, self._parents, MODULES)
-        if any(full in names for names in ours) or found != (None, None):
+        known = (self._own, self._legacy, self._parents, MODULES)
+        if any(full in names for names in known) or found != (None, None):
             return self._load(full)
         return None
 
