@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet.lifecycle.fleet_environment import IMAGE_TAG, PROJECT, ZONE, update, write_key, write_world_fleet
+from tests.fleet.lifecycle.fleet_environment import IMAGE_TAG, PROJECT, ZONE, update, write_key, write_local_fleet
 from tests.support.google import LocalGoogle
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 
@@ -23,7 +23,7 @@ def google(
     server.secrets.put(f"projects/{PROJECT}/secrets/RAY_AUTH_TOKEN", "the-old-token-0123456789")
     for api in ("COMPUTE", "TPU", "SECRET_MANAGER", "ARTIFACT_REGISTRY"):
         monkeypatch.setenv(f"TRADEWIND_{api}_ENDPOINT", server.url)
-    file = write_world_fleet(tmp_path / "infra", write_key(tmp_path), getattr(request.module, "CLUSTERS", ""))
+    file = write_local_fleet(tmp_path / "infra", write_key(tmp_path), getattr(request.module, "CLUSTERS", ""))
     file.write_text(file.read_text().replace("bucket: my-bucket", "bucket: bucket"))
     update(file)
     monkeypatch.setenv("TRADEWIND_FLEET", str(file))

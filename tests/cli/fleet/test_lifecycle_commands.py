@@ -11,7 +11,7 @@ import pytest
 from airflow.cli.cli_parser import get_parser
 
 from tests.cli.conftest import Run
-from tests.fleet.lifecycle.fleet_environment import IMAGE_TAG, PROJECT, ZONE, update, write_key, write_world_fleet
+from tests.fleet.lifecycle.fleet_environment import IMAGE_TAG, PROJECT, ZONE, update, write_key, write_local_fleet
 from tests.support.google import LocalGoogle
 from tradewind.cli.main import parser
 from tradewind.cloud_tpu.api import TpuApi
@@ -52,7 +52,7 @@ def google() -> Iterator[LocalGoogle]:
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fleet")
-    return write_world_fleet(folder / "infra", write_key(folder))
+    return write_local_fleet(folder / "infra", write_key(folder))
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,7 @@ def write_key(folder: Path) -> Path:
     return folder / "key"
 
 
-def write_world_fleet(folder: Path, key: Path, more: str = "", *, bucket: str = "my-bucket") -> Path:
+def write_local_fleet(folder: Path, key: Path, more: str = "", *, bucket: str = "my-bucket") -> Path:
     """Write a fleet whose cluster ``here`` wants one slice of two hosts, for machines without Docker.
 
     This also writes its cluster files. ``more`` holds more fields of the cluster, or more clusters, as lines.

@@ -19,7 +19,7 @@ import fsspec
 import pytest
 
 from tests.fleet.fleets import REPOSITORY
-from tests.fleet.lifecycle.fleet_environment import IMAGE_TAG, PROJECT, TOKEN, ZONE, write_key, write_world_fleet
+from tests.fleet.lifecycle.fleet_environment import IMAGE_TAG, PROJECT, TOKEN, ZONE, write_key, write_local_fleet
 from tests.fleet.sshd import find_sshd
 from tests.support.clusters import CALM
 from tests.support.google import LocalGoogle
@@ -140,7 +140,7 @@ def running_fleet(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Environme
     storage.buckets.create(BUCKET)
     machines.serve(google, storage)
     google.registry.tags.add(IMAGE_TAG)
-    fleet = write_world_fleet(folder / "infra", key, "    environment: {HF_TOKEN: hugging}\n")
+    fleet = write_local_fleet(folder / "infra", key, "    environment: {HF_TOKEN: hugging}\n")
     variables = {
         **{f"TRADEWIND_{name}_ENDPOINT": google.url for name in _ENDPOINTS},
         "STORAGE_EMULATOR_HOST": storage.url,

@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 
 from tests.fleet.clouds import PROJECT, ZONE, ZONE_PATH, add_head, running_google
-from tests.fleet.lifecycle.fleet_environment import create_slice, write_key, write_world_fleet
+from tests.fleet.lifecycle.fleet_environment import create_slice, write_key, write_local_fleet
 from tests.fleet.lifecycle.rotations import RAYLIKE, read_later
 from tests.support.google import LocalGoogle
 from tradewind.cloud_tpu.api import TpuApi
@@ -101,7 +101,7 @@ class Environment:
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
     folder = tmp_path_factory.mktemp("fleet")
-    return load_fleet(write_world_fleet(folder / "infra", write_key(folder), NEIGHBOUR, bucket="bucket"))
+    return load_fleet(write_local_fleet(folder / "infra", write_key(folder), NEIGHBOUR, bucket="bucket"))
 
 
 @pytest.fixture

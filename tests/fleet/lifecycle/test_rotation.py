@@ -19,7 +19,7 @@ import pytest
 from tests.fleet.clouds import PROJECT, ZONE, ZONE_PATH, add_head, running_google
 from tests.fleet.fleets import REPOSITORY
 from tests.fleet.lifecycle.filed_jobs import FiledJobs
-from tests.fleet.lifecycle.fleet_environment import create_slice, write_key, write_world_fleet
+from tests.fleet.lifecycle.fleet_environment import create_slice, write_key, write_local_fleet
 from tests.fleet.lifecycle.rotations import jobs_of, rotation
 from tests.support.google import LocalGoogle
 from tradewind.cloud_tpu.api import TpuApi
@@ -98,7 +98,7 @@ class Environment:
 
 @pytest.fixture
 def env(tmp_path: Path, cloud: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Environment]:
-    file = write_world_fleet(tmp_path / "infra", write_key(tmp_path), MORE, bucket="bucket")
+    file = write_local_fleet(tmp_path / "infra", write_key(tmp_path), MORE, bucket="bucket")
     monkeypatch.setenv("RAYLIKE_LOG", str(tmp_path / "log"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with running_google("COMPUTE", "TPU", "SECRET_MANAGER") as google:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.fleet.clouds import PROJECT, ZONE, running_google
-from tests.fleet.lifecycle.fleet_environment import create_slice, write_key, write_world_fleet
+from tests.fleet.lifecycle.fleet_environment import create_slice, write_key, write_local_fleet
 from tests.support.google import LocalGoogle
 from tests.support.waiting import until
 from tradewind.cloud_tpu.api import TpuApi
@@ -102,7 +102,7 @@ class Environment:
 
 @pytest.fixture
 def env(tmp_path: Path, cloud: LocalCloudStorage) -> Iterator[Environment]:
-    cluster = load_fleet(write_world_fleet(tmp_path / "infra", write_key(tmp_path), bucket="bucket")).cluster("here")
+    cluster = load_fleet(write_local_fleet(tmp_path / "infra", write_key(tmp_path), bucket="bucket")).cluster("here")
     with running_google("TPU") as google:
         yield (env := Environment(cluster, google))
         env.lock.take("stop", "over", is_anew=True).finish()
