@@ -26,9 +26,6 @@ def problems(folder: Path, more: str = "", *, inside: bool = True) -> list[str]:
     return str(caught.value).replace(f"{file}:", "").splitlines()
 
 
-# ---- content
-
-
 def test_omitted_fields_follow_from_given_ones(tmp_path: Path) -> None:
     cluster = load_fleet(write_fleet(tmp_path)).cluster()
     assert (cluster.name, cluster.region, cluster.connection, cluster.staging) == ("here", "us-central2", "here", False)
@@ -95,8 +92,6 @@ def test_fleet_generations_are_those_of_slice_types() -> None:
     named = {slice_type(generation.smallest).generation for generation in GENERATIONS.values()}
     assert named == {kind.generation for kind in SLICE_TYPES.values()}
 
-
-# ---- mistakes
 
 OTHER = "zone: us-east5-a, generation: v5p, bucket: abc"
 BAD = [

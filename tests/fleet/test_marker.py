@@ -96,9 +96,6 @@ def held(store: Store) -> HeldClusterLock:
     return take(store)
 
 
-# ---- one at a time
-
-
 def test_busy_lock_reports_holder_since_and_until(store: Store, held: HeldClusterLock) -> None:
     store.now += 60.0
     with pytest.raises(ClusterBusyError) as busy:
@@ -130,9 +127,6 @@ def test_claim_between_read_and_write_is_detected(store: Store) -> None:
     with pytest.raises(ClusterBusyError, match="bob@desk is at restart"):
         slow.take("restart", "stop")
     assert winners[0].is_held
-
-
-# ---- renewal and expiry
 
 
 def test_lock_is_held_while_renewed(store: Store, held: HeldClusterLock) -> None:
@@ -184,9 +178,6 @@ def test_block_renews_and_leaves_unfinished_lock_interrupted(store: Store) -> No
     assert left is not None and left.marker.state is LockState.LEFT and left.is_interrupted
 
 
-# ---- interruptions
-
-
 def test_interrupted_operation_resumes_at_once_from_its_phase(store: Store) -> None:
     with pytest.raises(KeyboardInterrupt), take(store) as held:
         held.advance("start", disk="kept")
@@ -203,9 +194,6 @@ def test_new_operation_needs_interrupted_one_to_be_abandoned(store: Store) -> No
         take(store, "apply")
     anew = take(store, "apply", is_anew=True)
     assert not anew.is_resumed and anew.marker.run != held.marker.run and anew.marker.phase == "stop"
-
-
-# ---- a store that fails
 
 
 def test_lost_responses_lose_no_lock(store: Store, held: HeldClusterLock) -> None:
@@ -279,9 +267,6 @@ def test_any_holder_name_is_readable_by_other_users(holder: str, store: Store) -
 
 def test_lock_path_is_in_the_clusters_bucket(cluster: FleetCluster) -> None:
     assert lock_path(cluster) == "gs://my-bucket/.tradewind/clusters/here/marker.json"
-
-
-# ---- everything at once
 
 
 class Users(RuleBasedStateMachine):

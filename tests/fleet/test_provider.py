@@ -105,9 +105,6 @@ def test_every_node_is_labelled_with_the_hash_of_its_file(
     assert ("tradewind-head@" if node_type == "head_default" else "tradewind-worker@") in account
 
 
-# ---- differences from Ray's own provider
-
-
 @dataclass
 class Nodes:
     """The provider's nodes in the local cloud."""

@@ -156,9 +156,6 @@ def test_other_user_must_confirm_abandoning_backed_up_jobs(ada: Laptop, bob: Lap
         assert [one.new for one in ada.jobs.restore(backup)] == [f"a{ending}", f"b{ending}"]
 
 
-# ---- backups on the machine of the user who began
-
-
 @pytest.mark.parametrize("command", ["status", "restart"])
 def test_backup_is_pruned_after_other_user_finished_restart(command: str, ada: Laptop, bob: Laptop) -> None:
     with interrupted(ada, "before Ray ends"):

@@ -114,9 +114,6 @@ def test_slice_is_complete_when_all_hosts_live_and_none_in_setup(
     assert complete_slice_counts(nodes, there)["v4-16"] == count
 
 
-# ---- knowledge of a head that just started
-
-
 def row(node: str, start_s: int, *, is_head: bool = False, state: str = "ALIVE") -> dict[str, Any]:
     return {"node_id": node, "is_head_node": is_head, "state": state, "start_time_ms": 1000 * start_s}
 

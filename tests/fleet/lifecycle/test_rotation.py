@@ -250,9 +250,6 @@ def test_rotation_skips_headless_cluster_until_its_next_start(env: Environment) 
     assert "Cluster also has no head: it gets the new token when it is started." in env.messages
 
 
-# ---- users' jobs
-
-
 def test_failed_job_backup_aborts_rotation_before_any_change(env: Environment) -> None:
     silent = env.jobs("here")
     silent.is_silent = True

@@ -318,8 +318,6 @@ def test_interrupted_resize_is_finished_by_next_resize_or_upkeep(env: Environmen
     assert number > 3, "there was something to interrupt"
 
 
-# ---- the cut that a lock describes, which is untrusted input
-
 BODY = {"acceleratorType": SMALL.name, "labels": {CLUSTER_LABEL: "here"}}
 QUEUED = {"spot": {}, "tpu": {"nodeSpec": [{"nodeId": "hero-2", "node": BODY}]}}
 CUT = SliceCut("hero", "1/2", ["v4-8", "v4-8"], {"hero-1": BODY, "hero-2": QUEUED})
