@@ -152,7 +152,7 @@ def test_a_disabled_version_is_named(manager: LocalSecretManager) -> None:
 def test_a_value_that_arrives_damaged_is_not_used(manager: LocalSecretManager) -> None:
     manager.put(KEY, VALUE)
     manager.damaged.add(KEY)
-    assert "its checksum does not fit" in refused()
+    assert "its checksum does not match" in refused()
 
 
 @pytest.mark.parametrize("value", [b"\xff\xfe", b"a\0b"])
