@@ -118,10 +118,10 @@ def _counted(usage: Usage) -> dict[str, int]:
 
 
 class ClusterOfZone:
-    """The one cluster of a zone, whose records an earlier round left.
+    """The only cluster of a zone, with the records of an earlier round.
 
     Attributes:
-        dead: Slice that is dead → in which way.
+        dead: Dead slice → its state.
     """
 
     def __init__(self, zone: str, url: str, ways: Sequence[str], per_zone: int, latency_s: float) -> None:
@@ -130,24 +130,24 @@ class ClusterOfZone:
         self.dead = dead_ones(ways, per_zone)
         self._hosts = dict.fromkeys(self._before.keys() - self.dead.keys(), 1) or {"another": 1}
         self.records = CountedRecords(f"memory://bench-fleet/{zone}/{time.time_ns()}", latency_s)
-        noted = {name: "HOSTS" if way == HOSTLESS else way for name, way in self.dead.items()}
         now = time.time()
-        self.records.write_notes({name: SliceRecord(name).in_trouble(trouble, now) for name, trouble in noted.items()})
-        turn = RepairLock(
-            f"{self.records.folder}/turn", self.records.counted(read_stored), self.records.counted(write_if)
-        )
+        troubles = {name: "HOSTS" if way == HOSTLESS else way for name, way in self.dead.items()}
+        notes = {name: SliceRecord(name).with_trouble(trouble, now) for name, trouble in troubles.items()}
+        self.records.write_notes(notes)
+        counted = self.records.counted
+        lock = RepairLock(f"{self.records.folder}/turn", counted(read_stored), counted(write_if))
         self._repair = SliceRepair(
             self._api, lambda: self._hosts, Scope(labels=LABELS), self.records,
-            LIFTED if ways == (HOSTLESS,) else RepairSettings(), clock=lambda: time.time() + LONG_S, turn=turn,
+            LIFTED if ways == (HOSTLESS,) else RepairSettings(), clock=lambda: time.time() + LONG_S, lock=lock,
         )  # fmt: skip
         self.records.requests = 0
 
     def repair_once(self) -> None:
-        """One pass over the zone."""
+        """Run one pass over the zone."""
         self._repair.run_once()
 
     def compared(self) -> tuple[int, int]:
-        """How many of the dead are others now, and how many of the others are not what they were."""
+        """Return how many dead slices were replaced, and how many others changed."""
         now = self._identities()
         changed = {name for name in self._before.keys() | now.keys() if self._before.get(name) != now.get(name)}
         return len(changed & self.dead.keys() & now.keys()), len(changed - self.dead.keys())
