@@ -27,7 +27,7 @@ from tradewind.marin.translation import (
     installed_version,
     known_fields,
     renamed_fields,
-    translated,
+    translate_fields,
     written_version,
 )
 from tradewind.serialization.errors import TranslationError
@@ -61,10 +61,10 @@ def accept_legacy_fields(module: ModuleType) -> None:
             continue
         of = f"{module.__name__}.{name}"
         if {spec.name for spec in dataclasses.fields(light)} - known_fields(made):
-            _accept(made, of)
+            _accept_legacy_fields(made, of)
 
 
-def _accept(made: Any, of: str) -> None:
+def _accept_legacy_fields(made: Any, of: str) -> None:
     init, known, renamed = made.__init__, known_fields(made), renamed_fields(of)
 
     @functools.wraps(init)
@@ -113,7 +113,7 @@ def current_fields(of: str, args: tuple[Any, ...], words: Mapping[str, Any], kno
         if spec.name not in given and has_default:
             is_light = dataclasses.is_dataclass(default) and spec.name in known
             given[spec.name] = decode(Encoder(NO_CODE).encode(default, spec.name)) if is_light else default
-    return translated(LegacyCall(of, of.rpartition(".")[2], given), known)
+    return translate_fields(LegacyCall(of, of.rpartition(".")[2], given), known)
 
 
 _ELSEWHERE: Final = {"levanter.utils.types.BlockFoldable": "haliax.nn.scan:BlockFoldable"}
@@ -171,7 +171,7 @@ class _Gone(Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        _extend(module, _refused)
+        _extend(module, _refused_name)
 
 
 def _is_old(name: str) -> bool:
@@ -198,7 +198,7 @@ def _extend(module: ModuleType, otherwise: Callable[[str], Any] | None = None) -
     accept_legacy_fields(module)
 
 
-def _refused(full: str) -> Any:
+def _refused_name(full: str) -> Any:
     """Return a name of a removed module: it can be imported and used in annotations."""
 
     def refuse(cls: type, *args: Any, **kwargs: Any) -> Any:

@@ -187,7 +187,7 @@ def port(
                     check_ids(outcome, id_of(path, root), owners)
             except RefusedFileError as error:
                 outcome = error
-            yield _ported(path, root, outcome, options.most_steps, dict(dag_arguments or {}))
+            yield _port_file(path, root, outcome, options.most_steps, dict(dag_arguments or {}))
 
 
 def _files_of(path: Path, root: Path) -> list[Path]:
@@ -201,7 +201,7 @@ def _files_of(path: Path, root: Path) -> list[Path]:
     return found
 
 
-def _ported(
+def _port_file(
     path: Path, root: Path, outcome: Evaluated | RefusedFileError, most_steps: int, dag_arguments: dict[str, Any]
 ) -> PortedFile:
     shown = path.relative_to(root).as_posix()

@@ -294,14 +294,14 @@ def rebuilt(written: Mapping[str, Any]) -> Any:
         made = _installed_class(given)
         if made is None:
             return REPLACED[of](given)
-    values = translated(given, known_fields(made))
+    values = translate_fields(given, known_fields(made))
     try:
         return made(**values)
     except (TypeError, ValueError, AssertionError) as error:
         raise given.class_refusal(f"it raises {type(error).__name__}: {error}") from error
 
 
-def translated(given: WrittenConfig, known: Collection[str]) -> dict[str, Any]:
+def translate_fields(given: WrittenConfig, known: Collection[str]) -> dict[str, Any]:
     """Convert legacy field values to values for the installed class, whose fields are ``known``.
 
     Raises:

@@ -113,7 +113,7 @@ def test_helper_change_with_equal_size_and_time_takes_effect(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_change_of_read_file_or_listed_folder_takes_effect(tmp_path: Path) -> None:
     data = put(tmp_path / "experiments/data/one.txt", "first")
-    text = "import os\nfolder = os.path.abspath('experiments/data')\nos.chdir('/')\n"
+    text = "import os\nfolder = os.path.abspath('experiments/data')  # from the checkout's root\nos.chdir('/')\n"
     text += "name = '-'.join(open(f'{folder}/{each}').read() for each in sorted(os.listdir(folder)))\n"
     assert made_name(tmp_path, f"{text}open(f'{{folder}}/one.txt').close()\n") == "first"
     data.write_text("second")
@@ -148,11 +148,6 @@ def test_module_added_to_checkout_replaces_its_stub(tmp_path: Path) -> None:
     refusal(tmp_path, f"import sizes\nname = str(sizes.SMALL)\n{MAKE}", ":3 .* it needs the text of sizes.SMALL")
     put(tmp_path / "sizes.py", "SMALL = 3\n")
     assert names(run(tmp_path, "a")) == [["3"]]
-
-
-def test_relative_data_files_are_found_from_the_checkouts_root(tmp_path: Path) -> None:
-    put(tmp_path / "experiments/words.txt", "one two")
-    assert made_name(tmp_path, "name = open('experiments/words.txt').read()\n") == "one two"
 
 
 @pytest.mark.slow

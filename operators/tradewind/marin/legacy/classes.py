@@ -121,26 +121,26 @@ def evaluate(text: str, find: Callable[[str], Any]) -> Any:
     Raises:
         ValueError: The text has a form that tables never contain.
     """
-    return _value(parsed(text), find)
+    return _value(parse_expression(text), find)
 
 
 @cache
-def parsed(text: str) -> ast.expr:
+def parse_expression(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body
 
 
-def dotted(node: ast.expr) -> str | None:
+def dotted_name(node: ast.expr) -> str | None:
     """Return ``a.b.c`` for a chain of attributes, None for anything else."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
-        above = dotted(node.value)
+        above = dotted_name(node.value)
         return above and f"{above}.{node.attr}"
     return None
 
 
 def _value(node: ast.expr, find: Callable[[str], Any]) -> Any:
-    name = dotted(node)
+    name = dotted_name(node)
     if name is not None:
         return _BUILTINS[name] if name in _BUILTINS else find(name)
     match node:

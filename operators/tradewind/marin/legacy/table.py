@@ -82,11 +82,11 @@ def module_rows() -> Mapping[str, ModuleRow]:
     rows = {}
     for table in _tables():
         for name, row in table["modules"].items():
-            classes = {key: ClassRow(**_frozen(value)) for key, value in row.get("classes", {}).items()}
+            classes = {key: ClassRow(**_freeze(value)) for key, value in row.get("classes", {}).items()}
             others = {key: tuple(row.get(key, ())) for key in ("withheld", "types")}
             rows[name] = ModuleRow(classes, row.get("constants", {}), row.get("handed_on", {}), **others)
     return rows
 
 
-def _frozen(row: Mapping[str, Any]) -> dict[str, Any]:
+def _freeze(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}

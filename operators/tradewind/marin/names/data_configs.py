@@ -109,7 +109,7 @@ def lm_mixture_data_config(
     """Return several weighted sets; sets without a weight are for validation, unless that is disabled."""
     return _mixture(
         configs=_sources(components, include_raw_paths),
-        train_weights=_padded(weights, components) if missing_weights_are_validation else weights,
+        train_weights=_pad_weights(weights, components) if missing_weights_are_validation else weights,
         tokenizer=_common_tokenizer(components),
         shuffle=shuffle,
         permutation_type=permutation_type,
@@ -140,7 +140,7 @@ def lm_varying_mixture_data_config(
     if weights_list[0][0] != 0:
         raise ValueError("First weight stage must start at index 0")
     if missing_weights_are_validation:
-        weights_list = [(start, _padded(weights, components)) for start, weights in weights_list]
+        weights_list = [(start, _pad_weights(weights, components)) for start, weights in weights_list]
     return _mixture(
         configs=_sources(components, include_raw_paths),
         train_weights=weights_list,
@@ -170,10 +170,10 @@ def add_validation_sets_to_mixture(config: Mixture, validation_sets: Mapping[str
         logger.warning("Validation sets %s are already in the mixture and stay unchanged.", ", ".join(overlap))
     return dataclasses.replace(
         config,
-        configs=_added(config.configs, sources),
-        train_weights=_padded(weights, validation_sets)
+        configs=_add_missing(config.configs, sources),
+        train_weights=_pad_weights(weights, validation_sets)
         if isinstance(weights, dict)
-        else [(start, _padded(stage, validation_sets)) for start, stage in weights],
+        else [(start, _pad_weights(stage, validation_sets)) for start, stage in weights],
     )
 
 
@@ -196,7 +196,7 @@ def interpolate_mixture_configs(mixtures: Sequence[Mixture], weights: Sequence[f
                 raise ValueError(f"All mixtures must have the same {setting}")
     configs: dict[str, Any] = {}
     for mixture in mixtures:
-        configs = _added(configs, mixture.configs)
+        configs = _add_missing(configs, mixture.configs)
     return _mixture(
         configs=configs,
         train_weights=interpolate_mixture_weights([mixture.train_weights for mixture in mixtures], weights),
@@ -234,12 +234,12 @@ def _sources(components: Mapping[str, Any], include_raw_paths: bool) -> dict[str
     return {name: step_to_lm_mixture_component(step, include_raw_paths) for name, step in components.items()}
 
 
-def _added(first: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+def _add_missing(first: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     return {**first, **{name: value for name, value in more.items() if name not in first}}
 
 
-def _padded(weights: Weights, names: Mapping[str, Any]) -> Weights:
-    return _added(weights, dict.fromkeys(names, 0.0))
+def _pad_weights(weights: Weights, names: Mapping[str, Any]) -> Weights:
+    return _add_missing(weights, dict.fromkeys(names, 0.0))
 
 
 def _common_tokenizer(components: Mapping[str, Any]) -> Any:

@@ -34,8 +34,8 @@ from tradewind.marin.sandbox.identity import (
     ORDER,
     TYPE,
     is_same,
-    known,
-    known_inside,
+    require_known,
+    require_known_inside,
     type_of,
     union_type,
 )
@@ -196,8 +196,8 @@ class UserBuiltins:
         return {
             IS: is_same,
             EITHER: union_type,
-            KNOWN: known,
-            KNOWN_INSIDE: known_inside,
+            KNOWN: require_known,
+            KNOWN_INSIDE: require_known_inside,
             TYPE: type_of,
             CAUGHT: reraise_refusal,
             ORDER: reversed_order if self._salt else _unchanged,

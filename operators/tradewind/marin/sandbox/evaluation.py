@@ -88,7 +88,7 @@ class _UnknownValues:
             parts.append(f"{path}={value.value!r}")
         elif isinstance(value, MirroredValue):
             self._add_parts(parts, step, value.value, path)
-        elif isinstance(value, Stub) and held_reference(value):
+        elif isinstance(value, Stub) and holds_reference(value):
             raise self._refused(
                 step,
                 f"{path} is {stub_origin(value).label}, which is known only on the cluster and is given a step, a "
@@ -109,14 +109,14 @@ def check_known(run: Run) -> list[list[Identity]]:
     return [_UnknownValues(run.file, captured).identities() for captured in run.calls]
 
 
-def held_reference(value: Any) -> bool:
+def holds_reference(value: Any) -> bool:
     """Whether a cluster value was created from a placeholder."""
     if isinstance(value, _REFERENCES):
         return True
     if isinstance(value, Stub):
         origin = stub_origin(value)
-        return any(map(held_reference, (origin.of, *origin.args, *origin.kwargs.values())))
-    return any(held_reference(inner) for _, inner in _inside(value) or ())
+        return any(map(holds_reference, (origin.of, *origin.args, *origin.kwargs.values())))
+    return any(holds_reference(inner) for _, inner in _inside(value) or ())
 
 
 def first_difference(first: Sequence[Sequence[Identity]], second: Sequence[Sequence[Identity]]) -> str | None:
@@ -213,14 +213,14 @@ def evaluate(root: Path, files: Sequence[Path], limit_s: float) -> dict[Path, Ev
         for file in reversed(new):  # so that effects on shared modules differ, too
             outcome = outcomes[file]
             if isinstance(outcome, _Evaluation):
-                outcome = _verified(root, file, outcome, others)
+                outcome = _verify(root, file, outcome, others)
             if isinstance(outcome, _Evaluation):
                 shared.verified[file] = outcome
             outcomes[file] = outcome
         if (changed := shared.sandbox.changed_file()) is not None:
             for file in [file for file in new if isinstance(outcomes[file], RefusedFileError)]:
-                outcomes[file] = _edited(root, file, changed)
-        return {file: _evaluated(outcomes[file]) for file in files}
+                outcomes[file] = _edited_error(root, file, changed)
+        return {file: _summary(outcomes[file]) for file in files}
 
 
 _Evaluate = Callable[[ModuleSandbox, Path], _Outcome]
@@ -242,13 +242,13 @@ def _evaluate_once(sandbox: ModuleSandbox, file: Path, limit_s: float, for_file:
         return refused_file(file.relative_to(root).as_posix(), reason)
 
 
-def _evaluated(outcome: _Outcome) -> Evaluated | RefusedFileError:
+def _summary(outcome: _Outcome) -> Evaluated | RefusedFileError:
     if isinstance(outcome, RefusedFileError):
         return outcome
     return Evaluated(outcome.run, tuple(map(len, outcome.identities)))
 
 
-def _edited(root: Path, file: Path, changed: Path) -> RefusedFileError:
+def _edited_error(root: Path, file: Path, changed: Path) -> RefusedFileError:
     shown = changed.relative_to(root) if changed.is_relative_to(root) else changed
     reason = f"{shown} was changed while it was being loaded: the next parse loads the new version."
     return refused_file(file.relative_to(root).as_posix(), Reason(None, reason))
@@ -268,14 +268,14 @@ class _PerturbedRuns:
         return self.evaluate_file(self._sandboxes[libraries], file)
 
 
-def _verified(root: Path, file: Path, first: _Evaluation, others: _PerturbedRuns) -> _Outcome:
+def _verify(root: Path, file: Path, first: _Evaluation, others: _PerturbedRuns) -> _Outcome:
     """Return the outcome if two runs agree; run in separate sandboxes if other files may have interfered."""
-    if _same(first, others.without(ANY_LIBRARY, file)):
+    if _agree(first, others.without(ANY_LIBRARY, file)):
         return first
-    if not _same(first, others.without(frozenset(), file)):
+    if not _agree(first, others.without(frozenset(), file)):
         alone, again = (others.evaluate_file(ModuleSandbox(root, salt), file) for salt in (0, _SALT))
-        if not isinstance(alone, _Evaluation) or not _same(alone, again):
-            return _unstable(root, file, alone, again, others.evaluate_file)
+        if not isinstance(alone, _Evaluation) or not _agree(alone, again):
+            return _unstable_error(root, file, alone, again, others.evaluate_file)
         return _without_libraries(alone, lambda names: others.evaluate_file(ModuleSandbox(root, _SALT, names), file))
     return _without_libraries(first, lambda names: others.without(names, file))
 
@@ -286,7 +286,7 @@ def _without_libraries(first: _Evaluation, evaluated: Callable[[frozenset[str]],
     spared: set[str] = set()
     for each in [*({name} for name in optional), spared]:  # all together last, when the set is known
         without = evaluated(frozenset(each)) if each else first
-        if _same(first, without):
+        if _agree(first, without):
             spared |= each
         elif not isinstance(without, RefusedFileError) or not without.is_own:  # else Marin's runs always had it
             names = " and ".join(sorted(each))
@@ -306,7 +306,7 @@ def _undecided(libraries: str, place: SourceLine | None, alone: _Evaluation, wit
     )
 
 
-def _same(first: _Outcome, second: _Outcome) -> bool:
+def _agree(first: _Outcome, second: _Outcome) -> bool:
     return (
         isinstance(first, _Evaluation)
         and isinstance(second, _Evaluation)
@@ -314,7 +314,9 @@ def _same(first: _Outcome, second: _Outcome) -> bool:
     )
 
 
-def _unstable(root: Path, file: Path, first: _Outcome, second: _Outcome, evaluate_file: _Evaluate) -> RefusedFileError:
+def _unstable_error(
+    root: Path, file: Path, first: _Outcome, second: _Outcome, evaluate_file: _Evaluate
+) -> RefusedFileError:
     """Explain why two evaluations differ, with the line that reads the clock, chance or a hash."""
     for outcome in (first, second):
         if isinstance(outcome, RefusedFileError):

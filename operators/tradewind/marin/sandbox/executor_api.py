@@ -135,14 +135,14 @@ def find_stub(value: Any) -> str | None:
         return stub_origin(value).label
     if isinstance(value, StubBase):
         return f"a {type(value).__name__}, which inherits fields that are not known here"
-    for inner in _held(type(value))(value):  # type: ignore[arg-type]
+    for inner in _contents_getter(type(value))(value):  # type: ignore[arg-type]
         if type(inner) not in PLAIN and (found := find_stub(inner)) is not None:
             return found
     return None
 
 
 @lru_cache(maxsize=1024)
-def _held(kind: type[Any]) -> Callable[[Any], Iterable[Any]]:
+def _contents_getter(kind: type[Any]) -> Callable[[Any], Iterable[Any]]:
     """Return a function that iterates over the contents of a value of this class."""
     if issubclass(kind, Mapping):
         return lambda value: (*value.keys(), *value.values())

@@ -30,7 +30,7 @@ _CATCH_IMPORT_ERRORS: Final = {"ImportError", "ModuleNotFoundError", "Exception"
 _REAL: Final[Mapping[type, type]] = {ReversedSet: set, ReversedFrozenSet: frozenset}
 
 
-def compiled(source: bytes, file: str) -> types.CodeType:
+def compile_file(source: bytes, file: str) -> types.CodeType:
     """Compile a file; ``is`` calls the builtin ``_tradewind_is``, and ``|`` ``_tradewind_either``.
 
     Raises:
@@ -223,14 +223,14 @@ def type_of(kind: Any, value: Any) -> Any:
     return _REAL.get(made, made) if isinstance(made := kind(value), type) else made
 
 
-def known(value: Any) -> Any:
+def require_known(value: Any) -> Any:
     """Require a known ``value`` where Python inspects it directly: matched, raised or compared in a chain."""
     if isinstance(value, (Stub, StubBase)):
         raise refuse(f"it matches, raises or compares {find_stub(value)}, which is known only on the cluster.")
     return value
 
 
-def known_inside(value: Any) -> Any:
+def require_known_inside(value: Any) -> Any:
     """Require a known value, also inside, where patterns match its parts."""
     if (found := find_stub(value)) is not None:
         raise refuse(f"it matches a value that contains {found}, which is known only on the cluster.")

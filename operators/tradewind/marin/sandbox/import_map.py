@@ -29,7 +29,7 @@ from tradewind.marin.refusals import FileFingerprint, SourceLine, file_fingerpri
 from tradewind.marin.sandbox.answers import KNOWN_FUNCTIONS
 from tradewind.marin.sandbox.builtins import UserBuiltins
 from tradewind.marin.sandbox.executor_api import OVERRIDES
-from tradewind.marin.sandbox.identity import compiled
+from tradewind.marin.sandbox.identity import compile_file
 from tradewind.marin.sandbox.stubs import Stub, StubModule, StubOrigin
 from tradewind.steps import RemoteFunction
 
@@ -356,7 +356,7 @@ class ModuleSandbox:
         self.files[file] = stamp
         known = _compiled.get(file)
         if known is None or known[0] != stamp:
-            code = compiled(file.read_bytes(), str(file))
+            code = compile_file(file.read_bytes(), str(file))
             known = _compiled[file] = (stamp, code)
         module.__dict__["__builtins__"] = self.builtins.names
         module.__file__ = str(file)

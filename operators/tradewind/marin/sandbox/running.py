@@ -95,7 +95,7 @@ def _run(sandbox: ModuleSandbox, module: types.ModuleType, file: Path, limit_s: 
         if is_by_signal(error):
             raise
         if error.code not in (None, 0) or not made:
-            raise refused_file(shown, _exited(sandbox.root, error), is_own=True) from None
+            raise refused_file(shown, _exit_reason(sandbox.root, error), is_own=True) from None
     except OutOfTime as error:
         reason = f"it does not end: after {limit_s:g} s it was still being loaded. A longer time_limit_s= may help."
         raise refused_file(shown, Reason(place_of_error(sandbox.root, error), reason)) from None
@@ -114,7 +114,7 @@ def _run(sandbox: ModuleSandbox, module: types.ModuleType, file: Path, limit_s: 
     return made
 
 
-def _exited(root: Path, error: SystemExit) -> Reason:
+def _exit_reason(root: Path, error: SystemExit) -> Reason:
     code = "" if error.code is None else repr(error.code)
     return Reason(place_of_error(root, error), f"it ends itself with exit({code}) before it has called executor_main.")
 
