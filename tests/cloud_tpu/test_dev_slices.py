@@ -11,7 +11,7 @@ from tradewind.cloud_tpu.host_files import BadDevSliceError, DevHostInfo, DevSli
 HELD = DevSlice("one", (DevHostInfo("10.0.0.7", "10.0.0.7/12/345"), DevHostInfo("10.0.0.8", "10.0.0.8/13/346")))
 
 
-def test_a_laptop_reads_what_the_holder_wrote_last() -> None:
+def test_last_line_of_holder_counts() -> None:
     assert DevSlice.in_log("Waiting.\n") is None
     assert DevSlice.in_log(f"{DevSlice(refused='none').line()}\n{HELD.line()}\nLater\n") == HELD
     refused = DevSlice(refused="No v4-8 slice is free.")
@@ -39,6 +39,6 @@ def test_invalid_slice_or_hosts_are_refused(fields: dict[str, object]) -> None:
         DevSlice.in_log("TRADEWIND_DEV_SLICE [1")
 
 
-def test_a_name_is_plain_and_short() -> None:
+def test_session_name_is_plain_and_short() -> None:
     assert all(map(is_dev_name, ("ada", "a", "ada-2", "a" * 30)))
     assert not any(map(is_dev_name, ("", "2a", "-a", "a-", "a--b", "a.b", "a b", "A", "a" * 31, "a\n", "a/../b", "ä")))

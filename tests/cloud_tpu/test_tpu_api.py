@@ -80,7 +80,7 @@ def test_every_page_of_a_list_is_read(env: TpuEnvironment) -> None:
     assert sorted(node.name for node in env.api.nodes()) == names
 
 
-def test_a_stock_out_and_a_used_up_quota_are_told_apart(api: TpuApi, env: TpuEnvironment) -> None:
+def test_stock_out_and_exceeded_quota_are_distinguished(api: TpuApi, env: TpuEnvironment) -> None:
     supply = env.cloud.service.state.supply
     supply.is_out = True
     with pytest.raises(StockOutError, match="no more capacity"):
@@ -116,7 +116,7 @@ def test_passing_refusal_is_retried_for_a_while(
         api.nodes()
 
 
-def test_only_a_name_that_is_taken_is_a_conflict(api: TpuApi, env: TpuEnvironment) -> None:
+def test_only_existing_name_is_a_conflict(api: TpuApi, env: TpuEnvironment) -> None:
     env.cloud.service.refuse_next(1, "ABORTED", "The resource is being changed", "CreateNode")
     with pytest.raises(TpuAbortedError, match="being changed"):
         api.create("slice-a", BODY)
@@ -141,7 +141,7 @@ def test_server_filled_fields_are_left_out_on_recreation(api: TpuApi, env: TpuEn
         api.create("slice-b", {**BODY, "cidrBlock": "10.128.0.0/29"})
 
 
-def test_a_lost_connection_is_tried_again(env: TpuEnvironment) -> None:
+def test_lost_connection_is_retried(env: TpuEnvironment) -> None:
     api = env.new_api(retry_timeout_s=60.0)
     api.nodes()
     env.cloud.stop()
@@ -151,7 +151,7 @@ def test_a_lost_connection_is_tried_again(env: TpuEnvironment) -> None:
     back.join()
 
 
-def test_a_refusal_is_not_tried_again(env: TpuEnvironment) -> None:
+def test_refusal_is_not_retried(env: TpuEnvironment) -> None:
     env.cloud.service.fail_next(1, 403)
     with pytest.raises(TpuDeniedError, match=r"roles/tpu\.admin"):
         env.api.nodes()
@@ -210,9 +210,7 @@ def test_loopback_endpoint_bypasses_environment_proxy(env: TpuEnvironment, monke
     assert env.new_api(retry_timeout_s=0.0).nodes() == []
 
 
-def test_as_many_connections_are_kept_as_there_are_calls_at_once(
-    env: TpuEnvironment, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_concurrent_calls_keep_their_connections(env: TpuEnvironment, caplog: pytest.LogCaptureFixture) -> None:
     api, together = env.new_api(), threading.Barrier(MAX_CONCURRENT_CALLS)
     env.cloud.latency_s = 0.1
 

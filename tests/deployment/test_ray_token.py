@@ -38,22 +38,23 @@ def refused(**fields: Any) -> str:
     return str(refusal.value)
 
 
-def test_the_token_comes_from_any_one_of_the_three(token_file: Path, manager: LocalSecretManager) -> None:
+def test_token_comes_from_password_file_or_secret(token_file: Path, manager: LocalSecretManager) -> None:
     manager.put(SECRET, f"{TOKEN}\n")
     for fields in ({"password": TOKEN}, {"token_file": str(token_file)}, {"token_secret": SECRET}):
-        assert cluster_of(connection(**fields)).token == TOKEN
+        assert {cluster_of(connection(**fields)).token for _ in range(100)} == {TOKEN}
+    assert len(manager.accesses) == 1, "the tasks of one process share the cached token"
     assert cluster_of(connection()).token is None
     assert cluster_of(connection(token_file="", token_secret=None)).token is None
 
 
-def test_two_tokens_are_one_too_many(token_file: Path) -> None:
+def test_two_token_sources_are_refused(token_file: Path) -> None:
     sources = {"password": TOKEN, "token_file": str(token_file), "token_secret": SECRET}
     for pair in itertools.combinations(sources.items(), 2):
         assert "names its token more than once" in refused(**dict(pair))
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o620])
-def test_a_token_file_that_others_can_use_is_refused(token_file: Path, mode: int) -> None:
+def test_token_file_that_others_can_use_is_refused(token_file: Path, mode: int) -> None:
     token_file.chmod(mode)
     assert f"(mode {mode:04o}): run 'chmod 600' on it." in refused(token_file=str(token_file))
 
@@ -83,7 +84,7 @@ def test_token_invalid_in_http_header_is_refused_and_not_shown(token: str) -> No
     assert "no HTTP header can carry" in refused(password=token)
 
 
-def test_a_ca_bundle_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_ca_bundle_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadAddressError, match="Connection 'mine': there is no CA bundle '/no/such.pem'"):
         cluster_of(connection(ca="/no/such.pem"))
 
@@ -129,12 +130,6 @@ def test_failure_is_cached_for_a_shorter_time() -> None:
     assert len(failed) == 2
 
 
-def test_a_hundred_tasks_of_one_process_ask_secret_manager_once(manager: LocalSecretManager) -> None:
-    manager.put(SECRET, TOKEN)
-    assert {cluster_of(connection(token_secret=SECRET)).token for _ in range(100)} == {TOKEN}
-    assert len(manager.accesses) == 1
-
-
 LOGGING = """
 import json, logging, sys
 from airflow.sdk import Connection
@@ -146,7 +141,7 @@ print(redact(f"a line with {cluster.token} in it"), repr(cluster), cluster)
 
 
 @pytest.mark.slow
-def test_a_token_from_elsewhere_is_masked_in_logs(token_file: Path, manager: LocalSecretManager) -> None:
+def test_token_of_file_or_secret_is_masked_in_logs(token_file: Path, manager: LocalSecretManager) -> None:
     manager.put(SECRET, TOKEN)
     for extra in ({"token_file": str(token_file)}, {"token_secret": SECRET}):
         command = [sys.executable, "-c", LOGGING, json.dumps(extra)]

@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from fsspec.implementations.local import LocalFileSystem
-from fsspec.implementations.memory import MemoryFileSystem
 
 import tradewind
 from tradewind.storage import Location, UnsupportedStoreError, UnusablePathError, file_system_at, open_file
@@ -90,16 +88,6 @@ def test_refused_path_is_opened_by_no_function(tmp_path: Path) -> None:
         for call in (*calls, partial(write_text, path, "x")):
             with pytest.raises((UnusablePathError, UnsupportedStoreError)):
                 call()
-
-
-def test_a_path_leads_to_its_file_system_and_name(tmp_path: Path) -> None:
-    fs, name = file_system_at(f"file://{tmp_path}/x")
-    assert isinstance(fs, LocalFileSystem) and name == f"{tmp_path}/x"
-    fs, name = file_system_at("memory://gate/x")
-    assert isinstance(fs, MemoryFileSystem)
-    fs.pipe_file(name, b"there")
-    with open_file("memory://gate/x") as file:
-        assert file.read() == b"there"
 
 
 _OPENERS = {"url_to_fs", "get_fs_token_paths", "open_files", "open_local", "get_mapper", "from_url"}

@@ -41,14 +41,6 @@ def test_dead_node_is_recreated_with_its_body(env: TpuEnvironment, state: str) -
     assert env.calls(*WRITES) == ["CreateNode slice-a", "DeleteNode slice-a", "CreateNode slice-a"]
 
 
-def test_suspended_queued_resource_is_replaced_with_its_node(env: TpuEnvironment) -> None:
-    env.create("queued", queued("slice-a"))
-    env.preempt("slice-a")
-    env.repair_until_well()
-    assert env.calls("DeleteQueuedResource", "DeleteNode") == ["DeleteQueuedResource queued"]
-    assert env.api.node("slice-a").state == "READY"
-
-
 def test_ready_node_with_dead_host_is_replaced_after_grace(env: TpuEnvironment) -> None:
     env.create("slice-a")
     env.create("slice-b")
@@ -177,7 +169,7 @@ def test_slices_gone_at_google_are_replaced_beyond_limits(env: TpuEnvironment) -
     assert env.repair(settings=RepairSettings()).run_once().done == dict.fromkeys(names, "replaced")
 
 
-def test_labelled_node_keeps_label_when_queue_is_replaced(env: TpuEnvironment) -> None:
+def test_queued_resource_is_replaced_with_label_of_its_node(env: TpuEnvironment) -> None:
     env.create("queued", queued("slice-a", body={key: value for key, value in BODY.items() if key != "labels"}))
     with env.cloud.service.state.changed:  # users label existing nodes
         env._held("slice-a").node.labels = {"cluster": "one"}
@@ -185,4 +177,5 @@ def test_labelled_node_keeps_label_when_queue_is_replaced(env: TpuEnvironment) -
     assert env.repair().run_once().done == {"queued": "replaced"}
     env.repair_until_well()
     assert env.calls("DeleteNode", "DeleteQueuedResource") == ["DeleteQueuedResource queued"]
-    assert (env.api.node("slice-a").queue, env.api.node("slice-a").labels) == ("queued", {"cluster": "one"})
+    node = env.api.node("slice-a")
+    assert (node.queue, node.labels, node.state) == ("queued", {"cluster": "one"}, "READY")
