@@ -31,19 +31,11 @@ def path_of(model: Any = "tiny", tokenized: Any = TOKENS, **settings: Any) -> st
 @pytest.mark.parametrize(
     "change",
     [
-        {"model": "small"},
-        {"model": lazy(LLAMA, num_layers=2)},
-        {"num_train_steps": 61},
-        {"learning_rate": 0.02},
-        {"batch_size": 16},
-        {"seq_len": 64},
-        {"weight_decay": 0.2},
-        {"seed": 1},
-        {"levanter": {"optimizer.beta2": 0.95}},
-        {"initialize_from": "gs://bucket/other"},
-        {"initialize_from": OTHER},
+        {"model": "small"}, {"model": lazy(LLAMA, num_layers=2)}, {"num_train_steps": 61}, {"learning_rate": 0.02},
+        {"batch_size": 16}, {"seq_len": 64}, {"weight_decay": 0.2}, {"seed": 1},
+        {"levanter": {"optimizer.beta2": 0.95}}, {"initialize_from": "gs://bucket/other"}, {"initialize_from": OTHER},
     ],
-)
+)  # fmt: skip
 def test_settings_that_affect_weights_count(change: dict[str, Any]) -> None:
     assert path_of(**change) != path_of()
 

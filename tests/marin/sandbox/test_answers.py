@@ -141,18 +141,12 @@ def test_marin_imported_from_src_is_marin(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        "linspace(0.001, 0.1, 7)",
-        "linspace(1, 2, num=5, endpoint=False)",
-        "linspace(3, 3, 1)",
-        "logspace(-5, -1, 9)",
-        "logspace(0, 3, num=4, base=2)",
-        "geomspace(1e-4, 0.3, 11)",
-        "geomspace(1, 1000, num=4, endpoint=False)",
-        "arange(5)",
-        "arange(0.1, 1, 0.1)",
-        "arange(10, 0, -3)",
+        "linspace(0.001, 0.1, 7)", "linspace(1, 2, num=5, endpoint=False)", "linspace(3, 3, 1)",
+        "logspace(-5, -1, 9)", "logspace(0, 3, num=4, base=2)",
+        "geomspace(1e-4, 0.3, 11)", "geomspace(1, 1000, num=4, endpoint=False)",
+        "arange(5)", "arange(0.1, 1, 0.1)", "arange(10, 0, -3)",
     ],
-)
+)  # fmt: skip
 def test_spaced_numbers_are_numpys_to_the_last_bit(tmp_path: Path, call: str) -> None:
     real = eval(f"np.{call}", {"np": np})
     text = f"import numpy as np\nfound = np.{call}\n"
@@ -165,17 +159,11 @@ def test_spaced_numbers_are_numpys_to_the_last_bit(tmp_path: Path, call: str) ->
 @pytest.mark.parametrize(
     "call",
     [
-        "linspace(0, SIZE)",
-        "linspace(0, 1, dtype=int)",
-        "arange(2**60)",
-        "geomspace([1], 2)",
-        "logspace(0, 400, 3)",
-        "linspace(0, 1, 10**12)",
-        "linspace(0, 1, num=10**12)",
-        "arange(0, 1, 1e-6)",
-        "arange(1e12)",
+        "linspace(0, SIZE)", "linspace(0, 1, dtype=int)", "linspace(0, 1, 10**12)", "linspace(0, 1, num=10**12)",
+        "geomspace([1], 2)", "logspace(0, 400, 3)",
+        "arange(2**60)", "arange(0, 1, 1e-6)", "arange(1e12)",
     ],
-)
+)  # fmt: skip
 def test_other_spaced_numbers_are_known_only_on_the_cluster(tmp_path: Path, call: str) -> None:
     text = f"import numpy as np\nfrom heavy import SIZE\nname = str(len(np.{call}))\n"
     refusal(tmp_path, text + MAKE, ":4 .* it needs the .* of numpy")
