@@ -6,17 +6,16 @@ their effect, and loses answers after the action.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.cloud_tpu.cloud import AT_ONCE, TpuEnvironment, queued
+from tests.cloud_tpu.cloud import AT_ONCE, TpuEnvironment, queued, serving
 from tradewind.cloud_tpu.errors import TpuApiError
 from tradewind.cloud_tpu.repair.records import SliceRecords
 from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
@@ -32,10 +31,10 @@ class RepairMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.folder = Path(tempfile.mkdtemp())
-        self.cloud = LocalTpuCloud()
-        self.cloud.start()
-        self.env = TpuEnvironment(self.cloud, self.folder / "records")
+        self.resources = ExitStack()
+        folder = Path(self.resources.enter_context(TemporaryDirectory()))
+        self.cloud = self.resources.enter_context(serving(LocalTpuCloud()))
+        self.env = TpuEnvironment(self.cloud, folder / "records")
         self.deaths = dict.fromkeys(SLICES, 0)
         self.came: dict[str, set[str]] = {name: set() for name in SLICES}
         for name in ("bare-a", "bare-b"):
@@ -72,8 +71,6 @@ class RepairMachine(RuleBasedStateMachine):
 
     @invariant()
     def each_slice_exists_or_is_recorded(self) -> None:
-        if not hasattr(self, "cloud"):
-            return
         self._count()
         records = SliceRecords(str(self.env.folder)).read()
         existing = {one.name for one in (*self.env.api.nodes(), *self.env.api.queued_resources())}
@@ -84,9 +81,7 @@ class RepairMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Check that the repair restores every slice once all failures end."""
-        if not hasattr(self, "cloud"):
-            return
-        try:
+        with self.resources:
             for call in CALLS:
                 self.cloud.service.refuse_next(0, "INTERNAL", "", call)
             for verb in ("create", "delete"):
@@ -99,10 +94,6 @@ class RepairMachine(RuleBasedStateMachine):
             nodes = {node.name: node.state for node in self.env.api.nodes()}
             assert nodes == dict.fromkeys(SLICES, "READY")
             self.each_slice_exists_or_is_recorded()
-        finally:
-            self.cloud.service.lives.end_all()
-            self.cloud.stop()
-            shutil.rmtree(self.folder)
 
     def _count(self) -> None:
         """Record the READY nodes under each name: the cloud bills each of them."""

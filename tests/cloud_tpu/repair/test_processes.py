@@ -53,7 +53,7 @@ def repair_all(env: TpuEnvironment) -> None:
 
 
 @pytest.mark.parametrize("what", [signal.SIGKILL, signal.SIGSTOP], ids=lambda one: str(one.name))
-def test_a_repair_may_be_killed_or_frozen_at_any_step(env: TpuEnvironment, what: signal.Signals) -> None:
+def test_repair_may_be_killed_or_frozen_at_any_step(env: TpuEnvironment, what: signal.Signals) -> None:
     env.create("slice-a")
     with processes(env) as process:
         assert process.stdin is not None
