@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from tradewind.plans.selection import Regex, RegexError, linear_regex
 
+_AGE_UNITS: Final = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+
 
 @dataclass(frozen=True)
 class Option:
@@ -107,9 +109,6 @@ def age(text: str) -> float:
     if unit is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not an age like 90m, 12h, 30d or 8w")
     return unit * float(_number(text[:-1], float, "a number that is not below zero, with a unit after it"))
-
-
-_AGE_UNITS: Final = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
 def _number(text: str, kind: type, what: str, least: float = 0.0) -> Any:

@@ -42,6 +42,11 @@ from tradewind.serialization.spec import StepSpec
 from tradewind.steps import Hosts, ResolvedStep, TpuSlice
 from tradewind.storage import NO_ROOTS, Roots
 
+POLL_S = 2.0
+NOTICE_INTERVAL_S = 60.0
+"""How often the waiting message is repeated."""
+MAX_LOST_ATTEMPTS = 5
+"""How many attempts may end because of a lost lease, a bad input or a store error."""
 _RAY_JOB: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Variable that Ray sets for a job's entrypoint: settings that its Ray drivers inherit from the job."""
 
@@ -79,13 +84,6 @@ def _path_for_workers(folder: Path, paths: list[str]) -> str:
     parents = (os.path.realpath(path) for path in paths if os.path.isabs(path))
     working_dir = next((path for path in parents if Path(real).is_relative_to(path)), None)
     return os.path.relpath(real, working_dir) if working_dir else real
-
-
-POLL_S = 2.0
-NOTICE_INTERVAL_S = 60.0
-"""How often the waiting message is repeated."""
-MAX_LOST_ATTEMPTS = 5
-"""How many attempts may end because of a lost lease, a bad input or a store error."""
 
 
 class LocalStepFailedError(RuntimeError):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
-from tests.cli.experiments.environment import Environment
+from tests.cli.experiments.conftest import Environment
 
 
 @pytest.mark.parametrize(
@@ -26,9 +26,6 @@ from tests.cli.experiments.environment import Environment
 def test_invalid_option_value_is_refused(words: list[str], complaint: str, run: Run) -> None:
     code, _, err = run(*words)
     assert code == 2 and complaint in err
-
-
-# ---- why, diff
 
 
 @pytest.mark.slow
@@ -50,9 +47,6 @@ def test_diff_compares_two_versions_that_ran(cli: Environment) -> None:
     assert '"a" → "b"' in done.out
     assert cli("diff", first, first, "--json").json["is_same"] is True
     assert cli("diff", first, "abcdef").code == 1
-
-
-# ---- adopt, pin, status
 
 
 @pytest.mark.slow

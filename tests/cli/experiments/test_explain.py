@@ -37,9 +37,6 @@ def write_records(*steps: ResolvedStep, days_ago: float = 1) -> None:
         write_text(lease_path(step.output_path), lease.to_json())
 
 
-# ---- why
-
-
 def test_a_new_version_is_explained_by_its_nearest_ones(tmp_path: Path) -> None:
     near, far = make(tmp_path, 0.3), make(tmp_path, 0.3, seed=9)
     write_records(*near, days_ago=3)
@@ -90,9 +87,6 @@ def test_of_many_earlier_versions_the_text_names_the_nearest(tmp_path: Path) -> 
     assert "\n".join(explained.lines).count("differs from version") == 3
     assert explained.lines[-1].startswith("  and from 9 that are further away: `")
     assert len(explained.fields["nearest_versions"]) == 12
-
-
-# ---- diff
 
 
 def test_two_versions_are_compared_to_the_root_cause(tmp_path: Path) -> None:

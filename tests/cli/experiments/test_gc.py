@@ -12,7 +12,7 @@ import pytest
 from airflow.models.dagrun import DagRun
 
 from tests.cli.conftest import Ended
-from tests.cli.experiments.environment import ALLOWED, NIGHTLY, PARTITIONED, STRAY, Environment
+from tests.cli.experiments.conftest import ALLOWED, NIGHTLY, PARTITIONED, STRAY, Environment
 
 pytestmark = pytest.mark.slow
 
@@ -145,8 +145,6 @@ def test_params_are_those_of_dags_that_are_named(cli: Environment) -> None:
     assert unnamed.code == 2 and "name one" in unnamed.err
     assert unknown.code == 2 and "has no param 'sise'" in unknown.err
 
-
-# ---- inputs of active runs
 
 SIZE_2 = ("--param", "size=2")
 

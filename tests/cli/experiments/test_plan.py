@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.experiments.environment import PARTITIONED, Environment, settings
+from tests.cli.experiments.conftest import PARTITIONED, Environment, settings
 
 
 @pytest.mark.airflow

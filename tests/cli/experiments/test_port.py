@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.experiments.environment import Environment
+from tests.cli.experiments.conftest import Environment
 from tests.marin.checkouts import EXECUTOR, STEP, put, write_checkout
 
 FINE = EXECUTOR + "print('a line of the file')\n" + STEP + "executor_main(steps=[step])\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -40,11 +39,11 @@ def test_list_prints_table_of_clusters(fleet: Path, run: Run) -> None:
 
 
 def test_json_has_every_slice_type_and_no_secret(fleet: Path, run: Run) -> None:
-    code, out, _ = run("list", "extra-0", "--json")
-    (cluster,) = json.loads(out)
-    assert code == 0 and (cluster["region"], cluster["is_default"]) == ("us-east5", False)
+    listing = run("list", "extra-0", "--json")
+    (cluster,) = listing.json
+    assert listing.code == 0 and (cluster["region"], cluster["is_default"]) == ("us-east5", False)
     assert {"type": "v5p-64", "node_type": "tpu_slice_v5p_64", "min": 4, "max": 1024} in cluster["slices"]
-    assert "RAY_AUTH_TOKEN" not in out
+    assert "RAY_AUTH_TOKEN" not in listing.out
 
 
 def test_fleet_option_wins_over_environment_and_airflow_config(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -80,7 +79,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Env
 
 def problems(run: Run) -> dict[str, tuple[str, str, str]]:
     """Return the problems: subject → severity, finding and fix."""
-    found = json.loads(run("--json")[1])
+    found = run("--json").json
     return {each["about"]: (each["health"], each["found"], each["mend"]) for each in found if each["health"] != "ok"}
 
 

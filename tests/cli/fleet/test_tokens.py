@@ -44,9 +44,6 @@ def compute() -> Iterator[LocalCompute]:
         yield server
 
 
-# ---- auth
-
-
 def test_auth_copies_token_and_prints_nothing(manager: LocalSecretManager, tmp_path: Path, run: Run) -> None:
     manager.put(SECRET, TOKEN)
     clipboard = tmp_path / "bin" / "xclip"
@@ -84,9 +81,6 @@ def test_a_shell_gets_the_files_name_and_no_token(manager: LocalSecretManager, t
     assert (tmp_path / CACHED).read_text().strip() == TOKEN and stat.S_IMODE(
         (tmp_path / CACHED).stat().st_mode
     ) == 0o600
-
-
-# ---- init-token, set-token
 
 
 @pytest.mark.slow

@@ -27,6 +27,8 @@ from tradewind.steps.paths import is_absolute
 from tradewind.storage import Location, StorageError, resolve_location
 from tradewind.text import format_age, format_columns, format_producer
 
+_STATUS_HEADER = ("STATE", "OUTPUT", "ATTEMPT", "SINCE", "PRODUCER", "JOB")
+
 
 def adopt_output(arguments: argparse.Namespace) -> int:
     """Adopt an output, and print its record.
@@ -148,9 +150,6 @@ def _line(known: Pin) -> str:
     return "  ".join(filter(None, (known.path, known.user, known.at, known.note)))
 
 
-_HEAD = ("STATE", "OUTPUT", "ATTEMPT", "SINCE", "PRODUCER", "JOB")
-
-
 @dataclass(frozen=True)
 class OutputStatus:
     """One line of ``tradewind status``.
@@ -207,7 +206,7 @@ def statuses(paths: Sequence[str], records: Mapping[str, Record]) -> list[Output
 
 def table(found: Sequence[OutputStatus], prefix: str, now: float) -> list[str]:
     """Format the statuses in columns with a header."""
-    return format_columns([_HEAD, *(_row(output, prefix, now) for output in found)])
+    return format_columns([_STATUS_HEADER, *(_row(output, prefix, now) for output in found)])
 
 
 def _row(output: OutputStatus, prefix: str, now: float) -> tuple[str, ...]:

@@ -44,6 +44,20 @@ from tradewind.fleet.push_env import EnvironmentPush, HostPush, PushState, machi
 from tradewind.text import format_columns
 
 _SEPARATOR = "--"
+_PUSH_HEADER = ("HOST", "FILES", "CHANGED", "REMOVED", "RAY HAS OTHERS")
+LOGS_VARIABLE: Final = "TRADEWIND_RAY_LOGS"
+_DEFAULT_LOGS: Final = "/tmp/ray/session_latest/logs"
+_DEFAULT_PATTERNS: Final = ("gcs_server.*", "monitor.*", "dashboard.log", "raylet.*", "runtime_env_agent.log")
+_MONITOR: Final = ("monitor.*",)
+_PATTERN: Final = re.compile(r"[A-Za-z0-9_*?\[\]][A-Za-z0-9_.*?\[\]-]*")
+# Standard input closes when the reader is gone, and this ends ``tail``.
+_FOLLOW: Final = 'tail -n {lines} -F -- "$@" & cat > /dev/null; kill $!'
+_PRINT: Final = 'exec tail -n {lines} -- "$@"'
+_FIND: Final = (
+    'cd {folder} 2> /dev/null || {{ echo "Ray has no logs in {folder}" >&2; exit 1; }}; '
+    'set --; for file in {patterns}; do if [ -f "$file" ]; then set -- "$@" "$file"; fi; done; '
+    'if [ $# = 0 ]; then echo "no log is called {names}" >&2; exit 1; fi; '
+)
 
 
 def ssh_head(arguments: argparse.Namespace, fleet: Fleet) -> int:
@@ -260,21 +274,6 @@ def _several(clusters: list[FleetCluster], port: int, *, is_to_open: bool) -> in
     return 0
 
 
-LOGS_VARIABLE: Final = "TRADEWIND_RAY_LOGS"
-_DEFAULT_LOGS: Final = "/tmp/ray/session_latest/logs"
-_DEFAULT_PATTERNS: Final = ("gcs_server.*", "monitor.*", "dashboard.log", "raylet.*", "runtime_env_agent.log")
-_MONITOR: Final = ("monitor.*",)
-_PATTERN: Final = re.compile(r"[A-Za-z0-9_*?\[\]][A-Za-z0-9_.*?\[\]-]*")
-# Standard input closes when the reader is gone, and this ends ``tail``.
-_FOLLOW: Final = 'tail -n {lines} -F -- "$@" & cat > /dev/null; kill $!'
-_PRINT: Final = 'exec tail -n {lines} -- "$@"'
-_FIND: Final = (
-    'cd {folder} 2> /dev/null || {{ echo "Ray has no logs in {folder}" >&2; exit 1; }}; '
-    'set --; for file in {patterns}; do if [ -f "$file" ]; then set -- "$@" "$file"; fi; done; '
-    'if [ $# = 0 ]; then echo "no log is called {names}" >&2; exit 1; fi; '
-)
-
-
 def show_logs(arguments: argparse.Namespace, fleet: Fleet) -> int:
     """Print the end of Ray's logs on the head, or on hosts of slices.
 
@@ -309,9 +308,6 @@ def _run_on_hosts(cluster: FleetCluster, names: Sequence[str], line: str, *, all
         return report_results(HostRuns(PrefixedLines(hosts).write, is_held=True).run(hosts, command))
     except Interrupted:
         return 0
-
-
-_HEAD_ROW = ("HOST", "FILES", "CHANGED", "REMOVED", "RAY HAS OTHERS")
 
 
 def push_env(arguments: argparse.Namespace, fleet: Fleet) -> int:
@@ -365,7 +361,7 @@ def _named(cluster_hosts: ClusterHosts, names: Sequence[str]) -> list[SliceOfHos
 
 def _report(cluster: FleetCluster, done: Sequence[HostPush], absent: Sequence[SliceOfHosts], *, is_dry: bool) -> None:
     rows = [(one.host, one.state, *map(", ".join, (one.changed, one.removed, one.restart))) for one in done]
-    write_lines(format_columns([_HEAD_ROW, *rows]))
+    write_lines(format_columns([_PUSH_HEADER, *rows]))
     for one in absent:
         say(f"Slice {one.name} of {cluster.name} is {one.state} and was skipped: it fetches the files when it starts.")
     for failed in (one for one in done if one.state.is_bad):

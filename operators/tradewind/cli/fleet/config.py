@@ -42,6 +42,7 @@ from tradewind.text import format_columns
 if TYPE_CHECKING:
     from tradewind.deployment.connection_store import ComparedConnection
 
+_LIST_HEADER = ("CLUSTER", "ZONE", "GENERATION", "SLICES", "BUCKET", "TAG", "CONNECTION", "STAGING")
 _WORD: Final = re.compile(r"[a-z][a-z0-9-]{0,62}")
 
 
@@ -216,10 +217,6 @@ def _lines(compared: ComparedConnection, widths: tuple[int, int]) -> list[str]:
     return [line, *(f"    {difference}" for difference in compared.differences)]
 
 
-_HEAD = ("CLUSTER", "ZONE", "GENERATION", "SLICES", "BUCKET", "TAG", "CONNECTION", "STAGING")
-_DEFAULT = "*"
-
-
 def list_clusters(arguments: argparse.Namespace, fleet: Fleet) -> int:
     """Print the chosen clusters in the order of the file; the default one has a star."""
     chosen = [fleet.cluster(name) for name in arguments.name] or list(fleet.clusters.values())
@@ -255,12 +252,12 @@ def cluster_json(cluster: FleetCluster, fleet: Fleet) -> dict[str, Any]:
 
 def clusters_table(clusters: list[FleetCluster], fleet: Fleet) -> list[str]:
     """Format the clusters in columns with a header."""
-    return format_columns([_HEAD, *(_row(cluster, fleet) for cluster in clusters)])
+    return format_columns([_LIST_HEADER, *(_row(cluster, fleet) for cluster in clusters)])
 
 
 def _row(cluster: FleetCluster, fleet: Fleet) -> tuple[str, ...]:
     return (
-        f"{cluster.name}{_DEFAULT if cluster.name == fleet.default_cluster else ''}",
+        f"{cluster.name}{'*' if cluster.name == fleet.default_cluster else ''}",
         cluster.zone,
         cluster.generation.name,
         _slices(cluster),

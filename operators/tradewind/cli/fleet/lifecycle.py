@@ -53,6 +53,8 @@ from tradewind.ray_jobs.job_restore import RestoreResult
 from tradewind.ray_jobs.nodes import NodeInfo, fetch_nodes
 from tradewind.text import format_columns
 
+_ID_LENGTH = 8
+
 
 def show_affected_jobs(cluster: FleetCluster, found: Inventory) -> None:
     """Print whose jobs run on the cluster, or that it does not answer."""
@@ -87,9 +89,6 @@ def agree(arguments: argparse.Namespace, question: str) -> None:
     print(f"tradewind: {as_line(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise CommandError("Nothing was done.")
-
-
-_ID_LENGTH = 8
 
 
 def backup_jobs(arguments: argparse.Namespace, fleet: Fleet) -> int:

@@ -38,6 +38,16 @@ DEFAULT_ADDRESS: Final = "http://127.0.0.1:8265"
 _LOOPBACK: Final = "127.0.0.1"
 _TOKEN_FILE: Final = ".ray/auth_token"
 TOKEN_SOURCES: Final = f"RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/{_TOKEN_FILE}"
+_AT_AN_ADDRESS: Final = {
+    "the host of connection {name}": "the address",
+    "the host of the connection": "the address",
+    "as host of the connection": "in the address",
+    "name it as 'CA bundle' of the connection, or do not check it": "name its file with --ca",
+    "name that as 'CA bundle' of the connection": "name their file with --ca",
+    "the 'CA bundle' of the connection": "--ca",
+    "the 'CA bundle'": "--ca",
+}
+"""Parts of errors about a connection -> what replaces them for a cluster at an address."""
 
 
 @contextmanager
@@ -187,17 +197,6 @@ def explain_error(error: RayJobsError, cluster: RayCluster | None = None) -> str
     for old, new in _AT_AN_ADDRESS.items():
         text = text.replace(old.format(name=repr(cluster.name)), new)
     return text
-
-
-_AT_AN_ADDRESS: Final = {
-    "the host of connection {name}": "the address",
-    "the host of the connection": "the address",
-    "as host of the connection": "in the address",
-    "name it as 'CA bundle' of the connection, or do not check it": "name its file with --ca",
-    "name that as 'CA bundle' of the connection": "name their file with --ca",
-    "the 'CA bundle' of the connection": "--ca",
-    "the 'CA bundle'": "--ca",
-}
 
 
 def _as_options(text: str) -> str:

@@ -28,7 +28,6 @@ from tradewind.timeouts import within
 
 if TYPE_CHECKING:
     from tradewind.ray_jobs.api import JobsApi
-    from tradewind.ray_jobs.details import JobDetails
     from tradewind.ray_jobs.follow.log_lines import JobLog
 
 _HEAD = ("JOB", "STATUS", "SUBMITTED", "FOR", "COMMAND")

@@ -35,6 +35,8 @@ from tradewind.steps import TpuSlice
 from tradewind.tasks.jobs.placement import Placement, place_entrypoint
 from tradewind.timeouts import within
 
+STOPPING_S = 600.0
+"""How long ``--auto-stop`` waits for the job's end, so that a lost cluster does not block the command."""
 _MAX_PART_CHARS = 40
 _ASSIGNMENT = re.compile(r"\w+=")
 
@@ -162,10 +164,6 @@ def _resources(text: str | None) -> dict[str, float]:
 
 def _slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]+", "-", text).strip("-_")[:_MAX_PART_CHARS]
-
-
-STOPPING_S = 600.0
-"""How long ``--auto-stop`` waits for the job's end, so that a lost cluster does not block the command."""
 
 
 def check_usage(arguments: argparse.Namespace) -> None:
