@@ -32,8 +32,8 @@ def with_headers(app: Application) -> Application:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 own = {name for name, _ in _RAW}
-                kept = [(name, value) for name, value in message.get("headers", ()) if name.lower() not in own]
-                message["headers"] = [*kept, *_RAW]
+                others = [(name, value) for name, value in message.get("headers", ()) if name.lower() not in own]
+                message["headers"] = [*others, *_RAW]
             await send(message)
 
         await app(scope, receive, send_with_headers)

@@ -24,18 +24,17 @@ from tradewind.plans.plan import UNPLANNED_KEY, BadPlanError, Decision, Plan, Pl
 from tradewind.text import pluralize
 from tradewind_ui import URL_PREFIX
 from tradewind_ui.headers import with_headers
-from tradewind_ui.texts import escaped
-from tradewind_ui.timelines import timeline_of
+from tradewind_ui.timelines import escaped, timeline_of
 
 PLAN_TASK_ID = "plan"
 ASSETS: Final = {"pages.css": "text/css", "links.js": "text/javascript"}
 TITLES = ("Decision", "Step", "Version", "Reason", "Producer", "Estimate", "Output path")
 NO_PLAN = "<p>This run has no plan yet.</p>"
-NO_STEP = "<p>This run has no plan yet, and this task has not said which step it makes.</p>"
+NO_STEP = "<p>This run has no plan yet, and this task has not reported its step.</p>"
 NO_STEP_OF_PLAN = "<p>This task is no step of the plan.</p>"
 LINKED = (Decision.RUN, Decision.REUSE)
-BAD_IDS = "No run, DAG or task has such an id."
-MOST_ROWS: Final = 10_000
+BAD_IDS = "No run, DAG or task has this id."
+MAX_ROWS: Final = 10_000
 _MAP_INDEX = re.compile(r"[0-9]{1,9}")
 
 pages = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
@@ -63,11 +62,7 @@ def asset(name: str) -> Response:
     return Response((Path(__file__).parent / "assets" / name).read_text(), media_type=ASSETS[name])
 
 
-@pages.get(
-    "/plan/{dag_id}/{run_id:path}",
-    response_class=HTMLResponse,
-    dependencies=READABLE,
-)
+@pages.get("/plan/{dag_id}/{run_id:path}", response_class=HTMLResponse, dependencies=READABLE)
 def plan_page(dag_id: str, run_id: str, request: Request, session: SessionDep) -> str:
     """Show the plan of one run: what runs, what is reused, and why."""
     airflow = request.scope.get("root_path", "").removesuffix(URL_PREFIX)
@@ -80,11 +75,7 @@ def plan_page(dag_id: str, run_id: str, request: Request, session: SessionDep) -
     return _page("Plan", body, request)
 
 
-@pages.get(
-    "/step/{dag_id}/{task_id}/{run_id:path}",
-    response_class=HTMLResponse,
-    dependencies=READABLE,
-)
+@pages.get("/step/{dag_id}/{task_id}/{run_id:path}", response_class=HTMLResponse, dependencies=READABLE)
 def step_page(
     dag_id: str, task_id: str, run_id: str, request: Request, session: SessionDep, map_index: str = ""
 ) -> str:
@@ -96,7 +87,7 @@ def step_page(
     try:
         body = _step_body(dag_id, task_id, run_id, session, index)
     except (BadPlanError, UnreadableXComError) as error:
-        body = _unreadable("What this run says of the step", error)
+        body = _unreadable("The step of this run", error)
     return _page("Step", body, request)
 
 
@@ -123,7 +114,7 @@ def _xcom(dag_id: str, run_id: str, task_id: str, key: str, session: SessionDep,
     Raises:
         UnreadableXComError: It is no JSON, or nested too deeply.
     """
-    wanted = select(XComModel.value).where(
+    query = select(XComModel.value).where(
         XComModel.dag_id == dag_id,
         XComModel.run_id == run_id,
         XComModel.task_id == task_id,
@@ -131,10 +122,10 @@ def _xcom(dag_id: str, run_id: str, task_id: str, key: str, session: SessionDep,
         XComModel.key == key,
     )
     try:
-        value = session.scalars(wanted).first()
+        value = session.scalars(query).first()
         return json.loads(value) if isinstance(value, str) and value[:1] in "{[" else value
     except (ValueError, RecursionError):
-        raise UnreadableXComError(f"what task {task_id!r} has left as {key!r} is no JSON that can be read") from None
+        raise UnreadableXComError(f"XCom {key!r} of task {task_id!r} is no readable JSON") from None
 
 
 def _unreadable(what: str, error: ValueError) -> str:
@@ -163,7 +154,7 @@ def _facts(step: PlannedStep) -> str:
         "Runs on": step.place,
         "Output path": step.output_path,
     }
-    return f"<p>What the plan of this run found:</p>{_table(facts)}"
+    return f"<p>The step in the plan of this run:</p>{_table(facts)}"
 
 
 def _table(facts: Mapping[str, Any]) -> str:
@@ -176,24 +167,24 @@ def _table(facts: Mapping[str, Any]) -> str:
 
 def _body(plan: Plan, task_page: Callable[[str], str]) -> str:
     head = "".join(f"<th>{title}</th>" for title in TITLES)
-    rows = "".join(_row(step, plan.prefix, task_page(step.task_id)) for step in plan.steps[:MOST_ROWS])
-    counts = ", ".join(f"{len(found)} {each.value}" for each in Decision if (found := plan.decided(each)))
+    rows = "".join(_row(step, plan.prefix, task_page(step.task_id)) for step in plan.steps[:MAX_ROWS])
+    counts = ", ".join(f"{len(steps)} {each.value}" for each in Decision if (steps := plan.decided(each)))
     estimate = f"; {escaped(plan.estimate)}" if plan.estimate else ""
     summary = f"<p>{pluralize(len(plan.steps), 'step')}: {counts}{estimate}</p>"
-    warnings = "".join(f"<p class=warning>{escaped(warning)}</p>" for warning in plan.warnings[:MOST_ROWS])
-    if len(plan.steps) > MOST_ROWS:
-        warnings += f"<p class=warning>Only the first {MOST_ROWS} steps are shown; all are in the plan task's log.</p>"
+    warnings = "".join(f"<p class=warning>{escaped(warning)}</p>" for warning in plan.warnings[:MAX_ROWS])
+    if len(plan.steps) > MAX_ROWS:
+        warnings += f"<p class=warning>Only the first {MAX_ROWS} steps are shown; all are in the plan task's log.</p>"
     return f"{summary}{warnings}<table class=plan><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def _row(step: PlannedStep, prefix: str, task_page: str) -> str:
     name = escaped(step.name)
-    below = step.output_path.removeprefix(f"{prefix.rstrip('/')}/")
+    relative = step.output_path.removeprefix(f"{prefix.rstrip('/')}/")
     if step.decision in LINKED:
         name = f'<a href="{escaped(task_page)}">{name}</a>'
     return (
         f"<tr><td class={step.decision.value}>{step.decision.value}</td><td>{name}</td>"
         f"<td class=version>{escaped(step.hash)}</td><td>{escaped(step.reason)}</td>"
         f"<td class=producer>{escaped(step.producer or '')}</td><td>{escaped(step.estimate or '')}</td>"
-        f'<td class=path title="{escaped(step.output_path)}">{escaped(below)}</td></tr>'
+        f'<td class=path title="{escaped(step.output_path)}">{escaped(relative)}</td></tr>'
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from html import escape
 
 from tradewind.deployment.fleet import deployment_roots
 from tradewind.plans.estimates import format_hours
@@ -16,13 +17,19 @@ from tradewind.runtime.pods.timeline import TIMELINE_FILE, TimelineEvent, read_t
 from tradewind.storage import StorageError
 from tradewind.tasks.pod_summary import format_summary
 from tradewind.text import pluralize
-from tradewind_ui.texts import escaped
 
 TITLES = ("Time", "After", "Event", "Slices", "What happened")
-MOST_EVENTS = 500
-SHORTEST_S = 0.05
-LONGEST_CELL = 1_000
-"""In characters: any writer to the bucket controls the content."""
+MAX_EVENTS = 500
+MIN_PAUSE_S = 0.05
+MAX_TEXT = 4_000
+"""Characters of a text that a page shows. Any task can write long XComs, and the browser renders all of it."""
+MAX_CELL = 1_000
+"""Characters of a cell: any writer to the bucket controls the content."""
+
+
+def escaped(text: str, limit: int = MAX_TEXT) -> str:
+    """Escape at most ``limit`` characters of untrusted ``text`` for HTML."""
+    return escape(text if len(text) <= limit else f"{text[:limit]}…")
 
 
 def timeline_of(output_path: str) -> str:
@@ -40,14 +47,14 @@ def timeline_of(output_path: str) -> str:
         return f"<p class=warning>The timeline cannot be read now: {escaped(type(error).__name__)}</p>"
 
 
-def table(attempt: int, events: Sequence[TimelineEvent], story: str | None) -> str:
+def table(attempt: int, events: Sequence[TimelineEvent], summary: str | None) -> str:
     """Show the events in order, below a summary."""
-    start = max(0, len(events) - MOST_EVENTS)
+    start = max(0, len(events) - MAX_EVENTS)
     rows = (_row(events[index], events[index - 1] if index else None) for index in range(start, len(events)))
     head = "".join(f"<th>{title}</th>" for title in TITLES)
     return (
         f"<h2>Attempt {attempt}</h2>"
-        + (f"<p>{escaped(story)}</p>" if story else "")
+        + (f"<p>{escaped(summary)}</p>" if summary else "")
         + (f"<p>The first {start} events are left out.</p>" if start else "")
         + f"<table class=timeline><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
     )
@@ -57,12 +64,12 @@ def _row(event: TimelineEvent, previous: TimelineEvent | None) -> str:
     after_s = event.at - previous.at if previous is not None else 0.0
     cells = (
         datetime.fromtimestamp(event.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
-        format_hours(after_s / 3600) if after_s >= SHORTEST_S else "",
+        format_hours(after_s / 3600) if after_s >= MIN_PAUSE_S else "",
         event.name,
         _slices(event),
         _what(event),
     )
-    return f"<tr>{''.join(f'<td>{escaped(str(cell), LONGEST_CELL)}</td>' for cell in cells)}</tr>"
+    return f"<tr>{''.join(f'<td>{escaped(str(cell), MAX_CELL)}</td>' for cell in cells)}</tr>"
 
 
 def _what(event: TimelineEvent) -> str:

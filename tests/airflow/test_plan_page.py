@@ -57,7 +57,7 @@ def test_page_of_task_without_plan_names_its_step(env: Environment) -> None:
     for text in ("<td>plain/version</td>", f"<td>{output[-6:]}</td>", f"<td>{output}</td>"):
         assert text in page.text
     page = get(env, f"step/plain_versions/plain/{quote(run.run_id)}?map_index=3", token(env))
-    assert "has not said which step it makes" in page.text
+    assert "has not reported its step" in page.text
     assert get(env, f"step/plain_versions/plain/x?map_index={10**30}", token(env)).status_code == 200
 
 

@@ -61,7 +61,7 @@ def test_a_malformed_plan_is_said_to_be_one(sandbox: Path) -> None:
 
 def test_what_is_no_json_is_said_to_be_none(sandbox: Path) -> None:
     values = ["{not JSON", "[" * 100_000, '{"steps": ' * 50_000, too_deep, lambda: json.loads("{")]
-    deeds = named(values, partial(_says, "is no JSON that can be read"))
+    deeds = named(values, partial(_says, "is no readable JSON"))
     attack_all(deeds, sandbox, lambda done: done.must_be_accepted("True"))
 
 

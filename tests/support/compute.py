@@ -344,7 +344,7 @@ _COLLECTION: Final = re.compile(rf"({_ZONE}/(instances|disks))")
 _OPERATION: Final = re.compile(rf"{_ZONE}/operations/[^/]+")
 _SUBNETWORKS: Final = re.compile(r"projects/[^/]+/regions/[^/]+/subnetworks")
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-_LARGEST_PAGE: Final = 500
+_MAX_PAGE: Final = 500
 
 
 class ComputeService:
@@ -405,7 +405,7 @@ class ComputeService:
             test = parse_filter(call.query.get("filter", ""))
         except BadFilterError as error:
             raise invalid(f"'filter': {error}") from None
-        size = min(int(call.query.get("maxResults", _LARGEST_PAGE)), _LARGEST_PAGE)
+        size = min(int(call.query.get("maxResults", _MAX_PAGE)), _MAX_PAGE)
         after = call.query.get("pageToken", "")
         fitting = [one for one in self.state.under(prefix) if one["name"] > after and test(one)]
         page = {"kind": "compute#list", "items": fitting[:size]} if fitting else {"kind": "compute#list"}

@@ -19,8 +19,8 @@ from tradewind.rehearsal.cloud.control_client import RehearsalControl, Rehearsal
 from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest, LoopbackServer, json_answer
 
 MAX_BODY_BYTES: Final = 64 * 1024
-_LONGEST_TEXT: Final = 200
-_MOST: Final[Mapping[type, float]] = {int: 1_000_000, float: 7 * 86_400.0}
+_MAX_TEXT: Final = 200
+_MAX: Final[Mapping[type, float]] = {int: 1_000_000, float: 7 * 86_400.0}
 """Limits for integers (workers, slices, failing requests) and for seconds (a week)."""
 
 
@@ -45,7 +45,7 @@ def read_arguments(action: Callable[..., Any], body: bytes) -> dict[str, Any]:
     try:
         inspect.signature(action).bind(**given)
     except TypeError as error:
-        raise BadArgumentError(str(error)[:_LONGEST_TEXT]) from None
+        raise BadArgumentError(str(error)[:_MAX_TEXT]) from None
     hints = get_type_hints(action)
     return {name: _checked(name, value, hints[name]) for name, value in given.items()}
 
@@ -57,10 +57,10 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
     if isinstance(value, bool):
         fits = bool in kinds
     elif isinstance(value, (int, float)):
-        numbers = [kind for kind in kinds if kind in _MOST and (kind is float or isinstance(value, int))]
-        fits = any(0 <= value <= _MOST[kind] for kind in numbers)
+        numbers = [kind for kind in kinds if kind in _MAX and (kind is float or isinstance(value, int))]
+        fits = any(0 <= value <= _MAX[kind] for kind in numbers)
     elif isinstance(value, str):
-        fits = str in kinds and value.isprintable() and 0 < len(value) <= _LONGEST_TEXT
+        fits = str in kinds and value.isprintable() and 0 < len(value) <= _MAX_TEXT
     else:
         fits = False
     if not fits:
@@ -70,10 +70,10 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
 
 def _wanted(kind: Any) -> str:
     return {
-        str: f"a text of 1 to {_LONGEST_TEXT} letters that can be shown",
+        str: f"a text of 1 to {_MAX_TEXT} letters that can be shown",
         bool: "true or false",
-        int: f"a whole number from 0 to {_MOST[int]:.0f}",
-        float: f"a number of seconds from 0 to {_MOST[float]:.0f}",
+        int: f"a whole number from 0 to {_MAX[int]:.0f}",
+        float: f"a number of seconds from 0 to {_MAX[float]:.0f}",
         type(None): "null",
     }[kind]
 

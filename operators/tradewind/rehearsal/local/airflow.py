@@ -45,7 +45,7 @@ LOG_SERVER = ("-m", "uvicorn", "--factory", "airflow.utils.serve_logs.log_server
 # Variables inherited from the parent's environment. Settings of another Airflow must not leak in.
 INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
 _WORKER_TITLE = "airflow worker -- LocalExecutor:"
-_HEARS_WITHIN_S = 5.0
+_SIGNAL_TIMEOUT_S = 5.0
 """After this time, a scheduler that has not started to shut down gets a second SIGTERM.
 
 Its SIGTERM handler raises SystemExit at an arbitrary place. In a hook of a fork, a destructor or the callback of a weak
@@ -169,23 +169,24 @@ class LocalAirflow:
         Raises ``LocalAirflowError`` if it had to be killed after ``grace_seconds``.
         """
         child = self._children[name]
-        heard = partial(self._log_says, name, "Shutting down LocalExecutor", self._log(name).stat().st_size)
+        is_stopping = partial(self._log_contains, name, "Shutting down LocalExecutor", self._log(name).stat().st_size)
         child.terminate()
-        told_at = time.monotonic()
-        deadline = told_at + grace_seconds
-        forgotten: set[psutil.Process] = set()
+        signalled_at = time.monotonic()
+        deadline = signalled_at + grace_seconds
+        idle: set[psutil.Process] = set()
         while not _ends_within(child, 1.0):
             if time.monotonic() > deadline:
                 left = _command_lines(_with_descendants(child))
                 self.kill_component(name)
                 raise LocalAirflowError(
                     f"The Airflow {name} had not ended {grace_seconds:g} s after SIGTERM; these processes were left: "
-                    f"{left}; the end of its log:\n{self._last_words(name)}"
+                    f"{left}; the end of its log:\n{self._log_end(name)}"
                 )
-            forgotten = _end_forgotten_workers(child, forgotten)
-            if name.startswith("scheduler") and time.monotonic() > told_at + _HEARS_WITHIN_S and not heard():
+            idle = _end_forgotten_workers(child, idle)
+            is_late = time.monotonic() > signalled_at + _SIGNAL_TIMEOUT_S
+            if name.startswith("scheduler") and is_late and not is_stopping():
                 child.terminate()
-                told_at = time.monotonic()
+                signalled_at = time.monotonic()
         del self._children[name]
 
     def kill_component(self, name: str) -> None:
@@ -220,7 +221,7 @@ class LocalAirflow:
             if (code := child.poll()) is not None:
                 raise LocalAirflowError(
                     f"The Airflow {name} ended with exit code {code}; the end of {self._log(name)}:\n"
-                    f"{self._last_words(name)}"
+                    f"{self._log_end(name)}"
                 )
 
     def cli(self, *args: str) -> subprocess.CompletedProcess[str]:
@@ -232,10 +233,10 @@ class LocalAirflow:
     def _log(self, name: str) -> Path:
         return self.stack.logs / f"airflow-{name}.log"
 
-    def _last_words(self, name: str) -> str:
+    def _log_end(self, name: str) -> str:
         return _last_lines(self._log(name).read_text(errors="replace"))
 
-    def _log_says(self, name: str, words: str, since: int) -> bool:
+    def _log_contains(self, name: str, words: str, since: int) -> bool:
         """Whether the component's log contains the words after its first ``since`` bytes."""
         return words.encode() in self._log(name).read_bytes()[since:]
 
@@ -244,19 +245,19 @@ class LocalAirflow:
         return Secrets.of_stack(self.home / "secrets.json")
 
     def _migrate(self) -> None:
-        own, kept = self.home / "airflow.db", self._kept_database()
-        if kept is not None and kept.exists():
-            _copy_database(kept, own)
+        own, cached = self.home / "airflow.db", self._cached_database()
+        if cached is not None and cached.exists():
+            _copy_database(cached, own)
         else:
             result = self.cli("db", "migrate")
             if result.returncode != 0:
                 raise LocalAirflowError(f"`airflow db migrate` failed:\n{_last_lines(result.stdout + result.stderr)}")
-            if kept is not None:
-                _copy_database(own, kept)
+            if cached is not None:
+                _copy_database(own, cached)
         if self._database is None:
             (self.home / "migrated").write_text(self._schema())
 
-    def _kept_database(self) -> Path | None:
+    def _cached_database(self) -> Path | None:
         """Return the path of this version's stored empty database, if enabled; never for an existing database."""
         folder = os.environ.get(NEW_DATABASES)
         is_new = self._database is None and not (self.home / "airflow.db").exists()

@@ -41,7 +41,7 @@ _WITHOUT_CHIPS: Final = frozenset({NodeState.PREEMPTED, NodeState.TERMINATED, No
 _API_VERSION: Final[Any] = types.Node.ApiVersion.V2
 _CONFIG_TYPES: Final = {"v4": "V4", "v5litepod": "V5LITE_POD", "v5p": "V5P", "v6e": "V6E"}
 _DEFAULT_PAGE: Final = 100
-_LARGEST_PAGE: Final = 1000
+_MAX_PAGE: Final = 1000
 Entry = TypeVar("Entry")
 
 
@@ -298,7 +298,7 @@ def page_of(entries: Mapping[str, Entry], page_size: int, page_token: str) -> tu
     if page_size < 0:
         raise invalid("page_size must not be negative")
     after = [name for name in sorted(entries) if name > page_token]
-    page = after[: min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)]
+    page = after[: min(page_size or _DEFAULT_PAGE, _MAX_PAGE)]
     return [entries[name] for name in page], page[-1] if len(page) < len(after) else ""
 
 
