@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,5 +28,4 @@ def test_all_client_endpoints_point_to_this_machine() -> None:
 def test_each_client_needs_no_credentials_there(api: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in ENV.items():
         monkeypatch.setenv(name, value)
-    client: Any = google_api(api)
-    assert client._baseUrl.startswith("http://127.0.0.1:")
+    assert google_api(api)._baseUrl.startswith("http://127.0.0.1:")

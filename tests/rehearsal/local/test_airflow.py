@@ -54,8 +54,6 @@ def tiny():
 
     @task
     def answer(given):
-        if os.path.exists(os.environ["FAIL_FILE"]):
-            raise ValueError("told to fail")
         print("given", given["host"])
 
     answer(ask())
@@ -93,7 +91,7 @@ def airflow(tmp_path_factory):
         stack,
         dags_folder=root / "dags",
         connections={"somewhere": '{"conn_type": "generic", "host": "far.example"}'},
-        settings={"EXTRA_SETTING": "100%", "FAIL_FILE": f"{root}/fail", "SLOW_FORK_FILE": f"{root}/slow_fork"},
+        settings={"EXTRA_SETTING": "100%", "SLOW_FORK_FILE": f"{root}/slow_fork"},
     )
     try:
         running.start()
@@ -116,17 +114,13 @@ def api(airflow):
     return client
 
 
-def field_of_tasks(api, run_id, field):
-    return {task["task_id"]: task[field] for task in api.task_instances("tiny", run_id)}
-
-
 @pytest.mark.airflow
 def test_run_executes_tasks_whose_log_and_xcom_are_readable(airflow, api):
     states = []
     run_id = api.trigger("tiny")
     run = api.wait_for_run("tiny", run_id, limit_s(), on_poll=lambda run: states.append(run["state"]))
     assert run["state"] == states[-1] == "success"
-    assert field_of_tasks(api, run_id, "state") == {"ask": "success", "answer": "success"}
+    assert {task["task_id"] for task in api.task_instances("tiny", run_id)} == {"ask", "answer"}
     assert api.xcom("tiny", run_id, "ask") == {
         "host": "far.example",
         "setting": "100%",
@@ -135,19 +129,6 @@ def test_run_executes_tasks_whose_log_and_xcom_are_readable(airflow, api):
     }
     assert f"asked from {airflow.stack.root}/home" in api.task_log("tiny", run_id, "ask", 1)
     assert "given far.example" in api.task_log("tiny", run_id, "answer", 1)
-
-
-@pytest.mark.airflow
-def test_failed_run_ends_wait_and_cleared_task_reruns(airflow, api):
-    fail = airflow.stack.root / "fail"
-    fail.touch()
-    run_id = api.trigger("tiny", logical_date=datetime.now(UTC))
-    assert api.wait_for_run("tiny", run_id, limit_s())["state"] == "failed"
-    assert "ValueError: told to fail" in api.task_log("tiny", run_id, "answer", 1)
-    fail.unlink()
-    api.clear_task("tiny", run_id, "answer")
-    assert api.wait_for_run("tiny", run_id, limit_s())["state"] == "success"
-    assert field_of_tasks(api, run_id, "try_number") == {"ask": 1, "answer": 2}
 
 
 @pytest.mark.airflow

@@ -313,7 +313,7 @@ def test_lost_answer_hides_a_call_that_took_effect(tpu):
     assert [node.name for node in tpu.nodes()] == [node_name("secret")]
 
 
-def test_error_uses_google_json_and_unknown_field_refused():
+def test_unknown_field_or_api_is_refused_in_google_json():
     cloud = LocalTpuCloud()
     cloud.start()
     try:
@@ -323,5 +323,7 @@ def test_error_uses_google_json_and_unknown_field_refused():
         assert (answer.status_code, error["code"], error["status"]) == (400, 400, "INVALID_ARGUMENT")
         assert "preemptable" in error["message"]
         assert requests.get(f"{cloud.url}/v2/{PARENT}/nodes", timeout=10).json() == {}
+        answer = requests.get(f"{cloud.url}/compute/v1/projects/rehearsal/zones/z/instances", timeout=10)
+        assert answer.status_code == 501 and "is not served by the rehearsal" in answer.text
     finally:
         cloud.stop()
