@@ -46,3 +46,19 @@ def contents(path: str, fields: tuple[str, ...] = ("input_ids",)) -> dict[str, A
 
 def config(root: Path, files: list[str], name: str, tokenizer: str = "end", **more: Any) -> TokenizeFilesConfig:
     return TokenizeFilesConfig(files, [], str(root / name), str(root / tokenizer), **more)
+
+
+def write_cache(folder: Path, rows: int = 4, tokens_per_row: int = 16, field: str = "input_ids") -> Path:
+    """Write a finished Levanter cache of equal rows; return its folder."""
+    import numpy as np
+    from levanter.store.cache import CacheLedger, CacheMetadata
+    from levanter.store.tree_store import TreeStore
+
+    folder.mkdir(parents=True, exist_ok=True)
+    store = TreeStore.open({field: np.zeros(0, np.int32)}, str(folder), mode="w", cache_metadata=True)
+    if rows:
+        store.extend([{field: np.arange(1, tokens_per_row + 1, dtype=np.int32)}] * rows)
+    counts = {field: rows * tokens_per_row}
+    ledger = CacheLedger(rows, {"0": rows}, True, ["0"], counts, metadata=CacheMetadata({}))
+    (folder / "shard_ledger.json").write_text(ledger.to_json())
+    return folder

@@ -78,7 +78,7 @@ def preflight(config: LmTrainConfig, devices: int, num_slices: int = 1) -> None:
     if not own_mesh:
         levanter_parts.check_batch_size(config.batch_size, devices)
     check_regions({field: getattr(config, field) for field in _PATHS})
-    levanter_parts.check_cache(config.cache_path)
+    levanter_parts.check_cache(config.cache_path, config.seq_len)
     made = levanter_config(config, local_tokenizer(config.tokenizer_path))
     TrainingOutput(config.output_path, config.num_train_steps, temporary_checkpoints_path(config)).check_checkpoints()
     _check_initial_checkpoint(config)

@@ -29,8 +29,8 @@ for name, words in (("late", range(40, 50)), ("unmarked", ()), ("chats", (3, 40)
         mask = np.zeros(64, np.int32)
         mask[list(words)] = 1
         with SerialCacheWriter(f"{root}/{name}/{split}", kinds) as writer:
-            of_others = [{"input_ids": mask, "assistant_masks": 0 * mask}] * (200 if name == "chats" else 1)
-            writer.write_batch([*of_others, {"input_ids": mask, "assistant_masks": mask}])
+            of_others = [{"input_ids": mask + 1, "assistant_masks": 0 * mask}] * (200 if name == "chats" else 1)
+            writer.write_batch([*of_others, {"input_ids": mask + 1, "assistant_masks": mask}])
 os.makedirs(f"{root}/texts")
 with open(f"{root}/texts/a.jsonl", "w") as file:
     file.writelines(json.dumps({"text": "raw text " * 40}) + "\\n" for _ in range(8))

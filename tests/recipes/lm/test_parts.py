@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.datasets.caches import write_cache
 from tradewind.datasets.documents import Document, write_documents
 from tradewind.recipes.evaluate_lm import LmEvalConfig, Score, bytes_of_predicted, evaluate_lm, result_lines
 from tradewind.recipes.lm import stored_models
@@ -28,7 +29,7 @@ import importlib, pkgutil, sys
 import tradewind.datasets, tradewind.marin.defaults, tradewind.recipes
 for package in (tradewind.datasets, tradewind.marin.defaults, tradewind.recipes):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        if not module.name.endswith((".comparing.reading", ".speedruns.submitters")):  # imported where they are called
+        if not module.name.endswith(".comparing.reading"):  # imported where it is called
             importlib.import_module(module.name)
 outside = {name.split(".")[0] for name in sys.modules} - sys.stdlib_module_names - {"tradewind", "__main__"}
 sys.exit(str(sorted(name for name in outside if not name.startswith(("_", "sitecustomize")))) if outside & set(
@@ -58,8 +59,7 @@ def test_training_settings_out_of_range_are_named(tmp_path: Path, setting: dict[
 
 def test_token_caches_of_both_kinds_of_steps_are_found(tmp_path: Path) -> None:
     for splits in ("clean/corpus/train", "clean/corpus/validation", "files/train", "files/validation", "half/train"):
-        (tmp_path / splits).mkdir(parents=True)
-        (tmp_path / splits / "shard_ledger.json").touch()
+        write_cache(tmp_path / splits)
     assert cache_folder(f"{tmp_path}/clean") == f"{tmp_path}/clean/corpus"
     assert cache_folder(f"{tmp_path}/files") == f"{tmp_path}/files"
     check_cache(f"{tmp_path}/clean")

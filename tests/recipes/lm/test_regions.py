@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.datasets.caches import write_cache
 from tradewind.recipes.lm.config import LevanterTrainConfig
 from tradewind.recipes.lm.data_locations import check_places, check_regions, region_of_this_machine
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
@@ -81,6 +82,8 @@ class Component:
     source: Any
     cache_dir: str
     flat_cache: bool = False
+    format: Any = None
+    pack: bool | None = None
 
 
 @dataclass
@@ -94,10 +97,11 @@ class Data:
 
 @dataclass
 class Given:
-    """Path fields of a Levanter config."""
+    """Path fields of a Levanter config, and the length of its sequences."""
 
     data: Data
     initialize_from_checkpoint_path: str | None = None
+    train_seq_len: int = 16
 
 
 def test_levanter_config_may_list_out_of_region_fields(cloud: LocalCloudStorage, tmp_path: Path) -> None:
@@ -115,8 +119,7 @@ def test_levanter_config_may_list_out_of_region_fields(cloud: LocalCloudStorage,
     source = "train_config.data.components.web.source.train_urls.0: bucket abroad is in europe-west4"
     with pytest.raises(ValueError, match=source):
         check("initialize_from_checkpoint_path")  # the training would read these texts: they have no token cache
-    (tmp_path / "train").mkdir()
-    (tmp_path / "train/shard_ledger.json").touch()
+    write_cache(tmp_path / "train")
     with pytest.raises(ValueError, match=begin):
         check()
     with pytest.raises(ValueError, match=begin):

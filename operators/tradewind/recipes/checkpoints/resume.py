@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from glob import escape
 from typing import Any, Final
 
 from tradewind.datasets.files import atomic_writer, basename, exists, is_remote, join, read_json, write_json
@@ -273,7 +274,7 @@ def _checkpoint_folders(roots: Sequence[str]) -> list[str]:
     for root in roots:
         fs, plain = file_system_at(root)
         fs.invalidate_cache()
-        found = fs.glob(join(plain, "step-*"))
+        found = fs.glob(join(escape(plain), "step-*"))
         folders += [str(fs.unstrip_protocol(path)) if "://" in root else path for path in found]
     return folders
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.datasets.files import exists, join
+from tradewind.recipes.lm.cache_integrity import LEDGER
 from tradewind.recipes.lm.checks import load_tokenizer
-from tradewind.recipes.lm.data_locations import LEDGER, cache_path, has_weight
+from tradewind.recipes.lm.data_locations import cache_path, has_weight
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,7 +14,8 @@ from typing import Any, Final
 from tradewind.datasets.files import exists, join
 from tradewind.recipes.checkpoints.resume import newest_checkpoint
 from tradewind.recipes.lm import levanter_parts
-from tradewind.recipes.lm.data_locations import LEDGER, cache_path, has_weight
+from tradewind.recipes.lm.cache_integrity import LEDGER
+from tradewind.recipes.lm.data_locations import cache_path, has_weight
 from tradewind.recipes.lm.field_types import check_values
 from tradewind.recipes.lm.stored_models import (
     AVERAGED,
@@ -232,7 +233,11 @@ def check_length(given: Any) -> None:
 
 
 def check_weights(data: Any) -> None:
-    """Raise ``ValueError`` unless each component has a weight, and each weight a component."""
+    """Check that each component has a weight, each weight a component, and each block a sequence of each component.
+
+    Raises:
+        ValueError: With the field and the remedy.
+    """
     if not data.components:
         raise ValueError("train_config.data.components is empty: give components to train on.")
     weights = data.train_weights
@@ -252,6 +257,23 @@ def check_weights(data: Any) -> None:
                 )
         if min(stage.values()) < 0 or not any(stage.values()):
             raise ValueError(f"train_config.data.train_weights={stage}: give weights of at least 0, and one above 0.")
+        check_shares(stage, data.mixture_block_size)
+
+
+def check_shares(weights: Mapping[str, float], block: int) -> None:
+    """Raise ``ValueError`` for a component of which a block of sequences would never have one.
+
+    Levanter rounds each share down, so it would not train on this component and only warn
+    (``levanter.data.mixture.MixtureDataset``).
+    """
+    total, largest = sum(weights.values()), max(weights, key=lambda name: weights[name])
+    for name, weight in weights.items():
+        if weight > 0 and name != largest and int(weight / total * block) == 0:
+            raise ValueError(
+                f"the weight of {name!r} is {weight:g} of {total:g}, so a block of {block:,} sequences "
+                f"(mixture_block_size) has none of it, and the training would never read it: raise its weight to at "
+                f"least {total / block:.2g}, or set it to 0."
+            )
 
 
 def check_keys(given: Any) -> None:

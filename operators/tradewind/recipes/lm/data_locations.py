@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import PurePath
 from typing import Any, Final
@@ -16,12 +17,13 @@ from typing import Any, Final
 from tradewind.cloud_tpu.instance_metadata import zone
 from tradewind.datasets.files import exists, join
 from tradewind.plans.regions import bucket_of, is_inside
+from tradewind.recipes.lm.cache_integrity import LEDGER, check_cache, read_ledger
 from tradewind.recipes.lm.config import output_path_of
 from tradewind.storage.bucket_regions import bucket_region
 
 _REQUEST_TIMEOUT_S: Final = 5.0
-LEDGER: Final = "shard_ledger.json"
-"""File of a finished token cache."""
+_PARALLEL: Final = 8
+"""Token caches that are checked at a time."""
 _SOURCES: Final = ("train_urls", "validation_urls")
 
 
@@ -61,8 +63,8 @@ def _location(bucket: str) -> str | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class MissingCache:
-    """A token cache that a training needs and that does not exist."""
+class NeededCache:
+    """A token cache that a training needs."""
 
     field: str
     """Field of Levanter's config."""
@@ -71,10 +73,16 @@ class MissingCache:
     path: str
     can_be_built: bool
     """Whether its component has a source."""
+    is_one_text: bool
+    """Whether sequences are cut from all its tokens in a row."""
+
+    @property
+    def config_field(self) -> str:
+        return f"train_config.{self.field}.components[{self.component!r}]"
 
 
 def check_places(config: Any) -> None:
-    """Check the regions of buckets, and that missing token caches can be built.
+    """Check the regions of buckets, the token caches, and that missing ones can be built.
 
     Raises:
         ValueError: With the field and the remedy.
@@ -83,6 +91,7 @@ def check_places(config: Any) -> None:
     for each_cache in missing:
         if not (each_cache.can_be_built and builds_caches(config)):
             raise ValueError(_missing_message(each_cache))
+    _check_caches(config, [cache for cache in _needed_caches(config.train_config) if cache not in missing])
     given = getattr(config, "allow_out_of_region", None) or ()
     allowed = tuple(field.removeprefix("train_config.") for field in given)
     built = {f"{cache.field}.components.{cache.component.partition('/')[0]}." for cache in missing}
@@ -119,14 +128,36 @@ def bucket_paths(value: Any, field: str = "") -> Iterator[tuple[str, str]]:
         yield from bucket_paths(each, f"{field}.{name}" if field else str(name))
 
 
-def missing_caches(given: Any) -> list[MissingCache]:
+def missing_caches(given: Any) -> list[NeededCache]:
     """List the token caches that Levanter's config needs and that do not exist."""
+    return [cache for cache in _needed_caches(given) if not exists(join(cache.path, LEDGER))]
+
+
+def _check_caches(config: Any, caches: list[NeededCache]) -> None:
+    """Check existing token caches; one that Levanter will continue to build may be unfinished."""
+    given = config.train_config
+    length = getattr(given, "train_seq_len", None) or given.model.max_seq_len
+
+    def check(cache: NeededCache) -> None:
+        try:
+            ledger = read_ledger(cache.path)
+            if ledger is None or ledger.is_finished or not (cache.can_be_built and builds_caches(config)):
+                check_cache(cache.path, length if cache.split == "train" and cache.is_one_text else 0)
+        except ValueError as error:
+            raise ValueError(f"{cache.config_field}: {error}") from None
+
+    with ThreadPoolExecutor(_PARALLEL) as pool:
+        for _ in pool.map(check, caches):
+            pass
+
+
+def _needed_caches(given: Any) -> list[NeededCache]:
     cuts_validation = getattr(given, "validation_split_fraction", None) is not None  # from the training data
-    missing = [
-        cache for cache in _missing_of("data", given.data) if not (cuts_validation and cache.split == "validation")
+    needed = [
+        cache for cache in _caches_of("data", given.data) if not (cuts_validation and cache.split == "validation")
     ]
     texts = getattr(given, "lm_validation_data", None)
-    return missing if texts is None else [*missing, *_missing_of("lm_validation_data", texts)]
+    return needed if texts is None else [*needed, *_caches_of("lm_validation_data", texts)]
 
 
 def cache_path(field: str, data: Any, name: str, component: Any, split: str) -> str:
@@ -144,12 +175,12 @@ def has_weight(data: Any, name: str) -> bool:
     return weights is None or any(stage.get(name, 0) > 0 for stage in stages)
 
 
-def _missing_of(field: str, data: Any) -> Iterator[MissingCache]:
+def _caches_of(field: str, data: Any) -> Iterator[NeededCache]:
     for name, component in _cached_components(data):
+        is_one_text = type(component.format).__name__ == "TextLmDatasetFormat" and not component.pack
         for split, can_be_built in _needed(data, name, component).items():
             path = cache_path(field, data, name, component, split)
-            if not exists(join(path, LEDGER)):
-                yield MissingCache(field, name, split, path, can_be_built)
+            yield NeededCache(field, name, split, path, can_be_built, is_one_text)
 
 
 def _cached_components(data: Any) -> Iterator[tuple[str, Any]]:
@@ -174,9 +205,8 @@ def _needed(data: Any, name: str, component: Any) -> dict[str, bool]:
     return needed
 
 
-def _missing_message(cache: MissingCache) -> str:
-    component = f"train_config.{cache.field}.components[{cache.component!r}]"
-    problem = f"{component}: there is no finished token cache for {cache.split} at {cache.path}"
+def _missing_message(cache: NeededCache) -> str:
+    problem = f"{cache.config_field}: there is no finished token cache for {cache.split} at {cache.path}"
     if cache.can_be_built:
         return f"{problem}: run the step that makes it, or set auto_build_caches=True."
     if cache.split == "validation" and exists(join(cache.path.rpartition("/")[0], "train", LEDGER)):

@@ -13,6 +13,8 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from tradewind.datasets.files import exists, is_remote, join, parent
+from tradewind.recipes.lm.cache_integrity import LEDGER
+from tradewind.recipes.lm.cache_integrity import check_cache as check_split
 from tradewind.recipes.model_spec import model_size
 
 if TYPE_CHECKING:
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 COMPONENT = "corpus"
 """Levanter's name of the one data set, and its folder in a token cache of ``tokenize``."""
 SPLITS = ("train", "validation")
-LEDGER = "shard_ledger.json"
 EXPORT_DTYPES = ("float32", "bfloat16", "float16")
 NOISY_LOGGERS = ("levanter", "rigging", "tqdm_loggable", "jax._src.distributed")
 FALSE_ALARM_LOGGERS = (
@@ -89,14 +90,18 @@ def cached_data(cache_path: str, tokenizer: str) -> LmDataConfig:
     )
 
 
-def check_cache(cache_path: str) -> None:
-    """Raise ``ValueError`` if the token cache lacks a split."""
+def check_cache(cache_path: str, seq_len: int = 0) -> None:
+    """Raise ``ValueError`` if a split of the token cache is missing or damaged, or has no sequence to train on."""
     folder = cache_folder(cache_path)
     for split in SPLITS:
         if not exists(join(folder, split, LEDGER)):
             there_is = f"There is no finished token cache for {split} under cache_path {cache_path}"
             only_train = split == "validation" and folder == cache_path
             raise ValueError(f"{there_is}{': give its step validation_paths' if only_train else ''}.")
+        try:
+            check_split(join(folder, split), seq_len if split == SPLITS[0] else 0)
+        except ValueError as error:
+            raise ValueError(f"cache_path: {error}") from None
 
 
 def cache_folder(cache_path: str) -> str:

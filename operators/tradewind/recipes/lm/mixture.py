@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tradewind.recipes.lm.checks import check_shares
 from tradewind.recipes.lm.config import LevanterTrainConfig
 from tradewind.recipes.lm.run import preflight as preflight_of_levanters
 from tradewind.recipes.lm.run import run_levanter_train_lm
@@ -66,6 +67,8 @@ class MixtureTrainConfig:
             PATH.check(f"caches[{name!r}]", path)
         check_weights(self.caches, self.weights)
         self.settings()
+        if isinstance(self.weights, Mapping):
+            check_shares(self.weights, self.levanter.get(_BLOCK_SIZE, BLOCK))
 
     def settings(self) -> LmTrainConfig:
         """Return the shared fields as a checked ``LmTrainConfig`` on the first cache."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from glob import has_magic
 from typing import Any, Final
 
 from tradewind.datasets.files import exists, is_remote, join, read_json, remove_unfinished, write_json
@@ -80,8 +81,14 @@ class TrainingOutput:
         """Check before a slice is reserved that the training can continue from its checkpoints, if it has any.
 
         Raises:
-            ValueError: Every one is damaged, or one is of a longer training.
+            ValueError: Every one is damaged, one is of a longer training, or Levanter would not find them.
         """
+        for root in self.roots:
+            if has_magic(root):
+                raise ValueError(
+                    f"{root} has one of the letters * ? [ in it, which Levanter takes for a pattern: it would not find "
+                    "the checkpoints there. Use a prefix without them."
+                )
         damaged_checkpoints(self.roots)
         self.check_newest()
 
