@@ -303,7 +303,7 @@ class Builder:
         name, _, length = described.partition(" = ")
 
         def axis(config: Any) -> Any:
-            return self.find("haliax.axis.Axis")(name, evaluate(length, lambda path: _attribute(config, path)))
+            return self.find("haliax.axis.Axis")(name, evaluate(length, lambda path: operator.attrgetter(path)(config)))
 
         return property(axis)
 
@@ -321,12 +321,6 @@ def split_declaration(declared: str) -> tuple[str, str, str | None]:
     assert isinstance(node, ast.AnnAssign)
     value = None if node.value is None else ast.unparse(node.value)
     return ast.unparse(node.target), ast.unparse(node.annotation), value
-
-
-def _attribute(config: Any, dotted: str) -> Any:
-    for name in dotted.split("."):
-        config = getattr(config, name)
-    return config
 
 
 def _refusal(full: str, name: str) -> Callable[..., Any]:

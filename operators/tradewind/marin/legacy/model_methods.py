@@ -102,30 +102,9 @@ def _llama_attention(config: Config) -> Any:
     return attention_of(config, head_dim=config.head_dim, qk_norm=norm)
 
 
-def _qwen2_attention(config: Config) -> Any:
-    return attention_of(config, use_bias=True, use_output_bias=False)
-
-
-def _qwen3_attention(config: Config) -> Any:
-    return dataclasses.replace(_llama_attention(config), qk_norm=config.norm_config)
-
-
-def _olmo_attention(config: Config) -> Any:
-    return attention_of(config, use_bias=config.attention_bias, qk_norm=config.norm_config)
-
-
-def _gemma_attention(config: Config) -> Any:
+def _gemma_attention(config: Config, **others: Any) -> Any:
     norm = config.norm_config if getattr(config, "use_qk_norm", False) else None
-    return attention_of(config, qk_norm=norm)
-
-
-def _gemma2_attention(config: Config) -> Any:
-    norm = config.norm_config if getattr(config, "use_qk_norm", False) else None
-    return attention_of(config, qk_norm=norm, logits_soft_cap=config.attn_logit_softcapping)
-
-
-def _gemma3_attention(config: Config) -> Any:
-    return attention_of(config, qk_norm=config.norm_config)
+    return attention_of(config, qk_norm=norm, **others)
 
 
 def _hyena_mlp(config: Config) -> Any:
@@ -158,12 +137,18 @@ METHODS: Final[Mapping[str, Mapping[str, Any]]] = {
         "actual_head_size": property(_head_size),
     },
     "levanter.models.qwen.QwenConfig": {
-        "__post_init__": check_heads, "flops_per_token": _flops(True), "attention_config": _qwen2_attention,
+        "__post_init__": check_heads, "flops_per_token": _flops(True),
+        "attention_config": lambda config: attention_of(config, use_bias=True, use_output_bias=False),
     },
-    "levanter.models.qwen.Qwen3Config": {"attention_config": _qwen3_attention},
+    "levanter.models.qwen.Qwen3Config": {
+        "attention_config": lambda config: dataclasses.replace(_llama_attention(config), qk_norm=config.norm_config),
+    },
     "levanter.models.olmo.Olmo2Config": {
         "__post_init__": check_heads, "flops_per_token": _flops(True), "total_trainable_params": _olmo_params,
-        "attention_config": _olmo_attention, "norm_config": property(_rms_norm),
+        "attention_config": lambda config: attention_of(
+            config, use_bias=config.attention_bias, qk_norm=config.norm_config
+        ),
+        "norm_config": property(_rms_norm),
     },
     "levanter.models.mistral.MistralConfig": {
         "flops_per_token": _flops(False, num_kv_heads="num_heads"), "attention_config": attention_of,
@@ -179,8 +164,12 @@ METHODS: Final[Mapping[str, Mapping[str, Any]]] = {
         "__post_init__": check_heads, "flops_per_token": _flops(False), "attention_config": _gemma_attention,
         "norm_config": property(_gemma_norm),
     },
-    "levanter.models.gemma.Gemma2Config": {"attention_config": _gemma2_attention},
-    "levanter.models.gemma.Gemma3Config": {"attention_config": _gemma3_attention},
+    "levanter.models.gemma.Gemma2Config": {
+        "attention_config": lambda config: _gemma_attention(config, logits_soft_cap=config.attn_logit_softcapping),
+    },
+    "levanter.models.gemma.Gemma3Config": {
+        "attention_config": lambda config: attention_of(config, qk_norm=config.norm_config),
+    },
     "levanter.models.gpt2.Gpt2Config": {"flops_per_token": _gpt2_flops},
     "levanter.models.gpt2_hyena.Gpt2HyenaConfig": {
         "flops_per_token": _no_flops, "Pos": property(lambda config: config.hyena.Pos),

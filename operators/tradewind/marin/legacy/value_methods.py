@@ -198,6 +198,7 @@ NAMES: Final[Mapping[str, Any]] = {
 # Text extraction configs: arguments for the extraction library.
 
 Config = Any
+_NOT_FOR_MARKDOWNIFY: Final = frozenset({"include_images", "include_links"})
 _NOT_FOR_RESILIPARSE: Final = frozenset({"use_custom_variant", "markdownify_config", "prepend_title"})
 
 
@@ -212,14 +213,6 @@ def _values(config: Config, excluded: frozenset[str]) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names if name not in excluded}
 
 
-def _markdownify(config: Config) -> dict[str, Any]:
-    return _values(config, frozenset({"include_images", "include_links"}))
-
-
-def _resiliparse(config: Config) -> dict[str, Any]:
-    return _values(config, _NOT_FOR_RESILIPARSE)
-
-
 def _markdownify_of_resiliparse(config: Config) -> dict[str, Any]:
     excluded = frozenset({"use_custom_variant", "prepend_title", *config.resiliparse_kwargs})
     names = (spec.name for spec in dataclasses.fields(config.markdownify_config))
@@ -228,9 +221,11 @@ def _markdownify_of_resiliparse(config: Config) -> dict[str, Any]:
 
 _MADE: Final = {"default_config": classmethod(lambda cls: cls()), "get_preset_config": classmethod(_preset)}
 EXTRACTION_METHODS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "marin.schemas.web.convert.HtmlToMarkdownConfig": {**_MADE, "markdownify_kwargs": property(_markdownify)},
+    "marin.schemas.web.convert.HtmlToMarkdownConfig": {
+        **_MADE, "markdownify_kwargs": property(lambda config: _values(config, _NOT_FOR_MARKDOWNIFY)),
+    },
     "marin.schemas.web.convert.ResiliparseConfig": {
-        **_MADE, "resiliparse_kwargs": property(_resiliparse),
+        **_MADE, "resiliparse_kwargs": property(lambda config: _values(config, _NOT_FOR_RESILIPARSE)),
         "markdownify_kwargs": property(_markdownify_of_resiliparse),
     },
 }  # fmt: skip

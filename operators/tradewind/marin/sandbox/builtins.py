@@ -156,7 +156,7 @@ class UserBuiltins:
         self._salt = salt
         self.names: dict[str, Any] = {**vars(builtins), **self._changed(), "__import__": import_, OPTIONAL: optional}
         changes: dict[types.ModuleType, dict[str, Any]] = {
-            os: {"environ": self.environment, "getenv": self._getenv, **_OF_PROCESS},
+            os: {"environ": self.environment, "getenv": self.environment.get, **_OF_PROCESS},
             posix: dict(_OF_PROCESS),
             time: {"sleep": _sleep},
             importlib: {"import_module": import_module},
@@ -189,9 +189,6 @@ class UserBuiltins:
                 changed.__dict__.setdefault(key, value)
         return changed
 
-    def _getenv(self, name: str, default: Any = None) -> Any:
-        return self.environment.get(name, default)
-
     def _changed(self) -> dict[str, Any]:
         return {
             IS: is_same,
@@ -200,7 +197,7 @@ class UserBuiltins:
             KNOWN_INSIDE: require_known_inside,
             TYPE: type_of,
             CAUGHT: reraise_refusal,
-            ORDER: reversed_order if self._salt else _unchanged,
+            ORDER: reversed_order if self._salt else lambda value: value,
             "isinstance": _isinstance,
             "hasattr": _hasattr,
             "getattr": _getattr,
@@ -220,10 +217,6 @@ class UserBuiltins:
 
 def _name_of(module: types.ModuleType) -> str:
     return "os.path" if module is os.path else module.__name__
-
-
-def _unchanged(value: Any) -> Any:
-    return value
 
 
 def _changed_module(module: types.ModuleType, names: dict[str, Any]) -> types.ModuleType:
