@@ -177,7 +177,7 @@ def test_node_in_transition_has_half_an_hour(state: str) -> None:
     assert one_node(state, 0, lasting(state, 1900.0)).action is Action.REPLACE
 
 
-def test_missing_hosts_have_short_grace_unless_node_or_head_is_new() -> None:
+def test_missing_hosts_have_short_grace_unless_node_or_head_new() -> None:
     assert one_node("READY", 2).verdict is SliceHealth.WORKS
     assert one_node("READY", 1, lasting("HOSTS", 100.0)).verdict is SliceHealth.GRACE
     assert one_node("READY", 1, lasting("HOSTS", 200.0)).action is Action.REPLACE
