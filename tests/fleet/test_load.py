@@ -141,8 +141,8 @@ BAD = [
 @pytest.mark.parametrize(("more", "says"), BAD, ids=[more.splitlines()[0][:40] for more, _ in BAD])
 def test_invalid_field_is_reported_with_line_and_fix(more: str, says: str, tmp_path: Path) -> None:
     """A cluster's fields are indented by the helper; other lines begin with a space."""
-    (said,) = problems(tmp_path, more, inside=not more.startswith(" "))
-    assert says in said
+    (problem,) = problems(tmp_path, more, inside=not more.startswith(" "))
+    assert says in problem
 
 
 def test_clusters_that_share_a_connection_are_both_named(tmp_path: Path) -> None:

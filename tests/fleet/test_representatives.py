@@ -63,14 +63,16 @@ def test_slice_is_idle_only_if_all_its_hosts_are() -> None:
 
 
 def test_slice_used_again_just_before_idle_deletion_is_detected() -> None:
-    def look(at: float, **slices: float) -> UsageSnapshot:
+    def snapshot(at: float, **slices: float) -> UsageSnapshot:
         return UsageSnapshot(at, {}, slices)
 
-    assert newly_used_slices(look(0, a=298.0), look(5, a=1.0), TIMEOUT_S) == ["a"]
-    assert newly_used_slices(look(0, a=298.0), look(5, a=303.0), TIMEOUT_S) == []
-    assert newly_used_slices(look(0, a=200.0), look(5, a=1.0), TIMEOUT_S) == [], "it was not about to be deleted"
-    assert newly_used_slices(look(0, a=float("inf")), look(5, a=1.0), TIMEOUT_S) == [], "its hosts came back"
-    assert newly_used_slices(look(0), look(5, a=0.0), TIMEOUT_S) == [], "it is new"
+    assert newly_used_slices(snapshot(0, a=298.0), snapshot(5, a=1.0), TIMEOUT_S) == ["a"]
+    assert newly_used_slices(snapshot(0, a=298.0), snapshot(5, a=303.0), TIMEOUT_S) == []
+    assert newly_used_slices(snapshot(0, a=200.0), snapshot(5, a=1.0), TIMEOUT_S) == [], (
+        "it was not to be deleted"
+    )
+    assert newly_used_slices(snapshot(0, a=float("inf")), snapshot(5, a=1.0), TIMEOUT_S) == [], "its hosts came back"
+    assert newly_used_slices(snapshot(0), snapshot(5, a=0.0), TIMEOUT_S) == [], "it is new"
 
 
 def test_idle_time_per_address_is_of_most_recent_living_node() -> None:

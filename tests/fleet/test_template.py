@@ -121,8 +121,8 @@ def test_token_and_secrets_reach_ray_through_owner_only_files(kind: str, node: N
     assert {file.name for file in stale.parent.iterdir()} == {"HF_TOKEN"}
     for file, secret in {token: "RAY_AUTH_TOKEN", variable: "hugging"}.items():
         assert file.read_text() == f'it\'s "{secret}" $HOME' and file.stat().st_mode & 0o777 == 0o600
-    told, *env = (node.home / "ray.log").read_text().splitlines()
-    assert told.startswith("start ") and "it's" not in told
+    command, *env = (node.home / "ray.log").read_text().splitlines()
+    assert command.startswith("start ") and "it's" not in command
     assert 'HF_TOKEN=it\'s "hugging" $HOME' in env
     assert ("RAY_gcs_storage=rocksdb" in env) == (kind == "head")
     assert "--project=my-project" in (node.home / "gcloud.log").read_text()

@@ -115,19 +115,19 @@ class GeneratedFiles:
         folder = fleet.file.parent / CLUSTERS_FOLDER
         template = ClusterTemplate(fleet.file.parent / TEMPLATE_NAME)
         texts = {folder / f"{name}.yaml": template.text(cluster) for name, cluster in fleet.clusters.items()}
-        there = {file: file.read_text(errors="replace") for file in sorted(folder.glob("*.yaml")) if file.is_file()}
+        existing = {file: file.read_text(errors="replace") for file in sorted(folder.glob("*.yaml")) if file.is_file()}
         for file in texts:
-            if file in there and not is_generated(there[file]):
+            if file in existing and not is_generated(existing[file]):
                 raise FleetError(
                     f"{file} does not begin with {HEADER!r}, so it is a user's own: move it away, or give the "
                     "cluster another name."
                 )
-        surplus = tuple(file for file, text in there.items() if file not in texts and is_generated(text))
+        surplus = tuple(file for file, text in existing.items() if file not in texts and is_generated(text))
         schema = fleet.file.with_name(SCHEMA_FILE.name)
         if schema.is_file():
-            there[schema] = schema.read_text(errors="replace")
+            existing[schema] = schema.read_text(errors="replace")
         texts[schema] = SCHEMA_FILE.read_text()
-        return GeneratedFiles(texts, tuple(file for file in texts if there.get(file) != texts[file]), surplus)
+        return GeneratedFiles(texts, tuple(file for file in texts if existing.get(file) != texts[file]), surplus)
 
     def update(self) -> Iterator[str]:
         """Write stale files and remove surplus ones; yield a sentence about each file."""

@@ -171,7 +171,7 @@ def held_slice(jobs: RayJobs, job: str) -> DevSlice | None:
 def find_session(
     cluster: FleetCluster,
     jobs: Sequence[JobDetails],
-    there: ClusterHosts,
+    hosts: ClusterHosts,
     own: LocalSessions,
     *,
     name: str,
@@ -189,7 +189,7 @@ def find_session(
     known = {job.job for job in jobs if not job.has_ended}
     for job, held in own.called(name).items():
         if job in known:
-            return refresh_hosts(cluster, job, held, there.named([held.name]))
+            return refresh_hosts(cluster, job, held, hosts.named([held.name]))
     none = f"You hold no slice called {name} on cluster {cluster.name}"
     if claimed := active_holders(jobs, name, user):
         job = on_one_line(claimed[0].job[:_MAX_JOB_CHARS])
@@ -204,7 +204,7 @@ def find_session(
     )
 
 
-def named_session(cluster: FleetCluster, jobs: RayJobs, there: ClusterHosts, job: str) -> DevSession:
+def named_session(cluster: FleetCluster, jobs: RayJobs, hosts: ClusterHosts, job: str) -> DevSession:
     """Return the slice that ``job`` reports to hold; the user vouches for the job.
 
     Raises:
@@ -216,7 +216,7 @@ def named_session(cluster: FleetCluster, jobs: RayJobs, there: ClusterHosts, job
     held = None if details is None or details.has_ended else held_slice(jobs, job)
     if held is None or held.refused:
         raise FleetError(f"Job {job} holds no slice of cluster {cluster.name}: it has ended, or waits for one.")
-    return refresh_hosts(cluster, job, held, there.named([held.name]))
+    return refresh_hosts(cluster, job, held, hosts.named([held.name]))
 
 
 def select_hosts(session: DevSession, numbers: Sequence[int]) -> list[int]:

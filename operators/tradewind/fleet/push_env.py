@@ -155,7 +155,7 @@ def newest_versions(cluster: FleetCluster, client: Any = None) -> dict[str, str]
     return found
 
 
-def machines_of(there: ClusterHosts, slices: Iterable[SliceOfHosts]) -> tuple[list[SshHost], list[HostPush]]:
+def machines_of(cluster_hosts: ClusterHosts, slices: Iterable[SliceOfHosts]) -> tuple[list[SshHost], list[HostPush]]:
     """Return the SSH hosts of ``slices``, and failures of the hosts that cannot be reached.
 
     Raises:
@@ -165,7 +165,7 @@ def machines_of(there: ClusterHosts, slices: Iterable[SliceOfHosts]) -> tuple[li
     lost: list[HostPush] = []
     for one in slices:
         try:
-            reachable += there.reachable(one.hosts)
+            reachable += cluster_hosts.reachable(one.hosts)
         except NoHeadError as error:
             lost += [HostPush(host.name, PushState.FAILED, why=str(error)) for host in one.hosts]
     return reachable, lost

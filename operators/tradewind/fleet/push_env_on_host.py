@@ -57,8 +57,8 @@ def _compared(order: dict[str, Any], folder: str, aside: str, raylets: list[dict
     names = sorted(order["secrets"])
     new = {name: _content(os.path.join(aside, name)) for name in names}
     changed = [name for name in names if not _is_as(os.path.join(folder, name), new[name])]
-    there = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    removed = [name for name in there if name not in new]
+    existing = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    removed = [name for name in existing if name not in new]
     if not order["is_dry"] and (changed or removed or not os.path.isdir(folder)):
         _put(aside, folder)
     elif not order["is_dry"]:

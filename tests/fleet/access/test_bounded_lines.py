@@ -69,6 +69,6 @@ def test_connection_loss_reason_is_short_for_any_output() -> None:
     why = connection_loss_reason("a banner\n" + "b" * 60_000 + "\n\n", host)
     assert why.startswith("Cluster here: ssh to one:0 at 10.0.0.2 ended: bbb") and len(why) < 500
     hosts = DevHosts(session_of("10.0.0.2"), [host], ["10.0.0.2/1/2"])
-    with pytest.raises(SshError, match="Host one:0 did not take the files: aaa") as told:
+    with pytest.raises(SshError, match="Host one:0 did not take the files: aaa") as refused:
         hosts._check(HostResult("one:0", 1), "a" * (1 << 20))
-    assert len(str(told.value)) < 500
+    assert len(str(refused.value)) < 500

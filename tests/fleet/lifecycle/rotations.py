@@ -98,7 +98,7 @@ def rotation(
     return TokenRotation(
         clusters,
         TokenSecret(PROJECT, clusters[0].token_secret),
-        acts={one.name: manager(one) for one in clusters},
+        managers={one.name: manager(one) for one in clusters},
         markers=markers,
         jobs={one.name: JobPreservation(one, filed[one.name], tell, **options) for one in clusters},
         hand_out=lambda version: fetch_token(clusters[0], str(version)),

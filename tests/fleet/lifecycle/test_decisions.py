@@ -109,16 +109,16 @@ def test_cluster_state_follows_from_its_heads(
 def test_ray_relaunches_nodes_with_another_launch_hash() -> None:
     hashes = {"head_default": "1", "tpu_worker": "2"}
 
-    def asked(launch: str, kind: str = "tpu_worker") -> dict[str, str]:
+    def launched_by(launch: str, kind: str = "tpu_worker") -> dict[str, str]:
         return labels("a", ray_launch_config=launch, ray_user_node_type=kind)
 
     found = Inventory(
-        [VirtualMachine("h", "RUNNING", {**asked("1", "head_default"), "ray-node-type": "head"})],
+        [VirtualMachine("h", "RUNNING", {**launched_by("1", "head_default"), "ray-node-type": "head"})],
         [
-            tpu("same", labels=asked("2")),
-            tpu("other", labels=asked("3")),
-            tpu("dead", labels=asked("3"), state="PREEMPTED"),
-            tpu("type-that-went", labels=asked("2", "tpu_slice_v4_16")),
+            tpu("same", labels=launched_by("2")),
+            tpu("other", labels=launched_by("3")),
+            tpu("dead", labels=launched_by("3"), state="PREEMPTED"),
+            tpu("type-that-went", labels=launched_by("2", "tpu_slice_v4_16")),
             tpu("by-hand", labels={"ray-cluster-name": "a"}),
         ],
     )

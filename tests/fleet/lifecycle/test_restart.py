@@ -67,13 +67,13 @@ class Head:
         yield self.connection
 
     @contextmanager
-    def reach_memory(self, cluster: FleetCluster) -> Iterator[str]:
+    def reach_gcs(self, cluster: FleetCluster) -> Iterator[str]:
         yield self.ray.gcs_address
 
     def backup(self, tell: Callable[[str], None] | None = None) -> ClusterJobBackup:
         return ClusterJobBackup(
             self.cluster, tell or self.messages.append, root=self.folder / "state", reach=self.reach,
-            reach_memory=self.reach_memory, timeout_s=120.0,
+            reach_gcs=self.reach_gcs, timeout_s=120.0,
         )  # fmt: skip
 
     def submit(self, job: str, entrypoint: str, **fields: Any) -> None:
@@ -93,8 +93,8 @@ class Head:
 
 
 def restart_of(head: Head, backup: ClusterJobBackup, relaunch: Callable[[], None], tell: Any = None) -> ClusterRestart:
-    acts, tell = cast(ClusterManager, OneHeadManager(relaunch)), tell or head.messages.append
-    return ClusterRestart(acts, ClusterLock.of(head.cluster), JobPreservation(head.cluster, backup, tell), tell)
+    manager, tell = cast(ClusterManager, OneHeadManager(relaunch)), tell or head.messages.append
+    return ClusterRestart(manager, ClusterLock.of(head.cluster), JobPreservation(head.cluster, backup, tell), tell)
 
 
 def relaunch(head: Head) -> None:

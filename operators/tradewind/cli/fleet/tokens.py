@@ -179,7 +179,7 @@ def _rotate(
     return TokenRotation(
         group,
         TokenSecret(group[0].project, group[0].token_secret),
-        acts=managers,
+        managers=managers,
         markers={one.name: ClusterLock.of(one) for one in group},
         jobs={one.name: jobs_to_preserve(arguments, one) for one in group},
         hand_out=hand_out,

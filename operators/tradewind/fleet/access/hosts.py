@@ -70,8 +70,8 @@ class ClusterHosts:
         """Return the slices whose label names the cluster, sorted by name."""
         what = f"The slices of cluster {self._cluster.name} in {self._cluster.project}, {self._cluster.zone}"
         nodes = list_all(self._nodes.list, what, "nodes", parent=self._parent)
-        ours = (node for node in nodes if node.get("labels", {}).get(CLUSTER_LABEL) == self._cluster.name)
-        return sorted(map(_slice, ours), key=lambda one: one.name)
+        own = (node for node in nodes if node.get("labels", {}).get(CLUSTER_LABEL) == self._cluster.name)
+        return sorted(map(_slice, own), key=lambda one: one.name)
 
     def named(self, names: Sequence[str]) -> list[SliceHost]:
         """Return the hosts with these names: ``SLICE`` for all of one, ``SLICE:N``, or an address; each once.

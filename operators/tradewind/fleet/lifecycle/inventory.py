@@ -376,8 +376,8 @@ class CloudZone:
         """Add ``labels`` to those of a machine."""
         instances, what = self._compute.instances(), f"Labelling {name} in {self}"
         place = {"project": self.project, "zone": self.zone, "instance": name}
-        there = execute_request(instances.get(**place), what)
-        body = {"labels": {**there.get("labels", {}), **labels}, "labelFingerprint": there["labelFingerprint"]}
+        current = execute_request(instances.get(**place), what)
+        body = {"labels": {**current.get("labels", {}), **labels}, "labelFingerprint": current["labelFingerprint"]}
         self._wait_for(self._changed(instances.setLabels(**place, body=body), what), what)
 
     def label_slice(self, one: TpuNode, labels: Mapping[str, str]) -> None:
@@ -389,9 +389,9 @@ class CloudZone:
         name = f"projects/{self.project}/locations/{self.zone}/nodes/{one.name}"
         what = f"Labelling {one.name} in {self}"
         with suppress(CloudNotFoundError):
-            there = TpuNode.from_json(execute_request(self._nodes.get(name=name), what))
-            if there.identity == one.identity:
-                body = {"labels": {**there.labels, **labels}}
+            current = TpuNode.from_json(execute_request(self._nodes.get(name=name), what))
+            if current.identity == one.identity:
+                body = {"labels": {**current.labels, **labels}}
                 self._changed(self._nodes.patch(name=name, updateMask="labels", body=body), what)
 
     def __str__(self) -> str:

@@ -94,7 +94,7 @@ class ClusterJobBackup:
     Args:
         root: Parent of the backups of all clusters.
         reach: Connects to the cluster.
-        reach_memory: Connects to the GCS of its head.
+        reach_gcs: Connects to the GCS of its head.
         timeout_s: Maximum time without an answer of a restarted head.
     """
 
@@ -105,14 +105,14 @@ class ClusterJobBackup:
         *,
         root: Path | None = None,
         reach: Callable[[FleetCluster], AbstractContextManager[RayCluster]] = connected_with_any_token,
-        reach_memory: Callable[[FleetCluster], AbstractContextManager[str]] = connected_gcs,
+        reach_gcs: Callable[[FleetCluster], AbstractContextManager[str]] = connected_gcs,
         timeout_s: float = _HEAD_TIMEOUT_S,
     ) -> None:
         self.folder = (root or backups_root()) / cluster.project / cluster.name
         self._cluster = cluster
         self._tell = tell
         self._reach = reach
-        self._reach_memory = reach_memory
+        self._reach_gcs = reach_gcs
         self._timeout_s = timeout_s
 
     def back_up(self, restart: str, *, is_anew: bool = True) -> BackupResult:
@@ -130,11 +130,11 @@ class ClusterJobBackup:
             backup.delete()
         try:
             with tempfile.TemporaryDirectory(prefix=".reading-", dir=self.folder) as aside:
-                with self._reach(self._cluster) as there, self._reach_memory(self._cluster) as memory:
-                    found = read_head(memory, there.token, Path(aside))
-                    heads = asyncio.run(_heads(there))
+                with self._reach(self._cluster) as connection, self._reach_gcs(self._cluster) as gcs:
+                    found = read_head(gcs, connection.token, Path(aside))
+                    heads = asyncio.run(_heads(connection))
                     jobs = [replace(job, on_head=job.node_id in heads) for job in found.jobs]
-                    over = [job.job for job in RayJobs(there).jobs() if job.status in _OVER]
+                    over = [job.job for job in RayJobs(connection).jobs() if job.status in _OVER]
                 backup.add(jobs, found.packages, without=over)
         except (FleetError, RayJobsError, GcsReadError, BadBackupError) as error:
             raise JobBackupError(f"Cluster {self._cluster.name}: its jobs cannot be backed up: {error}") from None
@@ -166,8 +166,8 @@ class ClusterJobBackup:
             check()
             try:
                 if backup.jobs():
-                    with self._reach(self._cluster) as there:
-                        for one in JobRestorer(RayJobs(there), backup, check=check).run():
+                    with self._reach(self._cluster) as connection:
+                        for one in JobRestorer(RayJobs(connection), backup, check=check).run():
                             if one.job not in found:
                                 self._tell(one.sentence)
                             found[one.job] = one
@@ -203,9 +203,9 @@ def this_host() -> str:
     return socket.gethostname()
 
 
-async def _heads(there: RayCluster) -> set[str]:
+async def _heads(connection: RayCluster) -> set[str]:
     """Return the IDs of the head's nodes, including those before a restart."""
-    async with JobsApi(there) as api:
+    async with JobsApi(connection) as api:
         return {node.node_id for node in await fetch_nodes(api) if node.is_head}
 
 
@@ -339,9 +339,9 @@ def _delete_restored(cluster: str, backup: JobBackup, found: FoundLock, tell: Ca
     if note is None:
         return
     missing = {*note.left, *(note.jobs if note.is_in(this_host(), str(backup.folder)) else ())}
-    there = [job.job for job in backup.jobs()]
-    left = [job for job in there if job in missing]
-    if left != there:
+    saved = [job.job for job in backup.jobs()]
+    left = [job for job in saved if job in missing]
+    if left != saved:
         backup.keep_only(left)
         tell(
             f"Deleted {'the restored jobs of ' if left else ''}{backup.folder}: {found.marker.operation} of {cluster} "
@@ -390,12 +390,12 @@ class JobPreservation:
         before, backup = self._note(held), self._backup(held)
         is_all_here = before is None or (backup.exists and before.is_in(this_host(), str(backup.folder)))
         over = self._back_up_current(held, is_first=before is None) if self.is_to_keep else frozenset[str]()
-        there = [job.job for job in backup.jobs()] if backup.exists else []
+        saved = [job.job for job in backup.jobs()] if backup.exists else []
         if not self.is_to_keep and before is None:
             return {}
-        note = BackupNote(held.marker.holder, this_host(), str(backup.folder), tuple(there))
+        note = BackupNote(held.marker.holder, this_host(), str(backup.folder), tuple(saved))
         if before is not None and not is_all_here:
-            missing = before.missing({*there, *over})
+            missing = before.missing({*saved, *over})
             self._leave_behind(before, missing, held)
             self._report_copy(before, backup)
             note = note.with_left(*before.left, *missing)
@@ -412,12 +412,12 @@ class JobPreservation:
         if note is None or not note.jobs:
             backup.delete()
             return []
-        there = [job.job for job in backup.jobs()] if backup.exists else []
-        missing = note.missing(there)
+        saved = [job.job for job in backup.jobs()] if backup.exists else []
+        missing = note.missing(saved)
         self._leave_behind(note, missing, held)
-        if not there:
+        if not saved:
             return []
-        rest = replace(note, jobs=tuple(there)).with_left(*note.left, *missing)
+        rest = replace(note, jobs=tuple(saved)).with_left(*note.left, *missing)
 
         def note_rest(jobs: Collection[str]) -> None:
             held.advance(held.marker.phase, **replace(rest, jobs=tuple(jobs)).to_details())

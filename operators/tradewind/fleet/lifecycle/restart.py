@@ -98,13 +98,13 @@ class NotReadyError(FleetError):
     """A cluster is not ready yet; it may still become ready."""
 
 
-def complete_slice_counts(nodes: Iterable[NodeInfo], there: Iterable[TpuNode]) -> Counter[str]:
+def complete_slice_counts(nodes: Iterable[NodeInfo], in_cloud: Iterable[TpuNode]) -> Counter[str]:
     """Return slice type → number of slices with all hosts in Ray that the autoscaler is not setting up.
 
     Args:
-        there: The slices in Google Cloud.
+        in_cloud: The slices in Google Cloud.
     """
-    being_set_up = {one.name for one in there if one.is_of_autoscaler and one.labels.get(STATUS_LABEL) != SET_UP}
+    being_set_up = {one.name for one in in_cloud if one.is_of_autoscaler and one.labels.get(STATUS_LABEL) != SET_UP}
     return Counter(
         one.slice_type
         for one in registered_slices(nodes)
@@ -144,7 +144,7 @@ class Readiness:
     ) -> None:
         self._tell = tell
         self._reach = reach
-        self._fetch = fetch or (lambda there: asyncio.run(_view(there)))
+        self._fetch = fetch or (lambda connection: asyncio.run(_view(connection)))
         self._slices = slices or (lambda one: CloudZone(one.project, one.zone).inventory().of(one.name).slices)
         self._clock = clock
         self._sleep = sleep
@@ -158,9 +158,9 @@ class Readiness:
         deadline, is_reported = self._clock() + timeout_s, False
         while True:
             try:
-                with self._reach(cluster) as there:
+                with self._reach(cluster) as connection:
                     self._tell(f"The head of {cluster.name} answers.")
-                    return self._wait_for_slices(cluster, there, deadline)
+                    return self._wait_for_slices(cluster, connection, deadline)
             except NotReadyError:
                 raise
             except (FleetError, RayJobsError) as error:
@@ -173,9 +173,9 @@ class Readiness:
                     ) from None
             self._sleep(_POLL_S)
 
-    def _wait_for_slices(self, cluster: FleetCluster, there: RayCluster, deadline: float) -> None:
+    def _wait_for_slices(self, cluster: FleetCluster, connection: RayCluster, deadline: float) -> None:
         reported, updates = "", set[float]()
-        while missing := self._missing(cluster, there, updates):
+        while missing := self._missing(cluster, connection, updates):
             if missing != reported:
                 self._tell(f"Slices in Ray: {(reported := missing)}.")
             if self._clock() >= deadline:
@@ -185,11 +185,11 @@ class Readiness:
                 )
             self._sleep(_POLL_S)
 
-    def _missing(self, cluster: FleetCluster, there: RayCluster, updates: set[float]) -> str:
+    def _missing(self, cluster: FleetCluster, connection: RayCluster, updates: set[float]) -> str:
         """Describe the missing slices; ``updates`` are the times of the autoscaler's updates so far."""
         if not missing_slices(cluster, {}):
             return ""
-        view = self._fetch(there)
+        view = self._fetch(connection)
         if view.updated_at is not None:
             updates.add(view.updated_at)
         if few := missing_slices(cluster, complete_slice_counts(view.nodes, self._slices(cluster))):
@@ -197,6 +197,6 @@ class Readiness:
         return "" if len(updates) >= _MIN_UPDATES else "all, which the autoscaler has not checked yet"
 
 
-async def _view(there: RayCluster) -> HeadView:
-    async with JobsApi(there) as api:
+async def _view(connection: RayCluster) -> HeadView:
+    async with JobsApi(connection) as api:
         return await fetch_view(api)

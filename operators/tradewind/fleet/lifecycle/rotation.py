@@ -96,7 +96,7 @@ class TokenRotation:
     """Rotates the token of all clusters that share a secret.
 
     Args:
-        acts: Cluster → its manager.
+        managers: Cluster → its manager.
         markers: Cluster → its lock.
         jobs: Cluster → the preservation of its unmanaged jobs.
         hand_out: Called with the number of the new version: renews cached tokens and connections here.
@@ -112,7 +112,7 @@ class TokenRotation:
         clusters: Sequence[FleetCluster],
         secret: TokenSecret,
         *,
-        acts: Mapping[str, ClusterManager],
+        managers: Mapping[str, ClusterManager],
         markers: Mapping[str, ClusterLock],
         jobs: Mapping[str, JobPreservation],
         hand_out: Callable[[int], None],
@@ -124,7 +124,7 @@ class TokenRotation:
     ) -> None:
         self._clusters = sorted(clusters, key=lambda cluster: cluster.name)
         self._secret = secret
-        self._managers = acts
+        self._managers = managers
         self._markers = markers
         self._jobs = jobs
         self._hand_out = hand_out
@@ -273,16 +273,16 @@ class TokenRotation:
         for cluster in self._clusters:
             if cluster.name in notes.restarted:
                 continue
-            acts, held = self._managers[cluster.name], self._held[cluster.name]
+            manager, held = self._managers[cluster.name], self._held[cluster.name]
             self._check()
-            if acts.inventory().heads:
+            if manager.inventory().heads:
                 self._back_up_jobs_of(cluster)
-                acts.relaunch(held)
+                manager.relaunch(held)
                 self._tell(f"Ray was started again on the head of {cluster.name}.")
             else:
                 self._tell(f"Cluster {cluster.name} has no head: it gets the new token when it is started.")
             self._check()
-            acts.restart_slice_setup(held)
+            manager.restart_slice_setup(held)
             notes = replace(notes, restarted=(*notes.restarted, cluster.name))
             self._advance(RotationPhase.RESTART, notes)
         return notes
@@ -318,10 +318,10 @@ class TokenRotation:
         """Restore the jobs of all clusters, even if those of one fail; return the results."""
         found, problems = list[RestoreResult](), list[FleetError]()
         for cluster in self._clusters:
-            acts, jobs, held = self._managers[cluster.name], self._jobs[cluster.name], self._held[cluster.name]
-            if jobs.are_awaited(held) and not acts.inventory().heads:  # lost meanwhile; only the holder may start it
+            manager, jobs, held = self._managers[cluster.name], self._jobs[cluster.name], self._held[cluster.name]
+            if jobs.are_awaited(held) and not manager.inventory().heads:  # lost meanwhile; only the holder may start it
                 self._check()
-                acts.relaunch(held)
+                manager.relaunch(held)
                 self._tell(f"Cluster {cluster.name} had lost its head, and jobs wait for it: it was created again.")
             try:
                 found += jobs.restore(held)

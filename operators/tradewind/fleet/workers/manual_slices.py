@@ -273,14 +273,14 @@ class ManualSlices:
         """
         if not is_name(name):
             raise FleetError(f"{name!r} is no name of a slice: use lower-case letters, digits and hyphens, up to 63.")
-        if (there := self._get(name)) is not None:
-            self._check_ours(there)
-            if there.kind != kind or there.capacity is not capacity:
+        if (current := self._get(name)) is not None:
+            self._check_own(current)
+            if current.kind != kind or current.capacity is not capacity:
                 raise FleetError(
-                    f"There is a slice {name} already, of {there.kind.name}, {there.capacity.value}: take another "
+                    f"There is a slice {name} already, of {current.kind.name}, {current.capacity.value}: take another "
                     "name, or remove it first."
                 )
-            self._tell(f"Slice {name} was requested already: {there.state}.")
+            self._tell(f"Slice {name} was requested already: {current.state}.")
             return
         with translated_tpu_errors():
             self._api.create(name, manual_body(self._cluster, name, kind, capacity, self._script(kind)))
@@ -293,18 +293,18 @@ class ManualSlices:
             FleetError: It is not after ``timeout_s``, or Google refused it.
         """
         deadline, reported = self._clock() + timeout_s, ""
-        while (there := self._get(name)) is not None and there.state != "READY":
-            if there.state != reported:
-                self._tell(f"Slice {name}: {(reported := there.state)}.")
-            if there.queue is not None and there.queue.state == "FAILED":
-                raise FleetError(f"Slice {name} was refused: {there.queue.why or 'Google does not say why'}")
+        while (current := self._get(name)) is not None and current.state != "READY":
+            if current.state != reported:
+                self._tell(f"Slice {name}: {(reported := current.state)}.")
+            if current.queue is not None and current.queue.state == "FAILED":
+                raise FleetError(f"Slice {name} was refused: {current.queue.why or 'Google does not say why'}")
             if self._clock() >= deadline:
                 raise FleetError(
-                    f"Slice {name}: {there.state} after {timeout_s:.0f} s. Google continues: 'tradewind cluster "
+                    f"Slice {name}: {current.state} after {timeout_s:.0f} s. Google continues: 'tradewind cluster "
                     f"status {self._cluster.name}' shows the progress."
                 )
             self._api.pause(_POLL_S)
-        if there is None:
+        if current is None:
             raise FleetError(f"Slice {name} is gone: another user or process deleted it.")
         self._tell(f"Slice {name} is READY: its hosts join Ray by themselves.")
 
@@ -314,17 +314,17 @@ class ManualSlices:
         Raises:
             FleetError: It does not exist, is no manual slice of this cluster, or shares its queued resource.
         """
-        if (there := self._get(name)) is None:
+        if (current := self._get(name)) is None:
             with translated_tpu_errors():
                 names = [one.name for one in self._api.nodes() if one.labels.get(CLUSTER_LABEL) == self._cluster.name]
             raise FleetError(f"Cluster {self._cluster.name} has no slice {name}: {nearest_names_hint(name, names)}")
-        self._check_ours(there)
-        if there.queue is not None and len(there.queue.nodes) != 1:
+        self._check_own(current)
+        if current.queue is not None and len(current.queue.nodes) != 1:
             raise FleetError(
-                f"Slice {name} came with others ({', '.join(there.queue.nodes)}) of {there.queue.name}, which goes "
+                f"Slice {name} came with others ({', '.join(current.queue.nodes)}) of {current.queue.name}, which goes "
                 "whole or not at all: 'stop --include-reserved' deletes it with the cluster."
             )
-        return there
+        return current
 
     def is_awaited(self, name: str) -> bool:
         """Whether the slice does not exist and upkeep requests it."""
@@ -349,9 +349,9 @@ class ManualSlices:
             FleetError: See ``find``.
             FleetError: The slice is in use, or that is unknown.
         """
-        there = self.find(name)
-        self._delete(there, check)
-        for known in {name, there.unit.name}:
+        current = self.find(name)
+        self._delete(current, check)
+        for known in {name, current.unit.name}:
             self._records.forget(known, time.time())
         self._tell(f"Removed slice {name}.")
 
@@ -405,10 +405,10 @@ class ManualSlices:
         now = time.time()
         self._records.write_deletions([Deletion(new, "", now, cut.bodies[new], is_certain=True) for new in missing])
         held.advance("deleting")
-        there = self._get(cut.name)
-        if there is not None and there.unit.identity == cut.identity:
+        current = self._get(cut.name)
+        if current is not None and current.unit.identity == cut.identity:
             try:
-                self._delete(there, held.check)
+                self._delete(current, held.check)
             except MarkerLostError:
                 raise
             except FleetError:
@@ -426,10 +426,10 @@ class ManualSlices:
     def _still_exists(self, cut: SliceCut) -> bool:
         """Whether the slice still exists after its deletion failed; False if that is unknown."""
         try:
-            there = self._get(cut.name)
+            current = self._get(cut.name)
         except FleetError:
             return False
-        return there is not None and there.unit.identity == cut.identity and "DELETING" not in there.state
+        return current is not None and current.unit.identity == cut.identity and "DELETING" not in current.state
 
     def _create(self, name: str, body: Mapping[str, Any], held: HeldClusterLock) -> None:
         with translated_tpu_errors():
@@ -444,18 +444,18 @@ class ManualSlices:
                 ) from None
         self._tell(f"Requested slice {name}.")
 
-    def _delete(self, there: ManualSlice, check: Callable[[], None]) -> None:
-        self._check_unused(there)
+    def _delete(self, current: ManualSlice, check: Callable[[], None]) -> None:
+        self._check_unused(current)
         with translated_tpu_errors(check):
-            if there.queue is not None:
-                self._api.delete_queued_resource(there.queue.name, there.queue.identity, check=check)
-            elif there.node is not None:
-                self._api.delete_node(there.name, there.node.identity, check=check)
+            if current.queue is not None:
+                self._api.delete_queued_resource(current.queue.name, current.queue.identity, check=check)
+            elif current.node is not None:
+                self._api.delete_node(current.name, current.node.identity, check=check)
 
-    def _check_unused(self, there: ManualSlice) -> None:
+    def _check_unused(self, current: ManualSlice) -> None:
         nodes = self._nodes()
         if nodes is not None:
-            check_unused(nodes, there.hosts_as)
+            check_unused(nodes, current.hosts_as)
 
     def _get(self, name: str) -> ManualSlice | None:
         """Return a slice and its queued resource, either of which may have the name."""
@@ -470,15 +470,15 @@ class ManualSlices:
                 node = found if isinstance(found, TpuNode) else None
         return None if node is None and queue is None else ManualSlice(name, node, queue)
 
-    def _check_ours(self, there: ManualSlice) -> None:
-        labels = there.node.labels if there.node is not None else there.unit.labels
+    def _check_own(self, current: ManualSlice) -> None:
+        labels = current.node.labels if current.node is not None else current.unit.labels
         owner = labels.get(CLUSTER_LABEL)
         if owner != self._cluster.name:
             whose = f"is of cluster {owner}" if owner else "is of no cluster"
-            raise FleetError(f"Slice {there.name} {whose}, not of {self._cluster.name}. Nothing was changed.")
-        if there.node is not None and (there.node.is_of_autoscaler or there.node.is_head):
+            raise FleetError(f"Slice {current.name} {whose}, not of {self._cluster.name}. Nothing was changed.")
+        if current.node is not None and (current.node.is_of_autoscaler or current.node.is_head):
             raise FleetError(
-                f"Slice {there.name} was made by the autoscaler, which would make another one: change 'slices' of the "
+                f"Slice {current.name} was made by the autoscaler, which would recreate it: change 'slices' of the "
                 f"fleet file, and run 'tradewind cluster apply {self._cluster.name}'."
             )
 
