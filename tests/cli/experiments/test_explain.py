@@ -122,16 +122,12 @@ def test_a_hash_is_found_in_folders_three_deep(tmp_path: Path, name: str) -> Non
     assert find_version(f"{name}-{step.hash}", str(tmp_path)).version == step.version
 
 
-def test_a_hash_inside_an_output_is_not_looked_for(tmp_path: Path) -> None:
+def test_hash_inside_output_or_of_two_versions_is_refused(tmp_path: Path) -> None:
     (step,) = make(tmp_path, 0.3, name="outer-abcdef/inner")[-1:]
     write_records(step)
     with pytest.raises(CommandError):
         find_version(step.hash, str(tmp_path))
     assert find_version(step.output_path, "/elsewhere").version == step.version
-
-
-def test_a_hash_of_two_versions_is_refused_with_both(tmp_path: Path) -> None:
-    (step,) = make(tmp_path, 0.3)[-1:]
     for name in ("a", "b"):
         write_text(f"{tmp_path}/{name}-123456/.executor_info", json.dumps({"name": name, "version": step.version}))
     with pytest.raises(UsageError, match=f"{tmp_path}/a-123456, {tmp_path}/b-123456"):
