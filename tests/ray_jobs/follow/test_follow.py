@@ -106,19 +106,6 @@ async def test_lines_that_are_not_utf8_follow_after_the_end(jobs: RayJobs, tmp_p
     assert await lines_of(jobs, "binary") == ["a", "\ufffd", "b"]
 
 
-async def test_progress_bar_becomes_one_line(jobs: RayJobs, tmp_path: Path) -> None:
-    code = (
-        "print('before')\n"
-        "for n in range(101):\n"
-        "  sys.stdout.write(f'\\rload: {n:3}%|{\"#\" * (n // 10):10}| {n}/100 [00:01<00:02, 31.20it/s]')\n"
-        "  sys.stdout.flush(); time.sleep(0.05)\n"
-        "print('\\nafter')\n"
-    )
-    submit(jobs, "bar", tmp_path, code)
-    lines = [line for line in await lines_of(jobs, "bar") if line]
-    assert lines == ["before", "load: 100%|##########| 100/100 [00:01<00:02, 31.20it/s]", "after"]
-
-
 async def test_result_is_no_line_of_the_log(jobs: RayJobs, tmp_path: Path) -> None:
     submit(jobs, "result", tmp_path, "print('a'); print('RESULT {\"x\": 1}'); time.sleep(4); print('b', end='')")
     assert await lines_of(jobs, "result", "RESULT ") == ["a", "b"]
