@@ -69,7 +69,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Env
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage.url)
         storage.buckets.create("my-bucket", "US-CENTRAL2")
         for secret in (TOKEN, f"{PROJECT}/secrets/HF_TOKEN"):
-            secrets.put(secret, "a value that nobody prints")
+            secrets.put(secret, "a-hidden-value")
         for account in (HEAD, WORKER):
             for role in (SECRETS, IMAGES):
                 roles.grant("my-project", role, account)
@@ -88,7 +88,7 @@ def test_doctor_prints_one_line_per_passed_check(environment: Environment, run: 
     assert (code, err) == (0, ""), out
     assert "ok       gcloud: 999.0.0" in out and "ok       bucket my-bucket: in us-central2" in out
     assert f"ok       {HEAD}: secret HF_TOKEN: {SECRETS} on project my-project" in out
-    assert "nobody prints" not in out
+    assert "a-hidden-value" not in out
 
 
 def test_missing_program_or_key_is_reported_with_fix(environment: Environment, run: Run) -> None:

@@ -65,12 +65,12 @@ def test_auth_prints_no_token_without_terminal(manager: LocalSecretManager, run:
 def test_a_terminal_shows_it(manager: LocalSecretManager, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     manager.put(SECRET, "0ther-token-0123456789")
     manager.put("projects/my-project/secrets/STAGING", TOKEN)
-    ours, theirs = os.openpty()
-    with os.fdopen(theirs, "w") as terminal:
+    reader, writer = os.openpty()
+    with os.fdopen(writer, "w") as terminal:
         monkeypatch.setattr("sys.stdout", terminal)
         assert run("auth", "--no-copy", "--no-open", "--secret", "STAGING")[0] == 0
-        assert os.read(ours, 1000).decode().strip() == TOKEN
-    os.close(ours)
+        assert os.read(reader, 1000).decode().strip() == TOKEN
+    os.close(reader)
 
 
 def test_a_shell_gets_the_files_name_and_no_token(manager: LocalSecretManager, tmp_path: Path, run: Run) -> None:
