@@ -123,14 +123,14 @@ def test_control_requires_the_token_of_its_private_file(cloud, tmp_path):
     assert {call["call"] for call in control.ask("requests")} >= {"CreateNode", "CreateQueuedResource"}
     with pytest.raises(RehearsalControlError, match="no slice 'none'; there are: wide"):
         control.do("preempt", name="none")
-    with pytest.raises(RehearsalControlError, match=r"preempt\(name.*does not take that"):
+    with pytest.raises(RehearsalControlError, match=r"preempt\(name.*does not accept the arguments"):
         control.do("preempt", slice="wide")
     with pytest.raises(RehearsalControlError, match="There is no POST /destroy"):
         control.do("destroy")
     with pytest.raises(RehearsalControlError, match="token"):
         RehearsalControl(control.url, "guessed").do("preempt", name="wide")
     (tmp_path / CONTROL_FILE).chmod(0o644)
-    with pytest.raises(RehearsalControlError, match="can be used by others"):
+    with pytest.raises(RehearsalControlError, match="accessible to other users"):
         RehearsalControl.of_folder(tmp_path)
 
 
@@ -167,7 +167,7 @@ def test_repaired_slice_returns_and_dead_host_keeps_ready(cloud):
     assert cloud.kill_host("wide", 1) > 0
     assert cloud.ray.host_stack("wide", 1).processes() == []
     assert client_of(cloud).get_node(name=f"{cloud.parent}/nodes/wide").state.name == "READY"
-    with pytest.raises(RehearsalControlError, match="Host 1 of slice wide is gone already"):
+    with pytest.raises(RehearsalControlError, match="Host 1 of slice wide no longer runs"):
         cloud.kill_host("wide", 1)
     client_of(cloud).delete_node(name=f"{cloud.parent}/nodes/wide").result(timeout=SECONDS)
     assert cloud.ray.host_stack("wide", 0).processes() == []

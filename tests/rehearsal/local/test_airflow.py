@@ -209,7 +209,7 @@ def test_wait_for_unreadable_dag_reports_import_error(airflow, api):
     until(api.import_errors, "the DAG processor to read it")
     broken.unlink()
     reported: list[str] = []
-    with pytest.raises(AirflowApiError, match="'broken' is not there after 0.1 s: .*cannot be read: Runtime"):
+    with pytest.raises(AirflowApiError, match="'broken' was not found within 0.1 s: .*cannot be read: Runtime"):
         api.wait_for_dag("broken", 0.1, on_poll=lambda: reported.extend(api.broken_files()))
     assert reported[0] == "broken.py cannot be read: RuntimeError: half written"
 

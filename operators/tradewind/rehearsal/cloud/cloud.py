@@ -315,7 +315,7 @@ class RehearsalCloud:
         if not 0 <= worker < hosts:
             raise RehearsalControlError(f"Slice {name} has no host {worker}: it has {hosts}, from 0.")
         if not self.ray.has_host(name, worker):
-            raise RehearsalControlError(f"Host {worker} of slice {name} is gone already.")
+            raise RehearsalControlError(f"Host {worker} of slice {name} no longer runs.")
 
     def _signal(self, name: str, worker: int, number: signal.Signals) -> int:
         self._check_host(name, worker)

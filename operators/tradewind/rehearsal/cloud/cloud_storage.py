@@ -112,10 +112,10 @@ class Conditions:
     not_metageneration: int | None = None
 
     @staticmethod
-    def of(query: Mapping[str, str], about: str = "if") -> Conditions:
-        """Read the conditions of a query; ``about`` is ``ifSource`` for those on a copy's source."""
+    def of(query: Mapping[str, str], condition: str = "if") -> Conditions:
+        """Read the conditions of a query; ``condition`` is ``ifSource`` for those on a copy's source."""
         names = ("GenerationMatch", "GenerationNotMatch", "MetagenerationMatch", "MetagenerationNotMatch")
-        return Conditions(*(int(query[about + name]) if about + name in query else None for name in names))
+        return Conditions(*(int(query[condition + name]) if condition + name in query else None for name in names))
 
     def check(self, found: CloudObject | None, is_read: bool = False) -> None:
         """Refuse the request if ``found`` fails a condition; a missing object has generation 0."""
@@ -157,12 +157,12 @@ class Buckets:
             raise RefusedError(409, "The bucket you tried to delete is not empty.")
         del self._buckets[name]
 
-    def get(self, bucket: str, name: str, query: Mapping[str, str], about: str = "if") -> CloudObject:
+    def get(self, bucket: str, name: str, query: Mapping[str, str], condition: str = "if") -> CloudObject:
         """Return the object, on the conditions of a read."""
         found = self.bucket(bucket).objects.get(name)
         if found is None or query.get("generation", str(found.generation)) != str(found.generation):
             raise RefusedError(404, f"No such object: {bucket}/{name}")
-        Conditions.of(query, about).check(found, is_read=about == "if")
+        Conditions.of(query, condition).check(found, is_read=condition == "if")
         return found
 
     def put(
@@ -173,12 +173,12 @@ class Buckets:
         Conditions.of(query).check(objects.objects.get(name))
         now = self._clock()
         self._newest_generation = max(self._newest_generation + 1, int(now * 1e6))
-        kept = {key: fields[key] for key in _CHANGEABLE if key in fields}
+        changeable = {key: fields[key] for key in _CHANGEABLE if key in fields}
         md5 = base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
         sums = md5, base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode()
         if any(fields.get(key, value) != value for key, value in zip(("md5Hash", "crc32c"), sums, strict=True)):
             raise RefusedError(400, "Provided checksum does not match the data.")
-        written = CloudObject(bucket, name, data, kept, self._newest_generation, 1, now, now, *sums)
+        written = CloudObject(bucket, name, data, changeable, self._newest_generation, 1, now, now, *sums)
         if name not in objects.objects:
             objects.order = None
         objects.objects[name] = written
@@ -187,8 +187,8 @@ class Buckets:
     def patch(self, bucket: str, name: str, fields: Mapping[str, Any], query: Mapping[str, str]) -> CloudObject:
         """Change an object's metadata; its generation stays."""
         found = self._to_change(bucket, name, query)
-        kept = dict(found.fields) | {key: fields[key] for key in _CHANGEABLE if key in fields}
-        changed = replace(found, fields=kept, metageneration=found.metageneration + 1, updated=self._clock())
+        changeable = dict(found.fields) | {key: fields[key] for key in _CHANGEABLE if key in fields}
+        changed = replace(found, fields=changeable, metageneration=found.metageneration + 1, updated=self._clock())
         self.bucket(bucket).objects[name] = changed
         return changed
 
@@ -204,18 +204,18 @@ class Buckets:
         limit, after = int(query.get("maxResults", 1000)), query.get("pageToken", "")
         start, end = query.get("startOffset", ""), query.get("endOffset", "")
         found = self.bucket(bucket)
-        names, place = found.names_from(max(prefix, after, start))
+        names, index = found.names_from(max(prefix, after, start))
         items: list[dict[str, Any]] = []
         prefixes: list[str] = []
         last = ""
-        while place < len(names) and names[place].startswith(prefix) and not (end and names[place] >= end):
-            name = names[place]
+        while index < len(names) and names[index].startswith(prefix) and not (end and names[index] >= end):
+            name = names[index]
             if len(items) + len(prefixes) == limit:
                 return _page(items, prefixes, last)
             cut = name.find(delimiter, len(prefix)) if delimiter else -1
             folder = name[: cut + len(delimiter)] if cut >= 0 else ""
             last = folder or name
-            place = bisect.bisect_left(names, folder[:-1] + chr(ord(folder[-1]) + 1)) if folder else place + 1
+            index = bisect.bisect_left(names, folder[:-1] + chr(ord(folder[-1]) + 1)) if folder else index + 1
             if last <= after:
                 continue
             if folder:
@@ -364,7 +364,7 @@ class LocalCloudStorage(LoopbackServer):
         return json_answer("patch", self.buckets.patch(bucket, name, _fields_of(call), call.query).resource())
 
     def _copy(self, call: HttpRequest, bucket: str, name: str, how: str, to_bucket: str, to_name: str) -> Answer:
-        source = self.buckets.get(bucket, name, call.query, about="ifSource")
+        source = self.buckets.get(bucket, name, call.query, condition="ifSource")
         copied_bytes = int(call.query.get("rewriteToken", "0")) + self.rewrite_bytes
         if how == "rewriteTo" and copied_bytes < len(source.data):
             return json_answer("copy", {"done": False, "rewriteToken": str(copied_bytes)})
@@ -405,12 +405,12 @@ def _content(found: CloudObject, wanted: str) -> Answer:
         "X-Goog-Hash": f"crc32c={found.crc32c},md5={found.md5}",
         "X-Goog-Storage-Class": "STANDARD",
     }
-    asked = _RANGE.fullmatch(wanted)
-    if asked is None:
+    requested = _RANGE.fullmatch(wanted)
+    if requested is None:
         return Answer("read", 200, found.data, headers)
     size = len(found.data)
-    start = int(asked[1]) if asked[1] else max(0, size - int(asked[2]))
-    end = min(int(asked[2]), size - 1) if asked[1] and asked[2] else size - 1
+    start = int(requested[1]) if requested[1] else max(0, size - int(requested[2]))
+    end = min(int(requested[2]), size - 1) if requested[1] and requested[2] else size - 1
     if start >= size:
         raise RefusedError(416, "The requested range cannot be satisfied.")
     return Answer("read", 206, found.data[start : end + 1], headers | {"Content-Range": f"bytes {start}-{end}/{size}"})
@@ -422,9 +422,9 @@ def _related_parts(call: HttpRequest) -> tuple[dict[str, Any], bytes]:
     pieces = call.body.split(b"--" + boundary)
     if len(pieces) != 4:
         raise RefusedError(400, "Expected two parts.")
-    (_, about), (headers, data) = map(_part, pieces[1:3])
+    (_, metadata), (headers, data) = map(_part, pieces[1:3])
     kind = re.search(rb"content-type: *([^\r\n]+)", headers, re.IGNORECASE)
-    return ({"contentType": kind[1].decode()} if kind else {}) | json.loads(about), data
+    return ({"contentType": kind[1].decode()} if kind else {}) | json.loads(metadata), data
 
 
 def _part(piece: bytes) -> tuple[bytes, bytes]:

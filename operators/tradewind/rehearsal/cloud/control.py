@@ -37,17 +37,17 @@ def read_arguments(action: Callable[..., Any], body: bytes) -> dict[str, Any]:
     if len(body) > MAX_BODY_BYTES:
         raise BadArgumentError(f"the request has {len(body)} bytes, and at most {MAX_BODY_BYTES} are read")
     try:
-        given = json.loads(body or b"{}", parse_constant=_no_number)
+        arguments = json.loads(body or b"{}", parse_constant=_no_number)
     except (ValueError, RecursionError):
         raise BadArgumentError("the request is no JSON object") from None
-    if not isinstance(given, dict):
+    if not isinstance(arguments, dict):
         raise BadArgumentError("the request is no JSON object")
     try:
-        inspect.signature(action).bind(**given)
+        inspect.signature(action).bind(**arguments)
     except TypeError as error:
         raise BadArgumentError(str(error)[:_MAX_TEXT]) from None
     hints = get_type_hints(action)
-    return {name: _checked(name, value, hints[name]) for name, value in given.items()}
+    return {name: _checked(name, value, hints[name]) for name, value in arguments.items()}
 
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
@@ -64,13 +64,13 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
     else:
         fits = False
     if not fits:
-        raise BadArgumentError(f"{name} must be {' or '.join(_wanted(kind) for kind in kinds)}")
+        raise BadArgumentError(f"{name} must be {' or '.join(_expected(kind) for kind in kinds)}")
     return value
 
 
-def _wanted(kind: Any) -> str:
+def _expected(kind: Any) -> str:
     return {
-        str: f"a text of 1 to {_MAX_TEXT} letters that can be shown",
+        str: f"a text of 1 to {_MAX_TEXT} printable characters",
         bool: "true or false",
         int: f"a whole number from 0 to {_MAX[int]:.0f}",
         float: f"a number of seconds from 0 to {_MAX[float]:.0f}",
@@ -98,9 +98,9 @@ class ControlServer(LoopbackServer):
 
     def answer(self, call: HttpRequest) -> Answer:
         name = call.path.strip("/")
-        given = call.headers.get("Authorization", "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
-            return self.refusal(name, 401, "Show the token of the control file.")
+        authorization = call.headers.get("Authorization", "")
+        if not hmac.compare_digest(authorization.encode(), f"Bearer {self._token}".encode()):
+            return self.refusal(name, 401, "Send the token of the control file.")
         if call.method == "GET" and name in self._questions:
             return json_answer(name, self._questions[name]())
         if call.method == "POST" and name in self._actions:
@@ -116,7 +116,7 @@ class ControlServer(LoopbackServer):
         try:
             arguments = read_arguments(action, body)
         except BadArgumentError as error:
-            return self.refusal(name, 400, f"{name}{inspect.signature(action)} does not take that: {error}.")
+            return self.refusal(name, 400, f"{name}{inspect.signature(action)} does not accept the arguments: {error}.")
         try:
             return json_answer(name, action(**arguments))
         except RehearsalControlError as error:

@@ -46,7 +46,7 @@ class RehearsalControl:
         except (OSError, ValueError) as error:
             raise RehearsalControlError(f"{file} cannot be read: {error}.") from None
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise RehearsalControlError(f"{file} can be used by others than its owner: do 'chmod 600' on it.")
+            raise RehearsalControlError(f"{file} is accessible to other users: run 'chmod 600' on it.")
         return cls(fields["url"], fields["token"])
 
     def to_json(self) -> str:

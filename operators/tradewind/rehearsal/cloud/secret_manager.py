@@ -81,12 +81,12 @@ class LocalSecretManager(LoopbackServer):
     def answer(self, call: HttpRequest) -> Answer:
         self.released.wait()
         for method, path, kind, serve in self._routes:
-            if method == call.method and (found := path.fullmatch(call.path)):
+            if method == call.method and (matched := path.fullmatch(call.path)):
                 permission = f"secretmanager.{'secrets' if kind == 'create' else 'versions'}.{kind}"
                 try:
                     if permission in self.refused:
-                        raise _denied(permission, found[1], " (or it may not exist).")
-                    return json_answer(kind, serve(call, *found.groups()))
+                        raise _denied(permission, matched[1], " (or it may not exist).")
+                    return json_answer(kind, serve(call, *matched.groups()))
                 except RefusedError as error:
                     return self.refusal(kind, error.status, str(error))
         return self.refusal("unknown", 404, f"{call.method} {call.path} is not served here")

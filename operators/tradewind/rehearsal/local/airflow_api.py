@@ -175,8 +175,8 @@ class AirflowApi:
                 if on_poll:
                     on_poll()
         broken = self.broken_files()
-        why = f": {'; '.join(broken)}" if broken else ": no file of the DAGs folder that has been read makes it."
-        raise AirflowApiError(f"DAG {dag_id!r} is not there after {timeout:g} s{why}")
+        why = f": {'; '.join(broken)}" if broken else ": no DAG file that was read defines it."
+        raise AirflowApiError(f"DAG {dag_id!r} was not found within {timeout:g} s{why}")
 
     def wait_for_run(
         self, dag_id: str, run_id: str, timeout: float, on_poll: Callable[[Json], None] | None = None

@@ -116,7 +116,7 @@ def shape_of(node: types.Node) -> SliceType:
     """Return the slice type of a node, by its accelerator's type or its configuration."""
     if not node.runtime_version:
         raise invalid("node.runtime_version is required")
-    _check_block(node.cidr_block)
+    _check_cidr_block(node.cidr_block)
     config = node.accelerator_config
     if bool(node.accelerator_type) == bool(config.topology):
         raise invalid("Exactly one of node.accelerator_type and node.accelerator_config must be set")
@@ -137,7 +137,7 @@ def cidr_block(number: int) -> str:
     return str(ip_network((int(_SUBNETWORK[0]) + number % 2**17 * 8, 29)))
 
 
-def _check_block(requested: str) -> None:
+def _check_cidr_block(requested: str) -> None:
     """Refuse an address block that overlaps a network of the project; default blocks belong to one."""
     try:
         block = ip_network(requested) if requested else None
