@@ -130,7 +130,8 @@ def test_unusable_fleet_file_warns_and_falls_back_to_store(
     monkeypatch.setenv("TRADEWIND_FLEET", str(tmp_path / "nowhere.yaml"))
     check(reader("gs://near/a"))
     assert store.requests == {"bucket": 1}
-    assert "regions of buckets come from the store" in caplog.text and "nowhere.yaml:1: the file cannot be read" in caplog.text
+    assert "regions of buckets come from the store" in caplog.text
+    assert "nowhere.yaml:1: the file cannot be read" in caplog.text
 
 
 def test_bucket_and_connection_are_read_once(store: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch) -> None:
