@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.runtime.dag_files import HERE
 from tradewind.serialization.errors import SpecError
 from tradewind.serialization.mirrors import locate_mirrors
-from tradewind.serialization.references import CodeFolder
 from tradewind.serialization.spec import StepSpec, step_spec
 from tradewind.steps import (
     ExecutorStep,
@@ -26,7 +25,6 @@ from tradewind.steps import (
 )
 from tradewind.steps.placeholders import Mirror
 
-HERE = CodeFolder(Path(__file__).parents[2])
 US, EU, ASIA = "gs://us/runs", "gs://eu/runs", "gs://asia/runs"
 
 

@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.dag_files import load_dag_file
+from tests.runtime.dag_files import HERE, load_dag_file
 from tradewind.serialization.errors import FunctionImportError, LazyBuildError, SpecError
 from tradewind.serialization.references import CodeFolder, Reference, reference_to
 from tradewind.serialization.spec import StepSpec, decode, step_spec
 from tradewind.steps import ExecutorStep, TpuSlice, lazy, remote, resolve, versioned
 
-HERE = CodeFolder(Path(__file__).parents[2])
 ELSEWHERE = CodeFolder(Path("/nowhere"))
 
 
