@@ -43,16 +43,19 @@ def work(config):
 """
 
 
-def start(folder: Path, body: str, *arguments: str, **env: str) -> subprocess.Popen[str]:
+def start(folder: Path, body: str, *arguments: str, prefix: str | None = "store", **env: str) -> subprocess.Popen[str]:
+    """Start a script with this body and with ``--prefix``, relative to ``folder``, unless that is None."""
     script = folder / "experiment.py"
     script.write_text(HEAD + body)
     clean = {key: value for key, value in os.environ.items() if key not in ("TRADEWIND_PREFIX", "MARIN_PREFIX")}
-    command = [sys.executable, str(script), *arguments]
+    command = [sys.executable, str(script), *(["--prefix", str(folder / prefix)] if prefix else []), *arguments]
     return subprocess.Popen(command, env=clean | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def run(folder: Path, body: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    script = start(folder, body, *arguments, **env)
+def run(
+    folder: Path, body: str, *arguments: str, prefix: str | None = "store", **env: str
+) -> subprocess.CompletedProcess[str]:
+    script = start(folder, body, *arguments, prefix=prefix, **env)
     stdout, stderr = script.communicate()
     return subprocess.CompletedProcess(script.args, script.returncode, stdout, stderr)
 
@@ -69,20 +72,20 @@ def outputs(store: Path) -> dict[str, str]:
 
 def test_steps_are_planned_run_in_order_and_reused(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    dry = run(tmp_path, TWO_STEPS, "--prefix", str(store), "--dry_run", "true")
+    dry = run(tmp_path, TWO_STEPS, "--dry_run", "true")
     assert "2 steps: 2 RUN" in dry.stdout and not store.exists()
-    first = run(tmp_path, TWO_STEPS, "--prefix", str(store))
+    first = run(tmp_path, TWO_STEPS)
     assert first.returncode == 0, first.stderr
     assert first.stdout.index("working on one") < first.stdout.index("working on two")
     assert outputs(store) == {"first": '{"value": "one"}', "second": '{"value": "two"}'}
-    second = run(tmp_path, TWO_STEPS, TRADEWIND_PREFIX=str(store))
+    second = run(tmp_path, TWO_STEPS, prefix=None, TRADEWIND_PREFIX=str(store))
     assert second.returncode == 0 and "2 steps: 2 REUSE" in second.stdout and "working" not in second.stdout
 
 
 def test_a_failed_step_ends_the_script_and_runs_again_next_time(tmp_path: Path) -> None:
     body = 'executor_main([ExecutorStep("s", work, Config(versioned("bad")))])'
     for attempt in ("1", "2"):
-        done = run(tmp_path, body, "--prefix", str(tmp_path / "store"))
+        done = run(tmp_path, body)
         assert done.returncode == 1
         assert f"attempt {attempt}:" in done.stdout
         assert "Step 's' failed: RuntimeError: this value is bad" in done.stdout
@@ -116,7 +119,7 @@ def test_a_failed_step_ends_the_script_and_runs_again_next_time(tmp_path: Path) 
     ],
 )
 def test_bad_input_is_one_sentence_and_nothing_is_written(tmp_path: Path, steps: str, message: str) -> None:
-    done = run(tmp_path, f"executor_main({steps})", "--prefix", str(tmp_path / "store"))
+    done = run(tmp_path, f"executor_main({steps})")
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: {message}") and len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "store").exists()
@@ -125,11 +128,11 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(tmp_path: Path, steps:
 def test_prefix_option_is_relative_to_folder_variable_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert run(tmp_path, TWO_STEPS, "--prefix", "store").returncode == 0
+    assert run(tmp_path, TWO_STEPS, "--prefix", "store", prefix=None).returncode == 0
     assert outputs(tmp_path / "elsewhere" / "store").keys() == {"first", "second"}
-    done = run(tmp_path, TWO_STEPS, TRADEWIND_PREFIX="store")
+    done = run(tmp_path, TWO_STEPS, prefix=None, TRADEWIND_PREFIX="store")
     assert done.returncode == 2 and "is a relative path" in " ".join(done.stderr.split())
-    done = run(tmp_path, TWO_STEPS)
+    done = run(tmp_path, TWO_STEPS, prefix=None)
     assert done.returncode == 2
     assert "there is no prefix for outputs: give --prefix, or set TRADEWIND_PREFIX" in done.stderr
 
@@ -151,7 +154,7 @@ resources = {
 }
 executor_main([ExecutorStep(name, work, Config(versioned(name)), resources=each) for name, each in resources.items()])
 """
-    done = run(tmp_path, body, "--prefix", str(tmp_path / "store"), "--dry_run", "true", **env)
+    done = run(tmp_path, body, "--dry_run", "true", **env)
     (line,) = (line for line in done.stdout.splitlines() if "ignores resources" in line or "whole GPUs" in line)
     assert reported in line and re.findall(r"'(\w+)' \(\w+\(", line) == steps, done.stdout + done.stderr
 
@@ -183,7 +186,7 @@ work.preflight = end_the_driver
 executor_main([ExecutorStep("s", work, Config(versioned(1)), resources={resources})])
 """
     env = {"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}", "DEVICES": str(tmp_path / "devices")}
-    done = run(tmp_path, body, "--prefix", str(tmp_path / "store"), **env)
+    done = run(tmp_path, body, **env)
     assert done.returncode == 1 and "working" not in done.stdout, done.stdout + done.stderr
     assert (tmp_path / "devices").read_text() == devices
     (attempt,) = (tmp_path / "store").glob("s-*/.attempts/1.json")
@@ -193,10 +196,10 @@ executor_main([ExecutorStep("s", work, Config(versioned(1)), resources={resource
 
 
 def test_script_exits_before_running_when_lease_is_unreadable(tmp_path: Path) -> None:
-    assert run(tmp_path, TWO_STEPS, "--prefix", str(tmp_path / "store")).returncode == 0
+    assert run(tmp_path, TWO_STEPS).returncode == 0
     (lease_file,) = (tmp_path / "store").glob("second-*/.executor_status.lock")
     lease_file.write_text(lease_file.read_text()[:40])
-    done = run(tmp_path, TWO_STEPS, "--prefix", str(tmp_path / "store"), "--force_run_failed", "true")
+    done = run(tmp_path, TWO_STEPS, "--force_run_failed", "true")
     assert done.returncode == 1 and "working" not in done.stdout
     assert f"error: The lease {lease_file} cannot be read, because it holds no JSON" in done.stderr
 
@@ -209,7 +212,7 @@ executor_main([*steps, ExecutorStep("reader", work, Config(versioned("reader"), 
 
 
 def test_two_scripts_at_once_make_one_attempt_and_both_end_well(tmp_path: Path) -> None:
-    scripts = [start(tmp_path, SLOW, "--prefix", str(tmp_path / "store")) for _ in range(2)]
+    scripts = [start(tmp_path, SLOW) for _ in range(2)]
     outputs_of = [script.communicate()[0] for script in scripts]
     assert [script.returncode for script in scripts] == [0, 0]
     assert sum("working on slow" in text for text in outputs_of) == 1
@@ -218,7 +221,7 @@ def test_two_scripts_at_once_make_one_attempt_and_both_end_well(tmp_path: Path) 
 
 def test_other_branches_run_after_failure_with_prefixed_lines(tmp_path: Path) -> None:
     info = ("--executor_info_base_path", str(tmp_path / "info"))
-    done = run(tmp_path, BRANCHES, "--prefix", str(tmp_path / "store"), *info)
+    done = run(tmp_path, BRANCHES, *info)
     assert done.returncode == 1
     for name in ("left", "right", "bad"):
         assert f"[{name}] working on {name}" in done.stdout.splitlines()
@@ -228,7 +231,7 @@ def test_other_branches_run_after_failure_with_prefixed_lines(tmp_path: Path) ->
     (experiment,) = (tmp_path / "info").iterdir()
     assert experiment.name.startswith("experiment-")
 
-    refused = run(tmp_path, BRANCHES, "--prefix", str(tmp_path / "store"), "--force_run_failed", "false")
+    refused = run(tmp_path, BRANCHES, "--force_run_failed", "false")
     assert refused.returncode == 1
     assert "Step bad-" in refused.stderr and "failed previously" in refused.stderr
 
@@ -242,7 +245,7 @@ executor_main([ExecutorStep("table", work, Config(versioned("table"), paths))])
 
 
 def test_step_accepting_failed_inputs_runs_after_all_end(tmp_path: Path) -> None:
-    done = run(tmp_path, COLLECTING, "--prefix", str(tmp_path / "store"))
+    done = run(tmp_path, COLLECTING)
     assert done.returncode == 1
     assert done.stderr.startswith("error: 1 step(s) failed: bad-")
     assert "Step 'above_bad' does not run, because its input 'bad' failed." in done.stdout
@@ -252,13 +255,12 @@ def test_step_accepting_failed_inputs_runs_after_all_end(tmp_path: Path) -> None
 
 
 def test_steps_are_chosen_and_forced_by_name(tmp_path: Path) -> None:
-    prefix = ("--prefix", str(tmp_path / "store"), "--max_concurrent", "1")
-    assert run(tmp_path, TWO_STEPS, *prefix, "--run_only", '["^fir"]').stdout.count("working on") == 1
-    forced = run(tmp_path, TWO_STEPS, *prefix, "--force", '["^first$"]')
+    assert run(tmp_path, TWO_STEPS, "--max_concurrent", "1", "--run_only", '["^fir"]').stdout.count("working on") == 1
+    forced = run(tmp_path, TWO_STEPS, "--max_concurrent", "1", "--force", '["^first$"]')
     assert forced.returncode == 0, forced.stderr
     assert forced.stdout.index("working on one") < forced.stdout.index("working on two")
     downstream = ("--force", '["^first$"]', "--force_downstream", "true", "--dry_run", "True")
-    assert "2 RUN" in run(tmp_path, TWO_STEPS, *prefix, *downstream).stdout
+    assert "2 RUN" in run(tmp_path, TWO_STEPS, "--max_concurrent", "1", *downstream).stdout
 
 
 @pytest.mark.parametrize(
@@ -272,7 +274,7 @@ def test_steps_are_chosen_and_forced_by_name(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_command_line_ends_with_2(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
-    done = run(tmp_path, TWO_STEPS, "--prefix", str(tmp_path / "store"), *arguments)
+    done = run(tmp_path, TWO_STEPS, *arguments)
     assert done.returncode == 2
     assert message in done.stderr
     assert not (tmp_path / "store").exists()
@@ -281,7 +283,7 @@ def test_a_bad_command_line_ends_with_2(tmp_path: Path, arguments: tuple[str, ..
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_script_stops_step_and_releases_lease(tmp_path: Path, signum: int) -> None:
     body = 'executor_main([ExecutorStep("s", work, Config(versioned("endless")))])'
-    script = start(tmp_path, body, "--prefix", str(tmp_path / "store"))
+    script = start(tmp_path, body)
     assert script.stdout is not None
     for line in script.stdout:
         if "working on endless" in line:
@@ -296,7 +298,7 @@ def test_interrupted_script_stops_step_and_releases_lease(tmp_path: Path, signum
 @pytest.mark.parametrize("name", ["a_file", "a_file/below"])
 def test_prefix_that_is_no_folder_is_one_sentence(name: str, tmp_path: Path) -> None:
     (tmp_path / "a_file").write_text("")
-    done = run(tmp_path, TWO_STEPS, "--prefix", str(tmp_path / name))
+    done = run(tmp_path, TWO_STEPS, prefix=name)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.startswith("error: ") and "Not a directory" in done.stderr and "prefix" in done.stderr
 
@@ -304,7 +306,7 @@ def test_prefix_that_is_no_folder_is_one_sentence(name: str, tmp_path: Path) -> 
 def test_script_warns_of_probable_secret_in_config(tmp_path: Path) -> None:
     token = "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567"
     body = f'executor_main([ExecutorStep("s", work, {{"wandb": "{token}"}})])'
-    done = run(tmp_path, body, "--prefix", str(tmp_path / "store"), "--dry_run", "true")
+    done = run(tmp_path, body, "--dry_run", "true")
     assert "config.wandb looks like a secret" in done.stderr and token not in done.stdout + done.stderr
 
 
@@ -312,6 +314,6 @@ def test_a_step_that_cannot_be_claimed_says_why(tmp_path: Path) -> None:
     body = 'executor_main([ExecutorStep("outer", work, Config(2), override_output_path="z")])'
     (tmp_path / "store" / "z" / "y").mkdir(parents=True)
     (tmp_path / "store" / "z" / "y" / ".executor_status").write_text("SUCCESS")
-    done = run(tmp_path, body, "--prefix", str(tmp_path / "store"))
+    done = run(tmp_path, body)
     assert done.returncode == 1 and "1 step(s) failed: outer-" in done.stderr
     assert "z holds outputs of other steps, as y/.executor_" in done.stdout, done.stdout
