@@ -219,7 +219,7 @@ def test_store_outage_beyond_fencing_interval_fences_owner(faults: Faults, outag
     assert lease().phase is Phase.RUNNING
 
 
-def test_owner_frozen_since_its_start_may_not_write_past_deadline(faults: Faults) -> None:
+def test_owner_frozen_since_start_may_not_write_past_deadline(faults: Faults) -> None:
     owner = Owner(faults, idle_s=59.0)
     owner.renewer.check()
     owner.clock.time += 1.0
