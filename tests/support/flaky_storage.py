@@ -16,7 +16,7 @@ class RefusingStorage(LocalCloudStorage):
 
     def answer(self, call: HttpRequest) -> Answer:
         head = f'"{call.query.get("name")}"'.encode() + call.body[:500]  # an upload request names the object here
-        name = next((one for one, left in self.refusals.items() if left and f'{one}"'.encode() in head), None)
+        name = next((name for name, left in self.refusals.items() if left and f'{name}"'.encode() in head), None)
         if name is None or call.method != "POST":
             return super().answer(call)
         if self.let_through.get(name, 0):

@@ -21,15 +21,15 @@ from typing import Final
 SERVE: Final = """
 import gc, importlib, json, os, signal, sys, traceback
 
-def run(asked):
+def run(request):
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for number, name in ((1, "out"), (2, "err")):
-        os.dup2(os.open(asked["folder"] + "/" + name, os.O_WRONLY | os.O_CREAT), number)
-    os.environ.update(asked["env"])
-    sys.argv = ["-c", *asked["arguments"]]
+        os.dup2(os.open(request["folder"] + "/" + name, os.O_WRONLY | os.O_CREAT), number)
+    os.environ.update(request["env"])
+    sys.argv = ["-c", *request["arguments"]]
     code = 0
     try:
-        exec(compile(asked["code"], "<string>", "exec"), {"__name__": "__main__"})
+        exec(compile(request["code"], "<string>", "exec"), {"__name__": "__main__"})
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     except BaseException:
@@ -39,17 +39,17 @@ def run(asked):
     sys.stderr.flush()
     os._exit(code)
 
-def look_after(asked):
+def run_and_wait(request):
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     child = os.fork()
     if not child:
-        run(asked)
+        run(request)
     print(child, flush=True)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    ended = asked["folder"] + "/code"
-    with open(ended + ".new", "w") as file:
-        file.write(str(code))
-    os.rename(ended + ".new", ended)
+    file = request["folder"] + "/code"
+    with open(file + ".new", "w") as new:
+        new.write(str(code))
+    os.rename(file + ".new", file)
     os._exit(0)
 
 gc.disable()
@@ -60,7 +60,7 @@ gc.enable()
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 for line in iter(sys.stdin.readline, ""):
     if not os.fork():
-        look_after(json.loads(line))
+        run_and_wait(json.loads(line))
 """
 POLL_S: Final = 0.05
 LEVANTER: Final = (
@@ -120,8 +120,8 @@ class PreparedPython:
         """Start ``python -c code arguments...`` with these additional variables."""
         assert self._server.stdin is not None and self._server.stdout is not None
         folder = Path(tempfile.mkdtemp(dir=self._folder.name))
-        asked = {"code": code, "arguments": arguments, "env": dict(env), "folder": str(folder)}
-        self._server.stdin.write(json.dumps(asked) + "\n")
+        request = {"code": code, "arguments": arguments, "env": dict(env), "folder": str(folder)}
+        self._server.stdin.write(json.dumps(request) + "\n")
         self._server.stdin.flush()
         return PreparedProgram(int(self._server.stdout.readline()), folder)
 

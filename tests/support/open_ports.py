@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
+from contextlib import suppress
 
 import grpc
 import psutil
@@ -11,14 +12,11 @@ import psutil
 from tradewind.rehearsal.local.processes import LocalStack
 
 METHODS = [
-    f"/ray.rpc.{name}"
-    for name in (
-        "NodeInfoGcsService/GetAllNodeInfo",
-        "NodeManagerService/GetNodeStats",
-        "ObjectManagerService/Pull",
-        "CoreWorkerService/PushTask",
-        "ReporterService/GetTraceback",
-    )
+    "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo",
+    "/ray.rpc.NodeManagerService/GetNodeStats",
+    "/ray.rpc.ObjectManagerService/Pull",
+    "/ray.rpc.CoreWorkerService/PushTask",
+    "/ray.rpc.ReporterService/GetTraceback",
 ]
 """One method of each Ray service; every listening Ray process offers at least one of them."""
 
@@ -28,27 +26,24 @@ def check_strangers_are_refused(stack: LocalStack, token: str) -> None:
 
     Calls with the token must succeed.
     """
-    told = {found: _answers(found[1]) for found in _beyond_loopback(stack)}
-    there = _beyond_loopback(stack)  # drops the processes that have ended since the first scan
-    told = {found: codes for found, codes in told.items() if found in there}
-    assert {"gcs_server", "raylet"} <= {name for name, _ in told}, "nothing listens, so this shows nothing"
-    assert [found for found, codes in told.items() if codes != {grpc.StatusCode.UNAUTHENTICATED}] == []
-    for _, port in told:
-        shown = _answers(port, ("authorization", f"Bearer {token}"))
-        assert grpc.StatusCode.UNAUTHENTICATED not in shown, "it is not the token that lacked"
+    answers = {listener: _answers(listener[1]) for listener in _beyond_loopback(stack)}
+    alive = _beyond_loopback(stack)  # some processes have ended since the first scan
+    answers = {listener: codes for listener, codes in answers.items() if listener in alive}
+    assert {"gcs_server", "raylet"} <= {name for name, _ in answers}, "Ray does not listen there"
+    assert [listener for listener, codes in answers.items() if codes != {grpc.StatusCode.UNAUTHENTICATED}] == []
+    for _, port in answers:
+        assert grpc.StatusCode.UNAUTHENTICATED not in _answers(port, ("authorization", f"Bearer {token}"))
 
 
 def _beyond_loopback(stack: LocalStack) -> set[tuple[str, int]]:
     """Return process name and port of each listener that other machines can reach."""
-    found = set()
+    listeners = set()
     for process in stack.processes():
-        try:
+        with suppress(psutil.NoSuchProcess):
             name, connections = process.name(), process.net_connections("inet")
-        except psutil.NoSuchProcess:  # the process has ended
-            continue
-        listening = (one.laddr for one in connections if one.status == psutil.CONN_LISTEN)
-        found |= {(name, address.port) for address in listening if not _is_loopback(address.ip)}
-    return found
+            addresses = (each.laddr for each in connections if each.status == psutil.CONN_LISTEN)
+            listeners |= {(name, address.port) for address in addresses if not _is_loopback(address.ip)}
+    return listeners
 
 
 def _answers(port: int, *metadata: tuple[str, str]) -> set[grpc.StatusCode]:
@@ -67,5 +62,4 @@ def _answer(channel: grpc.Channel, method: str, metadata: Sequence[tuple[str, st
 
 def _is_loopback(text: str) -> bool:
     address = ipaddress.ip_address(text)
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback

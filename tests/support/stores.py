@@ -1,13 +1,11 @@
-"""Stores for the tests: a folder, memory, and real clients against loopback servers.
-
-The servers enforce every precondition of a write.
-"""
+"""Stores for the tests: a folder, memory, and real clients against loopback servers with all preconditions."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -15,18 +13,20 @@ from tests.storage.s3_server import LocalS3
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.loopback_server import LoopbackServer
 
+Server = TypeVar("Server", bound=LoopbackServer)
+
 
 @pytest.fixture(scope="session")
 def gcs_server() -> Iterator[LocalCloudStorage]:
-    server = LocalCloudStorage()
-    server.start()
-    yield server
-    server.stop()
+    yield from _running(LocalCloudStorage())
 
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[LocalS3]:
-    server = LocalS3()
+    yield from _running(LocalS3())
+
+
+def _running(server: Server) -> Iterator[Server]:
     server.start()
     yield server
     server.stop()
@@ -38,7 +38,7 @@ def gcs(gcs_server: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_server.url)
     gcs_server.requests.clear()
     yield gcs_server
-    _calm(gcs_server)
+    _end_faults(gcs_server)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def s3(s3_server: LocalS3, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalS3]
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     s3_server.requests.clear()
     yield s3_server
-    _calm(s3_server)
+    _end_faults(s3_server)
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def _new_bucket() -> str:
     return f"bucket-{uuid.uuid4().hex[:12]}"
 
 
-def _calm(server: LoopbackServer) -> None:
+def _end_faults(server: LoopbackServer) -> None:
     server.latency_s = server.clock_offset_s = 0.0
     server.failures = server.lost_answers = 0
     server.failure_status = 503

@@ -1,13 +1,11 @@
-"""Distinguish Ray's supervisor of a job from the job's other processes.
-
-The supervisor's title contains its class name or its actor's name.
-"""
+"""Distinguish Ray's supervisor of a job from the job's other processes."""
 
 from __future__ import annotations
 
 import psutil
 
 TITLES = ("JobSupervisor", "ray::_ray_internal_job_actor")
+"""Class name and actor name of a supervisor; its process title has one of them."""
 
 
 def is_supervisor(process: psutil.Process) -> bool:
